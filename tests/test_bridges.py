@@ -36,7 +36,7 @@ def model(kind: str, seed: int = 0) -> CausalLM:
 
 
 def generate(
-    method: str, models: ModelPair, prompt: list[int], num: int = 24, sampling: Sampling = GREEDY
+    method: str, models: ModelPair, prompt: list[int], num: int = 12, sampling: Sampling = GREEDY
 ) -> Generation:
     decoder = compose(load_method(method), models, sampling)
     return decoder.generate(prompt, StopRules(num, models.target.eos_token_ids), seed=1)
@@ -83,7 +83,7 @@ def test_greedy_output_is_that_of_the_target(method: str, ours: str, theirs: str
     assert generate(method, pair, prompt).token_ids == generate("ar", pair, prompt).token_ids
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     st.text(min_size=1, max_size=40), st.sampled_from((*BRIDGED, "slrs")), st.sampled_from(sorted(ALL)),
     st.sampled_from(sorted(ALL)), st.integers(0, 3),
@@ -153,15 +153,15 @@ def plain_model(kind: str) -> CausalLM:
 
 
 @pytest.mark.parametrize("method", ["tli", "union"])
-@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("kind", ["byte_bpe", "sentencepiece_without_prefix", "bytes_only"])
 def test_the_permuted_oracle_is_always_right(method: str, temperature: float, kind: str) -> None:
     """The target with renamed ids as the drafter: every judged token is accepted, also where the sampled tokens are not
     cut as the tokenizer would cut them."""
     pair = permuted_pair(plain_model(kind), plain_model(kind), 5)
     prompt = pair.target.encode_prompt(TEXTS[0], chat=False)
-    steps = generate(method, pair, prompt, 60, Sampling(temperature)).steps
-    assert sum(step.num_judged for step in steps) > 30
+    steps = generate(method, pair, prompt, 40, Sampling(temperature)).steps
+    assert sum(step.num_judged for step in steps) > 20
     assert sum(step.num_accepted for step in steps) == sum(step.num_judged for step in steps)
 
 
@@ -170,12 +170,12 @@ def test_the_permuted_oracle_is_always_right(method: str, temperature: float, ki
 def test_a_context_is_what_the_drafter_would_read(ours: str, theirs: str) -> None:
     """A text that grows token by token is translated to the tokens that the draft tokenizer writes for it, wherever
     what was read so far is a whole text."""
-    target, draft = Vocabulary(ALL[ours]()), Vocabulary(ALL[theirs]())
+    target, draft = vocabulary_of(ours), vocabulary_of(theirs)
     for text in TEXTS:
         ids = target.encode(text)
         translation = Translation(target, draft)
         translation.start(ids[:5])
-        for end in range(6, len(ids) + 1, 2):
+        for end in range(6, len(ids) + 1, 4):
             translation.read(ids[:end])
         reading = translation.read(ids)
         assert reading.num_held == 0
@@ -183,7 +183,7 @@ def test_a_context_is_what_the_drafter_would_read(ours: str, theirs: str) -> Non
         assert reading.draft_ids == draft.bos_ids + draft.encode(text)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.text(min_size=1, max_size=60), st.sampled_from(sorted(ALL)), st.sampled_from(sorted(ALL)), st.data())
 def test_a_text_comes_back_through_a_pair_that_is_injective_on_it(
     text: str, ours: str, theirs: str, data: st.DataObject
@@ -279,7 +279,7 @@ def test_fuzzy_rules_work_through_token_bridges(bridge: str) -> None:
     outputs = {}
     for threshold in (0.0, float("inf")):
         spec = method(drafter={"type": "model"}, verification={**fuzzy, "threshold": threshold}, bridge=bridge)
-        outputs[threshold] = compose(spec, pair, GREEDY).generate(prompt, StopRules(24), seed=1)
+        outputs[threshold] = compose(spec, pair, GREEDY).generate(prompt, StopRules(12), seed=1)
     assert outputs[0.0].token_ids == generate("ar", pair, prompt).token_ids
     assert sum(step.num_accepted for step in outputs[0.0].steps) == 0
     accepted = sum(step.num_accepted for step in outputs[float("inf")].steps)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.loop import StopRules
+from specbench.decoding.loop import Generation, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.array_folder import vocabulary_digest
 from specbench.models.causal_lm import CausalLM, ModelPair
@@ -39,7 +39,7 @@ ILLEGAL = {
 @pytest.fixture(scope="module")
 def target() -> CausalLM:
     tokenizer = ALL["other_byte_bpe"]()
-    return CausalLM(tiny.network(vocab_size=len(tokenizer), seed=1), tokenizer, "target", None)
+    return CausalLM(tiny.network(vocab_size=len(tokenizer), seed=1, num_hidden_layers=2), tokenizer, "target", None)
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +49,24 @@ def pairs(target: CausalLM) -> dict[str, ModelPair]:
     for bridge in BRIDGES:
         kind = {"shared": "other_byte_bpe", "string": "bytes_only"}.get(bridge, "byte_bpe")
         tokenizer = ALL[kind]()
-        network = tiny.network(vocab_size=len(tokenizer), seed=2, num_hidden_layers=2)
+        network = tiny.network(vocab_size=len(tokenizer), seed=2, num_hidden_layers=1)
         drafters[bridge] = ModelPair(target, CausalLM(network, tokenizer, f"drafter-{kind}", None))
     return drafters
+
+
+def prompt_of(target: CausalLM) -> list[int]:
+    return target.encode_prompt(TEXTS[0], chat=False)
+
+
+def stop_of(target: CausalLM) -> StopRules:
+    return StopRules(12, target.eos_token_ids)
+
+
+@pytest.fixture(scope="module")
+def plain(target: CausalLM) -> Generation:
+    """The target's own greedy tokens."""
+    decoder = compose(load_method("ar"), ModelPair(target), Sampling(0.0))
+    return decoder.generate(prompt_of(target), stop_of(target), seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +88,13 @@ def method(drafter: str, rule: str, bridge: str, folder: Path) -> MethodSpec:
 
 @pytest.mark.parametrize(("drafter", "rule", "bridge"), list(itertools.product(DRAFTERS, RULES, BRIDGES)))
 def test_a_combination(
-    drafter: str, rule: str, bridge: str, target: CausalLM, pairs: dict[str, ModelPair], ngram_folder: Path
+    drafter: str,
+    rule: str,
+    bridge: str,
+    target: CausalLM,
+    plain: Generation,
+    pairs: dict[str, ModelPair],
+    ngram_folder: Path,
 ) -> None:
     if (drafter, rule, bridge) in ILLEGAL:
         with pytest.raises(ConfigError, match=r"choose another|nothing to bridge"):
@@ -81,11 +102,8 @@ def test_a_combination(
         return
     spec = method(drafter, rule, bridge, ngram_folder)
     assert spec.lossless == (rule in ("rejection", "exact_match"))
-    prompt = target.encode_prompt(TEXTS[0], chat=False)
-    stop = StopRules(24, target.eos_token_ids)
-    plain = compose(load_method("ar"), ModelPair(target), Sampling(0.0)).generate(prompt, stop, seed=0)
     for sampling in (Sampling(0.0), Sampling(0.8, top_k=20, top_p=0.95)):
-        generation = compose(spec, pairs[bridge], sampling).generate(prompt, stop, seed=0)
+        generation = compose(spec, pairs[bridge], sampling).generate(prompt_of(target), stop_of(target), seed=0)
         assert sum(step.num_drafted for step in generation.steps) > 0
         if spec.lossless and sampling.greedy:
             assert generation.token_ids == plain.token_ids

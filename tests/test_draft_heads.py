@@ -132,14 +132,14 @@ def test_greedy_outputs_are_those_of_autoregressive_decoding(method: str, tmp_pa
     _, (spec,) = with_overrides([], [load_method(method)], [f"drafter.path={path}"])
     greedy, generator = Sampling(0.0), torch.Generator()
     expected = decode(
-        model, NoDrafter(), rejection, PROMPT, num_draft_tokens=0, sampling=greedy, stop=StopRules(40),
+        model, NoDrafter(), rejection, PROMPT, num_draft_tokens=0, sampling=greedy, stop=StopRules(20),
         generator=generator,
     )  # fmt: skip
     decoder = compose(spec, ModelPair(model), greedy)
-    made = decoder.generate(PROMPT, StopRules(40), 0)
+    made = decoder.generate(PROMPT, StopRules(20), 0)
     assert made.token_ids == expected.token_ids
     assert any(step.num_drafted for step in made.steps)
-    assert decoder.generate(PROMPT, StopRules(40), 0).steps == made.steps  # no state passes from prompt to prompt
+    assert decoder.generate(PROMPT, StopRules(20), 0).steps == made.steps  # no state passes from prompt to prompt
 
 
 def candidates_by_brute_force(model: TableModel, num_nodes: int, top_k: int, depth: int) -> set[tuple[int, ...]]:

@@ -21,7 +21,7 @@ LOSSLESS = ("sd", "tli", "union", "slem", "slrs", "ngram", "pld", "rest")
 
 
 Expected = Callable[[int], tuple[list[int], list[int]]]
-FEW = range(0, 11, 8)  # languages, by their numbers: those of the fast tests
+FEW = range(1)  # languages, by their numbers: those of the fast tests
 ALL = range(11)
 
 
@@ -44,13 +44,13 @@ def expected(embedded_pair: ModelPair, embedded_prompts: dict[str, list[list[int
 
 
 def with_languages(cases: Sequence[tuple[str, ...]], whole: Sequence[str] = ()) -> list[Any]:
-    """Cases with few languages and, beside the fast tests, with every third one, from another one on in each case, so
-    that all cases together meet every language; with all of them for the methods `whole`."""
+    """Cases with few languages and, beside the fast tests, with every fifth one, of the methods `whole` every third,
+    from another one on in each case, so that all cases together meet every language."""
     few = [pytest.param(*case, FEW, id=f"{'-'.join(case)}-few") for case in cases]
     many = [
         pytest.param(
             *case,
-            ALL if case[0] in whole else ALL[number % 3 :: 3],
+            ALL[number % 3 :: 3] if case[0] in whole else ALL[number % 5 :: 5],
             id=f"{'-'.join(case)}-many",
             marks=pytest.mark.slow,
         )
@@ -80,8 +80,7 @@ def test_greedy_output_is_that_of_the_target(
     assert num_accepted > 0.1 * sum(len(expected(number)[1]) for number in languages)
     if method in OWN_DRAFTERS:
         assert embedded_drafter(spec.bridge.type) == f"embedded:{OWN_DRAFTERS[method]}"
-        floor = 0.6 if languages == ALL else 0.5  # three prompts are too few to say more
-        assert num_accepted > floor * sum(step.num_judged for step in steps)
+        assert num_accepted > 0.5 * sum(step.num_judged for step in steps)
 
 
 @pytest.mark.parametrize(

@@ -53,22 +53,24 @@ def test_greedy_speculative_equals_autoregressive_on_tables(seed: int, gamma: in
 
 @pytest.mark.parametrize("kind", sorted(tiny.KINDS))
 def test_greedy_speculative_equals_autoregressive_on_networks(kind: str) -> None:
-    target, twin = tiny.causal_lm(kind), SometimesWrong(tiny.network(kind), tiny.tokenizer(), "twin", None)
+    options = tiny.shallow(kind)
+    target = tiny.causal_lm(kind, **options)
+    twin = SometimesWrong(tiny.network(kind, **options), tiny.tokenizer(), "twin", None)
     prompt = target.encode_prompt("A few words to begin with.", chat=False)
-    plain = autoregressive(target, prompt, StopRules(60))
-    drafted = speculative(target, twin, prompt, StopRules(60))
+    plain = autoregressive(target, prompt, StopRules(20))
+    drafted = speculative(target, twin, prompt, StopRules(20))
     assert drafted.token_ids == plain.token_ids
     assert 0 < sum(step.num_accepted for step in drafted.steps) < sum(step.num_drafted for step in drafted.steps)
 
 
 @pytest.mark.parametrize("kind", sorted(tiny.KINDS))
 def test_greedy_autoregressive_equals_generate(kind: str) -> None:
-    model = tiny.causal_lm(kind)
+    model = tiny.causal_lm(kind, **tiny.shallow(kind))
     prompt = model.encode_prompt("Once upon a time", chat=False)
-    expected = model.model.generate(torch.tensor([prompt]), max_new_tokens=50, do_sample=False)[
+    expected = model.model.generate(torch.tensor([prompt]), max_new_tokens=24, do_sample=False)[
         0, len(prompt) :
     ].tolist()
-    assert autoregressive(model, prompt, StopRules(50)).token_ids == expected
+    assert autoregressive(model, prompt, StopRules(24)).token_ids == expected
 
 
 def test_a_perfect_drafter_needs_one_pass_per_gamma_plus_one_tokens() -> None:

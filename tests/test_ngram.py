@@ -23,7 +23,7 @@ VOCAB = 7
 Specbench = Callable[..., tuple[int, str, str]]
 
 
-def random_documents(seed: int, count: int = 60) -> list[list[int]]:
+def random_documents(seed: int, count: int = 40) -> list[list[int]]:
     """Short documents of skewed tokens, some empty or of one token. The last token of the vocabulary never occurs."""
     random = Random(seed)
     weights = [8, 4, 2, 2, 1, 1]
@@ -49,8 +49,7 @@ def pairs(model: NgramModel, context: list[int]) -> list[tuple[int, int]]:
     return list(zip(ids.tolist(), counts.tolist(), strict=True))
 
 
-@pytest.mark.parametrize("chunk_tokens", [1, 3, 50, 10_000])
-@pytest.mark.parametrize("order", [1, 2, 3, 4])
+@pytest.mark.parametrize(("order", "chunk_tokens"), [(1, 50), (2, 3), (3, 1), (3, 50), (4, 10_000)])
 def test_counts_are_those_of_a_dictionary(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: int, chunk_tokens: int
 ) -> None:

@@ -44,12 +44,11 @@ WIDTHS = [(2,), (2, 1), (1, 2), (3,)]
 EXACT = 1e-12
 
 
-@pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize(
-    ("name", "draws", "widths"),
+    ("name", "draws", "widths", "seed"),
     [
-        *((*case, widths) for case in CASES for widths in WIDTHS),
-        *(("traversal", draws, (2, 2)) for draws in ("independent", "without_replacement")),
+        *((*case, widths, number % 2) for case in CASES for number, widths in enumerate(WIDTHS)),
+        *(("traversal", draws, (2, 2), 1) for draws in ("independent", "without_replacement")),
     ],
 )
 def test_the_law_of_the_tokens_is_the_targets(name: str, draws: str, widths: tuple[int, ...], seed: int) -> None:
@@ -87,7 +86,7 @@ def root_cases(seed: int, width: int, draws: str) -> tuple[torch.Tensor, torch.T
 
 @pytest.mark.parametrize(("name", "draws"), CASES)
 def test_no_rule_accepts_more_than_the_optimum_of_its_drafts(name: str, draws: str) -> None:
-    for seed, width in itertools.product(range(8), (2, 3)):
+    for seed, width in itertools.product(range(3), (2, 3)):
         p, q, drafts = root_cases(seed, width, draws)
         expected = law(RULES[name], table(seed), trees(table(seed + 1000), (width,), draws), 2)[1]
         assert expected <= optimum(p, drafts) + EXACT
@@ -131,8 +130,7 @@ FORMULAS: dict[str, Callable[[torch.Tensor, torch.Tensor, str, int], float]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("widths", [*WIDTHS, (1, 1), (2, 2)])
+@pytest.mark.parametrize(("seed", "widths"), [*((0, widths) for widths in (*WIDTHS, (1, 1))), (1, (2, 2))])
 def test_exact_match_of_fixed_trees(widths: tuple[int, ...], seed: int) -> None:
     """The law is the target's; the root accepts p(children), which is the optimum of fixed children."""
     p, q = table(seed), table(seed + 1000)
@@ -146,7 +144,7 @@ def test_exact_match_of_fixed_trees(widths: tuple[int, ...], seed: int) -> None:
 @pytest.mark.parametrize("length", [1, 2, 3])
 def test_exact_match_of_chains(length: int) -> None:
     """The law is the target's, and the first token is accepted with probability Σ p q, at most Σ min(p, q)."""
-    for seed in range(3):
+    for seed in range(1):
         p, q = table(seed), table(seed + 1000)
         assert distance(Enumerated(exact_match), p, chains(q, length), length + 1) < EXACT
         found = law(Enumerated(exact_match), p, chains(q, 1), 2)[1]

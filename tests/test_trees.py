@@ -60,7 +60,7 @@ def test_a_pass_over_a_tree_equals_one_pass_per_path(kind: str, attention: str) 
     not cached yet."""
     model, single, rng = with_attention(kind, attention), tiny.causal_lm(kind), random.Random(0)
     ids = [rng.randrange(256) for _ in range(20)]
-    for _ in range(12):
+    for _ in range(6):
         tokens, parents = random_tree(rng, rng.randint(1, 12), 256)
         num_logits = rng.randint(1, len(tokens) + 1)
         logits = model.score_tree(ids, tokens, parents, num_logits).logits
@@ -172,8 +172,8 @@ def generated(target: ScoringModel, drafter: Drafter, length: int, seed: int, te
 
 
 def test_sampled_trees_follow_the_target() -> None:
-    """The law of three tokens over 4,000 generations; a target with another temperature is told apart (control)."""
-    num_draws, length = 4000, 3
+    """The law of three tokens over 1,500 generations; a target with another temperature is told apart (control)."""
+    num_draws, length = 1500, 3
     target, drafter = TableModel(4, 3), RandomTrees(4, 5)
     counts = Counter(tuple(generated(target, drafter, length, seed, 1.0)) for seed in range(num_draws))
     cooler = TableModel(4, 3)

@@ -22,6 +22,13 @@ def test_the_page_names_its_commands() -> None:
     assert speeds[1][-2:] == ["--set", "generation.temperature=1"]
 
 
+def test_a_row_of_the_table_of_rules_is_computed_again() -> None:
+    accepted, variation = trees.exact("block", "independent", trees.CHAIN)
+    assert variation < 1e-12
+    assert f"| `block` | yes | chain of 3 | independent | {accepted:.4f} | < 1e-12 |" in TEXT
+
+
+@pytest.mark.slow
 def test_the_table_of_rules_is_computed_again() -> None:
     assert TEXT.endswith(rules_part() + "\n"), "`python -m tools.trees --write-rules` writes this part anew"
 

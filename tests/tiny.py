@@ -40,6 +40,12 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+def shallow(kind: str) -> dict[str, Any]:
+    """Options of a model with two layers, one of each type that the kind has."""
+    types = KINDS.get(kind, {}).get("layer_types")
+    return {"num_hidden_layers": 2} | ({"layer_types": types[:2]} if types else {})
+
+
 def tokenizer(num_extra: int = 0) -> PreTrainedTokenizerFast:
     """One token per byte, `<|end|>`, and `num_extra` tokens that no text contains."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())

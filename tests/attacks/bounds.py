@@ -16,7 +16,7 @@ class TookTooLong(BaseException):
 
 @contextmanager
 def within_bounds() -> Iterator[None]:
-    """Fails after ten seconds of CPU time. On Linux an allocation beyond a gigabyte more than now raises MemoryError."""
+    """Fails after ten seconds of CPU time. On Linux an allocation of a gigabyte more than now raises MemoryError."""
 
     def stop(*_: object) -> None:
         raise TookTooLong

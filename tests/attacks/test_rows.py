@@ -2,6 +2,7 @@
 in its file."""
 
 import json
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,10 +36,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def made_once(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("board") / "board.json"
+    add_runs([run], path)
+    return path
+
+
 @pytest.fixture
-def board(run: Path, tmp_path: Path) -> Path:
-    add_runs([run], tmp_path / "board.json")
-    return tmp_path / "board.json"
+def board(made_once: Path, tmp_path: Path) -> Path:
+    """A copy, as far from the run as the board that it is of."""
+    return Path(shutil.copy(made_once, tmp_path / "board.json"))
 
 
 def place_of(rows: list[dict[str, Any]]) -> int:

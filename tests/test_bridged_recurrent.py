@@ -19,7 +19,7 @@ NOISE = 0.01
 
 def model(network_kind: str, tokenizer_kind: str, seed: int) -> CausalLM:
     tokenizer = ALL[tokenizer_kind]()
-    network = tiny.network(network_kind, seed, vocab_size=len(tokenizer), **tiny.shallow(network_kind))
+    network = tiny.network(network_kind, seed, vocab_size=len(tokenizer), **tiny.two_layers(network_kind))
     return CausalLM(network, tokenizer, f"tiny-{network_kind}-{tokenizer_kind}", None)
 
 

@@ -170,8 +170,8 @@ def test_an_entry_point_that_the_prompt_does_not_define_gives_no_value():
     assert value(RIGHT, {**REFERENCE, "prefix": "Add two numbers.", "entry_point": "add"}) is not None
 
 
-def test_a_test_that_prints_a_million_lines_is_a_test():
-    printing = "for number in range(10**6): print(number)\nassert add(1, 2) == 3"
+def test_a_test_may_print_more_than_a_program():
+    printing = "for number in range(200_000): print(number)\nassert add(1, 2) == 3"
     assert value(RIGHT, {**REFERENCE, "test": printing}) == 1.0
     assert value(WRONG, {**REFERENCE, "test": printing}) == 0.0
 

@@ -120,7 +120,7 @@ app.command()(languages)
 
 
 def test_the_command_ranks_the_languages_of_the_embedded_drafter():
-    options = ["--samples", "100", "--seed", "1", "--json"]
+    options = ["--samples", "100", "--seed", "1", "--max-new-tokens", "16", "--json"]
     runs = [CliRunner().invoke(app, options).stdout for _ in range(2)]
     found = json.loads(runs[0])
     assert runs[0] == runs[1] and found["prompt"] == "<|start|>" and len(found["languages"]) >= 3

@@ -24,16 +24,18 @@ def module_name(path: Path) -> str:
 MODULES = {module_name(path): path for path in PACKAGE.rglob("*.py") if "inside" not in path.parts}
 
 
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """What is inside a node at any depth without its expressions, and without what only type checkers read."""
+    for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for inner in getattr(node, part, ()):
+            if not (isinstance(inner, ast.If) and getattr(inner.test, "id", "") == "TYPE_CHECKING"):
+                yield inner
+                yield from statements(inner)
+
+
 def imports(tree: ast.Module) -> Iterator[str]:
     """The modules that a file imports anywhere, without those under TYPE_CHECKING."""
-    only_types = {
-        id(inner) for node in ast.walk(tree)
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }  # fmt: skip
-    for node in ast.walk(tree):
-        if id(node) in only_types:
-            continue
+    for node in statements(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "specbench":
             for alias in node.names:
                 name = f"{node.module}.{alias.name}"

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
-import yaml
 
 from specbench.core.registry import SCORERS
+from tests.read_yaml import read_yaml
 
 FOLDER = Path(__file__).parent / "forms" / "letters"
 LANGUAGES = ("bn", "de", "en", "es", "fr", "ja", "ru", "sw", "te", "th", "zh")
-FILES = {language: yaml.safe_load((FOLDER / f"{language}.yaml").read_text(encoding="utf-8")) for language in LANGUAGES}
+FILES = {language: read_yaml(FOLDER / f"{language}.yaml") for language in LANGUAGES}
 choice = SCORERS.get("choice")(letters="ABCD")
 
 

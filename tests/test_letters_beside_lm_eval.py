@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.read_yaml import read_yaml
 from tests.test_letter_forms import FILES, FOLDER, chosen, forms
 
 TASKS = {  # name → its file in lm-eval, its filter, how it writes the right letter
@@ -17,7 +18,7 @@ DOCS = Path(__file__).resolve().parents[1] / "docs" / "scoring.md"
 OPTIONS = FILES["en"]["options"]
 TEXTS = [text for group in FILES["en"]["forms"] for text in forms("en", group)]
 SHOWN = 5  # examples of a reason in docs
-DIFFERENCES = yaml.safe_load((FOLDER / "lm_eval.yaml").read_text(encoding="utf-8"))
+DIFFERENCES = read_yaml(FOLDER / "lm_eval.yaml")
 
 
 def lm_eval_chosen(task: str) -> dict[str, str]:

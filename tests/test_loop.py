@@ -53,7 +53,7 @@ def test_greedy_speculative_equals_autoregressive_on_tables(seed: int, gamma: in
 
 @pytest.mark.parametrize("kind", sorted(tiny.KINDS))
 def test_greedy_speculative_equals_autoregressive_on_networks(kind: str) -> None:
-    options = tiny.shallow(kind)
+    options = tiny.two_layers(kind)
     target = tiny.causal_lm(kind, **options)
     twin = SometimesWrong(tiny.network(kind, **options), tiny.tokenizer(), "twin", None)
     prompt = target.encode_prompt("A few words to begin with.", chat=False)
@@ -65,7 +65,7 @@ def test_greedy_speculative_equals_autoregressive_on_networks(kind: str) -> None
 
 @pytest.mark.parametrize("kind", sorted(tiny.KINDS))
 def test_greedy_autoregressive_equals_generate(kind: str) -> None:
-    model = tiny.causal_lm(kind, **tiny.shallow(kind))
+    model = tiny.causal_lm(kind, **tiny.two_layers(kind))
     prompt = model.encode_prompt("Once upon a time", chat=False)
     expected = model.model.generate(torch.tensor([prompt]), max_new_tokens=24, do_sample=False)[
         0, len(prompt) :

@@ -20,7 +20,7 @@ def plain_logits(model: CausalLM, ids: list[int], num_logits: int) -> torch.Tens
 @pytest.mark.parametrize("kind", sorted(tiny.KINDS))
 @torch.no_grad()
 def test_scores_equal_a_plain_pass_after_any_history(kind: str) -> None:
-    model, rng = tiny.shallow(kind), random.Random(0)
+    model, rng = tiny.causal_lm(kind, **tiny.two_layers(kind)), random.Random(0)
     ids = [rng.randrange(256) for _ in range(20)]
     for _ in range(15):
         num_logits = rng.randint(1, 6)
@@ -33,7 +33,11 @@ def test_scores_equal_a_plain_pass_after_any_history(kind: str) -> None:
 @pytest.mark.parametrize("kind", sorted(tiny.KINDS))
 def test_a_batch_scores_as_one_by_one(kind: str) -> None:
     """All suffixes in one pass, behind a cache that holds too little, exactly the ids, or too much."""
-    model, single, rng = tiny.shallow(kind), tiny.shallow(kind), random.Random(0)
+    model, single, rng = (
+        tiny.causal_lm(kind, **tiny.two_layers(kind)),
+        tiny.causal_lm(kind, **tiny.two_layers(kind)),
+        random.Random(0),
+    )
     ids = [rng.randrange(256) for _ in range(30)]
     for num_ids, length, num_suffixes in ((20, 1, 5), (20, 3, 4), (30, 2, 1), (12, 2, 3)):
         suffixes = [[rng.randrange(256) for _ in range(length)] for _ in range(num_suffixes)]
@@ -47,7 +51,7 @@ def test_a_batch_scores_as_one_by_one(kind: str) -> None:
 @pytest.mark.parametrize("kind", sorted(tiny.KINDS))
 def test_a_batch_is_read_behind_its_own_tokens_whatever_the_cache_holds(kind: str) -> None:
     """As many others, which differ in the last token or in an earlier one, and the beginning of more."""
-    model, single = tiny.shallow(kind), tiny.shallow(kind)
+    model, single = tiny.causal_lm(kind, **tiny.two_layers(kind)), tiny.causal_lm(kind, **tiny.two_layers(kind))
     ids, suffixes = list(range(40, 60)), [[5], [6]]
     expected = torch.cat([single.score(ids + suffix, 1).logits for suffix in suffixes])
     for held in ([*ids[:-1], 7], [*ids[:8], 7, *ids[9:]], [*ids, 8, 9], [*ids[:-1], 7, 8]):

@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from specbench.specs.catalogue import load_task
 from specbench.tasks.scoring import make_scorer
 from tests.lm_eval_verdicts import GSM8K, mgsm, verdicts
+from tests.read_yaml import read_yaml
 
 FOLDER = Path(__file__).parent / "forms"
 PAGE = Path(__file__).parents[1] / "docs" / "scoring.md"
@@ -16,12 +16,8 @@ PAGE = Path(__file__).parents[1] / "docs" / "scoring.md"
 Form = dict[str, Any]  # right or wrong: the reference; text: the answer; mgsm, gsm8k: why lm-eval's verdict differs
 
 
-def read(path: Path) -> Any:
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
-
-
-FORMS: dict[str, dict[str, list[Form]]] = {path.stem: read(path) for path in sorted(FOLDER.glob("numbers/*.yaml"))}
-REASONS: dict[str, str] = read(FOLDER / "numbers_beside_lm_eval.yaml")
+FORMS: dict[str, dict[str, list[Form]]] = {path.stem: read_yaml(path) for path in sorted(FOLDER.glob("numbers/*.yaml"))}
+REASONS: dict[str, str] = read_yaml(FOLDER / "numbers_beside_lm_eval.yaml")
 GROUPS = [(language, group) for language, groups in FORMS.items() for group in groups]
 
 

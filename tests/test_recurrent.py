@@ -21,7 +21,7 @@ MAMBA2: dict[str, Any] = {
     "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 2, "mamba_d_state": 8, "mamba_chunk_size": 4,
 }  # fmt: skip
 KINDS: dict[str, dict[str, Any]] = {
-    "qwen3_5_text": tiny.shallow("qwen3_5_text"),
+    "qwen3_5_text": tiny.two_layers("qwen3_5_text"),
     "mamba2": {},
     "mamba": {},  # passes of several tokens start from an empty state
     "falcon_h1": {"mamba_d_ssm": 64, **MAMBA2},  # attention and a state in every layer

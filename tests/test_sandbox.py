@@ -11,7 +11,7 @@ import pytest
 
 from specbench.tasks.sandbox import run
 from specbench.tasks.sandbox.run import Limits, ProgramTest, run_program, strongest
-from tests.attacks.world import HERE
+from tests.attacks.world import MODES, isolation
 
 TEST = "assert add(1, 2) == 3\nassert add(5, 5) == 10\n"
 RIGHT = "def add(a, b): return a + b"
@@ -65,10 +65,12 @@ def test_a_prefix_that_raises_is_not_the_programs_fault():
         assert outcome.status == "not judged" and outcome.reason.startswith("the prefix raised ModuleNotFoundError")
 
 
-@pytest.mark.parametrize("mode", sorted({HERE, "limits"}))
+@pytest.mark.parametrize("mode", MODES)
 def test_a_right_program_passes_and_a_wrong_one_fails(mode):
-    assert run_program(ProgramTest(RIGHT, TEST), Limits(), mode).status == "passed"
-    wrong = run_program(ProgramTest("def add(a, b):\n    print('hello')\n    return 3", TEST, ("add",)), Limits(), mode)
+    assert run_program(ProgramTest(RIGHT, TEST), Limits(), isolation(mode)).status == "passed"
+    wrong = run_program(
+        ProgramTest("def add(a, b):\n    print('hello')\n    return 3", TEST, ("add",)), Limits(), isolation(mode)
+    )
     assert wrong.status == "failed" and "test line 2: assert add(5, 5) == 10" in wrong.reason
     assert wrong.output == "hello\n" * 2
 
@@ -137,18 +139,19 @@ def test_a_test_that_names_the_end_of_an_iteration_sees_it(program, test):
     assert run_program(ProgramTest(program, test), Limits()).reason == ""
 
 
-@pytest.mark.parametrize("mode", sorted({HERE, "limits"}))
+@pytest.mark.parametrize("mode", MODES)
 def test_asyncio_runs(mode):
     """Its loop makes a pair of sockets, which is all that the filter of system calls leaves of them."""
     program = "import asyncio\n\nasync def later(a, b):\n    await asyncio.sleep(0.01)\n    return a + b\n"
     program += "def add(a, b): return asyncio.run(later(a, b))"
-    assert run_program(ProgramTest(program, TEST), Limits(), mode).reason == ""
+    assert run_program(ProgramTest(program, TEST), Limits(), isolation(mode)).reason == ""
 
 
 def test_what_tests_do_wrong_is_not_the_programs_fault():
-    for test in ("assert add(1, 2) ==", "check(1)", "pass", "add(lambda: 1, 2)"):
-        for program in (RIGHT, "def add(a, b): return 9"):
-            assert run_program(ProgramTest(program, test, ("add",)), Limits()).status == "not judged", test
+    wrong = "def add(a, b): return 9"
+    cases = [("assert add(1, 2) ==", wrong), ("check(1)", RIGHT), ("check(1)", wrong), ("pass", wrong)]
+    for test, program in [*cases, ("add(lambda: 1, 2)", RIGHT)]:
+        assert run_program(ProgramTest(program, test, ("add",)), Limits()).status == "not judged", test
 
 
 def test_a_program_that_outlives_its_tester_is_ended():

@@ -400,7 +400,7 @@ def test_real_caches_give_the_same_psi_in_any_order(kind: str) -> None:
     """One token at a time behind a walk, all tokens at once, and as if nothing was cached."""
     tokenizer = tokenizers_made_here.byte_bpe(340)
     target = CausalLM(tiny.network(vocab_size=len(tokenizer), num_hidden_layers=1), tokenizer, "target", None)
-    draft = tiny.causal_lm(kind, seed=1, **tiny.shallow(kind))
+    draft = tiny.causal_lm(kind, seed=1, **tiny.two_layers(kind))
     drafter = bridge_of(ModelPair(target, draft), PLAIN)
     ids = target.encode_prompt("Janet's ducks lay 16 eggs", chat=False)
     drafter.prefill(ids)

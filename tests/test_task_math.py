@@ -2,9 +2,9 @@
 
 import json
 import random
+from functools import cache
 from pathlib import Path
 
-import datasets
 import pytest
 
 from specbench.core.errors import ConfigError
@@ -36,8 +36,13 @@ def write(path, rows):
 
 
 def accuracy(task, text, reference):
+    return scorer_of(task)(text, reference).values["accuracy"]
+
+
+@cache
+def scorer_of(task):
     scorer = load_task(task).scorer
-    return SCORERS.get(scorer.type)(**scorer.options)(text, reference).values["accuracy"]
+    return SCORERS.get(scorer.type)(**scorer.options)
 
 
 @pytest.mark.parametrize(("task", "subset"), SUBSETS)
@@ -74,6 +79,8 @@ def test_gsm8k_asks_for_what_follows_the_marks(tmp_path, layout):
     path = tmp_path / "main" / f"test-00000-of-00001.{layout}"
     write(path, GSM8K)
     if layout == "parquet":
+        import datasets
+
         datasets.Dataset.from_list(GSM8K).to_parquet(path)
     examples = load("gsm8k", "default", tmp_path)
     assert [example.reference for example in examples] == ["70,000", "-5", "12"]

@@ -40,7 +40,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def shallow(kind: str) -> dict[str, Any]:
+def two_layers(kind: str) -> dict[str, Any]:
     """Options of a model with two layers, one of each type that the kind has."""
     types = KINDS.get(kind, {}).get("layer_types")
     return {"num_hidden_layers": 2} | ({"layer_types": types[:2]} if types else {})
@@ -83,12 +83,6 @@ def _new_network(kind: str, seed: int, overrides: dict[str, Any]) -> Any:
 
 def causal_lm(kind: str = "llama", seed: int = 0, **overrides: Any) -> CausalLM:
     return CausalLM(network(kind, seed, **overrides), tokenizer(), f"tiny-{kind}", None)
-
-
-def shallow(kind: str, seed: int = 0) -> CausalLM:
-    """A model of two layers, of different kinds where the network has such."""
-    layer_types = KINDS[kind].get("layer_types", [])[:2]
-    return causal_lm(kind, seed, num_hidden_layers=2, **({"layer_types": layer_types} if layer_types else {}))
 
 
 def save(folder: Path, kind: str = "llama", seed: int = 0, num_extra: int = 0, **overrides: Any) -> Path:

@@ -22,7 +22,7 @@ ENDLESS = {  # what comes once, and what comes again and again
     "chunks": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"10000\r\n" + PART + b"\r\n"),
     "header": (HEAD + b"X-A: ", PART),
     "headers": (HEAD, b"X-A: b\r\n" * 1000),
-    "hints": (b"", b"HTTP/1.1 103 Early Hints\r\n\r\n" * 1000),
+    "hints": (b"", b"HTTP/1.1 103 Early Hints\r\n\r\n" * 100),
 }
 DRIP_SECONDS = 0.02
 
@@ -77,6 +77,7 @@ def parts_of(attack: Mapping[str, Any], other: str) -> Iterator[bytes]:
         yield first or (head_of(attack, 10**12, other) if kind == "body" else b"")
         while True:
             yield again
+            time.sleep(DRIP_SECONDS if kind == "hints" else 0)  # a client may spend all its time on hints
     if kind := attack.get("drip"):
         yield {"header": HEAD + b"X-A: ", "body": head_of(attack, 10**6, other), "nothing": b""}[kind]
         while True:

@@ -39,7 +39,7 @@ def test_it_is_refused_with_one_line_before_anything_is_measured(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("module", ["typer", "torch", "transformers"])
+@pytest.mark.parametrize("module", ["typer", "torch", pytest.param("transformers", marks=pytest.mark.slow)])
 def test_an_interrupt_while_a_module_is_imported_is_one_line(module: str, tmp_path: Path) -> None:
     """The module stands in front of the library's, and turns the exception into another, as some libraries do."""
     earlier = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores interrupts

@@ -1,14 +1,17 @@
 """Files of rows that expand without end, have no end of line, or hold numbers and cells that take all memory."""
 
+import csv
 import gzip
 import io
 import zipfile
 import zlib
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.tasks.local_files import member_rows, parallel_rows, read_rows
 from specbench.training.data import CorpusFiles
@@ -33,48 +36,86 @@ def parquet(num_rows: int, cell: str) -> bytes:
     return file.getvalue()
 
 
-ATTACKS = {  # file's name, what makes it → what the error tells
-    "a gz of zeros": ("x.jsonl.gz", lambda: packed(b"0", 65), "more than 67,108,864 characters"),
-    "a gz of empty lines": ("x.jsonl.gz", lambda: packed(b"\n", 3), "more than 2,000,000 lines"),
-    "a gz of rows": ("x.jsonl.gz", lambda: packed(LONG, 90), "expands to more than 50 times its size"),
-    "a gz of a table": ("x.csv.gz", lambda: packed(b"a,b\n" * 99, 9), "more than 2,000,000 lines"),
-    "a gz of a table of one cell": ("x.csv.gz", lambda: packed(b'"', 65), "more than 67,108,864 characters"),
-    "a gz of texts": ("x.txt.gz", lambda: packed(b"word " * 99 + b"\n", 90), "expands to more than 50 times"),
-    "a gz of one value": ("x.json.gz", lambda: packed(b"[\n" * 99, 5), "more than 2,000,000 lines"),
-    "a gz of parquet": ("x.parquet.gz", lambda: packed(b"0", 90), "expands to more than 50 times its size"),
-    "a gz of a gz": ("x.jsonl.gz", lambda: gzip.compress(packed(b"0", 9)), "not UTF-8 text"),
-    "a number of 68 MB": ("x.jsonl", lambda: b'{"q": ' + b"9" * 68_000_000 + b"}", "more than 67,108,864 characters"),
-    "a number of 20 MB": ("x.json", lambda: b'[{"q": ' + b"9" * 20_000_000 + b"}]", "a number of 20,000,000"),
-    "a line without an end": ("x.jsonl", lambda: b'{"q": "' + b"x" * 68_000_000, "more than 67,108,864 characters"),
-    "a text without an end": ("x.txt", lambda: b"x" * 68_000_000, "more than 67,108,864 characters"),
-    "a cell without an end": ("x.csv", lambda: b'q\n"' + (b"x" * 99 + b"\n") * 800_000, "field larger than"),
-    "a tab-separated line without an end": ("x.tsv", lambda: b"q\n" + b"x" * 68_000_000, "more than 67,108,864"),
-    "columns without an end": ("x.csv", lambda: b"," * 68_000_000, "more than 67,108,864 characters"),
-    "one value of 80 MB": ("x.json", lambda: b"[\n" + (b'{"q":\n' + b"1" * 99) * 700_000, "characters for one value"),
-    "deep rows": ("x.jsonl", lambda: b"[" * 1_000_000, "nested deeper than 64 levels"),
-    "a deep value": ("x.json", lambda: b'{"data":' * 1_000_000, "nested deeper than 64 levels"),
-    "a key twice": ("x.jsonl", lambda: b'{"q": 1, "q": 2}', "duplicate key 'q'"),
-    "a row of lists": ("x.jsonl", lambda: b"[" + b"[]," * 15_000_000 + b"1]", "take more than 536,870,912 bytes"),
-    "a parquet that expands": ("x.parquet", lambda: parquet_of_long_cells(), "expands to more than 50 times its size"),
-    "a parquet without an end": ("x.parquet", lambda: parquet(9, "x")[:-20], "not a parquet file"),
+REAL, SMALL = 64, 1  # MiB, of which the bound on a file is one; the other bounds are as many times as small
+REAL_AND_FAST = ("a gz of empty lines", "a line without an end")  # the other attacks of real size are slow
+SMALL_ONLY = ("a gz of a gz", "a gz of a table", "a key twice", "a parquet without an end")
+
+
+@pytest.fixture
+def mib(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """The bound on a file in MiB, in force with the others; the same code refuses a file of a sixty-fourth."""
+    if request.param == SMALL:
+        monkeypatch.setattr(bounded, "MAX_BYTES", MIB)
+        monkeypatch.setattr(bounded, "MAX_MEMORY", 8 * MIB)
+        monkeypatch.setattr(bounded.lines, "__defaults__", (None, 31_250))
+    before = csv.field_size_limit()
+    yield request.param
+    csv.field_size_limit(before)
+
+
+def over(mib: int) -> int:
+    """Two fifths more than the bound, or twice as much."""
+    return mib + max(1, mib * 26 // 64)
+
+
+BYTES, LINES, EXPANDS = "more than {bytes} characters", "more than {lines} lines", "expands to more than 50 times its"
+ATTACKS = {  # file's name, what makes it for a bound of so many MiB → what the error tells
+    "a gz of zeros": ("x.jsonl.gz", lambda mib: packed(b"0", mib + 1), BYTES),
+    "a gz of empty lines": ("x.jsonl.gz", lambda mib: packed(b"\n", max(1, mib // 21)), LINES),
+    "a gz of rows": ("x.jsonl.gz", lambda mib: packed(LONG, over(mib)), EXPANDS),
+    "a gz of a table": ("x.csv.gz", lambda mib: packed(b"a,b\n" * 99, max(1, mib // 7)), LINES),
+    "a gz of a table of one cell": ("x.csv.gz", lambda mib: packed(b'"', mib + 1), BYTES),
+    "a gz of texts": ("x.txt.gz", lambda mib: packed(b"word " * 99 + b"\n", over(mib)), EXPANDS),
+    "a gz of one value": ("x.json.gz", lambda mib: packed(b"[\n" * 99, max(1, mib // 12)), LINES),
+    "a gz of parquet": ("x.parquet.gz", lambda mib: packed(b"0", over(mib)), EXPANDS),
+    "a gz of a gz": ("x.jsonl.gz", lambda mib: gzip.compress(packed(b"0", 9)), "not UTF-8 text"),
+    "a number beyond the bound": ("x.jsonl", lambda mib: b'{"q": ' + b"9" * (mib * MIB) + b"}", BYTES),
+    "a long number": ("x.json", lambda mib: b'[{"q": ' + b"9" * (mib * 300_000) + b"}]", "a number of {digits} digits"),
+    "a line without an end": ("x.jsonl", lambda mib: b'{"q": "' + b"x" * (mib * MIB), BYTES),
+    "a text without an end": ("x.txt", lambda mib: b"x" * (mib * MIB + 1), BYTES),
+    "a cell without an end": ("x.csv", lambda mib: b'q\n"' + (b"x" * 99 + b"\n") * (mib * 12_500), "field larger than"),
+    "a tab-separated line without an end": ("x.tsv", lambda mib: b"q\n" + b"x" * (mib * MIB + 1), BYTES),
+    "columns without an end": ("x.csv", lambda mib: b"," * (mib * MIB + 1), BYTES),
+    "one long value": (
+        "x.json", lambda mib: b"[\n" + (b'{"q":\n' + b"1" * 99) * (mib * 11_000), "{bytes} characters for one value",
+    ),
+    "deep rows": ("x.jsonl", lambda mib: b"[" * (mib * 100_000), "nested deeper than 64 levels"),
+    "a deep value": ("x.json", lambda mib: b'{"data":' * (mib * 20_000), "nested deeper than 64 levels"),
+    "a key twice": ("x.jsonl", lambda mib: b'{"q": 1, "q": 2}', "duplicate key 'q'"),
+    "a row of lists": (
+        "x.jsonl", lambda mib: b"[" + b"[]," * (mib * 234_375) + b"1]", "take more than {memory} bytes",
+    ),
+    "a parquet that expands": ("x.parquet", lambda mib: parquet_of_long_cells(over(mib)), EXPANDS),
+    "a parquet without an end": ("x.parquet", lambda mib: parquet(9, "x")[:-20], "not a parquet file"),
 }  # fmt: skip
 
 
-def parquet_of_long_cells() -> bytes:
-    table = pa.table({"q": ["x" * MIB] * 80})
+def parquet_of_long_cells(num_mib: int) -> bytes:
+    table = pa.table({"q": ["x" * MIB] * num_mib})
     file = io.BytesIO()
     pq.write_table(table, file, compression="zstd", use_dictionary=False)
     return file.getvalue()
 
 
-@pytest.mark.parametrize("name", ATTACKS)
-def test_a_file_is_refused(tmp_path, name):
+def said(told: str, mib: int) -> str:
+    return told.format(
+        bytes=f"{mib * MIB:,}", lines=f"{mib * 31_250:,}", memory=f"{mib * 8 * MIB:,}", digits=f"{mib * 300_000:,}"
+    )
+
+
+def sizes(name: str) -> list[object]:
+    slow = () if name in REAL_AND_FAST else pytest.mark.slow
+    return [pytest.param(name, SMALL), *([] if name in SMALL_ONLY else [pytest.param(name, REAL, marks=slow)])]
+
+
+@pytest.mark.parametrize(("name", "mib"), [size for name in ATTACKS for size in sizes(name)], indirect=["mib"])
+def test_a_file_is_refused(tmp_path, name, mib):
     file, made, told = ATTACKS[name]
-    (tmp_path / file).write_bytes(made())
+    (tmp_path / file).write_bytes(made(mib))
     with within_bounds(), pytest.raises(ConfigError) as raised:
         for _ in read_rows(tmp_path / file):
             pass
-    assert str(raised.value).startswith(str(tmp_path / file)) and told in str(raised.value)
+    assert str(raised.value).startswith(str(tmp_path / file)) and said(told, mib) in str(raised.value)
 
 
 def test_a_dictionary_of_a_parquet_file_is_not_expanded_at_once(tmp_path):
@@ -84,18 +125,19 @@ def test_a_dictionary_of_a_parquet_file_is_not_expanded_at_once(tmp_path):
         assert len(next(rows)["q"]) == len(next(rows)["q"]) == 8 * MIB
 
 
+@pytest.mark.parametrize("mib", [SMALL], indirect=True)
 @pytest.mark.parametrize(
     ("made", "told"),
     [
-        (lambda: b"\n" * (3 * MIB), "more than 2,000,000 lines"),
-        (lambda: LONG * (90 * MIB // len(LONG)), "expands to more than 50"),
+        (lambda mib: b"\n" * (max(1, mib // 21) * MIB), LINES),
+        (lambda mib: LONG * (over(mib) * MIB // len(LONG)), EXPANDS),
     ],
     ids=("empty lines", "rows"),
 )
-def test_a_member_of_a_zip_is_refused(tmp_path, made, told):
+def test_a_member_of_a_zip_is_refused(tmp_path, made, told, mib):
     with zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("x.jsonl", made())
-    with within_bounds(), pytest.raises(ConfigError, match=told):
+        archive.writestr("x.jsonl", made(mib))
+    with within_bounds(), pytest.raises(ConfigError, match=said(told, mib)):
         for _ in member_rows(tmp_path / "x.zip", "x.jsonl"):
             pass
 
@@ -106,17 +148,19 @@ def test_an_aligned_file_is_refused(tmp_path):
         next(parallel_rows({"source": tmp_path / "x.en"}))
 
 
+@pytest.mark.parametrize("mib", [SMALL], indirect=True)
 @pytest.mark.parametrize(
     ("name", "made", "told"),
     [
-        ("x.txt.gz", lambda: packed(b"0", 65), "more than 67,108,864 characters"),
-        ("x.txt.gz", lambda: packed(b"word " * 99 + b"\n", 90), "expands to more than 50 times its size"),
-        ("x.jsonl", lambda: b"[" * 1_000_000, "nested deeper than 64 levels"),
-        ("x.jsonl", lambda: b'{"text": ' + b"9" * 1_000_000, "a number of 1,000,000"),
+        ("x.txt.gz", lambda mib: packed(b"0", mib + 1), BYTES),
+        ("x.txt.gz", lambda mib: packed(b"word " * 99 + b"\n", over(mib)), EXPANDS),
+        ("x.jsonl", lambda mib: b"[" * (mib * 100_000), "nested deeper than 64 levels"),
+        ("x.jsonl", lambda mib: b'{"text": ' + b"9" * 1_000_000, "a number of 1,000,000"),
     ],
+    ids=("zeros", "words", "brackets", "a number"),
 )
-def test_a_corpus_is_refused(tmp_path, name, made, told):
-    (tmp_path / name).write_bytes(made())
-    with within_bounds(), pytest.raises(ConfigError, match=told):
+def test_a_corpus_is_refused(tmp_path, name, made, told, mib):
+    (tmp_path / name).write_bytes(made(mib))
+    with within_bounds(), pytest.raises(ConfigError, match=said(told, mib)):
         for _ in CorpusFiles([tmp_path / name], "text"):
             pass

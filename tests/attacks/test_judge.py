@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from rich.console import Console
 
 from specbench.core import bounded, completions
@@ -22,10 +21,11 @@ from specbench.tasks.judge.judgements import judge_records, read_ratings, write_
 from specbench.tasks.judge.requests import JudgeSettings
 from specbench.training import teacher as training
 from tests.attacks.hostile_server import KEY, HostileServer, filled, forms, holds_key, running
+from tests.read_yaml import read_yaml
 
 HERE = Path(__file__).parent
-REPLIES = yaml.safe_load((HERE / "judge_replies.yaml").read_text(encoding="utf-8"))
-FILES = yaml.safe_load((HERE / "judge_files.yaml").read_text(encoding="utf-8"))
+REPLIES = read_yaml(HERE / "judge_replies.yaml")
+FILES = read_yaml(HERE / "judge_files.yaml")
 RECORD = {
     "task": "t", "subset": "s", "example": 0, "repeat": 0, "turn": 0, "methods": {"ar": {"text": "x", "score": None}},
 }  # fmt: skip

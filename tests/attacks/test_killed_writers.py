@@ -10,6 +10,8 @@ import pytest
 
 from specbench.core import environment
 from specbench.core.files import write_atomically
+from specbench.results.leaderboard import write
+from tests.site_rows import some_rows
 
 ROOT = environment.PACKAGE.parent
 WRITER = """
@@ -57,11 +59,12 @@ def test_the_next_writer_removes_what_a_killed_one_left(point: str, tmp_path: Pa
 def test_the_next_writer_of_a_board_removes_what_a_killed_one_left(
     specbench: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
-    demo = str(ROOT / "leaderboards" / "demo.json")
-    assert specbench("leaderboard", "merge", demo, "--leaderboard", "board.json")[0] == 0
+    write(tmp_path.parent / f"{tmp_path.name}.json", some_rows(1))
+    rows = str(tmp_path.parent / f"{tmp_path.name}.json")
+    assert specbench("leaderboard", "merge", rows, "--leaderboard", "board.json")[0] == 0
     assert writer("written", tmp_path / "board.json").wait(60) == -signal.SIGKILL
     assert len(names(tmp_path)) == 3
-    assert specbench("leaderboard", "merge", demo, "--leaderboard", "board.json")[0] == 0
+    assert specbench("leaderboard", "merge", rows, "--leaderboard", "board.json")[0] == 0
     assert names(tmp_path) == [".board.json.lock", "board.json"]
 
 
@@ -95,7 +98,7 @@ def test_files_of_other_names_are_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize("more", [[], ["same number"]], ids=["on one machine", "of the same number on several"])
 def test_writers_at_the_same_time_of_which_some_are_killed(more: list[str], tmp_path: Path) -> None:
     path = tmp_path / "board.json"
-    others = [writer(kind, path, 200, *more) for kind in ("one", "two", "three")]
+    others = [writer(kind, path, 50, *more) for kind in ("one", "two", "three")]
     killed = [writer("written", path, 1, *more) for _ in range(2)]
     assert [each.wait(60) for each in killed] == [-signal.SIGKILL] * 2
     for each in others:

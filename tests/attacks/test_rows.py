@@ -2,21 +2,22 @@
 in its file."""
 
 import json
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from specbench.analysis.audit_report import AuditedIdentity, AuditReport, DrawTest, MethodVerdict, verdict_in_report
 from specbench.results.leaderboard import load, set_verdicts
 from specbench.results.leaderboard_files import FROM_REPORT, Validity, add_runs, expected_verdict, merge_files, validate
 from specbench.results.row import DIGEST, STATED, Row, with_digest
 from specbench.results.verdict import Greedy, Noise
+from tests.read_yaml import read_yaml
 from tests.test_fairness import run_into
 
-FORGED = yaml.safe_load((Path(__file__).parent / "forged_rows.yaml").read_text(encoding="utf-8"))
+FORGED = read_yaml(Path(__file__).parent / "forged_rows.yaml")
 FILES = {
     "a key twice": ('"rows":', '"format": 1, "rows":', "duplicate key 'format'"),
     "a key of a row twice": ('"seed": 0', '"seed": 1, "seed": 0', "duplicate key 'seed'"),
@@ -35,10 +36,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def made_once(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("board") / "board.json"
+    add_runs([run], path)
+    return path
+
+
 @pytest.fixture
-def board(run: Path, tmp_path: Path) -> Path:
-    add_runs([run], tmp_path / "board.json")
-    return tmp_path / "board.json"
+def board(made_once: Path, tmp_path: Path) -> Path:
+    """A copy, as far from the run as the board that it is of."""
+    return Path(shutil.copy(made_once, tmp_path / "board.json"))
 
 
 def place_of(rows: list[dict[str, Any]]) -> int:

@@ -9,16 +9,25 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from specbench.tasks.sandbox.run import _works, strongest
+from specbench.tasks.sandbox.run import Isolation, _works, strongest
 
 SECRET = "kept-from-programs-7351"
 DID_IT = "did it"  # what a program says that got what it wanted
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    HERE = strongest(_works)
+MODES = ("strongest", "limits")
+
+
+@cache
+def isolation(mode: str) -> Isolation:
+    """Limits alone, or the strongest isolation of this machine, which may be the same."""
+    if mode == "limits":
+        return "limits"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return strongest(_works)
 
 
 @dataclass

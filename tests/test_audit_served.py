@@ -18,11 +18,13 @@ from specbench.analysis.audit_distribution import Tokens, judge_samples, moments
 from specbench.analysis.audit_report import AuditReport, MethodVerdict, audit_table
 from specbench.core.errors import ConfigError
 from specbench.integrations.served.models import load_served
+from specbench.models.loading import load_tokenizer
 from specbench.results.execute import execute
 from specbench.results.row import Row
 from specbench.results.verdict import FALSE_ALARM
 from specbench.running.request import Request
 from specbench.specs.run_options import RunOptions
+from tests import tiny
 from tests.scripted_server import SD, Script, servers_file
 
 QUIET = Console(file=io.StringIO())
@@ -89,11 +91,18 @@ def flat(ids: Sequence[int]) -> dict[int, float]:
     return dict(zip(model(ids), (0.31, 0.23, 0.23, 0.23), strict=True))
 
 
+@pytest.fixture
+def _one_prompt(monkeypatch) -> None:
+    """Draws begin from one prompt and not from three."""
+    monkeypatch.setattr("specbench.analysis.audit_methods.NUM_DRAW_PROMPTS", 1)
+
+
+@pytest.mark.usefixtures("_one_prompt")
 def test_a_server_that_is_wrong_late_in_its_samples_is_found_by_whole_answers(tmp_path) -> None:
     servers = scripts()
     servers["draft"].late_model = flat
     long = ("generation.max_new_tokens=64",)
-    report = audited(tmp_path, servers, num_draws=12, overrides=long)
+    report = audited(tmp_path, servers, num_draws=4, overrides=long)
     plain, wrong = (verdict(report, name) for name in ("ar", "draft"))
     assert plain.answers is not None and not plain.answers.failed and plain.answers.num_tokens == 3 * 64
     assert wrong.greedy is not None and wrong.greedy.num_equal == 3
@@ -106,19 +115,22 @@ def test_a_server_that_is_wrong_late_in_its_samples_is_found_by_whole_answers(tm
     assert AuditReport.model_validate_json(report.model_dump_json()) == report
 
 
+@pytest.mark.usefixtures("_one_prompt")
 def test_whole_answers_say_nothing_where_those_of_ar_fail_too(tmp_path) -> None:
     servers = {name: replace(each, late_model=flat) for name, each in scripts().items()}
-    report = audited(tmp_path, servers, num_draws=12, overrides=("generation.max_new_tokens=64",))
+    report = audited(tmp_path, servers, num_draws=2, overrides=("generation.max_new_tokens=64",))
     plain, own = (verdict(report, name) for name in ("ar", "draft"))
     assert plain.answers is not None and plain.answers.failed and own.answers is not None and own.answers.failed
     assert "whole drawn answers" not in str(own.reason)
 
 
+@pytest.mark.usefixtures("_one_prompt")
 def test_whole_answers_at_another_temperature_need_the_target(tmp_path) -> None:
-    report = audited(tmp_path, scripts(), num_draws=12, temperature=0.7)
+    report = audited(tmp_path, scripts(), num_draws=2, temperature=0.7)
     assert [each.answers for each in report.verdicts] == [None, None]
 
 
+@pytest.mark.usefixtures("_one_prompt")
 def test_too_few_draws_to_catch_the_control_are_no_proof(tmp_path) -> None:
     report = audited(tmp_path, scripts(), num_draws=12)
     assert verdict(report, "draft").verdict == "undecided"
@@ -155,8 +167,12 @@ def test_a_server_without_log_probabilities_leaves_differences_undecided(tmp_pat
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.usefixtures("_one_prompt")
 def test_the_target_of_this_process_judges_the_server_ar_too(tmp_path) -> None:
-    report = audited(tmp_path, scripts(tells_log_probs=False), num_draws=8, target="embedded:target")
+    folder, tokenizer = tmp_path / "target", load_tokenizer("embedded:target")
+    tiny.network(num_hidden_layers=1, vocab_size=len(tokenizer)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    report = audited(tmp_path, scripts(tells_log_probs=False), num_draws=8, target=str(folder))
     own = verdict(report, "ar")
     assert report.reference == "target" and own.distribution is not None and own.distribution.mean_log_p is not None
     assert (
@@ -172,11 +188,11 @@ def test_a_target_with_other_tokens_is_refused(tmp_path, tiny_pair) -> None:
         audited(tmp_path, scripts(), target=tiny_pair[0])
 
 
-def test_the_command_fails_for_a_server_that_is_not_lossless(tmp_path, specbench, monkeypatch) -> None:
-    monkeypatch.setattr("specbench.analysis.audit_methods.NUM_DRAW_PROMPTS", 1)
-    with servers_file(tmp_path, scripts(biased)) as file:
+@pytest.mark.usefixtures("_one_prompt")
+def test_the_command_fails_for_a_server_that_is_not_lossless(tmp_path, specbench) -> None:
+    with servers_file(tmp_path, scripts(flat)) as file:
         code, shown, problem = specbench(
-            "audit", "--servers", file, "--subset", "en", "--limit", "3", "--set", *SHORT, "--draws", "150",
+            "audit", "--servers", file, "--subset", "en", "--limit", "3", "--set", *SHORT, "--draws", "30",
             "--output", tmp_path / "audit.json",
         )  # fmt: skip
     assert code == 1, problem
@@ -202,11 +218,11 @@ def drawn(generator: np.random.Generator, probs: Sequence[float], number: int) -
     return [[tuple(row) for row in generator.choice(len(probs), p=probs, size=(number, 3)).tolist()] for _ in range(2)]
 
 
-@pytest.mark.parametrize("sizes", [(200, 200), (300, 120)])
+@pytest.mark.parametrize("sizes", [(100, 100), (150, 60)])
 def test_false_alarms_are_as_rare_as_stated(sizes: tuple[int, int]) -> None:
     generator, probs = np.random.default_rng(5), (0.6, 0.2, 0.1, 0.06, 0.04)
     found = [
-        judge_samples(*(drawn(generator, probs, size) for size in sizes), 0.0)[0].p_value for _ in range(400)
+        judge_samples(*(drawn(generator, probs, size) for size in sizes), 0.0)[0].p_value for _ in range(200)
     ]  # fmt: skip
     for level in (0.5, 0.1, 0.02):
         expected = stats.binom(len(found), level)

@@ -1,11 +1,17 @@
 """A command imports what it needs: one that only reads starts without torch and transformers, which take seconds to
-import, and a plain run loads none of the other commands' code."""
+import, and a plain run loads none of the other commands' code. Without the packages of the extras, the core measures,
+and what needs one names its extra in one line."""
 
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+import yaml
+
+from specbench.core.environment import DISTRIBUTION, EXTRAS
 from specbench.results.leaderboard import load, write
 from tests.processes import SHORT_WARM_UPS
 
@@ -73,13 +79,13 @@ UNUSED = (  # by a run of `sd` without a judge
     "specbench.decoding.bridges.string", "specbench.tasks.scoring.texts", "specbench.cli.train", "specbench.cli.help",
     "scipy.stats", "sacrebleu", "lm_eval", "matplotlib",
 )  # fmt: skip
-RUN = ["run", "--task", "mgsm", "--method", "sd", "--limit", "1", "--subset", "en", "--output", "run",
-       "--set", "generation.max_new_tokens=4"]  # fmt: skip
+RUN = ["run", "--task", "mgsm", "--method", "sd", "--subset", "en", "--limit", "1", "--set",
+       "generation.max_new_tokens=4"]  # fmt: skip
 PLAIN_RUN = f"""
 import sys
 {SHORT_WARM_UPS}
 from specbench.cli import main
-sys.argv = ["specbench", *{RUN}]
+sys.argv = ["specbench", *{RUN}, "--output", "run"]
 try:
     main()
 except SystemExit as end:
@@ -89,7 +95,73 @@ print("imported:", [name for name in {UNUSED} if name in sys.modules], file=sys.
 """
 
 
-def test_a_plain_run_imports_only_what_it_measures_with(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", PLAIN_RUN], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "imported: []" in done.stderr.splitlines()
-    assert (tmp_path / "run" / "records.jsonl").is_file()
+MEASURED = [*RUN, "--output", "measured"]
+NEEDS = {
+    "plots": [*RUN, "--output", "plotted", "--plot", "picture.png"],
+    "judge": [*RUN, "--output", "judged", "--judge", "some-model"],
+    "lm-eval": ["run", "--task", "lm_eval:gsm8k", "--method", "sd"],
+    "train": ["train", "finetune", "--task", "mgsm", "--output", "trained"],
+    "language": ["languages", "--samples", "1"],
+    "ja": ["run", "--task", "wmt", "--subset", "en-ja", "--method", "sd", "--limit", "1", "--output", "japanese"],
+    "ray": ["suite", "suite.yaml", "--ray", "local"],
+}
+SUITE = {"name": "one", "tasks": [{"task": "mgsm", "subsets": ["en"]}], "methods": ["sd"], "limit": 1,
+         "pairs": {"embedded": None}}  # fmt: skip
+WITHOUT_EXTRAS = f"""
+import sys
+{SHORT_WARM_UPS}
+from specbench.cli import main
+for words in {[MEASURED, *NEEDS.values()]}:
+    sys.argv = ["specbench", *words]
+    try:
+        main()
+    except SystemExit as end:
+        print("ended with", end.code, file=sys.stderr)
+"""
+WITH_EXTRAS = f"""
+import sys
+for name in {[*EXTRAS]}:
+    sys.modules.pop(name)
+{PLAIN_RUN}"""
+BOTH = f"""
+import os, sys
+sys.modules.update(dict.fromkeys({[*EXTRAS]}))
+import transformers.models.llama.modeling_llama
+for name, program in (("without", {WITHOUT_EXTRAS!r}), ("with", {WITH_EXTRAS!r})):
+    if os.fork() == 0:
+        sys.stderr = open(name, "w", buffering=1)
+        exec(program)
+        break
+    assert os.wait()[1] == 0, open(name).read()
+"""
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder where two processes ran commands, one without the packages of the extras and one with them. Both are
+    forked from one that has imported what takes long: torch and transformers' Llama."""
+    folder = tmp_path_factory.mktemp("started")
+    (folder / "suite.yaml").write_text(yaml.safe_dump(SUITE), encoding="utf-8")
+    variables = {**os.environ, "OPENAI_API_KEY": "some-secret"}
+    done = subprocess.run([sys.executable, "-c", BOTH], cwd=folder, env=variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_a_plain_run_imports_only_what_it_measures_with(started: Path) -> None:
+    assert "imported: []" in (started / "with").read_text(encoding="utf-8").splitlines()
+    assert (started / "run" / "records.jsonl").is_file()
+
+
+def test_without_extras_the_core_measures_and_each_missing_one_is_named(started: Path) -> None:
+    told = (started / "without").read_text(encoding="utf-8")
+    measured, *others = told.split("ended with ")[:-1]
+    codes = [part[0] for part in told.split("ended with ")[1:]]
+    assert codes == ["0", *["2"] * len(NEEDS)], told
+    assert "the language of the answers is not checked: needs lingua" in measured
+    assert (started / "measured" / "leaderboard.json").is_file()
+    for extra, said in zip(NEEDS, others, strict=True):
+        assert f"pip install '{DISTRIBUTION}[{extra}]'" in said.splitlines()[-1], said
+        assert "Traceback" not in said
+    with_records = {path.parent.name for path in started.glob("*/records.jsonl") if path.stat().st_size}
+    assert with_records == {"measured", "run"}, "something was measured before the line"

@@ -105,11 +105,11 @@ def check_compared(folder: Path) -> None:
     """Asserts that `specbench compare` finds the runs of `check_equal` equal, whatever their conditions are."""
     found = compare(read_input(f"{folder / 'served'}:draft"), read_input(f"{folder / 'in-process'}:sd"))
     (subset,) = found.compared
-    assert subset.agreement is not None and subset.agreement.num_answers == 3
-    assert subset.agreement.num_equal == subset.agreement.num_same_steps == 3 and not subset.agreement.differences
+    assert subset.agreement is not None and subset.agreement.num_answers == 2
+    assert subset.agreement.num_equal == subset.agreement.num_same_steps == 2 and not subset.agreement.differences
     assert {"engine", "device"} <= {each.field for each in found.hindrances}
     shown = " ".join(line for table in comparison_tables(found) for line in table.caption)
-    assert "3 of 3 answers have the same tokens; 3 of 3 have as many tokens in each step" in shown
+    assert "2 of 2 answers have the same tokens; 2 of 2 have as many tokens in each step" in shown
 
 
 def same_passes(key: tuple[str, int], ours: dict[str, Any], theirs: dict[str, Any]) -> bool:
@@ -146,20 +146,22 @@ def drafter_gap(key: tuple[str, int], answer: list[int]) -> float:
 
 
 def test_a_server_answers_and_accepts_as_this_process_does(tmp_path, servers) -> None:
-    served = serve(tmp_path, servers, ("ar", "draft", "copies"), subsets=("en",), limit=3)
-    check_equal(tmp_path, ("en",), 3, served)
+    served = serve(tmp_path, servers, ("ar", "draft", "copies"), subsets=("en",), limit=2)
+    check_equal(tmp_path, ("en",), 2, served)
     check_compared(tmp_path)
     copies = next(row for row in served.rows if row.method_name == "copies")
     assert copies.verdict == "greedy equal" and (copies.value("mean_acceptance_length") or 0) >= 1
 
 
 @pytest.mark.slow
-def test_12_answers_in_three_languages(tmp_path, servers) -> None:
-    served = serve(tmp_path, servers, ("ar", "draft"), subsets=SUBSETS, limit=4)
-    check_equal(tmp_path, SUBSETS, 4, served)
+def test_6_answers_in_three_languages(tmp_path, servers) -> None:
+    served = serve(tmp_path, servers, ("ar", "draft"), subsets=SUBSETS, limit=2)
+    check_equal(tmp_path, SUBSETS, 2, served)
 
 
-def test_a_server_that_forces_its_acceptance_has_the_rate_that_was_set(tmp_path, servers) -> None:
+def test_a_server_that_forces_its_acceptance_has_the_rate_that_was_set(tmp_path, servers, monkeypatch) -> None:
+    monkeypatch.setattr("specbench.results.verdict.NUM_NOISE_TOKENS", 4)  # each takes requests to the server ar
+    monkeypatch.setattr("specbench.results.verdict.NUM_NOISE_ANSWERS", 1)
     row = serve(tmp_path, servers, ("ar", "forced"), subsets=("en",), limit=5).rows[-1]
     rate = brentq(lambda rate: expected_speedup(rate, NUM_DRAFT_TOKENS, cost_ratio=0.0) - FORCED_LENGTH, 0.0, 1.0)
     num_passes = sum(row.accepted_tokens_per_step or ())
@@ -173,7 +175,7 @@ def test_a_server_that_forces_its_acceptance_has_the_rate_that_was_set(tmp_path,
 def test_four_requests_at_once_have_the_same_answers_and_acceptance(tmp_path, servers) -> None:
     with llama_cpp_server(num_slots=4) as plain, llama_cpp_server("drafter", num_slots=4) as drafting:
         addresses = {"ar": plain, "draft": drafting}
-        load = {"concurrency": [1, 4], "windows": 5, "requests": 3}
+        load = {"concurrency": [1, 4], "windows": 2, "requests": 3}
         file = write_file(tmp_path, addresses, ("ar", "draft"), load=load)
         request = Request(["mgsm"], [], RunOptions(subsets=("en",), limit=3), "", output=tmp_path / "run", servers=file)
         outcome = execute(request, QUIET, load_served)
@@ -232,7 +234,7 @@ def test_zeros_in_place_of_log_probabilities_are_refused(servers) -> None:
 def test_an_answer_that_is_no_text_has_all_its_tokens(tmp_path, servers) -> None:
     """At a high temperature many tokens are bytes that are no character, whose ids the stream does not have."""
     hot = ("generation.max_new_tokens=12", "generation.temperature=2.0")
-    serve(tmp_path, servers, ("ar", "draft"), subsets=("en",), limit=8, overrides=hot)
+    serve(tmp_path, servers, ("ar", "draft"), subsets=("en",), limit=4, overrides=hot)
     answers = [methods[name] for methods in records(tmp_path / "served").values() for name in ("ar", "draft")]
     assert all(len(each["token_ids"]) == 12 or each["finish"] == "eos" for each in answers)
     assert any("\ufffd" in each["text"] for each in answers)

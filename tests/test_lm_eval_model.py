@@ -98,7 +98,13 @@ def test_ar_has_no_acceptance(tiny_pair: tuple[str, str], tmp_path: Path) -> Non
     assert row["mean_acceptance_length,ar"] == 1.0
 
 
-@pytest.mark.parametrize("method", ["fsd", "draft-only", "random-allocation", "pld", "tli", "hf-sd"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        "draft-only", "pld", "hf-sd",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("fsd", "random-allocation", "tli")),
+    ],
+)  # fmt: skip
 def test_every_kind_of_method(tiny_pair: tuple[str, str], method: str) -> None:
     lm = model(tiny_pair, method, baseline=True)
     lm.generate_until([request("one two one two", doc) for doc in range(3)])
@@ -131,8 +137,8 @@ def test_order_of_ar_and_the_method_alternates(tiny_pair: tuple[str, str], monke
 
 
 def test_a_group_is_pooled_over_its_tasks(tiny_pair: tuple[str, str], tmp_path: Path) -> None:
-    write_task(tmp_path, "first", ROWS[:2])
-    write_task(tmp_path, "second", ROWS[2:])
+    write_task(tmp_path, "first", ROWS[:1])
+    write_task(tmp_path, "second", ROWS[1:3])
     (tmp_path / "both.yaml").write_text(
         "group: both\ntask: [first, second]\naggregate_metric_list: [{metric: exact_match, weight_by_size: true}]\n"
     )
@@ -141,12 +147,12 @@ def test_a_group_is_pooled_over_its_tasks(tiny_pair: tuple[str, str], tmp_path: 
     rates = [sum(s[2] for s in a.own["steps"]) / sum(s[1] for s in a.own["steps"]) for a in lm.answers]
     assert results["results"]["both"]["acceptance_rate,sd"] == pytest.approx(sum(rates) / len(rates))
     assert results["groups"]["both"]["acceptance_rate,sd"] == results["results"]["both"]["acceptance_rate,sd"]
-    assert len(rates) == len(ROWS)
+    assert len(rates) == 3
 
 
 def test_two_evaluations_do_not_mix(tiny_pair: tuple[str, str], tmp_path: Path) -> None:
-    write_task(tmp_path, "first", ROWS[:2])
-    write_task(tmp_path, "second", ROWS[2:])
+    write_task(tmp_path, "first", ROWS[:1])
+    write_task(tmp_path, "second", ROWS[1:2])
     lm = model(tiny_pair)
     evaluate(tmp_path, ["first"], lm)
     assert list(evaluate(tmp_path, ["second"], lm)["config"]["specbench"]["tasks"]) == ["second"]
@@ -202,9 +208,9 @@ def test_generation_kwargs_are_never_ignored(given: dict[str, Any], key: str) ->
 
 
 def test_sampling_depends_on_the_seed_and_the_document_alone(tiny_pair: tuple[str, str]) -> None:
-    requests = [request("What is it?", doc, temperature=1.0) for doc in range(4)]
+    requests = [request("What is it?", doc, temperature=1.0) for doc in range(2)]
     texts = model(tiny_pair).generate_until(requests)
-    assert len(set(texts)) == 4
+    assert len(set(texts)) == 2
     assert model(tiny_pair, baseline=True).generate_until(requests[::-1])[::-1] == texts
     assert model(tiny_pair, seed=1).generate_until(requests) != texts
 

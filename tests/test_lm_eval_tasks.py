@@ -425,29 +425,33 @@ def test_an_unknown_task_names_the_nearest(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not (SHARED / "gsm8k").exists(), reason="needs the original rows")
-def test_gsm8k_on_its_rows(tmp_path: Path) -> None:
-    task = gsm8k(tmp_path, SHARED / "gsm8k" / "test_head300.jsonl")
+@pytest.mark.parametrize("number", [40, pytest.param(300, marks=pytest.mark.slow)])
+def test_gsm8k_on_its_rows(tmp_path: Path, number: int) -> None:
+    lines = (SHARED / "gsm8k" / "test_head300.jsonl").read_text("utf-8").splitlines(keepends=True)
+    (tmp_path / "gsm8k.jsonl").write_text("".join(lines[:number]), "utf-8")
+    task = gsm8k(tmp_path, tmp_path / "gsm8k.jsonl")
     data, judge = examples(task), scorer(task)
-    assert len(data.examples) == 300
+    assert len(data.examples) == number
     perfect = [judge(example.references[0]["target"], example.references[0]) for example in data.examples]  # type: ignore
-    assert math.fsum(score.values["exact_match,strict-match"] or 0 for score in perfect) == 300
+    assert math.fsum(score.values["exact_match,strict-match"] or 0 for score in perfect) == number
     empty = [judge("", example.references[0]) for example in data.examples]  # type: ignore[arg-type]
     assert {value for score in empty for value in score.values.values()} == {0.0}
 
 
 @pytest.mark.skipif(not (SHARED / "mgsm").exists(), reason="needs the original rows")
-def test_mgsm_on_its_rows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [40, pytest.param(250, marks=pytest.mark.slow)])
+def test_mgsm_on_its_rows(tmp_path: Path, number: int) -> None:
     data = tmp_path / "mgsm.jsonl"
     with (SHARED / "mgsm" / "mgsm_en.tsv").open(newline="", encoding="utf-8") as file:
-        rows = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+        rows = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))[:number]
     names = ("question", "answer_number")
     filled = [{**dict(zip(names, row, strict=True)), "answer": None, "equation_solution": None} for row in rows]
     data.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in filled), "utf-8")
     write_upstream(tmp_path, "mgsm_local", "mgsm/native_cot/mgsm_native_cot_en.yaml", data, num_fewshot=0)
     task = only("mgsm_local", tmp_path)
     made, judge = examples(task).examples, scorer(task)
-    assert len(made) == 250
+    assert len(made) == number
     assert made[0].prompt == f"Question: {rows[0][0]}\nStep-by-Step Answer:"
     right = [judge(f"So it is. The answer is {row[1]}.", e.references[0]) for row, e in zip(rows, made, strict=True)]  # type: ignore
     assert judge.names == ("exact_match,strict-match", "exact_match,flexible-extract")
-    assert sum(score.values["exact_match,strict-match"] or 0 for score in right) == 250
+    assert sum(score.values["exact_match,strict-match"] or 0 for score in right) == number

@@ -4,6 +4,7 @@ import io
 import json
 import random
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,9 +51,18 @@ class Hurried(random.Random):
         return super().expovariate(25 * lambd)
 
 
-@pytest.fixture
-def hurried(monkeypatch) -> None:
-    monkeypatch.setattr("specbench.integrations.served.load.random", SimpleNamespace(Random=Hurried))
+@pytest.fixture(scope="module")
+def hurried() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("specbench.integrations.served.load.random", SimpleNamespace(Random=Hurried))
+        yield
+
+
+@pytest.fixture(scope="module")
+def by_rate(hurried, tmp_path_factory) -> tuple[Path, list[Row]]:
+    """The folder and the rows of a load of one request and of a rate, with a slow server ar."""
+    folder, slow = tmp_path_factory.mktemp("rate"), Script("vllm", AR, delay_seconds=0.004)
+    return folder / "run", run(folder, ar=slow, load={"concurrency": [1], "rate": [4], "windows": 5, "requests": 2})
 
 
 def answer(sent: float, reads: list[tuple[float, int]], passes: int | None, example: int = 0) -> dict[str, Any]:
@@ -61,12 +71,12 @@ def answer(sent: float, reads: list[tuple[float, int]], passes: int | None, exam
 
 
 def test_each_level_has_a_row_for_each_server(tmp_path, hurried) -> None:
-    rows = run(tmp_path, load={"concurrency": [3, 1], "rate": [4], "windows": 5, "requests": 2})
+    rows = run(tmp_path, load={"concurrency": [2, 1], "rate": [4], "windows": 5, "requests": 2})
     assert [(load_of(row).kind, load_of(row).level, row.method_name) for row in rows] == [
         (kind, level, name)
-        for kind, level in (("concurrency", 1), ("concurrency", 3), ("rate", 4)) for name in ("ar", "draft")
+        for kind, level in (("concurrency", 1), ("concurrency", 2), ("rate", 4)) for name in ("ar", "draft")
     ]  # fmt: skip
-    assert [load_of(row).windows * load_of(row).requests for row in rows] == [10, 10, 30, 30, 40, 40]
+    assert [load_of(row).windows * load_of(row).requests for row in rows] == [10, 10, 20, 20, 40, 40]
     emitted = sum(accepted + 1 for _, accepted in SD)
     for row in rows:
         assert load_of(row).windows == 5 and row.n == 3
@@ -81,9 +91,8 @@ def test_each_level_has_a_row_for_each_server(tmp_path, hurried) -> None:
     assert by_concurrency.title == "mgsm · en · load by concurrency" and by_rate.title == "mgsm · en · load by rate"
 
 
-def test_a_level_by_rate_has_ratios_of_latencies_and_no_speed_up(tmp_path, hurried) -> None:
-    slow = Script("vllm", AR, delay_seconds=0.004)
-    rows = run(tmp_path, ar=slow, load={"concurrency": [1], "rate": [4], "windows": 5, "requests": 2})
+def test_a_level_by_rate_has_ratios_of_latencies_and_no_speed_up(by_rate) -> None:
+    _, rows = by_rate
     (_, alone), (_, own) = rows[:2], rows[2:]
     assert alone.value("speedup") is not None
     assert load_of(own).kind == "rate" and own.value("speedup") is None and own.value("tokens_per_second") is not None
@@ -338,9 +347,9 @@ def test_subsets_together_have_a_row_at_each_level(tmp_path) -> None:
     assert load_leaderboard(outcome.leaderboard) == list(outcome.rows)
 
 
-def test_a_level_by_rate_is_ranked_by_no_speed_up(tmp_path, specbench, hurried) -> None:
-    run(tmp_path, load={"rate": [4], "windows": 5, "requests": 2})
-    board = tmp_path / "run/leaderboard.json"
+def test_a_level_by_rate_is_ranked_by_no_speed_up(specbench, by_rate) -> None:
+    folder, _ = by_rate
+    board = folder / "leaderboard.json"
     of_rate = ("--filter", "served.load.kind=rate")
     _, shown, _ = specbench("leaderboard", "show", board, *of_rate, "--format", "markdown")
     (line,) = [each for each in shown.splitlines() if each.startswith("|") and "draft" in each]
@@ -348,6 +357,6 @@ def test_a_level_by_rate_is_ranked_by_no_speed_up(tmp_path, specbench, hurried) 
     assert rank == "" and speedup.startswith("–")
     _, shown, _ = specbench("leaderboard", "show", board, *of_rate, "--sort", "e2e_ratio")
     assert "ranked by e2e_ratio" in " ".join(shown.split())
-    code, shown, _ = specbench("compare", f"{tmp_path / 'run'}:ar", f"{tmp_path / 'run'}:draft", "--json")
-    _, found = json.loads(shown)["compared"]
+    code, shown, _ = specbench("compare", f"{folder}:ar", f"{folder}:draft", "--json")
+    *_, found = json.loads(shown)["compared"]
     assert code == 0 and "speedup" not in found["changes"] and "e2e_ratio" in found["changes"]

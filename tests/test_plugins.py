@@ -1,19 +1,18 @@
 """A plug-in package, built and installed: a drafter, and a folder with a method that uses it."""
 
-import os
-import subprocess
+import importlib
+import io
 import sys
 import zipfile
-from contextlib import chdir
-from pathlib import Path
+from contextlib import chdir, contextmanager, redirect_stdout
 
 import hatchling.build
 import pytest
 
+from specbench.core import registry as registries
 from specbench.core.errors import ConfigError
+from specbench.specs import catalogue
 from specbench.specs.catalogue import load_method
-
-REPOSITORY = Path(__file__).resolve().parents[1]
 
 PYPROJECT = """\
 [build-system]
@@ -97,13 +96,34 @@ def installed(tmp_path_factory):
     return folder / "installed"
 
 
-def python(code, *folders, arguments=()):
-    """What a program prints that has these folders on its path."""
-    path = os.pathsep.join(map(str, [*folders, REPOSITORY]))
-    command = [sys.executable, "-W", "ignore", "-c", code, *map(str, arguments)]
-    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+def forget_plugins():
+    """Registries and the catalogue look again for what is installed."""
+    importlib.invalidate_caches()
+    catalogue._plugin_folders.cache_clear()
+    for registry in (each for each in vars(registries).values() if isinstance(each, registries.Registry)):
+        vars(registry).pop("_plugins", None)
+
+
+@contextmanager
+def on_path(folder):
+    """Packages of this folder are installed in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        forget_plugins()
+        try:
+            yield
+        finally:
+            patch.undo()
+            forget_plugins()
+            sys.modules.pop("specbench_parrot", None)
+
+
+def python(code, folder, *arguments):
+    """What a program prints where these packages are installed."""
+    with on_path(folder), redirect_stdout(io.StringIO()) as printed, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["-c", *map(str, arguments)])
+        exec(compile(code, "program", "exec"), {})
+    return printed.getvalue().strip()
 
 
 PROGRAM = """
@@ -152,7 +172,7 @@ def told(installed, tmp_path_factory):
     of the method and the task."""
     bad = tmp_path_factory.mktemp("bad") / "bad.yaml"
     bad.write_text(METHOD.replace("{rule: rejection}", "{rule: fuzzy, divergence: js, threshold: 0.1}"))
-    return python(PROGRAM, installed, arguments=[bad]).splitlines()
+    return python(PROGRAM, installed, bad).splitlines()
 
 
 def test_the_method_loads_and_its_drafter_drafts(told):

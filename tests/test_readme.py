@@ -53,6 +53,7 @@ SMALLER = {"run": SHORT, "sweep": SHORT, "audit": [*SHORT, "--draws", "8"],
                     "--output", "my.yaml"]}  # fmt: skip
 STAND_INS = {"my-drafter": "embedded:drafter", "my-ngrams": "embedded:ngram"}  # for what an earlier command makes
 SHORTER = {"my-suite.yaml": "set: [generation.max_new_tokens=12]\n"}
+FEWER = {"my-suite.yaml": ("limit: 8", "limit: 1")}
 Specbench = Callable[..., tuple[int, str, str]]
 
 
@@ -108,7 +109,8 @@ def prepare(folder: Path) -> None:
     """Writes the files that the pages show into a folder, and links the boards there."""
     for text in TEXTS.values():
         for name, content in NAMED_FILE.findall(text):
-            (folder / name).write_text(content + SHORTER.get(name, ""), encoding="utf-8")
+            fewer = content.replace(*FEWER.get(name, ("", "")))
+            (folder / name).write_text(fewer + SHORTER.get(name, ""), encoding="utf-8")
     (folder / "numbers.jsonl").write_text('{"number": 41}\n', encoding="utf-8")
     (folder / "leaderboards").symlink_to(CHECKOUT / "leaderboards")
 
@@ -172,10 +174,12 @@ def test_every_command_is_planned(
 def run_chain(commands: list[str], specbench: Specbench, folder: Path) -> None:
     """Runs commands as written, on fewer examples and with shorter answers."""
     prepare(folder)
-    limit = "2" if any(command.startswith("specbench check") for command in commands) else "1"  # needs 16 prompts
+    is_checked = any(command.startswith("specbench check") for command in commands)  # which needs 16 prompts
+    limit = "8" if is_checked else "1"
     for command in commands:
         words = words_of(command, limit)
         few = ["--limit", limit] if words[0] == "run" and "--limit" not in words else []
+        few += ["--subset", "en,de"] if is_checked and words[0] == "run" else []
         smaller = SMALLER.get(words[0], []) if words[:2] not in (["train", "ngram"], ["train", "retrieval"]) else []
         code, out, err = specbench(*words, *few, *smaller)
         is_busy = words[0] == "check" and code == 2 and REMEDY in " ".join(out.split()) and "too few" not in out

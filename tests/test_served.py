@@ -3,9 +3,9 @@
 import io
 import json
 import re
-import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -52,6 +52,12 @@ def pair(engine: str, **sd: Any) -> dict[str, Script]:
     return {"ar": Script(engine), "draft": Script(engine, **{"passes": SD, **sd})}
 
 
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], RunOutcome]:
+    """Runs honest servers of an engine, once."""
+    return cache(lambda engine: run(tmp_path_factory.mktemp("honest"), pair(engine)))
+
+
 def row_of(outcome: RunOutcome, method: str = "draft") -> Row:
     (row,) = (row for row in outcome.rows if row.method_name == method)
     return row
@@ -75,8 +81,8 @@ OF_ENGINE = sum(a for _, a in SD) / sum(d for d, _ in SD)
         ("vllm", "counters", {"tells": False}), ("vllm", "steps", {"merges": 2}),
     ],
 )  # fmt: skip
-def test_acceptance_is_the_same_whatever_an_engine_tells(tmp_path, engine, source, options) -> None:
-    row = row_of(run(tmp_path, pair(engine, **options)))
+def test_acceptance_is_the_same_whatever_an_engine_tells(tmp_path, honest, engine, source, options) -> None:
+    row = row_of(run(tmp_path, pair(engine, **options)) if options else honest(engine))
     assert row.served is not None and row.served.acceptance_source == source
     assert row.value("acceptance_rate_pooled") == pytest.approx(ALPHA)
     assert row.value("mean_acceptance_length") == pytest.approx(TAU)
@@ -87,8 +93,8 @@ def test_acceptance_is_the_same_whatever_an_engine_tells(tmp_path, engine, sourc
     assert {"ttft_seconds", "tpot_seconds", "e2e_seconds", "speedup"} <= {n for n, m in row.metrics.items() if m.value}
 
 
-def test_a_server_that_tells_nothing_has_a_speed_and_no_acceptance(tmp_path) -> None:
-    row = row_of(run(tmp_path, pair("openai")))
+def test_a_server_that_tells_nothing_has_a_speed_and_no_acceptance(honest) -> None:
+    row = row_of(honest("openai"))
     assert row.served is not None and row.served.acceptance_source == "none: this engine does not report it"
     names = ("acceptance_rate", "acceptance_rate_pooled", "mean_acceptance_length", "accepted_per_drafted")
     assert [row.value(name) for name in names] == [None] * 4
@@ -171,8 +177,9 @@ UNCHECKED = {"tokenizer_unchecked", "idle_unchecked"}
         ("tensorrt-llm", False, UNCHECKED), ("lmdeploy", True, {"tokenizer_unchecked"}), ("openai", True, UNCHECKED),
     ],
 )  # fmt: skip
-def test_what_a_server_offers_no_way_to_check_is_marked(tmp_path, engine, is_known, missing) -> None:
-    outcome = run(tmp_path, {name: replace(each, is_known=is_known) for name, each in pair(engine).items()})
+def test_what_a_server_offers_no_way_to_check_is_marked(tmp_path, honest, engine, is_known, missing) -> None:
+    unknown = {name: replace(each, is_known=False) for name, each in pair(engine).items()}
+    outcome = honest(engine) if is_known else run(tmp_path, unknown)
     row = row_of(outcome)
     texts = {each.code: each.text for each in row.warnings}
     assert set(texts) & UNCHECKED == missing
@@ -223,81 +230,43 @@ def test_a_client_that_waits_beside_its_server_is_marked(tmp_path, told, is_slow
         )
 
 
-def test_the_flag_that_makes_acceptance_known_is_named(tmp_path) -> None:
-    row = row_of(run(tmp_path, pair("vllm", tells=False, counts=False)))
-    assert row.served is not None
-    assert row.served.acceptance_source == "none: start it with --per-request-spec-decode-metrics detailed"
-
-
-def test_rows_of_servers_are_recomputed_from_the_folder(tmp_path) -> None:
-    outcome = run(tmp_path, pair("llama.cpp"))
+def test_rows_of_servers_are_recomputed_from_the_folder(honest) -> None:
+    outcome = honest("llama.cpp")
     found = RecordedRun(outcome.records.parent)
     assert [found.recompute_row(row) for row in outcome.rows] == list(outcome.rows)
 
 
-def test_rows_of_servers_share_no_file_with_others(tmp_path) -> None:
-    row = row_of(run(tmp_path, pair("vllm")))
+def test_rows_of_servers_share_no_file_with_others(honest) -> None:
+    row = row_of(honest("vllm"))
     other = row.model_copy(update={"served": None, "engine": "eager"})
     with pytest.raises(ConfigError, match=r"where methods run = in this process, but .* has in servers: a file holds"):
         check_together([("board.json: rows.0", row), ("board.json: rows.1", other)])
     assert {each.field for each in conditions_that_differ(row, other)} >= {"engine"}
 
 
-LIES = {
-    "AR that drafts": ("ar", {"passes": SD}, r"server 'ar' .* drafts: \d+ draft tokens .*: start it without"),
-    "cut stream": ("draft", {"cut_after": 2}, r"server 'draft' .* (closed the connection|was cut)"),
-    "500 in mid-stream": (
-        "draft", {"fail_after": 2}, "server 'draft' .* reports an error in the middle of an answer: .*CUDA error",
-    ),
-    "500": ("draft", {"status": 500}, "server 'draft' .* refuses the request to .* with status 500: .*engine is gone"),
-    "slow": ("draft", {"delay_seconds": 0.2}, "server 'draft' .* has not answered /v1/completions in full within 1 s"),
-    "false usage": ("draft", {"extra_usage": 7}, r"server 'draft' .* counts \d+ new tokens in its usage, but sent"),
-    "shortened prompt": ("draft", {"read_prompt": -3}, r"server 'draft' .* read \d+ tokens of a prompt of"),
-    "cached prompt": ("draft", {"num_cached": 16}, r"server 'draft' .* had 16 of \d+ prompt tokens in its cache"),
-    "another tokenizer": ("draft", {"wrong_tokenizer": True}, "server 'draft' .* serves another model"),
-    "another form": ("draft", {"form": {"choices": "text"}}, "server 'draft' .* sent an answer whose format is not"),
-    "nested answer": ("draft", {"form": "[" * 5000}, "server 'draft' .* sent an answer whose format is not"),
-    "another model": ("draft", {"answer": (5000, 0), "passes": ((3, 0),)}, "server 'draft' .* sent token 5000, but"),
-}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def begun(tmp_path_factory) -> Path:
-    """A run of an honest server that has measured one example."""
-    folder = tmp_path_factory.mktemp("begun")
-    run(folder, pair("vllm"), num_examples=1)
-    return folder
+LIES = {  # beside those of test_servers_page.py
+    "500 in mid-stream": ({"fail_after": 2}, "reports an error in the middle of an answer: .*CUDA error"),
+    "nested answer": ({"form": "[" * 5000}, "sent an answer whose format is not"),
+}
 
 
 @pytest.mark.parametrize("name", LIES)
-def test_a_lie_is_one_line_and_keeps_what_was_measured(begun, tmp_path, name) -> None:
-    server, lie, message = LIES[name]
-    honest, folder = pair("vllm"), Path(shutil.copytree(begun, tmp_path / "begun"))
-    with pytest.raises(ConfigError, match=message) as caught:
-        run(folder, {**honest, server: replace(honest[server], **lie)}, timeout_seconds=1.0)
+def test_a_lie_is_one_line_and_keeps_what_was_measured(tmp_path, name) -> None:
+    lie, message = LIES[name]
+    run(tmp_path, pair("vllm"), num_examples=1)
+    (measured,) = records(tmp_path)
+    with pytest.raises(ConfigError, match=f"server 'draft' .* {message}") as caught:
+        run(tmp_path, pair("vllm", **lie))
     assert "\n" not in str(caught.value)
-    assert records(folder) == records(begun) and len(records(folder)) == 1
+    assert records(tmp_path) == [measured]
     if name == "500 in mid-stream":  # whatever has ended a run, the next command resumes it
-        outcome = run(folder, honest)
-        assert records(folder)[0] == records(begun)[0] and len(records(folder)) == NUM_EXAMPLES
+        outcome = run(tmp_path, pair("vllm"))
+        assert records(tmp_path)[0] == measured and len(records(tmp_path)) == NUM_EXAMPLES
         assert row_of(outcome).n == NUM_EXAMPLES
 
 
-@pytest.mark.parametrize(
-    ("name", "passes", "problem"),
-    [("ar", SD, "was started with speculation"), ("draft", AR, "was started without speculation")],
-)
-def test_a_server_that_says_how_it_was_started_is_believed(tmp_path, name, passes, problem) -> None:
-    with pytest.raises(ConfigError, match=f"server '{name}' .* {problem}"):
-        run(tmp_path, {**pair("sglang"), name: Script("sglang", passes=passes)})
-    assert "baseline_unchecked" not in {w.code for w in row_of(run(tmp_path, pair("sglang"))).warnings}
-
-
-def test_counters_that_fall_are_no_acceptance(tmp_path) -> None:
-    row = row_of(run(tmp_path, pair("lmdeploy", falls=True)))
-    assert row.served is not None
-    assert row.served.acceptance_source == "none: the counters of the server fell, so it was restarted"
-    assert row.value("acceptance_rate") is None and row.value("speedup") is not None
+def test_a_baseline_that_says_how_it_was_started_is_checked(honest) -> None:
+    assert "baseline_unchecked" not in {w.code for w in row_of(honest("sglang")).warnings}
 
 
 def test_sums_that_contradict_their_parts_are_no_acceptance(tmp_path) -> None:
@@ -441,12 +410,6 @@ def test_a_key_that_is_missing_or_wrong_is_one_line(tmp_path, given, keys, messa
 def test_a_server_that_repeats_the_key_does_not_show_it() -> None:
     with scripted(Script("vllm", key=KEY)) as url, pytest.raises(ConfigError, match=r"wrong key: Bearer \(key\)"):
         list(Client("ar", url, 5.0, ApiKey(f"{KEY}-s")).stream("/v1/completions", {}))
-
-
-def test_a_busy_server_is_not_measured(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("specbench.integrations.served.server.IDLE_SECONDS", 0.05)
-    with pytest.raises(ConfigError, match=r"server 'ar' .* is busy with 3 requests of other programs"):
-        run(tmp_path, {**pair("vllm"), "ar": Script("vllm", num_running=3)})
 
 
 def test_servers_of_two_engines_are_refused(tmp_path) -> None:

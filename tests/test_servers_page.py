@@ -1,7 +1,10 @@
 """The page of servers: each message that it lists is one that a server which fails, or lies, really gets."""
 
 import re
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -59,16 +62,34 @@ FAILURES: dict[str, dict[str, Script]] = {
 }
 
 
+WITHOUT_ITS_NAME = ("it is of another engine than `ar`", "it has other settings than when the run began")
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Runs of honest servers of an engine that have measured one example; each is made once."""
+
+    def begin(engine: str) -> Path:
+        folder = tmp_path_factory.mktemp("begun")
+        run(folder, pair(engine), num_examples=1)
+        return folder
+
+    return cache(begin)
+
+
 @pytest.mark.parametrize("case", FAILURES)
-def test_a_listed_failure_ends_in_the_listed_line(tmp_path, monkeypatch, case) -> None:
+def test_a_listed_failure_ends_in_the_listed_line(begun, tmp_path, monkeypatch, case) -> None:
     monkeypatch.setattr("specbench.integrations.served.server.IDLE_SECONDS", 0.05)
     engine = FAILURES[case]["ar"].engine
-    run(tmp_path, pair(engine), num_examples=1)
+    folder = Path(shutil.copytree(begun(engine), tmp_path / "begun"))
     with pytest.raises(ConfigError) as caught:
-        run(tmp_path, FAILURES[case], timeout_seconds=1.0)
+        run(folder, FAILURES[case], timeout_seconds=1.0)
     assert is_of(listed()["message"][case], str(caught.value)), str(caught.value)
     assert "\n" not in str(caught.value)
-    assert len((tmp_path / "run/records.jsonl").read_text().splitlines()) == 1
+    name = "ar" if case.startswith("`ar`") else "draft"
+    assert case in WITHOUT_ITS_NAME or f"server '{name}' (http" in str(caught.value)
+    first, now = ((each / "run/records.jsonl").read_text() for each in (begun(engine), folder))
+    assert now == first and len(now.splitlines()) == 1
 
 
 SHORT = ((1, 1), (3, 3), *((2, 0),) * (len(Script("vllm").answer) - 1 - 6))
@@ -91,21 +112,33 @@ COUNTS: dict[str, tuple[dict[str, Script], str]] = {
 def test_listed_counts_have_the_listed_source(tmp_path, case) -> None:
     row = run_method(tmp_path, COUNTS[case][1], COUNTS[case][0])
     assert row.served is not None and is_of(listed()["acceptance from"][case], row.served.acceptance_source)
+    if row.served.acceptance_source.startswith("none"):
+        assert row.value("acceptance_rate") is None and row.value("speedup") is not None
 
 
-def marked(folder: Path, code: str) -> Row:
-    """Returns a row of servers of which a condition does not hold."""
-    if code == "learns":
-        return run_method(folder, "suffix", pair("vllm"))
-    keys = {"memory": None} if code == "memory_not_stated" else {}
-    servers = {
-        "baseline_unchecked": pair("openai"), "tokenizer_unchecked": pair("openai"), "idle_unchecked": pair("openai"),
-        "caches_unknown": lie(num_cached=None), "drafts_nothing": lie(engine="llama.cpp", passes=AR),
-        "settings_differ": lie(settings={"max_model_len": 4096}), "memory_not_stated": pair("vllm"),
-        "slow_client": pair("llama.cpp", delay_seconds=0.002),
-        "read_late": pair("llama.cpp", delay_seconds=0.005, told_time=4.0), "answers_differ": lie(answer=OTHER_ANSWER),
-    }  # fmt: skip
-    return row_of(run(folder, servers[code], **keys))
+MARKED: dict[tuple[str, ...], dict[str, Script]] = {  # servers that get these marks
+    ("baseline_unchecked", "tokenizer_unchecked", "idle_unchecked"): pair("openai"),
+    ("caches_unknown", "settings_differ", "answers_differ", "memory_not_stated"): lie(
+        num_cached=None, settings={"max_model_len": 4096}, answer=OTHER_ANSWER
+    ),
+    ("drafts_nothing",): lie(engine="llama.cpp", passes=AR),
+    ("slow_client",): pair("llama.cpp", delay_seconds=0.002),
+    ("read_late",): pair("llama.cpp", delay_seconds=0.005, told_time=4.0),
+    ("learns",): pair("vllm"),
+}
+
+
+@pytest.fixture(scope="module")
+def marked(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, ...]], Row]:
+    """Rows of the servers of MARKED, each of which is made once."""
+
+    def make(codes: tuple[str, ...]) -> Row:
+        folder, keys = tmp_path_factory.mktemp("marked"), {"memory": None} if "memory_not_stated" in codes else {}
+        if "learns" in codes:
+            return run_method(folder, "suffix", MARKED[codes])
+        return row_of(run(folder, MARKED[codes], **keys))
+
+    return cache(make)
 
 
 CODES = {
@@ -125,8 +158,9 @@ CODES = {
 
 
 @pytest.mark.parametrize("case", CODES)
-def test_a_listed_condition_is_marked_with_the_listed_line(tmp_path, case) -> None:
-    texts = {each.code: each.text for each in marked(tmp_path, CODES[case]).warnings}
+def test_a_listed_condition_is_marked_with_the_listed_line(marked, case) -> None:
+    (codes,) = (codes for codes in MARKED if CODES[case] in codes)
+    texts = {each.code: each.text for each in marked(codes).warnings}
     assert is_of(listed()["line"][case], texts.get(CODES[case], "")), texts
 
 

@@ -177,6 +177,14 @@ def test_the_size_of_a_growing_tree_is_tuned_and_its_file_runs(
     assert spec.num_draft_tokens == levels and spec.drafter.options["top_k"] == 3
     run(task="mgsm", method="my-tree.yaml", target=tiny_pair[0], data=".", subsets="en", limit=6,
         overrides=["generation.max_new_tokens=8"], output=Path("out"))  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_levels_of_a_growing_tree_are_tuned(
+    call: Callable[..., tuple[str, str]], tiny_pair: tuple[str, str], tmp_path: Path
+) -> None:
+    head = saved_head("eagle", load_model(tiny_pair[0]), tmp_path / "head")
+    overrides = ["generation.max_new_tokens=16", f"drafter.path={head}", "drafter.top_k=3"]
     _, err = call("eagle2", output="levels.yaml", lengths="1,2", drafter=None, overrides=overrides)
     assert "draft length" in err
 

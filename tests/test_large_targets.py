@@ -146,7 +146,7 @@ def test_devices_of_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (16.0, "a target would fit with --dtype bfloat16 (14.00 GiB) or --quantize int8 (7.00 GiB) or --quantize nf4"),
         (9.0, "a target would fit with --quantize int8 (7.00 GiB) or --quantize nf4 (3.50 GiB); else free memory"),
-        (3.0, "free memory, take a smaller model, or spread a target over several devices with --device-map auto"),
+        (3.0, "free memory, or take a smaller model, or spread a target over several devices with --device-map auto"),
     ],
 )
 def test_what_would_fit_is_said(monkeypatch: pytest.MonkeyPatch, free: float, said: str) -> None:
@@ -155,6 +155,15 @@ def test_what_would_fit_is_said(monkeypatch: pytest.MonkeyPatch, free: float, sa
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free * GIB, 80 * GIB))
     text = str(devices.too_large_error(network, torch.device("cuda:0")))
     assert text.startswith(f"out of memory on cuda:0: its weights need 28.00 GiB, and {free:.2f} GiB are free: {said}")
+
+
+def test_what_is_spread_already_is_compared_with_the_memory_of_all_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = torch.nn.Linear(7 * 2**15, 2**15, bias=False, device="meta")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (3.0 * GIB, 80 * GIB))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    text = str(devices.too_large_error(network, torch.device("cuda:0"), device_map="auto"))
+    assert text.startswith("out of memory on all devices: its weights need 28.00 GiB, and 12.00 GiB are free: a target")
+    assert "--quantize int8 (7.00 GiB)" in text and text.endswith("else free memory, or take a smaller model")
 
 
 def test_quantization_leaves_embeddings_and_the_output_layer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +177,7 @@ def test_quantization_leaves_embeddings_and_the_output_layer(monkeypatch: pytest
     assert found == {"none": 14.19, "int8": 8.11, "nf4": 5.07}
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (5.3 * GIB, 80 * GIB))
     text = str(devices.too_large_error(network, torch.device("cuda:0"), "int8"))
-    assert "its weights need 8.11 GiB, and 5.30 GiB are free: free memory, take a smaller model, or spread" in text
+    assert "its weights need 8.11 GiB, and 5.30 GiB are free: free memory, or take a smaller model, or spread" in text
 
 
 @pytest.mark.parametrize(("dtype", "is_named"), [(torch.float32, True), (torch.bfloat16, False)])

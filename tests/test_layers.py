@@ -128,6 +128,22 @@ def cycle(graph: Graph) -> list[str]:
     return []
 
 
+def test_the_embedded_family_imports_only_what_reads_tasks(graph: Graph) -> None:
+    others = {
+        f"{name} imports {other}" for name, found in graph.items() for other in found
+        if package(name) == "embedded" and package(other) not in ("embedded", "core", "specs", "tasks")
+    }  # fmt: skip
+    assert not others, "\n".join(sorted(others))
+
+
+def test_no_import_is_relative() -> None:
+    relative = [
+        name for name, path in MODULES.items() for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.level
+    ]  # fmt: skip
+    assert not relative
+
+
 def test_no_files_import_each_other(graph: Graph) -> None:
     assert not cycle(graph)
 
@@ -138,7 +154,7 @@ def test_no_packages_import_each_other(graph: Graph) -> None:
         found.setdefault(package(name), set()).update(package(other) for other in others)
     found.pop("", None)
     for name, others in found.items():
-        others -= {name, "", "embedded"}  # the embedded family is data, and its world needs the tasks' prompts
+        others -= {name, ""}
     assert not cycle(found)
 
 

@@ -69,8 +69,8 @@ AUDIT = (
 VERDICTS_TEXT = """
 ## Verdicts
 
-What an [audit](../notes/losslessness.md) says of every method: on {prompts} decoded greedily, and on {draws} draws of
-up to {tokens} tokens at temperature {temperature:g}. Fewer draws find fewer errors.
+An [audit](../notes/losslessness.md) tested every method on {prompts} decoded greedily, and on {draws} draws of up to
+{tokens} tokens at temperature {temperature:g}. Fewer draws find fewer errors.
 The control ({control}) was {caught}.{lossy} A dash stands where
 nothing was compared, counted or drawn.
 

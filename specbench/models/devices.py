@@ -74,24 +74,27 @@ def move_network(model: Any, device: torch.device) -> Any:
         raise too_large_error(model, device) from error
 
 
-def too_large_error(network: Any, device: torch.device, quantize: str = "none") -> ConfigError:
-    """Returns the error for a network whose weights do not fit on a device. It says how much memory they need, how much
-    is free (including that of the network's own weights), and what would fit."""
+def too_large_error(
+    network: Any, device: torch.device, quantize: str = "none", device_map: str = "none"
+) -> ConfigError:  # fmt: skip
+    """Returns the error for a network whose weights do not fit on a device, or on all of them if `device_map` is auto.
+    It says how much memory they need, how much is free (including that of the network's own weights), and what would
+    fit."""
     need = num_bytes(network, quantize)
     smaller = {"--dtype bfloat16": num_bytes(network, most=2)}
-    text = f"out of memory on {device}: its weights need {gibibytes(need)}"
+    is_spread = device_map != "none"
+    text = f"out of memory on {'all devices' if is_spread else device}: its weights need {gibibytes(need)}"
     if device.type != "cuda":
         dtypes = "".join(f", or {option}" for option, size in smaller.items() if size < need)
         return ConfigError(f"{text}: free memory, or take a smaller model{dtypes}")
-    free = torch.cuda.mem_get_info(device)[0]
+    devices = range(torch.cuda.device_count()) if is_spread else (device,)
+    free = sum(torch.cuda.mem_get_info(each)[0] for each in devices)
     free += sum(each.numel() * each.element_size() for each in all_tensors(network) if each.device == device)
     smaller |= {f"--quantize {each}": num_bytes(network, each) for each in BYTES}
     fitting = [f"{o} ({gibibytes(size)})" for o, size in smaller.items() if size < need and MARGIN * size <= free]
     first = f"a target would fit with {' or '.join(fitting)}; else " if fitting else ""
-    return ConfigError(
-        f"{text}, and {gibibytes(free)} are free: {first}free memory, take a smaller model, or spread a target over "
-        "several devices with --device-map auto"
-    )
+    spread = "" if is_spread else ", or spread a target over several devices with --device-map auto"
+    return ConfigError(f"{text}, and {gibibytes(free)} are free: {first}free memory, or take a smaller model{spread}")
 
 
 def all_tensors(network: Any) -> list[torch.Tensor]:

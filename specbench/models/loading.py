@@ -222,7 +222,7 @@ def load_placed_weights(
     except Exception as error:  # torch and accelerate raise several classes
         if not is_out_of_memory(error):
             raise
-        raise too_large_error(build_on_meta(config, hub).to(dtype), device, quantize) from error
+        raise too_large_error(build_on_meta(config, hub).to(dtype), device, quantize, device_map) from error
     places = {str(place) for place in getattr(model, "hf_device_map", {}).values()}
     if offloaded := " and ".join(sorted(places & {"cpu", "disk"} - {device.type})):
         message = f"--device-map auto: parts of '{source}' are on {offloaded}: every pass waits until they are copied"

@@ -222,6 +222,11 @@ class Vocabulary:
         return text.removeprefix(" ") if self.dummy_prefix else text, len(pieces) - num_kept
 
 
+def continues_character(written: Sequence[int]) -> bool:
+    """Returns whether bytes begin within a character: the first one is a continuation byte of UTF-8."""
+    return len(written) > 0 and written[0] & 0xC0 == 0x80
+
+
 def plain_text_backend(tokenizer: Any, special_tokens: set[str]) -> Tokenizer | None:
     """Returns a copy of a fast tokenizer in which no text matches a special token; None if it cannot be copied.
 

@@ -39,36 +39,39 @@ def specbench(args: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def methods(args: argparse.Namespace) -> None:
-    """The embedded pair with every method, by each engine: speed-ups over AR of the same engine."""
+    """The embedded pair with every method, by each engine: speed-ups over AR of the same engine. Each method has a run
+    of its own, so that its figures are printed before the next one begins."""
     for engine in own_engines(args):
-        with tempfile.TemporaryDirectory() as folder:
-            start = time.perf_counter()
-            said = specbench([
-                "run", "--task", "mgsm", "--subset", "en", "--limit", str(args.prompts), "--device", args.device,
-                "--method", ",".join(args.methods or own_methods()), "--engine", engine, "--output", folder,
-                "--set", "generation.max_new_tokens=96",
-            ])  # fmt: skip
-            say(f"{engine}: exit code {said.returncode} after {time.perf_counter() - start:.0f} s")
-            board = Path(folder) / "leaderboard.json"
-            if said.returncode or not board.exists():
-                say(said.stderr[-600:])
-                continue
-            for row in load(board):
-                found = ", ".join(f"{words} {with_interval(row.metric(name))}" for name, words in METRICS.items())
-                say(f"{engine} · {row.method_name}: {found}, engine {row.engine}, {row.verdict}")
+        for method in args.methods or own_methods():
+            with tempfile.TemporaryDirectory() as folder:
+                start = time.perf_counter()
+                said = specbench([
+                    "run", "--task", "mgsm", "--subset", "en", "--limit", str(args.prompts), "--device", args.device,
+                    "--method", method, "--engine", engine, "--output", folder, "--set",
+                    "generation.max_new_tokens=96",
+                ])  # fmt: skip
+                say(f"{engine} · {method}: exit code {said.returncode} after {time.perf_counter() - start:.0f} s")
+                board = Path(folder) / "leaderboard.json"
+                if said.returncode or not board.exists():
+                    say(said.stderr[-600:])
+                    continue
+                for row in load(board):
+                    found = ", ".join(f"{words} {with_interval(row.metric(name))}" for name, words in METRICS.items())
+                    say(f"{engine} · {row.method_name}: {found}, engine {row.engine}, {row.verdict}")
 
 
 def greedy_tokens(args: argparse.Namespace) -> None:
-    """Checks whether methods write AR's greedy outputs in bfloat16, near-ties told apart."""
+    """Checks whether methods write AR's greedy outputs in bfloat16, near-ties told apart. Each has its own command."""
     for engine in own_engines(args):
-        said = specbench([
-            "audit", "--task", "mgsm", "--subset", "en", "--limit", str(args.prompts), "--device", args.device,
-            "--dtype", "bfloat16", "--method", ",".join(args.methods or own_methods()), "--draws", "0",
-            "--engine", engine, "--set", "generation.max_new_tokens=64",
-        ])  # fmt: skip
-        say(f"{engine}: exit code {said.returncode}")
-        for line in (said.stdout or said.stderr[-600:]).splitlines():
-            say(f"{engine} · {line}")
+        for method in args.methods or own_methods():
+            said = specbench([
+                "audit", "--task", "mgsm", "--subset", "en", "--limit", str(args.prompts), "--device", args.device,
+                "--dtype", "bfloat16", "--method", method, "--draws", "0", "--engine", engine, "--set",
+                "generation.max_new_tokens=64",
+            ])  # fmt: skip
+            say(f"{engine} · {method}: exit code {said.returncode}")
+            for line in (said.stdout or said.stderr[-600:]).splitlines():
+                say(f"{engine} · {line}")
 
 
 def series(args: argparse.Namespace) -> None:

@@ -19,7 +19,7 @@ from specbench.models.causal_lm import ModelPair
 from specbench.models.eager import common_prefix
 from specbench.models.meters import Stopwatch
 from specbench.models.scoring import ScoringModel
-from specbench.models.vocabulary import Vocabulary
+from specbench.models.vocabulary import Vocabulary, continues_character
 
 MakeDrafter = Callable[[ScoringModel], Drafter]
 
@@ -158,20 +158,15 @@ class Translation:
                 behind_draft += len(draft_pieces[draft_left])
             if behind_target == behind_draft and len(target_pieces) - target_left >= LOOK_BEHIND and target_left:
                 behind = b"".join(target_pieces[target_left:])
-                if starts_character(behind):
+                if behind and not continues_character(behind):
                     if behind.lower() == b"".join(draft_pieces[draft_left:]).lower():
                         self._points.append((num_target + target_left, num_draft + draft_left))
                     return
 
 
-def starts_character(written: bytes) -> bool:
-    """Returns whether bytes start a character: the first one exists and is not a continuation byte of UTF-8."""
-    return written[:1] != b"" and written[0] & 0xC0 != 0x80
-
-
 def running_text(written: bytes) -> str:
     """Decodes bytes from the middle of a text, without the rest of a character that was cut at the front."""
-    start = next((i for i, byte in enumerate(written[:4]) if byte & 0xC0 != 0x80), 0)
+    start = next((i for i in range(min(4, len(written))) if not continues_character(written[i:])), 0)
     return written[start:].decode(errors="replace")
 
 

@@ -15,6 +15,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS, TASK_SOURCES
 from specbench.core.values import text_digest
 from specbench.integrations.lm_eval.scorer import LOADED_TASKS, LmEvalScorer, LoadedTask, keep_loaded, quiet, seeded
+from specbench.specs.catalogue import is_path
 from specbench.specs.components import build
 from specbench.specs.task import GenerationSpec, TaskSpec
 from specbench.tasks.examples import Example, FewshotInfo, TaskData
@@ -89,10 +90,6 @@ def unknown_task(name: str, index: TaskIndex) -> ConfigError:
     close = get_close_matches(name, index.all_tasks, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
     return ConfigError(f"unknown lm-eval task '{name}': {hint}`specbench lm-eval ls tasks` lists them all")
-
-
-def is_path(name: str) -> bool:
-    return name.endswith((".yaml", ".yml")) or "/" in name
 
 
 def configs(index: TaskIndex, name: str) -> Iterator[tuple[str, dict[str, Any] | None]]:

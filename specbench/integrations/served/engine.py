@@ -252,11 +252,6 @@ def held_ids(text: str, last: int, number: int, vocabulary: Vocabulary) -> tuple
     return own if own in ways else ways[0]
 
 
-def starts_character(written: Sequence[int]) -> bool:
-    """Returns whether the first byte of a token starts a character; True for a token without bytes."""
-    return not written or written[0] & 0xC0 != 0x80
-
-
 def _splits(written: bytes, number: int, vocabulary: Vocabulary) -> Iterator[tuple[int, ...]]:
     """Yields the ways to split bytes into `number` tokens, longer tokens first."""
     if number == 0 and not written:

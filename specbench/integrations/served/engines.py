@@ -29,10 +29,10 @@ from specbench.integrations.served.engine import (
     json_page,
     models_of,
     read_generate_event,
-    starts_character,
     version_if_owned,
     vllm_counter_names,
 )
+from specbench.models.vocabulary import continues_character
 
 FINISH = {"eos": "eos", "limit": "length", "word": "stop"}
 
@@ -85,7 +85,8 @@ class LlamaCpp(Engine):
 
     def log_probs(self, answer: Event) -> list[LogProbs]:
         """Returns the rows before the first token that continues a character, since some rows before it are missing."""
-        rows = takewhile(lambda row: starts_character(row["bytes"]), answer.get("completion_probabilities", ()))
+        rows = answer.get("completion_probabilities", ())
+        rows = takewhile(lambda row: not continues_character(row["bytes"]), rows)
         return [{int(each["id"]): float(each["logprob"]) for each in row["top_logprobs"]} for row in rows]
 
     def read(self, event: Event, num_before: int) -> EventContent:

@@ -81,10 +81,37 @@ UNUSED = (  # by a run of `sd` without a judge
 )  # fmt: skip
 RUN = ["run", "--task", "mgsm", "--method", "sd", "--subset", "en", "--limit", "1", "--set",
        "generation.max_new_tokens=4"]  # fmt: skip
+WALK = """
+import os, sys, traceback, specbench, torch
+from transformers import PreTrainedModel
+root, entered, call_module = os.path.dirname(specbench.__file__), set(), torch.nn.Module.__call__
+
+def is_imported(frame):
+    while frame is not None and not (frame.f_code.co_name == "<module>" and frame.f_code.co_filename.startswith(root)):
+        frame = frame.f_back
+    return frame is not None
+
+def note(frame, event, argument):
+    name = frame.f_code.co_filename
+    if event == "call" and name.startswith(root) and name not in entered and not is_imported(frame):
+        entered.add(name)
+
+def first_pass(module, *given, **named):
+    if isinstance(module, PreTrainedModel):
+        sys.setprofile(None)
+        torch.nn.Module.__call__ = call_module
+        frames = [frame.name for frame in traceback.extract_stack() if frame.filename.startswith(root)]
+        print("walk:", len(entered), *frames, file=sys.stderr)
+    return call_module(module, *given, **named)
+
+torch.nn.Module.__call__ = first_pass
+sys.setprofile(note)
+"""
 PLAIN_RUN = f"""
 import sys
 {SHORT_WARM_UPS}
 from specbench.cli import main
+{WALK}
 sys.argv = ["specbench", *{RUN}, "--output", "run"]
 try:
     main()
@@ -151,6 +178,15 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_plain_run_imports_only_what_it_measures_with(started: Path) -> None:
     assert "imported: []" in (started / "with").read_text(encoding="utf-8").splitlines()
     assert (started / "run" / "records.jsonl").is_file()
+
+
+def test_few_files_and_frames_are_between_the_command_and_the_first_pass(started: Path) -> None:
+    """Files of which a function is called, and functions that call each other, down to the network."""
+    lines = (started / "with").read_text(encoding="utf-8").splitlines()
+    (walk,) = [line.removeprefix("walk: ").split() for line in lines if line.startswith("walk: ")]
+    num_files, frames = int(walk[0]), walk[1:]
+    assert 20 < num_files <= 50
+    assert frames[0] == "main" and frames[-1] == "_read" and len(frames) <= 8
 
 
 def test_without_extras_the_core_measures_and_each_missing_one_is_named(started: Path) -> None:

@@ -437,13 +437,13 @@ def test_the_prompt_of_many_draws_is_read_once(
     drafter, rule = make(target)
     models = [model for model in (target, drafter.model) if isinstance(model, CausalLM)]
     prompts, num_read = [list(range(30, 60)), list(range(29, 59))], Counter[str]()
-    forward = EagerSequence._forward
+    read = EagerSequence._read
 
-    def counted(sequence: EagerSequence, input_ids: torch.Tensor, *given: Any, **options: Any) -> Output:
-        num_read[sequence.name] += input_ids.shape[1] >= len(prompts[0])
-        return forward(sequence, input_ids, *given, **options)
+    def counted(sequence: EagerSequence, ids: list[int], pending: Any, num_tokens: int, *given: Any) -> Output:
+        num_read[sequence.name] += num_tokens >= len(prompts[0])
+        return read(sequence, ids, pending, num_tokens, *given)
 
-    monkeypatch.setattr(EagerSequence, "_forward", counted)
+    monkeypatch.setattr(EagerSequence, "_read", counted)
 
     def draws() -> MethodDraws:
         return draw_many(Toy(target, drafter, rule, PLAIN), prompts, STOP, 4, lambda *place: hash(place), 6)

@@ -98,6 +98,7 @@ def _one_prompt(monkeypatch) -> None:
 
 
 @pytest.mark.usefixtures("_one_prompt")
+@pytest.mark.slow
 def test_a_server_that_is_wrong_late_in_its_samples_is_found_by_whole_answers(tmp_path) -> None:
     servers = scripts()
     servers["draft"].late_model = flat
@@ -116,6 +117,7 @@ def test_a_server_that_is_wrong_late_in_its_samples_is_found_by_whole_answers(tm
 
 
 @pytest.mark.usefixtures("_one_prompt")
+@pytest.mark.slow
 def test_whole_answers_say_nothing_where_those_of_ar_fail_too(tmp_path) -> None:
     servers = {name: replace(each, late_model=flat) for name, each in scripts().items()}
     report = audited(tmp_path, servers, num_draws=2, overrides=("generation.max_new_tokens=64",))

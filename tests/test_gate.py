@@ -266,6 +266,7 @@ def test_a_sleep_in_the_loop_is_caught_by_the_speed_up_alone(base, run, patch):
     assert ("sd", "speed-up") in regressions(by_rows)
 
 
+@pytest.mark.slow
 def test_a_stricter_rule_is_caught(base, strict):
     report = check(str(base), str(strict), 0.03)
     assert report.exit_code == 1

@@ -159,6 +159,7 @@ def test_6_answers_in_three_languages(tmp_path, servers) -> None:
     check_equal(tmp_path, SUBSETS, 2, served)
 
 
+@pytest.mark.slow
 def test_a_server_that_forces_its_acceptance_has_the_rate_that_was_set(tmp_path, servers, monkeypatch) -> None:
     monkeypatch.setattr("specbench.results.verdict.NUM_NOISE_TOKENS", 4)  # each takes requests to the server ar
     monkeypatch.setattr("specbench.results.verdict.NUM_NOISE_ANSWERS", 1)

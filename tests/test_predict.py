@@ -248,6 +248,7 @@ def holds(prediction: Prediction, speedup: float) -> bool:
 
 
 @pytest.mark.parametrize("temperature", [0.0, pytest.param(0.8, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_a_run_on_the_other_machine_has_what_was_predicted(run: Callable[..., Path], temperature: float) -> None:
     sampling = [f"generation.temperature={temperature}"] if temperature else []
     slow, fast = run(SLOW, *sampling), run(FAST, *sampling)

@@ -61,6 +61,7 @@ def test_a_command_that_fails_ends_the_script(tmp_path, monkeypatch) -> None:
         main([str(tmp_path)])
 
 
+@pytest.mark.slow
 def test_the_page_has_the_servers_beside_this_process_and_says_how_far_they_agree(tmp_path) -> None:
     scripts, load = {"ar": Script("vllm"), "draft": Script("vllm", passes=SD)}, {"concurrency": [1], "windows": 2}
     with servers_file(tmp_path, scripts, load=load) as file:

@@ -169,6 +169,8 @@ def test_same_command_resumes_and_measures_nothing_twice(
     second = records(tmp_path / "out")
     assert len(first) == 1 and len(second) == 2 and second[:1] == first
     assert "measured already" in run(specbench, pair, rows, *words)[2]
+    smaller = run(specbench, pair, rows, *words, "--limit", "1")[2]
+    assert "kept in the folder, and left out of the rows by this command: 1 record\n" in smaller
 
 
 def test_random_streams_do_not_depend_on_order_or_company(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console
 
-from specbench.core.console import say
+from specbench.core.console import counted, say
 from specbench.core.environment import EMBEDDED, is_installed, set_threads
 from specbench.core.table import Table
 from specbench.models.loading import choose_device
@@ -291,7 +291,10 @@ def measure(
     num_examples, num_rows = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
     if spec.limit is not None and num_examples < num_rows:
         say(console, f"{num_examples} of {num_rows} examples of the sample; --limit all measures all")
-    announce(console, len(plan), sum(block.key in done for block in plan), folder.path, block_noun(plan))
+    num_done = sum(block.key in done for block in plan)
+    announce(console, len(plan), num_done, folder.path, block_noun(plan))
+    if num_others := len(done) - num_done:
+        say(console, f"kept in the folder, and left out of the rows by this command: {counted(num_others, 'record')}")
     with report_kept_results(console, folder.path):
         models.measure_in_turns(spec, plan, folder, done, console)
     with make_progress(console, plan) as progress, report_kept_results(console, folder.path):

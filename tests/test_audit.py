@@ -439,9 +439,11 @@ def test_the_prompt_of_many_draws_is_read_once(
     prompts, num_read = [list(range(30, 60)), list(range(29, 59))], Counter[str]()
     read = EagerSequence._read
 
-    def counted(sequence: EagerSequence, ids: list[int], pending: Any, num_tokens: int, *given: Any) -> Output:
+    def counted(
+        sequence: EagerSequence, ids: list[int], pending: Any, num_tokens: int, *given: Any, **named: Any
+    ) -> Output:
         num_read[sequence.name] += num_tokens >= len(prompts[0])
-        return read(sequence, ids, pending, num_tokens, *given)
+        return read(sequence, ids, pending, num_tokens, *given, **named)
 
     monkeypatch.setattr(EagerSequence, "_read", counted)
 

@@ -166,7 +166,7 @@ for name, program in (("without", {WITHOUT_EXTRAS!r}), ("with", {WITH_EXTRAS!r})
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder where two processes ran commands, one without the packages of the extras and one with them. Both are
-    forked from one that has imported what takes long: torch and transformers' Llama."""
+    forked from one that has imported what takes long, without the extras: torch and transformers' Llama."""
     folder = tmp_path_factory.mktemp("started")
     (folder / "suite.yaml").write_text(yaml.safe_dump(SUITE), encoding="utf-8")
     variables = {**os.environ, "OPENAI_API_KEY": "some-secret"}
@@ -181,7 +181,8 @@ def test_a_plain_run_imports_only_what_it_measures_with(started: Path) -> None:
 
 
 def test_few_files_and_frames_are_between_the_command_and_the_first_pass(started: Path) -> None:
-    """Files of which a function is called, and functions that call each other, down to the network."""
+    """Files of which a function is called, and functions that call each other, down to the network. The first pass is
+    in the check of the loaded model."""
     lines = (started / "with").read_text(encoding="utf-8").splitlines()
     (walk,) = [line.removeprefix("walk: ").split() for line in lines if line.startswith("walk: ")]
     num_files, frames = int(walk[0]), walk[1:]

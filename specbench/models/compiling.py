@@ -78,6 +78,7 @@ class SharedLayers:
 
     def __init__(self, layers: Sequence[torch.nn.Module], cache: Cache, hidden_size: int) -> None:
         self._layers, self._hidden_size = layers, hidden_size
+        assert all(layer.is_initialized for layer in cache.layers)
         self._caches = [Cache(layers=[copy(layer)]) for layer in cache.layers]  # with the same buffers
         self._indexed = [part for layer in layers for part in layer.modules() if hasattr(part, "layer_idx")]
 
@@ -99,8 +100,9 @@ class SharedLayers:
     @contextmanager
     def nested(self) -> Iterator[None]:
         """Makes torch trace and compile one layer for all layers of the passes that are traced during the block. torch
-        would trace each layer if its cache were an argument, and would give all layers the cache of the first if it
-        knew their caches by another path. Each layer therefore has its own cache object as an attribute."""
+        traces each layer anew if its cache is an argument, and uses the first layer's cache for all of them if the
+        cache objects are also reachable elsewhere, as in the cache of the whole pass. Each layer therefore has a cache
+        object of its own, as an attribute."""
         forward: Callable[..., Any] = type(self._layers[0]).forward
         name = cache_parameter(forward)
 

@@ -77,7 +77,7 @@ def move_network(model: Any, device: torch.device) -> Any:
 def too_large_error(
     network: Any, device: torch.device, quantize: str = "none", device_map: str = "none"
 ) -> ConfigError:  # fmt: skip
-    """Returns the error for a network whose weights do not fit on a device, or on all of them if `device_map` is auto.
+    """Returns the error for a network whose weights do not fit on `device`, or on all devices if `device_map` is auto.
     It says how much memory they need, how much is free (including that of the network's own weights), and what would
     fit."""
     need = num_bytes(network, quantize)
@@ -93,8 +93,9 @@ def too_large_error(
     smaller |= {f"--quantize {each}": num_bytes(network, each) for each in BYTES}
     fitting = [f"{o} ({gibibytes(size)})" for o, size in smaller.items() if size < need and MARGIN * size <= free]
     first = f"a target would fit with {' or '.join(fitting)}; else " if fitting else ""
-    spread = "" if is_spread else ", or spread a target over several devices with --device-map auto"
-    return ConfigError(f"{text}, and {gibibytes(free)} are free: {first}free memory, or take a smaller model{spread}")
+    remedies = ["free memory", "take a smaller model"]
+    remedies += [] if is_spread else ["spread a target over several devices with --device-map auto"]
+    return ConfigError(f"{text}, and {gibibytes(free)} are free: {first}{', or '.join(remedies)}")
 
 
 def all_tensors(network: Any) -> list[torch.Tensor]:

@@ -213,8 +213,8 @@ class EagerSequence(CachedSequence):
         if hidden_layers:
             options["output_hidden_states"] = list(hidden_layers) if SELECTS_LAYERS else True
         states = self.recurrent
-        replayed = nullcontext() if states is None else states.feeding(num_read, num_replayed, num_logits > 1)
-        with replayed, self._timed(num_read):
+        feeding = nullcontext() if states is None else states.feeding(num_read, num_replayed, num_logits > 1)
+        with feeding, self._timed(num_read):
             made = self.model(input_ids=tokens, **options)
         # A model without attention layers must have some state.
         is_cached = [layer.length == length for layer, length in zip(self._attention_layers, lengths, strict=False)]
@@ -224,7 +224,8 @@ class EagerSequence(CachedSequence):
         return Output(made.logits[0, -num_logits:, : self.vocab_size], hidden)
 
     def _options(self, tokens: torch.Tensor, num_logits: int) -> dict[str, Any]:
-        """Returns the options of a pass over tokens [num_rows, num_tokens] for the logits of the last `num_logits`."""
+        """Returns the options of transformers' forward pass over tokens [num_rows, num_tokens], which gives the logits
+        of the last `num_logits`."""
         options: dict[str, Any] = {self._cache_name: self.cache, "use_cache": True}
         if self._can_keep_logits:
             options["logits_to_keep"] = num_logits
@@ -236,7 +237,7 @@ class EagerSequence(CachedSequence):
 
     @contextmanager
     def _timed(self, num_tokens: int) -> Iterator[None]:
-        """Times the pass of the block."""
+        """Times the pass in the block, and adds a note to its out-of-memory error."""
         start = self.passes.clock.mark()
         place = f"in a pass of model '{self.name}' over {num_tokens} tokens"
         with noting_memory(place, self._attention_layers, self.device):
@@ -270,10 +271,11 @@ class EagerSequence(CachedSequence):
     def _read_suffixes(self, suffixes: list[list[int]]) -> Iterator[torch.Tensor]:
         num_cached = len(self.cached_ids)
         for start in range(0, len(suffixes), MAX_ROWS):
-            batch = torch.tensor(suffixes[start : start + MAX_ROWS])
-            rows = nullcontext() if self.recurrent is None else self.recurrent.expanded(*batch.shape)
-            with rows, self._timed(batch.numel()):
-                logits = self.model(input_ids=upload(batch, self.device), **self._options(batch, 1)).logits
+            tokens = upload(torch.tensor(suffixes[start : start + MAX_ROWS]), self.device)
+            options = self._options(tokens, 1)
+            rows = nullcontext() if self.recurrent is None else self.recurrent.expanded(*tokens.shape)
+            with rows, self._timed(tokens.numel()):
+                logits = self.model(input_ids=tokens, **options).logits
             self._truncate(num_cached)
             yield logits[:, -1, : self.vocab_size]
 

@@ -1,4 +1,4 @@
-"""The parameters of a method, read from the annotations that validate them."""
+"""Help of methods and tasks. This module reads the parameters of a method from the annotations that validate them."""
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache

@@ -1,6 +1,6 @@
 """Vocabulary bridges: they translate a drafter's tokens into tokens of the target. This module holds the bridge for
-equal vocabularies, and the translation of texts, which is the bridge for string-level exact match (arXiv:2502.05202,
-Alg. 2).
+equal vocabularies, the translation between two vocabularies, and `retokenize`, the bridge for string-level exact match
+(arXiv:2502.05202, Alg. 2).
 
 The factory of a bridge is (models, sampling, make, *, options) → Drafter.
 """
@@ -22,6 +22,7 @@ from specbench.models.scoring import ScoringModel
 from specbench.models.vocabulary import Vocabulary, continues_character
 
 MakeDrafter = Callable[[ScoringModel], Drafter]
+LOOK_BEHIND = 8  # last target tokens that may still merge with later text
 
 
 class VocabularyMismatch(ConfigError):
@@ -47,9 +48,6 @@ def shared(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Drafter:
             f"{draft_model.vocab_size} tokens a probability where the target gives {target.vocab_size}"
         )
     return make(draft_model)
-
-
-LOOK_BEHIND = 8  # last target tokens that may still merge with later text
 
 
 class Reading(NamedTuple):

@@ -23,6 +23,15 @@ MatchLength = Annotated[int, Field(ge=1, le=16)]
 MAX_MATCH = "How many of the last tokens are looked for first."
 PER_MATCH = "Draft at most this many tokens for each token that matched; num_draft_tokens at most in any case."
 MIN_MATCH = "The fewest last tokens that are looked for; at most max_match."
+MAX_LEVELS = 64  # a continuation may have any length
+PATH = "Folder of the datastore, as `specbench train retrieval` writes it; null: the one of the embedded target."
+NEEDS = "a datastore of the target's tokens (`specbench train retrieval`; the embedded target brings one)"
+NODES = "The number of tokens of a tree at most: the most frequent ones."
+CORPUS_MAX_MATCH = "The number of last tokens that are looked up at most."
+CORPUS_MIN_MATCH = "The number of last tokens that must occur in the corpus; without them nothing is drafted."
+OCCURRENCES = (
+    "The number of occurrences whose continuations are counted. If there are more, an evenly spaced sample is counted."
+)
 
 
 class Match(NamedTuple):
@@ -155,19 +164,6 @@ class RetrievalDrafter(LookUpDrafter):
         return most_frequent_tree(rows, self.datastore.vocab_size, self.eos_token_ids, self.num_nodes)
 
 
-MAX_LEVELS = 64  # a continuation may have any length
-
-
-PATH = "Folder of the datastore, as `specbench train retrieval` writes it; null: the one of the embedded target."
-NEEDS = "a datastore of the target's tokens (`specbench train retrieval`; the embedded target brings one)"
-NODES = "The number of tokens of a tree at most: the most frequent ones."
-MAX_MATCH = "The number of last tokens that are looked up at most."
-MIN_MATCH = "The number of last tokens that must occur in the corpus; without them nothing is drafted."
-OCCURRENCES = (
-    "The number of occurrences whose continuations are counted. If there are more, an evenly spaced sample is counted."
-)
-
-
 @DRAFTERS.register("retrieval", needs=NEEDS, tree_shape=lambda **options: MAX_LEVELS)
 def retrieval_drafter(
     models: ModelPair,
@@ -175,8 +171,8 @@ def retrieval_drafter(
     *,
     path: Annotated[str | None, Field(description=PATH)] = None,
     num_nodes: Annotated[int, Field(ge=1, le=1024, description=NODES)] = 64,
-    max_match: Annotated[int, Field(ge=1, le=64, description=MAX_MATCH)] = 16,
-    min_match: Annotated[int, Field(ge=1, le=64, description=MIN_MATCH)] = 2,
+    max_match: Annotated[int, Field(ge=1, le=64, description=CORPUS_MAX_MATCH)] = 16,
+    min_match: Annotated[int, Field(ge=1, le=64, description=CORPUS_MIN_MATCH)] = 2,
     max_occurrences: Annotated[int, Field(ge=1, le=100_000, description=OCCURRENCES)] = 5000,
 ) -> RetrievalDrafter:
     """A tree of the most frequent continuations, in a corpus, of the longest suffix of the text that occurs there.

@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
-from time import perf_counter, sleep
 from typing import Any, Self, cast
 
 import torch
@@ -34,6 +33,11 @@ from specbench.specs.run import ServersSpec, StartSpec
 PROBE = "The quick brown fox jumps over the lazy dog. 1234 + 5678 = 6912."
 IDLE_SECONDS = 10.0  # time limit for a server to finish requests that were cut off
 FALLBACK = "openai"  # the engine that accepts any server
+NUM_AHEAD = 64  # tokens per request
+LEAST_LEFT = 1e-12  # minimum probability of all other tokens, since sums are rounded
+PAUSE_SECONDS = 0.1  # between two checks whether a server is ready
+END_SECONDS = 3 * guard.GRACE_SECONDS
+LOG_CHARACTERS = 300  # number of a log's last characters in a message
 
 
 @dataclass(frozen=True)
@@ -65,14 +69,14 @@ class Server:
 
     def wait_until_idle(self) -> Counters:
         """Returns the counters when no request runs or waits any more. Raises ConfigError after IDLE_SECONDS."""
-        start = perf_counter()
+        start = time.perf_counter()
         while (found := self.counters()).num_running:
-            if perf_counter() - start > IDLE_SECONDS:
+            if time.perf_counter() - start > IDLE_SECONDS:
                 raise self.client.error(
                     f"is busy with {found.num_running} requests of other programs, so its times would be wrong: "
                     "measure when nothing else uses it"
                 )
-            sleep(0.02)
+            time.sleep(0.02)
         return found
 
     def check_tokenizer(self, target: TextModel) -> "Server":
@@ -113,10 +117,6 @@ class ServedPair(ModelPair):
 
     server: Server | None = None
     others: tuple[Server, ...] = ()
-
-
-NUM_AHEAD = 64  # tokens per request
-LEAST_LEFT = 1e-12  # minimum probability of all other tokens, since sums are rounded
 
 
 class ServedTarget(ScoringModel):
@@ -183,11 +183,6 @@ def log_probs(server: Server, ids: list[int], num_tokens: int) -> list[LogProbs]
 def served_target(server: Server, vocab_size: int) -> ServedTarget | None:
     """Returns the target of a server; None if the server reports no real log-probabilities."""
     return ServedTarget(server, vocab_size) if log_probs(server, [0, 0], 2) else None
-
-
-PAUSE_SECONDS = 0.1  # between two checks whether a server is ready
-END_SECONDS = 3 * guard.GRACE_SECONDS
-LOG_CHARACTERS = 300  # number of a log's last characters in a message
 
 
 class StartedServers:

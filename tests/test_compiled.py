@@ -361,7 +361,8 @@ def test_layers_that_differ_in_a_plain_attribute_are_of_different_kinds() -> Non
     ],
 )  # fmt: skip
 def test_all_layers_are_compiled_once(kind: str, more: dict[str, list[str]]) -> None:
-    """A whole pass calls one graph for each layer, also where layers differ in their window."""
+    """A whole pass calls one graph for each layer, also where layers differ in their window. Tokens are cached before
+    it, so that a layer which reads the cache of another gives other logits."""
     _, other = both(kind, num_hidden_layers=2, **more)
     assert other.static is not None, other.why_eager
     passes, graphs = other.static._static_passes, []
@@ -371,6 +372,9 @@ def test_all_layers_are_compiled_once(kind: str, more: dict[str, list[str]]) -> 
         graphs.append(graph)
         return graph.forward
 
+    with torch.inference_mode():
+        passes.read_eagerly(torch.tensor([[5, 6, 7, 8]]), 0, 1)
+        passes.fill(PassShape(3), 4, [1, 2, 3])
     whole = torch.compile(lambda: passes.forward(tokens).logits, fullgraph=True, dynamic=False, backend=kept)
     with torch.inference_mode(), passes._nested():
         found = whole()

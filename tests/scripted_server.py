@@ -381,7 +381,7 @@ def servers_file(folder: Path, scripts: Mapping[str, Script], **keys: Any) -> It
             }
             for name, script in scripts.items()
         }
-        tokenizer = "embedded:drafter"  # that of the embedded target, of a model that is made in a tenth of its time
+        tokenizer = "embedded:drafter"  # the target's tokenizer; this model is built in a tenth of the time
         content = {"tokenizer": tokenizer, "memory": "same KV", "timeout_seconds": 5.0, "servers": servers}
         path = folder / "servers.yaml"
         path.write_text(json.dumps(content | keys))

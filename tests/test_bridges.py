@@ -153,7 +153,7 @@ def plain_model(kind: str) -> CausalLM:
 
 
 @pytest.mark.parametrize("method", ["tli", "union"])
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", [0.0, pytest.param(0.7, marks=pytest.mark.slow), 1.0])
 @pytest.mark.parametrize("kind", ["byte_bpe", "sentencepiece_without_prefix", "bytes_only"])
 def test_the_permuted_oracle_is_always_right(method: str, temperature: float, kind: str) -> None:
     """The target with renamed ids as the drafter: every judged token is accepted, also where the sampled tokens are not

@@ -331,10 +331,10 @@ def test_both_engines_emit_the_same_and_nothing_is_compiled_on_the_way(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["mistral", "gemma2"])
+@pytest.mark.parametrize("kind", ["qwen2", "mistral", "gemma2", "gemma3_text"])
 def test_passes_over_static_buffers_are_those_of_other_architectures_too(kind: str) -> None:
     """Sliding windows of 8 tokens among them; traced, not compiled."""
-    eager, other = both(kind, num_hidden_layers=2 if kind == "gemma2" else 1)  # whose layers are of two kinds
+    eager, other = both(kind, num_hidden_layers=2 if kind.startswith("gemma") else 1)  # whose layers are of two kinds
     assert other.static is not None
     ids = [(11 * i) % 251 for i in range(40)]
     torch.testing.assert_close(other.static.eager_logits(ids), eager.score(ids, 40).logits, atol=2e-4, rtol=1e-3)

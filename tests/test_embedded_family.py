@@ -44,8 +44,8 @@ def expected(embedded_pair: ModelPair, embedded_prompts: dict[str, list[list[int
 
 
 def with_languages(cases: Sequence[tuple[str, ...]], whole: Sequence[str] = ()) -> list[Any]:
-    """Cases with few languages and, beside the fast tests, with every fifth one, of the methods `whole` every third,
-    from another one on in each case, so that all cases together meet every language."""
+    """Cases with few languages and, beside the fast tests, with more, from another one on in each case, so that all
+    cases together meet every language. Methods in `whole` take every third language, the others every fifth."""
     few = [pytest.param(*case, FEW, id=f"{'-'.join(case)}-few") for case in cases]
     many = [
         pytest.param(
@@ -60,7 +60,11 @@ def with_languages(cases: Sequence[tuple[str, ...]], whole: Sequence[str] = ()) 
 
 
 @pytest.mark.parametrize(
-    ("method", "languages"), with_languages([(name,) for name in LOSSLESS], whole=tuple(OWN_DRAFTERS))
+    ("method", "languages"),
+    [
+        *with_languages([(name,) for name in LOSSLESS], whole=tuple(OWN_DRAFTERS)),
+        pytest.param("tli", ALL, id="tli-all", marks=pytest.mark.slow),
+    ],
 )
 def test_greedy_output_is_that_of_the_target(
     method: str, languages: Sequence[int], embedded_pair: ModelPair, expected: Expected
@@ -80,7 +84,8 @@ def test_greedy_output_is_that_of_the_target(
     assert num_accepted > 0.1 * sum(len(expected(number)[1]) for number in languages)
     if method in OWN_DRAFTERS:
         assert embedded_drafter(spec.bridge.type) == f"embedded:{OWN_DRAFTERS[method]}"
-        assert num_accepted > 0.5 * sum(step.num_judged for step in steps)
+        floor = 0.6 if languages == ALL else 0.5  # a few prompts are too few to say more
+        assert num_accepted > floor * sum(step.num_judged for step in steps)
 
 
 @pytest.mark.parametrize(

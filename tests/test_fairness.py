@@ -208,17 +208,30 @@ def test_tables_fit_the_terminal_and_say_who_is_left_behind(specbench, folder, w
         assert part in out
 
 
+def assert_in_one_part(drafter, report):
+    """The last columns do not stand in a table of their own, with intervals too."""
+    for table in (forced_table(drafter, report), bounds_table(drafter)):
+        assert len(table._parts(80)) == 1
+        assert all(
+            len(column.heading.split("(")) == 2 and not column.heading.startswith("(") for column in table.columns[1:]
+        )
+
+
 def test_teacher_forced_tables_fit_80_columns_in_one_part_each(found):
-    """With intervals too, where D is below 10: the last columns do not stand in a table of their own."""
+    """The groups of a small target in which D is below 10."""
     for drafter in found.drafters:
         assert max(drafter.groups[name].forced.cross_entropy.value for name in ("en", "de")) < 10
-        drafter = drafter.model_copy(update={"groups": {name: drafter.groups[name] for name in ("en", "de")}})
-        for table in (forced_table(drafter, found), bounds_table(drafter)):
-            assert len(table._parts(80)) == 1
-            assert all(
-                len(column.heading.split("(")) == 2 and not column.heading.startswith("(")
-                for column in table.columns[1:]
-            )
+        groups = {name: drafter.groups[name] for name in ("en", "de")}
+        assert_in_one_part(drafter.model_copy(update={"groups": groups}), found)
+
+
+@pytest.mark.slow
+def test_tables_of_all_groups_of_the_embedded_target_fit_80_columns_in_one_part_each(tmp_path):
+    run_into(tmp_path / "run", limit=5, target=None)
+    report = asked(tmp_path / "run")
+    for drafter in report.drafters:
+        assert tuple(drafter.groups) == NAMES
+        assert_in_one_part(drafter, report)
 
 
 def test_divergences_that_count_excluded_tokens_are_marked(found, folder):

@@ -247,8 +247,8 @@ def holds(prediction: Prediction, speedup: float) -> bool:
     return low <= speedup <= high
 
 
-@pytest.mark.parametrize("temperature", [0.0, pytest.param(0.8, marks=pytest.mark.slow)])
 @pytest.mark.slow
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_a_run_on_the_other_machine_has_what_was_predicted(run: Callable[..., Path], temperature: float) -> None:
     sampling = [f"generation.temperature={temperature}"] if temperature else []
     slow, fast = run(SLOW, *sampling), run(FAST, *sampling)

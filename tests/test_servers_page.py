@@ -117,6 +117,7 @@ def test_listed_counts_have_the_listed_source(tmp_path, case) -> None:
 
 
 MARKED: dict[tuple[str, ...], dict[str, Script]] = {  # servers that get these marks
+    (): pair("vllm"),
     ("baseline_unchecked", "tokenizer_unchecked", "idle_unchecked"): pair("openai"),
     ("caches_unknown", "settings_differ", "answers_differ", "memory_not_stated"): lie(
         num_cached=None, settings={"max_model_len": 4096}, answer=OTHER_ANSWER
@@ -162,6 +163,10 @@ def test_a_listed_condition_is_marked_with_the_listed_line(marked, case) -> None
     (codes,) = (codes for codes in MARKED if CODES[case] in codes)
     texts = {each.code: each.text for each in marked(codes).warnings}
     assert is_of(listed()["line"][case], texts.get(CODES[case], "")), texts
+
+
+def test_honest_servers_get_none_of_these_marks(marked) -> None:
+    assert not {each.code for each in marked(()).warnings} & set(CODES.values())
 
 
 def test_the_page_lists_these_cases_and_no_others() -> None:

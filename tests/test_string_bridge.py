@@ -24,7 +24,7 @@ from tests import tiny, tokenizers_made_here
 from tests.test_losslessness import PLAIN, chi_square_p
 from tests.toys import TextModel
 
-NUM_DRAWS = 300  # sequences; the controls fail at p < 1e-6 with them
+NUM_DRAWS = 300  # sequences; the fast controls fail at p < 1e-6 with them
 PROMPT = [0, 1]
 SHAPED = Sampling(temperature=0.7, top_k=3)
 Texts = Sequence[str | None]
@@ -170,10 +170,12 @@ def joint(model: TextModel, length: int, sampling: Sampling) -> dict[tuple[int, 
     return result
 
 
-def draws(target: StringModel, drafter: Any, gamma: int, seed: int, sampling: Sampling) -> Counter[tuple[int, ...]]:
+def draws(
+    target: StringModel, drafter: Any, gamma: int, seed: int, sampling: Sampling, num_draws: int = NUM_DRAWS
+) -> Counter[tuple[int, ...]]:
     generator = torch.Generator().manual_seed(seed)
     counts: Counter[tuple[int, ...]] = Counter()
-    for _ in range(NUM_DRAWS):
+    for _ in range(num_draws):
         generation = decode(
             target, drafter, rejection, PROMPT, num_draft_tokens=gamma, sampling=sampling,
             stop=StopRules(max_new_tokens=4), generator=generator,
@@ -228,10 +230,19 @@ def test_control_the_drafted_path_alone_in_place_of_psi_is_caught(monkeypatch: p
     assert chi_square_p(draws(target, drafter, 1, 1, PLAIN), joint(target, 3, PLAIN)) < 1e-6
 
 
-def test_control_recovering_from_the_target_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "seed", "num_draws"),
+    [
+        pytest.param(name, 1, 700, marks=pytest.mark.slow) if name != "the drafter ends texts" else (name, 3, NUM_DRAWS)
+        for name in PAIRS
+    ],
+)
+def test_control_recovering_from_the_target_is_caught(
+    name: str, seed: int, num_draws: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(StringProbs, "sample_residual", lambda self, index, probs, generator: draw(probs, generator))
-    target, draft = models("the drafter ends texts", 3)
-    counts = draws(target, bridged(target, draft, PLAIN), 1, 3, PLAIN)
+    target, draft = models(name, seed)
+    counts = draws(target, bridged(target, draft, PLAIN), 1, seed, PLAIN, num_draws)
     assert chi_square_p(counts, joint(target, 3, PLAIN)) < 1e-6
 
 

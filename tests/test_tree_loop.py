@@ -1,6 +1,7 @@
 """Trees of real (tiny, random) models: the texts that the loop, the tree mask and the cache's gather yield follow the
 exact law of the target. The rules themselves are proved by enumeration in test_tree_rules.py."""
 
+import itertools
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -95,8 +96,15 @@ def exact_rows(model: CausalLM, token_ids: list[int], sampling: Sampling) -> tor
     return process(logits[len(PROMPT) - 1 :], sampling).double()
 
 
+FAST = [("sd-tree", PLAIN), ("growing EAGLE-3", PLAIN), ("static EAGLE-3", TOP_P)]
+
+
 @pytest.mark.parametrize(
-    ("name", "sampling"), [("sd-tree", PLAIN), ("growing EAGLE-3", PLAIN), ("static EAGLE-3", TOP_P)]
+    ("name", "sampling"),
+    [
+        pytest.param(*case, marks=[pytest.mark.slow] * (case not in FAST))
+        for case in itertools.product(METHODS, (PLAIN, TOP_P))
+    ],
 )
 def test_texts_follow_the_law_of_the_target(name: str, sampling: Sampling) -> None:
     assert p_value(name, sampling) > 1e-3
@@ -114,7 +122,9 @@ def causal_inputs(model: Any, windows: set[bool], num_ids: int, parents: Any, *c
     return positions, masks
 
 
-@pytest.mark.parametrize("name", ["growing EAGLE-3"])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name != "growing EAGLE-3")) for name in METHODS]
+)
 @pytest.mark.parametrize(
     ("owner", "part", "wrong"),
     [(PreallocatedLayer, "keep", keep_first_nodes), (eager, "tree_inputs", causal_inputs)],

@@ -47,8 +47,17 @@ EXACT = 1e-12
 @pytest.mark.parametrize(
     ("name", "draws", "widths", "seed"),
     [
-        *((*case, widths, number % 2) for case in CASES for number, widths in enumerate(WIDTHS)),
-        *(("traversal", draws, (2, 2), 1) for draws in ("independent", "without_replacement")),
+        *(
+            pytest.param(*case, widths, seed, marks=[pytest.mark.slow] * (seed != number % 2))
+            for case in CASES
+            for number, widths in enumerate(WIDTHS)
+            for seed in (0, 1)
+        ),
+        *(
+            pytest.param("traversal", draws, (2, 2), seed, marks=[pytest.mark.slow] * (seed != 1))
+            for draws in ("independent", "without_replacement")
+            for seed in (0, 1)
+        ),
     ],
 )
 def test_the_law_of_the_tokens_is_the_targets(name: str, draws: str, widths: tuple[int, ...], seed: int) -> None:
@@ -130,7 +139,14 @@ FORMULAS: dict[str, Callable[[torch.Tensor, torch.Tensor, str, int], float]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("seed", "widths"), [*((0, widths) for widths in (*WIDTHS, (1, 1))), (1, (2, 2))])
+@pytest.mark.parametrize(
+    ("seed", "widths"),
+    [
+        pytest.param(seed, widths, marks=[pytest.mark.slow] * (seed != (widths == (2, 2))))
+        for widths in (*WIDTHS, (1, 1), (2, 2))
+        for seed in (0, 1)
+    ],
+)
 def test_exact_match_of_fixed_trees(widths: tuple[int, ...], seed: int) -> None:
     """The law is the target's; the root accepts p(children), which is the optimum of fixed children."""
     p, q = table(seed), table(seed + 1000)
@@ -141,15 +157,15 @@ def test_exact_match_of_fixed_trees(widths: tuple[int, ...], seed: int) -> None:
     assert found == pytest.approx(optimum(p(()), list(sibling_draws(q(()), widths[0], "fixed"))), abs=EXACT)
 
 
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 @pytest.mark.parametrize("length", [1, 2, 3])
-def test_exact_match_of_chains(length: int) -> None:
+def test_exact_match_of_chains(length: int, seed: int) -> None:
     """The law is the target's, and the first token is accepted with probability Σ p q, at most Σ min(p, q)."""
-    for seed in range(1):
-        p, q = table(seed), table(seed + 1000)
-        assert distance(Enumerated(exact_match), p, chains(q, length), length + 1) < EXACT
-        found = law(Enumerated(exact_match), p, chains(q, 1), 2)[1]
-        assert found == pytest.approx(float((p(()) * q(())).sum()), abs=EXACT)
-        assert found <= optimum(p(()), list(sibling_draws(q(()), 1, "independent")))
+    p, q = table(seed), table(seed + 1000)
+    assert distance(Enumerated(exact_match), p, chains(q, length), length + 1) < EXACT
+    found = law(Enumerated(exact_match), p, chains(q, 1), 2)[1]
+    assert found == pytest.approx(float((p(()) * q(())).sum()), abs=EXACT)
+    assert found <= optimum(p(()), list(sibling_draws(q(()), 1, "independent")))
 
 
 @pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.error)

@@ -1,4 +1,4 @@
-"""The glossary explains exactly the metrics that a row has."""
+"""`specbench/results/units.py`: the glossary explains exactly the metrics that a row has."""
 
 import pytest
 

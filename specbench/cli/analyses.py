@@ -212,7 +212,9 @@ def predict(
     ] = None,
     limit_report: Annotated[
         Path | None,
-        path_option(help="File of `specbench limit --output` on the other machine, in place of these times."),
+        path_option(
+            help="File of `specbench limit --output` on the other machine, in place of these times; also `--limit`."
+        ),
     ] = None,
     subset: RowSubsets = None,
     as_json: Annotated[bool, flag("--json", help="Print the predictions as JSON instead of tables.")] = False,

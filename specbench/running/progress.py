@@ -90,7 +90,7 @@ def announce(console: Console, num_blocks: int, num_done: int, folder: Path, nou
     noun = noun.removesuffix("s") if num_blocks == 1 else noun
     if num_done == num_blocks:
         subject = f"the {noun} is" if num_blocks == 1 else f"all {num_blocks} {noun} are"
-        text = f"{subject} measured already in {folder}: give another folder to measure again"
+        text = f"{subject} measured already in {folder}: another --output folder measures again"
     elif num_done:
         text = f"resuming {folder}: {num_done} of {num_blocks} {noun} are there"
     else:

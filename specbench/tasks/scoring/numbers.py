@@ -155,7 +155,7 @@ def number(
     """Accuracy: 1 if the number of the answer equals that of a reference, else 0, also if the answer has no number.
 
     answer_phrases: phrases that introduce the answer ("The answer is"); the number after a phrase counts, else the last
-    number. decimal_comma: read "2.125" as 2125; the languages of `DECIMAL_COMMA` do not need this option. Answers and
+    number. decimal_comma: read "2.125" as 2125; languages that write so (de, fr, es, …) do not need it. Answers and
     references are read in the same way. docs/scoring.md says what is read as a number. Raises ConfigError if a
     reference has no number.
     """

@@ -3,6 +3,7 @@
 `python -m tools.lock` rewrites tools/versions.lock. It fails if a digest changed and the version did not.
 """
 
+import argparse
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -84,6 +85,9 @@ def write(path: Path = LOCK) -> None:
 
 
 def main() -> int:
+    argparse.ArgumentParser(
+        prog="python -m tools.lock", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     try:
         write()
     except ConfigError as error:

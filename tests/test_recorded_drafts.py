@@ -16,7 +16,7 @@ from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models import recording, static_passes
 from specbench.models.causal_lm import CausalLM, ModelPair
-from specbench.models.compiling import SharedLayers
+from specbench.models.compiling import CannotCompile, SharedLayers
 from specbench.models.devices import memory_message, move_network
 from specbench.models.loading import check_engine, load_model, make_passes
 from specbench.models.scoring import Output, PassShape
@@ -72,6 +72,32 @@ def with_graphs(seed: int = 0) -> CausalLM:
     assert made.static is not None, made.why_eager
     made.static.reserve(100, (1, 2, 6))
     return made
+
+
+def test_a_graph_that_keeps_its_tokens_as_constants_is_refused(
+    recordings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = with_graphs()
+    assert made.static is not None
+    passes = made.static._static_passes
+    tokens = passes.input(3)
+
+    def constant(run: Callable[[], Output], device: torch.device) -> Callable[[], Output]:
+        kept = tokens.clone()
+
+        def replay() -> Output:
+            asked = tokens.clone()
+            tokens.copy_(kept)
+            output = run()
+            tokens.copy_(asked)
+            return output
+
+        return replay
+
+    monkeypatch.setattr(static_passes, "record_graph", constant)
+    with torch.inference_mode(), pytest.raises(CannotCompile, match="a pass over 3 tokens gives other logits"):
+        passes.fill_example(PassShape(3))
+        passes.run(PassShape(3))
 
 
 def test_a_recorded_pass_is_made_for_every_length_and_told(recordings: list[str]) -> None:

@@ -9,6 +9,7 @@ from contextlib import chdir, contextmanager, redirect_stdout
 import hatchling.build
 import pytest
 
+from specbench.cli.help.method import known_methods
 from specbench.core import registry as registries
 from specbench.core.errors import ConfigError
 from specbench.specs import catalogue
@@ -100,6 +101,7 @@ def forget_plugins():
     """Registries and the catalogue look again for what is installed."""
     importlib.invalidate_caches()
     catalogue._plugin_folders.cache_clear()
+    known_methods.cache_clear()
     for registry in (each for each in vars(registries).values() if isinstance(each, registries.Registry)):
         vars(registry).pop("_plugins", None)
 

@@ -78,7 +78,7 @@ class SharedLayers:
 
     def __init__(self, layers: Sequence[torch.nn.Module], cache: Cache, hidden_size: int) -> None:
         self._layers, self._hidden_size = layers, hidden_size
-        assert all(layer.is_initialized for layer in cache.layers)
+        assert all(cast(Any, layer).is_initialized for layer in cache.layers)
         self._caches = [Cache(layers=[copy(layer)]) for layer in cache.layers]  # with the same buffers
         self._indexed = [part for layer in layers for part in layer.modules() if hasattr(part, "layer_idx")]
 

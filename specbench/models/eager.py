@@ -208,7 +208,8 @@ class EagerSequence(CachedSequence):
         """See CachedSequence. `options`: of transformers' forward pass. Raises ConfigError for a model that does not
         use the cache."""
         tokens = self._input(ids, pending, num_read)
-        lengths = [layer.length + num_read for layer in self._attention_layers[:1]]
+        first = next(iter(self._attention_layers), None)
+        num_before = 0 if first is None else first.length
         options = self._options(tokens, num_logits) | options
         if hidden_layers:
             options["output_hidden_states"] = list(hidden_layers) if SELECTS_LAYERS else True
@@ -217,11 +218,11 @@ class EagerSequence(CachedSequence):
         with feeding, self._timed(num_read):
             made = self.model(input_ids=tokens, **options)
         # A model without attention layers must have some state.
-        is_cached = [layer.length == length for layer, length in zip(self._attention_layers, lengths, strict=False)]
-        if not all(is_cached or [self.cache.has_previous_state()]):
+        is_cached = self.cache.has_previous_state() if first is None else first.length == num_before + num_read
+        if not is_cached:
             raise ConfigError(f"model '{self.name}' does not store its keys in the given cache; choose another model")
         hidden = tuple(made.hidden_states[layer][0].to(self.device) for layer in hidden_layers)
-        return Output(made.logits[0, -num_logits:, : self.vocab_size], hidden)
+        return Output(made.logits[0], hidden)
 
     def _options(self, tokens: torch.Tensor, num_logits: int) -> dict[str, Any]:
         """Returns the options of transformers' forward pass over tokens [num_rows, num_tokens], which gives the logits

@@ -48,6 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 LONG = (  # files of few tests that take long, also with their slow tests
+    "test_trees_page.py", "test_audit.py", "test_llama_cpp_page.py", "test_mtp.py", "test_new.py", "test_aliases.py",
     "test_readme.py", "test_kills.py", "test_llama_cpp.py", "test_compiled.py", "test_suite_ray.py", "test_install.py",
     "test_embedded_family.py", "test_audit_served.py", "test_fairness.py", "test_tree_drafters.py", "test_suite.py",
     "test_imports.py", "test_extras.py", "test_demo.py", "test_site_browser.py", "test_fetch.py", "test_plugins.py",

@@ -3,9 +3,12 @@
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -26,6 +29,18 @@ def started(argv: list[str], cwd: Path | None = None, stderr: Path | str = os.de
     process = context.Process(target=_main_with, args=(argv, cwd, str(stderr)))
     process.start()
     return process
+
+
+def here(specbench: Callable[..., tuple[int, str, str]]) -> SimpleNamespace:
+    """Returns what stands in for the module `subprocess` of a script that runs specbench: commands run in this process,
+    which imports nothing again and whose warm-ups are short."""
+
+    def run(command: Sequence[str], *, check: bool, **options: object) -> subprocess.CompletedProcess[str]:
+        code, out, err = specbench(*command[list(command).index("specbench") + 1 :])
+        assert not (check and code), err
+        return subprocess.CompletedProcess(command, code, out, err)
+
+    return SimpleNamespace(run=run, DEVNULL=subprocess.DEVNULL)
 
 
 def shorten_warm_ups(patch: pytest.MonkeyPatch) -> None:

@@ -594,8 +594,8 @@ def test_all_says_what_could_not_be_run(call: Specbench) -> None:
 def test_command_on_the_embedded_pair(specbench: Specbench) -> None:
     short = ("--limit", "1", "--set", "generation.max_new_tokens=64")
     code, out, err = specbench(
-        "audit", "--method", "sd", "--subset", "de", *short, "--draws", "600", "--temperature", "0.6", "--json"
-    )
+        "audit", "--method", "sd", "--subset", "th", *short, "--draws", "240", "--temperature", "1", "--json"
+    )  # fewer draws than usual find the control in Thai
     assert code == 0, err
     report = json.loads(out)
     assert [each["verdict"] for each in report["verdicts"]] == ["lossless", "lossless"]
@@ -678,7 +678,7 @@ def test_rows_of_a_leaderboard_get_the_verdict(specbench: Specbench, tiny_pair: 
     assert code == 0, err
     before = {"ar": "greedy equal", "sd": "greedy equal", "fsd": "lossy by design", "pld": "greedy equal"}
     assert {row.method_name: row.verdict for row in load("board.json")} == before
-    code, _, err = specbench("audit", "--method", "sd,fsd", *common, "--draws", "600", "--leaderboard", "board.json")
+    code, _, err = specbench("audit", "--method", "sd,fsd", *common, "--draws", "200", "--leaderboard", "board.json")
     assert code == 0, err
     assert "2 rows got a verdict" in err, "sd has too few accepted draft tokens"
     found = {row.method_name: row.verdict for row in load("board.json")}

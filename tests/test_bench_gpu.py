@@ -1,6 +1,8 @@
 """The measurement of engines, on the CPU with tiny limits: rows come, and a part that takes too long ends."""
 
+import argparse
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +11,25 @@ from types import SimpleNamespace
 import pytest
 
 from specbench.core.environment import EMBEDDED
+from specbench.decoding.loop import Generation
+from specbench.decoding.proposal import Step
 from tools.bench_gpu import __main__ as bench
-from tools.bench_gpu import runs
+from tools.bench_gpu import formula, passes, runs
+from tools.bench_gpu.formula import NUM_DRAFT_TOKENS, formula_line
 from tools.bench_gpu.runs import own_methods
+
+NUMBER = r"\d+\.\d+"
+
+
+@pytest.fixture
+def here(specbench: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script's commands run in this process, where warm-ups are short, and give short answers."""
+
+    def run(words: list[str]) -> SimpleNamespace:
+        code, out, err = specbench(*[re.sub("max_new_tokens=.*", "max_new_tokens=12", word) for word in words])
+        return SimpleNamespace(returncode=code, stdout=out, stderr=err)
+
+    monkeypatch.setattr(runs, "specbench", run)
 
 
 def test_the_methods_of_the_embedded_pair_leave_out_what_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
@@ -24,25 +42,84 @@ def test_the_methods_of_the_embedded_pair_leave_out_what_does_not_fit(capsys: py
 
 
 @pytest.mark.slow
-def test_rows_are_printed_as_numbers_with_intervals(
-    specbench: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of short answers, and of a run in this process, whose warm-ups are short."""
-
-    def run(words: list[str]) -> SimpleNamespace:
-        short = [word.replace("max_new_tokens=96", "max_new_tokens=12") for word in words]
-        code, out, err = specbench(*short)
-        return SimpleNamespace(returncode=code, stdout=out, stderr=err)
-
+@pytest.mark.usefixtures("here")
+def test_rows_are_printed_as_numbers_with_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     words = "--parts methods --engines eager --device cpu --methods sd,pld --prompts 1 --here"
     lines: list[str] = []
     monkeypatch.setattr(runs, "say", lines.append)
-    monkeypatch.setattr(runs, "specbench", run)
     monkeypatch.setattr(bench.sys, "argv", ["bench_gpu", *words.split()])
     assert not bench.main()
     for name in ("ar", "sd", "pld"):
         line = [line for line in lines if line.startswith(f"eager · {name}: tokens/s")][-1]  # AR is in the run of each
         assert "tokens/s " in line and "speed-up " in line and "{" not in line and "greedy equal" in line
+
+
+@pytest.fixture
+def args(monkeypatch: pytest.MonkeyPatch) -> argparse.Namespace:
+    """Arguments for the tiny shapes on the CPU. Texts are short."""
+    for module, names in (
+        (passes, ("NUM_TOKENS", "CONTEXT")), (formula, ("CONTEXT", "NUM_PROMPT_TOKENS", "NUM_NEW_TOKENS")),
+    ):  # fmt: skip
+        for name in names:
+            monkeypatch.setattr(module, name, 12)
+    words = "bench_gpu --engines transformers,eager,graphs --shapes tiny --device cpu --prompts 3 --processes 1"
+    monkeypatch.setattr(bench.sys, "argv", words.split())
+    return bench.parsed()
+
+
+def test_every_engine_has_its_passes_and_drafts(args: argparse.Namespace, capsys: pytest.CaptureFixture[str]) -> None:
+    passes.passes(args)
+    told = capsys.readouterr().out
+    for engine in ("transformers", "eager"):
+        assert re.search(rf"random-tiny · {engine}: {NUMBER} ms per token, {NUMBER} of the copy's bandwidth", told)
+    for length in (1, 2, 6):  # the tiny drafter is the tiny target
+        assert re.search(rf"random-tiny · eager: pass of {length}: {NUMBER} ms, {NUMBER} of one", told)
+    for name in ("greedy", "sampled"):
+        assert re.search(rf"random-tiny · eager: drafting, {name}: {NUMBER} ms a token, {NUMBER} of the", told)
+    assert "· graphs" not in told, "a CPU records no graphs"
+
+
+def test_every_rate_has_its_speed_up(
+    args: argparse.Namespace, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(formula, "RATES", (0.0, 0.5, 1.0))
+    formula.formula(args)
+    told = capsys.readouterr().out
+    found = re.findall(
+        rf"eager: α ({NUMBER}) \(found ({NUMBER})\): speed-up {NUMBER}.*, ÷ f {NUMBER}, ÷ f with v", told
+    )
+    assert [asked for asked, _ in found] == ["0.0", "0.5", "1.0"]
+    assert [rate for _, rate in found[::2]] == ["0.000", "1.000"] and 0 < float(found[1][1]) < 1
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("here")
+def test_the_series_has_a_time_for_each_answer(args: argparse.Namespace, capsys: pytest.CaptureFixture[str]) -> None:
+    runs.series(args)
+    (line,) = capsys.readouterr().out.splitlines()
+    times = line.partition("eager, process 1: ms per token ")[2].split()
+    assert len(times) == 16 and all(float(each) > 0 for each in times)
+
+
+def generation(num_steps: int, num_draft_tokens: int, seconds: float, verifying: float) -> Generation:
+    """`num_steps` target passes of `verifying` seconds, each behind a draft of 0.1 s a token that is accepted whole;
+    `seconds` in all."""
+    emitted = num_draft_tokens + 1
+    return Generation(
+        token_ids=[0] * (1 + num_steps * emitted), finish="length",
+        steps=[Step(num_draft_tokens, num_draft_tokens, num_draft_tokens, emitted)] * num_steps, positions={},
+        target_passes=[(emitted, verifying)] * num_steps, draft_passes=[(1, 0.1)] * (num_draft_tokens * num_steps),
+        ttft_seconds=1.0, draft_prefill_seconds=0.0, decode_seconds=seconds,
+    )  # fmt: skip
+
+
+def test_a_speed_up_stands_beside_its_formulas() -> None:
+    """AR's 12 tokens in 12 s; 2 steps of 5 draft tokens, all accepted, at c = 0.1 and v = 1.5: 4 s. f is 6 / 1.5, with
+    v 6 / 2."""
+    pair = {"ar": generation(12, 0, 12.0, 1.0), "sd": generation(2, NUM_DRAFT_TOKENS, 4.0, 1.5)}
+    assert formula_line(1.0, [pair]) == (
+        "α 1.0 (found 1.000): speed-up 3.00, ÷ f 0.750, ÷ f with v 1.000; c 0.100, v 1.500"
+    )
 
 
 def test_a_part_that_takes_too_long_ends_with_what_it_started(

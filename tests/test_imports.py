@@ -98,14 +98,14 @@ def note(frame, event, argument):
 
 def first_pass(module, *given, **named):
     if isinstance(module, PreTrainedModel):
-        sys.setprofile(None)
+        sys.settrace(None)
         torch.nn.Module.__call__ = call_module
         frames = [frame.name for frame in traceback.extract_stack() if frame.filename.startswith(root)]
         print("walk:", len(entered), *frames, file=sys.stderr)
     return call_module(module, *given, **named)
 
 torch.nn.Module.__call__ = first_pass
-sys.setprofile(note)
+sys.settrace(note)
 """
 PLAIN_RUN = f"""
 import sys

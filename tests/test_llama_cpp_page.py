@@ -1,5 +1,6 @@
 """tools.llama_cpp: the servers to try, and the measured page."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ pytest.importorskip("xllamacpp", reason="llama.cpp is not installed: pip install
 pytest.importorskip("gguf", reason="gguf is not installed: pip install 'specbench-lm[llama-cpp]'")
 
 from specbench.specs.run import read_servers
+from tests.processes import here
 from tools.llama_cpp.__main__ import DRAFTERS, content, main, page
 
 
@@ -26,7 +28,14 @@ def test_a_file_or_the_page(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-def test_the_page_has_both_engines_and_every_level(tmp_path: Path) -> None:
+def test_the_page_has_both_engines_and_every_level(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, specbench: Callable[..., tuple[int, str, str]]
+) -> None:
+    """Of one subset of each task, with short answers."""
+    monkeypatch.setattr("tools.servers_page.subprocess", here(specbench))
+    shorter = ["--subset", "en,default", "--set", "generation.max_new_tokens=24"]
+    words = ["run", "--task", "mgsm,humaneval", *shorter, "--limit", "1"]
+    monkeypatch.setattr("tools.llama_cpp.__main__.run_words", lambda limit, *more: [*words, *more])
     text = page(tmp_path / "work", 1, {"concurrency": [1, 2], "windows": 2}, tmp_path / "load.png")
     assert "{" not in text and (tmp_path / "load.png").stat().st_size > 0
     for task in ("mgsm", "humaneval"):

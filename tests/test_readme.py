@@ -19,6 +19,7 @@ from specbench.cli import make_app
 from specbench.results.check_speed import REMEDY
 from specbench.specs.catalogue import load_file, task_names
 from specbench.specs.method import MethodSpec
+from tests.test_boards import InProcess
 from tools import notebook
 from tools.reference import on_page_markdown, pages, walk
 
@@ -214,7 +215,11 @@ FIRST = "specbench run --task mgsm --method fsd"  # which the continuous checks 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in CHAINS if name not in (*CHEAP, FIRST)])
-def test_all_other_commands_run(name: str, specbench: Specbench, tmp_path: Path) -> None:
+def test_all_other_commands_run(
+    name: str, specbench: Specbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cells of suites and boards run in this process, where warm-ups are short."""
+    monkeypatch.setattr("specbench.publish.suite.MeasuringProcess", InProcess)
     run_chain(CHAINS[name], specbench, tmp_path)
 
 

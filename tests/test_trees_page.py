@@ -2,11 +2,13 @@
 
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from specbench.core.registry import RULES
+from tests.processes import here
 from tools import trees
 from tools.trees import DRAFT_PROBS, DRAWS, HEAD, METHODS, NUM_CHILDREN, PAGE, TARGET_PROBS, chances, rules_part
 
@@ -59,14 +61,18 @@ def test_the_exact_laws_tell_the_rules_apart() -> None:
 
 
 @pytest.mark.slow
-def test_the_page_of_a_tiny_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_of_a_tiny_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, specbench: Callable[..., tuple[int, str, str]]
+) -> None:
+    monkeypatch.setattr(trees, "subprocess", here(specbench))
     monkeypatch.setattr(trees, "METHODS", ("sd", "eagle3-chain"))
-    short = {"all": "sd", "150": "20"}
-    monkeypatch.setattr(trees, "AUDIT", [short.get(word, word) for word in trees.AUDIT])
+    short = {"--method": "sd", "--limit": "1", "--draws": "20"}
+    before = ["", *trees.AUDIT]  # the word before each
+    monkeypatch.setattr(trees, "AUDIT", [short.get(before[n], word) for n, word in enumerate(trees.AUDIT)])
     words = trees.run_words
 
-    def shorter(*given: object) -> list[str]:
-        return [*words(*given), "--set", "generation.max_new_tokens=6"]  # type: ignore[arg-type]
+    def shorter(tasks: list[str], methods: list[str], subsets: int, limit: int, *more: str) -> list[str]:
+        return [*words(tasks, methods, 1, limit, *more), "--set", "generation.max_new_tokens=6"]
 
     monkeypatch.setattr(trees, "run_words", shorter)
     text = trees.page(tmp_path, ["mgsm"], 1, (1, 5), 2)
@@ -74,7 +80,7 @@ def test_the_page_of_a_tiny_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     cells = {line.split(" | ")[0][2:]: line.rstrip(" |").split(" | ")[1:] for line in text.splitlines() if "| " in line}
     for method in ("sd", "eagle3-chain"):
         assert re.search(rf"^\| {method} \| \d\.\d\d · \d+\.\d\d · greedy equal ", text, re.MULTILINE)
-    assert re.search(r"^\| sd \| (lossless|undecided) \| 2/2 \| \d+ \| \d+ \| ", text, re.MULTILINE)
+    assert re.search(r"^\| sd \| (lossless|undecided) \| 1/1 \| \d+ \| \d+ \| ", text, re.MULTILINE)
     ratio = r"\d+\.\d{3} \[\d+\.\d{3}, \d+\.\d{3}\]"
     for name in ("eagle3-chain ÷ sd, mgsm, temperature 0", "sd-block ÷ sd, mgsm, temperature 1"):
         assert re.fullmatch(ratio, cells[name][1]), name

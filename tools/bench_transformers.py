@@ -8,21 +8,23 @@ bootstrap interval.
 
 import argparse
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 
 import numpy as np
 import torch
 from rich.console import Console
-from rich.table import Table
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from specbench.core.table import Table, numbers, words
 from specbench.decoding.decoder import Decoder
 from specbench.decoding.loop import Generation, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model
 from specbench.results import bootstrap
+from specbench.results.row import Metric
+from specbench.results.units import with_interval
 from specbench.running.compose import compose
 from specbench.specs.catalogue import load_method, load_task, with_overrides
 from specbench.tasks.examples import load_examples
@@ -83,11 +85,16 @@ def measure(runs: Sequence[Run], prompts: Sequence[list[int]]) -> tuple[list[lis
     return timed, num_equal
 
 
-def ratio(own: Sequence[Timed], other: Sequence[Timed]) -> str:
+def ratio(own: Sequence[Timed], other: Sequence[Timed]) -> Metric:
+    """Returns the ratio of two speeds on the same prompts."""
     columns = [np.array(column, dtype=float) for timed in (own, other) for column in zip(*timed, strict=True)]
     low, high = bootstrap.interval(columns, seed=0)
-    interval = "no interval" if low is None or high is None else f"{low:.2f}, {high:.2f}"
-    return f"{bootstrap.ratio(columns):.2f} [{interval}]"
+    return Metric(value=bootstrap.ratio(columns), low=low, high=high)
+
+
+def speeds(name: str, wanted: str, own: Sequence[Timed], other: Sequence[Timed]) -> list[str]:
+    """Returns a row of the table."""
+    return [name, wanted, with_interval(ratio(own, other)), speed(own), speed(other)]
 
 
 def speed(timed: Sequence[Timed]) -> str:
@@ -112,7 +119,7 @@ def embedded_prompts(target: CausalLM, num_per_language: int) -> list[list[int]]
     return [ids for row in zip_longest(*by_language) for ids in row if ids is not None]
 
 
-def embedded(table: Table, num_prompts_per_language: int = 6, max_new_tokens: int = 128) -> None:
+def embedded(num_prompts_per_language: int = 6, max_new_tokens: int = 128) -> Iterator[list[str]]:
     models = ModelPair(load_model("embedded:target", device="cpu"), load_model("embedded:drafter", device="cpu"))
     target, drafter = models.target, models.drafter
     assert drafter is not None
@@ -127,24 +134,12 @@ def embedded(table: Table, num_prompts_per_language: int = 6, max_new_tokens: in
         hugging_face(target, max_new_tokens, drafter),
     ]
     (ar, generate, sd, assisted), num_equal = measure(runs, prompts)
-    row = table.add_row
-    row("embedded pair: AR ÷ generate", "≥ 1.0", ratio(ar, generate), speed(ar), speed(generate))
-    row(
-        f"embedded pair: SD ÷ assisted generation, {GAMMA} draft tokens",
-        "≥ 1.15",
-        ratio(sd, assisted),
-        speed(sd),
-        speed(assisted),
-    )
-    row(f"embedded pair: SD ÷ AR, {GAMMA} draft tokens", "≥ 1.8", ratio(sd, ar), speed(sd), speed(ar))
-    row(
-        "embedded pair: overhead of AR, of SD",
-        "≤ 5 %, ≤ 10 %",
-        f"{overhead(plain[1:])}, {overhead(drafted[1:])}",
-        "",
-        "",
-    )
-    row("embedded pair: prompts with equal outputs of all four", "", f"{num_equal} of {len(prompts)}", "", "")
+    yield speeds("embedded pair: AR ÷ generate", "≥ 1.0", ar, generate)
+    yield speeds(f"embedded pair: SD ÷ assisted generation, {GAMMA} draft tokens", "≥ 1.15", sd, assisted)
+    yield speeds(f"embedded pair: SD ÷ AR, {GAMMA} draft tokens", "≥ 1.8", sd, ar)
+    shares = f"{overhead(plain[1:])}, {overhead(drafted[1:])}"
+    yield ["embedded pair: overhead of AR, of SD", "≤ 5 %, ≤ 10 %", shares, "", ""]
+    yield ["embedded pair: prompts with equal outputs of all four", "", f"{num_equal} of {len(prompts)}", "", ""]
 
 
 PAIRS = {
@@ -159,7 +154,7 @@ PAIRS = {
 }
 
 
-def bridges(table: Table, num_prompts_per_language: int = 6, max_new_tokens: int = 128) -> None:
+def bridges(num_prompts_per_language: int = 6, max_new_tokens: int = 128) -> Iterator[list[str]]:
     """The embedded target with a drafter of another vocabulary, and with none."""
     models = ModelPair(load_model("embedded:target", device="cpu"), load_model("embedded:drafter-bpe", device="cpu"))
     prompts = embedded_prompts(models.target, num_prompts_per_language)
@@ -170,14 +165,12 @@ def bridges(table: Table, num_prompts_per_language: int = 6, max_new_tokens: int
         assert methods[0].num_draft_tokens == methods[1].num_draft_tokens
         runs = [plain, *(ours(compose(method, models, GREEDY), stop) for method in methods)]
         (_, mine, theirs), num_equal = measure(runs, prompts)
-        table.add_row(
-            f"embedded pair: {own} ÷ {other} ({name}), {methods[0].num_draft_tokens} draft tokens",
-            "≥ 1.15", ratio(mine, theirs), speed(mine), speed(theirs),
-        )  # fmt: skip
-        table.add_row("  prompts with AR's output from both", "", f"{num_equal} of {len(prompts)}", "", "")
+        title = f"embedded pair: {own} ÷ {other} ({name}), {methods[0].num_draft_tokens} draft tokens"
+        yield speeds(title, "≥ 1.15", mine, theirs)
+        yield ["  prompts with AR's output from both", "", f"{num_equal} of {len(prompts)}", "", ""]
 
 
-def long_context(table: Table, context: int = 4096, num_prompts: int = 5) -> None:
+def long_context(context: int = 4096, num_prompts: int = 5) -> list[str]:
     config = LlamaConfig(
         vocab_size=1024, hidden_size=512, intermediate_size=1024, num_hidden_layers=12, num_attention_heads=8,
         num_key_value_heads=8, max_position_embeddings=8192, eos_token_id=None, bos_token_id=None,
@@ -195,9 +188,7 @@ def long_context(table: Table, context: int = 4096, num_prompts: int = 5) -> Non
     # The prefill of the context is the same work on both sides: what is compared is the time after it.
     own = [(n - 1, t - first) for (n, t), (_, first) in zip(ar, ar_first, strict=True)]
     other = [(n - 1, t - first) for (n, t), (_, first) in zip(generate, generate_first, strict=True)]
-    table.add_row(
-        f"context {context}, 12 × 512, random: AR ÷ generate", "≥ 1.2", ratio(own, other), speed(own), speed(other)
-    )
+    return speeds(f"context {context}, 12 × 512, random: AR ÷ generate", "≥ 1.2", own, other)
 
 
 def main() -> None:
@@ -205,11 +196,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.bench_transformers", description=__doc__)
     parser.add_argument("--threads", type=int, default=1, help="CPU threads")
     torch.set_num_threads(parser.parse_args().threads)
-    table = Table("what", "wanted", "ratio [95 %]", "tok/s", "tok/s of the other", title="specbench ÷ transformers")
-    embedded(table)
-    bridges(table)
-    long_context(table)
-    Console(width=140).print(table)
+    columns = [*words("comparison", "wanted"), *numbers("ratio [95 %]", "tok/s", "tok/s of\nthe other")]
+    rows = [*embedded(), *bridges(), long_context()]
+    Console(width=140).print(Table("specbench ÷ transformers", columns, rows))
 
 
 if __name__ == "__main__":

@@ -13,14 +13,16 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from rich.console import Console
-from rich.table import Table
 from transformers import DynamicCache
 
+from specbench.core.table import Table, numbers, words
 from specbench.decoding.tree_shape import USUAL_CHANCES, best_shape
 from specbench.models.causal_lm import CausalLM
 from specbench.models.kv_cache import by_layer_type, cache_parameter, tree_inputs
 from specbench.models.loading import load_model
 from specbench.models.scoring import PassShape
+from specbench.results.row import Metric
+from specbench.results.units import with_interval
 
 DEPTH = 5
 ACCEPTED = 3  # nodes of the accepted path
@@ -98,7 +100,7 @@ def median_ratio(own: np.ndarray, other: np.ndarray) -> str:
     ratios = own / other
     drawn = np.random.default_rng(0).integers(0, len(ratios), (NUM_RESAMPLES, len(ratios)))
     low, high = np.percentile(np.median(ratios[drawn], axis=1), [2.5, 97.5])
-    return f"{np.median(ratios):.3f} [{low:.3f}, {high:.3f}]"
+    return with_interval(Metric(value=float(np.median(ratios)), low=float(low), high=float(high)), 3)
 
 
 def main() -> None:
@@ -122,13 +124,15 @@ def main() -> None:
     step.rewind()
     found = measure(step, given.pairs)
     own, other = found[:, 0] + found[:, 1], found[:, 2]
-    table = Table("what", "wanted", "ratio [95 %]", title=f"{given.engine} ÷ bare pass over {given.tokens} tokens")
-    for column, name in enumerate(("wall-clock time", "CPU time")):
-        table.add_row(f"tree pass and move, {name}", f"≤ {WANTED}", median_ratio(own[:, column], other[:, column]))
     tree, keep, bare = 1000 * np.median(found[:, :, 0], axis=0)
-    table.add_row("tree pass, move, bare pass: ms", "", f"{tree:.2f}, {keep:.2f}, {bare:.2f}")
-    table.add_row("largest difference of logits", "", f"{difference:.1g}")
-    Console(width=100).print(table)
+    rows = [
+        *([f"tree pass and move, {name}", f"≤ {WANTED}", median_ratio(own[:, column], other[:, column])]
+          for column, name in enumerate(("wall-clock time", "CPU time"))),
+        ["tree pass, move, bare pass: ms", "", f"{tree:.2f}, {keep:.2f}, {bare:.2f}"],
+        ["largest difference of logits", "", f"{difference:.1g}"],
+    ]  # fmt: skip
+    title = f"{given.engine} ÷ bare pass over {given.tokens} tokens"
+    Console(width=100).print(Table(title, [*words("comparison", "wanted"), *numbers("ratio [95 %]")], rows))
 
 
 if __name__ == "__main__":

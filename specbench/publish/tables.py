@@ -102,11 +102,13 @@ def weights(pair: PairSpec) -> str:
 
 
 def fits_on_gpu(pair: PairSpec, gigabytes: float | None) -> str:
-    """Returns whether the weights fit on a GPU."""
+    """Returns whether the weights fit on a GPU of so many gigabytes. None: there is no GPU."""
     known = [size for size in sizes(pair) if size is not None]
+    if gigabytes is None:
+        return NULL
     if pair.is_embedded or pair.servers is not None:
         return "yes" if pair.is_embedded else "unknown"
-    if gigabytes is None or sum(known) * BYTES_PER_PARAMETER >= gigabytes:
+    if sum(known) * BYTES_PER_PARAMETER >= gigabytes:
         return "no"
     return "yes" if known and None not in sizes(pair) else "unknown"
 

@@ -1,6 +1,6 @@
 """Measures the engines, on a GPU if there is one, part by part, and prints every figure as soon as it is there.
 
-    python -m tools.bench_gpu    # all parts; on a GPU with the shapes of Qwen2.5-7B and 0.5B, on a CPU with tiny ones
+    python -m tools.bench_gpu    # all parts; a GPU runs the shapes of Qwen2.5-7B and 0.5B, a CPU small ones
     python -m tools.bench_gpu --parts passes,formula --limit-seconds 240
 
 Weights are random: a pass costs what it costs with any. Every part runs in a process of its own, which ends after its
@@ -29,16 +29,16 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
     parser.add_argument("--engines", default=",".join(ENGINES), help=f"of {', '.join(ENGINES)}")
-    parser.add_argument("--shapes", choices=list(PAIRS), help="default: qwen on a GPU, tiny on a CPU")
+    parser.add_argument("--shapes", choices=list(PAIRS), help="default: qwen on a GPU, small on a CPU")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--limit-seconds", type=float, default=300, help="of each part")
     parser.add_argument("--methods", type=lambda text: text.split(","), help="of the parts methods and greedy-tokens")
-    parser.add_argument("--prompts", type=int, default=4, help="of the parts methods and greedy-tokens")
+    parser.add_argument("--prompts", type=int, default=4, help="of the parts formula, methods and greedy-tokens")
     parser.add_argument("--processes", type=int, default=3, help="fresh ones, of the part series")
     parser.add_argument("--here", action="store_true", help="one part in this process, without a limit")
     args = parser.parse_args()
     args.engines = args.engines.split(",")
-    args.shapes = args.shapes or ("tiny" if args.device == "cpu" else "qwen")
+    args.shapes = args.shapes or ("small" if args.device == "cpu" else "qwen")
     for given, known in ((args.parts.split(","), PARTS), (args.engines, ENGINES)):
         if wrong := [name for name in given if name not in known]:
             parser.error(f"'{wrong[0]}': the choices are {', '.join(known)}")

@@ -6,6 +6,8 @@ from functools import partial
 from statistics import median
 from typing import Any
 
+from specbench.results.metrics import expected_speedup
+from specbench.results.units import with_interval
 from tools.bench_gpu.models import (
     CONTEXT,
     NUM_DRAFT_TOKENS,
@@ -19,8 +21,10 @@ from tools.bench_gpu.models import (
     say,
     with_engine,
 )  # fmt: skip
+from tools.bench_transformers import ratio
 
 RATES = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
+NUM_PROMPT_TOKENS, NUM_NEW_TOKENS = 96, 96
 
 
 def formula(args: argparse.Namespace) -> None:
@@ -40,7 +44,7 @@ def formula(args: argparse.Namespace) -> None:
                 model.static.reserve(CONTEXT + NUM_TOKENS, lengths)
         models[1].reserve_draft(NUM_DRAFT_TOKENS, Sampling(0.0))
         say(f"{engine}: both models are ready in {time.perf_counter() - start:.1f} s")
-        prompts = [ids_of(target, 96, seed) for seed in range(4)]
+        prompts = [ids_of(target, NUM_PROMPT_TOKENS, seed) for seed in range(args.prompts)]
         for alpha in RATES:
             synthetic = SyntheticDrafter(ModelPair(*models), Sampling(0.0), acceptance=alpha)
             pairs = []
@@ -48,9 +52,11 @@ def formula(args: argparse.Namespace) -> None:
                 made: dict[str, Any] = {}
                 for name in ("ar", "sd") if number % 2 else ("sd", "ar"):
                     if name == "ar":
-                        made[name] = decode_ids(models[0], NoDrafter(), ids, 96, 0, rejection)
+                        made[name] = decode_ids(models[0], NoDrafter(), ids, NUM_NEW_TOKENS, 0, rejection)
                         continue
-                    speculate = partial(decode_ids, models[0], synthetic, ids, 96, NUM_DRAFT_TOKENS, rejection)
+                    speculate = partial(
+                        decode_ids, models[0], synthetic, ids, NUM_NEW_TOKENS, NUM_DRAFT_TOKENS, rejection
+                    )
                     synthetic.rehearse(speculate)
                     made[name] = speculate()
                 pairs.append(made)
@@ -58,17 +64,19 @@ def formula(args: argparse.Namespace) -> None:
 
 
 def formula_line(alpha: float, pairs: list[dict[str, Any]]) -> str:
-    steps = [step for pair in pairs for step in pair["sd"].steps]
+    """Returns the speed-up of all pairs, and its ratio to the formula at the acceptance rate that was prescribed."""
+    drafted = [pair["sd"] for pair in pairs]
+    steps = [step for each in drafted for step in each.steps]
     found_alpha = sum(step.num_accepted for step in steps) / sum(step.num_judged for step in steps)
     single = median(seconds for pair in pairs for _, seconds in pair["ar"].target_passes)
-    full = [s for pair in pairs for length, s in pair["sd"].target_passes if length == NUM_DRAFT_TOKENS + 1]
-    cost = median(seconds for pair in pairs for _, seconds in pair["sd"].draft_passes) / single
+    full = [s for each in drafted for length, s in each.target_passes if length == NUM_DRAFT_TOKENS + 1]
+    cost = median(seconds for each in drafted for _, seconds in each.draft_passes) / single
     verifying = median(full) / single
-    speed_up = sum(pair["ar"].decode_seconds for pair in pairs) / sum(pair["sd"].decode_seconds for pair in pairs)
-    tokens = (1 - alpha ** (NUM_DRAFT_TOKENS + 1)) / (1 - alpha)
-    plain = tokens / (NUM_DRAFT_TOKENS * cost + 1)
-    with_v = tokens / (NUM_DRAFT_TOKENS * cost + verifying)
+    found = ratio(*([(len(each.token_ids) - 1, each.decode_seconds) for each in side]
+                    for side in (drafted, [pair["ar"] for pair in pairs])))  # fmt: skip
+    assert found.value is not None
+    shares = [found.value / expected_speedup(alpha, NUM_DRAFT_TOKENS, cost, v) for v in (1.0, verifying)]
     return (
-        f"α {alpha} (found {found_alpha:.3f}): speed-up {speed_up:.3f}, ÷ f {speed_up / plain:.3f}, ÷ f with v "
-        f"{speed_up / with_v:.3f}; c {cost:.3f}, v {verifying:.3f}"
+        f"α {alpha} (found {found_alpha:.3f}): speed-up {with_interval(found)}, ÷ f {shares[0]:.3f}, ÷ f with v "
+        f"{shares[1]:.3f}; c {cost:.3f}, v {verifying:.3f}"
     )

@@ -16,6 +16,7 @@ import torch
 
 from specbench.core.table import markdown_table
 from specbench.results.conditions import environment
+from specbench.results.units import with_interval
 from tools.bench_transformers import ratio
 from tools.engines import compiling, methods
 
@@ -24,8 +25,8 @@ PAIR = ("--target", "embedded:target", "--drafter", "embedded:drafter")
 HEAD = """# The engines on a CPU, and what the hardware allows
 
 `python -m tools.engines --write` wrote this page on {device}, in float32, with torch {torch} and transformers
-{transformers}. It measures a CPU. On a GPU, `python -m tools.bench_limit` compares AR and drafting with the bounds
-of the hardware (wanted: AR at 0.75 of the memory bound, drafting at 0.5 of its own).
+{transformers}. It measures a CPU. On a GPU, `python -m tools.bench_gpu` compares AR and drafting with the bounds
+of the hardware: see [the engines on a GPU](gpu.md).
 
 The figures are of commit {commit}. [Compiled passes](../notes/compiling.md) describes later changes of the engines.
 
@@ -60,13 +61,15 @@ LIMITS = """
 {text}
 ```
 """
+FORMULA = "--parts formula --engines eager,compiled --prompts 16 --limit-seconds 1800"
 SYNTHETIC = """
 ## Measured and expected speed-up
 
-`python -m tools.bench_limit --small` measures models of 16 layers of 256 and 2 layers of 64 with random weights,
-compiled, with a drafter that agrees with the target with probability α. f counts a verifying pass as one
-single-token pass, like the formula of arXiv:2211.17192 (theorem 3.8); f with v counts it as measured. On a CPU a
-pass over six tokens costs more than a single-token pass, so there only f with v can be reached.
+`python -m tools.bench_gpu {words}`
+measures a target of 8 layers of 512 and a drafter of 2 layers of 256 with random weights. The drafter is made to agree
+with the target with probability α. f counts a verifying pass as one single-token pass, like the formula of
+arXiv:2211.17192 (theorem 3.8); f with v counts it as measured. On a CPU a pass over six tokens costs more than a
+single-token pass, so there only f with v can be reached.
 
 ```
 {text}
@@ -78,7 +81,7 @@ def speedups(lines: Sequence[methods.Line]) -> list[list[str]]:
     """The speed-up of every method over AR, by engine."""
     plain = lines[0]
     return [
-        [line.method, *(ratio(own, other) if own and other else "–" for own, other in (
+        [line.method, *(with_interval(ratio(own, other)) if own and other else "–" for own, other in (
             (line.eager, plain.eager), (line.compiled, plain.compiled), (line.transformers, plain.transformers)
         ))] for line in lines[1:]
     ]  # fmt: skip
@@ -107,7 +110,7 @@ def page(lines: Sequence[methods.Line]) -> Iterator[str]:
     yield COMPILING.format(tokens=compiling.NUM_TOKENS, first=first, second=second)
     for engine in ("eager", "compiled"):
         yield LIMITS.format(engine=engine, text=said("specbench", "limit", *PAIR, "--engine", engine))
-    yield SYNTHETIC.format(text=said("tools.bench_limit", "--small"))
+    yield SYNTHETIC.format(words=FORMULA, text=said("tools.bench_gpu", *FORMULA.split()))
 
 
 def main() -> None:

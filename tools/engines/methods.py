@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from specbench.decoding.loop import Generation, StopRules
 from specbench.models.causal_lm import ModelPair
 from specbench.models.loading import load_model
+from specbench.results.units import with_interval
 from specbench.running.compose import compose
 from specbench.running.models import Models
 from specbench.running.requirements import CompileRequirements, compile_requirements, num_compilations
@@ -51,7 +52,8 @@ class Line:
         theirs = self.transformers
         return [
             self.method, speed(self.eager), speed(self.compiled), speed(theirs) if theirs else "–",
-            ratio(self.compiled, self.eager), ratio(self.compiled, theirs) if theirs else "–",
+            with_interval(ratio(self.compiled, self.eager)),
+            with_interval(ratio(self.compiled, theirs)) if theirs else "–",
             f"{self.num_equal} of {len(self.eager)}", *self.overheads,
         ]  # fmt: skip
 

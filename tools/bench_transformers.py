@@ -23,7 +23,7 @@ from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model
 from specbench.results import bootstrap
-from specbench.results.row import Metric
+from specbench.results.bootstrap import Metric
 from specbench.results.units import with_interval
 from specbench.running.compose import compose
 from specbench.specs.catalogue import load_method, load_task, with_overrides

@@ -21,7 +21,7 @@ from specbench.models.causal_lm import CausalLM
 from specbench.models.kv_cache import by_layer_type, cache_parameter, tree_inputs
 from specbench.models.loading import load_model
 from specbench.models.scoring import PassShape
-from specbench.results.row import Metric
+from specbench.results.bootstrap import Metric
 from specbench.results.units import with_interval
 
 DEPTH = 5

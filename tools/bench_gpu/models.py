@@ -16,21 +16,21 @@ SHAPES: dict[str, dict[str, Any]] = {
         **QWEN, "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14,
         "num_key_value_heads": 2, "vocab_size": 151936, "tie_word_embeddings": True,
     },
-    "40m": {
-        **QWEN, "hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 8, "num_attention_heads": 8,
-        "num_key_value_heads": 4, "vocab_size": 32000, "tie_word_embeddings": True,
+    "13m": {
+        **QWEN, "hidden_size": 384, "intermediate_size": 1024, "num_hidden_layers": 6, "num_attention_heads": 6,
+        "num_key_value_heads": 3, "vocab_size": 8192, "tie_word_embeddings": True,
     },
-    "10m": {
-        **QWEN, "hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "vocab_size": 32000, "tie_word_embeddings": True,
+    "1.5m": {
+        **QWEN, "hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "vocab_size": 8192, "tie_word_embeddings": True,
     },
     "tiny": {
         **QWEN, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "vocab_size": 300, "tie_word_embeddings": True,
     },
 }  # fmt: skip
-PAIRS = {"qwen": ("7b", "0.5b"), "small": ("40m", "10m"), "tiny": ("tiny", "tiny")}
-VOCABULARY = {"qwen": 151643, "small": 31990, "tiny": 290}
+PAIRS = {"qwen": ("7b", "0.5b"), "small": ("13m", "1.5m"), "tiny": ("tiny", "tiny")}
+VOCABULARY = {"qwen": 151643, "small": 8182, "tiny": 290}
 CONTEXT, NUM_TOKENS, NUM_DRAFT_TOKENS = 256, 64, 5
 STARTED = time.time()
 
@@ -95,11 +95,14 @@ def with_engine(model: Any, engine: str) -> Any:
     return made
 
 
-def decode_ids(target: Any, drafter: Any, ids: list[int], num_tokens: int, num_draft_tokens: int, rule: Any) -> Any:
+def decode_ids(
+    target: Any, drafter: Any, ids: list[int], num_tokens: int, num_draft_tokens: int, rule: Any, seed: int = 1
+) -> Any:
+    """Returns the generation. `seed`: of the random stream."""
     from specbench.decoding.loop import StopRules, decode
     from specbench.decoding.sampling import Sampling
 
     return decode(
         target, drafter, rule, ids, num_draft_tokens=num_draft_tokens, sampling=Sampling(0.0),
-        stop=StopRules(num_tokens), generator=torch.Generator(device=target.device).manual_seed(1),
+        stop=StopRules(num_tokens), generator=torch.Generator(device=target.device).manual_seed(seed),
     )  # fmt: skip

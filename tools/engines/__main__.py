@@ -61,12 +61,12 @@ LIMITS = """
 {text}
 ```
 """
-FORMULA = "--parts formula --engines eager,compiled --prompts 16 --limit-seconds 1800"
+FORMULA = "--parts formula --engines eager,compiled --prompts 9 --limit-seconds 900"
 SYNTHETIC = """
 ## Measured and expected speed-up
 
 `python -m tools.bench_gpu {words}`
-measures a target of 8 layers of 512 and a drafter of 2 layers of 256 with random weights. The drafter is made to agree
+measures a target of 6 layers of 384 and a drafter of 2 layers of 128 with random weights. The drafter is made to agree
 with the target with probability α. f counts a verifying pass as one single-token pass, like the formula of
 arXiv:2211.17192 (theorem 3.8); f with v counts it as measured. On a CPU a pass over six tokens costs more than a
 single-token pass, so there only f with v can be reached.

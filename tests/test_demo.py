@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import cache
 from itertools import product
 from random import Random
@@ -23,9 +23,10 @@ from specbench.models.array_folder import vocabulary_digest
 from specbench.models.corpus_models import Datastore, NgramModel, most_frequent_tree
 from specbench.models.kv_cache import CACHE_NAMES
 from specbench.specs.run import embedded_drafter
+from tools.embedded import __main__ as command
 from tools.embedded import build
 from tools.embedded.evaluation import agreement
-from tools.embedded.recipes import MEMBERS, TOKENIZERS, CorpusRecipe, Member, Stage, TrainedMember
+from tools.embedded.recipes import MEMBERS, TOKENIZERS, Member, TrainedMember
 from tools.embedded.rows import (
     EVALUATION_SEED,
     NUM_EVALUATED,
@@ -376,28 +377,23 @@ def test_grown_model_caches_correctly():
 
 
 @pytest.mark.slow
-def test_build_runs_end_to_end_on_a_tiny_budget(tmp_path, monkeypatch):
-    def tiny(recipe):
-        if isinstance(recipe, CorpusRecipe):
-            return replace(recipe, num_rows=300)
-        if isinstance(recipe, TrainedMember):
-            return build.smoke_version(recipe)
-        depths = (1, 2) if recipe.name == "target" else (1,)
-        stages = tuple(Stage(depth, 3, 1e-2, 1e-3) for depth in depths)
-        return replace(recipe, width=32, batch_tokens=1000, stages=stages)
-
-    monkeypatch.setattr(build, "MEMBERS", {name: tiny(recipe) for name, recipe in MEMBERS.items()})
+def test_the_command_builds_every_member_on_a_tiny_budget(tmp_path, monkeypatch):
+    """The recipes are the shipped ones, with a hundredth of the data and two steps of every stage."""
+    logs = []
+    monkeypatch.setattr(command, "build_members", lambda *given: logs.append(build.build_members(*given)) or logs[0])
     monkeypatch.setattr(build, "evaluation_rows", lambda _: held_out_rows("mgsm", 1, 1)[:3])
-    log = build.build_members(tmp_path, NAMES, smoke=True)
+    monkeypatch.setattr("sys.argv", ["embedded", "--smoke", "--output", str(tmp_path)])
+    command.main()
+    (log,) = logs
     assert set(log["members"]) == set(family.read_manifest(tmp_path)) == set(NAMES)
     drafters = [name for name in NAMES if name not in ("target", *HEADS)]
     assert all(0 <= log["figures"][name]["agreement"]["all"] <= 1 for name in drafters)
     assert all(0 <= share <= 1 for name in HEADS for share in log["figures"][name]["agreement_by_depth"])
     assert log["figures_of"] == {name: entry["digest"] for name, entry in family.read_manifest(tmp_path).items()}
-    assert {log["members"][name]["stages"][-1]["num_layers"] for name in MODELS} == {1, 2}
     again = build.build_members(tmp_path, ["drafter", "ngram"], smoke=True)
     assert again["members"]["target"]["seconds"] == log["members"]["target"]["seconds"]
     digests = {name: entry["digest"] for name, entry in family.read_manifest(tmp_path).items()}
     once_more = build.build_members(tmp_path, ["ngram"], smoke=True)
     assert {name: entry["digest"] for name, entry in family.read_manifest(tmp_path).items()} == digests
-    assert once_more["members"]["ngram"]["recipe"]["num_rows"] == 3
+    rows = [made["members"]["ngram"]["recipe"]["num_rows"] for made in (log, once_more)]
+    assert rows[0] == rows[1] < MEMBERS["ngram"].num_rows

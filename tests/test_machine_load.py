@@ -1,6 +1,7 @@
 """The load of the machine, which is told before a run measures where it matters."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -56,7 +57,8 @@ def test_cores_that_are_busy_now_count(cpu: pytest.MonkeyPatch, tmp_path: Path, 
     stat, read = tmp_path / "stat", progress.cpu_ticks
     stat.write_text("cpu  500 20 80 1000 50 0 0 0 30 0\ncpu0 1 1 1 1\n")
     assert read(stat) == (1050, 1650) and read(tmp_path / "none") is None
-    cpu.setattr("time.sleep", lambda seconds: stat.write_text(f"cpu  {600 - idle} 20 80 {1000 + idle} 50 0 0 0 90 0\n"))
+    later = f"cpu  {600 - idle} 20 80 {1000 + idle} 50 0 0 0 90 0\n"
+    cpu.setattr(progress, "time", SimpleNamespace(sleep=lambda seconds: stat.write_text(later)))  # of this module alone
     cpu.setattr(progress, "cpu_ticks", lambda: read(stat))
     assert others_load() == pytest.approx(expected)
 

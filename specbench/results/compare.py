@@ -3,7 +3,9 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 from specbench.core.console import counted
@@ -166,7 +168,8 @@ def compare(first: ComparisonInput, second: ComparisonInput) -> Comparison:
             agreement = agreement_of(pairs.records[0], answers, others)
         same = bool(answers) and is_same
         found.append(ComparedSubset(own, other, pairs.num_prompts, same, agreement, metric_changes(pairs)))
-    hindrances = distinct_differences(common, conditions_that_differ)
+    differ = partial(conditions_and_keys, runs=runs, files=(first.file, second.file))
+    hindrances = distinct_differences(common, differ)
     named, methods = {each.field for each in hindrances}, {row.method_name for pair in common for row in pair}
     return Comparison(
         first.text, second.text, hindrances,
@@ -174,6 +177,18 @@ def compare(first: ComparisonInput, second: ComparisonInput) -> Comparison:
         alone=tuple(dict.fromkeys(name for name in (*first.methods, *second.methods) if name not in methods)),
         compared=tuple(found), unread=tuple(runs.problem_lines()),
     )  # fmt: skip
+
+
+def conditions_and_keys(
+    own: Row, other: Row, *, runs: RecordedRuns, files: tuple[Path, Path]
+) -> list[FieldDifference]:  # fmt: skip
+    """Returns the conditions that must match but differ. Behind two tasks come the keys in which they differ."""
+    found = conditions_that_differ(own, other)
+    keys, others = (runs.task_keys(row, file) for row, file in zip((own, other), files, strict=True))
+    if keys is None or others is None or not found or found[0].field != "task":
+        return found
+    of_task = [replace(each, field=f"task: {each.field}") for each in differences(keys, others)]
+    return [found[0], *of_task, *found[1:]]
 
 
 def rows_in_common(first: ComparisonInput, second: ComparisonInput) -> list[tuple[Row, Row]]:

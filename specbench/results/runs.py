@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from specbench.core import bounded
+from specbench.core import bounded, dotted
 from specbench.core.console import counted
 from specbench.core.environment import is_installed
 from specbench.core.errors import ConfigError, nearest
@@ -198,6 +198,16 @@ class RecordedRuns:
         except ConfigError as error:  # the folder was moved, is in use, or was changed by a later command
             self.problems.setdefault(path, []).append(str(error))
             return RowWithRecords(row)
+
+    def task_keys(self, row: Row, file: Path) -> dict[str, Any] | None:
+        """Returns the keys of a row's task with dotted names; None if the run's folder does not have the task."""
+        path = run_folder_of(row, file)
+        try:
+            tasks = self.at(path).tasks if path is not None and path.is_dir() else ()
+        except ConfigError:  # the rows are compared without it
+            return None
+        found = next((task for task in tasks if versioned_name(task) == row.task), None)
+        return None if found is None else dotted.flat(found.model_dump(mode="json", exclude={"title", "sweep"}))
 
     def problem_lines(self) -> list[str]:
         """Returns a line for each folder whose records are not used: the number of rows, and the first reason."""

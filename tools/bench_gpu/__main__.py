@@ -43,6 +43,7 @@ def parsed() -> argparse.Namespace:
         if wrong := [name for name in given if name not in known]:
             parser.error(f"'{wrong[0]}': the choices are {', '.join(known)}")
     if args.device == "cpu":  # has no graphs
+        torch.set_num_threads(1)
         args.engines = [engine for engine in args.engines if engine != "graphs"]
     return args
 

@@ -28,7 +28,7 @@ HEAD = """# The engines on a CPU, and what the hardware allows
 {transformers}. It measures a CPU. On a GPU, `python -m tools.bench_gpu` compares AR and drafting with the bounds
 of the hardware: see [the engines on a GPU](gpu.md).
 
-The figures are of commit {commit}. [Compiled passes](../notes/compiling.md) describes later changes of the engines.
+The figures are of commit {commit}. [Compiled passes](../notes/compiling.md) explains them.
 
 ## Engines and methods
 
@@ -61,15 +61,15 @@ LIMITS = """
 {text}
 ```
 """
-FORMULA = "--parts formula --engines eager,compiled --prompts 9 --limit-seconds 900"
-SYNTHETIC = """
-## Measured and expected speed-up
+BENCH = "--parts passes,formula --engines transformers,eager,compiled --prompts 9 --limit-seconds 1200"
+RANDOM = """
+## Random weights, and the formula
 
 `python -m tools.bench_gpu {words}`
-measures a target of 6 layers of 384 and a drafter of 2 layers of 128 with random weights. The drafter is made to agree
-with the target with probability α. f counts a verifying pass as one single-token pass, like the formula of
-arXiv:2211.17192 (theorem 3.8); f with v counts it as measured. On a CPU a pass over six tokens costs more than a
-single-token pass, so there only f with v can be reached.
+is the script that measures [engines on a GPU](gpu.md). Here its target has 6 layers of 384 and its drafter 2 layers of
+128, in float32. Its drafter is then made to agree with the target with probability α. f counts a verifying pass as one
+single-token pass, like the formula of arXiv:2211.17192 (theorem 3.8); f with v counts it as measured. On a CPU a pass
+over six tokens costs more than a single-token pass, so there only f with v can be reached.
 
 ```
 {text}
@@ -110,7 +110,7 @@ def page(lines: Sequence[methods.Line]) -> Iterator[str]:
     yield COMPILING.format(tokens=compiling.NUM_TOKENS, first=first, second=second)
     for engine in ("eager", "compiled"):
         yield LIMITS.format(engine=engine, text=said("specbench", "limit", *PAIR, "--engine", engine))
-    yield SYNTHETIC.format(words=FORMULA, text=said("tools.bench_gpu", *FORMULA.split()))
+    yield RANDOM.format(words=BENCH, text=said("tools.bench_gpu", *BENCH.split()))
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ def started(argv: list[str], cwd: Path | None = None, stderr: Path | str = os.de
     return process
 
 
-def here(specbench: Callable[..., tuple[int, str, str]]) -> SimpleNamespace:
+def subprocess_in_process(specbench: Callable[..., tuple[int, str, str]]) -> SimpleNamespace:
     """Returns what stands in for the module `subprocess` of a script that runs specbench: commands run in this process,
     which imports nothing again and whose warm-ups are short."""
 

@@ -149,8 +149,8 @@ def test_a_run_is_loaded_compared_and_checked(measure: Measure) -> None:
     assert compared.compared[0].methods == "sd → pld" and "what differs in the configuration" in str(compared)
     assert "<td" in specbench.compare(first, second, task="mgsm")._repr_html_()
     shorter = specbench.compare(first, measure("sd", overrides={"generation.max_new_tokens": 4}, output="shorter"))
-    keys = {each.field: (each.first, each.second) for each in shorter.hindrances if each.field.startswith("task: ")}
-    assert keys == {"task: generation.max_new_tokens": (6, 4)}
+    keys = {each.field: (each.first, each.second) for each in shorter.hindrances if each.field.startswith("mgsm: ")}
+    assert keys == {"mgsm: generation.max_new_tokens": (6, 4)}
     assert specbench.check(first, again).result == "identical"
     checked = specbench.check(f"{first.path}:sd", second)
     assert checked.result == "cannot compare" and "cannot compare" in repr(checked)

@@ -273,6 +273,7 @@ def test_the_weights_of_a_pair_are_read_from_the_names_of_its_models() -> None:
     assert of("lmsys/vicuna-7b-v1.3", "double7/vicuna-68m") == ("14", "yes")
     assert of("mistralai/Mixtral-8x22B-Instruct-v0.1") == ("352", "no")
     assert of("microsoft/phi-4", "Qwen/Qwen2.5-0.5B-Instruct") == ("≥ 1", "unknown")
+    assert fits_on_gpu(PairSpec(target="lmsys/vicuna-7b-v1.3"), None) == fits_on_gpu(PairSpec(), None) == "–"
     assert of("openai-community/gpt2-xl") == ("–", "unknown") and of("org/12b", "org/x") == ("≥ 24", "no")
 
 

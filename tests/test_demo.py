@@ -32,6 +32,7 @@ from tools.embedded.rows import (
     NUM_EVALUATED,
     NUM_SAMPLES,
     SAMPLE_SEED,
+    evaluation_rows,
     held_out_rows,
     training_rows,
     write_samples,
@@ -381,11 +382,17 @@ def test_the_command_builds_every_member_on_a_tiny_budget(tmp_path, monkeypatch)
     """The recipes are the shipped ones, with a hundredth of the data and two steps of every stage."""
     logs = []
     monkeypatch.setattr(command, "build_members", lambda *given: logs.append(build.build_members(*given)) or logs[0])
+    assert {row["task"] for row in evaluation_rows(smoke=True)} == {
+        name for name, world in WORLDS.items() if world.has_task
+    }
     monkeypatch.setattr(build, "evaluation_rows", lambda _: held_out_rows("mgsm", 1, 1)[:3])
     monkeypatch.setattr("sys.argv", ["embedded", "--smoke", "--output", str(tmp_path)])
     command.main()
     (log,) = logs
     assert set(log["members"]) == set(family.read_manifest(tmp_path)) == set(NAMES)
+    for name in MODELS:
+        assert log["members"][name]["stages"][-1]["num_layers"] == MEMBERS[name].stages[-1].num_layers
+    assert {path.stem for path in (tmp_path / "samples").glob("*.jsonl")} == {*NUM_SAMPLES}
     drafters = [name for name in NAMES if name not in ("target", *HEADS)]
     assert all(0 <= log["figures"][name]["agreement"]["all"] <= 1 for name in drafters)
     assert all(0 <= share <= 1 for name in HEADS for share in log["figures"][name]["agreement_by_depth"])

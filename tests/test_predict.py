@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 
 from specbench.analysis.predict import (
+    SAME_TIMES,
     Machine,
     Prediction,
     RecordedRow,
@@ -271,6 +272,12 @@ def test_greedy_runs_of_shorter_drafts_have_what_was_predicted(run: Callable[...
         assert found[length].mean_acceptance_length.value == pytest.approx(tokens, rel=near / 4)
         assert found[length].speedup.value == pytest.approx(speedup, rel=near)
     assert found[3].known_share < 1 and found[4].known_share < 1
+
+
+def test_a_line_says_that_several_methods_share_the_times() -> None:
+    rows = [demo_row(name)[0] for name in ("sd", "fsd")]
+    for given, is_said in ((rows[:1], False), (rows, True)):
+        assert (SAME_TIMES in predict(given, [], Machine(8.3, 2.8)).machine) == is_said
 
 
 def mean_times(path: Path, subset: str) -> Machine:

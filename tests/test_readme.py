@@ -210,7 +210,7 @@ def test_cheap_commands_run(command: str, specbench: Specbench, tmp_path: Path) 
     run_chain([command], specbench, tmp_path)
 
 
-FIRST = "specbench run --task mgsm --method fsd"  # which the continuous checks run, in all languages
+FIRST = "specbench run --task mgsm --method fsd"  # which the continuous checks run
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ def test_complete_fills_in_defaults(registry):
     ("options", "expected"),
     [
         ({}, "gadget 'dial'.size: the key 'size' is missing: add it"),
-        ({"size": 0}, "gadget 'dial'.size = 0: input should be greater than or equal to 1: give at least 1"),
+        ({"size": 0}, "gadget 'dial'.size = 0: input should be greater than or equal to 1"),
         (
             {"size": 1, "moed": "x"},
             "gadget 'dial'.moed: unknown key 'moed': did you mean 'mode'? (choices: mode, size)",

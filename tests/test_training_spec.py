@@ -114,7 +114,7 @@ def test_numbers_written_as_powers_are_numbers() -> None:
 @pytest.mark.parametrize(
     ("content", "overrides", "problem"),
     [
-        ("num_steps: 0\n", [], "{file}: num_steps = 0: input should be greater than or equal to 1: give at least 1"),
+        ("num_steps: 0\n", [], "{file}: num_steps = 0: input should be greater than or equal to 1: correct it"),
         ("seed: 1\n", ["learning_rate=[1e-4, abc]"], "input should be a valid number: correct it"),
         ("seed: 1\n", ["num_steps=0"], "--set num_steps=0: num_steps = 0"),
         ("seed: 1\n", ["scdf.nothing=0"], "--set scdf.nothing=0: scdf.nothing: unknown key"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specbench.core.registry import RULES
-from tests.processes import here
+from tests.processes import subprocess_in_process
 from tools import trees
 from tools.trees import DRAFT_PROBS, DRAWS, HEAD, METHODS, NUM_CHILDREN, PAGE, TARGET_PROBS, chances, rules_part
 
@@ -64,7 +64,7 @@ def test_the_exact_laws_tell_the_rules_apart() -> None:
 def test_the_page_of_a_tiny_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, specbench: Callable[..., tuple[int, str, str]]
 ) -> None:
-    monkeypatch.setattr(trees, "subprocess", here(specbench))
+    monkeypatch.setattr(trees, "subprocess", subprocess_in_process(specbench))
     monkeypatch.setattr(trees, "METHODS", ("sd", "eagle3-chain"))
     short = {"--method": "sd", "--limit": "1", "--draws": "20"}
     before = ["", *trees.AUDIT]  # the word before each

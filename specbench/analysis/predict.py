@@ -176,7 +176,6 @@ class Machine:
                 f"there a target pass takes {self.target_pass:g} ms{draft}; the longest verifying pass costs "
                 f"{cost:g} times as much",
                 "no time is added between passes",
-                "these times are used for every method: predict look-ups and trees as RUN:METHOD with theirs",
             ]
         environment, (target, drafter) = self.report.environment, (self.report.target.model, self.report.drafter.model)
         names = " and ".join(model_name(model.name, model.revision) for model in (target, drafter))
@@ -225,6 +224,9 @@ class PredictReport(BaseModel):
     predictions: list[Prediction]
 
 
+SAME_TIMES = "these times are used for every method: predict look-ups and trees as RUN:METHOD with theirs"
+
+
 def predict(runs: Sequence[str], subsets: Sequence[str], machine: Machine) -> PredictReport:
     """Predicts the rows of runs, each given as RUN, RUN:METHOD or FILE:NUMBER of a leaderboard. Raises ConfigError for
     rows without records or recorded steps, and for missing pass times."""
@@ -241,6 +243,8 @@ def predict(runs: Sequence[str], subsets: Sequence[str], machine: Machine) -> Pr
             report.predictions += recorded.predictions(text)
             if (reason := why_only_own(recorded.method)) is not None:
                 report.only_own[recorded.method.name] = reason
+    if machine.report is None and len({each.method for each in report.predictions}) > 1:
+        report.machine.append(SAME_TIMES)
     return report
 
 

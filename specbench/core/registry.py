@@ -170,20 +170,16 @@ class _Options(StrictModel):
 PYDANTIC_PARTS = ("[key]", "constrained-int", "constrained-float")  # parts of a location that are not the user's keys
 
 
-CORRECT = ": correct it"
-
-
-def first_problem(error: ValidationError, model: type[BaseModel], place: str = "", remedy: str = CORRECT) -> str:
+def first_problem(error: ValidationError, model: type[BaseModel], place: str = "", remedy: str = ": correct it") -> str:
     """Returns the first of `all_problems`."""
     return all_problems(error, model, place, remedy)[0]
 
 
 def all_problems(
-    error: ValidationError, model: type[BaseModel], place: str = "", remedy: str = CORRECT
+    error: ValidationError, model: type[BaseModel], place: str = "", remedy: str = ": correct it"
 ) -> list[str]:  # fmt: skip
     """Returns the problems of a pydantic error, one line each: the path of the key, the problem, and the nearest valid
-    choice. Missing keys share a line. `remedy`: appended if a value is out of range or has a wrong type; by default the
-    bounds of the key, if it has some."""
+    choice. Missing keys share a line. `remedy`: appended if a value is out of range or has a wrong type."""
     # Unknown keys come first, because they are often misspelt missing keys.
     problems = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
     missing = [_path(place, problem["loc"]) for problem in problems if problem["type"] == "missing"]
@@ -205,7 +201,7 @@ def _problem(problem: ErrorDetails, model: type[BaseModel], place: str, remedy: 
     message = problem["msg"].removeprefix("Value error, ")
     message = message.replace("valid tuple", "list").replace("valid dictionary", "mapping")
     if problem["type"] == "extra_forbidden":
-        return f"{path}: unknown key '{key}': {nearest(key, _model_at(model, problem['loc'][:-1]).model_fields)}"
+        return f"{path}: unknown key '{key}': {nearest(key, _fields_at(model, problem['loc'][:-1]))}"
     if problem["type"] == "missing":
         return f"{path}: the key '{key}' is missing: add it"
     value = repr(problem["input"])
@@ -213,26 +209,7 @@ def _problem(problem: ErrorDetails, model: type[BaseModel], place: str, remedy: 
     if problem["type"] == "literal_error":
         choices = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
         return f"{where}: {nearest(str(problem['input']), choices)}"
-    if problem["type"] == "value_error":
-        remedy = ""
-    elif remedy == CORRECT and (bounds := _bounds(model, problem["loc"])):
-        remedy = f": give {bounds}"
-    return f"{where}: {message[:1].lower()}{message[1:]}{remedy}"
-
-
-BOUNDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
-
-
-def _bounds(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
-    """Returns the bounds of a key, such as "at least 0 and at most 1"; nothing for a key without bounds."""
-    parts = [str(part) for part in location if part not in PYDANTIC_PARTS]
-    field = _model_at(model, tuple(parts[:-1])).model_fields.get(parts[-1]) if parts else None
-    found = [] if field is None else [*field.metadata]
-    for kind in () if field is None else get_args(field.annotation):  # Annotated[…] | None
-        for each in getattr(kind, "__metadata__", ()):
-            found += getattr(each, "metadata", [each])
-    named = [(words, getattr(each, name, None)) for each in found for name, words in BOUNDS.items()]
-    return " and ".join(f"{words} {bound}" for words, bound in named if bound is not None)
+    return f"{where}: {message[:1].lower()}{message[1:]}{remedy if problem['type'] != 'value_error' else ''}"
 
 
 def _path(place: str, location: tuple[int | str, ...]) -> str:
@@ -240,8 +217,7 @@ def _path(place: str, location: tuple[int | str, ...]) -> str:
     return ".".join([place] * bool(place) + parts)
 
 
-def _model_at(model: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel]:
-    """Returns the model of the mapping at a path of keys; one without keys if it is no model."""
+def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
     for part in location:
         field = model.model_fields.get(str(part))
         if field is None:  # an index, or a key that the user chose
@@ -249,9 +225,9 @@ def _model_at(model: type[BaseModel], location: tuple[int | str, ...]) -> type[B
         inner = field.annotation
         models = [t for t in [inner, *get_args(inner)] if isinstance(t, type) and issubclass(t, BaseModel)]
         if not models:
-            return BaseModel
+            return []
         model = models[0]
-    return model
+    return list(model.model_fields)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -102,10 +102,10 @@ def weights(pair: PairSpec) -> str:
 
 
 def fits_on_gpu(pair: PairSpec, gigabytes: float | None) -> str:
-    """Returns whether the weights fit on a GPU of so many gigabytes. None: there is no GPU."""
-    known = [size for size in sizes(pair) if size is not None]
+    """Returns whether the weights fit on a GPU of so many gigabytes; a dash for None, without a GPU."""
     if gigabytes is None:
         return NULL
+    known = [size for size in sizes(pair) if size is not None]
     if pair.is_embedded or pair.servers is not None:
         return "yes" if pair.is_embedded else "unknown"
     if sum(known) * BYTES_PER_PARAMETER >= gigabytes:

@@ -184,10 +184,12 @@ def conditions_and_keys(
 ) -> list[FieldDifference]:  # fmt: skip
     """Returns the conditions that must match but differ. Behind two tasks come the keys in which they differ."""
     found = conditions_that_differ(own, other)
-    keys, others = (runs.task_keys(row, file) for row, file in zip((own, other), files, strict=True))
-    if keys is None or others is None or not found or found[0].field != "task":
+    if not found or found[0].field != "task":
         return found
-    of_task = [replace(each, field=f"task: {each.field}") for each in differences(keys, others)]
+    keys, others = (runs.task_keys(row, file) for row, file in zip((own, other), files, strict=True))
+    if keys is None or others is None:
+        return found
+    of_task = [replace(each, field=f"{own.task_name}: {each.field}") for each in differences(keys, others)]
     return [found[0], *of_task, *found[1:]]
 
 

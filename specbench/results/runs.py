@@ -23,7 +23,7 @@ from specbench.results.rows import MeasuredRun, Measurement, read_measurements
 from specbench.results.units import short
 from specbench.running.records import Key, Record, RecordFile, check_record, record_key, records_of
 from specbench.running.run_folder import RecordedMethod, read_method_specs, read_methods, read_tasks
-from specbench.specs.catalogue import versioned_name
+from specbench.specs.catalogue import subset_meaning, versioned_name
 from specbench.specs.method import MethodSpec
 from specbench.specs.task import TaskSpec
 from specbench.tasks.judge import JUDGED
@@ -200,14 +200,16 @@ class RecordedRuns:
             return RowWithRecords(row)
 
     def task_keys(self, row: Row, file: Path) -> dict[str, Any] | None:
-        """Returns the keys of a row's task with dotted names; None if the run's folder does not have the task."""
+        """Returns the keys of a row's task and subset that its digest depends on, with dotted names; for a row over all
+        subsets, those of the first one. None if the folder of the run does not have the task."""
         path = run_folder_of(row, file)
         try:
             tasks = self.at(path).tasks if path is not None and path.is_dir() else ()
         except ConfigError:  # the rows are compared without it
             return None
+        subset = next(iter(row.subsets), row.subset)
         found = next((task for task in tasks if versioned_name(task) == row.task), None)
-        return None if found is None else dotted.flat(found.model_dump(mode="json", exclude={"title", "sweep"}))
+        return None if found is None else dotted.flat(subset_meaning(found, subset))
 
     def problem_lines(self) -> list[str]:
         """Returns a line for each folder whose records are not used: the number of rows, and the first reason."""

@@ -186,12 +186,17 @@ def digest(spec: TaskSpec | MethodSpec) -> str:
     empty values are equal. For a task with subsets, the JSON is that of all subsets, each merged over the task."""
     if id(spec) not in _DIGESTS:
         if isinstance(spec, TaskSpec) and spec.subsets:
-            meaning: Any = {name: _meaning(spec.subset(name).model_dump()) for name in spec.subsets}
+            meaning: Any = {name: subset_meaning(spec, name) for name in spec.subsets}
         else:
             meaning = _meaning(spec.model_dump())
         weakref.finalize(spec, _DIGESTS.pop, id(spec), None)
         _DIGESTS[id(spec)] = _digest_of(meaning)
     return _DIGESTS[id(spec)]
+
+
+def subset_meaning(task: TaskSpec, subset: str) -> Any:
+    """Returns the keys of a subset of a task on which the task's digest depends."""
+    return _meaning(task.subset(subset).model_dump())
 
 
 def versioned_name_of_dump(method: Mapping[str, Any]) -> str:

@@ -33,7 +33,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--limit-seconds", type=float, default=300, help="of each part")
     parser.add_argument("--methods", type=lambda text: text.split(","), help="of the parts methods and greedy-tokens")
-    parser.add_argument("--prompts", type=int, default=4, help="of the parts formula, methods and greedy-tokens")
+    parser.add_argument("--prompts", type=int, default=5, help="of the parts formula, methods and greedy-tokens")
     parser.add_argument("--processes", type=int, default=3, help="fresh ones, of the part series")
     parser.add_argument("--here", action="store_true", help="one part in this process, without a limit")
     args = parser.parse_args()
@@ -43,13 +43,14 @@ def parsed() -> argparse.Namespace:
         if wrong := [name for name in given if name not in known]:
             parser.error(f"'{wrong[0]}': the choices are {', '.join(known)}")
     if args.device == "cpu":  # has no graphs
-        torch.set_num_threads(1)
         args.engines = [engine for engine in args.engines if engine != "graphs"]
     return args
 
 
 def main() -> int:
     args = parsed()
+    if args.device == "cpu":
+        torch.set_num_threads(1)
     if args.here:
         with torch.inference_mode():
             PARTS[args.parts](args)

@@ -3,11 +3,12 @@
 import argparse
 import time
 from functools import partial
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from specbench.results.metrics import expected_speedup
 from specbench.results.units import with_interval
+from specbench.running.requirements import num_compilations
 from tools.bench_gpu.models import (
     CONTEXT,
     NUM_DRAFT_TOKENS,
@@ -44,7 +45,8 @@ def formula(args: argparse.Namespace) -> None:
                 model.static.reserve(CONTEXT + NUM_TOKENS, lengths)
         models[1].reserve_draft(NUM_DRAFT_TOKENS, Sampling(0.0))
         say(f"{engine}: both models are ready in {time.perf_counter() - start:.1f} s")
-        prompts = [ids_of(target, NUM_PROMPT_TOKENS, seed) for seed in range(args.prompts)]
+        prompts = [ids_of(target, NUM_PROMPT_TOKENS, seed) for seed in range(args.prompts + 1)]  # the first warms up
+        num_compiled = num_compilations()
         for alpha in RATES:
             synthetic = SyntheticDrafter(ModelPair(*models), Sampling(0.0), acceptance=alpha)
             pairs = []
@@ -54,29 +56,30 @@ def formula(args: argparse.Namespace) -> None:
                     if name == "ar":
                         made[name] = decode_ids(models[0], NoDrafter(), ids, NUM_NEW_TOKENS, 0, rejection)
                         continue
-                    speculate = partial(
-                        decode_ids, models[0], synthetic, ids, NUM_NEW_TOKENS, NUM_DRAFT_TOKENS, rejection
-                    )
+                    length = (NUM_NEW_TOKENS, NUM_DRAFT_TOKENS)
+                    speculate = partial(decode_ids, models[0], synthetic, ids, *length, rejection, seed=number)
                     synthetic.rehearse(speculate)
                     made[name] = speculate()
                 pairs.append(made)
             say(f"{engine}: " + formula_line(alpha, pairs[1:]))
+        assert num_compilations() == num_compiled, "passes were compiled while others were measured"
 
 
 def formula_line(alpha: float, pairs: list[dict[str, Any]]) -> str:
-    """Returns the speed-up of all pairs, and its ratio to the formula at the acceptance rate that was prescribed."""
-    drafted = [pair["sd"] for pair in pairs]
+    """Returns the speed-up of all pairs, and its ratio to the formula at the acceptance rate that was prescribed: with
+    median costs, and with v with mean costs, of which a sum of seconds is made."""
+    plain, drafted = ([pair[name] for pair in pairs] for name in ("ar", "sd"))
     steps = [step for each in drafted for step in each.steps]
     found_alpha = sum(step.num_accepted for step in steps) / sum(step.num_judged for step in steps)
-    single = median(seconds for pair in pairs for _, seconds in pair["ar"].target_passes)
+    singles = [seconds for each in plain for _, seconds in each.target_passes]
+    drafts = [seconds for each in drafted for _, seconds in each.draft_passes]
     full = [s for each in drafted for length, s in each.target_passes if length == NUM_DRAFT_TOKENS + 1]
-    cost = median(seconds for each in drafted for _, seconds in each.draft_passes) / single
-    verifying = median(full) / single
-    found = ratio(*([(len(each.token_ids) - 1, each.decode_seconds) for each in side]
-                    for side in (drafted, [pair["ar"] for pair in pairs])))  # fmt: skip
+    cost, verifying = median(drafts) / median(singles), fmean(full) / fmean(singles)
+    found = ratio(*([(len(each.token_ids) - 1, each.decode_seconds) for each in side] for side in (drafted, plain)))
     assert found.value is not None
-    shares = [found.value / expected_speedup(alpha, NUM_DRAFT_TOKENS, cost, v) for v in (1.0, verifying)]
+    share = found.value / expected_speedup(alpha, NUM_DRAFT_TOKENS, cost)
+    with_v = found.value / expected_speedup(alpha, NUM_DRAFT_TOKENS, fmean(drafts) / fmean(singles), verifying)
     return (
-        f"α {alpha} (found {found_alpha:.3f}): speed-up {with_interval(found)}, ÷ f {shares[0]:.3f}, ÷ f with v "
-        f"{shares[1]:.3f}; c {cost:.3f}, v {verifying:.3f}"
+        f"α {alpha} (found {found_alpha:.3f}): speed-up {with_interval(found)}, ÷ f {share:.3f}, ÷ f with v "
+        f"{with_v:.3f}; c {cost:.3f}, v {verifying:.3f}"
     )

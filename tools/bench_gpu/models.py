@@ -20,7 +20,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         **QWEN, "hidden_size": 384, "intermediate_size": 1024, "num_hidden_layers": 6, "num_attention_heads": 6,
         "num_key_value_heads": 3, "vocab_size": 8192, "tie_word_embeddings": True,
     },
-    "1.5m": {
+    "1.4m": {
         **QWEN, "hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "vocab_size": 8192, "tie_word_embeddings": True,
     },
@@ -29,7 +29,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 2, "vocab_size": 300, "tie_word_embeddings": True,
     },
 }  # fmt: skip
-PAIRS = {"qwen": ("7b", "0.5b"), "small": ("13m", "1.5m"), "tiny": ("tiny", "tiny")}
+PAIRS = {"qwen": ("7b", "0.5b"), "small": ("13m", "1.4m"), "tiny": ("tiny", "tiny")}
 VOCABULARY = {"qwen": 151643, "small": 8182, "tiny": 290}
 CONTEXT, NUM_TOKENS, NUM_DRAFT_TOKENS = 256, 64, 5
 STARTED = time.time()

@@ -1,8 +1,8 @@
 """Measures both engines and transformers' own generation on the embedded family, and prints a table.
 
 With --write it also measures how long compiling takes, the limits of both engines and the speed-up at a prescribed
-acceptance rate, and writes docs/measured/engines.md. This takes 20 minutes on two cores, on which nothing else should
-run.
+acceptance rate, and writes docs/measured/engines.md. This takes about an hour on one core, and nothing else should
+run beside it.
 """
 
 import argparse
@@ -28,7 +28,7 @@ HEAD = """# The engines on a CPU, and what the hardware allows
 {transformers}. It measures a CPU. On a GPU, `python -m tools.bench_gpu` compares AR and drafting with the bounds
 of the hardware: see [the engines on a GPU](gpu.md).
 
-The figures are of commit {commit}. [Compiled passes](../notes/compiling.md) explains them.
+The figures are of commit {commit}. [Compiled passes](../notes/compiling.md) describes how passes are compiled.
 
 ## Engines and methods
 
@@ -61,15 +61,15 @@ LIMITS = """
 {text}
 ```
 """
-BENCH = "--parts passes,formula --engines transformers,eager,compiled --prompts 9 --limit-seconds 1200"
+BENCH = "--parts passes,formula --engines transformers,eager,compiled --device cpu --prompts 8 --limit-seconds 3600"
 RANDOM = """
 ## Random weights, and the formula
 
 `python -m tools.bench_gpu {words}`
 is the script that measures [engines on a GPU](gpu.md). Here its target has 6 layers of 384 and its drafter 2 layers of
-128, in float32. Its drafter is then made to agree with the target with probability α. f counts a verifying pass as one
-single-token pass, like the formula of arXiv:2211.17192 (theorem 3.8); f with v counts it as measured. On a CPU a pass
-over six tokens costs more than a single-token pass, so there only f with v can be reached.
+128, in float32. In the part `formula` the drafter agrees with the target with probability α. f counts a verifying pass
+as one single-token pass, like the formula of arXiv:2211.17192 (theorem 3.8); f with v counts it as measured. On a CPU a
+pass over six tokens costs more than a single-token pass, so there only f with v can be reached.
 
 ```
 {text}

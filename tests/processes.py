@@ -32,7 +32,7 @@ def started(argv: list[str], cwd: Path | None = None, stderr: Path | str = os.de
 
 
 def subprocess_in_process(specbench: Callable[..., tuple[int, str, str]]) -> SimpleNamespace:
-    """Returns what stands in for the module `subprocess` of a script that runs specbench: commands run in this process,
+    """Returns a replacement for the module `subprocess` in a script that runs specbench. Commands run in this process,
     which imports nothing again and whose warm-ups are short."""
 
     def run(command: Sequence[str], *, check: bool, **options: object) -> subprocess.CompletedProcess[str]:

@@ -13,6 +13,7 @@ import pytest
 from specbench.core.environment import EMBEDDED
 from specbench.decoding.loop import Generation
 from specbench.decoding.proposal import Step
+from tests.processes import subprocess_in_process
 from tools.bench_gpu import __main__ as bench
 from tools.bench_gpu import formula, passes, runs
 from tools.bench_gpu.formula import NUM_DRAFT_TOKENS, formula_line
@@ -25,11 +26,10 @@ NUMBER = r"\d+\.\d+"
 def commands_in_process(specbench: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
     """The script's commands run in this process, where warm-ups are short, and give short answers."""
 
-    def run(words: list[str]) -> SimpleNamespace:
-        code, out, err = specbench(*[re.sub("max_new_tokens=.*", "max_new_tokens=12", word) for word in words])
-        return SimpleNamespace(returncode=code, stdout=out, stderr=err)
+    def short(*words: str) -> tuple[int, str, str]:
+        return specbench(*[re.sub("max_new_tokens=.*", "max_new_tokens=12", word) for word in words])
 
-    monkeypatch.setattr(runs, "specbench", run)
+    monkeypatch.setattr(runs, "subprocess", subprocess_in_process(short))
 
 
 def test_the_methods_of_the_embedded_pair_leave_out_what_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,11 +57,8 @@ def test_rows_are_printed_as_numbers_with_intervals(monkeypatch: pytest.MonkeyPa
 @pytest.fixture
 def args(monkeypatch: pytest.MonkeyPatch) -> argparse.Namespace:
     """Arguments for the tiny shapes on the CPU. Texts are short, so that a difference of times may be negative."""
-    for module, names in (
-        (passes, ("NUM_TOKENS", "CONTEXT")), (formula, ("NUM_PROMPT_TOKENS", "NUM_NEW_TOKENS")),
-    ):  # fmt: skip
-        for name in names:
-            monkeypatch.setattr(module, name, 12)
+    for name in ("passes.NUM_TOKENS", "passes.CONTEXT", "formula.NUM_PROMPT_TOKENS", "formula.NUM_NEW_TOKENS"):
+        monkeypatch.setattr(f"tools.bench_gpu.{name}", 12)
     words = "bench_gpu --engines transformers,eager,graphs --shapes tiny --device cpu --prompts 2 --processes 1"
     monkeypatch.setattr(bench.sys, "argv", words.split())
     return bench.parsed()

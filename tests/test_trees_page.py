@@ -67,8 +67,8 @@ def test_the_page_of_a_tiny_run(
     monkeypatch.setattr(trees, "subprocess", subprocess_in_process(specbench))
     monkeypatch.setattr(trees, "METHODS", ("sd", "eagle3-chain"))
     short = {"--method": "sd", "--limit": "1", "--draws": "20"}
-    before = ["", *trees.AUDIT]  # the word before each
-    monkeypatch.setattr(trees, "AUDIT", [short.get(before[n], word) for n, word in enumerate(trees.AUDIT)])
+    audit = [short.get(before, word) for before, word in zip(("", *trees.AUDIT), trees.AUDIT, strict=False)]
+    monkeypatch.setattr(trees, "AUDIT", audit)
     words = trees.run_words
 
     def shorter(tasks: list[str], methods: list[str], subsets: int, limit: int, *more: str) -> list[str]:

@@ -22,8 +22,7 @@ from specbench.decoding.loop import Generation, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model
-from specbench.results import bootstrap
-from specbench.results.bootstrap import Metric
+from specbench.results.bootstrap import Metric, Prompts
 from specbench.results.units import with_interval
 from specbench.running.compose import compose
 from specbench.specs.catalogue import load_method, load_task, with_overrides
@@ -88,8 +87,7 @@ def measure(runs: Sequence[Run], prompts: Sequence[list[int]]) -> tuple[list[lis
 def ratio(own: Sequence[Timed], other: Sequence[Timed]) -> Metric:
     """Returns the ratio of two speeds on the same prompts."""
     columns = [np.array(column, dtype=float) for timed in (own, other) for column in zip(*timed, strict=True)]
-    low, high = bootstrap.interval(columns, seed=0)
-    return Metric(value=bootstrap.ratio(columns), low=low, high=high)
+    return Prompts(np.arange(len(own)), seed=0).ratio(*columns)
 
 
 def speeds(name: str, wanted: str, own: Sequence[Timed], other: Sequence[Timed]) -> list[str]:

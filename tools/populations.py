@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from specbench.analysis.fairness_groups import estimate, ratios, variance
 from specbench.results.answers import CorpusStatistics, corpus_metrics
-from specbench.results.bootstrap import SHARE, SIGNS, Bounds, Metric, interval, ratio
+from specbench.results.bootstrap import SHARE, SIGNS, Bounds, Prompts, interval
 from specbench.results.check_speed import typical_ratio
 from specbench.results.paired import unpaired_ratio
 
@@ -113,8 +113,8 @@ def _rates_of_two(generator: np.random.Generator, num_prompts: int) -> Array:
 
 
 def _unrelated(columns: Array, seed: int) -> Ends:
-    now, before = (Metric(value=ratio(half), **dict(zip(("low", "high"), interval(list(half), seed), strict=True)))
-                   for half in (list(columns[:4]), list(columns[4:])))  # fmt: skip
+    prompts = Prompts(np.arange(columns.shape[1]), seed)
+    now, before = (prompts.ratio(*half) for half in (columns[:4], columns[4:]))
     joined = unpaired_ratio(before, now)
     return joined.low, joined.high
 

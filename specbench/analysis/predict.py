@@ -224,7 +224,7 @@ class PredictReport(BaseModel):
     predictions: list[Prediction]
 
 
-SAME_TIMES = "these times are used for every method: predict look-ups and trees as RUN:METHOD with theirs"
+SAME_TIMES = "these times are used for every method: for look-ups and trees, name RUN:METHOD and give their own times"
 
 
 def predict(runs: Sequence[str], subsets: Sequence[str], machine: Machine) -> PredictReport:

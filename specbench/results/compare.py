@@ -182,7 +182,7 @@ def compare(first: ComparisonInput, second: ComparisonInput) -> Comparison:
 def conditions_and_keys(
     own: Row, other: Row, *, runs: RecordedRuns, files: tuple[Path, Path]
 ) -> list[FieldDifference]:  # fmt: skip
-    """Returns the conditions that must match but differ. Behind two tasks come the keys in which they differ."""
+    """Returns the conditions that must match but differ. If the tasks differ, their differing keys follow the task."""
     found = conditions_that_differ(own, other)
     if not found or found[0].field != "task":
         return found

@@ -204,7 +204,7 @@ class RecordedRuns:
         subsets, those of the first one. None if the folder of the run does not have the task."""
         path = run_folder_of(row, file)
         try:
-            tasks = self.at(path).tasks if path is not None and path.is_dir() else ()
+            tasks = () if path is None else self.at(path).tasks
         except ConfigError:  # the rows are compared without it
             return None
         subset = next(iter(row.subsets), row.subset)

@@ -2,6 +2,7 @@
 
 import argparse
 import time
+from collections.abc import Callable
 from functools import partial
 from statistics import fmean, median
 from typing import Any
@@ -30,10 +31,8 @@ NUM_PROMPT_TOKENS, NUM_NEW_TOKENS = 96, 96
 
 def formula(args: argparse.Namespace) -> None:
     """Measured speed-ups of prescribed acceptance beside the expected ones, in a loop that alternates with AR."""
-    from specbench.decoding.drafters import NoDrafter
     from specbench.decoding.drafters.synthetic import SyntheticDrafter
     from specbench.decoding.sampling import Sampling
-    from specbench.decoding.verification import rejection
     from specbench.models.causal_lm import ModelPair
 
     target, drafter = (random_model(shape, VOCABULARY[args.shapes], args.device) for shape in PAIRS[args.shapes])
@@ -49,25 +48,32 @@ def formula(args: argparse.Namespace) -> None:
         num_compiled = num_compilations()
         for alpha in RATES:
             synthetic = SyntheticDrafter(ModelPair(*models), Sampling(0.0), acceptance=alpha)
-            pairs = []
-            for number, ids in enumerate(prompts):
-                made: dict[str, Any] = {}
-                for name in ("ar", "sd") if number % 2 else ("sd", "ar"):
-                    if name == "ar":
-                        made[name] = decode_ids(models[0], NoDrafter(), ids, NUM_NEW_TOKENS, 0, rejection)
-                        continue
-                    length = (NUM_NEW_TOKENS, NUM_DRAFT_TOKENS)
-                    speculate = partial(decode_ids, models[0], synthetic, ids, *length, rejection, seed=number)
-                    synthetic.rehearse(speculate)
-                    made[name] = speculate()
-                pairs.append(made)
+            pairs = [pair(models[0], synthetic, ids, number) for number, ids in enumerate(prompts)]
             say(f"{engine}: " + formula_line(alpha, pairs[1:]))
         assert num_compilations() == num_compiled, "passes were compiled while others were measured"
 
 
+def pair(target: Any, synthetic: Any, ids: list[int], number: int) -> dict[str, Any]:
+    """Returns the generations of AR and of the prescribed drafter on a prompt, the former first if `number` is odd."""
+    from specbench.decoding.drafters import NoDrafter
+    from specbench.decoding.verification import rejection
+
+    speculate = partial(
+        decode_ids, target, synthetic, ids, NUM_NEW_TOKENS, NUM_DRAFT_TOKENS, rejection, seed=number
+    )  # fmt: skip
+
+    def rehearsed() -> Any:
+        synthetic.rehearse(speculate)
+        return speculate()
+
+    plain = partial(decode_ids, target, NoDrafter(), ids, NUM_NEW_TOKENS, 0, rejection)
+    sides: dict[str, Callable[[], Any]] = {"ar": plain, "sd": rehearsed}
+    return {name: sides[name]() for name in (("ar", "sd") if number % 2 else ("sd", "ar"))}
+
+
 def formula_line(alpha: float, pairs: list[dict[str, Any]]) -> str:
-    """Returns the speed-up of all pairs, and its ratio to the formula at the acceptance rate that was prescribed: with
-    median costs, and with v with mean costs, of which a sum of seconds is made."""
+    """Returns a line with the speed-up of all pairs and its ratios to f at the prescribed acceptance rate. f takes the
+    draft cost of medians; f with v takes both costs of means, since a speed-up is of sums of seconds."""
     plain, drafted = ([pair[name] for pair in pairs] for name in ("ar", "sd"))
     steps = [step for each in drafted for step in each.steps]
     found_alpha = sum(step.num_accepted for step in steps) / sum(step.num_judged for step in steps)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from specbench.results.conditions import environment
 from tools.bench_gpu.models import (
     CONTEXT,
     NUM_DRAFT_TOKENS,
@@ -101,8 +102,7 @@ def show(name: str, model: Any, seconds: float, rate: float, text: str = "") -> 
 def passes(args: argparse.Namespace) -> None:
     """The table of engines: per token, per pass, and what it takes to make the passes."""
     rate = copy_rate(args.device)
-    device = torch.cuda.get_device_name() if args.device == "cuda" else "CPU, 1 thread"
-    say(f"{device}: a copy moves {rate / 1e9:.1f} GB/s")
+    say(f"{environment(args.device, 'float32', 'sdpa')['device']}: a copy moves {rate / 1e9:.1f} GB/s")
     for shape in dict.fromkeys(PAIRS[args.shapes]):
         model = random_model(shape, VOCABULARY[args.shapes], args.device)
         ids = ids_of(model, CONTEXT)

@@ -48,12 +48,12 @@ def formula(args: argparse.Namespace) -> None:
         num_compiled = num_compilations()
         for alpha in RATES:
             synthetic = SyntheticDrafter(ModelPair(*models), Sampling(0.0), acceptance=alpha)
-            pairs = [pair(models[0], synthetic, ids, number) for number, ids in enumerate(prompts)]
+            pairs = [generate_both(models[0], synthetic, ids, number) for number, ids in enumerate(prompts)]
             say(f"{engine}: " + formula_line(alpha, pairs[1:]))
         assert num_compilations() == num_compiled, "passes were compiled while others were measured"
 
 
-def pair(target: Any, synthetic: Any, ids: list[int], number: int) -> dict[str, Any]:
+def generate_both(target: Any, synthetic: Any, ids: list[int], number: int) -> dict[str, Any]:
     """Returns the generations of AR and of the prescribed drafter on a prompt, the former first if `number` is odd."""
     from specbench.decoding.drafters import NoDrafter
     from specbench.decoding.verification import rejection

@@ -74,6 +74,15 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session")
+def real_models() -> Path:
+    """Folder of public models, one folder and one GGUF file each, for the tests marked `real`."""
+    folder = os.environ.get("SPECBENCH_REAL_MODELS")
+    if not folder:
+        pytest.skip("SPECBENCH_REAL_MODELS names no folder of public models")
+    return Path(folder)
+
+
+@pytest.fixture(scope="session")
 def tiny_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """Folders of a random target and a random drafter with the same tokenizer, context 1,024."""
     from tests import tiny

@@ -1,0 +1,116 @@
+"""Public bug reports of this field: each is data under `reports/`, with its source, the symptom, the smallest input and
+the right value."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench.core.registry import ENGINES
+from specbench.decoding.loop import GenerationState, StopRules, text_before_stop
+from specbench.decoding.proposal import Proposal, Verification
+from specbench.integrations.served.acceptance import steps_of
+from specbench.specs.catalogue import load_task
+from specbench.tasks.judge.requests import parse_rating
+from specbench.tasks.local_files import read_rows
+from specbench.tasks.sandbox import run as permission
+from specbench.tasks.scoring import make_scorer
+from tests import tiny
+from tests.read_yaml import read_yaml
+from tests.test_loop import SometimesWrong, autoregressive, speculative
+
+FOLDER = Path(__file__).parent / "reports"
+Case = dict[str, Any]
+
+
+def cases(file: str) -> list[Any]:
+    """The cases of a file, each named by the source of its report."""
+    return [
+        pytest.param(case, id=f"{report['source'].split(',')[0]}-{number}")
+        for report in read_yaml(FOLDER / f"{file}.yaml") for number, case in enumerate(report["cases"])
+    ]  # fmt: skip
+
+
+def test_every_report_has_a_source_a_symptom_and_cases_and_is_read_by_a_test() -> None:
+    read = {"answers", "caches", "endings", "events", "files", "ratings", "servers"}
+    assert {path.stem for path in FOLDER.glob("*.yaml")} == read
+    for file in read:
+        for report in read_yaml(FOLDER / f"{file}.yaml"):
+            assert set(report) == {"source", "symptom", "cases"} and report["cases"], report
+
+
+@pytest.fixture
+def execution_allowed() -> Iterator[None]:
+    permission.allow()
+    yield
+    permission.allow(False)
+
+
+@pytest.mark.usefixtures("execution_allowed")
+@pytest.mark.parametrize("case", cases("answers"))
+def test_answers_are_scored_rightly(case: Case) -> None:
+    task = load_task(case["task"])
+    scorer = make_scorer(task.subset(case.get("subset", "default")))
+    assert scorer is not None
+    values = scorer(case["answer"], case["reference"]).values
+    right = case["score"] if isinstance(case["score"], dict) else {scorer.names[0]: case["score"]}
+    assert {name: values[name] for name in right} == right
+
+
+@pytest.mark.parametrize("case", cases("endings"))
+def test_generations_end_where_they_should(case: Case) -> None:
+    def decode_text(ids: Any) -> str:
+        return "".join(case.get("texts", {}).get(token, "x") for token in ids)
+
+    stop = tuple(case.get("stop", ()))
+    state = GenerationState(
+        [0], StopRules(case.get("max_new_tokens", 20), frozenset(case.get("eos", ())), stop, decode_text)
+    )
+    state.start(case["first"])
+    for draft, num_accepted, next_token in case["steps"]:
+        assert not state.finished
+        state.extend(Proposal(draft), Verification(num_accepted, next_token))
+    state.check(5)
+    counts = [[step.num_drafted, step.num_judged, step.num_accepted, step.num_emitted] for step in state.steps]
+    assert (state.new_ids, counts, state.finish) == (case["kept"], case["counts"], case["finish"])
+    if "text" in case:
+        assert text_before_stop(decode_text(state.new_ids), stop) == case["text"]
+
+
+@pytest.mark.parametrize("case", cases("ratings"))
+def test_ratings_of_judges_are_read_rightly(case: Case) -> None:
+    assert parse_rating(case["reply"]) == case["rating"]
+
+
+@pytest.mark.parametrize("case", cases("servers"))
+def test_counts_of_servers_end_with_the_answer(case: Case) -> None:
+    steps = steps_of([tuple(each) for each in case["passes"]], case["num_tokens"])
+    assert sum(step.num_judged for step in steps) == case["judged"]
+    assert sum(step.num_accepted for step in steps) == case["accepted"]
+
+
+@pytest.mark.parametrize("case", cases("events"))
+def test_counts_of_engines_are_read_rightly(case: Case) -> None:
+    found = ENGINES.get(case["engine"])().acceptance(case["events"], case["num_draft_tokens"])
+    passes = case["passes"] and tuple(tuple(each) for each in case["passes"])
+    assert (found.passes, [found.num_drafted, found.num_accepted]) == (passes, case["sums"])
+
+
+@pytest.mark.parametrize("case", cases("files"))
+def test_files_are_read_whole(case: Case, tmp_path: Path) -> None:
+    path = tmp_path / case["name"]
+    field = case.get("field", "") * case.get("repeat", 0)
+    path.write_text(case["content"] + field, encoding="utf-8", newline="")
+    assert [row["text"] for row in read_rows(path)] == case.get("rows", [field])
+
+
+@pytest.mark.parametrize("case", cases("caches"))
+def test_rejected_drafts_leave_no_trace_in_a_cache(case: Case) -> None:
+    options = tiny.two_layers(case["kind"])
+    target = tiny.causal_lm(case["kind"], **options)
+    drafter = SometimesWrong(tiny.network(case["kind"], **options), tiny.tokenizer(), "drafter", None)
+    prompt = target.encode_prompt(case["prompt"], chat=False)
+    drafted = speculative(target, drafter, prompt, StopRules(20))
+    assert drafted.token_ids == autoregressive(target, prompt, StopRules(20)).token_ids
+    assert 0 < sum(step.num_accepted for step in drafted.steps) < sum(step.num_drafted for step in drafted.steps)

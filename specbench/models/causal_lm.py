@@ -92,6 +92,17 @@ def shortest_context(models: Iterable[TextModel]) -> int | None:
     return min((model.context_limit for model in models if model.context_limit), default=None)
 
 
+# Names of the number of positions in configurations; transformers maps most of them to the first. Models without any
+# of them, such as recurrent ones and those with unbounded ALiBi or rotary positions, have no limit.
+POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "n_ctx")
+
+
+def context_limit_of(config: Any) -> int | None:
+    """Returns the number of positions of a text model's configuration; None if it declares no limit (XLNet: -1)."""
+    sizes = (getattr(config, name, None) for name in POSITIONS)
+    return next((size for size in sizes if isinstance(size, int) and size > 0), None)
+
+
 class FirstPass:
     """The first pass over a sequence after a reset, usually the pass over a prompt. While its tokens are cached, it is
     not repeated for the same tokens: the sequence is rolled back to their end."""
@@ -127,7 +138,7 @@ class CausalLM(TextModel, ScoringModel):
         config = model.config.get_text_config()
         super().__init__(
             tokenizer, name, revision, eos_token_ids=eos_token_ids(model, tokenizer),
-            context_limit=getattr(config, "max_position_embeddings", None), vocab_size=config.vocab_size,
+            context_limit=context_limit_of(config), vocab_size=config.vocab_size,
         )  # fmt: skip
         self.model = model
         self.quantization = quantization

@@ -11,17 +11,26 @@ from rich.console import Console
 from specbench.core.console import counted, say
 from specbench.core.environment import EMBEDDED, is_installed, set_threads
 from specbench.core.table import Table
+from specbench.decoding.bridges import common_ids
 from specbench.models.loading import choose_device
 from specbench.results.captions import why_unscored
 from specbench.results.conditions import check_accepts_rows, environment
 from specbench.results.leaderboard import check_writable, write
 from specbench.results.live import LiveTable, Loggers, make_loggers
-from specbench.results.row import Row
-from specbench.results.rows import MeasuredRun, MeasuredSubset, Measurement, Ties, add_measurement
+from specbench.results.row import CommonIds, Row
+from specbench.results.rows import MeasuredRun, MeasuredSubset, Measurement, ModelContext, Ties, add_measurement
 from specbench.results.verdict import count_ties, declares_lossless, differing_records
 from specbench.running import runner
 from specbench.running.compose import misfits, sampling_of
-from specbench.running.models import Models, has_other_vocabulary, load_models, training_prompts
+from specbench.running.models import (
+    Models,
+    has_other_vocabulary,
+    load_models,
+    parts,
+    pauses,
+    training_prompts,
+    uses_bridge,
+)
 from specbench.running.plan import (
     Block,
     Cell,
@@ -61,6 +70,10 @@ def measurement_of(
     lossless methods that differ from AR's."""
     measured = {record["prompt"] for record in records if not record.get("turn")}
     trained = {method.name: measured & training_prompts(spec, method) for method in spec.methods}
+    drafting = [part for part in parts(spec.methods) if part.name in models.drafters]
+    pausing = [part.name for part in drafting if pauses(part) and not uses_bridge(part)]
+    target = models.target
+    limiting = models.limiting_model(spec.methods)
     return Measurement(
         command=command,
         request=dict(settings or {}),
@@ -77,6 +90,13 @@ def measurement_of(
         other_vocabulary=tuple(method.name for method in spec.methods if has_other_vocabulary(method, models)),
         trained_on={name: tuple(sorted(digests)) for name, digests in trained.items() if digests},
         ties=tuple(_ties(spec, cells, models, records)),
+        context=None if limiting is None else ModelContext(model=limiting.name, tokens=limiting.context_limit or 0),
+        pauses={name: tokens for name in pausing if (tokens := models.drafters[name].context_limit)},
+        common_ids={
+            part.name: CommonIds(common=len(common), target=len(target.vocabulary), drafter=len(drafter.vocabulary))
+            for part in drafting
+            if part.same_vocabulary and (common := common_ids(target, drafter := models.drafters[part.name]))
+        },
     )  # fmt: skip
 
 

@@ -59,6 +59,12 @@ class Cell:
     budgets: tuple[PromptBudget, ...] = ()
     most_tokens: dict[int, int] = field(default_factory=dict, compare=False)
 
+    @property
+    def limited_by(self) -> str:
+        """The name of the model with the context that limits all methods."""
+        model = self.models.limiting_model([decoder.method for decoder in self.decoders])
+        return "" if model is None else model.name
+
     @cached_property
     def scorer(self) -> Scorer | None:
         """The task's scorer, created once; None for a task without a scorer."""
@@ -130,8 +136,8 @@ def check_prompts(cell: Cell, chat: str) -> None:
             if cell.context_limit is not None and num_tokens >= cell.context_limit:
                 raise ConfigError(
                     f"{where}: the prompt has {num_tokens} tokens, but the context of the models is "
-                    f"{cell.context_limit} tokens; use models with a longer context, leave the row out, or shorten it "
-                    "with --set truncation=middle"
+                    f"{cell.context_limit} tokens (that of '{cell.limited_by}'); use models with a longer context, "
+                    "leave the row out, or shorten it with --set truncation=middle"
                 )
 
 

@@ -13,7 +13,7 @@ from specbench.core.progress import Say, say_nothing
 from specbench.decoding.decoder import Decoder, DraftingDecoder, drafting_decoders
 from specbench.models.causal_lm import CausalLM
 from specbench.models.scoring import PACKED, VERBS, PassShape
-from specbench.running.models import Models, parts, uses_bridge
+from specbench.running.models import Models, parts, pauses, uses_bridge
 from specbench.running.plan import Block, Cell
 from specbench.running.prompts import Texts, encode, translated_ids
 from specbench.running.records import Record
@@ -82,6 +82,8 @@ def compile_requirements(
         if uses_bridge(part):
             need.has_own_tokens, need.limit = True, drafter.context_limit
             need.lengths.add(verified)
+        if pauses(part):
+            need.limit = drafter.context_limit
         if part.bridge.type == "string":  # scores several continuations per pass
             need.packs = True
             need.lengths |= set(PACKED)
@@ -98,9 +100,10 @@ def add_shapes(decoder: DraftingDecoder, found: Mapping[int, CompileRequirements
     if hidden:
         shapes |= {PassShape(length, "chain", hidden) for length in ({1} if trees else {1, num_tokens + 1})}
     found[id(decoder.model)].shapes |= shapes
-    if id(drafter.model) in found:
+    own = None if drafter.model is None else drafter.model.underlying
+    if id(own) in found:
         levels = drafter.level_lengths(num_tokens)
-        found[id(drafter.model)].shapes |= {PassShape(length, "tree") for length in levels}
+        found[id(own)].shapes |= {PassShape(length, "tree") for length in levels}
 
 
 FILE = "compilations.jsonl"  # in a run's folder: one line per cell and model with new passes

@@ -30,7 +30,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
                       "data_revision", "shots"),
     "Sampling": ("sampling",),
     "Machine and software": ("device", "versions", "commit", "served"),
-    "Result": ("digest", "created", "request", "quality", "signatures", "intervals", "warm_up", "format"),
+    "Result": ("digest", "created", "request", "quality", "signatures", "intervals", "warm_up", "context",
+               "common_ids", "format"),
     "Stated: the run's folder cannot confirm these": tuple(sorted(STATED)),
 }  # fmt: skip
 

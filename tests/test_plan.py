@@ -35,7 +35,7 @@ def cell(prompt: str, model: Any, context_limit: int | None = 100, reference: st
 def test_a_prompt_must_leave_room_for_one_token() -> None:
     check_prompts(cell("x" * 99, tiny.causal_lm()), "never")
     with pytest.raises(
-        ConfigError, match="t/en example first: the prompt has 100 tokens.*100 tokens \\(that of 'small'"
+        ConfigError, match=r"t/en example first: the prompt has 100 tokens.*100 tokens \(that of 'small'"
     ):
         check_prompts(cell("x" * 100, tiny.causal_lm()), "never")
     check_prompts(cell("x" * 1000, tiny.causal_lm(), context_limit=None), "never")

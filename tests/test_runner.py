@@ -7,13 +7,14 @@ import pytest
 
 from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import DraftingDecoder, stream_seed
+from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
 from specbench.running.compose import compose
 from specbench.running.models import Models
 from specbench.running.plan import Block, block_noun, blocks, run_identity
 from specbench.running.runner import check_same_examples, measure
-from specbench.specs.catalogue import load_method, load_task, method_names, with_overrides
+from specbench.specs.catalogue import digest, load_method, load_task, method_names, with_overrides
 from specbench.specs.run import RunSpec
 from specbench.tasks.examples import Example
 from tests import tiny
@@ -139,6 +140,29 @@ def test_the_context_is_the_smaller_one() -> None:
     sd = load_method("sd")
     for target, drafter in ((small, large), (large, small)):
         assert Models(target, {"sd": drafter}).context_limit([sd]) == 64
+
+
+def test_a_drafter_that_pauses_limits_neither_answers_nor_prompts() -> None:
+    small, large = tiny.causal_lm(max_position_embeddings=64), tiny.causal_lm()
+    for name in ("sd", "slem", "sd-tree", "synthetic"):
+        _, [method] = with_overrides([], [load_method(name)], ["drafter.beyond_context=pause"])
+        models = Models(large, {name: small})
+        assert models.context_limit([method]) == 1024 and [b.model for b in models.budgets([method], 24)] == [large]
+        assert Models(small, {name: large}).context_limit([method]) == 64
+        drafter = compose(method, models.pair(method), Sampling()).drafter
+        assert drafter.pauses_at == (None if name == "slem" else 64)  # slem counts in the drafter's own tokens
+        assert digest(method) != digest(load_method(name))
+
+
+def test_a_bridged_drafter_may_pause_from_the_prompt_on() -> None:
+    """Without the option, a prompt that is too long for it is refused."""
+    target, small = tiny.causal_lm(), tiny.causal_lm(max_position_embeddings=16)
+    prompt = target.encode_prompt("A text that is too long for it", chat=False)
+    _, [pausing] = with_overrides([], [load_method("slem")], ["drafter.beyond_context=pause"])
+    made = compose(pausing, ModelPair(target, small), Sampling()).generate(prompt, StopRules(8), seed=0)
+    assert [step.num_drafted for step in made.steps] == [0] * 7
+    with pytest.raises(ConfigError, match="let it pause with --set drafter"):
+        compose(load_method("slem"), ModelPair(target, small), Sampling()).generate(prompt, StopRules(8), seed=0)
 
 
 def test_processed_divergences_of_point_masses_are_refused() -> None:

@@ -277,7 +277,8 @@ def score_notes(rows: Sequence[Row]) -> list[str]:
     reported[f"answers cut at {limit}{remedy}"] = list(map(_share_cut, rows))
     if context is not None and context.pauses_at:
         shares = [row.context and row.context.share_paused for row in rows]
-        reported[f"tokens behind the drafter's context of {context.pauses_at} tokens, where it drafts nothing"] = [
+        pause = f"tokens behind the drafter's context of {context.pauses_at} tokens, where it drafts nothing"
+        reported[f"{pause} (the expected speed-up leaves them out)"] = [
             f"{share:.0%}" if share else None for share in shares
         ]
     return lines + [f"{name}: {_with_subsets(rows, texts)}" for name, texts in reported.items() if any(texts)]

@@ -12,6 +12,7 @@ from specbench.core.console import counted, say
 from specbench.core.environment import EMBEDDED, is_installed, set_threads
 from specbench.core.table import Table
 from specbench.decoding.bridges import common_ids
+from specbench.decoding.decoder import drafting_decoders
 from specbench.models.loading import choose_device
 from specbench.results.captions import why_unscored
 from specbench.results.conditions import check_accepts_rows, environment
@@ -27,9 +28,7 @@ from specbench.running.models import (
     has_other_vocabulary,
     load_models,
     parts,
-    pauses,
     training_prompts,
-    uses_bridge,
 )
 from specbench.running.plan import (
     Block,
@@ -71,7 +70,6 @@ def measurement_of(
     measured = {record["prompt"] for record in records if not record.get("turn")}
     trained = {method.name: measured & training_prompts(spec, method) for method in spec.methods}
     drafting = [part for part in parts(spec.methods) if part.name in models.drafters]
-    pausing = [part.name for part in drafting if pauses(part) and not uses_bridge(part)]
     target = models.target
     limiting = models.limiting_model(spec.methods)
     return Measurement(
@@ -91,7 +89,10 @@ def measurement_of(
         trained_on={name: tuple(sorted(digests)) for name, digests in trained.items() if digests},
         ties=tuple(_ties(spec, cells, models, records)),
         context=None if limiting is None else ModelContext(model=limiting.name, tokens=limiting.context_limit or 0),
-        pauses={name: tokens for name in pausing if (tokens := models.drafters[name].context_limit)},
+        pauses={
+            each.method.name: each.drafter.pauses_at
+            for cell in cells[:1] for each in drafting_decoders(cell.decoders) if each.drafter.pauses_at is not None
+        },
         common_ids={
             part.name: CommonIds(common=len(common), target=len(target.vocabulary), drafter=len(drafter.vocabulary))
             for part in drafting

@@ -10,7 +10,7 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from specbench.decoding.decoder import Decoder, drafting_decoders
+from specbench.decoding.decoder import Decoder, DraftingDecoder, drafting_decoders
 from specbench.decoding.loop import Generation, StopRules
 from specbench.models.causal_lm import CausalLM, TextModel
 from specbench.running.plan import Cell
@@ -121,6 +121,9 @@ def warm_up(
     for decoder in (part for each in decoders for part in each.parts):
         if _WARM.get(id(decoder), 0) < num_tokens:
             _decode_block(decoder, num_tokens, num_new, context_limit)
+            pauses_at = decoder.drafter.pauses_at if isinstance(decoder, DraftingDecoder) else None
+            if pauses_at is not None and pauses_at < num_tokens:  # then the drafter has read nothing yet
+                _decode_block(decoder, pauses_at, num_new, context_limit)
             if id(decoder) not in _WARM:
                 weakref.finalize(decoder, _WARM.pop, id(decoder), None)
             _WARM[id(decoder)] = num_tokens

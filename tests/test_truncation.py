@@ -1,6 +1,7 @@
 """Prompts that are too long lose their middle: as little as must be, the same for all models, and counted."""
 
 import json
+from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ import pytest
 import yaml
 
 from specbench.core.errors import ConfigError
+from specbench.models.causal_lm import Prompt
 from specbench.running.models import Models
-from specbench.running.prompts import PromptBudget, encode, shorten, truncate_examples
+from specbench.running.prompts import PromptBudget, PromptRenderer, Texts, truncate_examples
 from specbench.specs.catalogue import load_method
 from specbench.tasks.examples import Example, TaskData
 from tests import tiny
@@ -24,8 +26,12 @@ class Words:
 
     chat_template = None
 
-    def encode_prompt(self, prompt: str, chat: bool, earlier: Sequence[str] = ()) -> list[int]:
-        return list(range(len(" ".join([*earlier, prompt]).split())))
+    def render_prompt(self, texts: Sequence[str], chat: bool) -> Prompt:
+        return Prompt("", array("I", range(len(" ".join(texts).split()))))
+
+
+def shorten(texts: Texts, budgets: Sequence[Any], chat: str) -> Texts:
+    return PromptRenderer(chat, budgets).shorten(texts)
 
 
 def data(*prompts: str) -> TaskData:
@@ -53,7 +59,7 @@ def test_the_tightest_model_decides_for_all() -> None:
         [PromptBudget(words, 8), PromptBudget(model, 30)],
     ):
         (cut,) = shorten((text,), budgets, "never")
-        assert (len(encode(model, (cut,), "never")), len(cut.split())) == (30, len(cut.split()))
+        assert (len(model.encode_prompt(cut, chat=False)), len(cut.split())) == (30, len(cut.split()))
         assert len(cut.split()) <= 8
     (cut,) = shorten((text,), [PromptBudget(model, 40), PromptBudget(words, 4)], "never")
     assert len(cut.split()) == 4 and text.startswith(cut[:5]) and text.endswith(cut[-5:])
@@ -74,7 +80,7 @@ def test_nothing_can_be_cut_from_a_template() -> None:
 
 def test_what_went_is_counted_in_tokens_of_the_target() -> None:
     model = tiny.causal_lm()
-    cut = truncate_examples(data("x" * 100, "short"), model, [PromptBudget(model, 60)], "never")
+    cut = truncate_examples(data("x" * 100, "short"), model, PromptRenderer("never", [PromptBudget(model, 60)]))
     assert [example.truncated_tokens for example in cut.examples] == [40, 0]
     assert [len(example.prompt) for example in cut.examples] == [60, 5]
 

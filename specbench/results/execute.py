@@ -42,7 +42,7 @@ from specbench.running.plan import (
     without_calibration,
 )
 from specbench.running.progress import announce, load_lines, report_kept_results
-from specbench.running.prompts import record_prompts, uses_chat
+from specbench.running.prompts import baseline_prompts, uses_chat
 from specbench.running.records import Key, Record, record_key, with_same_history
 from specbench.running.request import (
     ALL,
@@ -107,12 +107,12 @@ def _ties(spec: RunSpec, cells: Sequence[Cell], models: Models, records: Sequenc
             continue
         own = [r for r in records if (r["task"], r["subset"]) == (cell.task.name, cell.subset)]
         examples = {(cell.subset, example.index): example for example in cell.data.examples}
-        ids = record_prompts(examples, {cell.subset: cell.budgets}, own, models.target, spec.chat)
+        prompts = baseline_prompts(examples, {cell.subset: cell.renderer}, own, models.target)
         for method in spec.methods:
             same_prompts = with_same_history(own, method.name)
             found = [] if declares_lossless(method) is False else differing_records(same_prompts, method.name)
             if found and (target := models.scoring) is not None:
-                num_near_ties, tolerance = count_ties(found, method, target, ids)
+                num_near_ties, tolerance = count_ties(found, method, target, prompts)
                 yield Ties(task=cell.task.name, subset=cell.subset, method=method.name, num_different=len(found),
                            num_near_ties=num_near_ties, tolerance=tolerance)  # fmt: skip
 

@@ -22,12 +22,14 @@ Group = tuple[str, str]  # task and subset
 
 @dataclass
 class ModelLoader:
-    """Loads each model of a run once, by name and revision, with the target's dtype and device."""
+    """Loads each model of a run once, by name and revision, with the target's dtype and device. `weights`: if False,
+    only configurations and tokenizers are read."""
 
     device: str
     dtype: str
     quantize: Quantize = "none"
     trust_remote_code: bool = False
+    weights: bool = True
     _loaded: dict[tuple[str, str | None], CausalLM] = field(default_factory=dict)
 
     def load(self, name: str, revision: str | None = None) -> CausalLM:
@@ -36,7 +38,8 @@ class ModelLoader:
             is_commit = revision is not None and not revision.startswith("local-")
             model = load_model(
                 name, revision=revision if is_commit else None, dtype=self.dtype, device=self.device,
-                quantize=self.quantize, trust_remote_code=self.trust_remote_code,
+                weights=self.weights, quantize=self.quantize if self.weights else "none",
+                trust_remote_code=self.trust_remote_code,
             )  # fmt: skip
             if revision is not None and model.revision != revision:
                 raise ConfigError(
@@ -75,14 +78,16 @@ def prompts_of(
 ) -> dict[Key, RecordedPrompt]:  # fmt: skip
     """Returns the prompts of records, made again from tasks and data.
 
-    `rows`, `keys`: AR's row and the keys of the records, by (task, subset). `others`: further models whose contexts may
-    have shortened prompts. `data`: a folder or file of rows that replaces the run's data.
+    `rows`, `keys`: AR's row of each measured subset, and the keys of the records, by (task, subset). `others`: further
+    models whose contexts may have shortened prompts. `data`: a folder or file of rows that replaces the run's data.
 
     Raises ConfigError if the data give other prompts than the measured ones.
     """
     tasks, found = tasks_of(list(rows.values())), {}
     for group, row in rows.items():
-        records = [run.records[key] for key in keys[group]]
+        records = [run.records[key] for key in keys.get(group, ())]
+        if not records:
+            continue
         target.chat_template_args = row.chat if isinstance(row.chat, dict) else {}
         budgets = _budgets(records, [target, *others])
         num_subsets = sum(other[0] == group[0] for other in rows)

@@ -150,3 +150,35 @@ def test_a_run_records_what_was_cut(
         assert "budgets" not in records[0]
         assert records[1]["budgets"] == {tiny_pair[0]: 1000}
         assert all(part["finish"] == "length" for record in records for part in record["methods"].values())
+        rows = json.loads((tmp_path / f"yes{number}" / "leaderboard.json").read_text())["rows"]
+        assert {(row["context"]["model"], row["context"]["tokens"]) for row in rows} == {(tiny_pair[0], 1024)}
+
+
+def test_a_run_says_whose_context_cuts_answers_where_a_drafter_pauses_and_what_ids_it_shares(
+    task: Callable[..., str], specbench: Callable[..., tuple[int, str, str]], tiny_pair: tuple[str, str], tmp_path: Path
+) -> None:
+    """A drafter of 32 positions, with an added token. Rows are recomputed from the run's folder alone."""
+    made = tiny.tokenizer()
+    made.add_tokens(["<extra>"])
+    tiny.network("gpt2", vocab_size=len(made), max_position_embeddings=32, num_hidden_layers=1).save_pretrained("small")
+    made.save_pretrained("small")
+    options = ("--task", task(), "--method", "sd", "--data", str(tmp_path), "--target", tiny_pair[0], "--limit", "1",
+               "--drafter", "small", "--set", "generation.max_new_tokens=40")  # fmt: skip
+    for number, more in enumerate([(), ("--set", "drafter.beyond_context=pause")]):
+        code, out, err = specbench("run", *options, *more, "--output", f"run{number}")
+        assert code == 0, err
+        said, row = (
+            " ".join(out.split()),
+            json.loads((tmp_path / f"run{number}/leaderboard.json").read_text())["rows"][-1],
+        )
+        assert "257 of the target's 257 and the drafter's 258 ids in common; it drafts only these" in said
+        if more:
+            assert row["context"] == {"model": tiny_pair[0], "tokens": 1024, "share_cut_ar": 0.0, "pauses_at": 32,
+                                      "share_paused": 18 / 40}  # fmt: skip
+            assert "tokens behind the drafter's context of 32 tokens" in said and "answers cut" not in said
+        else:
+            assert row["context"]["tokens"] == 32 and row["context"]["share_cut_ar"] == 1.0
+            assert "answers cut at the context of small, 32 tokens (--set drafter.beyond_context=pause" in said
+            assert "100% of ar, 100% of sd in default" in said
+        code, out, err = specbench("leaderboard", "validate", "--records", f"run{number}/leaderboard.json")
+        assert code == 0, out + err

@@ -71,8 +71,8 @@ def answers(
     most = None if limit == "all" else amount("--limit", limit)
     if isinstance(most, float):
         raise ConfigError(f"--limit {limit}: give a number of records, or all")
-    names = (tuple(split(each or "")) for each in (subset, example, method))
-    chosen = Selection(*names, only_wrong=only_wrong, limit=most)
+    subsets, examples, methods = (tuple(split(each or "")) for each in (subset, example, method))
+    chosen = Selection(subsets, examples, methods, only_wrong, most)
     found = shown_run(finished_run(run), chosen, data, trust_remote_code)
     for line in found.problems:
         stderr.print(f"warning: {line}", soft_wrap=True)

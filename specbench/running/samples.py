@@ -99,7 +99,8 @@ def _sample(cell: Cell, example: Example, chat: str) -> PromptSample:
         truncated_tokens=example.truncated_tokens, num_shots=cell.data.fewshot.num,
         generation=task.generation.model_dump(mode="json"),
         end_tokens={tokens.get(index, ""): index for index in sorted(target.eos_token_ids)},
-        reference=first_or_all(example.references), scorer=task.scorer and task.scorer.model_dump(mode="json"),
+        reference=first_or_all(example.references),
+        scorer=None if task.scorer is None else task.scorer.model_dump(mode="json"),
     )  # fmt: skip
 
 

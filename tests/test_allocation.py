@@ -14,6 +14,7 @@ from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.running.compose import compose
+from specbench.running.prompts import PromptRenderer
 from specbench.running.records import check_record
 from specbench.running.warm_up import warm_up_cell
 from specbench.specs.catalogue import load_method
@@ -94,7 +95,7 @@ def test_both_models_are_warmed_up(pair: ModelPair, monkeypatch: pytest.MonkeyPa
     task = SimpleNamespace(generation=SimpleNamespace(max_new_tokens=4))
     data = SimpleNamespace(examples=[Example(0, "a", ("What?",), ("1",))])
     decoders = (compose(method(0.0), pair, GREEDY),)
-    warm_up_cell(SimpleNamespace(task=task, data=data, decoders=decoders, context_limit=64), "auto")  # type: ignore[arg-type]
+    warm_up_cell(SimpleNamespace(task=task, data=data, decoders=decoders, context_limit=64, renderer=PromptRenderer()))  # type: ignore[arg-type]
     assert warmed == [pair.target] * 2 + [pair.drafter] * 2, "each a long text and a block"
 
 

@@ -8,13 +8,15 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models
 
 from specbench.analysis.vocab_figures import injectivity
 from specbench.core.errors import ConfigError
-from specbench.decoding.bridges import Translation, VocabularyMismatch, shared
+from specbench.decoding.bridges import Translation, VocabularyMismatch, common_ids, shared
 from specbench.decoding.bridges.token_level import SharedTokens
+from specbench.decoding.decoder import DraftingDecoder
 from specbench.decoding.loop import Generation, StopRules
-from specbench.decoding.sampling import Sampling
+from specbench.decoding.sampling import Distributions, Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.scoring import Output, ScoringModel
 from specbench.models.vocabulary import Vocabulary
@@ -62,6 +64,61 @@ def test_other_vocabulary_is_refused_with_both_sizes() -> None:
     other = CausalLM(tiny.network(vocab_size=260), tiny.tokenizer(num_extra=3), "other", None)
     with pytest.raises(VocabularyMismatch, match=r"'other' \(260 tokens\).*'tiny-llama' \(257 tokens; 256 in common"):
         shared(ModelPair(tiny.causal_lm(), other), GREEDY, None)  # type: ignore[arg-type]
+    with pytest.raises(VocabularyMismatch, match=r"\(257 tokens; 257 in common"):
+        shared(ModelPair(tiny.causal_lm(), with_added(3)), GREEDY, None)  # type: ignore[arg-type]
+
+
+def with_added(num_extra: int, seed: int = 1, **options: Any) -> CausalLM:
+    """A model whose vocabulary has all tokens of `tiny.tokenizer()`, and added ones behind them."""
+    made = tiny.tokenizer()
+    made.add_tokens([f"<extra {number}>" for number in range(num_extra)])
+    return CausalLM(tiny.network(seed=seed, vocab_size=len(made), **options), made, f"with-{num_extra}", None)
+
+
+@pytest.mark.parametrize("method", ["sd", "sd-tree", "fsd", "synthetic"])
+@pytest.mark.parametrize("has_more", ["drafter", "target"])
+def test_a_few_added_tokens_are_never_drafted(method: str, has_more: str) -> None:
+    """257 tokens beside 259, either way. The text holds a token that the drafter lacks, whose last byte it reads."""
+    small, large = tiny.causal_lm(seed=0), with_added(2)
+    target, drafter = (small, large) if has_more == "drafter" else (large, small)
+    prompt = [*target.encode_prompt("A text", chat=False), *([257] if has_more == "target" else [])]
+    decoder = compose(load_method(method), ModelPair(target, drafter), GREEDY)
+    assert isinstance(decoder, DraftingDecoder)
+    read: list[list[int]] = []
+    score = drafter.sequence.score
+    drafter.sequence.score = lambda ids, *given: read.append(ids) or score(ids, *given)  # type: ignore[method-assign]
+    made = decoder.generate(prompt, StopRules(24), seed=1)
+    assert sum(step.num_drafted for step in made.steps) > 0
+    if method != "fsd":
+        plain = compose(load_method("ar"), ModelPair(target), GREEDY)
+        assert made.token_ids == plain.generate(prompt, StopRules(24), seed=1).token_ids
+    if has_more == "target":
+        assert target.vocabulary["<extra 0>"] == 257 and {ids[6] for ids in read} == {drafter.vocabulary[">"]}
+    if method == "sd":
+        drafted = decoder.drafter.propose(prompt, 1, torch.Generator().manual_seed(0))
+        assert isinstance(drafted.probs, Distributions) and drafted.probs.raw_probs.shape[-1] == target.vocab_size
+        assert (drafted.probs.raw_probs > 0).sum() == 257
+
+
+def test_ids_are_common_if_they_mean_the_same_bytes() -> None:
+    """The same strings under the same ids, which one decoder reads as bytes and the other as characters."""
+    byte_level = tiny.causal_lm()
+    characters = {token: i for token, i in byte_level.vocabulary.items() if i < 256}
+    backend = Tokenizer(models.BPE(characters, merges=[]))
+    backend.decoder = decoders.Fuse()
+    tokenizer = tokenizers_made_here.wrap(backend, eos_token="<|end|>")
+    tokenizer.add_tokens(["<extra>"])
+    common = common_ids(byte_level, CausalLM(tiny.network(vocab_size=258), tokenizer, "characters", None))
+    assert common is not None
+    assert {"a", "<|end|>"} < {token for token, i in byte_level.vocabulary.items() if i in common}
+    assert byte_level.vocabulary["Ġ"] not in common and len(common) < 257
+
+
+def test_another_number_of_logits_is_shared_where_both_have_one() -> None:
+    narrow = tiny.causal_lm(vocab_size=255)
+    assert common_ids(tiny.causal_lm(), narrow) == frozenset(range(255))
+    made = compose(load_method("sd"), ModelPair(tiny.causal_lm(), narrow), GREEDY).generate([1, 256], StopRules(8), 1)
+    assert len(made.token_ids) == 8
 
 
 def with_methods(pairs: list[tuple[str, str]]) -> Iterator[Any]:

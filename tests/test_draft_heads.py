@@ -142,6 +142,27 @@ def test_greedy_outputs_are_those_of_autoregressive_decoding(method: str, tmp_pa
     assert decoder.generate(PROMPT, StopRules(20), 0).steps == made.steps  # no state passes from prompt to prompt
 
 
+@pytest.mark.parametrize("method", ["eagle3", "eagle3-chain", "eagle"])
+def test_a_head_may_pause_where_its_positions_end(method: str, tmp_path: Path) -> None:
+    model = target()
+    path = saved_head(load_method(method).drafter.options["head"], model, tmp_path / "head")
+    config = tmp_path / "head" / "config.json"
+    settings = json.loads(config.read_text())
+    options = [f"drafter.path={path}", "drafter.beyond_context=pause"]
+    _, (spec,) = with_overrides([], [load_method(method)], options)
+    plain = compose(load_method("ar"), ModelPair(model), Sampling(0.0)).generate(PROMPT, StopRules(20), 0)
+    for size in (len(PROMPT) + 6, len(PROMPT)):
+        config.write_text(json.dumps(settings | {"max_position_embeddings": size}))
+        made = compose(spec, ModelPair(model), Sampling(0.0)).generate(PROMPT, StopRules(20), 0)
+        ends = [len(PROMPT) + 1 + sum(s.num_emitted for s in made.steps[:n]) for n in range(len(made.steps))]
+        assert made.token_ids == plain.token_ids
+        for end, step in zip(ends, made.steps[:-1], strict=False):
+            assert (step.num_drafted > 0) == (end < size) and step.num_drafted <= max(0, size - end)
+    config.write_text(json.dumps({key: settings[key] for key in settings if key != "max_position_embeddings"}))
+    with pytest.raises(ConfigError, match="has no max_position_embeddings: leave"):
+        compose(spec, ModelPair(model), Sampling(0.0))
+
+
 def candidates_by_brute_force(model: TableModel, num_nodes: int, top_k: int, depth: int) -> set[tuple[int, ...]]:
     """The best paths of EAGLE-2: all levels are expanded before any candidate is ranked."""
     found: dict[tuple[int, ...], float] = {}

@@ -131,3 +131,21 @@ def test_one_token_has_no_steps() -> None:
     assert len(generation.token_ids) == 1
     assert generation.steps == []
     assert generation.positions["target_prob"] is None
+
+
+@pytest.mark.parametrize("num_prompt", [2, 12])
+def test_a_drafter_pauses_at_its_context_and_the_target_goes_on(num_prompt: int) -> None:
+    """It reads no token behind it, and nothing of a prompt that is too long for it."""
+    target, draft = TableModel(6, 1), TableModel(6, 1)  # all drafts are accepted
+    reads: list[int] = []
+    score, prompt, stop = draft.score, [number % 6 for number in range(num_prompt)], StopRules(30)
+    draft.score = lambda ids, *given: reads.append(len(ids)) or score(ids, *given)  # type: ignore[method-assign]
+    drafter = ModelDrafter(draft, GREEDY)
+    drafter.pauses_at = 12
+    generation = decode(target, drafter, rejection, prompt, num_draft_tokens=4, sampling=GREEDY, stop=stop,
+                        generator=torch.Generator().manual_seed(0))  # fmt: skip
+    assert generation.finish == "length" and generation.token_ids == autoregressive(target, prompt, stop).token_ids
+    ends = [num_prompt + 1 + sum(s.num_emitted for s in generation.steps[:n]) for n in range(len(generation.steps))]
+    drafted = [step.num_drafted for step in generation.steps]
+    assert drafted == [min(4, max(0, 12 - end), 30 - 1 - (end - num_prompt)) for end in ends]
+    assert max(reads, default=0) <= 12 and bool(reads) == (num_prompt < 12)

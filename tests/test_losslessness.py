@@ -8,12 +8,14 @@ With the seeds fixed here the outcome is deterministic; over fresh seeds a corre
 
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
 from scipy import stats
 
 from specbench.decoding import drafters as model_drafter
+from specbench.decoding.bridges import CommonIdsModel
 from specbench.decoding.drafters import ModelDrafter, NoDrafter
 from specbench.decoding.loop import StopRules, decode
 from specbench.decoding.proposal import OnDeviceProposal, Proposal, Verification
@@ -26,7 +28,7 @@ from specbench.decoding.verification import (
     exact_match,
     rejection,
 )
-from tests.toys import TableModel, joint
+from tests.toys import TableModel, TextModel, joint
 
 NUM_DRAWS = 300
 VOCAB = 3
@@ -247,3 +249,47 @@ def test_control_a_draft_that_goes_on_behind_its_end_is_caught(monkeypatch: pyte
     rule = RandomAccept(probability=ACCEPTED)
     counts = draws(target, lambda: (ModelDrafter(draft, PLAIN), rule), 2, LATE_SEED)
     assert chi_square_p(counts, randomly_accepted(target, draft, 2, 3)) < 1e-6
+
+
+def few_differ(seed: int) -> tuple[TextModel, CommonIdsModel]:
+    """A target of three tokens, and a drafter of four that has other tokens from id 2 on, as the target reads it."""
+    target, draft = TextModel(("a", "b", "c"), seed), TextModel(("a", "b", "d", "e"), seed + 1000)
+    for model in (target, draft):
+        model.vocabulary = {str(text): index for index, text in enumerate(model.text_vocabulary.token_bytes)}
+    draft.tokenizer = SimpleNamespace(unk_token_id=1)
+    return target, CommonIdsModel(draft, target, frozenset({0, 1}))  # type: ignore[arg-type]
+
+
+class LateMask(ModelDrafter):
+    """Draws the common tokens only, and says that it drew from the distribution before the mask."""
+
+    def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
+        made = super().propose(ids, num_draft_tokens, generator)
+        if made.num_drafted:
+            made.probs = Distributions(made.probs.logits.nan_to_num(neginf=1.0), self.sampling)  # type: ignore[union-attr]
+        return made
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_drafter_that_lacks_a_token_follows_the_target(seed: int) -> None:
+    target, draft = few_differ(seed)
+    counts = draws(target, lambda: (ModelDrafter(draft, PLAIN), rejection), 2, seed)
+    assert chi_square_p(counts, joint(target, PROMPT, 3)) > 1e-3
+
+
+def test_control_a_mask_behind_the_draw_is_caught() -> None:
+    target, draft = few_differ(1)
+    counts = draws(target, lambda: (LateMask(draft, PLAIN), rejection), 2, 1)
+    assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-6
+
+
+def test_a_drafter_that_pauses_follows_the_target() -> None:
+    """It drafts the first two tokens only."""
+    target, draft = pair(1)
+
+    def pausing() -> tuple[object, VerificationRule]:
+        drafter = ModelDrafter(draft, PLAIN)
+        drafter.pauses_at = len(PROMPT) + 2
+        return drafter, rejection
+
+    assert chi_square_p(draws(target, pausing, 2, 1), joint(target, PROMPT, 3)) > 1e-3

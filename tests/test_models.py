@@ -2,13 +2,21 @@
 
 import logging
 import random
+from typing import Any
 
 import pytest
 import torch
+from transformers import AutoConfig
 
 from specbench.core.errors import ConfigError
-from specbench.models.causal_lm import CausalLM
+from specbench.decoding.loop import StopRules
+from specbench.decoding.sampling import Sampling
+from specbench.models.causal_lm import CausalLM, ModelPair, context_limit_of
 from specbench.models.eager import common_prefix
+from specbench.models.loading import check_causal
+from specbench.running.compose import compose
+from specbench.running.models import Models
+from specbench.specs.catalogue import load_method
 from tests import tiny
 
 
@@ -157,3 +165,40 @@ def test_chat_template_that_refuses_is_an_error() -> None:
 
 def test_common_prefix() -> None:
     assert [common_prefix([1, 2, 3], [1, 2]), common_prefix([1, 2], [1, 3, 4]), common_prefix([], [1])] == [2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "limit"),
+    [
+        ("gpt2", {"n_positions": 24}, 24),
+        ("mpt", {"max_seq_len": 24}, 24),
+        ("bloom", {}, None),
+        ("mamba2", {}, None),
+        ("xlnet", {}, None),  # declares -1
+    ],
+)
+def test_the_context_of_a_configuration_by_any_of_its_names(
+    kind: str, options: dict[str, Any], limit: int | None
+) -> None:
+    assert context_limit_of(AutoConfig.for_model(kind, **options).get_text_config()) == limit
+
+
+def test_a_model_with_another_name_for_its_positions_decodes_up_to_them() -> None:
+    """MPT, which transformers maps no name of positions to, as target and as drafter."""
+    mpt, other = (
+        tiny.causal_lm("mpt", max_seq_len=24, max_position_embeddings=None),
+        tiny.causal_lm(num_hidden_layers=1),
+    )
+    check_causal(mpt)
+    for target, drafter in ((mpt, other), (other, mpt)):
+        limit = Models(target, {"sd": drafter}).context_limit([load_method("sd")])
+        decoder = compose(load_method("sd"), ModelPair(target, drafter), Sampling())
+        made = decoder.generate(list(range(10)), StopRules(40, context_limit=limit), seed=0)
+        assert made.finish == "context" and len(made.token_ids) == 14
+
+
+def test_a_network_that_fails_beyond_undeclared_positions_is_one_line() -> None:
+    model = tiny.causal_lm("gpt2", max_position_embeddings=16, num_hidden_layers=1)
+    model.score(list(range(16)), 1)
+    with pytest.raises(ConfigError, match=r"'tiny-gpt2' fails in a pass over 1 tokens after 16 others \(IndexError"):
+        model.score(list(range(17)), 1)

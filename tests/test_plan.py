@@ -8,7 +8,7 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
 from specbench.running.plan import check_prompts, check_references
-from specbench.running.prompts import uses_chat
+from specbench.running.prompts import PromptRenderer, uses_chat
 from specbench.specs.components import ScorerSpec
 from specbench.tasks.examples import Example
 from specbench.tasks.scoring import make_scorer
@@ -22,27 +22,36 @@ def cell(prompt: str, model: Any, context_limit: int | None = 100, reference: st
     decoder.parts = (decoder,)
     scorer = make_scorer(task)
     return SimpleNamespace(
-        task=task, subset="en", data=data, decoders=[decoder], context_limit=context_limit, scorer=scorer
+        task=task,
+        subset="en",
+        data=data,
+        decoders=[decoder],
+        context_limit=context_limit,
+        scorer=scorer,
+        limited_by="small",
+        renderer=PromptRenderer("never"),
     )
 
 
 def test_a_prompt_must_leave_room_for_one_token() -> None:
-    check_prompts(cell("x" * 99, tiny.causal_lm()), "never")
-    with pytest.raises(ConfigError, match="t/en example first: the prompt has 100 tokens"):
-        check_prompts(cell("x" * 100, tiny.causal_lm()), "never")
-    check_prompts(cell("x" * 1000, tiny.causal_lm(), context_limit=None), "never")
+    check_prompts(cell("x" * 99, tiny.causal_lm()))
+    with pytest.raises(
+        ConfigError, match=r"t/en example first: the prompt has 100 tokens.*100 tokens \(that of 'small'"
+    ):
+        check_prompts(cell("x" * 100, tiny.causal_lm()))
+    check_prompts(cell("x" * 1000, tiny.causal_lm(), context_limit=None))
 
 
 def test_an_empty_prompt_is_refused() -> None:
     with pytest.raises(ConfigError, match="empty after tokenization"):
-        check_prompts(cell("", tiny.causal_lm()), "never")
+        check_prompts(cell("", tiny.causal_lm()))
 
 
 def test_a_tokenizer_that_is_wider_than_its_model_is_refused() -> None:
     narrow = tiny.causal_lm(vocab_size=200)
-    check_prompts(cell("plain", narrow), "never")
+    check_prompts(cell("plain", narrow))
     with pytest.raises(ConfigError, match=r"makes token 2[0-9]+, but the model has only 200"):
-        check_prompts(cell("naïve \x00", narrow), "never")
+        check_prompts(cell("naïve \x00", narrow))
 
 
 def test_a_scorer_of_another_type_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """The plan of a run: every block once, methods in alternating order, streams named by what they are for."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,15 +8,17 @@ import pytest
 
 from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import DraftingDecoder, stream_seed
+from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
 from specbench.running.compose import compose
 from specbench.running.models import Models
-from specbench.running.plan import Block, block_noun, blocks, run_identity
+from specbench.running.plan import Block, Cell, block_noun, blocks, check_prompts, run_identity
+from specbench.running.prompts import PromptRenderer
 from specbench.running.runner import check_same_examples, measure
-from specbench.specs.catalogue import load_method, load_task, method_names, with_overrides
+from specbench.specs.catalogue import digest, load_method, load_task, method_names, with_overrides
 from specbench.specs.run import RunSpec
-from specbench.tasks.examples import Example
+from specbench.tasks.examples import Example, TaskData
 from tests import tiny
 
 
@@ -95,7 +98,8 @@ def test_every_repeat_and_every_example_draws_anew() -> None:
     short = task.generation.model_copy(update={"max_new_tokens": 12, "temperature": 1.0})
     place: Any = SimpleNamespace(
         task=task.model_copy(update={"generation": short}), subset="en", scorer=None, budgets=(), context_limit=None,
-        models=SimpleNamespace(placement="cpu"), decoders=(compose(load_method("ar"), pair, Sampling(1.0)),),
+        renderer=PromptRenderer(), models=SimpleNamespace(placement="cpu"),
+        decoders=(compose(load_method("ar"), pair, Sampling(1.0)),),
     )  # fmt: skip
 
     def tokens(index: int, repeat: int) -> list[int]:
@@ -120,6 +124,51 @@ def test_records_of_other_examples_are_refused() -> None:
             check_same_examples([block], {block.key: {**record, **change}}, folder)
 
 
+def test_a_prompt_is_rendered_once_and_its_tokens_are_part_of_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A template may print a clock: all methods read the same tokens, and a resume of others is refused."""
+    target = tiny.causal_lm(num_hidden_layers=1)
+    rendered, read = [], []
+
+    def in_chat(texts: Any) -> str:
+        rendered.append(tuple(texts))
+        return f"{len(rendered)} {' '.join(texts)}"
+
+    monkeypatch.setattr(target, "_in_chat", in_chat)
+    monkeypatch.setattr(target.tokenizer, "chat_template", "not read")
+    spec = RunSpec(tasks=(load_task("mgsm"),), methods=(load_method("ar"),), target="t")
+    task = load_task("mgsm").subset("en")
+    decoders = tuple(compose(load_method(name), ModelPair(target), Sampling(0.0)) for name in ("ar", "pld"))
+    generate = DraftingDecoder.generate
+
+    def spy(self: Any, ids: list[int], *given: Any) -> Any:
+        read.append(target.decode_text(ids))
+        return generate(self, ids, *given)
+
+    monkeypatch.setattr(DraftingDecoder, "generate", spy)
+    short = task.model_copy(update={"generation": task.generation.model_copy(update={"max_new_tokens": 4})})
+    example = Example(0, "a", ("One?", "Two?"), ("1", "2"))
+    data = TaskData("local", "rows.jsonl", None, (example,))
+    place = Cell(short, "en", data, Models(target, {}), decoders, None)
+    check_prompts(place)
+    blocks = [Block(place, example, 0, decoders, turn) for turn in (0, 1)]
+    first = measure(blocks[0], spec)
+    assert read == ["1 One?"] * 2 and rendered == [("One?",)]
+    second = measure(blocks[1], spec, [first])
+    histories = {("One?", part["text"], "Two?") for part in first["methods"].values()}
+    assert {*rendered[1:]} == histories and len(rendered) == 1 + len(histories), "once for each history"
+    assert first["prompt_ids_digest"] == blocks[0].prompt(target, []).digest != second["prompt_ids_digest"]
+
+    done, folder = {block.key: record for block, record in zip(blocks, (first, second), strict=True)}, Path("run")
+    check_same_examples(blocks, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
+    again = Cell(short, "en", data, Models(target, {}), decoders, None)
+    changed = [Block(again, example, 0, decoders, turn) for turn in (0, 1)]
+    with pytest.raises(ConfigError, match=r"run: mgsm/en example a: its prompt of the same text had 6 tokens with .*"):
+        check_same_examples(changed, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
+    for record in done.values():  # of a version that kept no digest of tokens
+        del record["prompt_ids_digest"]
+    check_same_examples(changed, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
+
+
 def test_the_commit_of_hub_data_is_part_of_what_a_run_is() -> None:
     """Files and samples are told by their records' prompts."""
     spec = RunSpec(tasks=(load_task("gsm8k"),), methods=(load_method("ar"),), target="t")
@@ -139,6 +188,29 @@ def test_the_context_is_the_smaller_one() -> None:
     sd = load_method("sd")
     for target, drafter in ((small, large), (large, small)):
         assert Models(target, {"sd": drafter}).context_limit([sd]) == 64
+
+
+def test_a_drafter_that_pauses_limits_neither_answers_nor_prompts() -> None:
+    small, large = tiny.causal_lm(max_position_embeddings=64), tiny.causal_lm()
+    for name in ("sd", "slem", "sd-tree", "synthetic"):
+        _, [method] = with_overrides([], [load_method(name)], ["drafter.beyond_context=pause"])
+        models = Models(large, {name: small})
+        assert models.context_limit([method]) == 1024 and [b.model for b in models.budgets([method], 24)] == [large]
+        assert Models(small, {name: large}).context_limit([method]) == 64
+        drafter = compose(method, models.pair(method), Sampling()).drafter
+        assert drafter.pauses_at == (None if name == "slem" else 64)  # slem counts in the drafter's own tokens
+        assert digest(method) != digest(load_method(name))
+
+
+def test_a_bridged_drafter_may_pause_from_the_prompt_on() -> None:
+    """Without the option, a prompt that is too long for it is refused."""
+    target, small = tiny.causal_lm(), tiny.causal_lm(max_position_embeddings=16)
+    prompt = target.encode_prompt("A text that is too long for it", chat=False)
+    _, [pausing] = with_overrides([], [load_method("slem")], ["drafter.beyond_context=pause"])
+    made = compose(pausing, ModelPair(target, small), Sampling()).generate(prompt, StopRules(8), seed=0)
+    assert [step.num_drafted for step in made.steps] == [0] * 7
+    with pytest.raises(ConfigError, match="let it pause with --set drafter"):
+        compose(load_method("slem"), ModelPair(target, small), Sampling()).generate(prompt, StopRules(8), seed=0)
 
 
 def test_processed_divergences_of_point_masses_are_refused() -> None:

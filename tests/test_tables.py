@@ -135,6 +135,33 @@ def test_cut_answers_are_said():
     assert "more than 10% of the answers were cut at max_new_tokens in ja" in text
 
 
+def test_answers_that_a_context_cut_are_said_with_the_model_whose_it_is():
+    cut = {**METRICS, "share_cut_by_context": Metric(value=0.25)}
+    options = {"drafter": {"type": "model", "beyond_context": None}}
+    context = {"model": "org/drafter", "tokens": 64, "share_cut_ar": 0.5}
+
+    def said(**changes):
+        return " ".join(rendered([row(subset="en", options=options, metrics=cut, n=250, **changes)]).split())
+
+    shares = "50% of ar, 25% of fsd in en"
+    pause = "(--set drafter.beyond_context=pause lets the drafter pause there instead)"
+    assert f"answers cut at the context of org/drafter, 64 tokens {pause}: {shares}" in said(context=context)
+    of_target = said(context=context | {"model": "org/target"})
+    assert f"answers cut at the context of org/target, 64 tokens: {shares}" in of_target
+    assert "answers cut at the context: 25% of fsd in en" in said()  # a run of an earlier version
+    none = rendered([row(subset="en", metrics=METRICS, n=250, context=context | {"share_cut_ar": 0.0})])
+    assert "answers cut" not in none
+    paused = " ".join(said(context={"pauses_at": 64, "share_paused": 0.125}).split())
+    assert "tokens behind the drafter's context of 64 tokens, where it drafts nothing" in paused
+    assert "12% in en" in paused
+
+
+def test_vocabularies_that_differ_in_a_few_tokens_are_said():
+    ids = {"common": 2048, "target": 2048, "drafter": 2049}
+    text = " ".join(rendered(rows(common_ids={"fsd": ids})).split())
+    assert "vocabularies differ: 2,048 of the target's 2,048 and the drafter's 2,049 ids in common" in text
+
+
 def test_a_drafter_that_decodes_a_share_of_the_queries_is_no_drafter_of_tokens():
     options = {"drafter": {"type": "none"}, "decodes_with": "random", "drafter_share": 0.25}
     text = rendered(rows(num_draft_tokens=0, options=options))

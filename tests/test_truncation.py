@@ -1,6 +1,7 @@
 """Prompts that are too long lose their middle: as little as must be, the same for all models, and counted."""
 
 import json
+from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ import pytest
 import yaml
 
 from specbench.core.errors import ConfigError
+from specbench.models.causal_lm import Prompt
 from specbench.running.models import Models
-from specbench.running.prompts import PromptBudget, encode, shorten, truncate_examples
+from specbench.running.prompts import PromptBudget, PromptRenderer, Texts, truncate_examples
 from specbench.specs.catalogue import load_method
 from specbench.tasks.examples import Example, TaskData
 from tests import tiny
@@ -24,8 +26,12 @@ class Words:
 
     chat_template = None
 
-    def encode_prompt(self, prompt: str, chat: bool, earlier: Sequence[str] = ()) -> list[int]:
-        return list(range(len(" ".join([*earlier, prompt]).split())))
+    def render_prompt(self, texts: Sequence[str], chat: bool) -> Prompt:
+        return Prompt("", array("I", range(len(" ".join(texts).split()))))
+
+
+def shorten(texts: Texts, budgets: Sequence[Any], chat: str) -> Texts:
+    return PromptRenderer(chat, budgets).shorten(texts)
 
 
 def data(*prompts: str) -> TaskData:
@@ -53,7 +59,7 @@ def test_the_tightest_model_decides_for_all() -> None:
         [PromptBudget(words, 8), PromptBudget(model, 30)],
     ):
         (cut,) = shorten((text,), budgets, "never")
-        assert (len(encode(model, (cut,), "never")), len(cut.split())) == (30, len(cut.split()))
+        assert (len(model.encode_prompt(cut, chat=False)), len(cut.split())) == (30, len(cut.split()))
         assert len(cut.split()) <= 8
     (cut,) = shorten((text,), [PromptBudget(model, 40), PromptBudget(words, 4)], "never")
     assert len(cut.split()) == 4 and text.startswith(cut[:5]) and text.endswith(cut[-5:])
@@ -74,7 +80,7 @@ def test_nothing_can_be_cut_from_a_template() -> None:
 
 def test_what_went_is_counted_in_tokens_of_the_target() -> None:
     model = tiny.causal_lm()
-    cut = truncate_examples(data("x" * 100, "short"), model, [PromptBudget(model, 60)], "never")
+    cut = truncate_examples(data("x" * 100, "short"), model, PromptRenderer("never", [PromptBudget(model, 60)]))
     assert [example.truncated_tokens for example in cut.examples] == [40, 0]
     assert [len(example.prompt) for example in cut.examples] == [60, 5]
 
@@ -144,3 +150,35 @@ def test_a_run_records_what_was_cut(
         assert "budgets" not in records[0]
         assert records[1]["budgets"] == {tiny_pair[0]: 1000}
         assert all(part["finish"] == "length" for record in records for part in record["methods"].values())
+        rows = json.loads((tmp_path / f"yes{number}" / "leaderboard.json").read_text())["rows"]
+        assert {(row["context"]["model"], row["context"]["tokens"]) for row in rows} == {(tiny_pair[0], 1024)}
+
+
+def test_a_run_says_whose_context_cuts_answers_where_a_drafter_pauses_and_what_ids_it_shares(
+    task: Callable[..., str], specbench: Callable[..., tuple[int, str, str]], tiny_pair: tuple[str, str], tmp_path: Path
+) -> None:
+    """A drafter of 32 positions, with an added token. Rows are recomputed from the run's folder alone."""
+    made = tiny.tokenizer()
+    made.add_tokens(["<extra>"])
+    tiny.network("gpt2", vocab_size=len(made), max_position_embeddings=32, num_hidden_layers=1).save_pretrained("small")
+    made.save_pretrained("small")
+    options = ("--task", task(), "--method", "sd", "--data", str(tmp_path), "--target", tiny_pair[0], "--limit", "1",
+               "--drafter", "small", "--set", "generation.max_new_tokens=40")  # fmt: skip
+    for number, more in enumerate([(), ("--set", "drafter.beyond_context=pause")]):
+        code, out, err = specbench("run", *options, *more, "--output", f"run{number}")
+        assert code == 0, err
+        said, row = (
+            " ".join(out.split()),
+            json.loads((tmp_path / f"run{number}/leaderboard.json").read_text())["rows"][-1],
+        )
+        assert "257 of the target's 257 and the drafter's 258 ids in common; it drafts only these" in said
+        if more:
+            assert row["context"] == {"model": tiny_pair[0], "tokens": 1024, "share_cut_ar": 0.0, "pauses_at": 32,
+                                      "share_paused": 18 / 40}  # fmt: skip
+            assert "tokens behind the drafter's context of 32 tokens" in said and "answers cut" not in said
+        else:
+            assert row["context"]["tokens"] == 32 and row["context"]["share_cut_ar"] == 1.0
+            assert "answers cut at the context of small, 32 tokens (--set drafter.beyond_context=pause" in said
+            assert "100% of ar, 100% of sd in default" in said
+        code, out, err = specbench("leaderboard", "validate", "--records", f"run{number}/leaderboard.json")
+        assert code == 0, out + err

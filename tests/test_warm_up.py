@@ -20,6 +20,7 @@ from specbench.results.leaderboard import load
 from specbench.results.leaderboard_files import validate
 from specbench.running import warm_up as module
 from specbench.running.compose import compose
+from specbench.running.prompts import PromptRenderer
 from specbench.running.runner import planned_tokens
 from specbench.running.warm_up import (
     FIRST_BLOCKS_CPU,
@@ -349,7 +350,7 @@ def test_a_drafter_that_learns_does_equal_blocks_and_forgets_them(monkeypatch: p
     monkeypatch.setattr(DraftingDecoder, "generate", spy)
     task = SimpleNamespace(generation=SimpleNamespace(max_new_tokens=40))
     data = SimpleNamespace(examples=[Example(0, "a", ("What?",), ("1",))])
-    warm_up_cell(SimpleNamespace(task=task, data=data, decoders=(own,), context_limit=80), "auto")  # type: ignore[arg-type]
+    warm_up_cell(SimpleNamespace(task=task, data=data, decoders=(own,), context_limit=80, renderer=PromptRenderer()))  # type: ignore[arg-type]
     blocks = steps[1:]
     assert len(blocks) == 3 and all(accepted == blocks[0][1] for _, accepted in blocks)
     assert [number for number, _ in steps] == [1, 2, 3, 4] and begun == [5], "and once when all is done"

@@ -32,7 +32,7 @@ from specbench.running.plan import (
     with_present_subsets,
     with_prompt_stops,
 )
-from specbench.running.prompts import prompt_ids
+from specbench.running.prompts import PromptRenderer
 from specbench.running.request import ALL, Request, all_methods, run_spec
 from specbench.running.requirements import reserve_for
 from specbench.specs.catalogue import load_method, versioned_name
@@ -164,12 +164,13 @@ def make_prompts(spec: RunSpec, models: Models, loaded: Loaded) -> list[AuditPro
     limit = models.context_limit(spec.methods)
     for task, subset, data in loaded:
         merged = with_prompt_stops(task.subset(subset), models.target, spec.chat)
-        check_prompts(Cell(merged, subset, data, models, (baseline,), limit), spec.chat)
+        renderer = PromptRenderer(spec.chat)
+        check_prompts(Cell(merged, subset, data, models, (baseline,), limit, renderer))
         num_tokens = min(MAX_NEW_TOKENS, merged.generation.max_new_tokens)
         generation = merged.generation.model_copy(update={"max_new_tokens": num_tokens})
         stop = baseline.stop_rules(generation, limit)
         prompts += [
-            AuditPrompt(f"{subset} {example.id}", prompt_ids(models.target, example, spec.chat), stop)
+            AuditPrompt(f"{subset} {example.id}", renderer.render(models.target, (example.prompt,)).ids, stop)
             for example in data.examples
         ]
     return prompts

@@ -12,8 +12,7 @@ import torch
 
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.progress import Say
-from specbench.decoding.bridges import VocabularyMismatch, shared
-from specbench.decoding.drafters import NoDrafter
+from specbench.decoding.bridges import VocabularyMismatch, check_equal
 from specbench.decoding.drafters.ngram import ngram_drafter
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
@@ -341,7 +340,7 @@ def _measured_entry(label: str, run: RecordedRun, method: str, target: CausalLM,
 def mismatch(target: CausalLM, drafter: CausalLM) -> str | None:
     """Returns the reason why the drafter's distributions are not over the target's tokens; None if they are."""
     try:
-        shared(ModelPair(target, drafter), Sampling(1.0), lambda model: NoDrafter())
+        check_equal(target, drafter)
     except VocabularyMismatch as error:
         return str(error)
     return None

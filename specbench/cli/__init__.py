@@ -36,7 +36,8 @@ def options(
 # The function or group of each command, as module:name, in the order of the help.
 COMMANDS = {
     "run": "run:run", "list": "info:list_", "validate": "info:validate", "fetch": "info:fetch", "show": "info:show",
-    "new": "info:new", "audit": "analyses:audit", "sweep": "run:sweep", "suite": "publish:suite", "tune": "run:tune",
+    "sample": "samples:sample", "answers": "samples:answers", "new": "info:new", "audit": "analyses:audit",
+    "sweep": "run:sweep", "suite": "publish:suite", "tune": "run:tune",
     "vocab": "analyses:vocab", "limit": "analyses:limit", "predict": "analyses:predict",
     "languages": "analyses:languages", "fairness": "analyses:fairness", "compare": "leaderboard:compare",
     "schema": "leaderboard:schema", "site": "publish:site", "check": "leaderboard:check", "lm-eval": "run:lm_eval",

@@ -125,6 +125,9 @@ def site(
     files: Files,
     output: Annotated[Path, path_option(help="Folder of the site: new, empty, or an earlier site, which is replaced.")],
     title: Annotated[str, typer.Option(help="Title of the pages.")] = "specbench leaderboard",
+    answers: Annotated[
+        int, typer.Option(min=0, max=100, help="Answers shown on each row's page: they may be private or licensed.")
+    ] = 0,
 ) -> None:
     """Build static pages of leaderboards: sortable tables, a page for each row, plots of quality and speed.
 
@@ -140,7 +143,7 @@ def site(
     from specbench.publish.site.build import build
 
     with stderr.status("building the site"):
-        built = build(files, output, title)
+        built = build(files, output, title, answers)
     for line in built.warnings:
         stderr.print(f"warning: {line}", soft_wrap=True)
     counts = f"{counted(built.num_rows, 'row')}, {counted(built.num_files, 'file')}"

@@ -11,7 +11,7 @@ from typing import Literal
 
 import torch
 
-from specbench.decoding.drafters import Drafter
+from specbench.decoding.drafters import EMPTY, Drafter
 from specbench.decoding.proposal import Column, Proposal, Step, Verification
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.tree_acceptance import (
@@ -206,7 +206,9 @@ def decode(
 
     first_token_seconds = clock.now()
     while not state.finished:
-        proposal = drafter.propose(state.ids, min(num_draft_tokens, state.num_remaining - 1), generator)
+        room = drafter.room(len(state.ids))
+        num_allowed = min(num_draft_tokens, state.num_remaining - 1, room)
+        proposal = drafter.propose(state.ids, num_allowed, generator) if room else EMPTY
         output = proposal.scored_by(target, state.ids)
         num_draft_passes, start = draft_passes.num_passes, clock.mark()
         distributions = Distributions(output.logits, sampling)
@@ -216,7 +218,8 @@ def decode(
         proposal.update_target(target, verification)
         if len(state.steps) % SAMPLED_EVERY == FIRST_SAMPLE and len(trees) < MAX_SAMPLES and proposal.num_nodes:
             trees.append((proposal, distributions, verification.path))  # the rule has computed the probabilities
-        drafter.observe(proposal, output, verification)
+        if room:
+            drafter.observe(proposal, output, verification)
         state.extend(proposal, verification)
     last_token_seconds = clock.now()
 
@@ -245,17 +248,20 @@ def read_prompt(
     target: ScoringModel, drafter: Drafter, state: GenerationState, sampling: Sampling, generator: torch.Generator
 ) -> float:
     """Reads the prompt and emits the first token. Returns the seconds that the drafter took to read it: before the
-    target, or after it if the drafter reads hidden states."""
+    target, or after it if the drafter reads hidden states. A drafter that pauses from the prompt on reads nothing."""
     clock = target.passes.clock
     start = clock.now()
-    drafter.prefill(state.prompt_ids)
+    room = drafter.room(len(state.prompt_ids))
+    if room:
+        drafter.prefill(state.prompt_ids)
     draft_seconds = clock.now() - start
     target.reset()
     target.hidden_layers = drafter.hidden_layers
     output = target.score(state.prompt_ids, 1)
     state.start(Distributions(output.logits, sampling).draw(0, generator))
     observed = clock.now()
-    drafter.observe(Proposal(), output, Verification(0, state.ids[-1]))
+    if room:
+        drafter.observe(Proposal(), output, Verification(0, state.ids[-1]))
     return draft_seconds + clock.now() - observed
 
 

@@ -1,5 +1,6 @@
 """Language models with their tokenizer. The passes of a CausalLM run in this process and have a cached sequence."""
 
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from specbench.core.errors import ConfigError
+from specbench.core.values import text_digest
 from specbench.models.eager import UNKNOWN, EagerSequence
 from specbench.models.meters import Clock, PassLog
 from specbench.models.scoring import Output, ScoringModel
@@ -18,6 +20,27 @@ from specbench.specs.components import Quantize, StaticEngine
 if TYPE_CHECKING:
     from specbench.models.recording import Draft, Sampler
     from specbench.models.static_sequence import StaticSequence
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A rendered prompt: the text that the tokenizer read, and its token ids, packed, since a run keeps all prompts."""
+
+    text: str
+    packed_ids: "array[int]"
+
+    @property
+    def ids(self) -> list[int]:
+        return self.packed_ids.tolist()
+
+    @cached_property
+    def digest(self) -> str:
+        return ids_digest(self.packed_ids)
+
+
+def ids_digest(ids: Iterable[int]) -> str:
+    """Returns 12 hex digits of SHA-256 over token ids, written in decimal with commas between them."""
+    return text_digest(",".join(map(str, ids)))
 
 
 class TextModel:
@@ -51,26 +74,29 @@ class TextModel:
         text: str = self.tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text
 
-    def encode_prompt(self, prompt: str, chat: bool, earlier: Sequence[str] = ()) -> list[int]:
-        """Returns the token ids of a prompt. If `chat` is set, the chat template renders it as a user message.
+    def encode_prompt(self, prompt: str, chat: bool) -> list[int]:
+        """Returns the token ids of a single prompt; see `render_prompt`."""
+        return self.render_prompt([prompt], chat).ids
 
-        `earlier`: the previous texts of user and model, alternating. Without a chat template, each answer directly
-        follows its prompt, and an empty line follows the answer. The tokenizer's warning about long inputs is off,
-        because callers reject or shorten prompts that do not fit. Raises ConfigError for a token id that the model
-        lacks.
+    def render_prompt(self, texts: Sequence[str], chat: bool) -> Prompt:
+        """Returns a conversation as the model reads it. If `chat` is set, the chat template renders it.
+
+        `texts`: the texts of user and model, alternating; the last one is the user's. Without a chat template, each
+        answer directly follows its prompt, and an empty line follows the answer. The tokenizer's warning about long
+        inputs is off, because callers reject or shorten prompts that do not fit. Raises ConfigError for a token id that
+        the model lacks.
         """
-        texts = [*earlier, prompt]
         if chat:
-            ids: list[int] = self.tokenizer(self._in_chat(texts), add_special_tokens=False, verbose=False)["input_ids"]
+            text = self._in_chat(texts)
         else:
-            turns = ("".join(texts[start : start + 2]) for start in range(0, len(texts), 2))
-            ids = self.tokenizer("\n\n".join(turns), verbose=False)["input_ids"]
+            text = "\n\n".join("".join(texts[start : start + 2]) for start in range(0, len(texts), 2))
+        ids: list[int] = self.tokenizer(text, add_special_tokens=not chat, verbose=False)["input_ids"]
         if max(ids, default=0) >= self.vocab_size:
             raise ConfigError(
                 f"the tokenizer of model '{self.name}' makes token {max(ids)}, but the model has only "
                 f"{self.vocab_size}; give the tokenizer that belongs to the model"
             )
-        return ids
+        return Prompt(text, array("I", ids))
 
     def _in_chat(self, texts: Sequence[str]) -> str:
         messages = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
@@ -90,6 +116,17 @@ class TextModel:
 def shortest_context(models: Iterable[TextModel]) -> int | None:
     """Returns the smallest context limit of the models, in tokens; None if no model has a limit."""
     return min((model.context_limit for model in models if model.context_limit), default=None)
+
+
+# Names of the number of positions in configurations; transformers maps most of them to the first. Models without any
+# of them, such as recurrent ones and those with unbounded ALiBi or rotary positions, have no limit.
+POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "n_ctx")
+
+
+def context_limit_of(config: Any) -> int | None:
+    """Returns the number of positions of a text model's configuration; None if it declares no limit (XLNet: -1)."""
+    sizes = (getattr(config, name, None) for name in POSITIONS)
+    return next((size for size in sizes if isinstance(size, int) and size > 0), None)
 
 
 class FirstPass:
@@ -127,7 +164,7 @@ class CausalLM(TextModel, ScoringModel):
         config = model.config.get_text_config()
         super().__init__(
             tokenizer, name, revision, eos_token_ids=eos_token_ids(model, tokenizer),
-            context_limit=getattr(config, "max_position_embeddings", None), vocab_size=config.vocab_size,
+            context_limit=context_limit_of(config), vocab_size=config.vocab_size,
         )  # fmt: skip
         self.model = model
         self.quantization = quantization

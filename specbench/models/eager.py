@@ -11,7 +11,7 @@ from packaging.version import Version
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 from specbench.core.errors import ConfigError
-from specbench.models.devices import noting_memory, upload
+from specbench.models.devices import is_out_of_memory, noting_memory, upload
 from specbench.models.kv_cache import (
     PreallocatedLayer,
     by_layer_type,
@@ -238,11 +238,23 @@ class EagerSequence(CachedSequence):
 
     @contextmanager
     def _timed(self, num_tokens: int) -> Iterator[None]:
-        """Times the pass in the block, and adds a note to its out-of-memory error."""
+        """Times the pass in the block, and adds a note to its out-of-memory error. Raises ConfigError if the network
+        fails, as it does beyond its positions if its configuration does not tell how many it has."""
         start = self.passes.clock.mark()
+        num_before = len(self.cached_ids)
         place = f"in a pass of model '{self.name}' over {num_tokens} tokens"
-        with noting_memory(place, self._attention_layers, self.device):
-            yield
+        try:
+            with noting_memory(place, self._attention_layers, self.device):
+                yield
+        except (IndexError, RuntimeError) as error:
+            if is_out_of_memory(error):
+                raise
+            reason = " ".join(str(error).split())[:200]
+            raise ConfigError(
+                f"model '{self.name}' fails in a pass over {num_tokens} tokens after {num_before} others "
+                f"({type(error).__name__}: {reason}); if it holds no more than {num_before} tokens, declare them as "
+                "max_position_embeddings in its config.json, or measure shorter texts"
+            ) from error
         self.passes.add(num_tokens, start, self.passes.clock.mark())
 
     def check_trees(self) -> None:

@@ -240,12 +240,13 @@ def check_causal(model: CausalLM) -> None:
         model.reset()
         pieces = torch.cat([score(ids[:end], num_logits).logits for end, num_logits in ((4, 4), (5, 1), (8, 3))])
         model.reset()
-    except ConfigError:
-        raise
     except Exception as error:  # networks fail in many ways with a cache that they were not written for
-        reason = " ".join(str(error).split())[:200]
+        if isinstance(error, ConfigError) and error.__cause__ is None:
+            raise
+        cause = error.__cause__ or error
+        reason = " ".join(str(cause).split())[:200]
         raise ConfigError(
-            f"model '{model.name}' fails when it reads a text in several passes ({type(error).__name__}: {reason}); "
+            f"model '{model.name}' fails when it reads a text in several passes ({type(cause).__name__}: {reason}); "
             "choose another model, or another --device or --dtype"
         ) from error
     if not bool(torch.isfinite(whole).all()):

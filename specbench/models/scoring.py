@@ -36,6 +36,11 @@ class ScoringModel:
     prefers_pending: bool = False
     hidden_layers: tuple[int, ...] = ()
 
+    @property
+    def underlying(self) -> "ScoringModel":
+        """The model that makes the passes: itself, unless it shows another model in other tokens."""
+        return self
+
     def reset(self) -> None:
         """Drops the cached sequence; the buffers are kept."""
         raise NotImplementedError

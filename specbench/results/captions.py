@@ -106,6 +106,7 @@ def caption_lines(rows: Sequence[Row]) -> list[str]:
         f"target {model_name(row.target, row.target_revision)}",
         *_code(row),
         f"drafter {drafter_of(row)}, {draft_length(row)}, {lossless}{_options(row)}",
+        *common_id_lines(row),
         *([f"not ranked: {reason}"] if (reason := why_unranked(row)) else []),
         f"{_by_subset(rows, list(map(sampling_of, rows)))}; {dtype_and_device(row)}",
         f"verdict: {_by_subset(audited, list(map(verdict_of, audited)))}",
@@ -130,6 +131,15 @@ def caption_lines(rows: Sequence[Row]) -> list[str]:
     if small:
         sentences.append(f"{FEW} in {', '.join(small)}")
     return sentences
+
+
+def common_id_lines(row: Row) -> list[str]:
+    """Returns a line for each drafter whose vocabulary differs from the target's in a few tokens."""
+    return [
+        f"vocabularies differ{f' ({name})' if '/' in name else ''}: {ids.common:,} of the target's {ids.target:,} and "
+        f"the drafter's {ids.drafter:,} ids in common; it drafts only these"
+        for name, ids in row.common_ids.items()
+    ]
 
 
 def no_forecast(row: Row) -> str | None:
@@ -259,9 +269,36 @@ def score_notes(rows: Sequence[Row]) -> list[str]:
     ]
     for name, meaning in COUNTS_OF_ANSWERS.items():
         reported[meaning] = [counted(round(value), "answer") if (value := row.value(name)) else None for row in rows]
+    context = next((row.context for row in rows if row.context is not None), None)
+    limit = f"the context of {context.model}, {context.tokens} tokens" if context and context.model else "the context"
     shortened = [f"{value:.0%}" if (value := row.value("share_truncated")) else None for row in rows]
-    reported["prompts shortened in the middle to fit the context"] = shortened
+    reported[f"prompts shortened in the middle to fit {limit}"] = shortened
+    remedy = "" if context is None or context.model in (None, rows[0].target) or not _may_pause(rows[0]) else PAUSE
+    reported[f"answers cut at {limit}{remedy}"] = list(map(_share_cut, rows))
+    if context is not None and context.pauses_at:
+        shares = [row.context and row.context.share_paused for row in rows]
+        pause = f"tokens behind the drafter's context of {context.pauses_at} tokens, where it drafts nothing"
+        reported[f"{pause} (the expected speed-up leaves them out)"] = [
+            f"{share:.0%}" if share else None for share in shares
+        ]
     return lines + [f"{name}: {_with_subsets(rows, texts)}" for name, texts in reported.items() if any(texts)]
+
+
+PAUSE = " (--set drafter.beyond_context=pause lets the drafter pause there instead)"
+
+
+def _may_pause(row: Row) -> bool:
+    """Returns whether the drafter has the option to pause at the end of its context."""
+    return any("beyond_context" in drafter for drafter in _drafters(row))
+
+
+def _share_cut(row: Row) -> str | None:
+    """Returns the shares of AR's and of the method's answers that the context cut; None if it cut none."""
+    own, baseline = row.value("share_cut_by_context") or 0.0, row.context.share_cut_ar if row.context else None
+    if not own and not baseline:
+        return None
+    shares = {} if baseline is None or row.is_baseline else {"ar": baseline}
+    return ", ".join(f"{share:.0%} of {name}" for name, share in (shares | {row.method_name: own}).items())
 
 
 def why_unscored(records: Sequence[Record]) -> str | None:

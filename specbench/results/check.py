@@ -249,10 +249,12 @@ class ByRecords:
         if not len(before.records) == len(now.records) == num_records:
             compared.problems.append(f"{pair.subset}: the two sides have measured different examples")
             return []
-        for name in ("prompt", "prompt_tokens"):
+        for name in ("prompt", "prompt_tokens", "prompt_ids_digest"):
             # the prompts of later turns hold earlier answers, which may differ
-            both = zip(*pairs.records, strict=True)
-            other = [(a, b) for a, b in both if record_key(a)[4] == 0 and a.get(name) != b.get(name)]
+            both = [(a, b) for a, b in zip(*pairs.records, strict=True) if record_key(a)[4] == 0]
+            if name == "prompt_ids_digest":  # records of earlier versions have none
+                both = [(a, b) for a, b in both if name in a and name in b]
+            other = [(a, b) for a, b in both if a.get(name) != b.get(name)]
             if other:
                 first, second = other[0]
                 compared.problems.append(

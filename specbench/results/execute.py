@@ -11,17 +11,25 @@ from rich.console import Console
 from specbench.core.console import counted, say
 from specbench.core.environment import EMBEDDED, is_installed, set_threads
 from specbench.core.table import Table
+from specbench.decoding.bridges import common_ids
+from specbench.decoding.decoder import drafting_decoders
 from specbench.models.loading import choose_device
 from specbench.results.captions import why_unscored
 from specbench.results.conditions import check_accepts_rows, environment
 from specbench.results.leaderboard import check_writable, write
 from specbench.results.live import LiveTable, Loggers, make_loggers
-from specbench.results.row import Row
-from specbench.results.rows import MeasuredRun, MeasuredSubset, Measurement, Ties, add_measurement
+from specbench.results.row import CommonIds, Row
+from specbench.results.rows import MeasuredRun, MeasuredSubset, Measurement, ModelContext, Ties, add_measurement
 from specbench.results.verdict import count_ties, declares_lossless, differing_records
 from specbench.running import runner
 from specbench.running.compose import misfits, sampling_of
-from specbench.running.models import Models, has_other_vocabulary, load_models, training_prompts
+from specbench.running.models import (
+    Models,
+    has_other_vocabulary,
+    load_models,
+    parts,
+    training_prompts,
+)
 from specbench.running.plan import (
     Block,
     Cell,
@@ -34,7 +42,7 @@ from specbench.running.plan import (
     without_calibration,
 )
 from specbench.running.progress import announce, load_lines, report_kept_results
-from specbench.running.prompts import record_prompts, uses_chat
+from specbench.running.prompts import baseline_prompts, uses_chat
 from specbench.running.records import Key, Record, record_key, with_same_history
 from specbench.running.request import (
     ALL,
@@ -61,6 +69,9 @@ def measurement_of(
     lossless methods that differ from AR's."""
     measured = {record["prompt"] for record in records if not record.get("turn")}
     trained = {method.name: measured & training_prompts(spec, method) for method in spec.methods}
+    drafting = [part for part in parts(spec.methods) if part.name in models.drafters]
+    target = models.target
+    limiting = models.limiting_model(spec.methods)
     return Measurement(
         command=command,
         request=dict(settings or {}),
@@ -77,6 +88,16 @@ def measurement_of(
         other_vocabulary=tuple(method.name for method in spec.methods if has_other_vocabulary(method, models)),
         trained_on={name: tuple(sorted(digests)) for name, digests in trained.items() if digests},
         ties=tuple(_ties(spec, cells, models, records)),
+        context=None if limiting is None else ModelContext(model=limiting.name, tokens=limiting.context_limit or 0),
+        pauses={
+            each.method.name: each.drafter.pauses_at
+            for cell in cells[:1] for each in drafting_decoders(cell.decoders) if each.drafter.pauses_at is not None
+        },
+        common_ids={
+            part.name: CommonIds(common=len(common), target=len(target.vocabulary), drafter=len(drafter.vocabulary))
+            for part in drafting
+            if part.same_vocabulary and (common := common_ids(target, drafter := models.drafters[part.name]))
+        },
     )  # fmt: skip
 
 
@@ -86,12 +107,12 @@ def _ties(spec: RunSpec, cells: Sequence[Cell], models: Models, records: Sequenc
             continue
         own = [r for r in records if (r["task"], r["subset"]) == (cell.task.name, cell.subset)]
         examples = {(cell.subset, example.index): example for example in cell.data.examples}
-        ids = record_prompts(examples, {cell.subset: cell.budgets}, own, models.target, spec.chat)
+        prompts = baseline_prompts(examples, {cell.subset: cell.renderer}, own, models.target)
         for method in spec.methods:
             same_prompts = with_same_history(own, method.name)
             found = [] if declares_lossless(method) is False else differing_records(same_prompts, method.name)
             if found and (target := models.scoring) is not None:
-                num_near_ties, tolerance = count_ties(found, method, target, ids)
+                num_near_ties, tolerance = count_ties(found, method, target, prompts)
                 yield Ties(task=cell.task.name, subset=cell.subset, method=method.name, num_different=len(found),
                            num_near_ties=num_near_ties, tolerance=tolerance)  # fmt: skip
 

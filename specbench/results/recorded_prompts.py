@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 from specbench.core.environment import EMBEDDED, set_threads
 from specbench.core.errors import ConfigError
-from specbench.models.causal_lm import CausalLM, split_precision
+from specbench.models.causal_lm import CausalLM, ids_digest, split_precision
 from specbench.models.loading import load_model
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun
 from specbench.results.verdict import BaselineAnswer, TokenDifference, find_differences, near_tie_tolerance
-from specbench.running.prompts import PromptBudget, prompt_digest, record_prompts, truncate_examples
+from specbench.running.prompts import PromptBudget, PromptRenderer, baseline_prompts, prompt_digest, truncate_examples
 from specbench.running.records import Key, Record, record_key, with_same_history
 from specbench.specs.catalogue import load_task, load_tasks
 from specbench.specs.components import Quantize
@@ -22,12 +22,14 @@ Group = tuple[str, str]  # task and subset
 
 @dataclass
 class ModelLoader:
-    """Loads each model of a run once, by name and revision, with the target's dtype and device."""
+    """Loads each model of a run once, by name and revision, with the target's dtype and device. `weights`: if False,
+    only configurations and tokenizers are read."""
 
     device: str
     dtype: str
     quantize: Quantize = "none"
     trust_remote_code: bool = False
+    weights: bool = True
     _loaded: dict[tuple[str, str | None], CausalLM] = field(default_factory=dict)
 
     def load(self, name: str, revision: str | None = None) -> CausalLM:
@@ -36,7 +38,8 @@ class ModelLoader:
             is_commit = revision is not None and not revision.startswith("local-")
             model = load_model(
                 name, revision=revision if is_commit else None, dtype=self.dtype, device=self.device,
-                quantize=self.quantize, trust_remote_code=self.trust_remote_code,
+                weights=self.weights, quantize=self.quantize if self.weights else "none",
+                trust_remote_code=self.trust_remote_code,
             )  # fmt: skip
             if revision is not None and model.revision != revision:
                 raise ConfigError(
@@ -75,33 +78,37 @@ def prompts_of(
 ) -> dict[Key, RecordedPrompt]:  # fmt: skip
     """Returns the prompts of records, made again from tasks and data.
 
-    `rows`, `keys`: AR's row and the keys of the records, by (task, subset). `others`: further models whose contexts may
-    have shortened prompts. `data`: a folder or file of rows that replaces the run's data.
+    `rows`, `keys`: AR's row of each measured subset, and the keys of the records, by (task, subset). `others`: further
+    models whose contexts may have shortened prompts. `data`: a folder or file of rows that replaces the run's data.
 
     Raises ConfigError if the data give other prompts than the measured ones.
     """
     tasks, found = tasks_of(list(rows.values())), {}
     for group, row in rows.items():
-        records = [run.records[key] for key in keys[group]]
-        chat = "auto" if row.chat else "never"
+        records = [run.records[key] for key in keys.get(group, ())]
+        if not records:
+            continue
         target.chat_template_args = row.chat if isinstance(row.chat, dict) else {}
         budgets = _budgets(records, [target, *others])
         num_subsets = sum(other[0] == group[0] for other in rows)
         limit = max(record["example"] for record in records) + 1
         loaded = load_examples(tasks[group[0]], group[1], data=data or _place(row), use_sample=False, limit=limit,
                                num_subsets=num_subsets)  # fmt: skip
-        examples = {(group[1], each.index): each for each in truncate_examples(loaded, target, budgets, chat).examples}
+        renderer = PromptRenderer("auto" if row.chat else "never", budgets)
+        examples = {(group[1], each.index): each for each in truncate_examples(loaded, target, renderer).examples}
         every = [record for record in run.records.values() if (record["task"], record["subset"]) == group]
-        ids_of = record_prompts(examples, {group[1]: budgets}, every, target, chat)
+        ids_of = baseline_prompts(examples, {group[1]: renderer}, every, target)
         for key, record in zip(keys[group], records, strict=True):
             example = examples.get((group[1], record["example"]))
-            if example is None or prompt_digest(example, record.get("turn", 0)) != record["prompt"]:
+            is_same = example is not None and prompt_digest(example, record.get("turn", 0)) == record["prompt"]
+            ids = ids_of(record) if is_same else []
+            if example is None or not is_same or record.get("prompt_ids_digest", ids_digest(ids)) != ids_digest(ids):
                 raise ConfigError(
                     f"{loaded.location}: {record['task']}/{record['subset']} example {record['id']} was measured with "
                     "a different prompt than the task and its data give now: give the data of the run with --data, or "
                     "measure again"
                 )
-            found[key] = RecordedPrompt(example, tuple(ids_of(record)))
+            found[key] = RecordedPrompt(example, tuple(ids))
     return found
 
 

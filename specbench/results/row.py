@@ -135,7 +135,7 @@ STATED = frozenset({"evidence", "fairness", "run"})
 RESULT_FIELDS = frozenset(
     {
         "metrics", "accepted_tokens_per_step", "warnings", "shots", "quality", "signatures", "verdict", "evidence",
-        "fairness", "intervals", "created", "command", "request", "run", "warm_up",
+        "fairness", "intervals", "created", "command", "request", "run", "warm_up", "context", "common_ids",
     }
 )  # fmt: skip
 
@@ -202,6 +202,31 @@ class RowWarmUp(FilePart):
             seconds=round(math.fsum(part["seconds"] for part in parts), 3),
             steady=all(part["steady"] for part in parts),
         )
+
+
+class RowContext(FilePart):
+    """The context at which the answers of all methods of the run end, and the one at which the method's drafter pauses.
+
+    `model`, `tokens`: the first model with the shortest context among those that limit all methods; null: none does.
+    `share_cut_ar`: the share of AR's answers that it cut; the method's share is the metric `share_cut_by_context`.
+    `pauses_at`: the tokens after which the drafter drafts nothing; null: it does not pause. `share_paused`: the share
+    of the method's tokens that came after them.
+    """
+
+    model: str | None = None
+    tokens: PositiveInt | None = None
+    share_cut_ar: Annotated[FiniteFloat, Field(ge=0, le=1)] = 0.0
+    pauses_at: PositiveInt | None = None
+    share_paused: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = None
+
+
+class CommonIds(FilePart):
+    """The token ids that mean the same token in two vocabularies that differ in a few: `common` of the `target`'s and
+    the `drafter`'s. A drafter drafts these only."""
+
+    common: PositiveInt
+    target: PositiveInt
+    drafter: PositiveInt
 
 
 class RowWarning(FilePart):
@@ -291,6 +316,8 @@ class Row(FilePart):
     shots: RowShots = RowShots(num=0)
     served: RowServing | None = None  # null: the method ran in this process
     warm_up: RowWarmUp | None = None  # null: the records do not have it
+    context: RowContext | None = None  # null: no model has a limit, or the run is of an earlier version
+    common_ids: dict[str, CommonIds] = Field(default_factory=dict)  # by method or METHOD/LANGUAGE; empty: all are equal
     warnings: tuple[RowWarning, ...] = ()
     # element k: target passes after the prefill in which k draft tokens were accepted; null where this is unknown
     accepted_tokens_per_step: tuple[NonNegativeInt, ...] | None = None

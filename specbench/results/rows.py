@@ -21,7 +21,7 @@ from specbench.core.values import text_digest
 from specbench.results.answers import ScoringSpec, main_metric, signatures
 from specbench.results.bootstrap import FilePart, Metric
 from specbench.results.metrics import accepted_tokens_per_step_of, metrics_of, routes_taken
-from specbench.results.row import ALL, Row, RowSampling, RowServing, RowShots, RowWarmUp
+from specbench.results.row import ALL, CommonIds, Row, RowContext, RowSampling, RowServing, RowShots, RowWarmUp
 from specbench.results.verdict import (
     control_outcomes,
     declares_lossless,
@@ -66,12 +66,23 @@ class Ties(FilePart):
     tolerance: FiniteFloat
 
 
+class ModelContext(FilePart):
+    """The context of a model in tokens."""
+
+    model: str
+    tokens: PositiveInt
+
+
 class Measurement(FilePart):
     """The measurement of one command. `request`: its settings. `identifies_languages`: whether lingua was installed,
     which `language_share` needs. `chat`: whether prompts used the chat template.
 
     `other_vocabulary`: methods whose drafter decodes alone in tokens of another vocabulary. `trained_on`: for each
     method the digests of the measured prompts on which its drafter was trained.
+
+    `context`: the shortest context of the models that limit all methods; null: none does. `pauses`, `common_ids`: by
+    method or METHOD/LANGUAGE, the context at which a drafter pauses, and the ids that it shares with a target whose
+    vocabulary differs in a few.
     """
 
     command: str
@@ -83,6 +94,9 @@ class Measurement(FilePart):
     other_vocabulary: tuple[str, ...] = ()
     trained_on: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     ties: tuple[Ties, ...] = ()
+    context: ModelContext | None = None
+    pauses: dict[str, PositiveInt] = Field(default_factory=dict)
+    common_ids: dict[str, CommonIds] = Field(default_factory=dict)
 
     def of_task(self, task: str) -> list[MeasuredSubset]:
         return [part for part in self.subsets if part.task == task]
@@ -184,6 +198,8 @@ class MeasuredRun:
             | ({JUDGED: self.judge} if self.judge and JUDGED in metrics else {}),
             accepted_tokens_per_step=accepted_tokens_per_step_of(records, method),
             metrics=metrics, warm_up=warm_up_of(records, method.name),
+            context=context_of(self.measurement, records, method),
+            common_ids={name: found for name, found in self.measurement.common_ids.items() if name in names_of(method)},
         )  # fmt: skip
         trained = set(self.measurement.trained_on.get(method.name, ()))
         first = [record for record in records if not record.get("turn")]
@@ -316,6 +332,32 @@ def shots_of(parts: Sequence[MeasuredSubset]) -> RowShots:
         digest=revision_of({part.subset: part.worked.digest for part in parts}),
         num_checked=sum(part.num_examples for part in parts) if all(worked.checked for worked in used) else None,
     )
+
+
+def names_of(method: MethodSpec) -> set[str]:
+    """Returns the names of a method's drafters: its own, or METHOD/LANGUAGE of each route."""
+    return {part.name for part in method.parts}
+
+
+def context_of(measurement: Measurement, records: Sequence[Record], method: MethodSpec) -> RowContext | None:
+    """Returns the context at which the answers of a row's records end, and the one at which the drafter pauses."""
+    limit, pauses = measurement.context, {name: measurement.pauses.get(name) for name in names_of(method)}
+    if limit is None and not any(pauses.values()):
+        return None
+    num_new = num_paused = 0
+    for record in records:
+        own = record["methods"][method.name]
+        pauses_at = pauses.get(f"{method.name}/{own['route']}" if "route" in own else method.name)
+        num_new += len(own["token_ids"])
+        if pauses_at is not None:
+            num_before = record.get("prompt_tokens", 0)
+            num_paused += min(len(own["token_ids"]), max(0, num_before + len(own["token_ids"]) - pauses_at))
+    return RowContext(
+        model=limit.model if limit else None, tokens=limit.tokens if limit else None,
+        share_cut_ar=sum(record["methods"]["ar"]["finish"] == "context" for record in records) / max(1, len(records)),
+        pauses_at=min(filter(None, pauses.values()), default=None),
+        share_paused=num_paused / max(1, num_new) if any(pauses.values()) else None,
+    )  # fmt: skip
 
 
 def warm_up_of(records: Sequence[Record], method: str) -> RowWarmUp | None:

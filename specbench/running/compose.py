@@ -8,15 +8,15 @@ from typing import Any, TypeVar, cast
 
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import DECODERS
-from specbench.decoding.bridges import VocabularyMismatch, shared
+from specbench.decoding.bridges import VocabularyMismatch, check_equal
 from specbench.decoding.decoder import UNKNOWN, Decoder, DraftingDecoder, QueryInfo, stream_seed
-from specbench.decoding.drafters import Drafter, NoDrafter
+from specbench.decoding.drafters import Drafter
 from specbench.decoding.loop import Generation, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import VerificationRule
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.scoring import ScoringModel
-from specbench.running.models import Models
+from specbench.running.models import Models, pauses
 from specbench.specs.catalogue import load_method, method_names
 from specbench.specs.components import identifiable_code
 from specbench.specs.method import DEFAULT, MethodSpec, check_draws
@@ -33,7 +33,7 @@ def compose(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decode
     if method.decoder is not None:
         return compose_external(method, models, sampling)
     if method.decodes_with == "random":
-        check_vocabularies(method, models, sampling)
+        check_vocabularies(method, models)
         return compose_allocation(method, models, sampling)
     rule = make_rule(method)
     if method.decodes_with == "drafter":
@@ -70,15 +70,16 @@ def compose_external(method: MethodSpec, models: ModelPair, sampling: Sampling) 
             "effect: leave the method out, or take --engine eager"
         )
     if method.same_vocabulary:
-        check_vocabularies(method, models, sampling)
+        check_vocabularies(method, models)
     made: Decoder = DECODERS.get(method.decoder.type)(method, models, sampling)
     return made
 
 
-def check_vocabularies(method: MethodSpec, models: ModelPair, sampling: Sampling) -> None:
-    """Raises ConfigError if target and drafter do not share a vocabulary."""
+def check_vocabularies(method: MethodSpec, models: ModelPair) -> None:
+    """Raises ConfigError if the vocabularies of target and drafter differ in any token."""
+    assert models.drafter is not None
     with listing_able_methods(method):
-        shared(models, sampling, lambda model: NoDrafter())
+        check_equal(models.target, models.drafter)
 
 
 def make_rule(method: MethodSpec) -> VerificationRule:
@@ -114,8 +115,12 @@ def bridged_drafter(method: MethodSpec, models: ModelPair, sampling: Sampling) -
     if models.drafter is None or not method.needs_drafter:
         return make_drafter(method, models, sampling)
 
+    limit = models.drafter.context_limit if pauses(method) else None
+
     def make(model: ScoringModel) -> Drafter:
-        return make_drafter(method, replace(models, drafter=cast(CausalLM, model)), sampling)
+        made = make_drafter(method, replace(models, drafter=cast(CausalLM, model)), sampling)
+        made.pauses_at = limit
+        return made
 
     with listing_able_methods(method):
         made: Drafter = method.bridge.factory(models, sampling, make, **method.bridge.options)

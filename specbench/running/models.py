@@ -13,7 +13,8 @@ from specbench.core import bounded
 from specbench.core.environment import OBJECT
 from specbench.core.errors import ConfigError
 from specbench.core.files import TRAINING_RECORD
-from specbench.models.causal_lm import CausalLM, ModelPair, shortest_context
+from specbench.decoding.bridges import common_ids, share_ids
+from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model
 from specbench.models.scoring import VERBS, ScoringModel
 from specbench.running.prompts import PromptBudget, check_template_args
@@ -84,12 +85,19 @@ class Models:
         return ModelPair(self.target, own.pop(method.name, None), own)
 
     def context_limit(self, methods: Sequence[MethodSpec]) -> int | None:
-        """Returns the shortest context in tokens, which limits all methods alike; None if no model has a limit. A
-        drafter behind a vocabulary bridge is left out, since its positions differ: at the end of its context it stops
-        drafting, and the generation continues."""
+        """Returns the shortest context in tokens, which limits all methods alike; None if no model has a limit."""
+        model = self.limiting_model(methods)
+        return None if model is None else model.context_limit
+
+    def limiting_model(self, methods: Sequence[MethodSpec]) -> CausalLM | None:
+        """Returns the model whose context limits all methods alike: the shortest one, of equal ones the target's. A
+        drafter behind a vocabulary bridge is left out, since its positions differ, and so is one that `pauses`: at the
+        end of its context it stops drafting, and the generation continues."""
         drafting = [part for part in parts(methods) if part.name in self.drafters]
-        return shortest_context(
-            [self.target, *(self.drafters[part.name] for part in drafting if not uses_bridge(part))]
+        limiting = (part for part in drafting if not uses_bridge(part) and not pauses(part))
+        models = [self.target, *(self.drafters[part.name] for part in limiting)]
+        return min(
+            (each for each in models if each.context_limit), key=lambda each: each.context_limit or 0, default=None
         )
 
     def budgets(self, methods: Sequence[MethodSpec], num_new_tokens: int) -> tuple[PromptBudget, ...]:
@@ -100,7 +108,7 @@ class Models:
         readers: list[tuple[CausalLM, int | None, CausalLM | None]] = [(self.target, common, None)]
         for part in parts(methods):
             drafter = self.drafters.get(part.name)
-            if drafter is not None and uses_bridge(part):
+            if drafter is not None and uses_bridge(part) and not pauses(part):
                 readers.append((drafter, drafter.context_limit, self.target))
             elif drafter is not None and part.decodes_with != "target":
                 readers.append((drafter, common, None))
@@ -124,11 +132,17 @@ def uses_bridge(method: MethodSpec) -> bool:
     return method.decodes_with == "target" and not method.same_vocabulary
 
 
+def pauses(method: MethodSpec) -> bool:
+    """Returns whether the drafter drafts nothing beyond its own context, so that it limits no other method."""
+    return method.decodes_with == "target" and method.drafter.options.get("beyond_context") == "pause"
+
+
 def has_other_vocabulary(method: MethodSpec, models: Models) -> bool:
     """Returns whether the drafter decodes alone in another vocabulary than the target's, so that their tokens/s cannot
     be compared."""
     alone = models.drafters.get(method.name) if method.decodes_with == "drafter" else None
-    return alone is not None and alone.vocabulary != models.target.vocabulary
+    common = None if alone is None else common_ids(models.target, alone)
+    return alone is not None and common is not None and not share_ids(models.target, alone, common)
 
 
 def parts(methods: Sequence[MethodSpec]) -> list[MethodSpec]:

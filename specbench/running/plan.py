@@ -17,17 +17,16 @@ from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import Decoder, DraftingDecoder, drafting_decoders
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.sampling import Sampling
-from specbench.models.causal_lm import TextModel
+from specbench.models.causal_lm import Prompt, TextModel
 from specbench.running.compose import RoutedDecoder, compose, sampling_of
 from specbench.running.models import Models
 from specbench.running.prompts import (
     PromptBudget,
-    Texts,
+    PromptRenderer,
     conversation,
     prompt_digest,
-    prompt_ids,
-    shorten,
     truncate_examples,
+    turn_prompt,
     uses_chat,
 )
 from specbench.running.records import Key
@@ -46,9 +45,9 @@ Loaded = Sequence[tuple[TaskSpec, str, TaskData]]
 
 @dataclass(frozen=True)
 class Cell:
-    """One subset of one task, with its data and the decoders of all methods; `decoders[0]` is AR. `budgets`: the
-    lengths to which prompts and conversations are shortened. `most_tokens`: the tokens of its longest conversation, by
-    the id of a model with recorded or compiled passes; it is filled when the cell is measured."""
+    """One subset of one task, with its data and the decoders of all methods; `decoders[0]` is AR. `renderer`: renders
+    all prompts and conversations. `most_tokens`: the tokens of its longest conversation, by the id of a model with
+    recorded or compiled passes; it is filled when the cell is measured."""
 
     task: TaskSpec
     subset: str
@@ -56,8 +55,19 @@ class Cell:
     models: Models
     decoders: tuple[Decoder, ...]
     context_limit: int | None
-    budgets: tuple[PromptBudget, ...] = ()
+    renderer: PromptRenderer = field(default_factory=PromptRenderer)
     most_tokens: dict[int, int] = field(default_factory=dict, compare=False)
+
+    @property
+    def limited_by(self) -> str:
+        """The name of the model with the context that limits all methods."""
+        model = self.models.limiting_model([decoder.method for decoder in self.decoders])
+        return "" if model is None else model.name
+
+    @property
+    def budgets(self) -> tuple[PromptBudget, ...]:
+        """The lengths to which prompts and conversations are shortened."""
+        return self.renderer.budgets
 
     @cached_property
     def scorer(self) -> Scorer | None:
@@ -97,14 +107,14 @@ def make_cells(spec: RunSpec, models: Models, loaded: Loaded) -> list[Cell]:
         if sampling not in composed:
             composed[sampling] = tuple(compose(method, models.pair(method), sampling) for method in spec.methods)
             check_memory(composed[sampling], spec.repeats)
-        budgets = models.budgets(spec.methods, merged.generation.max_new_tokens)
+        renderer = PromptRenderer(spec.chat, models.budgets(spec.methods, merged.generation.max_new_tokens))
         if merged.truncation is not None:
-            data = truncate_examples(data, models.target, budgets, spec.chat)
+            data = truncate_examples(data, models.target, renderer)
         cells.append(
-            Cell(merged, subset, data, models, composed[sampling], models.context_limit(spec.methods), budgets)
+            Cell(merged, subset, data, models, composed[sampling], models.context_limit(spec.methods), renderer)
         )
     for cell in cells:
-        check_prompts(cell, spec.chat)
+        check_prompts(cell)
         check_references(cell)
     return cells
 
@@ -115,14 +125,15 @@ def with_prompt_stops(task: TaskSpec, target: TextModel, chat: str) -> TaskSpec:
     return task.model_copy(update={"generation": task.generation.where(uses_chat(target, chat))})
 
 
-def check_prompts(cell: Cell, chat: str) -> None:
-    """Raises ConfigError for a prompt that is empty or leaves no room for a new token."""
+def check_prompts(cell: Cell) -> None:
+    """Renders the first prompt of every example for all models that read it. Raises ConfigError for one that is empty
+    or leaves no room for a new token."""
     decoders = [part for decoder in cell.decoders for part in decoder.parts]
     for model in {id(decoder.model): decoder.model for decoder in decoders}.values():
         for example in cell.data.examples:
             where = f"{cell.data.location}: {cell.task.name}/{cell.subset} example {example.id}"
             try:
-                num_tokens = len(prompt_ids(model, example, chat))
+                num_tokens = len(cell.renderer.render(model, (example.prompt,)).packed_ids)
             except ConfigError as error:
                 raise ConfigError(f"{where}: {error}") from error
             if num_tokens == 0:
@@ -130,8 +141,8 @@ def check_prompts(cell: Cell, chat: str) -> None:
             if cell.context_limit is not None and num_tokens >= cell.context_limit:
                 raise ConfigError(
                     f"{where}: the prompt has {num_tokens} tokens, but the context of the models is "
-                    f"{cell.context_limit} tokens; use models with a longer context, leave the row out, or shorten it "
-                    "with --set truncation=middle"
+                    f"{cell.context_limit} tokens (that of '{cell.limited_by}'); use models with a longer context, "
+                    "leave the row out, or shorten it with --set truncation=middle"
                 )
 
 
@@ -242,11 +253,18 @@ class Block:
         """Digest of the user's texts up to this turn."""
         return prompt_digest(self.example, self.turn)
 
-    def texts(self, answers: Sequence[str], chat: str) -> Texts:
-        """Returns the user's texts up to this turn with a method's own `answers` between them, shortened to fit the
+    def prompt(self, model: TextModel, answers: Sequence[str]) -> Prompt:
+        """Returns the prompt as a model reads it. `answers`: a method's own answers to the earlier turns."""
+        return turn_prompt(self.cell.renderer, model, self.example, self.turn, answers)
+
+    def num_cut(self, answers: Sequence[str]) -> int:
+        """Returns the number of the target's tokens that were removed from this turn's conversation to fit the
         budgets."""
+        target, renderer = self.cell.decoders[0].model, self.cell.renderer
         whole = conversation(self.example, self.turn, answers)
-        return shorten(whole, self.cell.budgets, chat) if self.turn else whole
+        if not self.turn or renderer.shorten(whole) == whole:
+            return 0
+        return len(renderer.render(target, whole).packed_ids) - len(self.prompt(target, answers).packed_ids)
 
     @property
     def reference(self) -> Reference | None:

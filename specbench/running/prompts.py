@@ -9,7 +9,7 @@ from jinja2 import Environment, meta
 
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.values import text_digest
-from specbench.models.causal_lm import TextModel
+from specbench.models.causal_lm import Prompt, TextModel
 from specbench.running.records import Record, record_key
 from specbench.tasks.examples import Example, TaskData
 
@@ -33,12 +33,11 @@ class PromptBudget:
     num_tokens: int
     translated: TextModel | None = None
 
-    def fits(self, texts: Texts, chat: str) -> bool:
-        """Returns whether a conversation is within the budget."""
-        ids = encode(self.translated or self.model, texts, chat)
-        if self.translated is not None:
-            ids = translated_ids(ids, self.translated, self.model)
-        return len(ids) <= self.num_tokens
+    def holds(self, prompt: Prompt) -> bool:
+        """Returns whether a prompt, as `translated` or else `model` reads it, is within the budget."""
+        if self.translated is None:
+            return len(prompt.packed_ids) <= self.num_tokens
+        return len(translated_ids(prompt.ids, self.translated, self.model)) <= self.num_tokens
 
 
 def translated_ids(ids: list[int], target: TextModel, drafter: TextModel) -> list[int]:
@@ -79,45 +78,66 @@ def check_template_args(model: TextModel, chat: str) -> None:
             )
 
 
-def encode(model: TextModel, texts: Sequence[str], chat: str) -> list[int]:
-    """Returns the token ids of a conversation that ends with the user's text."""
-    return model.encode_prompt(texts[-1], uses_chat(model, chat), texts[:-1])
+class PromptRenderer:
+    """Renders the conversations of a cell, each once for each model. All methods, the records' digests and the scoring
+    of answers read what it keeps, so they cannot differ.
 
+    `chat`: whether the chat template is used: auto, always or never. `budgets`: the lengths to which conversations are
+    shortened.
+    """
 
-def prompt_ids(model: TextModel, example: Example, chat: str) -> list[int]:
-    """Returns the token ids of an example's first turn."""
-    return encode(model, (example.prompt,), chat)
+    def __init__(self, chat: str = "auto", budgets: Sequence[PromptBudget] = ()) -> None:
+        self.chat = chat
+        self.budgets = tuple(budgets)
+        self._rendered: dict[tuple[int, Texts], Prompt] = {}
+        self._fitting: dict[Texts, Texts] = {}
+
+    def render(self, model: TextModel, texts: Texts) -> Prompt:
+        """Returns the prompt of a conversation that ends with the user's text, as a model reads it."""
+        key = id(model), texts
+        if key not in self._rendered:
+            self._rendered[key] = self._render(model, texts)
+        return self._rendered[key]
+
+    def _render(self, model: TextModel, texts: Texts) -> Prompt:
+        return model.render_prompt(texts, uses_chat(model, self.chat))
+
+    def shorten(self, texts: Texts) -> Texts:
+        """Returns texts that are within all budgets. Removes as few characters as possible from the middle of the
+        concatenated texts, so that the beginning and the end remain.
+
+        Raises ConfigError if even empty texts exceed the budget of a model.
+        """
+        if texts not in self._fitting:
+            self._fitting[texts] = self._shorten(texts)
+        return self._fitting[texts]
+
+    def _shorten(self, texts: Texts) -> Texts:
+        if all(budget.holds(self.render(budget.translated or budget.model, texts)) for budget in self.budgets):
+            return texts
+
+        def fits(num_kept: int) -> bool:  # what does not stay is not kept
+            shorter = _without_middle(texts, num_kept)
+            return all(
+                budget.holds(self._render(budget.translated or budget.model, shorter)) for budget in self.budgets
+            )
+
+        kept, too_many = 0, sum(map(len, texts))
+        if not fits(kept):
+            raise ConfigError("the chat template alone is longer than the context of the models; use --chat never")
+        while too_many - kept > 1:
+            middle = (kept + too_many) // 2
+            if fits(middle):
+                kept = middle
+            else:
+                too_many = middle
+        return _without_middle(texts, kept)
 
 
 def conversation(example: Example, turn: int, answers: Sequence[str]) -> Texts:
     """Returns the user's texts up to a turn, each earlier one followed by its answer."""
     earlier = (text for pair in zip(example.turns[:turn], answers, strict=True) for text in pair)
     return (*earlier, example.turns[turn])
-
-
-def shorten(texts: Texts, budgets: Sequence[PromptBudget], chat: str) -> Texts:
-    """Returns texts that are within all budgets. Removes as few characters as possible from the middle of the
-    concatenated texts, so that the beginning and the end remain.
-
-    Raises ConfigError if even empty texts exceed the budget of a model.
-    """
-    total = sum(map(len, texts))
-    if _fits(texts, budgets, chat):
-        return texts
-    kept, too_many = 0, total
-    if not _fits(_without_middle(texts, kept), budgets, chat):
-        raise ConfigError("the chat template alone is longer than the context of the models; use --chat never")
-    while too_many - kept > 1:
-        middle = (kept + too_many) // 2
-        if _fits(_without_middle(texts, middle), budgets, chat):
-            kept = middle
-        else:
-            too_many = middle
-    return _without_middle(texts, kept)
-
-
-def _fits(texts: Texts, budgets: Sequence[PromptBudget], chat: str) -> bool:
-    return all(budget.fits(texts, chat) for budget in budgets)
 
 
 def _without_middle(texts: Texts, num_kept: int) -> Texts:
@@ -131,34 +151,47 @@ def _without_middle(texts: Texts, num_kept: int) -> Texts:
     )
 
 
-def truncate_examples(data: TaskData, target: TextModel, budgets: Sequence[PromptBudget], chat: str) -> TaskData:
+def truncate_examples(data: TaskData, target: TextModel, renderer: PromptRenderer) -> TaskData:
     """Returns the data with every first turn that exceeds a budget shortened. Each example holds the number of the
     target's tokens that were removed from it."""
     examples = []
     for example in data.examples:
-        (prompt,) = shorten((example.prompt,), budgets, chat)
+        (prompt,) = renderer.shorten((example.prompt,))
         if prompt != example.prompt:
-            cut = replace(example, turns=(prompt, *example.turns[1:]))
-            num_cut = len(prompt_ids(target, example, chat)) - len(prompt_ids(target, cut, chat))
-            example = replace(cut, truncated_tokens=num_cut)
+            whole, kept = (renderer.render(target, (text,)).packed_ids for text in (example.prompt, prompt))
+            num_cut = len(whole) - len(kept)
+            example = replace(example, turns=(prompt, *example.turns[1:]), truncated_tokens=num_cut)
         examples.append(example)
     return replace(data, examples=tuple(examples))
 
 
-def record_prompts(
-    examples: Mapping[tuple[str, int], Example], budgets: Mapping[str, Sequence[PromptBudget]],
-    records: Sequence[Record], target: TextModel, chat: str,
-) -> Callable[[Record], list[int]]:  # fmt: skip
-    """Returns a function that maps a record to the target's prompt ids, which include AR's answers in earlier turns.
+def turn_prompt(
+    renderer: PromptRenderer, model: TextModel, example: Example, turn: int, answers: Sequence[str]
+) -> Prompt:
+    """Returns the prompt of one turn of an example. `answers`: the answers to the earlier turns."""
+    return renderer.render(model, fitting_turn(renderer, example, turn, answers))
 
-    `examples`: by subset and index; `budgets`: by subset.
+
+def fitting_turn(renderer: PromptRenderer, example: Example, turn: int, answers: Sequence[str]) -> Texts:
+    """Returns the texts of a conversation. Earlier answers may make it too long; then it is shortened."""
+    whole = conversation(example, turn, answers)
+    return renderer.shorten(whole) if turn else whole
+
+
+def baseline_prompts(
+    examples: Mapping[tuple[str, int], Example], renderers: Mapping[str, PromptRenderer], records: Sequence[Record],
+    target: TextModel,
+) -> Callable[[Record], list[int]]:  # fmt: skip
+    """Returns a function that maps a record to AR's prompt ids, which include AR's answers in earlier turns.
+
+    `examples`: by subset and index; `renderers`: by subset.
     """
     texts = {record_key(record): record["methods"]["ar"]["text"] for record in records}
 
     def ids(record: Record) -> list[int]:
         *place, turn = record_key(record)
         answers = [texts[(*place, earlier)] for earlier in range(turn)]  # type: ignore[index]
-        whole = conversation(examples[record["subset"], record["example"]], turn, answers)
-        return encode(target, shorten(whole, budgets.get(record["subset"], ()), chat) if turn else whole, chat)
+        example = examples[record["subset"], record["example"]]
+        return turn_prompt(renderers[record["subset"]], target, example, turn, answers).ids
 
     return ids

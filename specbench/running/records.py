@@ -1,5 +1,8 @@
 """Sample records: one JSON line per example, repeat and turn, written to disk before the next one is measured.
 
+prompt                      digest of the user's texts up to this turn
+prompt_ids_digest           digest of the token ids of AR's prompt, which all methods of its vocabulary read
+
 The key `methods` of a record maps the names of AR and of every method to their generations:
 
 token_ids, text, finish     the answer, and why it ended: eos, stop, length or context
@@ -298,6 +301,7 @@ class RecordShape(RecordPart):
     prompt_tokens: Count = 0
     measured_at: Seconds | None = None  # Unix time at which the measurement ended
     prompt: str
+    prompt_ids_digest: str | None = None  # of AR's prompt; absent from records of earlier versions
     reference: Any
     methods: dict[str, GenerationShape]
 

@@ -13,9 +13,9 @@ from specbench.core.progress import Say, say_nothing
 from specbench.decoding.decoder import Decoder, DraftingDecoder, drafting_decoders
 from specbench.models.causal_lm import CausalLM
 from specbench.models.scoring import PACKED, VERBS, PassShape
-from specbench.running.models import Models, parts, uses_bridge
+from specbench.running.models import Models, parts, pauses, uses_bridge
 from specbench.running.plan import Block, Cell
-from specbench.running.prompts import Texts, encode, translated_ids
+from specbench.running.prompts import PromptRenderer, Texts, fitting_turn, translated_ids
 from specbench.running.records import Record
 from specbench.running.warm_up import block_tokens, longest_conversation, unanswered_conversations, warm_up_ids
 from specbench.specs.method import MethodSpec, proposes_trees
@@ -51,11 +51,11 @@ class CompileRequirements:
             num_new = math.ceil(num_new * SPARE * max(1, num_read / max(len(ids), 1)))
         return min(num_read + num_new, self.limit or num_read + num_new)
 
-    def room_for(self, texts: Texts, num_new: int, chat: str) -> int:
+    def room_for(self, texts: Texts, num_new: int, renderer: PromptRenderer) -> int:
         """Returns the number of tokens that the model must hold for a conversation. A model that decodes alone also
         needs room for the conversation in its own encoding."""
-        most = self.room(encode(self.target, texts, chat), num_new)
-        own = len(encode(self.model, texts, chat)) + num_new if self.decodes else 0
+        most = self.room(renderer.render(self.target, texts).ids, num_new)
+        own = len(renderer.render(self.model, texts).packed_ids) + num_new if self.decodes else 0
         return max(most, min(own, self.limit or own))
 
 
@@ -82,6 +82,8 @@ def compile_requirements(
         if uses_bridge(part):
             need.has_own_tokens, need.limit = True, drafter.context_limit
             need.lengths.add(verified)
+        if pauses(part):
+            need.limit = drafter.context_limit
         if part.bridge.type == "string":  # scores several continuations per pass
             need.packs = True
             need.lengths |= set(PACKED)
@@ -98,9 +100,10 @@ def add_shapes(decoder: DraftingDecoder, found: Mapping[int, CompileRequirements
     if hidden:
         shapes |= {PassShape(length, "chain", hidden) for length in ({1} if trees else {1, num_tokens + 1})}
     found[id(decoder.model)].shapes |= shapes
-    if id(drafter.model) in found:
+    own = None if drafter.model is None else drafter.model.underlying
+    if id(own) in found:
         levels = drafter.level_lengths(num_tokens)
-        found[id(drafter.model)].shapes |= {PassShape(length, "tree") for length in levels}
+        found[id(own)].shapes |= {PassShape(length, "tree") for length in levels}
 
 
 FILE = "compilations.jsonl"  # in a run's folder: one line per cell and model with new passes
@@ -140,23 +143,21 @@ def check_nothing_compiled(since: int, block: Block) -> None:
         )
 
 
-def reserve(cell: Cell, chat: str, progress: Say = say_nothing) -> Iterator[Compilation]:
+def reserve(cell: Cell, progress: Say = say_nothing) -> Iterator[Compilation]:
     """Allocates the buffers and compiles or records the passes of every model for the longest conversation of a cell.
     Buffers and passes of earlier cells are kept and reused. `progress` receives lines."""
 
     def room(need: CompileRequirements) -> int:
         key = id(need.model)
         if key not in cell.most_tokens:
-            cell.most_tokens[key] = longest_in_tokens(cell, need, chat)
+            cell.most_tokens[key] = longest_in_tokens(cell, need)
         return cell.most_tokens[key]
 
     methods = [decoder.method for decoder in cell.decoders]
     yield from _reserve(cell.models, methods, cell.decoders, room, progress, (cell.task.name, cell.subset), True)
 
 
-def reserve_for_block(
-    block: Block, earlier: Sequence[Record], chat: str, progress: Say = say_nothing
-) -> Iterator[Compilation]:
+def reserve_for_block(block: Block, earlier: Sequence[Record], progress: Say = say_nothing) -> Iterator[Compilation]:
     """Compiles or records missing passes for a block before it is measured. They are rarely missing: an earlier answer
     may have more tokens when its text is encoded again than when it was generated. `earlier`: the records of the
     earlier turns."""
@@ -164,11 +165,12 @@ def reserve_for_block(
     if cell.models.target.static is None:
         return
     methods = [decoder.method for decoder in cell.decoders]
-    read = {block.texts([record["methods"][method.name]["text"] for record in earlier], chat) for method in methods}
+    histories = ([record["methods"][method.name]["text"] for record in earlier] for method in methods)
+    read = {fitting_turn(cell.renderer, block.example, block.turn, answers) for answers in histories}
     num_new = cell.task.generation.max_new_tokens
 
     def room(need: CompileRequirements) -> int:
-        return max(need.room_for(texts, num_new, chat) for texts in read)
+        return max(need.room_for(texts, num_new, cell.renderer) for texts in read)
 
     yield from _reserve(cell.models, methods, cell.decoders, room, progress, (cell.task.name, cell.subset))
 
@@ -205,13 +207,15 @@ def reserve_for(
     list(_reserve(models, methods, decoders, room, progress, ("", ""), True))
 
 
-def longest_in_tokens(cell: Cell, need: CompileRequirements, chat: str) -> int:
+def longest_in_tokens(cell: Cell, need: CompileRequirements) -> int:
     """Returns the number of tokens, in the model's vocabulary, of a cell's longest conversation or of the warm-up text,
     whichever is longer."""
     num_new = cell.task.generation.max_new_tokens
-    most = max(need.room_for(texts, (len(texts) // 2 + 1) * num_new, chat) for texts in unanswered_conversations(cell))
+    most = max(
+        need.room_for(texts, (len(texts) // 2 + 1) * num_new, cell.renderer) for texts in unanswered_conversations(cell)
+    )
     if need.has_own_tokens:
-        num_tokens = longest_conversation(cell, need.target, chat)
+        num_tokens = longest_conversation(cell, need.target)
         ids = warm_up_ids(need.target, num_tokens, block_tokens(num_new))
         most = max(most, need.room(ids, num_tokens - len(ids)))
     return most

@@ -16,7 +16,6 @@ from specbench.decoding.decoder import Decoder, QueryInfo, stream_seed
 from specbench.decoding.loop import Generation, StopRules, text_before_stop
 from specbench.models.meters import Consumption
 from specbench.running.plan import Block
-from specbench.running.prompts import conversation, encode
 from specbench.running.records import Key, Record
 from specbench.running.requirements import (
     check_nothing_compiled,
@@ -63,11 +62,11 @@ def run(
                 wait(number)
             if block.cell is not cell:
                 cell = block.cell
-                for compilation in reserve(cell, spec.chat, say):
+                for compilation in reserve(cell, say):
                     say(log_compilation(folder.path, compilation))
             if is_first:
-                warm_ups[id(cell)] = warm_up_cell(cell, spec.chat, planned_tokens(plan, done, records))
-            for compilation in reserve_for_block(block, earlier, spec.chat, say):
+                warm_ups[id(cell)] = warm_up_cell(cell, planned_tokens(plan, done, records))
+            for compilation in reserve_for_block(block, earlier, say):
                 say(log_compilation(folder.path, compilation))
         num_compiled = num_compilations()
         record = old or measure(block, spec, earlier, warm_ups[id(cell)], partial(wait, number))
@@ -91,15 +90,29 @@ def planned_tokens(plan: Sequence[Block], done: Mapping[Key, Record], records: M
 
 
 def check_same_examples(plan: Sequence[Block], done: Mapping[Key, dict[str, Any]], folder: RunFolder) -> None:
-    """Raises ConfigError if a block was recorded with another prompt or reference than the data now have."""
+    """Raises ConfigError if a block was recorded with another prompt, other tokens or another reference than now.
+    Records of earlier versions have no digest of tokens."""
     for block in plan:
         old = done.get(block.key)
-        if old is not None and (old["prompt"], old["reference"]) != (block.prompt_digest, block.reference):
-            cell = block.cell
+        if old is None:
+            continue
+        cell = block.cell
+        where = f"{folder.path}: {cell.task.name}/{cell.subset} example {block.example.id}"
+        if (old["prompt"], old["reference"]) != (block.prompt_digest, block.reference):
             raise ConfigError(
-                f"{folder.path}: {cell.task.name}/{cell.subset} example {block.example.id} was measured with another "
-                f"prompt or answer than {cell.data.location} holds now; choose another --output"
+                f"{where} was measured with another prompt or answer than {cell.data.location} holds now; choose "
+                "another --output"
             )
+        if "prompt_ids_digest" in old and all(key in done for key in block.earlier_keys):
+            baseline = cell.decoders[0]
+            earlier = [done[key] for key in block.earlier_keys]
+            prompt = block.prompt(baseline.model, earlier_answers(earlier, baseline.method.name))
+            if prompt.digest != old["prompt_ids_digest"]:
+                raise ConfigError(
+                    f"{where}: its prompt of the same text had {old['prompt_tokens']} tokens with the digest "
+                    f"{old['prompt_ids_digest']}, and has {len(prompt.packed_ids)} with {prompt.digest} now: the "
+                    f"tokenizer or the chat template of '{baseline.model.name}' has changed; choose another --output"
+                )
 
 
 def measure(
@@ -114,7 +127,7 @@ def measure(
         results[name] = measure_method(block, decoder, spec, earlier_answers(earlier, name), wait)
         if name in warm_ups:
             results[name]["warm_up"] = warm_ups[name].as_json()
-    return record_of(block, spec, results, earlier)
+    return record_of(block, results, earlier)
 
 
 def earlier_answers(earlier: Sequence[Record], name: str) -> list[str]:
@@ -133,26 +146,25 @@ def measure_method(
     selected = decoder.select_decoder(seed, QueryInfo(cell.task.language, example.turns[block.turn]))
     needs_none = cell.task.scorer is not None and not cell.task.scorer.features.needs_reference
     reference = "" if block.reference is None and needs_none else block.reference
-    ids, num_cut = block_prompt(block, selected, answers, spec.chat)
+    prompt = block.prompt(selected.model, answers)
     stop = selected.stop_rules(cell.task.generation, cell.context_limit)
     wait()
     consumption = Consumption(cell.models.placement)
-    generation = selected.generate(ids, stop, seed)
+    generation = selected.generate(prompt.ids, stop, seed)
     consumed = consumption.fields()
     found = (
         method_record(generation, selected, stop, cell.scorer, reference) | decoder.record_fields(selected) | consumed
     )
-    return found | ({"truncated_tokens": num_cut} if block.turn else {})
+    return found | ({"truncated_tokens": block.num_cut(answers)} if block.turn else {})
 
 
-def record_of(
-    block: Block, spec: RunSpec, results: Mapping[str, dict[str, Any]], earlier: Sequence[Record]
-) -> dict[str, Any]:
+def record_of(block: Block, results: Mapping[str, dict[str, Any]], earlier: Sequence[Record]) -> dict[str, Any]:
     """Returns the record of a block. `results`: each method's part, in the order of measurement."""
     cell, example = block.cell, block.example
     baseline = cell.decoders[0]
-    ids, num_cut = block_prompt(block, baseline, earlier_answers(earlier, baseline.method.name), spec.chat)
-    num_truncated = num_cut if block.turn else example.truncated_tokens
+    answers = earlier_answers(earlier, baseline.method.name)
+    prompt = block.prompt(baseline.model, answers)
+    num_truncated = block.num_cut(answers) if block.turn else example.truncated_tokens
     lengths = sorted(((budget.num_tokens, budget.model.name) for budget in cell.budgets), reverse=True)
     budgets = {name: num_tokens for num_tokens, name in lengths}  # maximum prompt length in tokens of each model
     return {
@@ -166,21 +178,13 @@ def record_of(
         "measured_at": round(time.time(), 3),
         "order": list(results),
         "prompt": block.prompt_digest,
-        "prompt_tokens": len(ids),
+        "prompt_ids_digest": prompt.digest,
+        "prompt_tokens": len(prompt.packed_ids),
         "truncated_tokens": num_truncated,
         **({"budgets": budgets} if num_truncated or any(g.get("truncated_tokens") for g in results.values()) else {}),
         "reference": block.reference,
         "methods": {decoder.method.name: results[decoder.method.name] for decoder in cell.decoders},
     }
-
-
-def block_prompt(block: Block, decoder: Decoder, answers: Sequence[str], chat: str) -> tuple[list[int], int]:
-    """Returns the prompt ids of a block, with a method's own `answers` to the earlier turns, and the number of the
-    target's tokens that were removed to fit the budgets."""
-    whole, kept = conversation(block.example, block.turn, answers), block.texts(answers, chat)
-    target = block.cell.decoders[0].model
-    num_cut = 0 if kept == whole else len(encode(target, whole, chat)) - len(encode(target, kept, chat))
-    return encode(decoder.model, kept, chat), num_cut
 
 
 def method_record(

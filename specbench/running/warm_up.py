@@ -10,11 +10,11 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from specbench.decoding.decoder import Decoder, drafting_decoders
+from specbench.decoding.decoder import Decoder, DraftingDecoder, drafting_decoders
 from specbench.decoding.loop import Generation, StopRules
 from specbench.models.causal_lm import CausalLM, TextModel
 from specbench.running.plan import Cell
-from specbench.running.prompts import Texts, conversation, encode
+from specbench.running.prompts import Texts, conversation
 from specbench.specs.catalogue import versioned_name
 
 TEXT = "This is a text about nothing in particular, read once before anything is measured. "
@@ -65,13 +65,13 @@ def is_steady(times: Sequence[float]) -> bool:
     return max(parts) <= BAND * min(parts)
 
 
-def warm_up_cell(cell: Cell, chat: str, num_planned: int = sys.maxsize) -> dict[str, WarmUp]:
+def warm_up_cell(cell: Cell, num_planned: int = sys.maxsize) -> dict[str, WarmUp]:
     """Warms up every method of a cell on as many tokens as the cell's longest conversation has. Afterwards, drafters
     that learn from prompt to prompt forget everything. Returns the warm-ups by method. `num_planned`: the maximum
     number of a method's new tokens that this process will measure."""
     found = {}
     for decoder in cell.decoders:
-        num_tokens = longest_conversation(cell, decoder.model, chat)
+        num_tokens = longest_conversation(cell, decoder.model)
         num_new = cell.task.generation.max_new_tokens
         found[decoder.method.name] = warm_up([decoder], num_tokens, cell.context_limit, num_planned, num_new)
     _reset_drafters(cell.decoders)
@@ -83,11 +83,12 @@ def _reset_drafters(decoders: Iterable[Decoder]) -> None:
         drafting.drafter.begin_cell()
 
 
-def longest_conversation(cell: Cell, model: TextModel, chat: str) -> int:
+def longest_conversation(cell: Cell, model: TextModel) -> int:
     """Returns the number of tokens of a cell's longest conversation if every answer has the maximum length."""
     num_new = cell.task.generation.max_new_tokens
     most = max(
-        len(encode(model, texts, chat)) + (len(texts) // 2 + 1) * num_new for texts in unanswered_conversations(cell)
+        len(cell.renderer.render(model, texts).packed_ids) + (len(texts) // 2 + 1) * num_new
+        for texts in unanswered_conversations(cell)
     )
     return min(most, cell.context_limit or most)
 
@@ -121,6 +122,9 @@ def warm_up(
     for decoder in (part for each in decoders for part in each.parts):
         if _WARM.get(id(decoder), 0) < num_tokens:
             _decode_block(decoder, num_tokens, num_new, context_limit)
+            pauses_at = decoder.drafter.pauses_at if isinstance(decoder, DraftingDecoder) else None
+            if pauses_at is not None and pauses_at < num_tokens:  # then the drafter has read nothing yet
+                _decode_block(decoder, pauses_at, num_new, context_limit)
             if id(decoder) not in _WARM:
                 weakref.finalize(decoder, _WARM.pop, id(decoder), None)
             _WARM[id(decoder)] = num_tokens

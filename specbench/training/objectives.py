@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import stream_seed
 from specbench.models.causal_lm import CausalLM, shortest_context
-from specbench.running.prompts import PromptBudget, encode, shorten
+from specbench.running.prompts import PromptBudget, PromptRenderer
 from specbench.training.corrective import CorrectiveObjective
 from specbench.training.data import TrainingData
 from specbench.training.heads import DraftHead, HeadLosses
@@ -274,7 +274,8 @@ def build_objective(
     else:
         texts = fitting_prompts(spec, target, data, context)
         if spec.scdf is not None:
-            prompts = [(language, tuple(encode(target, (text,), "auto"))) for language, text in texts]
+            renderer = PromptRenderer()
+            prompts = [(language, tuple(renderer.render(target, (text,)).ids)) for language, text in texts]
             return CorrectiveObjective(spec, target, prompts)
         if spec.distill is not None:
             samples = answer_prompts(spec, target, texts, 0.0, store)
@@ -309,13 +310,13 @@ def fitting_prompts(
             f"{key} = {follows[key]}: leaves no room for a prompt in the {context} tokens that both target and drafter "
             "can read: lower it"
         )
-    budget = PromptBudget(target, min(spec.max_prompt_tokens, room))
+    renderer = PromptRenderer(budgets=[PromptBudget(target, min(spec.max_prompt_tokens, room))])
     found = [
-        (language, shorten((prompt.text,), [budget], "auto")[0])
+        (language, renderer.shorten((prompt.text,))[0])
         for language, prompts in data.prompts.items()
         for prompt in prompts
     ]
     for language, text in found:
-        if not encode(target, (text,), "auto"):
+        if not renderer.render(target, (text,)).packed_ids:
             raise ConfigError(f"data: a prompt of '{language}' has no tokens: remove it")
     return found

@@ -28,7 +28,7 @@ from specbench.decoding.decoder import stream_seed
 from specbench.decoding.sampling import Sampling, process
 from specbench.models.causal_lm import CausalLM
 from specbench.models.kv_cache import BatchedLayer, cache_parameter
-from specbench.running.prompts import encode, uses_chat
+from specbench.running.prompts import PromptRenderer, uses_chat
 from specbench.training.passes import Sample, accepts_argument, device_of, innermost, unwrapped
 from specbench.training.spec import TrainSpec
 
@@ -318,7 +318,8 @@ def answer_prompts(
     """Returns every prompt with the target's answer at one temperature. If a server answers in its place, the target's
     weights are not needed, and complete answers get the end token."""
     seeds = [stream_seed(spec.seed, "answer", repr(temperature), text) for _, text in texts]
-    prompts = [tuple(encode(target, (text,), "auto")) for _, text in texts]
+    renderer = PromptRenderer()
+    prompts = [tuple(renderer.render(target, (text,)).ids) for _, text in texts]
     server = spec.finetune.server if spec.finetune is not None else None
     if server is None or server.base_url is None:
         generator = Generator.of(target, Sampling(temperature), spec.max_new_tokens)

@@ -19,11 +19,9 @@ from specbench.core.console import say
 from specbench.core.environment import require
 from specbench.core.errors import ConfigError
 from specbench.core.progress import ProgressBar
-from specbench.decoding.bridges import VocabularyMismatch, shared
+from specbench.decoding.bridges import VocabularyMismatch, check_equal
 from specbench.decoding.decoder import stream_seed
-from specbench.decoding.drafters import NoDrafter
-from specbench.decoding.sampling import Sampling
-from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import choose_device, load_model
 from specbench.results.conditions import environment
 from specbench.training.heads import DraftHead
@@ -109,7 +107,7 @@ def check_fit(target: CausalLM, drafter: CausalLM | DraftHead) -> None:
     if isinstance(drafter, DraftHead):
         return
     try:
-        shared(ModelPair(target, drafter), Sampling(), lambda model: NoDrafter())
+        check_equal(target, drafter)
     except VocabularyMismatch as error:
         raise ConfigError(f"--drafter: {error}: choose a drafter of the target's family") from error
 

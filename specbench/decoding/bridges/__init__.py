@@ -15,10 +15,10 @@ from specbench.core.registry import BRIDGES
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.proposal import PointMass, Proposal
 from specbench.decoding.sampling import Sampling
-from specbench.models.causal_lm import ModelPair
+from specbench.models.causal_lm import CausalLM, ModelPair, TextModel
 from specbench.models.eager import common_prefix
 from specbench.models.meters import Stopwatch
-from specbench.models.scoring import ScoringModel
+from specbench.models.scoring import Output, ScoringModel
 from specbench.models.vocabulary import Vocabulary, continues_character
 
 MakeDrafter = Callable[[ScoringModel], Drafter]
@@ -29,25 +29,134 @@ class VocabularyMismatch(ConfigError):
     """The bridge needs a shared vocabulary, but target and drafter have different ones."""
 
 
+MIN_COMMON = 0.99  # smallest share of the ids of each vocabulary that both have, for models that share their ids
+
+
+def common_ids(target: TextModel, draft: TextModel) -> frozenset[int] | None:
+    """Returns the ids that mean the same token in both vocabularies and to which both models give a probability; None
+    if the vocabularies are equal. The same token is the same string that decodes to the same bytes; special tokens have
+    no bytes."""
+    ours, theirs = target.vocabulary, draft.vocabulary
+    if ours == theirs and target.vocab_size == draft.vocab_size:
+        return None
+    size = min(target.vocab_size, draft.vocab_size)
+    same = {index for _, index in ours.items() & theirs.items() if index < size}
+    if ours != theirs:
+        own_bytes, other_bytes = target.text_vocabulary.token_bytes, draft.text_vocabulary.token_bytes
+        same = {
+            index
+            for index in same
+            if own_bytes[index] == other_bytes[index] or None in (own_bytes[index], other_bytes[index])
+        }
+    return frozenset(same)
+
+
+def check_equal(target: TextModel, draft: TextModel) -> None:
+    """Raises VocabularyMismatch, which names both sizes, for vocabularies that differ in any token."""
+    if (common := common_ids(target, draft)) is not None:
+        raise mismatch(target, draft, common)
+
+
+def mismatch(target: TextModel, draft: TextModel, common: frozenset[int]) -> VocabularyMismatch:
+    """Returns the error about two vocabularies that differ."""
+    ours, theirs = target.vocabulary, draft.vocabulary
+    if ours == theirs:
+        return VocabularyMismatch(
+            f"drafter '{draft.name}' has the tokenizer of target '{target.name}' but gives {draft.vocab_size} tokens a "
+            f"probability where the target gives {target.vocab_size}"
+        )
+    return VocabularyMismatch(
+        f"drafter '{draft.name}' ({len(theirs)} tokens) has another vocabulary than target '{target.name}' "
+        f"({len(ours)} tokens; {len(common)} in common under the same id)"
+    )
+
+
+class CommonIdsModel(ScoringModel):
+    """A draft model whose vocabulary differs from the target's in a few tokens, as a model over the target's ids.
+
+    Its logits are −∞ at all ids but the common ones, so that nothing else is drawn and q is 0 there. It reads another
+    token in place of a target token that it lacks: the last one of that token's text, so that positions stay aligned.
+    Whatever it reads, q is a function of the context alone, and the output remains the target's.
+    """
+
+    def __init__(self, model: CausalLM, target: CausalLM, common: frozenset[int]) -> None:
+        self._model = model
+        self.passes = model.passes
+        self.prefers_pending = model.prefers_pending
+        self.eos_token_ids = model.eos_token_ids & common
+        self._mask = torch.full((target.vocab_size,), float("-inf"), device=target.device)
+        self._mask[sorted(common)] = 0.0
+        self._read_as = list(range(target.vocab_size))  # by target id, the id that the draft model reads
+        strings = {index: token for token, index in target.vocabulary.items()}
+        for index in set(range(target.vocab_size)) - common:
+            self._read_as[index] = self._stand_in(target, index, str(strings.get(index, "")), min(common))
+        self._table = torch.tensor(self._read_as, dtype=torch.long, device=target.device)
+        self._ids: list[int] = []  # of the last sequence, by the target's and by the draft model's vocabulary
+        self._own_ids: list[int] = []
+
+    def _stand_in(self, target: CausalLM, index: int, token: str, otherwise: int) -> int:
+        """Returns the last draft token of a target token's text; without one the unknown token, or `otherwise`."""
+        written = target.text_vocabulary.token_bytes[index] if index < target.text_vocabulary.size else None
+        text = token if written is None else written.decode(errors="replace")
+        own = self._model.text_vocabulary.encode(text)
+        unknown = self._model.tokenizer.unk_token_id
+        found = own[-1] if own else unknown
+        return otherwise if found is None or found >= self._model.vocab_size else found
+
+    @property
+    def underlying(self) -> ScoringModel:
+        return self._model
+
+    def reset(self) -> None:
+        self._model.reset()
+
+    def score(self, ids: list[int], num_logits: int, pending: torch.Tensor | None = None) -> Output:
+        own_pending = None if pending is None else self._table.index_select(0, pending)
+        return self._over_target(self._model.score(self._translated(ids), num_logits, own_pending))
+
+    def score_tree(self, ids: list[int], tree_ids: list[int], parents: Sequence[int], num_logits: int) -> Output:
+        own_tree = [self._read_as[index] for index in tree_ids]
+        return self._over_target(self._model.score_tree(self._translated(ids), own_tree, parents, num_logits))
+
+    def keep_path(self, path: Sequence[int]) -> None:
+        self._model.keep_path(path)
+
+    def resolve_pending(self, token_ids: list[int]) -> None:
+        self._model.resolve_pending([self._read_as[index] for index in token_ids])
+
+    def _translated(self, ids: list[int]) -> list[int]:
+        """Returns the ids as the draft model reads them. Only those that the last sequence lacks are looked up."""
+        num_known = common_prefix(self._ids, ids)
+        self._own_ids = self._own_ids[:num_known] + [self._read_as[index] for index in ids[num_known:]]
+        self._ids = list(ids)
+        return self._own_ids
+
+    def _over_target(self, output: Output) -> Output:
+        """Returns the output over the target's ids: [num_logits, vocab_size of the target]."""
+        size = len(self._mask)
+        logits = output.logits[..., :size]
+        missing = size - logits.shape[-1]
+        return output._replace(logits=torch.nn.functional.pad(logits, (0, missing)) + self._mask)
+
+
 @BRIDGES.register("shared", same_vocabulary=True)
 def shared(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Drafter:
-    """The drafter has the target's vocabulary, so no translation is needed. A drafter with another vocabulary raises
-    VocabularyMismatch, which names both sizes."""
+    """The drafter has the target's vocabulary, so no translation is needed. If the two differ in at most 1 % of their
+    tokens, such as a few added ones, the drafter drafts only ids that mean the same token in both. A drafter with
+    another vocabulary raises VocabularyMismatch, which names both sizes."""
     target, draft_model = models.target, models.drafter
     assert draft_model is not None
-    ours, theirs = target.vocabulary, draft_model.vocabulary
-    if ours != theirs:
-        common = len(ours.items() & theirs.items())
-        raise VocabularyMismatch(
-            f"drafter '{draft_model.name}' ({len(theirs)} tokens) has another vocabulary than target '{target.name}' "
-            f"({len(ours)} tokens; {common} in common under the same id)"
-        )
-    if target.vocab_size != draft_model.vocab_size:
-        raise VocabularyMismatch(
-            f"drafter '{draft_model.name}' has the tokenizer of target '{target.name}' but gives "
-            f"{draft_model.vocab_size} tokens a probability where the target gives {target.vocab_size}"
-        )
-    return make(draft_model)
+    common = common_ids(target, draft_model)
+    if common is None:
+        return make(draft_model)
+    if not share_ids(target, draft_model, common):
+        raise mismatch(target, draft_model, common)
+    return make(CommonIdsModel(draft_model, target, common))
+
+
+def share_ids(target: TextModel, draft: TextModel, common: frozenset[int]) -> bool:
+    """Returns whether so many ids are common to two vocabularies that a drafter can draft these alone."""
+    return len(common) >= MIN_COMMON * max(target.vocab_size, draft.vocab_size)
 
 
 class Reading(NamedTuple):
@@ -185,15 +294,17 @@ class DraftContext:
             return self._translation.read(ids)
 
     def prefill(self, drafter: Drafter, prompt_ids: list[int]) -> None:
-        """Prefills the drafter with the prompt. Raises ConfigError if the drafter's context is too short for it."""
+        """Prefills the drafter with the prompt. Raises ConfigError if the drafter's context is too short for it and the
+        drafter does not pause there."""
         draft_ids = self._translation.start(prompt_ids)
         limit = self._model.context_limit
-        if limit is not None and len(draft_ids) >= limit:
+        if limit is not None and len(draft_ids) >= limit and drafter.pauses_at is None:
             raise ConfigError(
                 f"drafter '{self._model.name}': the prompt has {len(draft_ids)} of its tokens, but its context is "
-                f"{limit} tokens; use a drafter with a longer context or leave the row out"
+                f"{limit} tokens; use a drafter with a longer context, let it pause with --set "
+                "drafter.beyond_context=pause, or leave the row out"
             )
-        if draft_ids:
+        if draft_ids and drafter.room(len(draft_ids)):
             drafter.prefill(draft_ids)
 
     def room(self, draft_ids: list[int], num_draft_tokens: int) -> int:

@@ -2,8 +2,9 @@
 small language model.
 """
 
+import sys
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -46,6 +47,7 @@ class Drafter:
     hidden_layers: tuple[int, ...] = ()
     draws: Draws | None = None  # None for a drafter that proposes no trees
     learns_over_prompts: bool = False  # whether the speed of a prompt depends on the prompts before it
+    pauses_at: int | None = None  # the number of tokens from which on it drafts nothing; None: there is none
 
     def __init__(self, model: ScoringModel | None = None, sampling: Sampling | None = None) -> None:
         self.model = model
@@ -70,6 +72,10 @@ class Drafter:
     def level_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
         """Returns the lengths for which the passes of `model` over parts of the drafter's trees are prepared."""
         return ()
+
+    def room(self, num_tokens: int) -> int:
+        """Returns how many tokens it may draft after `num_tokens`; 0 if it pauses there, until the answer ends."""
+        return sys.maxsize if self.pauses_at is None else max(0, self.pauses_at - num_tokens)
 
     def begin_cell(self) -> None:
         """Called after the warm-up of each subset of a task. A drafter that `learns_over_prompts` forgets everything
@@ -211,6 +217,13 @@ def end_mask(ends: frozenset[int], vocab_size: int, device: torch.device) -> tor
     return table.index_fill_(0, upload(token_ids, device), True)
 
 
+BEYOND = (
+    "Where the drafter's context is shorter than the target's: null ends the answers of all methods there; pause lets "
+    "the drafter draft nothing beyond it, so that the target's context is the limit."
+)
+BeyondContext = Annotated[Literal["pause"] | None, Field(description=BEYOND)]
+
+
 CHECKPOINT = (
     "The draft model: a folder, a hub id or embedded:NAME (which belongs to embedded:target and to no other target); "
     "null: the one of --drafter."
@@ -225,9 +238,10 @@ def model_drafter(
     *,
     temperature: DraftTemperature = None,
     checkpoint: Checkpoint = None,
+    beyond_context: BeyondContext = None,
 ) -> ModelDrafter:
     """A small language model drafts token by token, with the run's sampling parameters or its own temperature
     (0: greedy drafts, as in arXiv:2502.20704)."""
-    del checkpoint  # already loaded as models.drafter
+    del checkpoint, beyond_context  # already loaded as models.drafter; `compose` sets pauses_at
     assert models.drafter is not None
     return ModelDrafter(models.drafter, sampling.at(temperature))

@@ -34,7 +34,7 @@ from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.heads import HEADS, published_head
 from specbench.models.heads.checkpoints import HeadCheckpoint, HeadRevision, medusa_heads_of_target, read_checkpoint
 from specbench.models.heads.eagle import EagleModel, load_mtp
-from specbench.models.heads.eagle_checkpoint import load_eagle
+from specbench.models.heads.eagle_checkpoint import decoder_settings, load_eagle
 from specbench.models.heads.medusa import MedusaHeads, load_medusa
 from specbench.models.meters import Clock, PassLog
 from specbench.models.scoring import Output
@@ -79,13 +79,15 @@ PATH = "Folder or hub id of the head; null: the one published for the target."
 HEAD = "The kind of the head: eagle (EAGLE-1 and EAGLE-2) or eagle3."
 NEEDS = "an {head} head of the target (a published one is found by the target's name; `specbench train {head}`)"
 TOP_K = "The number of nodes that are expanded at each level, and of children of each; the tree grows as it is drafted."
+BEYOND = "pause: the head drafts nothing beyond the max_position_embeddings of its config.json; null: it goes on."
+BeyondHead = Annotated[Literal["pause"] | None, Field(description=BEYOND)]
 Head = Annotated[Literal["eagle", "eagle3"], Field(description=HEAD)]
 HeadPath = Annotated[str | None, Field(min_length=1, description=PATH)]
 
 
 def eagle_drafter(
     models: ModelPair, head: Literal["eagle", "eagle3"], path: str | None, revision: str | None,
-    make: Callable[[EagleModel], Drafter],
+    make: Callable[[EagleModel], Drafter], beyond_context: str | None,
 ) -> EagleDrafter:  # fmt: skip
     """Returns the drafter of a head. Raises ConfigError for a missing head and one that does not fit the target."""
     target = models.target
@@ -94,16 +96,24 @@ def eagle_drafter(
     model = EagleModel(load_eagle(checkpoint, target), target.vocab_size, target.eos_token_ids)
     made = EagleDrafter(model, make(model))
     made.name, made.revision = checkpoint.name, checkpoint.revision
+    if beyond_context == "pause":
+        made.pauses_at = decoder_settings(checkpoint).get("max_position_embeddings")
+        if made.pauses_at is None:
+            raise checkpoint.problem("config.json has no max_position_embeddings: leave drafter.beyond_context out")
     return made
 
 
 @DRAFTERS.register("eagle", provides={"probs", "raw_probs"}, needs=NEEDS)
 def eagle_chain_drafter(
     models: ModelPair, sampling: Sampling, *, head: Head = "eagle3", path: HeadPath = None,
-    revision: HeadRevision = None, temperature: DraftTemperature = None,
+    revision: HeadRevision = None, temperature: DraftTemperature = None, beyond_context: BeyondHead = None,
 ) -> EagleDrafter:  # fmt: skip
     """An EAGLE head drafts a chain, with the run's sampling parameters or its own temperature."""
-    return eagle_drafter(models, head, path, revision, lambda model: ModelDrafter(model, sampling.at(temperature)))
+
+    def inner(model: EagleModel) -> Drafter:
+        return ModelDrafter(model, sampling.at(temperature))
+
+    return eagle_drafter(models, head, path, revision, inner, beyond_context)
 
 
 MTP_NEEDS = "a layer for multi-token prediction in the target's checkpoint (one that transformers loads)"
@@ -155,6 +165,7 @@ def eagle_tree_drafter(
     depth: Depth = None,
     draws: DrawsOption = "auto",
     temperature: DraftTemperature = None,
+    beyond_context: BeyondHead = None,
 ) -> EagleDrafter:
     """An EAGLE head drafts a tree. The tree has a fixed shape, as in EAGLE-1, or grows where the head is confident, as
     in EAGLE-2 and EAGLE-3 (`top_k`)."""
@@ -169,7 +180,7 @@ def eagle_tree_drafter(
         assert top_k is not None
         return DynamicTreeDrafter(model, shape, top_k)
 
-    return eagle_drafter(models, head, path, revision, inner)
+    return eagle_drafter(models, head, path, revision, inner, beyond_context)
 
 
 class MedusaDrafter(Drafter):

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS
-from specbench.decoding.drafters import Checkpoint, Drafter, padded_lengths
+from specbench.decoding.drafters import BeyondContext, Checkpoint, Drafter, padded_lengths
 from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.tree_shape import (
@@ -293,10 +293,11 @@ def model_tree_drafter(
     draws: DrawsOption = "auto",
     temperature: DraftTemperature = None,
     checkpoint: Checkpoint = None,
+    beyond_context: BeyondContext = None,
 ) -> ModelTreeDrafter:
     """A small language model drafts a tree, one pass per level, with the run's sampling parameters or its own
     temperature (arXiv:2305.09781)."""
-    del checkpoint  # already loaded as models.drafter
+    del checkpoint, beyond_context  # already loaded as models.drafter; `compose` sets pauses_at
     assert models.drafter is not None
     shape = shape_from_options(widths=widths, num_nodes=num_nodes, rank_chances=rank_chances, depth=depth)
     return ModelTreeDrafter(models.drafter, sampling.at(temperature), shape, draws)

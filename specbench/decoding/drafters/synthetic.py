@@ -13,7 +13,7 @@ from pydantic import Field
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS
-from specbench.decoding.drafters import Drafter
+from specbench.decoding.drafters import BeyondContext, Drafter
 from specbench.decoding.proposal import PointMass, Proposal
 from specbench.decoding.sampling import Distributions, DraftProbs, Sampling, draw, residual
 from specbench.models.causal_lm import ModelPair
@@ -157,7 +157,9 @@ class SyntheticDrafter(Drafter):
         sampling: Sampling,
         *,
         acceptance: Annotated[float, Field(ge=0, le=1, description=ACCEPTANCE)] = 0.8,
+        beyond_context: BeyondContext = None,
     ) -> None:
+        del beyond_context  # `compose` sets pauses_at
         super().__init__(models.drafter, sampling)
         self._script: list[RehearsedStep] | None = None  # the rehearsed steps of the next generation
         self._written: list[RehearsedStep] | None = None  # the steps so far, during a rehearsal

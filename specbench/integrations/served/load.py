@@ -24,7 +24,6 @@ from specbench.models.scoring import ScoringModel
 from specbench.results.load import BASELINE, LOAD_RECORDS, read_windows
 from specbench.results.verdict import BaselineAnswer, find_differences, near_tie_tolerance
 from specbench.running.plan import Block, Cell
-from specbench.running.prompts import prompt_ids
 from specbench.running.records import Key, Record, RecordFile, record_key
 from specbench.running.run_folder import RunFolder
 from specbench.running.runner import check_same_examples, measure_method, record_of
@@ -94,7 +93,7 @@ class Window:
         for number in range(self.num_requests):
             example = examples[(self.number * self.num_requests + number) % len(examples)]
             names = self.cell.task.name, self.cell.subset, example.index, self.number, decoder.method.name
-            ids = prompt_ids(decoder.model, example, spec.chat)
+            ids = self.cell.renderer.render(decoder.model, (example.prompt,)).ids
             found.append(LoadRequest(example.index, ids, stop, stream_seed(spec.seed, *names), at))
             at += gaps.expovariate(self.level) if self.kind == "rate" else 0.0
         return found
@@ -245,7 +244,7 @@ def measure_in_turns(
                 if block.key not in done:
                     measured = {name: answers[block.key, name] for name in names}
                     earlier = [done[key] for key in block.earlier_keys]
-                    record = record_of(block, spec, measured, earlier) | {"part": number}
+                    record = record_of(block, measured, earlier) | {"part": number}
                     folder.records.append(record)
                     done[block.key] = record
 
@@ -258,7 +257,7 @@ def _warm_up(blocks: Sequence[Block], name: str, spec: RunSpec, bring_up: BringU
         decoder = _decoder(cell.decoders, name)
         if is_new:
             forget_warm_up(decoder)
-        length = longest_conversation(cell, decoder.model, spec.chat)
+        length = longest_conversation(cell, decoder.model)
         num_new = cell.task.generation.max_new_tokens
         found[id(cell)] = warm_up([decoder], length, cell.context_limit, num_planned, num_new)
     return found

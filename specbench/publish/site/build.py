@@ -71,17 +71,18 @@ class BuiltSite:
     warnings: tuple[str, ...]
 
 
-def build(files: Sequence[Path], folder: Path, title: str) -> BuiltSite:
+def build(files: Sequence[Path], folder: Path, title: str, num_answers: int = 0) -> BuiltSite:
     """Writes the site of leaderboard files, and replaces an earlier site. Raises ConfigError for files that are not
     leaderboards or have no rows, and for a folder that holds anything but a site or cannot be written; an earlier site
-    is then unchanged."""
+    is then unchanged. `num_answers`: how many records a row's page shows; answers may be private, so the default is
+    none."""
     check_replaceable(folder)
     entries = read_entries(files)
     about = {"kind": KIND, "title": title, "rows": len(entries.all)}
     names = []
     try:
         with replacing(folder) as building:
-            for name, text in pages(entries, title):
+            for name, text in pages(entries, title, num_answers):
                 path = building / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(text.encode("utf-8", "replace"))
@@ -98,7 +99,7 @@ def build(files: Sequence[Path], folder: Path, title: str) -> BuiltSite:
     return BuiltSite(len(entries.all), len(names), entries.warnings)
 
 
-def pages(entries: Entries, title: str) -> Iterator[Page]:
+def pages(entries: Entries, title: str, num_answers: int = 0) -> Iterator[Page]:
     """Yields all files of a site, the index last. Pages without content are left out."""
     rows = entries.all
     content: dict[str, dict[str, Any]] = {
@@ -110,7 +111,7 @@ def pages(entries: Entries, title: str) -> Iterator[Page]:
     render = _renderer(title, entries, content)
     for name in ASSETS:
         yield name, (package_files("specbench.publish.site") / "assets" / name).read_text(encoding="utf-8")
-    for page in row_pages(rows):
+    for page in row_pages(rows, num_answers):
         about = measured_models([page["entry"].row])
         yield page["entry"].address, render("row.html", root="../", page=page, about=about)
     for name, values in content.items():
@@ -118,7 +119,7 @@ def pages(entries: Entries, title: str) -> Iterator[Page]:
     yield "index.html", render("index.html", **index_table(rows))
 
 
-def row_pages(rows: Sequence[SiteRow]) -> Iterator[dict[str, Any]]:
+def row_pages(rows: Sequence[SiteRow], num_answers: int = 0) -> Iterator[dict[str, Any]]:
     """Yields the template values of the page of each row, with up to MAX_PEERS rows that compare with it."""
     groups: dict[str, list[SiteRow]] = {}
     for entry in rows:
@@ -129,7 +130,7 @@ def row_pages(rows: Sequence[SiteRow]) -> Iterator[dict[str, Any]]:
         for place, entry in enumerate(group):
             start = max(0, min(place - MAX_PEERS // 2, len(group) - MAX_PEERS))
             baseline = baselines.get((entry.group_key, entry.row.command))
-            yield row_page(entry, subsets[entry.digest], group[start : start + MAX_PEERS], baseline)
+            yield row_page(entry, subsets[entry.digest], group[start : start + MAX_PEERS], baseline, num_answers)
 
 
 @dataclass(frozen=True)

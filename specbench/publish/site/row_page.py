@@ -19,6 +19,7 @@ from specbench.results.conditions import flat_fields
 from specbench.results.metrics import accepted_tokens_per_step_of
 from specbench.results.paired import RowWithRecords
 from specbench.results.row import RESULT_FIELDS, STATED, Row
+from specbench.results.shown_answers import ShownRecord
 from specbench.results.tables import per_token
 from specbench.results.units import NULL, PASS_AT, interval, meaning, number, unit_of
 from specbench.specs.run_options import RunOptions
@@ -30,7 +31,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
                       "data_revision", "shots"),
     "Sampling": ("sampling",),
     "Machine and software": ("device", "versions", "commit", "served"),
-    "Result": ("digest", "created", "request", "quality", "signatures", "intervals", "warm_up", "format"),
+    "Result": ("digest", "created", "request", "quality", "signatures", "intervals", "warm_up", "context",
+               "common_ids", "format"),
     "Stated: the run's folder cannot confirm these": tuple(sorted(STATED)),
 }  # fmt: skip
 
@@ -166,10 +168,11 @@ BASELINE = (
 
 
 def row_page(
-    entry: SiteRow, subsets: Sequence[SiteRow], peers: Sequence[SiteRow], baseline: Row | None
+    entry: SiteRow, subsets: Sequence[SiteRow], peers: Sequence[SiteRow], baseline: Row | None, num_answers: int = 0
 ) -> dict[str, Any]:
     """Returns the template values of a row's page. `subsets`: the rows of all subsets. `peers`: rows with which it
-    compares, itself included. `baseline`: AR's row of the same run."""
+    compares, itself included. `baseline`: AR's row of the same run. `num_answers`: how many of its records are shown.
+    """
     row = entry.row
     verdict, lossless = BASELINE if row.is_baseline else (verdict_of(row), LOSSLESS[lossless_word(row)])
     measured = [row] if baseline is None or baseline is row else [baseline, row]
@@ -180,6 +183,9 @@ def row_page(
         "bars": bars_of(subsets), "histogram": histogram_of(entry.side), "times": list(filter(None, times)),
         "metrics": list(metric_lines(row)), "command": repeat_command(row),
         "facts": list(provenance(row, entry.digest)), "peers": peers,
+        "records": [
+            ShownRecord.of(record, {"ar", row.method_name}) for record in entry.side.records[:num_answers]
+        ],
     }  # fmt: skip
 
 

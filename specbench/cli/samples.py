@@ -1,0 +1,97 @@
+"""`specbench sample` and `specbench answers`: what a model is asked, and what it answered."""
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from specbench.cli.arguments import amount, command_line, flag, path_option, print_result, run_options, split
+from specbench.cli.arguments import takes_run_options as takes
+from specbench.core.console import counted, stderr, stdout
+from specbench.core.errors import ConfigError
+
+# Options of a run that change no prompt of the target. Those about loading weights have no effect either.
+NO_EFFECT = (
+    "limit", "drafter", "drafter_revision", "repeats", "seed", "dtype", "device", "quantize", "device_map", "engine",
+    "threads", "allow_code_execution",
+)  # fmt: skip
+
+
+@takes(without=NO_EFFECT)
+def sample(
+    tasks: Annotated[str, typer.Argument(metavar="TASK", help="Names or YAML files of tasks, separated by commas.")],
+    *,
+    limit: Annotated[str, typer.Option(help="Examples of each subset: a number, a share such as 0.1, or all.")] = "1",
+    lm_eval_include: Annotated[
+        Path | None, path_option(help="Folder with your own lm-eval tasks, for TASK lm_eval:NAME.")
+    ] = None,
+    as_json: Annotated[bool, flag("--json", help="Print JSON instead of text.")] = False,
+    **given: Any,
+) -> None:
+    """Print prompts exactly as a target reads them: few-shot examples, chat template and special tokens.
+
+    With their token ids, the settings that end the answer, the reference and the scorer.
+
+    Reads the tokenizer and the configuration of --target, not its weights.
+    """
+    from specbench.running.request import Request
+    from specbench.running.samples import prompt_samples
+
+    options = run_options(given, limit=None if limit == "all" else amount("--limit", limit))
+    request = Request(split(tasks), ["ar"], options, command_line(), lm_eval_include=lm_eval_include)
+    samples = prompt_samples(request, stderr)
+    print_result([asdict(each) for each in samples], as_json, list)
+    if not as_json:
+        print_parts(each.lines() for each in samples)
+
+
+def answers(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.")],
+    subset: Annotated[str | None, typer.Option(help="Subsets, separated by commas; by default all.")] = None,
+    example: Annotated[str | None, typer.Option(help="Ids of examples, separated by commas; by default all.")] = None,
+    method: Annotated[str | None, typer.Option(help="Methods, separated by commas; by default all, with ar.")] = None,
+    only_wrong: Annotated[
+        bool, flag("--only-wrong", help="Only records with an answer scored below 1, or not.")
+    ] = False,
+    limit: Annotated[str, typer.Option(help="Records to show: a number, or all.")] = "10",
+    data: Annotated[str | None, typer.Option(help="Folder or file of the rows, if the run's data moved.")] = None,
+    page: Annotated[Path | None, path_option(help="HTML file to write the records into, such as answers.html.")] = None,
+    trust_remote_code: Annotated[bool, flag("--trust-remote-code", help="Run a tokenizer's Python code.")] = False,
+    as_json: Annotated[bool, flag("--json", help="Print JSON instead of text.")] = False,
+) -> None:
+    """Show the answers of a run: prompt, reference, each method's answer, its scores, and why it got them.
+
+    Prompts are rendered again from the task, its data and the tokenizer, and checked against the run's digests.
+    """
+    from specbench.results.runs import finished_run
+    from specbench.results.shown_answers import Selection, shown_run
+
+    most = None if limit == "all" else amount("--limit", limit)
+    if isinstance(most, float):
+        raise ConfigError(f"--limit {limit}: give a number of records, or all")
+    subsets, examples, methods = (tuple(split(each or "")) for each in (subset, example, method))
+    chosen = Selection(subsets, examples, methods, only_wrong, most)
+    found = shown_run(finished_run(run), chosen, data, trust_remote_code)
+    for line in found.problems:
+        stderr.print(f"warning: {line}", soft_wrap=True)
+    if page is not None:
+        from specbench.publish.site.answers import write_page
+
+        write_page(page, str(run), found)
+        stdout.print(f"{page}: {counted(len(found.records), 'record')} of {found.num_matching:,}", soft_wrap=True)
+        return
+    print_result([asdict(each) for each in found.records], as_json, list)
+    if not as_json:
+        print_parts(each.lines() for each in found.records)
+        more = "" if len(found.records) == found.num_matching else "; --limit all shows all"
+        stdout.print(f"{len(found.records):,} of {counted(found.num_matching, 'record')}{more}", soft_wrap=True)
+
+
+def print_parts(parts: Iterable[Iterable[str]]) -> None:
+    """Prints each part's lines, with an empty line after it."""
+    for lines in parts:
+        for line in lines:
+            stdout.print(line, soft_wrap=True)
+        stdout.print()

@@ -1,0 +1,25 @@
+"""A page of a run's answers, one file that needs no other."""
+
+from importlib.resources import files as package_files
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from specbench.core.errors import ConfigError
+from specbench.core.files import write_atomically
+from specbench.results.shown_answers import ShownRun
+
+
+def write_page(path: Path, title: str, run: ShownRun) -> None:
+    """Writes the page of the shown records, the methods' answers side by side. Raises ConfigError if it cannot be
+    written."""
+    templates = Environment(
+        loader=PackageLoader("specbench.publish.site"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    style = (package_files("specbench.publish.site") / "assets" / "site.css").read_text(encoding="utf-8")
+    text = templates.get_template("answers_page.html").render(title=title, run=run, style=style)
+    try:
+        write_atomically(path, text.encode("utf-8", "replace").decode())
+    except OSError as error:
+        raise ConfigError(f"--page {path}: cannot be written: {error.strerror or error}") from error

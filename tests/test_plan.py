@@ -29,6 +29,7 @@ def cell(prompt: str, model: Any, context_limit: int | None = 100, reference: st
         context_limit=context_limit,
         scorer=scorer,
         renderer=PromptRenderer("never"),
+        readers=(model,),
     )
 
 

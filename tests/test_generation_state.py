@@ -4,6 +4,13 @@ import pytest
 
 from specbench.decoding.loop import GenerationState, StopRules, text_before_stop
 from specbench.decoding.proposal import Proposal, Step, Verification
+from specbench.decoding.sampling import Sampling
+from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.running.compose import compose
+from specbench.specs.catalogue import load_method
+from specbench.specs.components import build
+from specbench.specs.task import GenerationSpec
+from tests import tiny
 
 TEXT = {1: "a", 2: "b", 3: "\n", 4: "\n\n", 5: "", 6: "EN", 7: "D"}
 
@@ -67,6 +74,41 @@ def test_stop_string_in_the_prompt_does_not_count() -> None:
     made = GenerationState([3, 3], StopRules(max_new_tokens=5, stop_strings=("\n\n",), decode_text=decode_text))
     made.start(1)
     assert not made.finished
+
+
+SPECIAL = "<|im_end|>"
+
+
+@pytest.fixture(scope="module")
+def special_model() -> CausalLM:
+    tokenizer = tiny.tokenizer(3)
+    tokenizer.add_special_tokens({"additional_special_tokens": [SPECIAL, "<|eot_id|>"]})
+    return CausalLM(tiny.network(vocab_size=len(tokenizer)), tokenizer, "m", None)
+
+
+@pytest.mark.parametrize(
+    ("stop", "answer", "finish", "text"),
+    [
+        (SPECIAL, f"ab{SPECIAL}c", "eos", "ab"),
+        ("<|eot_id|>", "ab<|eot_id|>c", "eos", "ab"),
+        (f"{SPECIAL}\n", f"a{SPECIAL}b{SPECIAL}\nc", "stop", "ab"),
+        (f"{SPECIAL}<|eot_id|>", f"ab{SPECIAL}<|eot_id|>c", "stop", "ab"),
+        (f"b{SPECIAL}", f"ab{SPECIAL}c", "stop", "a"),
+        ("b\n", f"ab{SPECIAL}\nc", "stop", "a"),  # decoded text has no special token
+        (SPECIAL, "abc", None, "abc"),
+    ],
+)
+def test_stop_strings_of_special_tokens(
+    special_model: CausalLM, stop: str, answer: str, finish: str | None, text: str
+) -> None:
+    """Decoding drops them from the text of an answer; `specbench run` and lm-eval have the same rules."""
+    generation = build(GenerationSpec, {"max_new_tokens": 20, "stop": [stop]})
+    rules = compose(load_method("ar"), ModelPair(special_model), Sampling()).stop_rules(generation, None)
+    made = GenerationState([1], rules)
+    for token in special_model.encode_prompt(answer, chat=False):
+        if not made.finished:
+            made.start(token)
+    assert (made.finish, rules.answer_text(made.new_ids)) == (finish, text)
 
 
 def test_length_and_context_limits() -> None:

@@ -15,11 +15,10 @@ from lm_eval.api.registry import get_model
 from specbench.cli import CONTEXT_SETTINGS
 from specbench.cli.run import lm_eval
 from specbench.core.errors import ConfigError
-from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.integrations.lm_eval import evaluation as command_line
 from specbench.integrations.lm_eval.evaluation import quiet_git, simple_evaluate
-from specbench.integrations.lm_eval.model import SpecbenchLM, with_special_tokens
+from specbench.integrations.lm_eval.model import SpecbenchLM
 from specbench.integrations.lm_eval.tasks import generation_spec, task_index
 from tests import tiny
 from tests.lm_eval_files import ROWS, use_cache, write_task
@@ -244,14 +243,6 @@ def test_text_ends_before_a_stop_string(tiny_pair: tuple[str, str]) -> None:
     (cut,) = lm.generate_until([request("Say something", until=[stop])])
     assert cut == text[: text.index(stop)]
     assert lm.answers[0].own["finish"] == "stop"
-
-
-def test_a_special_token_in_until_ends_the_answer(tiny_pair: tuple[str, str]) -> None:
-    target = model(tiny_pair).engine.models.target
-    end = target.tokenizer.eos_token
-    stop = StopRules(5, frozenset(), (end, "x"))
-    assert with_special_tokens(stop, target).eos_token_ids == {target.vocabulary[end]}
-    assert with_special_tokens(StopRules(5, frozenset({1}), ("x",)), target).eos_token_ids == {1}
 
 
 def test_a_long_prompt_keeps_its_end(tiny_pair: tuple[str, str]) -> None:

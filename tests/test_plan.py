@@ -30,6 +30,7 @@ def cell(prompt: str, model: Any, context_limit: int | None = 100, reference: st
         scorer=scorer,
         limited_by="small",
         renderer=PromptRenderer("never"),
+        readers=(model,),
     )
 
 

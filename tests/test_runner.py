@@ -129,12 +129,12 @@ def test_a_prompt_is_rendered_once_and_its_tokens_are_part_of_the_record(monkeyp
     target = tiny.causal_lm(num_hidden_layers=1)
     rendered, read = [], []
 
-    def in_chat(texts: Any) -> str:
+    def render(texts: Any, system: Any) -> str:
         rendered.append(tuple(texts))
         return f"{len(rendered)} {' '.join(texts)}"
 
-    monkeypatch.setattr(target, "_in_chat", in_chat)
-    monkeypatch.setattr(target.tokenizer, "chat_template", "not read")
+    monkeypatch.setattr(target.chat_template, "render", render)
+    monkeypatch.setattr(target.tokenizer, "chat_template", "{% for m in messages %}{{ m.content }}{% endfor %}")
     spec = RunSpec(tasks=(load_task("mgsm"),), methods=(load_method("ar"),), target="t")
     task = load_task("mgsm").subset("en")
     decoders = tuple(compose(load_method(name), ModelPair(target), Sampling(0.0)) for name in ("ar", "pld"))
@@ -176,7 +176,9 @@ def test_the_commit_of_hub_data_is_part_of_what_a_run_is() -> None:
 
     def found(source: str, revision: str) -> Any:
         data = SimpleNamespace(source=source, revision=revision)
-        place = SimpleNamespace(task=SimpleNamespace(name="gsm8k"), subset="default", decoders=(), data=data)
+        place = SimpleNamespace(
+            task=SimpleNamespace(name="gsm8k"), subset="default", decoders=(), readers=(), data=data
+        )
         return run_identity(spec, [place], models, {}).get("data_revisions")  # type: ignore[list-item]
 
     assert found("hub", "a1") == {"gsm8k/default": "a1"} and found("hub", "b2") != found("hub", "a1")

@@ -4,6 +4,7 @@ import json
 from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,11 +23,9 @@ class Words:
     """A model whose tokens are words; only what prompts need."""
 
     def __init__(self) -> None:
-        self.tokenizer = self
+        self.chat_template = SimpleNamespace(exists=False)
 
-    chat_template = None
-
-    def render_prompt(self, texts: Sequence[str], chat: bool) -> Prompt:
+    def render_prompt(self, texts: Sequence[str], chat: bool, system: str | None) -> Prompt:
         return Prompt("", array("I", range(len(" ".join(texts).split()))))
 
 

@@ -29,6 +29,7 @@ from specbench.running.plan import (
     check_prompts,
     drafter_identity,
     load_data,
+    system_prompt,
     with_present_subsets,
     with_prompt_stops,
 )
@@ -164,8 +165,8 @@ def make_prompts(spec: RunSpec, models: Models, loaded: Loaded) -> list[AuditPro
     limit = models.context_limit(spec.methods)
     for task, subset, data in loaded:
         merged = with_prompt_stops(task.subset(subset), models.target, spec.chat)
-        renderer = PromptRenderer(spec.chat)
-        check_prompts(Cell(merged, subset, data, models, (baseline,), limit, renderer))
+        renderer = PromptRenderer(spec.chat, system=system_prompt(spec, merged))
+        check_prompts(Cell(merged, subset, data, models, (baseline,), limit, renderer), spec.prompt_checks)
         num_tokens = min(MAX_NEW_TOKENS, merged.generation.max_new_tokens)
         generation = merged.generation.model_copy(update={"max_new_tokens": num_tokens})
         stop = baseline.stop_rules(generation, limit)

@@ -277,7 +277,7 @@ def vocab(
 
 
 @takes_run_options(
-    without=("subsets_per_task", "repeats", "allow_code_execution"),
+    without=("subsets_per_task", "repeats", "allow_code_execution", "sampling"),
     limit="Examples per subset; by default as many as give 8 prompts in all.",
 )
 def audit(

@@ -144,14 +144,18 @@ def list_(
 
 
 def show(
-    name: Annotated[str, typer.Argument(help="A method, task or component: a name, or the path of a YAML file.")],
+    name: Annotated[
+        str, typer.Argument(help="A method, task or component: a name, or the path of a YAML file; or a model.")
+    ],
     as_json: Annotated[bool, flag("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
-    """Explain a method, a task or a component.
+    """Explain a method, a task, a component or a model.
 
     A method: its components, parameters, losslessness, needs, presets and commands.
 
     A task: its prompt, right answer, generation settings, scorer and data. A component: its options and its users.
+
+    A model (hub id, folder or embedded:NAME): context, vocabulary, end tokens, chat template, and sampling.
     """
     found = find_help(name)
     for each in found:

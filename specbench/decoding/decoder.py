@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -56,12 +57,18 @@ class Decoder:
         return None
 
     def stop_rules(self, generation: GenerationSpec, context_limit: int | None) -> StopRules:
-        """Returns the rules that end a generation with this method's model."""
+        """Returns the rules that end a generation with this method's model. A stop string that is a special token of
+        the model is an end token; one that contains special tokens is searched for in a text that has them."""
+        special = self.model.special_tokens
+        ends = {special[text] for text in generation.stop if text in special}
+        within = tuple(text for text in generation.stop if text not in special and any(t in text for t in special))
         return StopRules(
             max_new_tokens=generation.max_new_tokens,
-            eos_token_ids=self.model.eos_token_ids,
-            stop_strings=generation.stop,
+            eos_token_ids=self.model.eos_token_ids | ends,
+            stop_strings=tuple(text for text in generation.stop if text not in special and text not in within),
+            special_stop_strings=within,
             decode_text=self.model.decode_text,
+            decode_whole=partial(self.model.decode_text, with_special=True),
             context_limit=context_limit,
         )
 

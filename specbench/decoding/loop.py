@@ -32,8 +32,10 @@ Finish = Literal["eos", "stop", "length", "context"]
 class StopRules:
     """The conditions that end a generation.
 
-    `decode_text` maps token ids to text; it is needed only for stop strings. `context_limit` is the number of positions
-    that both models support; a generation that reaches it ends.
+    `decode_text` maps token ids to text without special tokens; it is needed only for stop strings.
+    `special_stop_strings` contain special tokens, and are searched for in the text of `decode_whole`, which has them. A
+    stop string that is a special token is among the `eos_token_ids`. `context_limit` is the number of positions that
+    both models support; a generation that reaches it ends.
     """
 
     max_new_tokens: int
@@ -41,6 +43,40 @@ class StopRules:
     stop_strings: tuple[str, ...] = ()
     decode_text: Callable[[Sequence[int]], str] | None = None
     context_limit: int | None = None
+    special_stop_strings: tuple[str, ...] = ()
+    decode_whole: Callable[[Sequence[int]], str] | None = None
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """All stop strings."""
+        return (*self.stop_strings, *self.special_stop_strings)
+
+    def is_completed(self, token_ids: Sequence[int]) -> bool:
+        """Returns whether the text of tokens has a stop string."""
+        for decode, strings in (
+            (self.decode_text, self.stop_strings), (self.decode_whole, self.special_stop_strings)
+        ):  # fmt: skip
+            if strings:
+                assert decode is not None
+                text = decode(token_ids)
+                if any(stop in text for stop in strings):
+                    return True
+        return False
+
+    def answer_text(self, token_ids: Sequence[int]) -> str:
+        """Returns the text of an answer, without special tokens, up to the first stop string."""
+        assert self.decode_text is not None
+        text = self.decode_text(token_ids)
+        if self.special_stop_strings:
+            assert self.decode_whole is not None
+            whole = self.decode_whole(token_ids)
+            before = text_before_stop(whole, self.special_stop_strings)
+            if before != whole:  # the tokens that are wholly before it, and the begin of one that it cuts
+                num_kept = len(token_ids)
+                while len(kept := self.decode_whole(token_ids[:num_kept])) > len(before):
+                    num_kept -= 1
+                text = self.decode_text(token_ids[:num_kept]) + before[len(kept) :]
+        return text_before_stop(text, self.stop_strings)
 
 
 @dataclass
@@ -59,7 +95,7 @@ class GenerationState:
     def __post_init__(self) -> None:
         self.ids = list(self.prompt_ids)
         # A stop string of n bytes spans at most n tokens with text; the margin allows for tokens without text.
-        self._window = max((len(s.encode()) for s in self.rules.stop_strings), default=0) + 4
+        self._window = max((len(s.encode()) for s in self.rules.stops), default=0) + 4
 
     @property
     def finished(self) -> bool:
@@ -110,18 +146,16 @@ class GenerationState:
     def _ending(self, token: int) -> Finish | None:
         if token in self.rules.eos_token_ids:
             return "eos"
-        if self.rules.stop_strings and self._completes_stop_string():
+        if self.rules.stops and self._completes_stop_string():
             return "stop"
         if self.num_remaining <= 0:
             return "length" if self.num_new_tokens >= self.rules.max_new_tokens else "context"
         return None
 
     def _completes_stop_string(self) -> bool:
-        assert self.rules.decode_text is not None
         start = max(len(self.prompt_ids), len(self.ids) - self._window)
         with self.tokenizing:
-            tail = self.rules.decode_text(self.ids[start:])
-        return any(stop in tail for stop in self.rules.stop_strings)
+            return self.rules.is_completed(self.ids[start:])
 
     def check(self, num_draft_tokens: int) -> None:
         """Raises AssertionError if the counts are inconsistent, which is a defect of the harness."""

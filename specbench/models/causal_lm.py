@@ -11,6 +11,7 @@ import torch
 
 from specbench.core.errors import ConfigError
 from specbench.core.values import text_digest
+from specbench.models.chat_template import ChatTemplate
 from specbench.models.eager import UNKNOWN, EagerSequence
 from specbench.models.meters import Clock, PassLog
 from specbench.models.scoring import Output, ScoringModel
@@ -54,7 +55,7 @@ class TextModel:
         self.name = name
         self.revision = revision
         self.eos_token_ids = eos_token_ids
-        self.chat_template_args: Mapping[str, Any] = {}
+        self.chat_template = ChatTemplate(tokenizer, name)
         self.context_limit = context_limit  # in tokens; None if there is no limit
         # Rows of the output layer beyond the tokenizer's ids are padding and must never be drawn.
         self.vocab_size = min(vocab_size, max(self.vocabulary.values()) + 1)
@@ -70,26 +71,38 @@ class TextModel:
         """The bytes of each token and an encoder of plain text, for vocabulary bridges."""
         return Vocabulary(self.tokenizer)
 
-    def decode_text(self, token_ids: Sequence[int]) -> str:
-        text: str = self.tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    @cached_property
+    def special_tokens(self) -> dict[str, int]:
+        """The ids of special tokens by their text. The text of an answer has none of them."""
+        added = self.tokenizer.added_tokens_decoder
+        found = {str(token): index for index, token in added.items() if token.special}
+        named = (str(token) for token in self.tokenizer.all_special_tokens)
+        return found | {token: self.vocabulary[token] for token in named if token in self.vocabulary}
+
+    def decode_text(self, token_ids: Sequence[int], *, with_special: bool = False) -> str:
+        """Returns the text of tokens. `with_special`: whether it has the special tokens."""
+        text: str = self.tokenizer.decode(
+            list(token_ids), skip_special_tokens=not with_special, clean_up_tokenization_spaces=False
+        )
         return text
 
     def encode_prompt(self, prompt: str, chat: bool) -> list[int]:
         """Returns the token ids of a single prompt; see `render_prompt`."""
         return self.render_prompt([prompt], chat).ids
 
-    def render_prompt(self, texts: Sequence[str], chat: bool) -> Prompt:
+    def render_prompt(self, texts: Sequence[str], chat: bool, system: str | None = None) -> Prompt:
         """Returns a conversation as the model reads it. If `chat` is set, the chat template renders it.
 
         `texts`: the texts of user and model, alternating; the last one is the user's. Without a chat template, each
-        answer directly follows its prompt, and an empty line follows the answer. The tokenizer's warning about long
-        inputs is off, because callers reject or shorten prompts that do not fit. Raises ConfigError for a token id that
-        the model lacks.
+        answer directly follows its prompt, an empty line follows the answer, and the system prompt stands directly
+        before the whole, as in lm-eval. The tokenizer's warning about long inputs is off, because callers reject or
+        shorten prompts that do not fit. Raises ConfigError for a token id that the model lacks.
         """
         if chat:
-            text = self._in_chat(texts)
+            text = self.chat_template.render(texts, system)
         else:
-            text = "\n\n".join("".join(texts[start : start + 2]) for start in range(0, len(texts), 2))
+            turns = ("".join(texts[start : start + 2]) for start in range(0, len(texts), 2))
+            text = (system or "") + "\n\n".join(turns)
         ids: list[int] = self.tokenizer(text, add_special_tokens=not chat, verbose=False)["input_ids"]
         if max(ids, default=0) >= self.vocab_size:
             raise ConfigError(
@@ -97,20 +110,6 @@ class TextModel:
                 f"{self.vocab_size}; give the tokenizer that belongs to the model"
             )
         return Prompt(text, array("I", ids))
-
-    def _in_chat(self, texts: Sequence[str]) -> str:
-        messages = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
-        try:
-            text: str = self.tokenizer.apply_chat_template(
-                messages, add_generation_prompt=True, tokenize=False, **self.chat_template_args
-            )
-        except Exception as error:  # templates are programs: they may raise anything
-            reason = " ".join(str(error).split())[:200]
-            refused = "a single user turn" if len(texts) == 1 else f"a conversation of {len(texts)} messages"
-            raise ConfigError(
-                f"model '{self.name}': its chat template refuses {refused} ({reason}); use --chat never"
-            ) from error
-        return text
 
 
 def shortest_context(models: Iterable[TextModel]) -> int | None:
@@ -284,11 +283,17 @@ def split_precision(precision: str) -> tuple[str, Quantize]:
 
 def eos_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
     """Returns all end-of-text ids of the generation config, the model config and the tokenizer."""
-    ids: set[int] = set()
-    holders = (getattr(model, "generation_config", None), model.config, tokenizer)
-    for value in (getattr(holder, "eos_token_id", None) for holder in holders):
-        ids.update(value if isinstance(value, list) else [value] if value is not None else [])
-    return frozenset(ids)
+    sources = end_token_sources(getattr(model, "generation_config", None), model.config, tokenizer)
+    return frozenset().union(*sources.values())
+
+
+def end_token_sources(generation_config: Any, config: Any, tokenizer: Any) -> dict[str, list[int]]:
+    """Returns the end-of-text ids by the name of the file that gives them."""
+    holders = {"generation_config.json": generation_config, "config.json": config, "tokenizer": tokenizer}
+    values = {name: getattr(holder, "eos_token_id", None) for name, holder in holders.items()}
+    return {
+        name: value if isinstance(value, list) else [] if value is None else [value] for name, value in values.items()
+    }
 
 
 @dataclass(frozen=True)

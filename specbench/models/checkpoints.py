@@ -1,5 +1,7 @@
 """Checks of checkpoints, explanations of loading failures, and fingerprints."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -57,6 +59,49 @@ def missing_folder(name: str) -> str | None:
     folders = sorted(path.name for path in parent.iterdir() if path.is_dir())
     existing = ", ".join(folders[:MAX_SHOWN]) + ", …" * (len(folders) > MAX_SHOWN) or "no folder"
     return f"there is no folder '{name}' here ({parent} holds {existing})"
+
+
+# What generation_config.json may ask for besides temperature, top_k and top_p, with the values without effect.
+OTHER_SAMPLING: Mapping[str, tuple[Any, ...]] = {
+    "min_p": (None, 0.0), "typical_p": (None, 1.0), "top_h": (None,), "epsilon_cutoff": (None, 0.0),
+    "eta_cutoff": (None, 0.0), "repetition_penalty": (None, 1.0), "encoder_repetition_penalty": (None, 1.0),
+    "no_repeat_ngram_size": (None, 0), "bad_words_ids": (None,), "suppress_tokens": (None,), "sequence_bias": (None,),
+    "forced_bos_token_id": (None,), "num_beams": (None, 1), "min_length": (None, 0), "min_new_tokens": (None, 0),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CheckpointSampling:
+    """The sampling of a checkpoint's generation config. `others`: what it also asks for, and specbench does not do."""
+
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    others: Mapping[str, Any]
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The values of the keys of a task's generation; None for one that has no effect."""
+        return {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p}
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {value:g}" for name, value in self.values.items() if value is not None)
+
+
+def checkpoint_sampling(config: Any) -> CheckpointSampling | None:
+    """Returns the sampling of a transformers GenerationConfig; None if it asks for none. A value that it leaves out has
+    no effect: transformers itself would add top_k 50."""
+    given = {name: getattr(config, name, None) for name in ("temperature", "top_k", "top_p")}
+    does_sample = getattr(config, "do_sample", None)
+    if does_sample is False or (does_sample is None and not any(value is not None for value in given.values())):
+        return None
+    others = {name: getattr(config, name, None) for name in OTHER_SAMPLING}
+    temperature = given["temperature"]
+    return CheckpointSampling(
+        temperature=1.0 if temperature is None else temperature, top_k=given["top_k"] or None,
+        top_p=None if given["top_p"] in (None, 1.0) else given["top_p"],
+        others={name: value for name, value in others.items() if value not in OTHER_SAMPLING[name]},
+    )  # fmt: skip
 
 
 MOST = {

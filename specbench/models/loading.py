@@ -7,17 +7,19 @@ from typing import Any
 
 import huggingface_hub
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, GenerationConfig
 from transformers.utils import logging as transformers_logging
 
 from specbench.core.environment import EMBEDDED, OBJECT, missing, require
 from specbench.core.errors import ConfigError, NeedsCode
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoints import (
+    CheckpointSampling,
     check_readable,
     check_sizes,
     check_weights,
     checkpoint_identity,
+    checkpoint_sampling,
     explain_failure,
     one_line,
 )
@@ -109,6 +111,33 @@ def load_model(
         check_causal(loaded)
         make_passes(loaded, engine)
     return loaded
+
+
+def load_generation_config(name: str, revision: str | None) -> Any:
+    """Returns a model's generation config without loading the model; None if it has none."""
+    if name.startswith(OBJECT):
+        return object_model(name).model.generation_config
+    source = model_source(name)
+    is_offline = not is_local(source) and hub_problem(source, revision) is not None
+    try:
+        return GenerationConfig.from_pretrained(source, revision=revision, local_files_only=is_offline)
+    except OSError:  # it has no such file, or no such revision, which loading the model reports
+        return None
+    except Exception as error:
+        raise ConfigError(f"model '{name}': cannot read its generation_config.json ({one_line(error)})") from error
+
+
+def model_sampling(name: str, revision: str | None) -> CheckpointSampling:
+    """Returns the sampling that a model's checkpoint asks for. Raises ConfigError if it asks for none."""
+    config = load_generation_config(name, revision)
+    found = None if config is None else checkpoint_sampling(config)
+    if found is None:
+        what = "there is no generation_config.json" if config is None else "its generation_config.json names none"
+        raise ConfigError(
+            f"--sampling model: '{name}' asks for no sampling ({what}): take --sampling task, or give --set "
+            "generation.temperature=0.6 generation.top_p=0.95"
+        )
+    return found
 
 
 NEEDS_CODE = "trust_remote_code"  # in transformers' message

@@ -88,7 +88,8 @@ class SuiteCell:
             target=pair.target if pair.servers is None else None, drafter=pair.drafter,
             target_revision=pair.target_revision, drafter_revision=pair.drafter_revision, limit=self.limit,
             repeats=task.repeats or suite.repeats, seed=self.seed, dtype=pair.dtype, chat=pair.chat,
-            chat_template_args=pair.chat_template_args,
+            chat_template_args=pair.chat_template_args, template_date=pair.template_date,
+            system_instruction=pair.system_instruction, sampling=pair.sampling, prompt_checks=pair.prompt_checks,
             engine=self.options.engine if pair.engine == "auto" else pair.engine,
             overrides=(*suite.set, *task.set, *sampling),
         )  # fmt: skip

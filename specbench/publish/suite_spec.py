@@ -11,7 +11,18 @@ from pydantic import Field, model_validator
 from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError, nearest
 from specbench.results.units import meaning
-from specbench.specs.components import Chat, Dtype, EngineName, Name, Spec, Temperature, Text, Version
+from specbench.specs.components import (
+    Chat,
+    Dtype,
+    EngineName,
+    Name,
+    PromptChecks,
+    SamplingSource,
+    Spec,
+    Temperature,
+    Text,
+    Version,
+)
 
 WITH_SPREAD = re.compile(r"(-?\d+(?:\.\d+)?)±(\d+(?:\.\d+)?)")
 QUALITY = "quality"  # stands for the metric of a row's main score
@@ -187,6 +198,10 @@ class PairSpec(Spec):
     engine: EngineName = "auto"
     chat: Chat = "auto"
     chat_template_args: tuple[Text, ...] = ()
+    template_date: Text | None = None
+    system_instruction: str | None = None
+    sampling: SamplingSource = "task"
+    prompt_checks: PromptChecks = "refuse"
     limit: Count | None = None
     tasks: Annotated[tuple[Name, ...], Field(min_length=1)] | None = None
     methods: dict[str, Text | None] = Field(default_factory=dict)

@@ -30,8 +30,8 @@ from specbench.results.units import short
 
 FIELDS = (
     "task", "subset", "target", "target_revision", "sampling", "dtype", "device", "attention", "engine", "served",
-    "versions", "data_source", "data_revision", "shots", "chat", "seed", "n", "subsets", "repeats",
-    "intervals", "signatures",
+    "versions", "data_source", "data_revision", "shots", "chat", "template_date", "system", "seed", "n",
+    "subsets", "repeats", "intervals", "signatures",
 )  # fmt: skip
 VERSIONS = ("torch", "transformers")  # packages whose version changes speed
 

@@ -38,6 +38,7 @@ from specbench.running.plan import (
     blocks,
     load_requested,
     make_cells,
+    prompt_notes,
     run_identity,
     without_calibration,
 )
@@ -213,6 +214,13 @@ def execute(
         spec = keep_fitting_methods(spec, models, loaded, reasons, console)
     cells = make_cells(spec, models, loaded)
     folder = run_folder(request, spec, cells, models, console)
+    if recorded := folder.recorded_date(spec.template_date):
+        for model in (models.target, *models.drafters.values()):
+            model.chat_template.date = recorded
+        cells = make_cells(spec, models, loaded)
+        folder.identity["template_date"] = recorded.isoformat()
+    for line in dict.fromkeys(prompt_notes(cells)):
+        say(console, line)
     models.log_into(folder.path)
     loggers.start(folder.path.name, request.settings(), str(folder.path))
     try:
@@ -244,7 +252,10 @@ def run_folder(request: Request, spec: RunSpec, cells: Sequence[Cell], models: M
     if identity.get("code_execution") and not any(runs_programs(cell.task) for cell in cells):
         del identity["code_execution"]
         say(console, "--allow-code-execution: no effect, since no answer of these tasks is run")
-    path = request.output or default_folder(spec, identity)
+    named = identity
+    if spec.template_date == "today" and "template_date" in identity:  # tomorrow, the same command resumes the folder
+        named = {**identity, "template_date": "today"}
+    path = request.output or default_folder(spec, named)
     return RunFolder(path, identity, named_by_digest=request.output is None)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 
 from specbench.core.environment import EMBEDDED, set_threads
 from specbench.core.errors import ConfigError
@@ -88,13 +89,14 @@ def prompts_of(
         records = [run.records[key] for key in keys.get(group, ())]
         if not records:
             continue
-        target.chat_template_args = row.chat if isinstance(row.chat, dict) else {}
+        target.chat_template.args = row.chat if isinstance(row.chat, dict) else {}
+        target.chat_template.date = None if row.template_date is None else date.fromisoformat(row.template_date)
         budgets = _budgets(records, [target, *others])
         num_subsets = sum(other[0] == group[0] for other in rows)
         limit = max(record["example"] for record in records) + 1
         loaded = load_examples(tasks[group[0]], group[1], data=data or _place(row), use_sample=False, limit=limit,
                                num_subsets=num_subsets)  # fmt: skip
-        renderer = PromptRenderer("auto" if row.chat else "never", budgets)
+        renderer = PromptRenderer("auto" if row.chat else "never", budgets, row.system)
         examples = {(group[1], each.index): each for each in truncate_examples(loaded, target, renderer).examples}
         every = [record for record in run.records.values() if (record["task"], record["subset"]) == group]
         ids_of = baseline_prompts(examples, {group[1]: renderer}, every, target)

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
+from datetime import date
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
@@ -300,6 +301,8 @@ class Row(FilePart):
     data_location: str
     data_revision: str | None
     chat: bool | dict[str, Any]  # whether prompts use the chat template; its variables, if any were given
+    template_date: str | None = None  # the date that the chat template prints; null: it reads none
+    system: str | None = None  # the system prompt; in a row over all subsets null if they have several
     seed: int
     n: int = Field(ge=0)  # examples
     subsets: dict[str, NonNegativeInt] = Field(default_factory=dict)  # n by subset, in a row over all subsets
@@ -322,6 +325,13 @@ class Row(FilePart):
     # element k: target passes after the prefill in which k draft tokens were accepted; null where this is unknown
     accepted_tokens_per_step: tuple[NonNegativeInt, ...] | None = None
     metrics: dict[str, Metric]
+
+    @field_validator("template_date")
+    @classmethod
+    def _is_date(cls, text: str | None) -> str | None:
+        if text is not None:
+            date.fromisoformat(text)
+        return text
 
     @field_validator("options")
     @classmethod

@@ -191,7 +191,8 @@ class MeasuredRun:
             **self._conditions(method), **_data(parts), **self._method(method, records),
             task=versioned_name(task), subset=subset, language=None if subset == ALL else task.subset(subset).language,
             subsets={part.subset: part.num_examples for part in parts} if subset == ALL else {},
-            sampling=sampling, created=_measured_at(records), served=serving_of(records, method.name, self.identity),
+            system=self._system(task, parts), sampling=sampling, created=_measured_at(records),
+            served=serving_of(records, method.name, self.identity),
             verdict=self._verdict(method, parts, records, greedy=sampling.temperature == 0),
             quality=main_metric(scoring, metrics),
             signatures=signatures(scoring, records)
@@ -206,6 +207,13 @@ class MeasuredRun:
         learned = {(record["subset"], record["example"]) for record in first if record["prompt"] in trained}
         return row.model_copy(update={"warnings": warnings_of(row, records, len(learned), self.identity)})
 
+    def _system(self, task: TaskSpec, parts: Sequence[MeasuredSubset]) -> str | None:
+        """Returns the system prompt that all parts share; None if there is none, or if they have several."""
+        if (given := self.identity.get("system_instruction")) is not None:
+            return given or None
+        found = {task.subset(part.subset).system_prompt for part in parts}
+        return found.pop() if len(found) == 1 else None
+
     def _conditions(self, method: MethodSpec) -> dict[str, Any]:
         """Returns the fields of a row about models, machine and command."""
         conditions, target = self.identity["environment"], self.identity["target"]
@@ -217,6 +225,7 @@ class MeasuredRun:
             **{name: conditions[name] for name in ("dtype", "device", "attention", "versions", "commit")},
             **{name: getattr(self.measurement, name) for name in ("command", "request", "repeats")},
             "chat": self.measurement.chat and self.identity.get("chat_template_args", True),
+            "template_date": self.identity.get("template_date"),
             "seed": self.identity["seed"],
         }  # fmt: skip
 

@@ -17,7 +17,7 @@ from specbench.decoding.bridges import common_ids, share_ids
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model
 from specbench.models.scoring import VERBS, ScoringModel
-from specbench.running.prompts import PromptBudget, check_template_args
+from specbench.running.prompts import PromptBudget, check_template_options
 from specbench.running.run_folder import RunFolder
 from specbench.specs.components import EngineName, RowEngine
 from specbench.specs.method import MethodSpec
@@ -159,8 +159,8 @@ def load_models(spec: RunSpec, load: Callable[..., CausalLM] | None = None) -> M
         engine="eager" if spec.changes_target else engine_for(spec.engine, spec.methods),
         **{name: value for name, default in TARGET_OPTIONS.items() if (value := getattr(spec, name)) != default},
     )  # fmt: skip
-    target.chat_template_args = spec.chat_template_args
-    check_template_args(target, spec.chat)
+    target.chat_template.args, target.chat_template.date = spec.chat_template_args, spec.chosen_date
+    check_template_options(target, spec.chat)
     if target.why_eager is not None:
         warn_not_static(target, spec.engine, "this run and its rows use --engine eager")
     return Models(target, load_drafters(spec, spec.methods, target, load))
@@ -196,7 +196,8 @@ def load_drafters(
                     raise ConfigError(
                         f"model '{name}' is on {loaded[name].device}, and the target on {target.device}: move it there"
                     )
-            loaded[name].chat_template_args = spec.chat_template_args
+            template = loaded[name].chat_template
+            template.args, template.date = spec.chat_template_args, target.chat_template.date
         found[part.name] = loaded[name]
     for drafter in {id(model): model for model in found.values() if model.why_eager is not None}.values():
         names = ", ".join(dict.fromkeys(name.partition("/")[0] for name, model in found.items() if model is drafter))

@@ -2,10 +2,11 @@
 measured and recorded as a whole. The identity of a run holds all settings except the choice of examples and the number
 of repeats."""
 
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby, product
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,9 @@ from specbench.running.prompts import (
     PromptBudget,
     PromptRenderer,
     conversation,
+    end_problem,
     prompt_digest,
+    refuse_or_warn,
     truncate_examples,
     turn_prompt,
     uses_chat,
@@ -32,6 +35,7 @@ from specbench.running.prompts import (
 from specbench.running.records import Key
 from specbench.running.request import absent_subsets_line
 from specbench.specs.catalogue import versioned_name
+from specbench.specs.components import PromptChecks
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
 from specbench.specs.task import TaskSpec
@@ -63,6 +67,12 @@ class Cell:
         """The name of the model with the context that limits all methods."""
         model = self.models.limiting_model([decoder.method for decoder in self.decoders])
         return "" if model is None else model.name
+
+    @property
+    def readers(self) -> tuple[TextModel, ...]:
+        """The models that read the prompts: the target, and drafters that decode alone."""
+        decoders = [part for decoder in self.decoders for part in decoder.parts]
+        return tuple({id(decoder.model): decoder.model for decoder in decoders}.values())
 
     @property
     def budgets(self) -> tuple[PromptBudget, ...]:
@@ -107,16 +117,31 @@ def make_cells(spec: RunSpec, models: Models, loaded: Loaded) -> list[Cell]:
         if sampling not in composed:
             composed[sampling] = tuple(compose(method, models.pair(method), sampling) for method in spec.methods)
             check_memory(composed[sampling], spec.repeats)
-        renderer = PromptRenderer(spec.chat, models.budgets(spec.methods, merged.generation.max_new_tokens))
+        budgets = models.budgets(spec.methods, merged.generation.max_new_tokens)
+        renderer = PromptRenderer(spec.chat, budgets, system_prompt(spec, merged))
         if merged.truncation is not None:
             data = truncate_examples(data, models.target, renderer)
         cells.append(
             Cell(merged, subset, data, models, composed[sampling], models.context_limit(spec.methods), renderer)
         )
     for cell in cells:
-        check_prompts(cell)
+        check_prompts(cell, spec.prompt_checks)
         check_references(cell)
     return cells
+
+
+def system_prompt(spec: RunSpec, task: TaskSpec) -> str | None:
+    """Returns the system prompt of a run for a task (merged with its subset); None without one."""
+    return task.system_prompt if spec.system_instruction is None else spec.system_instruction or None
+
+
+def prompt_notes(cells: Sequence[Cell]) -> Iterator[str]:
+    """Yields a line for each text that a chat template adds to the prompts, and for each system prompt that has no
+    role in a template."""
+    for cell in cells:
+        for model in cell.readers:
+            if uses_chat(model, cell.renderer.chat):
+                yield from model.chat_template.notes(cell.renderer.system)
 
 
 def with_prompt_stops(task: TaskSpec, target: TextModel, chat: str) -> TaskSpec:
@@ -125,17 +150,19 @@ def with_prompt_stops(task: TaskSpec, target: TextModel, chat: str) -> TaskSpec:
     return task.model_copy(update={"generation": task.generation.where(uses_chat(target, chat))})
 
 
-def check_prompts(cell: Cell) -> None:
+def check_prompts(cell: Cell, checks: PromptChecks = "refuse") -> None:
     """Renders the first prompt of every example for all models that read it. Raises ConfigError for one that is empty
-    or leaves no room for a new token."""
-    decoders = [part for decoder in cell.decoders for part in decoder.parts]
-    for model in {id(decoder.model): decoder.model for decoder in decoders}.values():
+    or leaves no room for a new token. `checks`: whether a prompt without the user's text, or with an end token of the
+    tokenizer behind it, is refused or only warned of."""
+    for model in cell.readers:
+        check_template(cell, model, checks)
         for example in cell.data.examples:
             where = f"{cell.data.location}: {cell.task.name}/{cell.subset} example {example.id}"
             try:
-                num_tokens = len(cell.renderer.render(model, (example.prompt,)).packed_ids)
+                prompt = cell.renderer.render(model, (example.prompt,))
             except ConfigError as error:
                 raise ConfigError(f"{where}: {error}") from error
+            num_tokens = len(prompt.packed_ids)
             if num_tokens == 0:
                 raise ConfigError(f"{where}: the prompt is empty after tokenization; remove the row")
             if cell.context_limit is not None and num_tokens >= cell.context_limit:
@@ -144,6 +171,19 @@ def check_prompts(cell: Cell) -> None:
                     f"{cell.context_limit} tokens (that of '{cell.limited_by}'); use models with a longer context, "
                     "leave the row out, or shorten it with --set truncation=middle"
                 )
+
+
+def check_template(cell: Cell, model: TextModel, checks: PromptChecks) -> None:
+    """Raises ConfigError, or warns, if a model's template or tokenizer makes prompts that are not the user's: without
+    his text, or with an end token behind it."""
+    problems: list[str | None] = []
+    if uses_chat(model, cell.renderer.chat):
+        several_turns = any(len(example.turns) > 1 for example in cell.data.examples)
+        problems += model.chat_template.problems(several_turns=several_turns)
+    first = cell.renderer.render(model, (cell.data.examples[0].prompt,))
+    problems.append(end_problem(model, first.text, first.packed_ids))
+    for problem in filter(None, problems):
+        refuse_or_warn(problem, checks, "--prompt-checks warn", partial(warnings.warn, stacklevel=1))
 
 
 def check_references(cell: Cell) -> None:
@@ -326,12 +366,23 @@ def run_identity(
         "data": {cell.task.name: cell.data.source for cell in cells},
         **({"data_revisions": revisions} if revisions else {}),
         "chat": spec.chat,
+        **({"template_date": printed} if (printed := printed_date(cells)) else {}),
+        **({"system_instruction": spec.system_instruction} if spec.system_instruction is not None else {}),
         **({"chat_template_args": spec.chat_template_args} if spec.chat_template_args else {}),
         **({"trust_remote_code": True} if spec.trust_remote_code else {}),
         **({"code_execution": True} if permission.allowed() else {}),  # answers have no scores without it
         **models.identity(),
         "environment": dict(environment),
     }
+
+
+def printed_date(cells: Sequence[Cell]) -> str | None:
+    """Returns the date that the chat templates of a run print; None if they read none."""
+    found = (
+        model.chat_template.printed_date for cell in cells for model in cell.readers
+        if uses_chat(model, cell.renderer.chat)
+    )  # fmt: skip
+    return next((each.isoformat() for each in found if each is not None), None)
 
 
 def drafter_identity(decoder: Decoder, models: Models) -> Drafting:

@@ -1,16 +1,14 @@
 """The prompts of examples: the user's turns with a method's own answers between them, shortened to fit the models."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from jinja2 import Environment, meta
-
-from specbench.core.errors import ConfigError, nearest
+from specbench.core.errors import ConfigError
 from specbench.core.values import text_digest
 from specbench.models.causal_lm import Prompt, TextModel
 from specbench.running.records import Record, record_key
+from specbench.specs.components import PromptChecks
 from specbench.tasks.examples import Example, TaskData
 
 Texts = tuple[str, ...]  # texts of user and model in turn; the last one is the user's
@@ -49,33 +47,36 @@ def translated_ids(ids: list[int], target: TextModel, drafter: TextModel) -> lis
 
 def uses_chat(model: TextModel, chat: str) -> bool:
     """Returns whether prompts use the chat template. Raises ConfigError for `chat` "always" without a template."""
-    has_template = getattr(model.tokenizer, "chat_template", None) is not None
-    if chat == "always" and not has_template:
+    if chat == "always" and not model.chat_template.exists:
         raise ConfigError(f"--chat always: model '{model.name}' has no chat template; use --chat auto or never")
-    return has_template and chat != "never"
+    return model.chat_template.exists and chat != "never"
 
 
-TRACKING = re.compile(r"{%-?\s*(end)?generation\s*-?%}")  # tags of transformers around answers
-GIVEN_TO_TEMPLATES = {"messages", "add_generation_prompt", "raise_exception", "strftime_now"}
+def check_template_options(model: TextModel, chat: str) -> None:
+    """Raises ConfigError for variables or a date of the chat template that are given but have no effect."""
+    template = model.chat_template
+    given = [f"--chat-template-args {name}" for name in template.args]
+    given += [] if template.date is None else [f"--template-date {template.date}"]
+    if given and not uses_chat(model, chat):
+        why = "--chat never" if template.exists else f"model '{model.name}' has no chat template"
+        raise ConfigError(f"{given[0]}: has no effect, since {why}: leave the option out")
+    if given:
+        template.check_args()
 
 
-def check_template_args(model: TextModel, chat: str) -> None:
-    """Raises ConfigError for given variables if the chat template is not used or does not read them."""
-    given = model.chat_template_args
-    if not given:
-        return
-    option = f"--chat-template-args {next(iter(given))}"
-    if not uses_chat(model, chat):
-        raise ConfigError(f"{option}: model '{model.name}' has no chat template: leave the option out")
-    template = TRACKING.sub("", model.tokenizer.get_chat_template())
-    read = meta.find_undeclared_variables(Environment(extensions=["jinja2.ext.loopcontrols"]).parse(template))
-    known = read - GIVEN_TO_TEMPLATES - set(model.tokenizer.special_tokens_map)
-    for name in given:
-        if name not in known:
-            reads = nearest(name, known) if known else "it reads none: leave the option out"
-            raise ConfigError(
-                f"--chat-template-args {name}: the chat template of '{model.name}' reads no such variable: {reads}"
-            )
+def end_problem(model: TextModel, text: str, ids: Sequence[int]) -> str | None:
+    """Returns a line if the tokenizer put an end token behind the text of a prompt. One that the text has is meant."""
+    if len(ids) < 2 or ids[-1] not in model.eos_token_ids:
+        return None
+    token = str(model.tokenizer.convert_ids_to_tokens(ids[-1]))
+    return None if text.rstrip().endswith(token) else f"model '{model.name}': its tokenizer ends prompts with {token}"
+
+
+def refuse_or_warn(problem: str, checks: PromptChecks, remedy: str, warn: Callable[[str], None]) -> None:
+    """Raises ConfigError for a problem of prompts, with a remedy such as "--prompt-checks warn"; or warns of it."""
+    if checks == "refuse":
+        raise ConfigError(f"{problem}: {remedy} measures it all the same")
+    warn(problem)
 
 
 class PromptRenderer:
@@ -83,12 +84,15 @@ class PromptRenderer:
     of answers read what it keeps, so they cannot differ.
 
     `chat`: whether the chat template is used: auto, always or never. `budgets`: the lengths to which conversations are
-    shortened.
+    shortened. `system`: the system prompt.
     """
 
-    def __init__(self, chat: str = "auto", budgets: Sequence[PromptBudget] = ()) -> None:
+    def __init__(
+        self, chat: str = "auto", budgets: Sequence[PromptBudget] = (), system: str | None = None
+    ) -> None:  # fmt: skip
         self.chat = chat
         self.budgets = tuple(budgets)
+        self.system = system
         self._rendered: dict[tuple[int, Texts], Prompt] = {}
         self._fitting: dict[Texts, Texts] = {}
 
@@ -100,7 +104,7 @@ class PromptRenderer:
         return self._rendered[key]
 
     def _render(self, model: TextModel, texts: Texts) -> Prompt:
-        return model.render_prompt(texts, uses_chat(model, self.chat))
+        return model.render_prompt(texts, uses_chat(model, self.chat), self.system)
 
     def shorten(self, texts: Texts) -> Texts:
         """Returns texts that are within all budgets. Removes as few characters as possible from the middle of the

@@ -1,5 +1,6 @@
 """A user's request for a run, and the specification of the run that it is turned into after its checks."""
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -83,15 +84,16 @@ def run_spec(request: Request) -> RunSpec:
     options = request.options
     if options.subsets is not None and not options.subsets:
         raise ConfigError("--subset is empty: name at least one, or leave the option out")
-    tasks, methods = with_overrides(tasks, methods, options.overrides)
     check_models(options)
+    target = servers.tokenizer if servers else options.target or EMBEDDED + "target"
+    sampling = [] if options.sampling == "task" else sampling_overrides(target, options.target_revision)
+    tasks, methods = with_overrides(tasks, methods, [*sampling, *options.overrides])
     for name, least in {"subsets_per_task": 1, "repeats": 1, "seed": 0}.items():
         value = getattr(options, name)
         if value is not None and value < least:
             raise ConfigError(f"{flag_of(name)} {value}: give {least} or more")
     given = {name: value for name, value in asdict(options).items() if name in RunSpec.model_fields}
     given["chat_template_args"] = parse_template_args(options.chat_template_args, options.chat)
-    target = servers.tokenizer if servers else options.target or EMBEDDED + "target"
     data = {**given, "tasks": tasks, "methods": methods, "servers": servers, "target": target}
     spec = build(RunSpec, data, prefix="")
     check_samples(spec)
@@ -118,6 +120,15 @@ def refuse_options(options: RunOptions, names: Sequence[str], where: str) -> Non
         value = getattr(options, name)
         if value != getattr(RunOptions, name):
             raise ConfigError(f"{flag_of(name)} {value}: has no effect {where}: leave it out")
+
+
+def sampling_overrides(target: str, revision: str | None) -> list[str]:
+    """Returns the --set pairs of the sampling that the target's checkpoint asks for. Raises ConfigError if it asks for
+    none."""
+    from specbench.models.loading import model_sampling
+
+    values = model_sampling(target, revision).values
+    return [f"generation.{name}={json.dumps(value)}" for name, value in values.items()]
 
 
 def with_default_limit(request: Request, spec: RunSpec) -> tuple[Request, RunSpec]:
@@ -251,6 +262,13 @@ def request_notes(request: Request, spec: RunSpec) -> Iterator[str]:
     unchecked = [task.name for task in subsets if identified_language(task.language, make_scorer(task))]
     for name in dict.fromkeys(unchecked):
         yield f"{name}: the language of the answers is not checked: {missing('lingua')}"
+    if request.options.sampling == "model":
+        from specbench.models.loading import model_sampling
+
+        found = model_sampling(spec.target, spec.target_revision)
+        others = ", ".join(f"{name} {json.dumps(value)}" for name, value in found.others.items())
+        ignored = f"; its {others} is not supported and left out" if others else ""
+        yield f"--sampling model: {found} of the target's generation_config.json{ignored}"
     drafter = request.options.drafter
     uses_it = any(part.needs_drafter or part.decoder is not None for each in spec.methods for part in each.parts)
     if drafter is not None and not uses_it:

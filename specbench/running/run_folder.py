@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -18,6 +19,7 @@ from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
 from specbench.specs.task import TaskSpec
 
+DATE = "template_date"
 REVISIONS = "data_revisions"  # the commit of each subset's data on the hub
 
 
@@ -70,6 +72,20 @@ class RunFolder(ResumableFolder):
         both = revisions_of(old).keys() & revisions_of(now).keys()
         before, after = ({**each, REVISIONS: {key: revisions_of(each)[key] for key in both}} for each in (old, now))
         return changed_settings(before, after)
+
+    def recorded_date(self, asked: str | None) -> date | None:
+        """Returns the date that the chat templates of the folder's records print, if a run is to take it instead of its
+        own: it asks for none, or for today's. Returns None for a new folder, and if the dates are the same."""
+        config = self.path / self.IDENTITY
+        if asked not in (None, "today") or DATE not in self.identity or not config.is_file():
+            return None
+        recorded = bounded.read_mapping(config, self.repair(), strict=False).get(DATE)
+        if recorded in (None, self.identity[DATE]):
+            return None
+        try:
+            return date.fromisoformat(str(recorded))
+        except ValueError as error:
+            raise ConfigError(f"{config}: {DATE} = {recorded!r}: is not a date: {self.repair()}") from error
 
     def repair(self) -> str:
         """Returns the remedy for an unreadable run.json."""

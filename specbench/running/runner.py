@@ -13,7 +13,7 @@ from typing import Any
 from specbench.core.errors import ConfigError
 from specbench.core.progress import Say
 from specbench.decoding.decoder import Decoder, QueryInfo, stream_seed
-from specbench.decoding.loop import Generation, StopRules, text_before_stop
+from specbench.decoding.loop import Generation, StopRules
 from specbench.models.meters import Consumption
 from specbench.running.plan import Block
 from specbench.running.records import Key, Record
@@ -191,7 +191,7 @@ def method_record(
     generation: Generation, decoder: Decoder, stop: StopRules, scorer: Scorer | None, reference: Reference | None
 ) -> dict[str, Any]:
     """Returns one method's part of a record."""
-    text = text_before_stop(decoder.model.decode_text(generation.token_ids), stop.stop_strings)
+    text = stop.answer_text(generation.token_ids)
     return {
         **generation_fields(generation),
         "text": text,

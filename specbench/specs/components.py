@@ -48,6 +48,8 @@ RowEngine = (
 )
 StaticEngine = Literal["graphs", "compiled"]  # engines with passes of fixed shapes
 Chat = Literal["auto", "always", "never"]
+SamplingSource = Literal["task", "model"]
+PromptChecks = Literal["refuse", "warn"]
 
 
 class Spec(StrictModel):

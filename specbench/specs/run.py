@@ -2,6 +2,7 @@
 `specbench run --servers`)."""
 
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -18,6 +19,7 @@ from specbench.specs.components import (
     Dtype,
     EngineName,
     Name,
+    PromptChecks,
     Quantize,
     Spec,
     Text,
@@ -193,6 +195,9 @@ class RunSpec(Spec):
     engine: EngineName = "auto"
     chat: Chat = "auto"
     chat_template_args: dict[str, Any] = Field(default_factory=dict)
+    template_date: str | None = None  # "today" or YYYY-MM-DD; None: TEMPLATE_DATE, and that of a resumed run
+    system_instruction: str | None = None  # None: the task's system prompt; "": none
+    prompt_checks: PromptChecks = "refuse"
     trust_remote_code: bool = False
     data: Text | None = None  # "hub", "sample", a folder or a file; None: the default
     subsets: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
@@ -205,6 +210,23 @@ class RunSpec(Spec):
     @classmethod
     def _each_once(cls, subsets: tuple[str, ...] | None) -> tuple[str, ...] | None:
         return subsets and tuple(dict.fromkeys(subsets))
+
+    @field_validator("template_date")
+    @classmethod
+    def _check_date(cls, text: str | None) -> str | None:
+        if text not in (None, "today"):
+            try:
+                return date.fromisoformat(text).isoformat()
+            except ValueError as error:
+                raise ValueError("write today, or a date such as 2024-07-26") from error
+        return text
+
+    @property
+    def chosen_date(self) -> date | None:
+        """The date that chat templates print; None: the default."""
+        if self.template_date == "today":
+            return date.today()
+        return None if self.template_date is None else date.fromisoformat(self.template_date)
 
     @property
     def changes_target(self) -> dict[str, str]:

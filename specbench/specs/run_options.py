@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Annotated
 
-from specbench.specs.components import Chat, DeviceMap, Dtype, EngineName, Quantize
+from specbench.specs.components import Chat, DeviceMap, Dtype, EngineName, PromptChecks, Quantize, SamplingSource
 
 FLAGS = {"subsets": "--subset", "overrides": "--set"}  # fields with another name on the command line
 # Examples of the bundled sample that `specbench run` measures without --limit: over all subsets, and at least of each.
@@ -57,6 +57,21 @@ class RunOptions:
     chat_template_args: Annotated[
         tuple[str, ...], "Variables of the chat template, KEY=VALUE separated by commas: enable_thinking=false"
     ] = ()
+    template_date: Annotated[
+        str | None,
+        "Date that chat templates print: today or YYYY-MM-DD; by default 2024-07-26, or that of a resumed run.",
+    ] = None
+    system_instruction: Annotated[
+        str | None, "System prompt, in place of the task's own; by default the task's (key system)."
+    ] = None
+    sampling: Annotated[
+        SamplingSource,
+        "Source of temperature, top-k and top-p: task, or model (the checkpoint's generation_config.json).",
+    ] = "task"
+    prompt_checks: Annotated[
+        PromptChecks,
+        "What follows if the chat template drops the user's text or the tokenizer ends prompts: refuse or warn.",
+    ] = "refuse"
     threads: Annotated[int | None, "CPU threads; by default 1 for the embedded target, else torch's default."] = None
     overrides: Annotated[tuple[str, ...], "Override a key: verification.threshold=0.3"] = ()
     trust_remote_code: Annotated[

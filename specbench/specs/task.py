@@ -201,6 +201,8 @@ class TaskSpec(Spec):
     row.turn_index."""
     prompt: Text
     """Template of the prompt."""
+    system: Text | None = None
+    """Template of the system prompt, which may use vars but not row; --system-instruction replaces it."""
     fewshot: FewshotSpec | None = None
     """Few-shot examples before the prompt."""
     truncation: Literal["middle"] | None = None
@@ -278,11 +280,21 @@ class TaskSpec(Spec):
 
     def _check_templates(self) -> None:
         shots = {"fewshot.example": self.fewshot.example} if self.fewshot else {}
-        for key, template in {"prompt": self.prompt, **shots, **self.reference_templates()}.items():
+        system = {"system": self.system} if self.system else {}
+        for key, template in {"prompt": self.prompt, **system, **shots, **self.reference_templates()}.items():
             templates.check(template, key)
+            if key == "system" and (columns := templates.used(template, "row")):
+                raise ConfigError(
+                    f"system: uses row.{min(columns)}, but all rows share the system prompt: move it into prompt"
+                )
             unset = sorted(templates.used(template, "vars") - set(self.vars)) if not self.subsets else []
             if unset:
                 raise ConfigError(f"{key}: vars.{unset[0]} is not set: {nearest(unset[0], self.vars)}")
+
+    @property
+    def system_prompt(self) -> str | None:
+        """Returns the text of the system prompt of a task that is merged with its subset; None without one."""
+        return None if self.system is None else templates.render(self.system, {}, self.vars)
 
     def reference_templates(self) -> dict[str, str]:
         """Returns the reference templates by key: `reference`, or `reference.NAME` for each name."""

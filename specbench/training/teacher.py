@@ -5,6 +5,7 @@ Every prompt has its own random stream, so that results do not depend on the bat
 
 import json
 import sqlite3
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -327,6 +328,12 @@ def answer_prompts(
         ends = store.continuations(target, generator, jobs, spec.generation_batch)
     else:
         chat, tokenizer = uses_chat(target, "auto"), target.tokenizer
+        if chat and target.chat_template.printed_date is not None:
+            warnings.warn(
+                f"finetune.server: the chat template of '{target.name}' prints a date, and the server renders it with "
+                "its own clock: answers of another day are to another prompt",
+                stacklevel=1,
+            )
         questions = [
             ServerQuestion(text, chat, temperature, spec.max_new_tokens, 0 if temperature == 0 else seed % 2**31)
             for (_, text), seed in zip(texts, seeds, strict=True)

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from specbench.cli.help import Parameter, field_parameters
 from specbench.cli.help.method import MethodHelp, TreeHelp, known_methods, method_help, parts, prose, tree_lines
+from specbench.cli.help.model import ModelHelp, is_model, model_help, model_lines
 from specbench.core.errors import ConfigError
 from specbench.core.registry import BRIDGES, DRAFTERS, READERS, RULES, SCORERS, Registry
 from specbench.specs.catalogue import is_path, load_file, load_method, load_task, method_names, task_names, unknown_name
@@ -95,6 +96,7 @@ class TaskHelp(BaseModel):
     paper: str | None
     subsets: list[str]
     prompt_of: str
+    system: str | None
     prompt: str
     reference: str | None
     generation: dict[str, Any]
@@ -120,7 +122,8 @@ def task_help(task: TaskSpec, call: str) -> TaskHelp:
     aligned = [" and ".join(part.local.parallel.values())] if part.local.parallel else []
     return TaskHelp(
         name=task.name, version=task.version, title=task.title, paper=task.paper, subsets=list(task.subset_names),
-        prompt_of=place, prompt=prompt, reference=reference, generation=part.generation.model_dump(),
+        prompt_of=place, system=part.system_prompt, prompt=prompt, reference=reference,
+        generation=part.generation.model_dump(),
         scorer=part.scorer.model_dump() if part.scorer else None,
         scorer_text=prose(part.scorer.factory) if part.scorer else "",
         hub=part.dataset.model_dump(exclude_none=True, exclude_defaults=True) if part.dataset else None,
@@ -136,10 +139,11 @@ def as_text(reference: Reference | None) -> str | None:
     return " | ".join(reference) if isinstance(reference, list) else reference
 
 
-def find_help(name: str) -> list[MethodHelp | TaskHelp | ComponentHelp]:
-    """Returns the help of the method, else the task, else all components of a name. Raises ConfigError."""
+def find_help(name: str) -> list[MethodHelp | TaskHelp | ComponentHelp | ModelHelp]:
+    """Returns the help of the method, else the task, else all components of a name, else the model. Raises
+    ConfigError."""
     methods, tasks = method_names(), task_names()
-    if is_path(name):
+    if is_path(name) and not is_model(name):
         spec = load_file(name)
     elif name in methods:
         spec = load_method(name)
@@ -147,6 +151,8 @@ def find_help(name: str) -> list[MethodHelp | TaskHelp | ComponentHelp]:
         spec = load_task(name)
     elif found := component_help(name):
         return [*found]
+    elif is_model(name):
+        return [model_help(name)]
     else:
         from specbench.results.units import MEANINGS  # takes long to import
 
@@ -155,14 +161,16 @@ def find_help(name: str) -> list[MethodHelp | TaskHelp | ComponentHelp]:
         if name in MEANINGS:
             raise ConfigError(f"'{name}' is a metric: `specbench list metrics` explains it")
         listed = "give one that `specbench list` shows"
-        raise unknown_name("method, task or component", name, known, listed, without_kind(name))
+        raise unknown_name("method, task, component or model", name, known, listed, without_kind(name))
     return [method_help(spec, name) if isinstance(spec, MethodSpec) else task_help(spec, name)]
 
 
 WIDTH = 100
 
 
-def help_text(help_: MethodHelp | TaskHelp | ComponentHelp) -> str:
+def help_text(help_: MethodHelp | TaskHelp | ComponentHelp | ModelHelp) -> str:
+    if isinstance(help_, ModelHelp):
+        return model_text(help_)
     if isinstance(help_, ComponentHelp):
         return component_text(help_)
     return method_text(help_) if isinstance(help_, MethodHelp) else task_text(help_)
@@ -212,12 +220,25 @@ def task_text(help_: TaskHelp) -> str:
         [
             *heading(help_),
             *folded(f"subsets: {' '.join(help_.subsets)}"),
+            *section("system prompt", verbatim(help_.system or "")),
             *section(f"prompt ({help_.prompt_of})", verbatim(help_.prompt)),
             *section("right answer", verbatim(help_.reference or "")),
             *section("generation", folded(flow(help_.generation), 2)),
             *scorer,
             *section("data", (line for each in [*hub, local, *sample] for line in folded(each.strip(), 2))),
             *section("run it", (f"  {line}" for line in help_.commands)),
+        ]
+    )
+
+
+def model_text(help_: ModelHelp) -> str:
+    revision = f" ({help_.revision})" if help_.revision else ""
+    sections = ((title, chain.from_iterable(folded(line, 2) for line in lines))
+                for title, lines in model_lines(help_).items())  # fmt: skip
+    return "\n".join(
+        [
+            *folded(f"{help_.name}{revision}: a {help_.architecture}"),
+            *(line for title, lines in sections for line in section(title, lines)),
         ]
     )
 

@@ -3,7 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from lm_eval.api.instance import Instance
@@ -14,7 +14,6 @@ from tqdm import tqdm
 from specbench.core.environment import EMBEDDED, set_threads
 from specbench.core.errors import ConfigError, nearest
 from specbench.decoding.decoder import Decoder, QueryInfo, stream_seed
-from specbench.decoding.loop import StopRules, text_before_stop
 from specbench.integrations.lm_eval.tasks import MAX_GEN_TOKS, generation_spec
 from specbench.models.causal_lm import TextModel
 from specbench.results.answers import with_own_passes
@@ -24,6 +23,7 @@ from specbench.results.rows import SPEEDUPS
 from specbench.results.warnings import not_steady
 from specbench.running.compose import compose, sampling_of
 from specbench.running.models import Models, has_other_vocabulary, load_models
+from specbench.running.prompts import end_problem, refuse_or_warn
 from specbench.running.runner import generation_fields
 from specbench.running.warm_up import NOTHING, WarmUp, warm_up
 from specbench.specs.catalogue import load_method, versioned_name, with_overrides
@@ -31,6 +31,9 @@ from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
 from specbench.specs.task import GenerationSpec, TaskSpec
+
+WARN_ONLY = "--model_args prompt_checks=warn"
+log = logging.getLogger("lm_eval.specbench")
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,10 @@ class LmEvalEngine:
         Returns the number of prompts that are too long and lose their beginning.
         """
         num_cut = 0
+        for query in queries[:1]:
+            ids = self._whole_prompt_ids(self.models.target, query)
+            if problem := end_problem(self.models.target, query.prompt, ids):
+                refuse_or_warn(problem, self.spec.prompt_checks, WARN_ONLY, log.warning)
         for query in queries:
             self.decoders(query.generation)
             num_tokens = len(self._whole_prompt_ids(self.models.target, query))
@@ -136,17 +143,10 @@ class LmEvalEngine:
         seed = stream_seed(self.spec.seed, query.task, query.doc, query.repeat, decoder.method.name)
         selected = decoder.select_decoder(seed, QueryInfo(text=query.prompt))
         ids = self.prompt_ids(selected.model, query)
-        stop = with_special_tokens(selected.stop_rules(query.generation, self.context_limit), selected.model)
+        stop = selected.stop_rules(query.generation, self.context_limit)
         generation = selected.generate(ids, stop, seed)
-        text = text_before_stop(selected.model.decode_text(generation.token_ids), stop.stop_strings)
+        text = stop.answer_text(generation.token_ids)
         return text, generation_fields(generation) | decoder.record_fields(selected)
-
-
-def with_special_tokens(stop: StopRules, model: TextModel) -> StopRules:
-    """Returns rules in which special tokens among the stop strings are end tokens, since decoded texts have none."""
-    special = set(model.tokenizer.all_special_tokens)
-    ids = {model.vocabulary[text] for text in stop.stop_strings if text in special and text in model.vocabulary}
-    return replace(stop, eos_token_ids=stop.eos_token_ids | ids)
 
 
 COLUMNS = ("acceptance_rate", "mean_acceptance_length", "tokens_per_second")
@@ -205,9 +205,8 @@ def summary(answers: Sequence[LmEvalAnswer], method: MethodSpec, models: Models)
 
 ARGUMENTS = (
     "pretrained", "drafter", "method", "baseline", "override", "revision", "drafter_revision", "dtype", "device",
-    "seed", "threads", "max_gen_toks",
+    "seed", "threads", "max_gen_toks", "template_date", "prompt_checks",
 )  # fmt: skip
-log = logging.getLogger("lm_eval.specbench")
 
 
 @register_model("specbench")
@@ -216,16 +215,18 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
 
     pretrained, drafter: hub id, folder or `embedded:NAME`. method: a name or the path of a YAML file. baseline: also
     decodes every request with AR, which gives the speed-up but takes more time. override: `key=value` of the method as
-    for --set, several separated by `;`. max_gen_toks: the default for tasks that set none. seed: seed of the random
-    streams. Each document has its own stream, so that the order of requests does not change results. `answers`: the
-    measured requests of the last evaluation. Raises ConfigError for an invalid argument.
+    for --set, several separated by `;`. max_gen_toks: the default for tasks that set none. template_date,
+    prompt_checks: as for `specbench run`. seed: seed of the random streams. Each document has its own stream, so that
+    the order of requests does not change results. `answers`: the measured requests of the last evaluation. Raises
+    ConfigError for an invalid argument.
     """
 
     def __init__(
         self, pretrained: str = EMBEDDED + "target", drafter: str | None = None, method: str = "sd", *,
         baseline: bool = False, override: str | Sequence[str] = (), revision: str | None = None,
         drafter_revision: str | None = None, dtype: str = "auto", device: str | None = None, seed: int = 0,
-        threads: int | None = None, max_gen_toks: int = MAX_GEN_TOKS, batch_size: int | str | None = None,
+        threads: int | None = None, max_gen_toks: int = MAX_GEN_TOKS, template_date: Any = None,
+        prompt_checks: str = "refuse", batch_size: int | str | None = None,
         max_batch_size: int | None = None, **unknown: Any,
     ) -> None:  # fmt: skip
         super().__init__()
@@ -247,11 +248,13 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
         data = {
             "tasks": [task], "methods": methods, "target": pretrained, "target_revision": revision, "drafter": drafter,
             "drafter_revision": drafter_revision, "dtype": dtype, "device": device or "auto", "seed": seed,
+            "template_date": None if template_date is None else str(template_date), "prompt_checks": prompt_checks,
         }  # fmt: skip
         self.engine = LmEvalEngine(build(RunSpec, data, prefix="--model_args: "))
         self.answers: list[LmEvalAnswer] = []
         self._max_gen_toks = max_gen_toks
         self._rendered: set[str] = set()
+        self._told: set[str] = set()
 
     @property
     def method(self) -> MethodSpec:
@@ -282,9 +285,10 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """Returns the messages as one text. Without `add_generation_prompt`, the last message begins the answer."""
         self._template()
+        self._check_template(chat_history)
         try:
-            text: str = self.tokenizer.apply_chat_template(
-                chat_history, tokenize=False, add_generation_prompt=add_generation_prompt,
+            text = self.engine.models.target.chat_template.apply(
+                chat_history, add_generation_prompt=add_generation_prompt,
                 continue_final_message=not add_generation_prompt,
             )  # fmt: skip
         except Exception as error:  # templates are programs and may raise anything
@@ -295,6 +299,18 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
             ) from error
         self._rendered.add(text)
         return text
+
+    def _check_template(self, chat_history: Sequence[Mapping[str, Any]]) -> None:
+        """Raises ConfigError, or logs a warning, if the template drops the user's text. Logs what else it does to the
+        first messages, once."""
+        template, log_line = self.engine.models.target.chat_template, log.warning
+        system = next((each["content"] for each in chat_history if each["role"] == "system"), None)
+        for problem in template.problems(several_turns=len(chat_history) > (2 if system is not None else 1)):
+            refuse_or_warn(problem, self.engine.spec.prompt_checks, WARN_ONLY, log_line)
+        for line in template.notes(system):
+            if line not in self._told:
+                self._told.add(line)
+                log_line("%s", line)
 
     def _template(self) -> str | dict[str, str]:
         template: str | dict[str, str] | None = getattr(self.tokenizer, "chat_template", None)

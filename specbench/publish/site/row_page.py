@@ -25,10 +25,11 @@ from specbench.results.units import NULL, PASS_AT, interval, meaning, number, un
 from specbench.specs.run_options import RunOptions
 
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "Models": ("target", "target_revision", "drafter", "drafter_revision", "dtype", "attention", "engine", "chat"),
+    "Models": ("target", "target_revision", "drafter", "drafter_revision", "dtype", "attention", "engine", "chat",
+               "template_date"),
     "Method": ("method", "num_draft_tokens", "options", "lossless"),
     "Task and data": ("task", "subset", "language", "n", "repeats", "seed", "data_source", "data_location",
-                      "data_revision", "shots"),
+                      "data_revision", "shots", "system"),
     "Sampling": ("sampling",),
     "Machine and software": ("device", "versions", "commit", "served"),
     "Result": ("digest", "created", "request", "quality", "signatures", "intervals", "warm_up", "context",

@@ -5,12 +5,14 @@ The output keeps the token that ended the generation (the EOS token, or the toke
 nothing after it; the text is cut before the stop string. For every method, counts include only the kept tokens.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
+from specbench.core.reasoning import Tags, part_answer
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.proposal import Column, Proposal, Step, Verification
 from specbench.decoding.sampling import Distributions, Sampling
@@ -26,6 +28,7 @@ from specbench.models.meters import PassLog, Stopwatch
 from specbench.models.scoring import ScoringModel
 
 Finish = Literal["eos", "stop", "length", "context"]
+MARGIN = 4  # tokens without text, in a search for a text
 
 
 @dataclass(frozen=True)
@@ -33,14 +36,28 @@ class StopRules:
     """The conditions that end a generation.
 
     `decode_text` maps token ids to text; it is needed only for stop strings. `context_limit` is the number of positions
-    that both models support; a generation that reaches it ends.
+    that both models support; a generation that reaches it ends. `reasoning`: the tags of reasoning, inside which no
+    stop string ends a generation; None if all text is the answer. With tags, `decode_text` takes them as `keep`.
     """
 
     max_new_tokens: int
     eos_token_ids: frozenset[int] = frozenset()
     stop_strings: tuple[str, ...] = ()
-    decode_text: Callable[[Sequence[int]], str] | None = None
+    decode_text: Callable[..., str] | None = None
     context_limit: int | None = None
+    reasoning: Tags | None = None
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Returns the text of tokens, with the tags of reasoning even if they are special tokens."""
+        assert self.decode_text is not None
+        return self.decode_text(token_ids) if self.reasoning is None else self.decode_text(token_ids, self.reasoning)
+
+    def opens_reasoning(self, prompt_ids: Sequence[int]) -> bool:
+        """Returns whether a prompt ends with the opening tag, which a chat template may write."""
+        if self.reasoning is None:
+            return False
+        end = prompt_ids[-len(self.reasoning.open.encode()) - MARGIN :]
+        return self.decode(end).rstrip().endswith(self.reasoning.open.strip())
 
 
 @dataclass
@@ -58,8 +75,13 @@ class GenerationState:
 
     def __post_init__(self) -> None:
         self.ids = list(self.prompt_ids)
-        # A stop string of n bytes spans at most n tokens with text; the margin allows for tokens without text.
-        self._window = max((len(s.encode()) for s in self.rules.stop_strings), default=0) + 4
+        searched = [*self.rules.stop_strings, *(self.rules.reasoning or ())]
+        # A text of n bytes spans at most n tokens with text; the margin allows for tokens without text.
+        self._window = max((len(text.encode()) for text in searched), default=0) + MARGIN
+        self.is_reasoning = bool(self.rules.stop_strings) and self.rules.opens_reasoning(self.prompt_ids)
+        # Stop strings are searched in `_before` and the text of the tokens from `_start` on.
+        self._start, self._before = len(self.ids), ""
+        self._is_blank = False  # reasoning has ended, and so far only white space has followed
 
     @property
     def finished(self) -> bool:
@@ -117,11 +139,27 @@ class GenerationState:
         return None
 
     def _completes_stop_string(self) -> bool:
-        assert self.rules.decode_text is not None
-        start = max(len(self.prompt_ids), len(self.ids) - self._window)
+        """Returns whether the last token completes a stop string outside of reasoning. The blank lines between
+        reasoning and answer complete none."""
+        start = max(self._start, len(self.ids) - self._window)
         with self.tokenizing:
-            tail = self.rules.decode_text(self.ids[start:])
-        return any(stop in tail for stop in self.rules.stop_strings)
+            tail = self._before * (start == self._start) + self.rules.decode(self.ids[start:])
+        tags = self.rules.reasoning
+        while tags is not None:
+            before, tag, after = tail.partition(tags.close if self.is_reasoning else tags.open)
+            if not tag:
+                break
+            if not self.is_reasoning and self._has_stop(before):
+                return True
+            self._is_blank, self.is_reasoning = self.is_reasoning, not self.is_reasoning
+            self._start, self._before, tail = len(self.ids), after, after
+        if self._is_blank and not tail.endswith("\ufffd"):  # that is a part of a character
+            tail = tail.lstrip()
+            self._start, self._before, self._is_blank = len(self.ids), tail, not tail
+        return not self.is_reasoning and self._has_stop(tail)
+
+    def _has_stop(self, text: str) -> bool:
+        return any(stop in text for stop in self.rules.stop_strings)
 
     def check(self, num_draft_tokens: int) -> None:
         """Raises AssertionError if the counts are inconsistent, which is a defect of the harness."""
@@ -135,6 +173,40 @@ def text_before_stop(text: str, stop_strings: Sequence[str]) -> str:
     """Returns the text before the first stop string."""
     cuts = [at for stop in stop_strings if (at := text.find(stop)) >= 0]
     return text[: min(cuts)] if cuts else text
+
+
+@dataclass(frozen=True)
+class WrittenText:
+    """What a generation wrote, cut at the first stop string of its answer. `num_reasoning_tokens`: the tokens before
+    the answer, tags included. `is_closed`: False if the text ends inside its reasoning, and the answer is empty."""
+
+    text: str
+    answer: str
+    num_reasoning_tokens: int = 0
+    is_closed: bool = True
+
+    @classmethod
+    def of(cls, rules: StopRules, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> "WrittenText":
+        text = rules.decode(token_ids)
+        if rules.reasoning is None:
+            text = text_before_stop(text, rules.stop_strings)
+            return cls(text, text)
+        end, start, is_closed = part_answer(text, rules.reasoning, rules.opens_reasoning(prompt_ids))
+        answer, num_tokens = text_before_stop(text[start:], rules.stop_strings), len(token_ids)
+        if not end:
+            num_tokens = 0
+        elif is_closed:
+            num_tokens = bisect_left(
+                range(num_tokens), True, key=lambda number: rules.decode(token_ids[:number])[:end] == text[:end]
+            )
+        return cls(text[:start] + answer, answer, num_tokens, is_closed)
+
+    def record_fields(self) -> dict[str, Any]:
+        """Returns the fields of a record; of reasoning only if there is some."""
+        if not self.num_reasoning_tokens:
+            return {"text": self.text}
+        found = {"text": self.text, "answer": self.answer, "reasoning_tokens": self.num_reasoning_tokens}
+        return found if self.is_closed else {**found, "reasoning_closed": False}
 
 
 POSITION_COLUMNS = ("target_prob", "draft_prob", "overlap", "divergence")

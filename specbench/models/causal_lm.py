@@ -32,6 +32,7 @@ class TextModel:
         self.revision = revision
         self.eos_token_ids = eos_token_ids
         self.chat_template_args: Mapping[str, Any] = {}
+        self._kept: dict[tuple[str, ...], dict[int, str]] = {}  # cache of `_special_tokens_of`
         self.context_limit = context_limit  # in tokens; None if there is no limit
         # Rows of the output layer beyond the tokenizer's ids are padding and must never be drawn.
         self.vocab_size = min(vocab_size, max(self.vocabulary.values()) + 1)
@@ -47,8 +48,28 @@ class TextModel:
         """The bytes of each token and an encoder of plain text, for vocabulary bridges."""
         return Vocabulary(self.tokenizer)
 
-    def decode_text(self, token_ids: Sequence[int]) -> str:
-        text: str = self.tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    def _special_tokens_of(self, texts: tuple[str, ...]) -> dict[int, str]:
+        """Returns by id the special tokens that occur in one of the texts."""
+        if texts not in self._kept:
+            added = self.tokenizer.added_tokens_decoder if texts else {}
+            special = {index: token.content for index, token in added.items() if token.special}
+            self._kept[texts] = {i: token for i, token in special.items() if any(token in text for text in texts)}
+        return self._kept[texts]
+
+    def decode_text(self, token_ids: Sequence[int], keep: Sequence[str] = ()) -> str:
+        """Returns the text of tokens. Special tokens are dropped, except those that occur in one of the texts of
+        `keep`."""
+        kept = self._special_tokens_of(tuple(keep))
+        pieces: list[str | list[int]] = [[]]  # special tokens that are kept, and runs of all others
+        for token in token_ids:
+            if token in kept:
+                pieces += [kept[token], []]
+            else:
+                pieces[-1].append(token)  # type: ignore[union-attr]
+        return "".join(piece if isinstance(piece, str) else self._decode(piece) for piece in pieces)
+
+    def _decode(self, token_ids: list[int]) -> str:
+        text: str = self.tokenizer.decode(token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text
 
     def encode_prompt(self, prompt: str, chat: bool, earlier: Sequence[str] = ()) -> list[int]:

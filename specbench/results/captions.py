@@ -239,6 +239,12 @@ COUNTS_OF_ANSWERS = {
 }
 
 
+REASONING = {
+    "reasoning_share": "tokens of reasoning, which no score sees, %, ar → method",
+    "share_cut_in_reasoning": "answers that ended inside their reasoning and count as empty, %, ar → method",
+}
+
+
 def score_notes(rows: Sequence[Row]) -> list[str]:
     parts, lines = [row for row in rows if row.subset != ALL] or rows, []
     if len({row.quality for row in rows if row.quality is not None}) > 1:
@@ -259,6 +265,11 @@ def score_notes(rows: Sequence[Row]) -> list[str]:
     ]
     for name, meaning in COUNTS_OF_ANSWERS.items():
         reported[meaning] = [counted(round(value), "answer") if (value := row.value(name)) else None for row in rows]
+    for name, text in REASONING.items():
+        pairs = [(row.value(f"{name}_ar"), row.value(name)) for row in rows]
+        reported[text] = [
+            " → ".join(f"{100 * (each or 0):.1f}" for each in pair) if any(pair) else None for pair in pairs
+        ]
     shortened = [f"{value:.0%}" if (value := row.value("share_truncated")) else None for row in rows]
     reported["prompts shortened in the middle to fit the context"] = shortened
     return lines + [f"{name}: {_with_subsets(rows, texts)}" for name, texts in reported.items() if any(texts)]

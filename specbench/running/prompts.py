@@ -8,6 +8,7 @@ from itertools import accumulate
 from jinja2 import Environment, meta
 
 from specbench.core.errors import ConfigError, nearest
+from specbench.core.reasoning import answer_of
 from specbench.core.values import text_digest
 from specbench.models.causal_lm import TextModel
 from specbench.running.records import Record, record_key
@@ -153,7 +154,7 @@ def record_prompts(
 
     `examples`: by subset and index; `budgets`: by subset.
     """
-    texts = {record_key(record): record["methods"]["ar"]["text"] for record in records}
+    texts = {record_key(record): answer_of(record["methods"]["ar"]) for record in records}
 
     def ids(record: Record) -> list[int]:
         *place, turn = record_key(record)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from specbench.core.errors import ConfigError
 from specbench.core.progress import Say, say_nothing
+from specbench.core.reasoning import answer_of
 from specbench.decoding.decoder import Decoder, DraftingDecoder, drafting_decoders
 from specbench.models.causal_lm import CausalLM
 from specbench.models.scoring import PACKED, VERBS, PassShape
@@ -164,7 +165,7 @@ def reserve_for_block(
     if cell.models.target.static is None:
         return
     methods = [decoder.method for decoder in cell.decoders]
-    read = {block.texts([record["methods"][method.name]["text"] for record in earlier], chat) for method in methods}
+    read = {block.texts([answer_of(record["methods"][method.name]) for record in earlier], chat) for method in methods}
     num_new = cell.task.generation.max_new_tokens
 
     def room(need: CompileRequirements) -> int:

@@ -20,7 +20,7 @@ from specbench.core.values import text_digest
 from specbench.specs import yaml_files
 from specbench.specs.components import build, is_file_entry
 from specbench.specs.method import MethodSpec, check_draws, proposes_trees
-from specbench.specs.task import TaskSpec
+from specbench.specs.task import ReasoningSpec, TaskSpec
 
 AnySpec = TypeVar("AnySpec", TaskSpec, MethodSpec)
 
@@ -219,8 +219,12 @@ def _meaning(dump: Mapping[str, Any]) -> Any:
     for holder in (meaning, *(meaning.get("routes") or {}).values()):
         for place in ("path", "checkpoint"):  # every row has the digest of the file instead
             holder.get("drafter", {}).pop(place, None)
-    if meaning.get("generation", {}).get("chat_stop") == ():
-        meaning["generation"]["chat_stop"] = "none"  # differs from an absent value
+    generation = meaning.get("generation", {})
+    if generation.get("chat_stop") == ():
+        generation["chat_stop"] = "none"  # differs from an absent value
+    if "reasoning" in generation:  # the default keeps the digests of tasks without this key; null differs from it
+        tags = generation["reasoning"]
+        generation["reasoning"] = "none" if tags is None else {} if tags == ReasoningSpec().model_dump() else tags
     if "decoder" in meaning:
         meaning["decoder"]["entry"] = PurePath(meaning["decoder"]["entry"]).name  # rows have the code's digest too
     return _filled(meaning)

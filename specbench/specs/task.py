@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field
 
 from specbench.core import dotted
 from specbench.core.errors import ConfigError, nearest
+from specbench.core.reasoning import TAGS, Tags
 from specbench.core.registry import READERS
 from specbench.specs import templates
 from specbench.specs.components import (
@@ -153,6 +154,25 @@ LANGUAGE_CODE = re.compile(r"(?:[a-z]{2,3}|x)(?:-[A-Za-z0-9]{1,8})*")  # BCP 47;
 TURN_COLUMNS = ("turn", "turn_index")  # columns of a multi-turn row in the templates
 
 
+class ReasoningSpec(Spec):
+    """The tags between which a model reasons before its answer."""
+
+    open: Text = TAGS.open
+    """Opening tag. The prompt may end with it instead, as chat templates of models that always reason do."""
+    close: Text = TAGS.close
+    """Closing tag. The answer is what follows the last one."""
+
+    def check(self) -> None:
+        for name, tag in self.model_dump().items():
+            if not tag.strip():
+                raise ConfigError(f"generation.reasoning.{name} = {tag!r}: is blank: write a tag, such as {TAGS.close}")
+        if self.open in self.close or self.close in self.open:
+            raise ConfigError(
+                f"generation.reasoning.close = {self.close!r}: and the opening tag {self.open!r}, one is a part of the "
+                "other: write tags that can be told apart"
+            )
+
+
 class GenerationSpec(Spec):
     """Sampling and stop conditions of an answer."""
 
@@ -168,6 +188,12 @@ class GenerationSpec(Spec):
     """Sample only from this number of most probable tokens."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     """Sample only from the smallest set of tokens with at least this total probability."""
+    reasoning: ReasoningSpec | None = ReasoningSpec()
+    """Tags of reasoning, which is no part of the answer; null: all text is the answer."""
+
+    @property
+    def reasoning_tags(self) -> Tags | None:
+        return None if self.reasoning is None else Tags(self.reasoning.open, self.reasoning.close)
 
     def where(self, in_chat: bool) -> "GenerationSpec":
         """Returns the spec with the stop strings of prompts inside (`in_chat`) or outside a chat template."""

@@ -13,8 +13,9 @@ from tqdm import tqdm
 
 from specbench.core.environment import EMBEDDED, set_threads
 from specbench.core.errors import ConfigError, nearest
+from specbench.core.reasoning import TAGS
 from specbench.decoding.decoder import Decoder, QueryInfo, stream_seed
-from specbench.decoding.loop import StopRules, text_before_stop
+from specbench.decoding.loop import StopRules, WrittenText
 from specbench.integrations.lm_eval.tasks import MAX_GEN_TOKS, generation_spec
 from specbench.models.causal_lm import TextModel
 from specbench.results.answers import with_own_passes
@@ -48,7 +49,8 @@ class LmEvalRequest:
 
 @dataclass(frozen=True)
 class LmEvalAnswer:
-    """A measured request: the text, and the generation in the format of records. `baseline`: AR's generation."""
+    """A measured request: the answer's text without its reasoning, and the generation in the format of records.
+    `baseline`: AR's generation."""
 
     query: LmEvalRequest
     text: str
@@ -138,8 +140,9 @@ class LmEvalEngine:
         ids = self.prompt_ids(selected.model, query)
         stop = with_special_tokens(selected.stop_rules(query.generation, self.context_limit), selected.model)
         generation = selected.generate(ids, stop, seed)
-        text = text_before_stop(selected.model.decode_text(generation.token_ids), stop.stop_strings)
-        return text, generation_fields(generation) | decoder.record_fields(selected)
+        written = WrittenText.of(stop, ids, generation.token_ids)
+        fields = generation_fields(generation) | written.record_fields() | decoder.record_fields(selected)
+        return written.answer, fields
 
 
 def with_special_tokens(stop: StopRules, model: TextModel) -> StopRules:
@@ -205,7 +208,7 @@ def summary(answers: Sequence[LmEvalAnswer], method: MethodSpec, models: Models)
 
 ARGUMENTS = (
     "pretrained", "drafter", "method", "baseline", "override", "revision", "drafter_revision", "dtype", "device",
-    "seed", "threads", "max_gen_toks",
+    "seed", "threads", "max_gen_toks", "think_start_token", "think_end_token",
 )  # fmt: skip
 log = logging.getLogger("lm_eval.specbench")
 
@@ -216,7 +219,8 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
 
     pretrained, drafter: hub id, folder or `embedded:NAME`. method: a name or the path of a YAML file. baseline: also
     decodes every request with AR, which gives the speed-up but takes more time. override: `key=value` of the method as
-    for --set, several separated by `;`. max_gen_toks: the default for tasks that set none. seed: seed of the random
+    for --set, several separated by `;`. max_gen_toks: the default for tasks that set none. think_start_token,
+    think_end_token: the tags of reasoning, which lm-eval does not see. seed: seed of the random
     streams. Each document has its own stream, so that the order of requests does not change results. `answers`: the
     measured requests of the last evaluation. Raises ConfigError for an invalid argument.
     """
@@ -225,7 +229,8 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
         self, pretrained: str = EMBEDDED + "target", drafter: str | None = None, method: str = "sd", *,
         baseline: bool = False, override: str | Sequence[str] = (), revision: str | None = None,
         drafter_revision: str | None = None, dtype: str = "auto", device: str | None = None, seed: int = 0,
-        threads: int | None = None, max_gen_toks: int = MAX_GEN_TOKS, batch_size: int | str | None = None,
+        threads: int | None = None, max_gen_toks: int = MAX_GEN_TOKS, think_start_token: str = TAGS.open,
+        think_end_token: str = TAGS.close, batch_size: int | str | None = None,
         max_batch_size: int | None = None, **unknown: Any,
     ) -> None:  # fmt: skip
         super().__init__()
@@ -238,7 +243,9 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
         set_threads(threads, pretrained.startswith(EMBEDDED))
         placeholder = {  # for the task that a RunSpec requires
             "name": "lm-eval", "version": 1, "title": "Requests of lm-eval", "prompt": "{{ row.prompt }}",
-            "generation": {"max_new_tokens": max_gen_toks},
+            "generation": {
+                "max_new_tokens": max_gen_toks, "reasoning": {"open": think_start_token, "close": think_end_token},
+            },
         }  # fmt: skip
         task = build(TaskSpec, placeholder, prefix="--model_args: ")
         pairs = override.split(";") if isinstance(override, str) else override
@@ -250,7 +257,7 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
         }  # fmt: skip
         self.engine = LmEvalEngine(build(RunSpec, data, prefix="--model_args: "))
         self.answers: list[LmEvalAnswer] = []
-        self._max_gen_toks = max_gen_toks
+        self._default = task.generation
         self._rendered: set[str] = set()
 
     @property
@@ -329,7 +336,8 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
             prompt, gen_kwargs = request.args[:2]
             task, doc = request.task_name or "requests", number if request.doc_id is None else request.doc_id
             key = (task, doc, request.idx)
-            generation = generation_spec(gen_kwargs, self._max_gen_toks)
+            generation = generation_spec(gen_kwargs, self._default.max_new_tokens)
+            generation = generation.model_copy(update={"reasoning": self._default.reasoning})
             queries.append(LmEvalRequest(task, doc, seen[key], prompt, prompt in self._rendered, generation))
             seen[key] += 1
         return queries

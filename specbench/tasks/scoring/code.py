@@ -46,27 +46,27 @@ def fenced_blocks(text: str) -> list[tuple[str, str]]:
 def until_error(source: str, head: str = "") -> str:
     """Returns a text up to the statement at which it no longer is Python: what follows is prose, or was cut. `head`:
     program text before it."""
-    lines = source.splitlines(keepends=True)
-    num_before = head.count("\n")
+    lines = source.split("\n")
     while lines:
-        place = error_line(head + "".join(lines))
-        if place is None:
+        line = error_line(head + "\n".join(lines))
+        if line is None:
             break
         # A statement begins with a line that is not indented.
-        starts = (number for number in range(len(lines) - 1, 0, -1) if number < place - num_before)
-        lines = lines[: next((number for number in starts if lines[number][0].strip()), 0)]
-    return "".join(lines)
+        starts = (number for number in range(len(lines) - 1, 0, -1) if number < line - head.count("\n"))
+        lines = lines[: next((number for number in starts if lines[number][:1].strip()), 0)]
+        lines += [""] if lines else []
+    return "\n".join(lines)
 
 
-def unfenced_parts(text: str) -> list[str]:
-    """Returns the parts of a text without fences that are Python: the whole text, or each run of lines that begins with
-    a line of code and ends where the text is no longer Python."""
+def python_parts(text: str) -> list[str]:
+    """Returns the parts of a text that are Python: the whole text, or each run of lines from its beginning or a line of
+    code on to where it no longer is Python."""
     if compiles(text):
         return [text]
-    lines, found, number = text.splitlines(keepends=True), [], 0
+    lines, found, number = text.split("\n"), [], 0
     while number < len(lines) and len(found) < MAX_PARTS:
-        if CODE.match(lines[number]):
-            found.append(until_error("".join(lines[number:])))
+        if number == 0 or CODE.match(lines[number]):
+            found.append(until_error("\n".join(lines[number:])))
             number += found[-1].count("\n")
         number += 1
     return [part for part in found if part]
@@ -125,21 +125,24 @@ def missing_names(source: str) -> set[str]:
 
 def completed(code: str, others: Sequence[str], head: str) -> str:
     """Returns a program after the imports, functions, classes and constants of `others` that it reads and lacks; of
-    several definitions the last one. `head`: program text that comes before it."""
+    several definitions of a name the last one. `head`: program text that comes before it."""
+    found = [node for other in others for part in python_parts(other) for node in ast.parse(part).body]
+    last = {name: number for number, node in enumerate(found) for name in bound_names(node)}
     added: list[str] = []
-    found = [node for other in others if compiles(other) for node in ast.parse(other).body]
-    while missing := missing_names("\n".join([head, *added, code])):
-        needed = [node for node in found if bound_names(node) & (missing | {"*"})]
-        if not needed:
+    needed: set[int] = set()
+    for _ in range(MAX_PARTS):  # what is added may itself lack something
+        missing = missing_names("\n".join([head, *added, code]))
+        more = {last[name] for name in missing | ({"*"} if missing else set()) if name in last} - needed
+        if not more:
             break
-        found.remove(needed[-1])
-        added.insert(0, ast.unparse(needed[-1]))
+        needed |= more
+        added = [ast.unparse(found[number]) for number in sorted(needed)]
     return "\n".join([*added, code])
 
 
 Extract = Literal["raw", "fenced", "auto"]
 INDENT = "    "
-MAX_PARTS = 100  # of an answer without fences
+MAX_PARTS = 100  # parts of a text that are Python, and definitions that need each other
 KEYS = ("prefix", "test", "entry_point")
 MAX_SHOWN = 300  # characters of a run's output in a record
 EXECUTION_IS_OFF = "code execution is off: --allow-code-execution"
@@ -153,17 +156,22 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float | None:
     return 1.0 - comb(num_samples - num_correct, k) / comb(num_samples, k)
 
 
-def answer_parts(answer: str, prefix: str) -> list[tuple[str, str]]:
+def begins_indented(code: str) -> bool:
+    return code.lstrip("\n")[:1].isspace()
+
+
+def answer_blocks(answer: str, prefix: str) -> list[tuple[str, str]]:
     """Returns (language, content) of the fenced blocks of an answer. Code before the first fence is a block too: the
     prompt may have opened it, and the first fence then closes it."""
     before, newline, rest = answer.partition("\n```")
-    continues = before[:1].isspace()
+    continues = begins_indented(before)
     is_code = bool(before.strip()) and (continues or CODE.search(before) is not None)
     if not newline or not is_code or not compiles(prefix * continues + before):
         return [block for block in fenced_blocks(answer) if block[1].strip()]
     num_fences = 1 + sum(line.startswith("```") for line in rest.splitlines()[1:])
     closes = num_fences % 2 == 1 and not rest.partition("\n")[0].strip()
-    return [("", before + "\n"), *answer_parts(rest.partition("\n")[2] if closes else f"```{rest}", prefix)]
+    others = fenced_blocks(rest.partition("\n")[2] if closes else f"```{rest}")
+    return [("", before + "\n"), *(block for block in others if block[1].strip())]
 
 
 def build_program(answer: str, prefix: str, entry_point: str | None, extract: Extract) -> str:
@@ -175,21 +183,23 @@ def build_program(answer: str, prefix: str, entry_point: str | None, extract: Ex
     around its code are dropped.
     """
     answer = answer if extract == "raw" else answer.replace("\r\n", "\n")
-    blocks = [] if extract == "raw" else answer_parts(answer, prefix)
+    blocks = [] if extract == "raw" else answer_blocks(answer, prefix)
     if not blocks and extract != "auto":
         return prefix + answer
     # 1. A function that is written anew.
     name = re.escape(entry_point) if entry_point else r"\w+"
     definition = re.compile(rf"^(?:async )?def {name}\b", re.MULTILINE)
-    parts = [content for _, content in blocks] or unfenced_parts(answer)
-    last = max((number for number, content in enumerate(parts) if definition.search(content)), default=None)
+    contents = [content for _, content in blocks] or [answer]
+    last = max((number for number, content in enumerate(contents) if definition.search(content)), default=None)
     if last is not None:
         head = next((head for head in (prefix, prefix.rstrip() + "\n    pass") if compiles(head)), "")
-        others = [*parts[last + 1 :], *parts[:last]]
-        return f"{head}\n\n{completed(until_error(parts[last]) or parts[last], others, head)}"
+        parts = python_parts(contents[last])
+        code = next(filter(definition.search, reversed(parts)), contents[last])
+        others = [*contents[last + 1 :], *contents[:last], *(part for part in parts if part is not code)]
+        return f"{head}\n\n{completed(code, others, head)}"
     # 2. A continuation of the prompt. Its first line or all its lines may have lost their indentation.
     python = [content for language, content in blocks if PYTHON.fullmatch(language)]
-    continuing = (content for content in reversed(python) if content[:1].isspace() and until_error(content, prefix))
+    continuing = (content for content in reversed(python) if begins_indented(content) and until_error(content, prefix))
     code = next(continuing, max(python, key=len, default=answer))
     spellings = (code, textwrap.indent(code, INDENT), INDENT + code)
     whole = (each for each in spellings if compiles(prefix + each))
@@ -200,10 +210,10 @@ def build_program(answer: str, prefix: str, entry_point: str | None, extract: Ex
 def whole_program(answer: str, extract: Extract) -> str:
     """Returns the last Markdown block of an answer, as LiveCodeBench does, or the answer if it has none; with "auto"
     without sentences around its code."""
-    blocks = [] if extract == "raw" else answer_parts(answer, "")
+    blocks = [] if extract == "raw" else answer_blocks(answer.replace("\r\n", "\n"), "")
     if blocks:
         return blocks[-1][1]
-    return "\n".join(unfenced_parts(answer)) or answer if extract == "auto" else answer
+    return "\n".join(python_parts(answer)) or answer if extract == "auto" else answer
 
 
 RUN_SCRIPT, CALL_METHOD = "run_script", "call_method"

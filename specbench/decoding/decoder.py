@@ -63,7 +63,7 @@ class Decoder:
             stop_strings=generation.stop,
             decode_text=self.model.decode_text,
             context_limit=context_limit,
-            reasoning=generation.reasoning_tags,
+            reasoning=generation.reasoning,
         )
 
 

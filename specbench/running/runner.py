@@ -107,7 +107,7 @@ def check_same_examples(plan: Sequence[Block], done: Mapping[Key, dict[str, Any]
 def check_reasoning(plan: Sequence[Block], done: Mapping[Key, Record], folder: RunFolder, chat: str) -> None:
     """Raises ConfigError for a record of an earlier version that took reasoning for a part of the answer."""
     for block in plan:
-        tags, old = block.cell.task.generation.reasoning_tags, done.get(block.key)
+        tags, old = block.cell.task.generation.reasoning, done.get(block.key)
         if tags is None or old is None:
             continue
         for decoder in block.cell.decoders:

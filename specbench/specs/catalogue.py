@@ -15,12 +15,13 @@ from typing import Any, TypeVar
 from specbench.core import dotted
 from specbench.core.environment import builtin_dir
 from specbench.core.errors import ConfigError, nearest
+from specbench.core.reasoning import TAGS
 from specbench.core.registry import RULES, TASK_SOURCES
 from specbench.core.values import text_digest
 from specbench.specs import yaml_files
 from specbench.specs.components import build, is_file_entry
 from specbench.specs.method import MethodSpec, check_draws, proposes_trees
-from specbench.specs.task import ReasoningSpec, TaskSpec
+from specbench.specs.task import TaskSpec
 
 AnySpec = TypeVar("AnySpec", TaskSpec, MethodSpec)
 
@@ -222,9 +223,9 @@ def _meaning(dump: Mapping[str, Any]) -> Any:
     generation = meaning.get("generation", {})
     if generation.get("chat_stop") == ():
         generation["chat_stop"] = "none"  # differs from an absent value
-    if "reasoning" in generation:  # the default keeps the digests of tasks without this key; null differs from it
-        tags = generation["reasoning"]
-        generation["reasoning"] = "none" if tags is None else {} if tags == ReasoningSpec().model_dump() else tags
+    if "reasoning_tags" in generation:  # the default keeps the digests of tasks without this key; null differs from it
+        tags = generation["reasoning_tags"]
+        generation["reasoning_tags"] = "none" if tags is None else () if tuple(tags) == TAGS else tags
     if "decoder" in meaning:
         meaning["decoder"]["entry"] = PurePath(meaning["decoder"]["entry"]).name  # rows have the code's digest too
     return _filled(meaning)

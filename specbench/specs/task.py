@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from string import Formatter
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, field_validator
 
 from specbench.core import dotted
 from specbench.core.errors import ConfigError, nearest
@@ -154,25 +154,6 @@ LANGUAGE_CODE = re.compile(r"(?:[a-z]{2,3}|x)(?:-[A-Za-z0-9]{1,8})*")  # BCP 47;
 TURN_COLUMNS = ("turn", "turn_index")  # columns of a multi-turn row in the templates
 
 
-class ReasoningSpec(Spec):
-    """The tags between which a model reasons before its answer."""
-
-    open: Text = TAGS.open
-    """Opening tag. The prompt may end with it instead, as chat templates of models that always reason do."""
-    close: Text = TAGS.close
-    """Closing tag. The answer is what follows the last one."""
-
-    def check(self) -> None:
-        for name, tag in self.model_dump().items():
-            if not tag.strip():
-                raise ConfigError(f"generation.reasoning.{name} = {tag!r}: is blank: write a tag, such as {TAGS.close}")
-        if self.open in self.close or self.close in self.open:
-            raise ConfigError(
-                f"generation.reasoning.close = {self.close!r}: and the opening tag {self.open!r}, one is a part of the "
-                "other: write tags that can be told apart"
-            )
-
-
 class GenerationSpec(Spec):
     """Sampling and stop conditions of an answer."""
 
@@ -188,12 +169,20 @@ class GenerationSpec(Spec):
     """Sample only from this number of most probable tokens."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     """Sample only from the smallest set of tokens with at least this total probability."""
-    reasoning: ReasoningSpec | None = ReasoningSpec()
-    """Tags of reasoning, which is no part of the answer; null: all text is the answer."""
+    reasoning_tags: tuple[Text, Text] | None = TAGS
+    """Opening and closing tag of reasoning, which is no part of the answer; null: all text is the answer. The prompt
+    may end with the opening tag instead, as chat templates of models that always reason do."""
 
     @property
-    def reasoning_tags(self) -> Tags | None:
-        return None if self.reasoning is None else Tags(self.reasoning.open, self.reasoning.close)
+    def reasoning(self) -> Tags | None:
+        return None if self.reasoning_tags is None else Tags(*self.reasoning_tags)
+
+    @field_validator("reasoning_tags")
+    @classmethod
+    def _check_tags(cls, tags: tuple[str, str] | None) -> tuple[str, str] | None:
+        if tags is not None and (not all(map(str.strip, tags)) or tags[0] in tags[1] or tags[1] in tags[0]):
+            raise ValueError('write two tags that can be told apart, such as ["<think>", "</think>"]')
+        return tags
 
     def where(self, in_chat: bool) -> "GenerationSpec":
         """Returns the spec with the stop strings of prompts inside (`in_chat`) or outside a chat template."""

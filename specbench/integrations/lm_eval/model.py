@@ -244,7 +244,7 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
         placeholder = {  # for the task that a RunSpec requires
             "name": "lm-eval", "version": 1, "title": "Requests of lm-eval", "prompt": "{{ row.prompt }}",
             "generation": {
-                "max_new_tokens": max_gen_toks, "reasoning": {"open": think_start_token, "close": think_end_token},
+                "max_new_tokens": max_gen_toks, "reasoning_tags": [think_start_token, think_end_token],
             },
         }  # fmt: skip
         task = build(TaskSpec, placeholder, prefix="--model_args: ")
@@ -337,7 +337,7 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
             task, doc = request.task_name or "requests", number if request.doc_id is None else request.doc_id
             key = (task, doc, request.idx)
             generation = generation_spec(gen_kwargs, self._default.max_new_tokens)
-            generation = generation.model_copy(update={"reasoning": self._default.reasoning})
+            generation = generation.model_copy(update={"reasoning_tags": self._default.reasoning_tags})
             queries.append(LmEvalRequest(task, doc, seen[key], prompt, prompt in self._rendered, generation))
             seen[key] += 1
         return queries

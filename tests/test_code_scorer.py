@@ -14,7 +14,8 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
 from specbench.tasks.sandbox import run as permission
-from specbench.tasks.scoring.code import EXECUTION_IS_OFF, build_program, code, pass_at_k
+from specbench.tasks.scoring.code import EXECUTION_IS_OFF, build_program, code, pass_at_k, whole_program
+from tests.read_yaml import read_yaml
 
 HUMANEVAL = Path(__file__).resolve().parents[2] / "shared/data/humaneval/HumanEval.jsonl.gz"
 PREFIX = 'def add(a, b):\n    """The sum."""\n'
@@ -79,6 +80,58 @@ def defined(program: str) -> Any:
 
 
 FUNCTION = PREFIX + RIGHT
+
+
+FORMS = read_yaml(Path(__file__).parent / "forms" / "code" / "functions.yaml")
+
+
+def value_of(answer: str, prefix: str) -> Any:
+    """What the function of an answer returns for 5 and 3; None if there is no such function, or it fails."""
+    try:
+        return defined(build_program(answer, prefix, "add", "auto"))(5, 3)
+    except Exception:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("form", "prefix"),
+    [(form, PREFIX) for form in FORMS["continues"]]
+    + [(form, prefix) for form in FORMS["anew"] for prefix in (PREFIX, "def add(a, b):\n", "")],
+)
+def test_which_code_of_an_answer_counts(form: str, prefix: str) -> None:
+    """Right where it counts is right, and right only where it does not count is wrong."""
+    answer = {**FORMS["continues"], **FORMS["anew"]}[form]
+    assert value_of(answer.replace("RIGHT", "a + b").replace("DECOY", "a - b"), prefix) == 8
+    assert value_of(answer.replace("RIGHT", "a - b").replace("DECOY", "a + b"), prefix) != 8
+
+
+@pytest.mark.parametrize("form", FORMS["wrong"])
+def test_right_code_that_does_not_count(form: str) -> None:
+    assert value_of(FORMS["wrong"][form], PREFIX) != 8
+
+
+def upstream_program(answer: str) -> str:
+    """LiveCodeBench's own extraction: the lines between the last two fences."""
+    lines = answer.split("\n")
+    fences = [number for number, line in enumerate(lines) if "```" in line]
+    return "\n".join(lines[fences[-2] + 1 : fences[-1]]) if len(fences) > 1 else ""
+
+
+@pytest.mark.parametrize("form", read_yaml(Path(__file__).parent / "forms" / "code" / "programs.yaml"))
+def test_a_whole_program_is_the_last_block(form: dict[str, Any]) -> None:
+    program = whole_program(form["answer"], "auto").strip()
+    assert program == form["program"].strip()
+    assert (upstream_program(form["answer"]).strip() == program) == form["upstream"]
+
+
+def test_long_answers_are_read_in_time() -> None:
+    """Names that lack each other, errors in every statement and open quotes: each is read at most once per part."""
+    chain = "\n".join(f"v{number} = v{number + 1}" for number in range(2000))
+    for answer in (
+        f"def add(a, b): return v0\n```\n```python\n{chain}\n```", 'def add(): """\n' * 5000,
+        "def add(): pass\nIt is.\n" * 5000, "```\ndef add(): return g\nIt is.\ndef g(): x y\n```\n" * 2000,
+    ):  # fmt: skip
+        assert value_of(answer, PREFIX) != 8
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specbench.decoding.loop import GenerationState, StopRules, text_before_stop
+from specbench.decoding.loop import GenerationState, StopRules, WrittenText, text_before_stop
 from specbench.decoding.proposal import Proposal, Step, Verification
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
@@ -108,7 +108,7 @@ def test_stop_strings_of_special_tokens(
     for token in special_model.encode_prompt(answer, chat=False):
         if not made.finished:
             made.start(token)
-    assert (made.finish, rules.answer_text(made.new_ids)) == (finish, text)
+    assert (made.finish, WrittenText.of(rules, [1], made.new_ids).text) == (finish, text)
 
 
 def test_length_and_context_limits() -> None:

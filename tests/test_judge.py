@@ -97,6 +97,17 @@ def test_a_rating_is_read_or_missing(reply, value):
     assert parse_rating(reply) == value
 
 
+def test_the_judge_sees_no_reasoning(settings):
+    """Neither that of the answer nor that of an earlier turn; of a reasoning that was not closed, an empty answer."""
+    records = [record({"ar": ""}), record({"ar": ""}, turn=1)]
+    for each, answer in zip(records, ("shown", ""), strict=True):
+        each["methods"]["ar"] |= {"text": f"<think>[[10]] secret</think>{answer}", "answer": answer}
+    requests = make_requests(records, {("t", "s", 0): example("Why?", "How?")}, settings)
+    texts = [request["messages"][1]["content"] for request in requests.values()]
+    assert all("shown" in text and "secret" not in text and "[[10]]" not in text for text in texts)
+    assert "### User:\nHow?\n\n### Assistant A:\n\n" in texts[1]
+
+
 def test_answers_are_judged(server, settings):
     server.plan = {"good answer": [(200, "Fine. Rating: [[9]]")], "bad answer": [(200, "Poor. Rating: [[2.5]]")]}
     found, told = judged([record({"ar": "good answer", "fsd": "bad answer"}), record({"ar": "other"}, 1)], settings)

@@ -20,7 +20,7 @@ from specbench.integrations.lm_eval import evaluation as command_line
 from specbench.integrations.lm_eval.evaluation import quiet_git, simple_evaluate
 from specbench.integrations.lm_eval.model import SpecbenchLM
 from specbench.integrations.lm_eval.tasks import generation_spec, task_index
-from tests import tiny
+from tests import reasoning_model, tiny
 from tests.lm_eval_files import ROWS, use_cache, write_task
 
 Results = dict[str, Any]
@@ -243,6 +243,21 @@ def test_text_ends_before_a_stop_string(tiny_pair: tuple[str, str]) -> None:
     (cut,) = lm.generate_until([request("Say something", until=[stop])])
     assert cut == text[: text.index(stop)]
     assert lm.answers[0].own["finish"] == "stop"
+
+
+def test_reasoning_is_no_part_of_an_answer(tmp_path: Path) -> None:
+    """Stop strings count after it, as in lm-eval; unlike there, an answer that ends inside it is empty."""
+    folder = str(reasoning_model.save(tmp_path, opens=True, is_special=False))
+    texts = {"A": "5\n\nQ:</think>\n\n18\n\nmore", "B": "5\n\n18", "C": "5[/T]6</think>18"}
+    with reasoning_model.scripted(lambda prompt: texts.get(prompt[0], "")):
+        for options, answers in (
+            ({}, ["18", "", "18"]), ({"think_end_token": "[/T]"}, ["", "", "6</think>18"]),
+            ({"think_start_token": "[T]"}, ["5", "5", "5[/T]6</think>18"]),
+        ):  # fmt: skip
+            lm = model((folder, folder), "pld", **options)
+            requests = [request(f"{text}<think>", until=["\n\n"], max_gen_toks=200) for text in texts]
+            assert lm.generate_until(requests) == answers, options
+        assert lm.engine.models.target.tokenizer.chat_template.endswith("<think>\n")
 
 
 def test_a_long_prompt_keeps_its_end(tiny_pair: tuple[str, str]) -> None:

@@ -15,13 +15,16 @@ from rich.console import Console
 
 from specbench.core.completions import ApiKey
 from specbench.core.errors import ConfigError
+from specbench.core.reasoning import TAGS
 from specbench.core.registry import ENGINES
+from specbench.decoding.loop import GenerationState, StopRules
 from specbench.integrations.served.acceptance import from_histogram, from_passes, passes_of_event, steps_of
 from specbench.integrations.served.client import Client, EventReader
-from specbench.integrations.served.decoder import ServedDecoder
+from specbench.integrations.served.decoder import Answer, ServedDecoder
 from specbench.integrations.served.engine import Page, held_ids
 from specbench.integrations.served.engines import LlamaCpp
 from specbench.integrations.served.models import load_served
+from specbench.models.causal_lm import TextModel
 from specbench.models.loading import load_tokenizer
 from specbench.models.vocabulary import Vocabulary
 from specbench.results.answers import acceptance_rates
@@ -34,7 +37,7 @@ from specbench.results.tables import comparison_table, served_table
 from specbench.running.request import Request
 from specbench.specs.run import read_servers
 from specbench.specs.run_options import RunOptions
-from tests.scripted_server import ANSWER, AR, SD, TOKENIZER, VERSION, Script, scripted, servers_file
+from tests.scripted_server import ANSWER, AR, SD, TOKENIZER, VERSION, Script, passes_for, scripted, servers_file
 
 NUM_EXAMPLES = 2
 
@@ -307,6 +310,64 @@ def test_an_answer_ends_at_a_stop_string_that_the_request_had_no_room_for(
     if source == "steps":
         steps = steps_of(SD, len(kept))
         assert row.value("mean_acceptance_length") == pytest.approx(sum(s.num_emitted for s in steps) / len(steps))
+
+
+THOUGHTS = "We add.\n\nQuestion: 5</think>\n\n5 is it."
+
+
+def stops_of(request: Mapping[str, Any]) -> list[str]:
+    return list({**request, **request.get("sampling_params", {})}.get("stop", ()))
+
+
+class StopsAnywhere(Script):
+    """A server that ends an answer at a stop string wherever it stands, as engines do."""
+
+    def drawn(self, request: Mapping[str, Any]) -> Script:
+        text = TOKENIZER.decode(self.answer)
+        kept = min((text.find(stop) for stop in stops_of(request) if stop in text), default=len(text))
+        ids = [*TOKENIZER.encode(text[:kept]).ids, 0]
+        return replace(self, answer=tuple(ids), passes=passes_for(len(ids), (1,), 3) if self.passes else AR)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "llama.cpp", "openai"])
+@pytest.mark.parametrize("opens", [True, False])
+def test_a_server_does_not_stop_inside_reasoning(tmp_path, monkeypatch, engine, opens) -> None:
+    """The requests have no stop strings if the prompt opened the reasoning, or once the server has stopped in it; the
+    client then looks for them in the answer."""
+    if opens:
+        encode_prompt = TextModel.encode_prompt
+        monkeypatch.setattr(
+            TextModel,
+            "encode_prompt",
+            lambda self, text, *rest, **named: encode_prompt(self, f"{text}<think>\n", *rest, **named),
+        )
+    answer = (*TOKENIZER.encode("<think>" * (not opens) + THOUGHTS + "Question: 6").ids, 0)
+    scripts = {"ar": StopsAnywhere(engine, answer=answer), "draft": StopsAnywhere(engine, SD, answer)}
+    outcome = run(tmp_path, scripts)
+    for record in records(tmp_path):
+        for generation in record["methods"].values():
+            assert generation["answer"] == "5 is it." and generation["finish"] == "stop", generation
+            assert THOUGHTS in generation["text"] and generation["reasoning_tokens"] > 10
+    assert row_of(outcome).verdict == "greedy equal" and row_of(outcome).value("reasoning_share") > 0.5
+    for script in scripts.values():
+        sent = [bool(stops_of(request)) for request in script.requests]
+        assert sent.count(True) <= (0 if opens else 1 + sent.index(False)), sent
+
+
+def test_reasoning_that_a_server_parts_itself_is_kept_apart() -> None:
+    rules = StopRules(99, stop_strings=("Q:",), decode_text=lambda ids, keep=(): "", reasoning=TAGS)
+    read = ENGINES.get("openai")().read
+    for parts, text in (
+        ([{"reasoning_content": "Q: 1"}, {"reasoning_content": " + 1"}, {"text": "\n2"}, {"text": "."}],
+         "<think>Q: 1 + 1</think>\n2."),
+        ([{"reasoning": "1 + 1", "text": ""}, {"text": "2"}], "<think>1 + 1</think>2"),
+        ([{"reasoning": "1 + 1"}], "<think>1 + 1"),
+        ([{"text": "2"}], "2"),
+    ):  # fmt: skip
+        answer = Answer(GenerationState([1], rules))
+        for part in parts:
+            answer.add(0.0, read({"choices": [part]}, 0))
+        assert answer.text == text and not answer.has_stop(["Q:"]) and len(answer.reads) == len(parts)
 
 
 def test_a_method_that_drafts_nothing_is_marked(tmp_path) -> None:

@@ -341,7 +341,7 @@ def draw_many(
 ) -> MethodDraws:  # fmt: skip
     """Returns `num_draws` draws of up to `num_tokens` tokens, spread evenly over the prompts. `seed_of`: returns the
     seed of a draw from the numbers of its prompt and of the draw."""
-    stop = replace(stop, max_new_tokens=num_tokens, stop_strings=(), special_stop_strings=())
+    stop = replace(stop, max_new_tokens=num_tokens, stop_strings=())
     draws = MethodDraws([[] for _ in prompts], num_tokens)
     for number, prompt in enumerate(prompts):  # all draws of a prompt together, so that models read it once
         for draw in range(number, num_draws, len(prompts)):

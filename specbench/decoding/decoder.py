@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 
@@ -58,18 +57,18 @@ class Decoder:
 
     def stop_rules(self, generation: GenerationSpec, context_limit: int | None) -> StopRules:
         """Returns the rules that end a generation with this method's model. A stop string that is a special token of
-        the model is an end token; one that contains special tokens is searched for in a text that has them."""
+        the model is an end token."""
         special = self.model.special_tokens
-        ends = {special[text] for text in generation.stop if text in special}
-        within = tuple(text for text in generation.stop if text not in special and any(t in text for t in special))
+        stops = tuple(text for text in generation.stop if text not in special)
+        searched = (*stops, *(generation.reasoning or ()))
         return StopRules(
             max_new_tokens=generation.max_new_tokens,
-            eos_token_ids=self.model.eos_token_ids | ends,
-            stop_strings=tuple(text for text in generation.stop if text not in special and text not in within),
-            special_stop_strings=within,
+            eos_token_ids=self.model.eos_token_ids | {special[text] for text in generation.stop if text in special},
+            stop_strings=stops,
             decode_text=self.model.decode_text,
-            decode_whole=partial(self.model.decode_text, with_special=True),
             context_limit=context_limit,
+            keep=tuple(text for text in searched if any(token in text for token in special)),
+            reasoning=generation.reasoning,
         )
 
 

@@ -5,12 +5,14 @@ The output keeps the token that ended the generation (the EOS token, or the toke
 nothing after it; the text is cut before the stop string. For every method, counts include only the kept tokens.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
+from specbench.core.reasoning import Tags, part_answer
 from specbench.decoding.drafters import EMPTY, Drafter
 from specbench.decoding.proposal import Column, Proposal, Step, Verification
 from specbench.decoding.sampling import Distributions, Sampling
@@ -26,57 +28,39 @@ from specbench.models.meters import PassLog, Stopwatch
 from specbench.models.scoring import ScoringModel
 
 Finish = Literal["eos", "stop", "length", "context"]
+MARGIN = 4  # tokens without text, in a search for a text
 
 
 @dataclass(frozen=True)
 class StopRules:
     """The conditions that end a generation.
 
-    `decode_text` maps token ids to text without special tokens; it is needed only for stop strings.
-    `special_stop_strings` contain special tokens, and are searched for in the text of `decode_whole`, which has them. A
-    stop string that is a special token is among the `eos_token_ids`. `context_limit` is the number of positions that
-    both models support; a generation that reaches it ends.
+    `decode_text` maps token ids to text; it is needed only for stop strings. It drops special tokens, except those in
+    the texts of its second argument, `keep`: the stop strings and tags that contain special tokens. A stop string that
+    is a special token is among the `eos_token_ids`. `context_limit` is the number of positions that both models
+    support; a generation that reaches it ends. `reasoning`: the tags of reasoning, inside which no stop string ends a
+    generation; None if all text is the answer.
     """
 
     max_new_tokens: int
     eos_token_ids: frozenset[int] = frozenset()
     stop_strings: tuple[str, ...] = ()
-    decode_text: Callable[[Sequence[int]], str] | None = None
+    decode_text: Callable[..., str] | None = None
     context_limit: int | None = None
-    special_stop_strings: tuple[str, ...] = ()
-    decode_whole: Callable[[Sequence[int]], str] | None = None
+    keep: tuple[str, ...] = ()
+    reasoning: Tags | None = None
 
-    @property
-    def stops(self) -> tuple[str, ...]:
-        """All stop strings."""
-        return (*self.stop_strings, *self.special_stop_strings)
-
-    def is_completed(self, token_ids: Sequence[int]) -> bool:
-        """Returns whether the text of tokens has a stop string."""
-        for decode, strings in (
-            (self.decode_text, self.stop_strings), (self.decode_whole, self.special_stop_strings)
-        ):  # fmt: skip
-            if strings:
-                assert decode is not None
-                text = decode(token_ids)
-                if any(stop in text for stop in strings):
-                    return True
-        return False
-
-    def answer_text(self, token_ids: Sequence[int]) -> str:
-        """Returns the text of an answer, without special tokens, up to the first stop string."""
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Returns the text in which stop strings and tags are searched."""
         assert self.decode_text is not None
-        text = self.decode_text(token_ids)
-        if self.special_stop_strings:
-            assert self.decode_whole is not None
-            whole = self.decode_whole(token_ids)
-            before = text_before_stop(whole, self.special_stop_strings)
-            if before != whole:  # the tokens that are wholly before it, and the begin of one that it cuts
-                num_kept = len(token_ids)
-                while len(kept := self.decode_whole(token_ids[:num_kept])) > len(before):
-                    num_kept -= 1
-                text = self.decode_text(token_ids[:num_kept]) + before[len(kept) :]
-        return text_before_stop(text, self.stop_strings)
+        return self.decode_text(token_ids, self.keep) if self.keep else self.decode_text(token_ids)
+
+    def opens_reasoning(self, prompt_ids: Sequence[int]) -> bool:
+        """Returns whether a prompt ends with the opening tag, which a chat template may write."""
+        if self.reasoning is None:
+            return False
+        end = prompt_ids[-len(self.reasoning.open.encode()) - MARGIN :]
+        return self.decode(end).rstrip().endswith(self.reasoning.open.strip())
 
 
 @dataclass
@@ -94,8 +78,13 @@ class GenerationState:
 
     def __post_init__(self) -> None:
         self.ids = list(self.prompt_ids)
-        # A stop string of n bytes spans at most n tokens with text; the margin allows for tokens without text.
-        self._window = max((len(s.encode()) for s in self.rules.stops), default=0) + 4
+        searched = [*self.rules.stop_strings, *(self.rules.reasoning or ())]
+        # A text of n bytes spans at most n tokens with text; the margin allows for tokens without text.
+        self._window = max((len(text.encode()) for text in searched), default=0) + MARGIN
+        self.is_reasoning = bool(self.rules.stop_strings) and self.rules.opens_reasoning(self.prompt_ids)
+        # Stop strings are searched in `_before` and the text of the tokens from `_start` on.
+        self._start, self._before = len(self.ids), ""
+        self._is_blank = False  # reasoning has ended, and so far only white space has followed
 
     @property
     def finished(self) -> bool:
@@ -146,16 +135,34 @@ class GenerationState:
     def _ending(self, token: int) -> Finish | None:
         if token in self.rules.eos_token_ids:
             return "eos"
-        if self.rules.stops and self._completes_stop_string():
+        if self.rules.stop_strings and self._completes_stop_string():
             return "stop"
         if self.num_remaining <= 0:
             return "length" if self.num_new_tokens >= self.rules.max_new_tokens else "context"
         return None
 
     def _completes_stop_string(self) -> bool:
-        start = max(len(self.prompt_ids), len(self.ids) - self._window)
+        """Returns whether the last token completes a stop string outside of reasoning. The blank lines between
+        reasoning and answer complete none."""
+        start = max(self._start, len(self.ids) - self._window)
         with self.tokenizing:
-            return self.rules.is_completed(self.ids[start:])
+            tail = self._before * (start == self._start) + self.rules.decode(self.ids[start:])
+        tags = self.rules.reasoning
+        while tags is not None:
+            before, tag, after = tail.partition(tags.close if self.is_reasoning else tags.open)
+            if not tag:
+                break
+            if not self.is_reasoning and self._has_stop(before):
+                return True
+            self._is_blank, self.is_reasoning = self.is_reasoning, not self.is_reasoning
+            self._start, self._before, tail = len(self.ids), after, after
+        if self._is_blank and not tail.endswith("\ufffd"):  # that is a part of a character
+            tail = tail.lstrip()
+            self._start, self._before, self._is_blank = len(self.ids), tail, not tail
+        return not self.is_reasoning and self._has_stop(tail)
+
+    def _has_stop(self, text: str) -> bool:
+        return any(stop in text for stop in self.rules.stop_strings)
 
     def check(self, num_draft_tokens: int) -> None:
         """Raises AssertionError if the counts are inconsistent, which is a defect of the harness."""
@@ -169,6 +176,48 @@ def text_before_stop(text: str, stop_strings: Sequence[str]) -> str:
     """Returns the text before the first stop string."""
     cuts = [at for stop in stop_strings if (at := text.find(stop)) >= 0]
     return text[: min(cuts)] if cuts else text
+
+
+@dataclass(frozen=True)
+class WrittenText:
+    """What a generation wrote, cut at the first stop string of its answer. `num_reasoning_tokens`: the tokens before
+    the answer, tags included. `is_closed`: False if the text ends inside its reasoning, and the answer is empty."""
+
+    text: str
+    answer: str
+    num_reasoning_tokens: int = 0
+    is_closed: bool = True
+
+    @classmethod
+    def of(cls, rules: StopRules, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> "WrittenText":
+        """Returns the text of a generation, without special tokens except tags."""
+        tags, is_open = rules.reasoning, rules.opens_reasoning(prompt_ids)
+        text = rules.decode(token_ids)
+        start = part_answer(text, tags, is_open).start if tags else 0
+        cut = start + len(text_before_stop(text[start:], rules.stop_strings))
+        if any(stop in rules.keep for stop in rules.stop_strings):  # drop the special tokens before the cut, too
+            assert rules.decode_text is not None
+            num_whole = bisect_right(range(1, len(token_ids) + 1), cut, key=lambda n: len(rules.decode(token_ids[:n])))
+            rest = text[len(rules.decode(token_ids[:num_whole])) : cut]
+            text = rules.decode_text(token_ids[:num_whole], tags or ()) + rest
+        else:
+            text = text[:cut]
+        if tags is None:
+            return cls(text, text)
+        end, start, is_closed = part_answer(text, tags, is_open)
+        num_tokens = len(token_ids) if end else 0
+        if end and is_closed:
+            num_tokens = bisect_left(
+                range(num_tokens), True, key=lambda number: rules.decode(token_ids[:number])[:end] == text[:end]
+            )
+        return cls(text, text[start:], num_tokens, is_closed)
+
+    def record_fields(self) -> dict[str, Any]:
+        """Returns the fields of a record; of reasoning only if there is some."""
+        if not self.num_reasoning_tokens:
+            return {"text": self.text}
+        found = {"text": self.text, "answer": self.answer, "reasoning_tokens": self.num_reasoning_tokens}
+        return found if self.is_closed else {**found, "reasoning_closed": False}
 
 
 POSITION_COLUMNS = ("target_prob", "draft_prob", "overlap", "divergence")

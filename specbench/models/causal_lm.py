@@ -56,6 +56,7 @@ class TextModel:
         self.revision = revision
         self.eos_token_ids = eos_token_ids
         self.chat_template = ChatTemplate(tokenizer, name)
+        self._kept: dict[tuple[str, ...], dict[int, str]] = {}  # special tokens in the texts of `keep`
         self.context_limit = context_limit  # in tokens; None if there is no limit
         # Rows of the output layer beyond the tokenizer's ids are padding and must never be drawn.
         self.vocab_size = min(vocab_size, max(self.vocabulary.values()) + 1)
@@ -79,11 +80,23 @@ class TextModel:
         named = (str(token) for token in self.tokenizer.all_special_tokens)
         return found | {token: self.vocabulary[token] for token in named if token in self.vocabulary}
 
-    def decode_text(self, token_ids: Sequence[int], *, with_special: bool = False) -> str:
-        """Returns the text of tokens. `with_special`: whether it has the special tokens."""
-        text: str = self.tokenizer.decode(
-            list(token_ids), skip_special_tokens=not with_special, clean_up_tokenization_spaces=False
-        )
+    def decode_text(self, token_ids: Sequence[int], keep: tuple[str, ...] = ()) -> str:
+        """Returns the text of tokens. Special tokens are dropped, except those that occur in one of the texts of
+        `keep`."""
+        if keep not in self._kept:
+            special = self.special_tokens.items() if keep else ()
+            self._kept[keep] = {index: token for token, index in special if any(token in text for text in keep)}
+        kept = self._kept[keep]
+        pieces: list[str | list[int]] = [[]]  # special tokens that are kept, and runs of all others
+        for token in token_ids:
+            if token in kept:
+                pieces += [kept[token], []]
+            else:
+                pieces[-1].append(token)  # type: ignore[union-attr]
+        return "".join(piece if isinstance(piece, str) else self._decode(piece) for piece in pieces)
+
+    def _decode(self, token_ids: list[int]) -> str:
+        text: str = self.tokenizer.decode(token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text
 
     def encode_prompt(self, prompt: str, chat: bool) -> list[int]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from specbench.core.reasoning import answer_of
 from specbench.results.bootstrap import CONFIDENCE, MIN_PROMPTS, NUM_RESAMPLES, SHARE, Metric, Prompts
 from specbench.results.units import bounds_of
 from specbench.running.records import ACCEPTED, EMITTED, Generation, Record, step_sum
@@ -284,6 +285,7 @@ def quality(
         "num_unscored": Metric(value=sum(problems)) if names else Metric(),
         **({"num_unjudged": Metric(value=num_unjudged)} if JUDGED in names else {}),
         **_programs_ended(own, baseline),
+        **_reasoning(prompts, own, baseline),
         "share_truncated": prompts.mean([float(num_tokens > 0) for num_tokens in truncated], SHARE),
         **{f"share_cut_by_{end}": prompts.mean([float(g["finish"] == end) for g in own], SHARE) for end in CUTS},
     }
@@ -325,6 +327,26 @@ def _programs_ended(own: Sequence[Generation], baseline: Sequence[Generation]) -
     return {"num_programs_ended": Metric(value=num_ended)} if any(end - {None} for end in ends) else {}
 
 
+def _reasoning(
+    prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Generation]
+) -> dict[str, Metric]:  # fmt: skip
+    """Returns the shares of tokens that were reasoning and of answers that ended inside it, if any answer reasons."""
+    sides = {"": own, "_ar": baseline}
+    if not any(g.get("reasoning_tokens") for side in sides.values() for g in side):
+        return {}
+    shares = {
+        f"reasoning_share{end}": prompts.ratio(
+            [g.get("reasoning_tokens", 0) for g in side], list(map(new_tokens, side)), bounds=SHARE
+        )
+        for end, side in sides.items()
+    }
+    unclosed = {
+        f"share_cut_in_reasoning{end}": prompts.mean([float(not g.get("reasoning_closed", True)) for g in side], SHARE)
+        for end, side in sides.items()
+    }
+    return shares | unclosed
+
+
 def _means(prompts: Prompts, name: str, own: Values, baseline: Values) -> dict[str, Metric]:
     both = [pair if None not in pair else (None, None) for pair in zip(own, baseline, strict=True)]
     changes = [None if a is None or b is None else a - b for a, b in both]
@@ -341,6 +363,6 @@ def _in_language(generations: Sequence[Generation], scoring: Sequence[ScoringSpe
     """Returns 1 for an answer in the language of its subset, 0 for any other answer, even one without words; None if
     lingua does not know the language of the subset."""
     return [
-        None if each.code is None else float(language_of(g["text"], each.code) == each.code)
+        None if each.code is None else float(language_of(answer_of(g), each.code) == each.code)
         for g, each in zip(generations, scoring, strict=True)
     ]

@@ -253,6 +253,12 @@ COUNTS_OF_ANSWERS = {
 }
 
 
+REASONING = {
+    "reasoning_share": "tokens of reasoning, which no score sees, %, ar → method",
+    "share_cut_in_reasoning": "answers that ended inside their reasoning and count as empty, %, ar → method",
+}
+
+
 def score_notes(rows: Sequence[Row]) -> list[str]:
     parts, lines = [row for row in rows if row.subset != ALL] or rows, []
     if len({row.quality for row in rows if row.quality is not None}) > 1:
@@ -273,6 +279,11 @@ def score_notes(rows: Sequence[Row]) -> list[str]:
     ]
     for name, meaning in COUNTS_OF_ANSWERS.items():
         reported[meaning] = [counted(round(value), "answer") if (value := row.value(name)) else None for row in rows]
+    for name, text in REASONING.items():
+        pairs = [(row.value(f"{name}_ar"), row.value(name)) for row in rows]
+        reported[text] = [
+            " → ".join(f"{100 * (each or 0):.1f}" for each in pair) if any(pair) else None for pair in pairs
+        ]
     context = next((row.context for row in rows if row.context is not None), None)
     limit = f"the context of {context.model}, {context.tokens} tokens" if context and context.model else "the context"
     shortened = [f"{value:.0%}" if (value := row.value("share_truncated")) else None for row in rows]

@@ -35,7 +35,7 @@ MOST_PAIRED = 100  # larger tables are not compared prompt by prompt
 LOWER_IS_BETTER = (
     "cost_ratio", "overhead_share", "target_passes_per_token", "divergence_bound", "mean_divergence", "repetition_rate",
     "num_unscored", "num_unjudged", "num_programs_ended", "share_truncated", "share_cut_by_length",
-    "share_cut_by_context",
+    "share_cut_by_context", "share_cut_in_reasoning",
 )  # fmt: skip
 
 

@@ -271,6 +271,17 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "answers",
         "answers without a score, which no mean includes: they have no reference, or could not be scored",
     ),
+    "reasoning_share": (
+        "share",
+        "tokens of reasoning, tags included, ÷ new tokens; only of models that reason. No score sees them; speed, α "
+        "and τ are of all tokens",
+    ),
+    "reasoning_share_ar": ("share", "the same for the baseline"),
+    "share_cut_in_reasoning": (
+        "share",
+        "answers that ended inside their reasoning; they count as empty; only of models that reason",
+    ),
+    "share_cut_in_reasoning_ar": ("share", "the same for the baseline"),
     "share_truncated": ("share", "prompts that were too long for the models' context and lost their middle"),
     "share_cut_by_length": ("share", "answers that ended at max_new_tokens"),
     "share_cut_by_context": ("share", "answers that ended at the models' context"),

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from specbench.core.errors import ConfigError
+from specbench.core.reasoning import answer_of
 from specbench.core.values import text_digest
 from specbench.models.causal_lm import Prompt, TextModel
 from specbench.running.records import Record, record_key
@@ -190,7 +191,7 @@ def baseline_prompts(
 
     `examples`: by subset and index; `renderers`: by subset.
     """
-    texts = {record_key(record): record["methods"]["ar"]["text"] for record in records}
+    texts = {record_key(record): answer_of(record["methods"]["ar"]) for record in records}
 
     def ids(record: Record) -> list[int]:
         *place, turn = record_key(record)

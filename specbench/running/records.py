@@ -5,7 +5,10 @@ prompt_ids_digest           digest of the token ids of AR's prompt, which all me
 
 The key `methods` of a record maps the names of AR and of every method to their generations:
 
-token_ids, text, finish     the answer, and why it ended: eos, stop, length or context
+token_ids, text, finish     what was written, and why it ended: eos, stop, length or context
+answer, reasoning_tokens    only with reasoning (`specbench.core.reasoning`): the text after it, which is scored, and
+                            the number of tokens before it
+reasoning_closed            only false: the text ends inside its reasoning, and the answer is empty
 steps                       [drafted, judged, accepted, emitted] per target pass; the first token belongs to no step
 tree_nodes                  draft trees only: draft tokens per step; the counts of `steps` are then levels of the tree
 tree_ranks                  draft trees only, by rank among siblings: [judged, accepted], the number of nodes on
@@ -250,6 +253,9 @@ class GenerationShape(RecordPart):
 
     token_ids: Annotated[list[Count], Field(min_length=1)]
     text: Any
+    answer: str | None = None  # absent if the text is the answer
+    reasoning_tokens: Count = 0
+    reasoning_closed: bool = True
     finish: Literal["eos", "stop", "length", "context"]
     steps: list[Step]
     tree_nodes: list[Count] | None = None

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from specbench.core.errors import ConfigError
 from specbench.core.progress import Say, say_nothing
+from specbench.core.reasoning import answer_of
 from specbench.decoding.decoder import Decoder, DraftingDecoder, drafting_decoders
 from specbench.models.causal_lm import CausalLM
 from specbench.models.scoring import PACKED, VERBS, PassShape
@@ -165,7 +166,7 @@ def reserve_for_block(block: Block, earlier: Sequence[Record], progress: Say = s
     if cell.models.target.static is None:
         return
     methods = [decoder.method for decoder in cell.decoders]
-    histories = ([record["methods"][method.name]["text"] for record in earlier] for method in methods)
+    histories = ([answer_of(record["methods"][method.name]) for record in earlier] for method in methods)
     read = {fitting_turn(cell.renderer, block.example, block.turn, answers) for answers in histories}
     num_new = cell.task.generation.max_new_tokens
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from specbench.core.errors import ConfigError
 from specbench.core.progress import Say
+from specbench.core.reasoning import answer_of, part_answer
 from specbench.decoding.decoder import Decoder, QueryInfo, stream_seed
-from specbench.decoding.loop import Generation, StopRules
+from specbench.decoding.loop import Generation, StopRules, WrittenText
 from specbench.models.meters import Consumption
 from specbench.running.plan import Block
 from specbench.running.records import Key, Record
@@ -50,6 +51,7 @@ def run(
     returns when this process may continue.
     """
     check_same_examples(plan, done, folder)
+    check_reasoning(plan, done, folder)
     records: dict[Key, dict[str, Any]] = {}
     cell = None  # the last one measured
     warm_ups: dict[int, Mapping[str, WarmUp]] = {}  # by id of the cell
@@ -115,6 +117,30 @@ def check_same_examples(plan: Sequence[Block], done: Mapping[Key, dict[str, Any]
                 )
 
 
+def check_reasoning(plan: Sequence[Block], done: Mapping[Key, Record], folder: RunFolder) -> None:
+    """Raises ConfigError for a record of an earlier version that took reasoning for a part of the answer."""
+    for block in plan:
+        tags, old = block.cell.task.generation.reasoning, done.get(block.key)
+        if tags is None or old is None:
+            continue
+        for decoder in block.cell.decoders:
+            found = old["methods"][decoder.method.name]
+            if "answer" in found or found.get("decoded_by") == "drafter":
+                continue
+            text = decoder.model.decode_text(found["token_ids"], tags)
+            if tags.open not in text and tags.close not in text:
+                continue
+            answers = earlier_answers([done[key] for key in block.earlier_keys], decoder.method.name)
+            rules = decoder.stop_rules(block.cell.task.generation, None)
+            is_open = rules.opens_reasoning(block.prompt(decoder.model, answers).ids)
+            if part_answer(text, tags, is_open).end:
+                raise ConfigError(
+                    f"{folder.path}: an earlier version scored the reasoning of {block.cell.task.name}/"
+                    f"{block.cell.subset} example {block.example.id} ({decoder.method.name}) as a part of the answer; "
+                    "choose another --output"
+                )
+
+
 def measure(
     block: Block, spec: RunSpec, earlier: Sequence[Record] = (), warm_ups: Mapping[str, WarmUp] = MappingProxyType({}),
     wait: Callable[[], None] = lambda: None,
@@ -131,8 +157,9 @@ def measure(
 
 
 def earlier_answers(earlier: Sequence[Record], name: str) -> list[str]:
-    """Returns a method's answers to the earlier turns of a conversation."""
-    return [record["methods"][name]["text"] for record in earlier]
+    """Returns a method's answers to the earlier turns of a conversation, without their reasoning, as chat templates
+    show them to a model."""
+    return [answer_of(record["methods"][name]) for record in earlier]
 
 
 def measure_method(
@@ -153,7 +180,9 @@ def measure_method(
     generation = selected.generate(prompt.ids, stop, seed)
     consumed = consumption.fields()
     found = (
-        method_record(generation, selected, stop, cell.scorer, reference) | decoder.record_fields(selected) | consumed
+        method_record(generation, selected, stop, cell.scorer, reference, prompt.ids)
+        | decoder.record_fields(selected)
+        | consumed
     )
     return found | ({"truncated_tokens": block.num_cut(answers)} if block.turn else {})
 
@@ -188,14 +217,15 @@ def record_of(block: Block, results: Mapping[str, dict[str, Any]], earlier: Sequ
 
 
 def method_record(
-    generation: Generation, decoder: Decoder, stop: StopRules, scorer: Scorer | None, reference: Reference | None
-) -> dict[str, Any]:
+    generation: Generation, decoder: Decoder, stop: StopRules, scorer: Scorer | None, reference: Reference | None,
+    prompt_ids: Sequence[int] = (),
+) -> dict[str, Any]:  # fmt: skip
     """Returns one method's part of a record."""
-    text = stop.answer_text(generation.token_ids)
+    written = WrittenText.of(stop, prompt_ids, generation.token_ids)
     return {
         **generation_fields(generation),
-        "text": text,
-        **(score_fields(scorer, text, reference) if scorer is not None else {"score": None}),
+        **written.record_fields(),
+        **(score_fields(scorer, written.answer, reference) if scorer is not None else {"score": None}),
     }
 
 

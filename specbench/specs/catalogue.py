@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from specbench.core import dotted
 from specbench.core.environment import builtin_dir
 from specbench.core.errors import ConfigError, nearest
+from specbench.core.reasoning import TAGS
 from specbench.core.registry import RULES, TASK_SOURCES
 from specbench.core.values import text_digest
 from specbench.specs import yaml_files
@@ -219,8 +220,12 @@ def _meaning(dump: Mapping[str, Any]) -> Any:
     for holder in (meaning, *(meaning.get("routes") or {}).values()):
         for place in ("path", "checkpoint"):  # every row has the digest of the file instead
             holder.get("drafter", {}).pop(place, None)
-    if meaning.get("generation", {}).get("chat_stop") == ():
-        meaning["generation"]["chat_stop"] = "none"  # differs from an absent value
+    generation = meaning.get("generation", {})
+    if generation.get("chat_stop") == ():
+        generation["chat_stop"] = "none"  # differs from an absent value
+    if "reasoning_tags" in generation:  # the default keeps the digests of tasks without this key; null differs from it
+        tags = generation["reasoning_tags"]
+        generation["reasoning_tags"] = "none" if tags is None else () if tuple(tags) == TAGS else tags
     if "decoder" in meaning:
         meaning["decoder"]["entry"] = PurePath(meaning["decoder"]["entry"]).name  # rows have the code's digest too
     return _filled(meaning)

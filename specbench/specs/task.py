@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from string import Formatter
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, field_validator
 
 from specbench.core import dotted
 from specbench.core.errors import ConfigError, nearest
+from specbench.core.reasoning import TAGS, Tags
 from specbench.core.registry import READERS
 from specbench.specs import templates
 from specbench.specs.components import (
@@ -168,6 +169,20 @@ class GenerationSpec(Spec):
     """Sample only from this number of most probable tokens."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     """Sample only from the smallest set of tokens with at least this total probability."""
+    reasoning_tags: tuple[Text, Text] | None = TAGS
+    """Opening and closing tag of reasoning, which is no part of the answer; null: all text is the answer. The prompt
+    may end with the opening tag instead, as chat templates of models that always reason do."""
+
+    @property
+    def reasoning(self) -> Tags | None:
+        return None if self.reasoning_tags is None else Tags(*self.reasoning_tags)
+
+    @field_validator("reasoning_tags")
+    @classmethod
+    def _check_tags(cls, tags: tuple[str, str] | None) -> tuple[str, str] | None:
+        if tags is not None and (not all(map(str.strip, tags)) or tags[0] in tags[1] or tags[1] in tags[0]):
+            raise ValueError('write two tags that can be told apart, such as ["<think>", "</think>"]')
+        return tags
 
     def where(self, in_chat: bool) -> "GenerationSpec":
         """Returns the spec with the stop strings of prompts inside (`in_chat`) or outside a chat template."""

@@ -13,7 +13,9 @@ from tqdm import tqdm
 
 from specbench.core.environment import EMBEDDED, set_threads
 from specbench.core.errors import ConfigError, nearest
+from specbench.core.reasoning import TAGS
 from specbench.decoding.decoder import Decoder, QueryInfo, stream_seed
+from specbench.decoding.loop import WrittenText
 from specbench.integrations.lm_eval.tasks import MAX_GEN_TOKS, generation_spec
 from specbench.models.causal_lm import TextModel
 from specbench.results.answers import with_own_passes
@@ -51,7 +53,8 @@ class LmEvalRequest:
 
 @dataclass(frozen=True)
 class LmEvalAnswer:
-    """A measured request: the text, and the generation in the format of records. `baseline`: AR's generation."""
+    """A measured request: the answer's text without its reasoning, and the generation in the format of records.
+    `baseline`: AR's generation."""
 
     query: LmEvalRequest
     text: str
@@ -145,8 +148,9 @@ class LmEvalEngine:
         ids = self.prompt_ids(selected.model, query)
         stop = selected.stop_rules(query.generation, self.context_limit)
         generation = selected.generate(ids, stop, seed)
-        text = stop.answer_text(generation.token_ids)
-        return text, generation_fields(generation) | decoder.record_fields(selected)
+        written = WrittenText.of(stop, ids, generation.token_ids)
+        fields = generation_fields(generation) | written.record_fields() | decoder.record_fields(selected)
+        return written.answer, fields
 
 
 COLUMNS = ("acceptance_rate", "mean_acceptance_length", "tokens_per_second")
@@ -205,7 +209,7 @@ def summary(answers: Sequence[LmEvalAnswer], method: MethodSpec, models: Models)
 
 ARGUMENTS = (
     "pretrained", "drafter", "method", "baseline", "override", "revision", "drafter_revision", "dtype", "device",
-    "seed", "threads", "max_gen_toks", "template_date", "prompt_checks",
+    "seed", "threads", "max_gen_toks", "template_date", "prompt_checks", "think_start_token", "think_end_token",
 )  # fmt: skip
 
 
@@ -216,9 +220,9 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
     pretrained, drafter: hub id, folder or `embedded:NAME`. method: a name or the path of a YAML file. baseline: also
     decodes every request with AR, which gives the speed-up but takes more time. override: `key=value` of the method as
     for --set, several separated by `;`. max_gen_toks: the default for tasks that set none. template_date,
-    prompt_checks: as for `specbench run`. seed: seed of the random streams. Each document has its own stream, so that
-    the order of requests does not change results. `answers`: the measured requests of the last evaluation. Raises
-    ConfigError for an invalid argument.
+    prompt_checks: as for `specbench run`. think_start_token, think_end_token: the tags of reasoning, which lm-eval does
+    not see. seed: seed of the random streams. Each document has its own stream, so that the order of requests does not
+    change results. `answers`: the measured requests of the last evaluation. Raises ConfigError for an invalid argument.
     """
 
     def __init__(
@@ -226,7 +230,8 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
         baseline: bool = False, override: str | Sequence[str] = (), revision: str | None = None,
         drafter_revision: str | None = None, dtype: str = "auto", device: str | None = None, seed: int = 0,
         threads: int | None = None, max_gen_toks: int = MAX_GEN_TOKS, template_date: Any = None,
-        prompt_checks: str = "refuse", batch_size: int | str | None = None,
+        prompt_checks: str = "refuse", think_start_token: str = TAGS.open, think_end_token: str = TAGS.close,
+        batch_size: int | str | None = None,
         max_batch_size: int | None = None, **unknown: Any,
     ) -> None:  # fmt: skip
         super().__init__()
@@ -239,7 +244,9 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
         set_threads(threads, pretrained.startswith(EMBEDDED))
         placeholder = {  # for the task that a RunSpec requires
             "name": "lm-eval", "version": 1, "title": "Requests of lm-eval", "prompt": "{{ row.prompt }}",
-            "generation": {"max_new_tokens": max_gen_toks},
+            "generation": {
+                "max_new_tokens": max_gen_toks, "reasoning_tags": [think_start_token, think_end_token],
+            },
         }  # fmt: skip
         task = build(TaskSpec, placeholder, prefix="--model_args: ")
         pairs = override.split(";") if isinstance(override, str) else override
@@ -252,7 +259,7 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
         }  # fmt: skip
         self.engine = LmEvalEngine(build(RunSpec, data, prefix="--model_args: "))
         self.answers: list[LmEvalAnswer] = []
-        self._max_gen_toks = max_gen_toks
+        self._default = task.generation
         self._rendered: set[str] = set()
         self._told: set[str] = set()
 
@@ -345,7 +352,8 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
             prompt, gen_kwargs = request.args[:2]
             task, doc = request.task_name or "requests", number if request.doc_id is None else request.doc_id
             key = (task, doc, request.idx)
-            generation = generation_spec(gen_kwargs, self._max_gen_toks)
+            generation = generation_spec(gen_kwargs, self._default.max_new_tokens)
+            generation = generation.model_copy(update={"reasoning_tags": self._default.reasoning_tags})
             queries.append(LmEvalRequest(task, doc, seen[key], prompt, prompt in self._rendered, generation))
             seen[key] += 1
         return queries

@@ -1,14 +1,22 @@
 """A decoder that sends the token ids of a prompt to a server and reads the answer event by event."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from specbench.core.errors import ConfigError
+from specbench.core.reasoning import part_answer
 from specbench.core.registry import DECODERS
 from specbench.decoding.decoder import Decoder
-from specbench.decoding.loop import POSITION_COLUMNS, ExternalCounts, Generation, GenerationState, StopRules
+from specbench.decoding.loop import (
+    POSITION_COLUMNS,
+    ExternalCounts,
+    Generation,
+    GenerationState,
+    StopRules,
+    WrittenText,
+)
 from specbench.decoding.sampling import Sampling
 from specbench.integrations.served.acceptance import (
     VARYING,
@@ -36,6 +44,7 @@ from specbench.specs.run import BASELINE
 SERVED = "served"  # the decoder.type of servers
 FAILED = ("abort", "error")  # finish reasons of answers that an engine gave up
 NUM_CONTROLS = 20  # greedy answers per subset that the baseline gives twice
+TEXTS = ("text", "reasoning")  # fields of an event that are not the last value of anything
 UNKNOWN = "none"  # prefix of the acceptance_source of an answer whose acceptance is not known
 
 
@@ -69,7 +78,8 @@ class Answer:
     state: GenerationState
     reads: list[tuple[float, int]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
-    text: str = ""
+    texts: list[str] = field(default_factory=list)  # of a server that sends no ids
+    is_reasoning: bool = False  # the last one is reasoning, which the server sends in a field of its own
     seconds: float = 0.0  # time of the last event
     continues_after_end: bool = False  # the server wrote tokens after the pass that ended the answer
     reported: EventContent = field(default_factory=EventContent)
@@ -82,11 +92,33 @@ class Answer:
             if not self.state.finished:
                 self.state.start(token)
         num_new = self.state.num_new_tokens - before
-        self.text += piece.text
-        if num_new or (piece.token_ids is None and piece.text and not self.state.finished):
+        text = self._with_tags(piece) if piece.token_ids is None else ""
+        self.texts += [text] if text else []
+        if num_new or (text and not self.state.finished):
             self.reads.append((seconds, num_new))
-        known = {name: value for name, value in vars(piece).items() if value is not None and name != "text"}
+        known = {name: value for name, value in vars(piece).items() if value is not None and name not in TEXTS}
         self.reported = EventContent(**{**vars(self.reported), **known})
+
+    def _with_tags(self, piece: EventContent) -> str:
+        """Returns the text of an event. Reasoning in a field of its own stands between its tags again, so that it is
+        parted from the answer as that of any other engine."""
+        tags, was_reasoning = self.state.rules.reasoning, self.is_reasoning
+        if tags is None or not (piece.reasoning or (was_reasoning and piece.text)):
+            return piece.reasoning + piece.text
+        self.is_reasoning = not piece.text
+        begin = "" if was_reasoning else tags.open
+        return f"{begin}{piece.reasoning}{tags.close * (not self.is_reasoning)}{piece.text}"
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+    def has_stop(self, stops: Sequence[str]) -> bool:
+        """Returns whether the text has one of the stop strings outside of its reasoning."""
+        rules, text = self.state.rules, self.text
+        if rules.reasoning is not None:
+            text = text[part_answer(text, rules.reasoning, rules.opens_reasoning(self.state.prompt_ids)).start :]
+        return any(stop in text for stop in stops)
 
 
 @dataclass(frozen=True)
@@ -97,6 +129,7 @@ class ServedDecoder(Decoder):
     others: tuple[Server, ...]
     sampling: Sampling
     controls: list[bool] = field(default_factory=list)  # `same_again` of the answers so far
+    stopped_reasoning: list[bool] = field(default_factory=list)  # not empty if the server stopped in a reasoning
 
     @property
     def code_revision(self) -> str:
@@ -108,6 +141,8 @@ class ServedDecoder(Decoder):
         counters = [server.wait_until_idle() for server in (*self.others, self.server)]
         before = counters[-1]
         answer = self._request_answer(prompt_ids, stop, seed)
+        if self._stopped_while_reasoning(answer):
+            return self.generate(prompt_ids, stop, seed)
         self._check(answer, prompt_ids)
         found, source = self._acceptance(answer, before)
         num_tokens = answer.state.num_new_tokens
@@ -136,6 +171,8 @@ class ServedDecoder(Decoder):
         passes after the prefill; None unless the answer itself reports them. `check`: whether a cached prompt is an
         error."""
         answer = self._request_answer(prompt_ids, stop, seed)
+        if self._stopped_while_reasoning(answer):
+            return self.generate_under_load(prompt_ids, stop, seed, check=check)
         if check:
             self._check(answer, prompt_ids)
         num_tokens, length = answer.state.num_new_tokens, self.method.num_draft_tokens
@@ -162,6 +199,17 @@ class ServedDecoder(Decoder):
         self.controls.append(again.state.new_ids == answer.state.new_ids)
         return self.controls[-1]
 
+    def _stopped_while_reasoning(self, answer: Answer) -> bool:
+        """Returns whether the server may have ended an answer at a stop string inside reasoning. The next requests
+        have no stop strings then: the client looks for them."""
+        rules, finish = answer.state.rules, answer.reported.finish
+        if self.stopped_reasoning or not rules.stop_strings or finish in (None, "length"):
+            return False
+        if WrittenText.of(rules, answer.state.prompt_ids, answer.state.new_ids).is_closed:
+            return False
+        self.stopped_reasoning.append(True)
+        return True
+
     def _request_answer(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Answer:
         answer = self._read(prompt_ids, stop, seed)
         self._finish(answer, stop)
@@ -170,11 +218,12 @@ class ServedDecoder(Decoder):
     def _read(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Answer:
         """Reads the answer. If the engine sends its counts with every event, stops reading at the answer's end."""
         engine, state = self.server.engine, GenerationState(list(prompt_ids), stop)
-        unsent = stop.stop_strings[engine.max_stops :] if engine.max_stops is not None else ()
+        # A server would also stop inside reasoning.
+        holds_back = bool(self.stopped_reasoning) or stop.opens_reasoning(prompt_ids)
+        sent = () if holds_back else stop.stop_strings[: engine.max_stops]
+        unsent = stop.stop_strings[len(sent) :]
         answer = Answer(state)
-        body = engine.request(
-            list(prompt_ids), self.sampling, state.num_remaining, seed, list(stop.stop_strings), self.server.model
-        )
+        body = engine.request(list(prompt_ids), self.sampling, state.num_remaining, seed, list(sent), self.server.model)
         num_read = 0
         with closing(self.server.client.stream(engine.path, body)) as stream:
             for seconds, event in stream:
@@ -184,7 +233,7 @@ class ServedDecoder(Decoder):
                 answer.events.append(event)
                 answer.add(seconds, piece)
                 # An engine that sends only text may have sent a stop string that the request left out.
-                has_stop = answer.reported.token_ids is None and any(text in answer.text for text in unsent)
+                has_stop = answer.reported.token_ids is None and bool(unsent) and answer.has_stop(unsent)
                 if has_stop or (state.finished and not engine.reports_at_end):
                     return answer
         if answer.reported.finish is None:
@@ -253,11 +302,10 @@ class ServedDecoder(Decoder):
     def _tokenize(self, answer: Answer) -> None:
         """Tokenizes the text of an answer. The first read gets the tokens of its own text, the last read all others,
         since the server does not report more."""
-        texts = [text for event in answer.events if (text := self.server.engine.read(event, 0).text)]
-        if not texts:
+        if not answer.texts:
             return
         whole, first = (
-            self.model.tokenizer(text, add_special_tokens=False)["input_ids"] for text in (answer.text, texts[0])
+            self.model.tokenizer(text, add_special_tokens=False)["input_ids"] for text in (answer.text, answer.texts[0])
         )
         times = [seconds for seconds, _ in answer.reads]
         answer.add(times[-1], EventContent(token_ids=tuple(whole)))

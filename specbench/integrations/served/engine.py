@@ -22,7 +22,8 @@ Event = Mapping[str, Any]
 class EventContent:
     """The content of one event of an answer; None or "" for what it does not report. Raises ValueError for wrong types.
 
-    `token_ids`: the new tokens; None for engines that send only text. `finish`: eos, stop or length.
+    `token_ids`: the new tokens; None for engines that send only text. `reasoning`: text that the server parted from the
+    answer. `finish`: eos, stop or length.
     `num_prompt_tokens`, `num_new_tokens`: the server's own counts. `num_cached`: prompt tokens in the server's cache.
     `seconds`, `decode_seconds`: the server's own time for the answer so far, with and without the prompt. `num_held`:
     new tokens before `token_ids` whose ids the engine does not send, since they are parts of a character.
@@ -30,6 +31,7 @@ class EventContent:
 
     token_ids: tuple[int, ...] | None = None
     text: str = ""
+    reasoning: str = ""
     finish: str | None = None
     num_prompt_tokens: int | None = None
     num_new_tokens: int | None = None
@@ -122,6 +124,7 @@ class Engine:
         reason = choice.get("finish_reason")
         return EventContent(
             token_ids=None if ids is None else tuple(ids), text=choice.get("text") or "",
+            reasoning=choice.get("reasoning_content") or choice.get("reasoning") or "",
             finish=None if reason is None else str(reason), num_prompt_tokens=usage.get("prompt_tokens"),
             num_new_tokens=usage.get("completion_tokens"),
             num_cached=(usage.get("prompt_tokens_details") or {}).get("cached_tokens"),

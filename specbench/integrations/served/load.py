@@ -16,6 +16,7 @@ from typing import Any
 from rich.console import Console
 
 from specbench.core.progress import ProgressBar
+from specbench.core.reasoning import answer_of
 from specbench.core.values import json_digest
 from specbench.decoding.decoder import Decoder, stream_seed
 from specbench.decoding.loop import StopRules
@@ -26,7 +27,7 @@ from specbench.results.verdict import BaselineAnswer, find_differences, near_tie
 from specbench.running.plan import Block, Cell
 from specbench.running.records import Key, Record, RecordFile, record_key
 from specbench.running.run_folder import RunFolder
-from specbench.running.runner import check_same_examples, measure_method, record_of
+from specbench.running.runner import check_reasoning, check_same_examples, measure_method, record_of
 from specbench.running.warm_up import (
     MAX_BLOCKS_CPU,
     MAX_SHARE,
@@ -220,6 +221,7 @@ def measure_in_turns(
     """Measures the blocks that are not in `done`, and adds their records. Each answer is written to disk at once."""
     assert spec.servers is not None and spec.servers.turns is not None
     check_same_examples(plan, done, folder)
+    check_reasoning(plan, done, folder)
     file = RecordFile(folder.path / TURNS)
     lines = file.read() if file.path.exists() else []
     answers: dict[tuple[Key, str], dict[str, Any]] = {
@@ -234,7 +236,7 @@ def measure_in_turns(
                 missing = [block for block in part if block.key not in done and (block.key, name) not in answers]
                 warm_ups = _warm_up(missing, name, spec, bring_up) if missing else {}
                 for block in missing:
-                    texts = [answers[key, name]["text"] for key in block.earlier_keys]
+                    texts = [answer_of(answers[key, name]) for key in block.earlier_keys]
                     answer = measure_method(block, _decoder(block.cell.decoders, name), spec, texts)
                     answer["warm_up"] = warm_ups[id(block.cell)].as_json()
                     answers[block.key, name] = answer

@@ -19,6 +19,7 @@ from specbench.core import bounded
 from specbench.core.completions import Reply, check_url
 from specbench.core.errors import ConfigError
 from specbench.core.files import write_atomically
+from specbench.core.reasoning import answer_of
 from specbench.core.values import WHOLE, Key, Record, json_digest, record_key
 from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import Example, TaskData
@@ -188,7 +189,11 @@ def make_requests(
         so_far = [by_key[task, subset, index, repeat, number] for number in range(turn + 1)]
         for method in record["methods"]:
             turns = [
-                Turn(text, part["methods"][method]["text"], _join_texts(part) if example.judge_sees_reference else None)
+                Turn(
+                    text,
+                    answer_of(part["methods"][method]),
+                    _join_texts(part) if example.judge_sees_reference else None,
+                )
                 for text, part in zip(example.turns, so_far, strict=False)
             ]
             found[key, method] = {

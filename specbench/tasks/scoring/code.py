@@ -1,10 +1,14 @@
 """pass@k: a program is right if it passes the tests of its problem, which are executed."""
 
 import ast
+import builtins
 import re
+import symtable
+import textwrap
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import comb, inf
 from typing import Literal
 
@@ -16,7 +20,7 @@ from specbench.tasks.scoring import Reference, Score, Scorer, reference_texts, u
 
 FENCE = re.compile(r"([ \t]*)(`{3,}|~{3,})([^`]*)")
 PYTHON = re.compile(r"(?:python|py)?[\d.]*", re.IGNORECASE)  # a block without a language may be Python too
-CODE = re.compile(r"(?:async def|def|class) \w|@\w|import [\w., ]+$|from [\w.]+ import \S")
+CODE = re.compile(r"^(?:(?:async def|def|class) \w|@\w|import [\w., ]+$|from [\w.]+ import \S)", re.MULTILINE)
 
 
 def fenced_blocks(text: str) -> list[tuple[str, str]]:
@@ -39,28 +43,106 @@ def fenced_blocks(text: str) -> list[tuple[str, str]]:
     return blocks
 
 
-def drop_sentences(text: str) -> str:
-    """Returns a text that compiles unchanged; else from its first line of code as many lines as compile together."""
-    lines = text.replace("\r\n", "\n").splitlines(keepends=True)
-    start = next((number for number, line in enumerate(lines) if CODE.match(line)), None)
-    if start is None or compiles(text):
-        return text
-    # A part ends before a line that is not indented.
-    ends = [number for number, line in enumerate(lines) if number > start and line[0].strip()]
-    parts = ("".join(lines[start:end]) for end in (None, *reversed(ends)))
-    return next(filter(compiles, parts), text)
+def until_error(source: str, head: str = "") -> str:
+    """Returns a text up to the statement at which it no longer is Python: what follows is prose, or was cut. `head`:
+    program text before it."""
+    lines = source.split("\n")
+    while lines:
+        line = error_line(head + "\n".join(lines))
+        if line is None:
+            break
+        # A statement begins with a line that is not indented.
+        starts = (number for number in range(len(lines) - 1, 0, -1) if number < line - head.count("\n"))
+        lines = lines[: next((number for number in starts if lines[number][:1].strip()), 0)]
+        lines += [""] if lines else []
+    return "\n".join(lines)
+
+
+def python_parts(text: str) -> list[str]:
+    """Returns the parts of a text that are Python: the whole text, or each run of lines from its beginning or a line of
+    code on to where it no longer is Python."""
+    if compiles(text):
+        return [text]
+    lines, found, number = text.split("\n"), [], 0
+    while number < len(lines) and len(found) < MAX_PARTS:
+        if number == 0 or CODE.match(lines[number]):
+            found.append(until_error("\n".join(lines[number:])))
+            number += found[-1].count("\n")
+        number += 1
+    return [part for part in found if part]
+
+
+def error_line(source: str) -> int | None:
+    """Returns the number of the line at which a text is no program, from 1 on; None for a program."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            tree = ast.parse(source)
+    except SyntaxError as error:
+        return error.lineno or 1
+    except (ValueError, MemoryError, RecursionError):  # too deeply nested brackets raise the last two
+        return 1
+    outside: list[ast.AST] = list(tree.body)
+    while outside:
+        node = outside.pop()
+        if isinstance(node, ast.Return):  # which only compilation refuses
+            return node.lineno
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.expr)):
+            outside += ast.iter_child_nodes(node)
+    return None
 
 
 def compiles(source: str) -> bool:
+    return error_line(source) is None
+
+
+def bound_names(statement: ast.stmt) -> set[str]:
+    """Returns the names that a top-level statement defines; "*" for an import of all names."""
+    if isinstance(statement, (ast.Import, ast.ImportFrom)):
+        return {alias.asname or alias.name.partition(".")[0] for alias in statement.names}
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return {statement.name}
+    targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+    return {node.id for target in targets if target for node in ast.walk(target) if isinstance(node, ast.Name)}
+
+
+def missing_names(source: str) -> set[str]:
+    """Returns the global names that a program reads but does not define; empty for a text that is no program."""
     try:
-        with warnings.catch_warnings(action="ignore"):
-            ast.parse(source)
-    except (SyntaxError, ValueError, MemoryError, RecursionError):  # too deeply nested brackets raise the last two
-        return False
-    return True
+        top = symtable.symtable(source, "answer", "exec")
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return set()
+    tables, defined = [top], {*dir(builtins), "__file__"}
+    read: set[str] = set()
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        for symbol in table.get_symbols():
+            if table is top or symbol.is_global():
+                read |= {symbol.get_name()} if symbol.is_referenced() else set()
+                defined |= {symbol.get_name()} if symbol.is_assigned() or symbol.is_imported() else set()
+    return read - defined
+
+
+def completed(code: str, others: Sequence[str], head: str) -> str:
+    """Returns a program after the imports, functions, classes and constants of `others` that it reads and lacks; of
+    several definitions of a name the last one. `head`: program text that comes before it."""
+    found = [node for other in others for part in python_parts(other) for node in ast.parse(part).body]
+    last = {name: number for number, node in enumerate(found) for name in bound_names(node)}
+    added: list[str] = []
+    needed: set[int] = set()
+    for _ in range(MAX_PARTS):  # what is added may itself lack something
+        missing = missing_names("\n".join([head, *added, code]))
+        more = {last[name] for name in missing | ({"*"} if missing else set()) if name in last} - needed
+        if not more:
+            break
+        needed |= more
+        added = [ast.unparse(found[number]) for number in sorted(needed)]
+    return "\n".join([*added, code])
 
 
 Extract = Literal["raw", "fenced", "auto"]
+INDENT = "    "
+MAX_PARTS = 100  # parts of a text that are Python, and definitions that need each other
 KEYS = ("prefix", "test", "entry_point")
 MAX_SHOWN = 300  # characters of a run's output in a record
 EXECUTION_IS_OFF = "code execution is off: --allow-code-execution"
@@ -74,26 +156,64 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float | None:
     return 1.0 - comb(num_samples - num_correct, k) / comb(num_samples, k)
 
 
+def begins_indented(code: str) -> bool:
+    return code.lstrip("\n")[:1].isspace()
+
+
+def answer_blocks(answer: str, prefix: str) -> list[tuple[str, str]]:
+    """Returns (language, content) of the fenced blocks of an answer. Code before the first fence is a block too: the
+    prompt may have opened it, and the first fence then closes it."""
+    before, newline, rest = answer.partition("\n```")
+    continues = begins_indented(before)
+    is_code = bool(before.strip()) and (continues or CODE.search(before) is not None)
+    if not newline or not is_code or not compiles(prefix * continues + before):
+        return [block for block in fenced_blocks(answer) if block[1].strip()]
+    num_fences = 1 + sum(line.startswith("```") for line in rest.splitlines()[1:])
+    closes = num_fences % 2 == 1 and not rest.partition("\n")[0].strip()
+    others = fenced_blocks(rest.partition("\n")[2] if closes else f"```{rest}")
+    return [("", before + "\n"), *(block for block in others if block[1].strip())]
+
+
 def build_program(answer: str, prefix: str, entry_point: str | None, extract: Extract) -> str:
     """Returns the whole program: the prompt's text, continued or followed by a function that is written anew.
 
-    "raw": the answer continues the prompt. "fenced": the Markdown block that defines the entry point is the answer,
-    else the longest block of Python, if there is one. "auto": like "fenced"; also, an answer that defines the entry
-    point without a block does not continue the prompt, and sentences around its code are dropped.
+    "raw": the answer continues the prompt. "fenced": of its Markdown blocks the last one that defines the entry point
+    is the answer, after what it lacks of the other blocks; else the last one that continues the prompt, else the
+    longest of Python. "auto": like "fenced"; also, an answer without blocks may define the entry point, and sentences
+    around its code are dropped.
     """
-    if extract == "raw":
+    answer = answer if extract == "raw" else answer.replace("\r\n", "\n")
+    blocks = [] if extract == "raw" else answer_blocks(answer, prefix)
+    if not blocks and extract != "auto":
         return prefix + answer
+    # 1. A function that is written anew.
     name = re.escape(entry_point) if entry_point else r"\w+"
     definition = re.compile(rf"^(?:async )?def {name}\b", re.MULTILINE)
-    blocks = [(language, content) for language, content in fenced_blocks(answer) if content.strip()]
+    contents = [content for _, content in blocks] or [answer]
+    last = max((number for number, content in enumerate(contents) if definition.search(content)), default=None)
+    if last is not None:
+        head = next((head for head in (prefix, prefix.rstrip() + "\n    pass") if compiles(head)), "")
+        parts = python_parts(contents[last])
+        code = next(filter(definition.search, reversed(parts)), contents[last])
+        others = [*contents[last + 1 :], *contents[:last], *(part for part in parts if part is not code)]
+        return f"{head}\n\n{completed(code, others, head)}"
+    # 2. A continuation of the prompt. Its first line or all its lines may have lost their indentation.
     python = [content for language, content in blocks if PYTHON.fullmatch(language)]
-    defining = (content for _, content in blocks if definition.search(content))
-    block = next(defining, max(python, key=len, default=None))
-    code = answer if block is None else block
-    if not definition.search(code) or (block is None and extract != "auto"):
-        return prefix + code
-    head = next((head for head in (prefix, prefix.rstrip() + "\n    pass") if compiles(head)), "")
-    return f"{head}\n\n{code if block is not None else drop_sentences(code)}"
+    continuing = (content for content in reversed(python) if begins_indented(content) and until_error(content, prefix))
+    code = next(continuing, max(python, key=len, default=answer))
+    spellings = (code, textwrap.indent(code, INDENT), INDENT + code)
+    whole = (each for each in spellings if compiles(prefix + each))
+    begun = filter(None, (until_error(each, prefix) for each in spellings))
+    return prefix + next(chain(whole, begun), code)
+
+
+def whole_program(answer: str, extract: Extract) -> str:
+    """Returns the last Markdown block of an answer, as LiveCodeBench does, or the answer if it has none; with "auto"
+    without sentences around its code."""
+    blocks = [] if extract == "raw" else answer_blocks(answer.replace("\r\n", "\n"), "")
+    if blocks:
+        return blocks[-1][1]
+    return "\n".join(python_parts(answer)) or answer if extract == "auto" else answer
 
 
 RUN_SCRIPT, CALL_METHOD = "run_script", "call_method"
@@ -167,9 +287,10 @@ class CodeScorer(Scorer):
         if not reference.get("test", "").strip():
             raise ConfigError("scorer code: the reference has no 'test': give the source that calls the function")
         prefix, name = reference.get("prefix", ""), reference.get("entry_point", "").strip()
-        program = build_program(text, prefix, None if self.script else name or None, self.extract)
         if self.script:
-            program = f"SOURCE = {program!r}\n{SCRIPT}"
+            program = f"SOURCE = {prefix + whole_program(text, self.extract)!r}\n{SCRIPT}"
+        else:
+            program = build_program(text, prefix, name or None, self.extract)
         return ProgramTest(program, reference["test"], (name,) if name else (), prefix)
 
 

@@ -1,0 +1,51 @@
+"""Answers of models that reason: the one place where what a model writes between its tags is parted from its answer,
+which is all that scorers, the judge, language checks and later turns of a conversation see."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
+
+
+class Tags(NamedTuple):
+    """The texts between which a model reasons."""
+
+    open: str
+    close: str
+
+
+TAGS = Tags("<think>", "</think>")
+
+
+class Parts(NamedTuple):
+    """The places of a text at which its reasoning ends, its closing tag included, and at which its answer starts. Both
+    are 0 without reasoning, and the text's length if the reasoning is not closed."""
+
+    end: int
+    start: int
+    is_closed: bool = True
+
+
+def part_answer(text: str, tags: Tags, is_open: bool = False) -> Parts:
+    """Returns where the reasoning of an emitted text ends and its answer starts. `is_open`: the prompt ended with the
+    opening tag.
+
+    The answer follows the last closing tag, without blank lines before it. A closing tag that nothing opened is a part
+    of the answer. A text that ends inside its reasoning has an empty answer.
+    """
+    first = 0 if is_open else text.find(tags.open)
+    if first < 0:
+        return Parts(0, 0)
+    close = text.rfind(tags.close)
+    if close < max(first, text.rfind(tags.open)):
+        return Parts(len(text), len(text), is_closed=False)
+    end = close + len(tags.close)
+    blank = BLANK_LINES.match(text, end)
+    return Parts(end, blank.end() if blank else end)
+
+
+def answer_of(generation: Mapping[str, Any]) -> str:
+    """Returns the answer in a generation of a record. Without the key `answer`, the whole text is the answer: also in
+    records of earlier versions, which did not part it."""
+    return str(generation.get("answer", generation["text"]))

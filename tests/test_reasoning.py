@@ -11,11 +11,12 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.core.reasoning import TAGS, Tags, answer_of, part_answer
 from specbench.decoding.loop import GenerationState, StopRules, WrittenText
+from specbench.models.causal_lm import CausalLM
 from specbench.results.leaderboard import load
 from specbench.specs.catalogue import digest, load_task, with_overrides
 from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import load_examples
-from tests import reasoning_model
+from tests import reasoning_model, tiny
 
 CHANNELS = Tags("<|channel|>analysis<|message|>", "<|channel|>final<|message|>")
 
@@ -101,6 +102,19 @@ def test_tags_that_are_special_tokens_survive_decoding(is_special: bool, tmp_pat
     assert found.record_fields() == {
         "text": "<think>5 ", "answer": "", "reasoning_tokens": 3, "reasoning_closed": False
     }  # fmt: skip
+
+
+def test_special_tokens_inside_the_tags_survive_decoding() -> None:
+    """As gpt-oss writes: reasoning and answer are messages on two channels."""
+    tokenizer = tiny.tokenizer()
+    tokenizer.add_special_tokens(
+        {"additional_special_tokens": ["<|start|>", "<|channel|>", "<|message|>"]}  # <|end|> is one already
+    )
+    model = CausalLM(tiny.network(num_hidden_layers=1, vocab_size=len(tokenizer)), tokenizer, "tiny", None)
+    text = f"{CHANNELS.open}5<|end|><|start|>assistant{CHANNELS.close}18<|end|>"
+    stop = StopRules(99, decode_text=model.decode_text, reasoning=CHANNELS)
+    found = WrittenText.of(stop, [], tokenizer(text)["input_ids"])
+    assert found.text == f"{CHANNELS.open}5assistant{CHANNELS.close}18" and found.answer == "18"
 
 
 def test_the_tags_of_a_task() -> None:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from scipy import stats
 
 from specbench.core.errors import ConfigError
-from specbench.core.reasoning import TAGS, part_answer
+from specbench.core.reasoning import TAGS, answer_in
 from specbench.core.table import Table, numbers
 from specbench.decoding.decoder import stream_seed
 from specbench.decoding.sampling import Sampling
@@ -71,8 +71,7 @@ def representation(
     drawn = sample(model, prompt_ids, num_texts, max_new_tokens, temperature, seed)
     is_open = prompt.rstrip().endswith(TAGS.open)
     texts = [model.decode_text(ids, TAGS) for ids in drawn]
-    answers = [text[part_answer(text, TAGS, is_open).start :] for text in texts]
-    found = [language_of(answer, *languages) for answer in answers]
+    found = [language_of(answer_in(text, is_open=is_open), *languages) for text in texts]
     return Representation(
         model=model.name, revision=model.revision, prompt=model.tokenizer.decode(prompt_ids), num_texts=num_texts,
         num_unknown=found.count(None), max_new_tokens=max_new_tokens, temperature=temperature, seed=seed,

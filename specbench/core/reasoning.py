@@ -45,6 +45,11 @@ def part_answer(text: str, tags: Tags, is_open: bool = False) -> Parts:
     return Parts(end, blank.end() if blank else end)
 
 
+def answer_in(text: str, tags: Tags = TAGS, is_open: bool = False) -> str:
+    """Returns the answer of an emitted text (`part_answer`)."""
+    return text[part_answer(text, tags, is_open).start :]
+
+
 def answer_of(generation: Mapping[str, Any]) -> str:
     """Returns the answer in a generation of a record. Without the key `answer`, the whole text is the answer: also in
     records of earlier versions, which did not part it."""

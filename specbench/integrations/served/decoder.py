@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from specbench.core.errors import ConfigError
-from specbench.core.reasoning import part_answer
+from specbench.core.reasoning import answer_in
 from specbench.core.registry import DECODERS
 from specbench.decoding.decoder import Decoder
 from specbench.decoding.loop import (
@@ -117,7 +117,7 @@ class Answer:
         """Returns whether the text has one of the stop strings outside of its reasoning."""
         rules, text = self.state.rules, self.text
         if rules.reasoning is not None:
-            text = text[part_answer(text, rules.reasoning, rules.opens_reasoning(self.state.prompt_ids)).start :]
+            text = answer_in(text, rules.reasoning, rules.opens_reasoning(self.state.prompt_ids))
         return any(stop in text for stop in stops)
 
 

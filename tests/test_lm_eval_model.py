@@ -291,6 +291,28 @@ def test_chat_template(tiny_pair: tuple[str, str], tmp_path: Path) -> None:
         model(tiny_pair).apply_chat_template([{"role": "user", "content": "x"}])
 
 
+def test_a_chat_template_is_rendered_as_in_a_run(
+    tiny_pair: tuple[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With a fixed date, and a system prompt where the template has no role for it; the user's text must be in it."""
+    folder = tiny.save(tmp_path / "chatty")
+    template = folder / "chat_template.jinja"
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+    template.write_text(
+        "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}{{ strftime_now('%Y-%m-%d') }}"
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    )
+    for arguments, day in (({}, "2024-07-26"), ({"template_date": "2025-03-01"}, "2025-03-01")):
+        lm = SpecbenchLM(str(folder), tiny_pair[1], **arguments)
+        assert lm.apply_chat_template(messages) == f"{day}<user>Be brief.\n\nHi"
+        assert "no system role" in caplog.text
+    template.write_text("{% for m in messages %}<{{ m.role }}>{% endfor %}")
+    with pytest.raises(ConfigError, match=r"drops the user's text: --model_args prompt_checks=warn"):
+        SpecbenchLM(str(folder), tiny_pair[1]).apply_chat_template(messages)
+    lm = SpecbenchLM(str(folder), tiny_pair[1], prompt_checks="warn")
+    assert lm.apply_chat_template(messages) == "<system><user>"
+
+
 def test_special_tokens_of_a_rendered_prompt_are_not_doubled(tiny_pair: tuple[str, str]) -> None:
     lm = model(tiny_pair)
     lm.tokenizer.bos_token = "<|end|>"

@@ -617,3 +617,25 @@ def test_log_probabilities_are_read_by_token_id(name) -> None:
     if name in SHAPES:
         assert [1, 2, 3] in body.values() and not body.get("stream")
         assert engine.log_probs(SHAPES[name]) == [{5: -0.1, 7: -2.4}]
+
+
+def test_options_of_the_chat_template_reach_served_targets(tmp_path: Path) -> None:
+    """The prompts of servers are rendered here, so that they take the options too."""
+    for option in ({"template_date": "2025-03-01"}, {"chat_template_args": ("thinking=true",)}):
+        with servers_file(tmp_path, pair("vllm")) as file, pytest.raises(ConfigError, match="has no chat template"):
+            request = Request(
+                ["mgsm"], [], RunOptions(subsets=("en",), **option), "", output=tmp_path / "r", servers=file
+            )
+            execute(request, Console(file=io.StringIO()), load_served)
+
+
+def test_top_k_is_refused_where_requests_have_none(tmp_path: Path) -> None:
+    with (
+        servers_file(tmp_path, pair("openai")) as file,
+        pytest.raises(ConfigError, match=r"server 'ar' .*no top_k, and"),
+    ):
+        overrides = ("generation.temperature=0.6", "generation.top_k=20")
+        options = RunOptions(subsets=("en",), limit=1, overrides=overrides)
+        execute(
+            Request(["mgsm"], [], options, "", output=tmp_path / "run", servers=file), Console(quiet=True), load_served
+        )

@@ -17,6 +17,7 @@ from specbench.cli.info import show
 from specbench.core.errors import ConfigError
 from specbench.core.registry import BRIDGES, DRAFTERS, RULES, NoFeatures, Registry
 from specbench.specs.catalogue import load_method, method_names, with_overrides
+from tests import tiny
 
 METHODS = method_names()
 COMPONENTS = [
@@ -262,10 +263,10 @@ def test_a_rule_and_a_scorer_of_one_name(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("fds", "unknown method, task or component 'fds': did you mean 'fsd'?"),
+        ("fds", "unknown method, task, component or model 'fds': did you mean 'fsd'?"),
         ("rest_drafter", "did you mean 'rest'?"),
         ("model_trees", "did you mean 'model_tree'?"),
-        ("tests", "'tests': this is a folder: give the name of a method, task or component, or the path of its .yaml"),
+        ("tests", "'tests': this is a folder: give the name of a method, task, component or model, or the path of its"),
         ("mgms", "did you mean 'mgsm'?"),
         ("speedup", "'speedup' is a metric: `specbench list metrics` explains it"),
         ("quite different", "give one that `specbench list` shows, or the path of a .yaml file"),
@@ -276,3 +277,30 @@ def test_an_unknown_name_is_one_line(name: str, expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
         find_help(name)
     assert expected in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_model_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a run takes from a checkpoint, without its weights."""
+    folder = tiny.save(tmp_path / "m", num_hidden_layers=1, num_extra=2)
+    (folder / "chat_template.jinja").write_text(
+        "{% if today %}{{ strftime_now('%Y') }}{% endif %}You are a model of some kind. "
+        "{% for m in messages if m.role != 'system' %}{{ m.content[0].text }}{% endfor %}"
+    )
+    config = {"eos_token_id": [3, 4], "do_sample": True, "top_p": 0.9, "min_p": 0.1, "stop_strings": ["END"]}
+    (folder / "generation_config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors").unlink()
+    show(str(folder))
+    text = capsys.readouterr().out
+    for line in (
+        "context: 1024", "vocabulary: 259 tokens", "3 ", "(generation_config.json)", "<|end|> (tokenizer)",
+        "which runs do not use: END", "content of messages: parts", "system prompt: before the user's text",
+        "text of its own before the user's: You are a model of some kind.", "date: 2024-07-26 (--template-date)",
+        "variables (--chat-template-args): today", "temperature 1.0, top_p 0.9", "left out: min_p 0.1",
+    ):  # fmt: skip
+        assert line in text, line
+    show(str(folder), as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert [(end["id"], end["sources"]) for end in found["end_tokens"]] == [
+        (3, ["generation_config.json"]), (4, ["generation_config.json"]), (258, ["tokenizer"]),
+    ]  # fmt: skip
+    assert found["kind"] == "model" and found["content"] == "parts" and found["date"] == "2024-07-26"

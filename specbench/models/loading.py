@@ -120,7 +120,7 @@ def load_generation_config(name: str, revision: str | None) -> Any:
     source = model_source(name)
     is_offline = not is_local(source) and hub_problem(source, revision) is not None
     try:
-        return GenerationConfig.from_pretrained(source, revision=revision, local_files_only=is_offline)
+        return GenerationConfig.from_pretrained(source, revision=revision or "main", local_files_only=is_offline)
     except OSError:  # it has no such file, or no such revision, which loading the model reports
         return None
     except Exception as error:

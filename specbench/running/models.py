@@ -17,7 +17,7 @@ from specbench.decoding.bridges import common_ids, share_ids
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model
 from specbench.models.scoring import VERBS, ScoringModel
-from specbench.running.prompts import PromptBudget, check_template_options
+from specbench.running.prompts import PromptBudget, set_template_options
 from specbench.running.run_folder import RunFolder
 from specbench.specs.components import EngineName, RowEngine
 from specbench.specs.method import MethodSpec
@@ -159,8 +159,7 @@ def load_models(spec: RunSpec, load: Callable[..., CausalLM] | None = None) -> M
         engine="eager" if spec.changes_target else engine_for(spec.engine, spec.methods),
         **{name: value for name, default in TARGET_OPTIONS.items() if (value := getattr(spec, name)) != default},
     )  # fmt: skip
-    target.chat_template.args, target.chat_template.date = spec.chat_template_args, spec.chosen_date
-    check_template_options(target, spec.chat)
+    set_template_options(target, spec.chat, spec.chat_template_args, spec.chosen_date)
     if target.why_eager is not None:
         warn_not_static(target, spec.engine, "this run and its rows use --engine eager")
     return Models(target, load_drafters(spec, spec.methods, target, load))

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from itertools import accumulate
+from typing import Any
 
 from specbench.core.errors import ConfigError
 from specbench.core.reasoning import answer_of
@@ -53,9 +55,13 @@ def uses_chat(model: TextModel, chat: str) -> bool:
     return model.chat_template.exists and chat != "never"
 
 
-def check_template_options(model: TextModel, chat: str) -> None:
-    """Raises ConfigError for variables or a date of the chat template that are given but have no effect."""
+def set_template_options(
+    model: TextModel, chat: str, args: Mapping[str, Any], day: date | None
+) -> None:  # fmt: skip
+    """Sets the variables and the date of a model's chat template. Raises ConfigError if they are given but have no
+    effect."""
     template = model.chat_template
+    template.args, template.date = args, day
     given = [f"--chat-template-args {name}" for name in template.args]
     given += [] if template.date is None else [f"--template-date {template.date}"]
     if given and not uses_chat(model, chat):

@@ -134,4 +134,4 @@ def _template_lines(help_: ModelHelp) -> list[str]:
 
 
 def _listed(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in values.items())
+    return ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)

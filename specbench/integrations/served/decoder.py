@@ -373,4 +373,9 @@ def served_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) ->
     """Returns the decoder of a server that `specbench run --servers` found."""
     if not isinstance(models, ServedPair) or models.server is None:
         raise ConfigError(f"method '{method.name}': decoder.type = 'served': only --servers can set it")
+    if sampling.top_k is not None and not sampling.greedy and not models.server.engine.takes_top_k:
+        raise models.server.client.error(
+            f"takes no top_k, and the task has top_k {sampling.top_k}: give --set generation.top_k=null, or name the "
+            "engine of the servers in their file"
+        )
     return ServedDecoder(method, models.target, models.server, models.others, sampling)

@@ -65,9 +65,10 @@ class Engine:
 
     `metrics_path`: the page of its counters. `counter_names`: the names on that page of the fields of Counters.
     `learning_methods`: speculation methods whose drafters learn from one request to the next. `reports_at_end`: whether
-    the counts of an answer come with its last event, so that the stream must be read to its end. `remedy`: the flag
-    that makes the server report acceptance. `max_stops`: the maximum number of stop strings in a request; None for no
-    limit. The client looks for the other strings itself, and the server does not stop at them.
+    the counts of an answer come with its last event, so that the stream must be read to its end. `takes_top_k`: whether
+    requests may limit the tokens that are drawn from. `remedy`: the flag that makes the server report acceptance.
+    `max_stops`: the maximum number of stop strings in a request; None for no limit. The client looks for the other
+    strings itself, and the server does not stop at them.
     """
 
     name: ClassVar[str]
@@ -77,6 +78,7 @@ class Engine:
     counter_names: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     learning_methods: ClassVar[frozenset[str]] = frozenset()
     reports_at_end: ClassVar[bool] = True
+    takes_top_k: ClassVar[bool] = True
     max_stops: ClassVar[int | None] = None
     remedy: ClassVar[str] = "this engine does not report it"
     num_logprobs: ClassVar[int] = 20  # tokens per position whose log-probabilities are requested: vLLM's limit

@@ -159,10 +159,10 @@ class Vllm(Engine):
     def request(
         self, prompt_ids: list[int], sampling: Sampling, max_new_tokens: int, seed: int, stop: Sequence[str], model: str
     ) -> dict[str, Any]:
-        """Returns the body. Without a repetition penalty, vLLM would use the one in the model's generation config."""
+        """Returns the body. vLLM would take values that are absent from the model's generation config."""
         body = super().request(prompt_ids, sampling, max_new_tokens, seed, stop, model)
         own = {"return_token_ids": True, "top_k": sampling.top_k or 0, "include_stop_str_in_output": True}
-        return {**body, **own, "repetition_penalty": 1.0}
+        return {**body, **own, "repetition_penalty": 1.0, "min_p": 0.0}
 
     def scoring_request(self, prompt_ids: list[int], num_tokens: int, model: str) -> dict[str, Any]:
         own = {"logprobs": self.num_logprobs, "return_tokens_as_token_ids": True, "repetition_penalty": 1.0}
@@ -332,3 +332,4 @@ class OpenAiCompatible(Engine):
 
     name = "openai"
     max_stops = 4
+    takes_top_k = False

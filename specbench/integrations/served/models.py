@@ -20,6 +20,7 @@ from specbench.models.scoring import ScoringModel
 from specbench.results.warnings import LEARNS, UNKNOWN_TOKENIZER
 from specbench.running.models import Models
 from specbench.running.plan import Block, Cell
+from specbench.running.prompts import set_template_options
 from specbench.running.records import Key, Record
 from specbench.running.run_folder import RunFolder
 from specbench.specs.method import MethodSpec
@@ -146,6 +147,7 @@ def load_served(spec: RunSpec, started: StartedServers | None = None) -> ServedM
     assert spec.servers is not None
     started = started or StartedServers()
     target = load_model(spec.target, device="cpu", weights=False)
+    set_template_options(target, spec.chat, spec.chat_template_args, spec.chosen_date)
     servers = find_servers(spec.servers, [method.name for method in spec.methods], started, target)
     engines = {name: each.engine.name for name, each in servers.items()}
     if len(set(engines.values())) > 1:

@@ -1,9 +1,9 @@
 """Requests to a judge: settings, prompts, the request for each answer of a run, and the cache of replies.
 
-The default texts are those of MT-bench's single-answer grading (Zheng et al., arXiv:2306.05685; FastChat's judge_prompts:
-single-v1, single-math-v1 and their multi-turn forms). arXiv:2406.16758, appendix F.4, has the first of them too. The
-texts with a reference answer (math) are for MT-bench's categories math, reasoning and coding (FastChat's
-NEED_REF_CATS).
+The default texts are those of MT-bench's single-answer grading (Zheng et al., arXiv:2306.05685; FastChat's
+judge_prompts.jsonl: single-v1, single-math-v1 and their multi-turn forms). arXiv:2406.16758, appendix F.4, has the
+first of them too. The texts with a reference answer (math) are for MT-bench's categories math, reasoning and coding
+(FastChat's NEED_REF_CATS).
 """
 
 import json

@@ -115,6 +115,17 @@ def test_tokens_after_the_end_of_an_answer_count_nowhere(tmp_path, engine, optio
     assert row.value("mean_acceptance_length") == pytest.approx(TAU)
 
 
+def test_answers_that_were_counted_in_another_way_are_not_added_to(tmp_path) -> None:
+    run(tmp_path, pair("vllm"), num_examples=1)
+    path = tmp_path / "run/run.json"
+    content = json.loads(path.read_text())
+    assert content.pop("counting") == 2
+    path.write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match="counting") as caught:
+        run(tmp_path, pair("vllm"))
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize(("engine", "key"), [("vllm", "max_model_len"), ("sglang", "context_length")])
 def test_the_shortest_context_cuts_the_answers_of_all_servers(tmp_path, engine, key) -> None:
     """As in process: no server is asked for more, and the answer says why it ended."""

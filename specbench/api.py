@@ -113,7 +113,7 @@ def run(
     task: str | Sequence[str], method: str | Method | Sequence[str | Method], *, target: ModelLike | None = None,
     drafter: ModelLike | None = None, output: str | Path | None = None, leaderboard: str | Path | None = None,
     lm_eval_include: str | Path | None = None, judge: str | None = None, judge_base_url: str | None = None,
-    quiet: bool = False, **options: Any,
+    judge_template: str | Path | None = None, quiet: bool = False, **options: Any,
 ) -> Results:  # fmt: skip
     """Measures methods and AR on tasks, as `specbench run` does. The same call resumes an interrupted run.
 
@@ -138,10 +138,10 @@ def run(
     names = [name for each in methods for name in ([each.spec.name] if isinstance(each, Method) else _split(each))]
     tasks = [name for each in ([task] if isinstance(task, str) else task) for name in _split(each)]
     judging = None
-    if judge is not None or judge_base_url is not None:
+    if any(value is not None for value in (judge, judge_base_url, judge_template)):
         from specbench.tasks.judge.judgements import make_judging
 
-        judging = make_judging(judge, judge_base_url, None, False)
+        judging = make_judging(judge, judge_base_url, None, False, _path(judge_template))
     command = shlex.join(["specbench", "run", "--task", ",".join(tasks), "--method", ",".join(names), *chosen.words()])
     request = Request(
         tasks, names, chosen, command, output=_path(output), leaderboard=_path(leaderboard),

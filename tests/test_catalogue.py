@@ -222,6 +222,23 @@ def test_set_wins_over_a_subset(write):
     assert [task.subset(name).vars["word"] for name in "ab"] == ["2", "2"]
 
 
+def test_set_of_one_subset():
+    data = {
+        "name": "t", "version": 1, "title": "T", "prompt": "{{ vars.word }}{{ row.q }}", "vars": {"word": "Q", "n": 1},
+        "generation": {"max_new_tokens": 8, "stop": ["x"], "chat_stop": ["y"]},
+        "subsets": {"a": {"vars": {"word": "A"}}, "a.b": {}, "c": {"dataset": {"path": "p", "split": "test"}}},
+    }  # fmt: skip
+    pairs = ["subsets.a.vars.word=2", "subsets.a.vars.n=2", "vars.n=3", "subsets.a.b.generation.stop=[z]"]
+    pairs += ["subsets.c.dataset.revision=r", "subsets.c.language=de", "subsets.c.generation.temperature=1"]
+    (task,), (sd,) = with_overrides([build(TaskSpec, data)], [catalogue.load_method("sd")], pairs)
+    a, b, c = map(task.subset, task.subset_names)
+    assert [each.vars for each in (a, b, c)] == [{"word": "2", "n": 2}, {"word": "Q", "n": 3}, {"word": "Q", "n": 3}]
+    assert [each.generation.where(in_chat=True).stop for each in (a, b, c)] == [("y",), ("z",), ("y",)]
+    assert [each.generation.where(in_chat=False).stop for each in (a, b, c)] == [("x",), ("z",), ("x",)]
+    assert (c.dataset.revision, c.language, c.generation.temperature, a.language) == ("r", "de", 1.0, None)
+    assert sd == catalogue.load_method("sd")
+
+
 def test_set_values_are_yaml_except_for_texts():
     (task,), _ = override("generation.stop=[]", "generation.top_k=null", "prompt=Q: {{ row.question }}")
     assert task.generation.stop == ()
@@ -264,12 +281,28 @@ def test_set_values_are_yaml_except_for_texts():
             "--set reference=null: subsets.en.reference: the key 'reference' is missing, which the scorer",
         ),
         ("verification.rule=rejection", "'verification.rule' cannot be changed with --set: "),
+        (
+            "subsets.de.vars.qestion_word=F",
+            "subset 'de' of task 'mgsm' has no key 'vars.qestion_word': did you mean 'vars.question_word'?",
+        ),
+        ("subsets.dee.language=de", "no selected task has a subset 'dee': did you mean 'de'?"),
+        ("subsets.de.name=x", "'name' cannot be changed with --set"),
+        ("subsets.de=x", "no selected task has a subset"),
+        (
+            "subsets.de.generation.temperature=-1",
+            "--set subsets.de.generation.temperature=-1: subsets.de.generation.temperature = -1: input should be ",
+        ),
         ("version=2", "'version' cannot be changed with --set"),
         ("name=x", "'name' cannot be changed with --set"),
     ],
 )
 def test_bad_pairs(pair, expected):
     assert expected in message(override, pair)
+
+
+def test_a_task_without_subsets_has_none_to_set():
+    said = message(lambda: override("subsets.de.language=de", tasks=["gsm8k"]))
+    assert "no selected task has subsets" in said
 
 
 def test_null_takes_a_text_away():

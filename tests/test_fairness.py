@@ -129,7 +129,7 @@ def test_the_forced_numbers_are_those_of_single_passes(found, folder):
     from specbench.tasks.examples import load_examples
 
     examples = load_examples(load_task("mgsm"), "sw", data="sample", use_sample=True, limit=5).examples
-    overlaps, entropies = [], []
+    overlaps, entropies, losses = [], [], []
     for record in (record for record in records if record["subset"] == "sw"):
         ids = target.encode_prompt(examples[record["example"]].prompt, chat=False)
         new = record["methods"]["ar"]["token_ids"]
@@ -138,9 +138,12 @@ def test_the_forced_numbers_are_those_of_single_passes(found, folder):
         )
         overlaps += torch.minimum(p, q).sum(-1).tolist()
         entropies += (-(p * q.log()).sum(-1)).tolist()
+        losses += (-q[range(len(new)), new].log()).tolist()
     group = found.drafters[0].groups["sw"].forced
     assert group.acceptance_rate.value == pytest.approx(sum(overlaps) / len(overlaps), abs=1e-4)
     assert group.cross_entropy.value == pytest.approx(sum(entropies) / len(entropies), abs=1e-3)
+    assert group.token_loss.value == pytest.approx(sum(losses) / len(losses), abs=1e-3)
+    assert group.cross_entropy.value - group.token_loss.value > 0.1, "two numbers, which the caption tells apart"
 
 
 def test_a_measured_rate_in_the_place_of_the_forced_one_breaks_theorem_2(found):
@@ -241,7 +244,7 @@ def test_divergences_that_count_excluded_tokens_are_marked(found, folder):
         assert drafter.family.excluded == {name: group.forced.excluded for name, group in drafter.groups.items()}
     assert max(sd.family.excluded.values()) < MIN_MASS < min(ngram.family.excluded.values())
     for drafter, is_marked in ((sd, False), (ngram, True)):
-        d, kl, alpha, *_ = forced_cells(drafter.groups["en"].forced)
+        d, _, kl, alpha, *_ = forced_cells(drafter.groups["en"].forced)
         overview = overview_cell(drafter.groups["en"]).split(" · ")
         marks = [cell.endswith("*") for cell in (d, kl, *overview, unfairness_cell(drafter.family))]
         assert marks == [is_marked, is_marked, False, is_marked, False, is_marked] and "*" not in alpha

@@ -56,8 +56,8 @@ Q = [[0.25, 0.75], [0.5, 0.5]]
 TOKENS = [0, 1]
 D = -(math.log(0.25) + math.log(0.75)) / 2
 BY_HAND = [
-    [D, D - math.log(2), 0.25, 0.75, 0.5, 0.75, 0.0],
-    [math.log(2), 0.0, 0.0, 1.0, 0.5, 0.5, 0.0],
+    [D, D - math.log(2), 0.25, 0.75, 0.5, 0.75, 0.0, math.log(4)],
+    [math.log(2), 0.0, 0.0, 1.0, 0.5, 0.5, 0.0, math.log(2)],
 ]
 
 
@@ -100,6 +100,7 @@ def test_the_numbers_of_a_group_and_its_bounds():
     kl = (D - math.log(2)) / 2
     assert found.num_positions == 2
     assert found.cross_entropy.value == pytest.approx((D + math.log(2)) / 2)
+    assert found.token_loss.value == pytest.approx(1.5 * math.log(2))
     assert (found.kl.value, found.tv.value) == (pytest.approx(kl), pytest.approx(0.125))
     assert (found.acceptance_rate.value, found.target_misfit.value) == (pytest.approx(0.875), pytest.approx(0.5))
     assert found.draft_misfit.value == pytest.approx(0.625)
@@ -222,7 +223,7 @@ def test_a_number_of_one_group_has_the_interval_of_the_leaderboard():
 def toy_family(cross_entropies, rates=(0.9, 0.8, 0.6), num_prompts=6, cost_ratio=None):
     made = {}
     for name, divergence, rate in zip(("en", "de", "sw"), cross_entropies, rates, strict=True):
-        one = np.array([[divergence, divergence / 2, 1 - rate, rate, 0.1, 1 - rate, 0.0]])
+        one = np.array([[divergence, divergence / 2, 1 - rate, rate, 0.1, 1 - rate, 0.0, 1.0]])
         made[name] = group([one] * num_prompts, measured=[[rate, 1, 3, 1, 10, 2, 10, 4]] * num_prompts,
                            cost_ratio=cost_ratio)  # fmt: skip
     return made

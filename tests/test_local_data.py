@@ -182,7 +182,7 @@ def write_lines(folder, **texts):
 
 def test_aligned_files(tmp_path):
     write_lines(tmp_path, dev_en="one\r\ntwo\u2028more\n\n three\n", dev_chr="Ꮟ\nᏔ\n\nᏦ", mono_chr="Ꮟ\n")
-    [files] = find_parallel(tmp_path, {"en": "*.en", "chr": "*.chr"})
+    [files] = find_parallel(tmp_path, {"en": ["*.en"], "chr": ["*.chr"]})
     assert [path.name for path in files.values()] == ["dev.en", "dev.chr"]
     places, rows = zip(*parallel_rows(files), strict=True)
     assert list(rows) == [{"en": "one", "chr": "Ꮟ"}, {"en": "two\u2028more", "chr": "Ꮤ"}, {"en": " three", "chr": "Ꮶ"}]
@@ -195,9 +195,11 @@ def test_which_files_are_aligned(tmp_path):
     def found(**patterns):
         return [[path.name for path in files.values()] for files in find_parallel(tmp_path, patterns)]
 
-    assert found(en="*.en", de="*.de") == [["a.en", "a.de"], ["b.en", "b.de"]]
-    assert found(en="a.en", de="c.de") == [["a.en", "c.de"]]
-    assert found(en="*.en", fr="*.fr") == found(en="*.en", ja="*.ja") == found() == []
+    assert found(en=["*.en"], de=["*.de"]) == [["a.en", "a.de"], ["b.en", "b.de"]]
+    assert found(en=["a.en"], de=["c.de"]) == [["a.en", "c.de"]]
+    assert found(en=["*.en"], fr=["*.fr"]) == found(en=["*.en"], ja=["*.ja"]) == found() == []
+    assert found(en=["*.eng", "*.en"], fr=["*.fr", "*.de"]) == [["a.en", "a.de"], ["b.en", "b.de"]]
+    assert found(en=["*.en"], x=["*.de", "a.en"]) == [["a.en", "a.de"], ["b.en", "b.de"]]
 
 
 def test_texts_that_are_no_translations_of_each_other_are_not_paired(tmp_path):
@@ -206,13 +208,15 @@ def test_texts_that_are_no_translations_of_each_other_are_not_paired(tmp_path):
     task = load_task("low_resource_mt")
     found = load_examples(task, "chr", data=str(tmp_path), use_sample=False, limit=None)
     assert [example.reference for example in found.examples] == ["Ꮟ", "Ꮤ"]
-    with pytest.raises(ConfigError, match=r"tried aligned files \*\.en and \*\.ber with the same text for each \*"):
+    with pytest.raises(
+        ConfigError, match=r"tried aligned files \*\.en or \*\.eng and \*\.ber with the same text for each \*"
+    ):
         load_examples(task, "ber", data=str(tmp_path), use_sample=False, limit=None)
 
 
 def test_of_several_splits_the_right_one_is_aligned(tmp_path):
     write_lines(tmp_path, train_en="1\n", train_yor="2\n", test_en="3\n", test_yor="4\n", dev_en="5\n", dev_yor="6\n")
-    patterns = {"en": "*.en", "yor": "*.yor"}
+    patterns = {"en": ["*.en"], "yor": ["*.yor"]}
     assert [files["en"].name for files in find_parallel(tmp_path, patterns)] == ["test.en"]
     assert [files["yor"].name for files in find_parallel(tmp_path, patterns, "dev")] == ["dev.yor"]
     assert len(find_parallel(tmp_path, patterns, "other")) == 3
@@ -222,7 +226,7 @@ def test_of_several_splits_the_right_one_is_aligned(tmp_path):
 
 def test_files_that_are_not_aligned(tmp_path):
     write_lines(tmp_path, a_en="1\n2\n", a_de="1\n")
-    [files] = find_parallel(tmp_path, {"en": "*.en", "de": "*.de"})
+    [files] = find_parallel(tmp_path, {"en": ["*.en"], "de": ["*.de"]})
     with pytest.raises(
         ConfigError, match=r"a\.en has 2 lines, .*a\.de has 1 lines: aligned files need equal numbers of lines"
     ):

@@ -2,6 +2,7 @@
 
 import io
 import json
+import random
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -18,7 +19,14 @@ from specbench.core.errors import ConfigError
 from specbench.core.reasoning import TAGS
 from specbench.core.registry import ENGINES
 from specbench.decoding.loop import GenerationState, StopRules
-from specbench.integrations.served.acceptance import from_histogram, from_passes, passes_of_event, steps_of
+from specbench.integrations.served.acceptance import (
+    contradiction,
+    from_histogram,
+    from_passes,
+    kept_counts,
+    passes_of_event,
+    steps_of,
+)
 from specbench.integrations.served.client import Client, EventReader
 from specbench.integrations.served.decoder import Answer, ServedDecoder
 from specbench.integrations.served.engine import Page, held_ids
@@ -94,6 +102,48 @@ def test_acceptance_is_the_same_whatever_an_engine_tells(tmp_path, honest, engin
     assert row.engine.startswith(f"served {engine}") and (engine in ("llama.cpp", "lmdeploy") or VERSION in row.engine)
     assert (row.accepted_tokens_per_step is not None) == (source == "steps")
     assert {"ttft_seconds", "tpot_seconds", "e2e_seconds", "speedup"} <= {n for n, m in row.metrics.items() if m.value}
+
+
+@pytest.mark.parametrize(
+    ("engine", "options"), [("vllm", {}), ("vllm", {"summary": True}), ("sglang", {}), ("lmdeploy", {})]
+)
+def test_tokens_after_the_end_of_an_answer_count_nowhere(tmp_path, engine, options) -> None:
+    ended = (*SD[:-1], (3, 3))  # the answer ends within the last draft
+    steps = steps_of(ended, len(ANSWER))
+    accepted, judged = sum(s.num_accepted for s in steps), sum(s.num_judged for s in steps)
+    row = row_of(run(tmp_path, pair(engine, passes=ended, **options)))
+    knows_steps = engine == "vllm" and not options  # else the last step may have rejected a token after the end
+    assert row.value("acceptance_rate_pooled") == pytest.approx(accepted / (judged if knows_steps else judged - 1))
+    assert row.served is not None and ("α is an upper bound" in row.served.acceptance_source) != knows_steps
+    assert row.value("mean_acceptance_length") == pytest.approx(TAU)
+
+
+def test_answers_that_were_counted_in_another_way_are_not_added_to(tmp_path) -> None:
+    run(tmp_path, pair("vllm"), num_examples=1)
+    path = tmp_path / "run/run.json"
+    content = json.loads(path.read_text())
+    assert content.pop("counting") == 2
+    path.write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match="counting") as caught:
+        run(tmp_path, pair("vllm"))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("engine", "key"), [("vllm", "max_model_len"), ("sglang", "context_length")])
+def test_the_shortest_context_cuts_the_answers_of_all_servers(tmp_path, engine, key) -> None:
+    """As in process: no server is asked for more, and the answer says why it ended."""
+    scripts = pair(engine, settings={key: 60})
+    run(tmp_path, scripts)
+    for record in records(tmp_path):
+        for name in ("ar", "draft"):
+            answer = record["methods"][name]
+            assert answer["finish"] == "context"
+            request = next(
+                each for each in scripts[name].requests
+                if len(each.get("prompt") or each.get("input_ids")) + len(answer["token_ids"]) == 60
+            )  # fmt: skip
+            most = request.get("max_tokens") or request["sampling_params"]["max_new_tokens"]
+            assert most == len(answer["token_ids"])
 
 
 def test_a_server_that_tells_nothing_has_a_speed_and_no_acceptance(honest) -> None:
@@ -527,6 +577,47 @@ def test_steps_end_where_the_answer_does() -> None:
     assert [tuple(step)[:4] if isinstance(step, tuple) else
             (step.num_drafted, step.num_judged, step.num_accepted, step.num_emitted) for step in found] == [
         (3, 3, 3, 4), (3, 2, 1, 2), (3, 1, 1, 1)]  # fmt: skip
+
+
+def test_no_token_is_drafted_for_the_last_place() -> None:
+    """As in the decode loop, whatever the server does there."""
+    for last in ((5, 5), (5, 3), (5, 2), (2, 2)):  # 3 places left: two draft tokens and the target's own
+        steps = steps_of([(5, 1), last], 6, most_tokens=6)
+        assert [(s.num_drafted, s.num_judged, s.num_accepted, s.num_emitted) for s in steps] == [
+            (4, 2, 1, 2), (2, 2, 2, 3)]  # fmt: skip
+    steps = steps_of([(5, 1), (5, 5)], 6, most_tokens=20)  # ends at the third draft token
+    assert [(s.num_drafted, s.num_judged, s.num_accepted, s.num_emitted) for s in steps] == [
+        (5, 2, 1, 2), (5, 3, 3, 3)]  # fmt: skip
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 5])
+def test_counts_without_steps_are_those_of_the_steps_or_a_bound(length: int) -> None:
+    """Random answers with an end anywhere in the last pass, before or at the limit."""
+    rng, num_bounds = random.Random(length), 0
+    for _ in range(400):
+        passes = [(length, rng.randint(0, length)) for _ in range(rng.randint(1, 6))]
+        num_tokens = 1 + sum(a + 1 for _, a in passes[:-1]) + rng.randint(1, passes[-1][1] + 1)
+        most = num_tokens + rng.choice([0, 0, length + 1, 50])
+        steps = steps_of(passes, num_tokens, most)
+        right = sum(step.num_accepted for step in steps), sum(step.num_judged for step in steps)
+        counts = [sum(a == n for _, a in passes) for n in range(length + 1)]
+        told = from_histogram(counts, len(passes) * length, length)
+        assert contradiction(told, num_tokens, length) is None
+        found = kept_counts(told, num_tokens, most, length)
+        assert found.accepted == right[0]
+        assert right[1] - found.judged in ((0, 1) if found.is_bound else (0,))
+        num_bounds += found.is_bound
+    assert num_bounds
+
+
+def test_tokens_after_the_end_are_not_accepted_without_steps() -> None:
+    """Passes (5, 1) and (5, 5); the end token is the first of the second draft."""
+    told = from_histogram([0, 1, 0, 0, 0, 1], 10, 5)
+    assert (told.num_accepted, told.num_judged) == (6, 7)
+    found = kept_counts(told, 4, 100, 5)
+    assert (found.accepted, found.judged, found.is_bound) == (2, 3, False)
+    wrong = contradiction(from_histogram([2, 0, 1, 0], 9, 3), 3, 3)  # three tokens after the end, of drafts of 0 and 2
+    assert wrong == "3 steps with 2 accepted tokens for an answer of 3 tokens"
 
 
 def test_a_histogram_of_drafts_of_several_lengths_has_no_judged_tokens() -> None:

@@ -10,6 +10,7 @@ from specbench.results.bootstrap import Metric
 from specbench.results.leaderboard import write
 from specbench.results.paired import RowWithRecords
 from specbench.results.ranking import ranking_tables
+from specbench.results.row import RowWarning
 from tests.test_leaderboard import row
 
 
@@ -61,6 +62,40 @@ def test_the_caption_names_verdicts_that_an_external_decoder_states_of_itself():
     assert "verdict of m0: lossy by design, as its external decoder states: not measured" in stated.caption
     for changes in ({"verdict": "lossy by design", "options": {}}, {"verdict": "greedy equal", "options": decoder}):
         assert not any(line.startswith("verdict of") for line in ranked_table((1.0, 1.2), **changes).caption)
+
+
+WARNED = [RowWarning(code="wide_interval", text="its interval is wide")]
+
+
+@pytest.mark.parametrize("make", [Table.latex, Table.markdown])
+def test_footnotes_name_rows_that_the_table_shows(make):
+    rows = {
+        "206": row(method="sd@1:0", warnings=WARNED),
+        "7": row(method="fsd@1:0", options={"verification": {"threshold": 0.3}}, warnings=WARNED),
+        "8": row(method="fsd@1:0", options={"verification": {"threshold": 0.7}}, warnings=WARNED),
+    }
+    (table,) = ranking_tables({name: RowWithRecords(each) for name, each in rows.items()})
+    (note,) = (line for line in table.caption if line.startswith("†"))
+    assert note == "† sd: its interval is wide; also for fsd threshold=0.3, fsd threshold=0.7"
+    assert "206" not in make(table)
+    cells = {line[1] for line in cells_of(make(table), make)}
+    assert {"sd", "fsd threshold=0.3", "fsd threshold=0.7"} <= cells
+
+
+@pytest.mark.parametrize("make", [Table.latex, Table.markdown])
+def test_rows_of_one_name_have_their_numbers_in_every_format(make):
+    """Two measurements of the same method."""
+    rows = {"1:4": row(method="sd@1:0", warnings=WARNED), "2:0": row(method="sd@1:0", created="2026-02-02T00:00:00Z")}
+    (table,) = ranking_tables({name: RowWithRecords(each) for name, each in rows.items()})
+    assert any(line.startswith("† row 1:4: ") for line in table.caption)
+    assert {"row", "1:4", "2:0"} <= {line[1] for line in cells_of(make(table), make)}
+
+
+def cells_of(text: str, make) -> list[list[str]]:
+    if make is Table.latex:
+        return [[cell.strip() for cell in line] for line in parsed(text)]
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
 def test_texts_of_users_are_no_commands():

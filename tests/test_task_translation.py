@@ -9,7 +9,7 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
 from specbench.embedded.world import WORLDS
-from specbench.specs.catalogue import load_task
+from specbench.specs.catalogue import load_task, with_overrides
 from specbench.tasks.examples import load_examples
 from specbench.tasks.readers.documents import translation as reader
 
@@ -169,10 +169,48 @@ def test_layouts_of_low_resource_languages(tmp_path, name):
     (tmp_path / f"parallel/news.{suffix}").write_text("Two.\n", encoding="utf-8")
     write(tmp_path / f"table/{name}.jsonl", [{source: "One.", name: "Two."}])
     language = "Spanish" if name == "que" else "English"
-    for folder in [tmp_path / "table"] + [tmp_path / "parallel"] * (name != "amh"):
+    for folder in (tmp_path / "table", tmp_path / "parallel"):
         (example,) = load("low_resource_mt", name, folder)
         assert example.prompt.startswith(f"Translate {language} to ") and example.prompt.endswith(": One.")
         assert example.reference == "Two."
+
+
+@pytest.mark.parametrize(
+    ("subset", "sets", "files", "begins"),
+    [
+        ("grn", ["source=es"], ("dev.es", "dev.gn"), "Translate Spanish to Guarani: One."),
+        ("grn", ["source=spa"], ("dev.es", "dev.grn"), None),  # a code that `prompt` does not name
+        ("grn", ["source=spa", "source_language=Castilian"], ("dev.es", "dev.grn"), "Translate Castilian to Guarani: "),
+        ("grn", ["source=pt"], ("dev.por", "dev.gn"), "Translate Portuguese to Guarani: One."),
+        ("amh", ["source=fr"], ("x.amh-fra.fra", "x.amh-fra.amh"), "Translate French to Amharic: One."),
+        ("que", ["source=en"], ("dev.en", "dev.quy"), "Translate English to Quechua: One."),
+        ("ber", ["source=ayr", "source_language=Aymara"], ("dev.ayr", "dev.ber"), "Translate Aymara to Berber: One."),
+    ],
+)
+def test_any_source_language_by_key(tmp_path, subset, sets, files, begins):
+    for name, text in zip(files, ("One.", "Two."), strict=True):
+        (tmp_path / name).write_text(f"{text}\n", encoding="utf-8")
+    [task], _ = with_overrides([load_task("low_resource_mt")], [], [f"subsets.{subset}.vars.{each}" for each in sets])
+    if begins is None:
+        with pytest.raises(ConfigError, match=r"prompt.*'spa'"):
+            load_examples(task, subset, data=str(tmp_path), use_sample=False, limit=None)
+        return
+    (example,) = load_examples(task, subset, data=str(tmp_path), use_sample=False, limit=None).examples
+    assert example.prompt.startswith(begins) and example.reference == "Two."
+    others = [name for name in task.subset_names if name != subset]
+    assert [task.subset(name) for name in others] == [load_task("low_resource_mt").subset(name) for name in others]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [{"es": "One.", "gn": "Two."}, {"id": 1, "Spanish": "One.", "Guarani": "Two."},
+     {"translation": {"spa": "One.", "gn": "Two."}}, {"no": "x", "es": "One.", "grn": "Two."}],
+)  # fmt: skip
+def test_the_other_code_of_a_language_in_a_table(tmp_path, row):
+    write(tmp_path / "grn.jsonl", [row])
+    [task], _ = with_overrides([load_task("low_resource_mt")], [], ["subsets.grn.vars.source=es"])
+    (example,) = load_examples(task, "grn", data=str(tmp_path), use_sample=False, limit=None).examples
+    assert (example.prompt, example.reference) == ("Translate Spanish to Guarani: One.", "Two.")
 
 
 REAL = [

@@ -127,8 +127,8 @@ def reference_ids(record: Record, prompt: RecordedPrompt, target: CausalLM) -> t
     return tuple(ids)
 
 
-NUM_COLUMNS = 7  # in the result of `position_numbers`
-CROSS_ENTROPY, KL, TV, ACCEPTANCE, TARGET_MISFIT, DRAFT_MISFIT, EXCLUDED = range(NUM_COLUMNS)
+NUM_COLUMNS = 8  # in the result of `position_numbers`
+CROSS_ENTROPY, KL, TV, ACCEPTANCE, TARGET_MISFIT, DRAFT_MISFIT, EXCLUDED, TOKEN_LOSS = range(NUM_COLUMNS)
 
 TINY = torch.finfo(torch.float32).tiny
 CHUNK = 1 << 22  # the most probabilities that are converted to float64 at once
@@ -139,7 +139,8 @@ def position_numbers(target_logits: torch.Tensor, draft_logits: torch.Tensor, to
 
     `target_logits`, `draft_logits`: [num_positions, vocab]; their softmax at temperature 1, without truncation, is p
     and q. `tokens`: [num_positions], the tokens of the text. Columns: H(p, q) and KL(p‖q) in nats, TV = ½ Σ |p − q|,
-    α = Σ min(p, q), 1 − p(token), 1 − q(token), and the mass of p on tokens that q excludes. The probability of an
+    α = Σ min(p, q), 1 − p(token), 1 − q(token), the mass of p on tokens that q excludes, and −ln q(token). The
+    probability of an
     excluded token is taken as the smallest one in float32, so that D and KL are finite; theorem 1 holds nevertheless.
     Sums are computed in float64, so that the theorems can be tested to 1e-9. arXiv:2510.02128, equations 5, 7 and 10.
     """
@@ -156,6 +157,7 @@ def position_numbers(target_logits: torch.Tensor, draft_logits: torch.Tensor, to
             torch.minimum(p, q).sum(-1),
             *(1.0 - each.gather(1, chosen)[:, 0] for each in (p, q)),
             (p * (q < TINY)).sum(-1),
+            -log_q.gather(1, chosen)[:, 0],
         ]
         made.append(torch.stack(columns, dim=1).cpu())
     return torch.cat(made)

@@ -22,6 +22,7 @@ from specbench.analysis.fairness_drafters import (
     KL,
     NUM_COLUMNS,
     TARGET_MISFIT,
+    TOKEN_LOSS,
     TV,
     Numbers,
 )
@@ -289,6 +290,7 @@ def forced_numbers_of(where: str, group: GroupSums, seed: int) -> ForcedNumbers 
     return ForcedNumbers(
         num_positions=int(totals[POSITIONS]),
         cross_entropy=mean(CROSS_ENTROPY),
+        token_loss=mean(TOKEN_LOSS),
         kl=mean(KL),
         tv=mean(TV, SHARE),
         acceptance_rate=mean(ACCEPTANCE, SHARE),

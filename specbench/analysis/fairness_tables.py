@@ -120,8 +120,8 @@ def _spread_lines(drafter: DrafterReport, names: tuple[str, ...]) -> list[str]:
 def forced_table(drafter: DrafterReport, report: FairnessReport) -> Table:
     rows = [[label, *forced_cells(group.forced)] for label, group in drafter.groups.items() if group.forced]
     columns = words("group") + numbers(
-        "cross-entropy\n(D)", "divergence\n(KL)", "acceptance\nrate (α_T)", "drafter's\nfit\n(1−r_q)",
-        "target's\nfit\n(1−r_p)",
+        "cross-entropy\n(D)", "tokens'\nloss\n(−log q)", "divergence\n(KL)", "acceptance\nrate (α_T)",
+        "fit of q · p\n(1−r)",
     )  # fmt: skip
     return Table(f"{drafter.label}: teacher-forced", columns, rows, forced_caption(drafter, report))
 
@@ -129,7 +129,9 @@ def forced_table(drafter: DrafterReport, report: FairnessReport) -> Table:
 def forced_cells(found: ForcedNumbers) -> list[str]:
     fitness = (1 - (metric.value or 0.0) for metric in (found.draft_misfit, found.target_misfit))
     return [
-        add_mark(with_interval(found.cross_entropy, 2), found.excluded), add_mark(number(found.kl, 2), found.excluded),
+        add_mark(with_interval(found.cross_entropy, 2), found.excluded),
+        add_mark(number(found.token_loss, 2), found.excluded) if found.token_loss else NULL,
+        add_mark(number(found.kl, 2), found.excluded),
         with_interval(found.acceptance_rate, 2), " · ".join(f"{value:.2f}" for value in fitness),
     ]  # fmt: skip
 
@@ -163,8 +165,8 @@ def forced_caption(drafter: DrafterReport, report: FairnessReport) -> list[str]:
     family = drafter.family
     lines = [
         f"{num_positions} positions of {source}, probabilities without temperature and truncation; draft cost c {cost}",
-        "cross-entropy: the drafter's on the target's tokens; divergence: of drafter and target; both in nats; total "
-        "variation: 1 − acceptance rate",
+        "cross-entropy: Σ −p log q over the target's distribution p and the drafter's q; tokens' loss: −log q of the "
+        "texts' tokens alone; divergence: of drafter and target; all in nats; total variation: 1 − acceptance rate",
         "fit: probability that the drafter (q) and the target (p) give to the tokens of the texts",
     ]
     if family.unfairness is not None and len(drafter.groups) > 1:

@@ -224,7 +224,8 @@ class PredictReport(BaseModel):
     predictions: list[Prediction]
 
 
-SAME_TIMES = "these times are used for every method: for look-ups and trees, name RUN:METHOD and give their own times"
+SAME_TIMES = "these times are used for every method: for heads and trees, name RUN:METHOD and give their own times"
+LOOK_UPS = "look-ups take no draft pass: "
 
 
 def predict(runs: Sequence[str], subsets: Sequence[str], machine: Machine) -> PredictReport:
@@ -232,6 +233,7 @@ def predict(runs: Sequence[str], subsets: Sequence[str], machine: Machine) -> Pr
     rows without records or recorded steps, and for missing pass times."""
     opened = RecordedRuns()
     report = PredictReport(machine=machine.caption(), runs={}, only_own={}, predictions=[])
+    looking_up: dict[str, None] = {}
     for text in dict.fromkeys(runs):
         given = read_input(text)
         for row in rows_of_subsets(given.rows, subsets):
@@ -239,12 +241,16 @@ def predict(runs: Sequence[str], subsets: Sequence[str], machine: Machine) -> Pr
             if place is None or not place.is_dir():
                 raise ConfigError(f"'{text}': {row.place} has no records here: give the folder of its run")
             recorded = RecordedRow.of(opened.at(place), row, machine)
+            if any(part.drafter.features.looks_up for part in recorded.method.parts):
+                looking_up[recorded.method.name] = None
             report.runs[text] = dtype_and_device(row)
             report.predictions += recorded.predictions(text)
             if (reason := why_only_own(recorded.method)) is not None:
                 report.only_own[recorded.method.name] = reason
     if machine.report is None and len({each.method for each in report.predictions}) > 1:
         report.machine.append(SAME_TIMES)
+    if looking_up:
+        report.machine.append(LOOK_UPS + ", ".join(looking_up))
     return report
 
 
@@ -274,7 +280,7 @@ Replayed = (
 @dataclass(frozen=True)
 class RecordedRow:
     """A row with its records, and the pass times of the other machine. `own`: the generations of its method, with the
-    passes of each model."""
+    passes of each model; the records list the time of a look-up as a draft pass, which it is not."""
 
     row: Row
     method: MethodSpec
@@ -289,12 +295,14 @@ class RecordedRow:
         method, records, task = run.method_spec_of(row), run.records_of_row(row), run.task_of(row)
         if method.decoder is not None:
             raise ConfigError(f"{run.path}: method '{method.name}' is an external decoder, whose passes are unknown")
+        looks_up = {None: method.drafter.features.looks_up}
+        looks_up |= {name: method.route(name).drafter.features.looks_up for name in method.routes or ()}
         own = [with_own_passes(record["methods"][method.name], method.decodes_with) for record in records]
+        own = [{**g, "passes": {**g["passes"], "draft": []}} if looks_up[g.get("route")] else g for g in own]
         longest = max((length for g in own for length, _ in g["passes"]["target"]), default=1)
         times = machine.times(method, longest)
         if times.draft is None and any(g["passes"]["draft"] for g in own):
-            drafter = method.drafter.type
-            problem = "it makes draft passes" if method.needs_drafter else "its drafts take time"
+            drafter, problem = method.drafter.type, "it makes draft passes"
             if machine.report:
                 problem = f"the report has no draft passes of {drafter}"
             raise ConfigError(f"method '{method.name}': {problem}: give --draft-pass MS (0 if they cost nothing)")

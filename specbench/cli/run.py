@@ -48,6 +48,9 @@ def run(
     judge_prices: Annotated[
         str | None, typer.Option(help="IN,OUT: dollars per million tokens, to compute the cost of the judge.")
     ] = None,
+    judge_template: Annotated[
+        Path | None, path_option(help="YAML file with another prompt for the judge, and its form of a rating.")
+    ] = None,
     judge_dry_run: Annotated[
         bool, flag("--judge-dry-run", help="Print the requests to the judge without sending them.")
     ] = False,
@@ -77,10 +80,10 @@ def run(
     options = run_options(given, limit=None if limit == "all" else amount("--limit", limit))
     permission.allow(options.allow_code_execution)
     judging = None
-    if judge is not None or judge_base_url is not None or judge_prices is not None or judge_dry_run:
+    if judge_dry_run or any(value is not None for value in (judge, judge_base_url, judge_prices, judge_template)):
         from specbench.tasks.judge.judgements import make_judging
 
-        judging = make_judging(judge, judge_base_url, judge_prices, judge_dry_run)
+        judging = make_judging(judge, judge_base_url, judge_prices, judge_dry_run, judge_template)
     request = Request(
         split(task), split(method or ""), options, command_line(), output=output, servers=servers,
         leaderboard=leaderboard, plot=plot, lm_eval_include=lm_eval_include, judging=judging, loggers=split(log or ""),

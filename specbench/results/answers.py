@@ -111,7 +111,9 @@ def judged_tokens(own: Sequence[Generation]) -> tuple[list[int], list[int]]:
 def _judged(generation: Generation) -> tuple[int, int | None]:
     if generation["steps"]:
         return step_sum(generation, ACCEPTED), step_sum(generation, NUM_JUDGED)
-    drafted, judged, accepted = generation.get("external", {}).get("totals") or (0, 0, 0)
+    external = generation.get("external", {})
+    drafted, judged, accepted = external.get("totals") or (0, 0, 0)
+    accepted, judged = external.get("kept") or (accepted, judged)  # absent from records of earlier versions
     return (accepted, judged) if drafted else (0, 0)
 
 

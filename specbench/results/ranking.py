@@ -168,15 +168,21 @@ def ranking_tables(rows: Mapping[str, RowWithRecords], metric: str = SPEEDUP) ->
 def _table(group: Sequence[RowWithRecords], names: Mapping[int, str], metric: str) -> Table:
     order = rank_rows(group, metric)
     rows = [each.row for each in order]
-    caption = [*_caption(order, metric), *warning_lines(rows, [f"row {names[id(each.side)]}" for each in order])]
+    settings = distinct_names(rows)
+    # Footnotes name rows as the table does: by the method with its settings, else by the number of the row, which then
+    # is in every format.
+    labels = [settings[row.key] for row in rows]
+    is_distinct = len(set(labels)) == len(labels)
+    if not is_distinct:
+        labels = [f"row {names[id(each.side)]}" for each in order]
+    caption = [*_caption(order, metric), *warning_lines(rows, labels)]
     extra = None if metric in (*PLACES, rows[0].quality) else metric
     score = score_heading(rows).replace(" ", "\n")
     figures = numbers("γ", acceptance_heading(rows), "τ", "tok/s\nar", "tok/s", "speed-up\n95 % interval", score)
     columns = (
-        *words("rank", folds=False), Column("row", folds=False, is_for_screen=True), *words("method"), *figures,
+        *words("rank", folds=False), Column("row", folds=False, is_for_screen=is_distinct), *words("method"), *figures,
         *(numbers(metric.replace("_", "\n")) if extra else ()), *words("verdict"),
     )  # fmt: skip
-    settings = distinct_names(rows)
     cells = [
         (
             each.text, names[id(each.side)], settings[each.row.key], str(each.row.num_draft_tokens),
@@ -297,9 +303,12 @@ def show(
     shown = {
         name: runs.with_records(row, file) for row, file, name in places.values() if (row.key, row.created) in keys
     }
-    legend = [f"{number + 1}: {file}" for number, file in enumerate(files)] if len(files) > 1 else []
     comment = "% " if format_ == "latex" else ""
     made = ranking_tables(shown, metric)
+    has_numbers = len(files) > 1 and (
+        format_ == "text" or not all(column.is_for_screen for each in made for column in each.columns[1:2])
+    )
+    legend = [f"{number + 1}: {file}" for number, file in enumerate(files)] if has_numbers else []
     shared = shared_lines(made) if format_ != "latex" else []  # LaTeX tables are used separately
     made = [replace(each, caption=[line for line in each.caption if line not in shared]) for each in made]
     below = [*([f"all tables: {'; '.join(shared)}"] if shared else []), *legend, *runs.problem_lines()]

@@ -48,7 +48,8 @@ class ForcedNumbers(FilePart):
     """Teacher-forced numbers, from the raw distributions of both models on the positions of the reference texts."""
 
     num_positions: int
-    cross_entropy: Metric  # D_T
+    cross_entropy: Metric  # D_T = H(p, q)
+    token_loss: Metric | None = None  # mean −log q of the tokens of the texts
     kl: Metric
     tv: Metric
     acceptance_rate: Metric  # α_T

@@ -256,7 +256,8 @@ def with_overrides(
 ) -> tuple[list[TaskSpec], list[MethodSpec]]:
     """Returns the tasks and methods with each KEY=VALUE pair applied to those that have the key.
 
-    A pair also overrides the values of a task's subsets. `generation.stop` applies in chat too, unless a pair sets
+    A pair also overrides the values of a task's subsets; `subsets.NAME.KEY` overrides those of one subset, and has
+    precedence. `generation.stop` applies in chat too, unless a pair sets
     `generation.chat_stop`. fewshot.num_shots=0 is allowed for tasks without few-shot examples. Raises ConfigError with
     the nearest key if no spec has the key, and for invalid values.
     """
@@ -269,7 +270,7 @@ def with_overrides(
             raise ConfigError(f"--set '{pair}': write it as key=value, such as --set num_draft_tokens=8")
         if path not in known and tasks and (path, text) == (NUM_SHOTS, "0"):
             continue
-        if path not in known:
+        if path not in known and not any(_in_subset(task, path) for task in tasks):
             raise ConfigError(f"--set {pair}: {_unknown_key(path, tasks, methods, known)}")
         values[path] = text
     return [_override(task, values) for task in tasks], [_override(method, values) for method in methods]
@@ -283,6 +284,8 @@ def _unknown_key(path: str, tasks: Sequence[TaskSpec], methods: Sequence[MethodS
         having = ", ".join(name for name in builtin_task_names() if has_shots(load_task(name)))
         names = ", ".join(task.name for task in tasks)
         return f"{names} {'has' if len(tasks) == 1 else 'have'} no few-shot examples; tasks with some: {having}"
+    if path.startswith("subsets."):
+        return _unknown_subset_key(path, tasks)
     part, _, option = path.partition(".")
     drafting = [method for method in methods if method.drafter.type not in ("none", "external")]
     if part == "verification" and drafting and not any(key.startswith("verification.") for key in known):
@@ -296,6 +299,32 @@ def _unknown_key(path: str, tasks: Sequence[TaskSpec], methods: Sequence[MethodS
         return f"no selected task or method has the key '{path}': did you mean {' or '.join(map(repr, same_end))}?"
     same_part = {key for key in known if key.startswith(f"{part}.")}
     return f"no selected task or method has the key '{path}': {nearest(path, same_part or known)}"
+
+
+def _unknown_subset_key(path: str, tasks: Sequence[TaskSpec]) -> str:
+    having = [task for task in tasks if task.subsets]
+    if not having:
+        return "no selected task has subsets: set the key of the task"
+    for task in having:
+        for name in task.subsets:
+            if path.startswith(f"subsets.{name}."):
+                key = path.removeprefix(f"subsets.{name}.")
+                if key in FIXED or key == "subsets":
+                    return f"'{key}' cannot be changed with --set: a task with another value needs its own file"
+                known = _paths(task.subset(name))
+                return f"subset '{name}' of task '{task.name}' has no key '{key}': {nearest(key, known)}"
+    names = [name for task in having for name in task.subsets]
+    name = path.split(".")[1]
+    return f"no selected task has a subset '{name}': {nearest(name, names)}"
+
+
+def _in_subset(task: TaskSpec, path: str) -> tuple[str, str] | None:
+    """Returns the subset and the key of a path `subsets.NAME.KEY`; None if the task has none or it cannot be set."""
+    for name in task.subsets if path.startswith("subsets.") else ():
+        key = path.removeprefix(f"subsets.{name}.")
+        if key != path and key in _paths(task.subset(name)):
+            return name, key
+    return None
 
 
 def has_shots(task: TaskSpec) -> bool:
@@ -337,22 +366,33 @@ def _paths(spec: TaskSpec | MethodSpec) -> set[str]:
 
 
 def _override(spec: AnySpec, values: Mapping[str, str]) -> AnySpec:
-    values = {path: text for path, text in values.items() if path in _paths(spec)}
-    if not values:
+    given = {path: text for path, text in values.items() if path in _paths(spec)}
+    inside = {path: found for path in values if isinstance(spec, TaskSpec) and (found := _in_subset(spec, path))}
+    if not given and not inside:
         return spec
     data = spec.model_dump()
-    implied = {"generation.chat_stop": "null"} if "generation.stop" in values else {}
-    for path, text in {**implied, **values}.items():
-        _put(spec, data, path, text)
-    prefix = " ".join(f"--set {path}={text}" for path, text in values.items())
+    implied = {"generation.chat_stop": "null"} if "generation.stop" in given else {}
+    for path, text in {**implied, **given}.items():
+        holders = (data, *data.get("subsets", {}).values())
+        _put(spec, data, path, _parse(path, text, [dotted.flat(holder).get(path) for holder in holders]))
+    for path, (name, key) in inside.items():
+        assert isinstance(spec, TaskSpec)
+        over = data["subsets"][name]
+        if key == "generation.stop":
+            over = dotted.put(over, "generation.chat_stop", None)
+        value = _parse(path, values[path], [dotted.get(spec.subset(name).model_dump(), key)])
+        data["subsets"] = {**data["subsets"], name: dotted.put(over, key, value)}
+    prefix = " ".join(f"--set {path}={values[path]}" for path in (*given, *inside))
     return build(type(spec), data, prefix=f"{prefix}: ")
 
 
-def _put(spec: TaskSpec | MethodSpec, data: dict[str, Any], path: str, text: str) -> None:
-    holders = (data, *data.get("subsets", {}).values())
-    is_text = any(isinstance(dotted.flat(holder).get(path), str) for holder in holders)
-    # Another value is written as YAML; null always removes a value.
-    value = text if is_text and text != "null" else yaml_files.parse(text, f"--set {path}={text}")
+def _parse(path: str, text: str, old: Iterable[Any]) -> Any:
+    """Returns the value of a text: itself if an old value is a text, else what it is as YAML; null removes a value."""
+    is_text = any(isinstance(value, str) for value in old)
+    return text if is_text and text != "null" else yaml_files.parse(text, f"--set {path}={text}")
+
+
+def _put(spec: TaskSpec | MethodSpec, data: dict[str, Any], path: str, value: Any) -> None:
     head, _, rest = path.partition(".")
     in_subsets = bool(rest) and data.get(head) is None  # such as `dataset` if only subsets have one
     if isinstance(spec, TaskSpec):

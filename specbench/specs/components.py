@@ -286,6 +286,16 @@ CODES = {code: short for short, long in LINGUA.items() for code in (short, long)
 CODES["amh"] = "am"
 
 
+# Further pairs of codes, of languages that lingua does not identify.
+SAME_LANGUAGE = {**LINGUA, **dict(re.findall(r"(\w+):(\w+)", "am:amh gn:grn ig:ibo ne:npi oc:oci qu:que"))}
+
+
+def equal_codes(code: str) -> tuple[str, ...]:
+    """Returns a language's code and, if it has another of ISO 639-1 and -3, that one ("en": en, eng)."""
+    others = [*(long for short, long in SAME_LANGUAGE.items() if short == code)]
+    return (code, *others, *(short for short, long in SAME_LANGUAGE.items() if long == code))
+
+
 def identifiable_code(code: str) -> str | None:
     """Returns the code of an identifiable language, ISO 639-1 if there is one ("pt-BR": pt, "yor": yo), else None."""
     return CODES.get(code.lower().partition("-")[0])

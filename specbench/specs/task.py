@@ -24,28 +24,41 @@ from specbench.specs.components import (
     check_registered,
 )
 
+FIELDS = ("task", "subset", "split")
 
-def _check_fields(text: str) -> str:
-    """Returns a format string. Raises ValueError if it has fields other than {task}, {subset} and {split}."""
-    problem = "the only fields are {task}, {subset} and {split}: correct it"
+
+def _fields(text: str, problem: str) -> set[str]:
+    """Returns the fields of a format string. Raises ValueError(problem) if it has anything but plain fields."""
     try:
         parts = list(Formatter().parse(text))
     except ValueError as error:
         raise ValueError(problem) from error
-    for _, field, form, conversion in parts:
-        if field is not None and (field not in ("task", "subset", "split") or form or conversion):
-            raise ValueError(problem)
+    if any(form or conversion for _, _, form, conversion in parts):
+        raise ValueError(problem)
+    return {field for _, field, _, _ in parts if field is not None}
+
+
+def _check_fields(text: str) -> str:
+    """Returns a format string. Raises ValueError if it has fields other than {task}, {subset} and {split}."""
+    problem = "the only fields are {task}, {subset} and {split}: correct it"
+    if not _fields(text, problem) <= {*FIELDS}:
+        raise ValueError(problem)
     return text
 
 
 AnyFiles = TypeVar("AnyFiles", tuple[str, ...], dict[str, str])
 
 
+FILE_FIELDS = "the only fields are {task}, {subset}, {split} and the names of vars: correct it"
+
+
 def _check_files(files: AnyFiles) -> AnyFiles:
     for file in files.values() if isinstance(files, dict) else files:
         if file.startswith("/") or ".." in file.split("/"):
             raise ValueError("names must be inside the data folder: no leading / and no ..")
-        _check_fields(file)
+    for text in (*files, *files.values()) if isinstance(files, dict) else files:
+        if not all(field.isidentifier() for field in _fields(text, FILE_FIELDS)):
+            raise ValueError(FILE_FIELDS)
     return files
 
 
@@ -101,7 +114,8 @@ class DatasetSpec(LocationSpec):
 
 
 class LocalSpec(Spec):
-    """Names of the task's files in the folder of --data; {task}, {subset} and {split} are filled in."""
+    """Names of the task's files in the folder of --data; {task}, {subset}, {split} and {NAME} for each of the task's
+    vars are filled in."""
 
     files: Annotated[tuple[Text, ...], Field(min_length=1), AfterValidator(_check_files)] = (
         "{task}_{subset}",
@@ -113,7 +127,8 @@ class LocalSpec(Spec):
     """Names of the columns of a csv or tsv file without a header row."""
     parallel: Annotated[dict[str, Text], AfterValidator(_check_files)] = Field(default_factory=dict)
     """Text files (with extension) by column, with one value per line. The files of all columns are aligned line by
-    line, and a * stands for the same text in all names. They are tried before `files`."""
+    line, and a * stands for the same text in all names. The code of a language in vars also stands for its other codes
+    (grn: gn). They are tried before `files`."""
     subsets_share_files: Literal[True] | None = None
     """true: several subsets may read the same file for different prompts; otherwise that is an error."""
 
@@ -286,12 +301,37 @@ class TaskSpec(Spec):
             self.subset(name)
         if self.reader is not None:
             check_registered(READERS, self.reader, "reader")
+        if not self.subsets:
+            self._check_file_names()
         self._check_templates()
         if self.reference and self.references:
             raise ConfigError("references: the task also has a `reference`: delete one of the two keys")
         needs_one = self.scorer is not None and self.scorer.features.needs_reference
         if needs_one and not (self.reference or self.references or self.subsets):
             raise ConfigError("reference: the key 'reference' is missing, which the scorer needs: add it")
+
+    def _check_file_names(self) -> None:
+        for place, local in (("local", self.local), ("fewshot.local", self.fewshot and self.fewshot.local)):
+            texts = (*local.files, *local.parallel, *local.parallel.values()) if local else ()
+            for name in sorted({field for text in texts for field in _fields(text, FILE_FIELDS)} - {*FIELDS}):
+                if name not in self.vars:
+                    raise ConfigError(
+                        f"{place}: {{{name}}}: {FILE_FIELDS.partition(':')[0]}: {nearest(name, self.vars)}"
+                    )
+                if not re.fullmatch(r"[\w-]+", value := str(self.vars[name])):
+                    raise ConfigError(
+                        f"vars.{name} = {value!r:.60}: is part of a file name: use letters, digits, - and _"
+                    )
+
+    def file_fields(self, subset: str) -> dict[str, str]:
+        """Returns the texts that stand for the fields in the names of a merged subset's local files."""
+        split = self.dataset.split if self.dataset else "test"
+        return {
+            **{name: str(value) for name, value in self.vars.items()},
+            "task": self.name,
+            "subset": subset,
+            "split": split,
+        }
 
     def _check_templates(self) -> None:
         shots = {"fewshot.example": self.fewshot.example} if self.fewshot else {}

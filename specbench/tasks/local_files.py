@@ -199,15 +199,20 @@ def member_rows(archive: Path | RemoteFile, member: str) -> Iterator[Row]:
 Files = dict[str, Path]
 
 
-def find_parallel(folder: Path, patterns: Mapping[str, str], split: str = "test") -> list[Files]:
-    """Returns the aligned files, one mapping from column to file per group, sorted by name. Files are aligned if the
-    wildcards of all patterns match the same texts in their names. If several groups are, those named after the split
-    are taken, if any: `test.en` and `test.de`, not `train.en` and `train.de`."""
+def find_parallel(folder: Path, patterns: Mapping[str, Sequence[str]], split: str = "test") -> list[Files]:
+    """Returns the aligned files, one mapping from column to file per group, sorted by name. `patterns`: of each column;
+    the first is preferred. Files are aligned if the wildcards match the same texts in the names of all columns. If
+    several groups are, those named after the split are taken, if any: `test.en` and `test.de`, not `train.en` and
+    `train.de`."""
     found: dict[str, dict[tuple[str, ...], Path]] = {}  # by column and the texts that the wildcards match
-    for column, pattern in patterns.items():
-        expression = re.compile("(.*)".join(map(re.escape, pattern.split("*"))))
-        matches = {path: expression.fullmatch(path.relative_to(folder).as_posix()) for path in folder.glob(pattern)}
-        found[column] = {match.groups(): path for path, match in sorted(matches.items()) if match and path.is_file()}
+    for column, alternatives in patterns.items():
+        found[column] = {}
+        for pattern in reversed(alternatives):
+            expression = re.compile("(.*)".join(map(re.escape, pattern.split("*"))))
+            matches = {path: expression.fullmatch(path.relative_to(folder).as_posix()) for path in folder.glob(pattern)}
+            found[column] |= {
+                match.groups(): path for path, match in sorted(matches.items()) if match and path.is_file()
+            }
     if not found:
         return []
     common = sorted(set.intersection(*map(set, found.values())))

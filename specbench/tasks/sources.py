@@ -13,6 +13,7 @@ from typing import Any, Literal
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import READERS
 from specbench.core.values import file_digest
+from specbench.specs.components import equal_codes
 from specbench.specs.task import DatasetSpec, TaskSpec
 from specbench.tasks.local_files import SUFFIXES, Files, Row, find_files, find_parallel, parallel_rows, read_rows
 
@@ -26,12 +27,14 @@ class SubsetFiles:
 
     def __init__(self, task: TaskSpec, subset: str, data: Path) -> None:
         self.task, self.subset, self.data, self.merged = task, subset, data, task.subset(subset)
-        split = self.merged.dataset.split if self.merged.dataset else "test"
-        fields = {"task": escape(task.name), "subset": escape(subset), "split": escape(split)}
-        local = self.merged.local
-        self.stems = [stem.format(**fields) for stem in local.files]
-        self.columns = {column: pattern.format(**fields) for column, pattern in local.parallel.items()}
-        self.aligned = find_parallel(data, self.columns, split) if data.is_dir() else []
+        local, fields = self.merged.local, self.merged.file_fields(subset)
+        escaped = {name: escape(text) for name, text in fields.items()}
+        self.stems = [stem.format(**escaped) for stem in local.files]
+        self.columns = {
+            column.format(**fields): _with_equal_codes(pattern, escaped, self.merged.vars)
+            for column, pattern in local.parallel.items()
+        }
+        self.aligned = find_parallel(data, self.columns, fields["split"]) if data.is_dir() else []
 
     @cached_property
     def paths(self) -> list[Path]:
@@ -63,6 +66,15 @@ class SubsetFiles:
         return any(path.resolve() in paths for other in alike for path in find_files(self.data, other.stems))
 
 
+def _with_equal_codes(pattern: str, fields: dict[str, str], variables: Iterable[str]) -> list[str]:
+    """Returns a pattern with its fields filled in, once for each code of a language that a task's variable holds."""
+    patterns = [pattern.format(**fields)]
+    for name in variables:
+        if f"{{{name}}}" in pattern:
+            patterns += [pattern.format(**{**fields, name: code}) for code in equal_codes(fields[name])[1:]]
+    return patterns
+
+
 def find_subset_files(task: TaskSpec, subset: str, data: Path) -> SubsetFiles:
     """Returns the subset's files in a folder, or the given file. Raises ConfigError, with the patterns that were tried,
     if there are none."""
@@ -77,7 +89,7 @@ def find_subset_files(task: TaskSpec, subset: str, data: Path) -> SubsetFiles:
     elif not data.is_dir():
         raise ConfigError(f"--data {data}: no such folder or file: check the path")
     if not files.paths:
-        columns = " and ".join(files.columns.values())
+        columns = " and ".join(" or ".join(patterns) for patterns in files.columns.values())
         both = f"aligned files {columns} with the same text for each *, and " if columns else ""
         raise ConfigError(
             f"--data {data}: no file for subset '{subset}' of task '{task.name}': tried {both}{', '.join(files.stems)} "

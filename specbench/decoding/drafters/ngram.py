@@ -208,7 +208,7 @@ PATH = "Folder of the n-gram model, as `specbench train ngram` writes it; null: 
 NEEDS = "an n-gram model over the target's tokens (`specbench train ngram`; the embedded target brings one)"
 
 
-@DRAFTERS.register("ngram", provides={"probs", "raw_probs"}, needs=NEEDS)
+@DRAFTERS.register("ngram", provides={"probs", "raw_probs"}, needs=NEEDS, looks_up=True)
 def ngram_drafter(
     models: ModelPair,
     sampling: Sampling,

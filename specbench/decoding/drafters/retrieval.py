@@ -81,7 +81,7 @@ class SuffixIndex:
         self._tail = ids[-self.lengths.start :]
 
 
-@DRAFTERS.register("prompt_lookup", provides={"probs"})
+@DRAFTERS.register("prompt_lookup", provides={"probs"}, looks_up=True)
 class PromptLookupDrafter(LookUpDrafter):
     """Drafts the tokens that followed an earlier occurrence of the last tokens, in prompt or answer. It looks for the
     last `max_match` tokens, then for fewer, down to `min_match`, and takes the most recent occurrence. A short match is
@@ -164,7 +164,7 @@ class RetrievalDrafter(LookUpDrafter):
         return most_frequent_tree(rows, self.datastore.vocab_size, self.eos_token_ids, self.num_nodes)
 
 
-@DRAFTERS.register("retrieval", needs=NEEDS, tree_shape=lambda **options: MAX_LEVELS)
+@DRAFTERS.register("retrieval", needs=NEEDS, looks_up=True, tree_shape=lambda **options: MAX_LEVELS)
 def retrieval_drafter(
     models: ModelPair,
     sampling: Sampling,

@@ -38,7 +38,7 @@ def largest_tree(*, window: int, ngram: int, guesses: int) -> TreeShape:
     return TreeShape(tuple(parents), (*ranks, *[-1] * (len(parents) - num_guessed)))
 
 
-@DRAFTERS.register("lookahead", tree_shape=largest_tree)
+@DRAFTERS.register("lookahead", looks_up=True, tree_shape=largest_tree)
 class Lookahead(Drafter):
     """The target guesses n-grams with spare computation of its own passes and verifies them in later ones
     (arXiv:2402.02057). Needs no model; a pass reads up to 1 + (ngram − 1) · (window + guesses) tokens."""
@@ -136,7 +136,7 @@ def recycling_shape(*, num_nodes: int, depth: int, rank_chances: Sequence[float]
     return best_shape(check_chances(rank_chances), num_nodes, depth)
 
 
-@DRAFTERS.register("token_recycling", tree_shape=recycling_shape)
+@DRAFTERS.register("token_recycling", looks_up=True, tree_shape=recycling_shape)
 class TokenRecycling(LookUpDrafter):
     """A tree of the tokens that the target thought most probable when it last read each token (arXiv:2408.08696). Needs
     no model and no training."""

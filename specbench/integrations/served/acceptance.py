@@ -15,7 +15,8 @@ class Acceptance:
     """The counts that a server reports for one answer. They include tokens that were accepted after its end.
 
     `num_passes`: target passes after the prefill. `num_judged`: Σ min(drafted, accepted + 1); None if only sums are
-    known. `passes`: (drafted, accepted) of each pass; None if unknown. `note`: what the counts leave out, for the row.
+    known. `passes`: (drafted, accepted) of each pass; None if unknown. `reached`: element i is the number of passes
+    that accepted more than i draft tokens; None if unknown. `note`: what the counts leave out, for the row.
     """
 
     source: Source
@@ -24,6 +25,7 @@ class Acceptance:
     num_accepted: int
     num_judged: int | None = None
     passes: tuple[tuple[int, int], ...] | None = None
+    reached: tuple[int, ...] | None = None
     note: str = ""
 
     @property
@@ -60,7 +62,8 @@ def from_histogram(counts: Sequence[int], num_drafted: int, num_draft_tokens: in
     """
     judged = sum(number * min(num_draft_tokens, accepted + 1) for accepted, number in enumerate(counts))
     num_accepted = sum(number * accepted for accepted, number in enumerate(counts))
-    found = Acceptance("histogram", sum(counts), num_drafted, num_accepted, judged)
+    reached = tuple(sum(counts[place + 1 :]) for place in range(num_draft_tokens))
+    found = Acceptance("histogram", sum(counts), num_drafted, num_accepted, judged, reached=reached)
     return without_uncertain_judged(found, num_draft_tokens)
 
 
@@ -116,20 +119,64 @@ def contradiction(found: Acceptance, num_tokens: int, num_draft_tokens: int) -> 
             return f"a step with {wrong[0][0]} drafted (of at most {num_draft_tokens}) and {wrong[0][1]} accepted"
     if found.num_passes is None:
         return None
-    if 0 <= found.num_passes + found.num_accepted - (num_tokens - 1) <= num_draft_tokens:
+    num_after = found.num_passes + found.num_accepted - (num_tokens - 1)
+    if 0 <= num_after <= num_draft_tokens and (not num_after or found.reached is None or found.reached[num_after - 1]):
         return None
     return f"{found.num_passes} steps with {found.num_accepted} accepted tokens for an answer of {num_tokens} tokens"
 
 
-def steps_of(passes: Sequence[tuple[int, int]], num_tokens: int) -> list[Step]:
-    """Returns the steps of an answer. The prefill emitted its first token; tokens after its end do not count."""
+@dataclass(frozen=True)
+class KeptCounts:
+    """The accepted and judged tokens of an answer up to its end, as the decode loop counts them. `judged`: None if not
+    known. `is_bound`: whether one more token may have been judged, so that accepted ÷ judged is an upper bound."""
+
+    accepted: int
+    judged: int | None
+    is_bound: bool = False
+
+
+def kept_counts(found: Acceptance, num_tokens: int, most_tokens: int, num_draft_tokens: int) -> KeptCounts:
+    """Returns the counts of an answer of `num_tokens` tokens, of at most `most_tokens`, whose single steps are unknown.
+
+    Only the last pass can differ from the decode loop's, in two ways: the server counts tokens that it accepted after
+    the end of the answer, and it drafts a token for the last place that the limit allows, which the decode loop leaves
+    to the target. The tokens that all passes emitted, less those of the answer, say how many of the last pass are after
+    the end. Of the judged tokens one depends on whether the last pass accepted its whole draft. That is unknown if
+    some of the passes that may have been the last one did, and others did not.
+    """
+    if found.num_passes is None or found.num_judged is None or found.reached is None or not found.num_passes:
+        return KeptCounts(found.num_accepted, found.num_judged)
+    num_after = found.num_passes + found.num_accepted - (num_tokens - 1)
+    is_at_limit = num_tokens >= most_tokens
+    if num_after <= 0 and not is_at_limit:
+        return KeptCounts(found.num_accepted, found.num_judged)
+    num_long_enough = found.num_passes if num_after <= 0 else found.reached[num_after - 1]
+    num_whole = found.reached[num_draft_tokens - 1] if num_draft_tokens else 0
+    accepted = found.num_accepted - num_after + (not is_at_limit)
+    judged = found.num_judged - num_after - is_at_limit  # if the last pass rejected a token
+    if num_whole == num_long_enough:
+        return KeptCounts(accepted, judged + 1)
+    return KeptCounts(accepted, judged, is_bound=num_whole > 0)
+
+
+def steps_of(passes: Sequence[tuple[int, int]], num_tokens: int, most_tokens: int | None = None) -> list[Step]:
+    """Returns the steps of an answer. The prefill emitted its first token; tokens after its end do not count.
+
+    `most_tokens`: the limit of the answer's length. As in the decode loop, no token is drafted for the last place
+    before it; a server may do so.
+    """
     left, steps = num_tokens - 1, []
+    num_before_limit = None if most_tokens is None else most_tokens - 1
     for drafted, accepted in passes:
         if left <= 0:
             break
+        if num_before_limit is not None:
+            drafted = min(drafted, num_before_limit - 1)
+            accepted = min(accepted, drafted)
         emitted = min(accepted + 1, left)
         is_rejected = accepted < drafted and emitted > accepted
         kept = min(accepted, emitted)
         steps.append(Step(drafted, kept + is_rejected, kept, emitted))
         left -= emitted
+        num_before_limit = None if num_before_limit is None else num_before_limit - emitted
     return steps

@@ -25,6 +25,7 @@ from specbench.integrations.served.acceptance import (
     corrected_for_varying_drafts,
     cut_after_end,
     from_passes,
+    kept_counts,
     steps_of,
 )
 from specbench.integrations.served.engine import (
@@ -45,6 +46,7 @@ SERVED = "served"  # the decoder.type of servers
 FAILED = ("abort", "error")  # finish reasons of answers that an engine gave up
 NUM_CONTROLS = 20  # greedy answers per subset that the baseline gives twice
 TEXTS = ("text", "reasoning")  # fields of an event that are not the last value of anything
+BOUND = "α is an upper bound: one more token may have been judged in the step that ended an answer"
 UNKNOWN = "none"  # prefix of the acceptance_source of an answer whose acceptance is not known
 
 
@@ -53,7 +55,8 @@ class ServedCounts(ExternalCounts):
     """The counts of a served answer, as records keep them.
 
     `acceptance_source`: steps, histogram, totals or counters; or "none: " and the reason. `totals`: drafted, judged and
-    accepted tokens by the server's count, including tokens after the end of the answer. `events`: [seconds since the
+    accepted tokens by the server's count, including tokens after the end of the answer. `kept`: accepted and judged
+    tokens up to the end, if single steps are unknown. `events`: [seconds since the
     request, tokens] of each read. `cached_tokens`: prompt tokens in the server's cache. `server_seconds`,
     `server_decode_seconds`: the server's own time with and without the prompt. `same_again`: whether the baseline gave
     the same answer to a second request; None without one. `was_idle`: whether every server reported that no request ran
@@ -62,6 +65,7 @@ class ServedCounts(ExternalCounts):
 
     acceptance_source: str
     totals: tuple[int, int | None, int] | None
+    kept: tuple[int, int | None] | None
     events: list[tuple[float, int]]
     cached_tokens: int | None
     server_seconds: float | None
@@ -146,7 +150,13 @@ class ServedDecoder(Decoder):
         self._check(answer, prompt_ids)
         found, source = self._acceptance(answer, before)
         num_tokens = answer.state.num_new_tokens
-        steps = steps_of(found.passes, num_tokens) if found and found.passes is not None else []
+        most_tokens, kept = num_tokens + answer.state.num_remaining, None
+        steps = steps_of(found.passes, num_tokens, most_tokens) if found and found.passes is not None else []
+        if found is not None and found.passes is None:
+            counts = kept_counts(found, num_tokens, most_tokens, self.method.num_draft_tokens)
+            kept = counts.accepted, counts.judged
+            if counts.is_bound:
+                source = replace(found, note="; ".join(filter(None, (found.note, BOUND)))).text
         num_passes = len(steps) if steps else found.num_passes if found else None
         same_again = self._repeats_answer(answer, prompt_ids, stop, seed)
         first, last = answer.reads[0], answer.reads[-1]
@@ -159,6 +169,7 @@ class ServedDecoder(Decoder):
                 num_first_tokens=first[1], num_target_passes=None if num_passes is None else num_passes + 1,
                 acceptance_source=source,
                 totals=(found.num_drafted, found.num_judged, found.num_accepted) if found else None,
+                kept=kept,
                 events=[(round(seconds, 6), number) for seconds, number in answer.reads],
                 cached_tokens=answer.reported.num_cached, server_seconds=answer.reported.seconds,
                 server_decode_seconds=answer.reported.decode_seconds,
@@ -286,16 +297,22 @@ class ServedDecoder(Decoder):
             raise self.server.client.error("gave up the request: see the server's log")
         if answer.reported.token_ids is None:
             self._tokenize(answer)
-        elif not state.finished and finish == "length" and state.num_remaining > MAX_HELD:
+        known = state.num_new_tokens if answer.reported.token_ids is not None else answer.reported.num_new_tokens
+        most_tokens = state.num_new_tokens + state.num_remaining
+        if not state.finished and finish == "length" and known is not None and most_tokens - known > MAX_HELD:
             raise self.server.client.error(
-                f"ended an answer after {state.num_new_tokens} tokens at its own limit: start it with a longer context"
+                f"ended an answer after {known} tokens at its own limit: start it with a longer context"
             )
         if not state.finished and stop.eos_token_ids and finish != "length":
             state.start(min(stop.eos_token_ids))
             seconds, number = answer.reads.pop() if answer.reads else (answer.seconds, 0)
             answer.reads.append((seconds, number + 1))
         if not state.finished:  # the text has fewer tokens here, its last character is cut, or a warm-up has no end
-            state.finish = "length" if finish == "length" else "eos"
+            rules = state.rules
+            is_context = (
+                rules.context_limit is not None and rules.context_limit - len(state.prompt_ids) < rules.max_new_tokens
+            )
+            state.finish = ("context" if is_context else "length") if finish == "length" else "eos"
         if not answer.reads:
             answer.reads.append((answer.seconds, 0))
 

@@ -91,6 +91,11 @@ class Engine:
         """Returns the configuration that the server reports, without values that a restart would change."""
         return {"model": first_model_name(page)}
 
+    def context(self, settings: Mapping[str, Any]) -> int | None:
+        """Returns the maximum tokens of a prompt with its answer, from `settings`; None if they lack it."""
+        found = settings.get("context") or settings.get("context_length")
+        return found if isinstance(found, int) and found > 0 else None
+
     def speculates(self, page: Page) -> bool | None:
         """Returns whether the server was started with speculation; None if it does not report that."""
         return None
@@ -172,10 +177,13 @@ def acceptance_between(before: Counters, after: Counters, num_draft_tokens: int)
     fell = before.num_drafts is not None and drafts is None  # TensorRT-LLM does not count drafts
     if drafted is None or accepted is None or fell:
         return None
-    judged = None
+    judged, reached = None, None
     if drafts is not None and len(after.per_position) == num_draft_tokens > 0:
-        judged = drafts + accepted - after.per_position[-1] + sum(before.per_position[-1:])
-    return without_uncertain_judged(Acceptance("counters", drafts, drafted, accepted, judged), num_draft_tokens)
+        earlier = before.per_position or (0,) * num_draft_tokens
+        reached = tuple(now - then for now, then in zip(after.per_position, earlier, strict=True))
+        judged = drafts + accepted - reached[-1]
+    found = Acceptance("counters", drafts, drafted, accepted, judged, reached=reached)
+    return without_uncertain_judged(found, num_draft_tokens)
 
 
 def _growth(before: int | None, after: int | None) -> int | None:

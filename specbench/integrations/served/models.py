@@ -26,6 +26,8 @@ from specbench.running.run_folder import RunFolder
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import BASELINE, RunSpec, ServersSpec
 
+COUNTING = 2  # version of the counts of served answers; 1 counted tokens after the end if steps are unknown
+
 
 @dataclass(frozen=True)
 class ServedModels(Models):
@@ -50,6 +52,11 @@ class ServedModels(Models):
         own = self.servers[method.name]
         others = tuple(s for s in self.servers.values() if s is not own and self.spec.turns is None)
         return ServedPair(self.target, server=own, others=others)
+
+    def context_limit(self, methods: Sequence[MethodSpec]) -> int | None:
+        """Returns the shortest context of the target and the servers, which limits all methods alike, as in process."""
+        known = [server.engine.context(server.settings) for server in self.servers.values()]
+        return min(filter(None, (super().context_limit(methods), *known)), default=None)
 
     def bring_up(self, name: str) -> bool:
         """Ends the running server and starts this one, if only one may be up at a time. Returns whether it was started
@@ -98,7 +105,10 @@ class ServedModels(Models):
             flags = {LEARNS: self.learns(name), UNKNOWN_TOKENIZER: not server.is_tokenizer_known}
             set_flags = {key: True for key, is_set in flags.items() if is_set}
             reported[name] = {"engine": server.row_engine, **server.settings, **set_flags}
-        return {"servers": reported, "memory": self.spec.memory, "by_turns": self.spec.turns is not None}
+        return {
+            "servers": reported, "memory": self.spec.memory, "by_turns": self.spec.turns is not None,
+            "counting": COUNTING,
+        }  # fmt: skip
 
 
 def find_servers(

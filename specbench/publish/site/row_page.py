@@ -190,7 +190,8 @@ def row_page(
     }  # fmt: skip
 
 
-KEPT_OPTIONS = ("--judge", "--judge-base-url", "--judge-prices", "--lm-eval-include")  # which `request` lacks
+# Options that `request` lacks.
+KEPT_OPTIONS = ("--judge", "--judge-base-url", "--judge-prices", "--judge-template", "--lm-eval-include")
 DEFAULT_THREADS = 1  # of the embedded target
 
 

@@ -18,20 +18,25 @@ from specbench.core.files import write_atomically
 from specbench.core.progress import ProgressBar
 from specbench.core.registry import first_problem
 from specbench.core.values import Record, record_key
+from specbench.specs import yaml_files
+from specbench.specs.components import build
 from specbench.tasks.judge import JUDGED, JUDGEMENTS_FILE
 from specbench.tasks.judge.requests import (
     HIGHEST,
     LOWEST,
+    NUMBER,
     JudgedCell,
     JudgementKey,
     JudgeRequest,
     JudgeSettings,
+    JudgeTemplate,
     Questions,
     ReplyCache,
     digest,
     index_examples,
     make_requests,
     parse_rating,
+    rating_pattern,
 )
 
 MANY_FAILURES = 5  # consecutive failures after which no further request is sent
@@ -102,8 +107,16 @@ def judge_records(
     """Asks the judge to rate every answer; cached replies are not requested again. Prints progress and cost on
     `console`. Raises ConfigError if no request can succeed (no key, a wrong key, no such model). If a single request
     fails, its answers have no score."""
+    records = list(records)
     requests, new, cached, counts = _look_up(records, questions, settings)
     say(console, f"judge {settings.model}: {counts}")
+    answers = {(record_key(each), name): part["text"] for each in records for name, part in each["methods"].items()}
+    pattern = rating_pattern(settings.rating_form)
+    num_forged = sum(pattern.search(answer) is not None for answer in answers.values())
+    if num_forged:
+        shown = settings.rating_form.replace(NUMBER, "(10)")
+        has = "has a rating" if num_forged == 1 else "have ratings"
+        say(console, f"{counted(num_forged, 'answer')} {has} in its text, shown to the judge as {shown}")
     replies = {**cached, **(_ask(new, settings, console) if new else {})}
     found = {}
     for key, request in requests.items():
@@ -112,7 +125,9 @@ def judge_records(
         if isinstance(answer, str):
             found[key] = Judgement(None, answer, None, name, False)
             continue
-        score = parse_rating(answer.text)
+        (*conversation, turn), method = key
+        written = "\n".join(answers[(*conversation, number), method] for number in range(turn + 1))
+        score = parse_rating(answer.text, written, settings.rating_form)
         if score is None:
             kept = ReplyCache(settings.cache).path(request)
             problem = f"{_explain_missing(answer, settings)} (kept in {kept}: delete it to ask again)"
@@ -157,7 +172,10 @@ def _explain_missing(reply: Reply, settings: JudgeSettings) -> str:
         return f"the judge's reply was cut at {settings.max_tokens} tokens, before a rating"
     if not reply.text.strip():
         return "the judge's reply is empty" + (f" (finish_reason {reply.finish_reason})" if reply.finish_reason else "")
-    return "the judge's reply holds no single [[rating]] from 1 to 10"
+    form = settings.rating_form.replace(NUMBER, "rating")
+    if rating_pattern(settings.rating_form).search(reply.text) is None:
+        return f"the judge's reply holds no {form}"
+    return f"the judge's reply holds no {form} from 1 to 10 outside of reasoning and quotations"
 
 
 def _summary(judgements: Iterable[Judgement], settings: JudgeSettings) -> str:
@@ -205,6 +223,7 @@ class JudgementLine(BaseModel, extra="allow", strict=True):
     url: Annotated[str, Field(min_length=1)]
     score: Annotated[float, Field(ge=LOWEST, le=HIGHEST)] | None
     request: str
+    template: JudgeTemplate | None = None
 
     @property
     def key(self) -> JudgementKey:
@@ -212,7 +231,7 @@ class JudgementLine(BaseModel, extra="allow", strict=True):
 
     @property
     def settings(self) -> JudgeSettings:
-        return JudgeSettings(self.judge, self.url)
+        return JudgeSettings(self.judge, self.url, template=self.template)
 
 
 def add_recorded_scores(
@@ -249,7 +268,7 @@ def write_judgements(path: Path, judgements: Mapping[JudgementKey, Judgement], s
     kept = [
         line.model_dump()
         for line in _read_lines(path)
-        if line.key not in judgements or (line.judge, line.url) != (settings.model, settings.url)
+        if line.key not in judgements or line.settings.signature != settings.signature
     ]
     new = []
     for ((task, subset, example, repeat, turn), method), judgement in judgements.items():
@@ -260,6 +279,7 @@ def write_judgements(path: Path, judgements: Mapping[JudgementKey, Judgement], s
             "judge": settings.model, "url": settings.url, "score": judgement.score, "request": judgement.request,
             "problem": judgement.problem, "reply": judgement.reply and reply.text, "prompt_tokens": tokens[0],
             "reply_tokens": tokens[1], "cached": judgement.was_cached, "cost_usd": settings.cost(*tokens),
+            "template": settings.template and settings.template.model_dump(),
         })  # fmt: skip
     text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept + new)
     try:
@@ -335,17 +355,22 @@ class Judging:
         show_requests(records, index_examples(cells), self.settings, stdout)
 
 
-def make_judging(model: str | None, base_url: str | None, prices: str | None, is_dry_run: bool) -> Judging | None:
-    """Returns the requested judge; None without `--judge`. Raises ConfigError for other judge options without it."""
+def make_judging(
+    model: str | None, base_url: str | None, prices: str | None, is_dry_run: bool, template: Path | None = None
+) -> Judging | None:
+    """Returns the requested judge; None without `--judge`. Raises ConfigError for other judge options without it, and
+    for a template that cannot be read."""
     if model is None:
-        for option, value in {"base-url": base_url, "prices": prices, "dry-run": is_dry_run or None}.items():
+        options = {"base-url": base_url, "prices": prices, "dry-run": is_dry_run or None, "template": template}
+        for option, value in options.items():
             if value is not None:
                 raise ConfigError(f"--judge-{option}: has no effect without --judge MODEL: name the judge")
         return None
+    prompt = None if template is None else build(JudgeTemplate, yaml_files.read(template), f"{template}: ")
     if prices is None:
-        return Judging(JudgeSettings(model, base_url), is_dry_run)
+        return Judging(JudgeSettings(model, base_url, template=prompt), is_dry_run)
     try:
         prompt_price, reply_price = map(float, prices.split(","))
     except ValueError as error:
         raise ConfigError(f"--judge-prices {prices}: not two numbers: write them as 2.5,10") from error
-    return Judging(JudgeSettings(model, base_url, (prompt_price, reply_price)), is_dry_run)
+    return Judging(JudgeSettings(model, base_url, (prompt_price, reply_price), template=prompt), is_dry_run)

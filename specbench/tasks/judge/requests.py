@@ -1,9 +1,9 @@
 """Requests to a judge: settings, prompts, the request for each answer of a run, and the cache of replies.
 
-The texts are those of MT-bench's single-answer grading (Zheng et al., arXiv:2306.05685; FastChat's judge_prompts.jsonl:
-single-v1, single-math-v1 and their multi-turn forms). arXiv:2406.16758, appendix F.4, has the first of them too. The
-texts with a reference answer (math) are for MT-bench's categories math, reasoning and coding (FastChat's
-NEED_REF_CATS).
+The default texts are those of MT-bench's single-answer grading (Zheng et al., arXiv:2306.05685; FastChat's
+judge_prompts.jsonl: single-v1, single-math-v1 and their multi-turn forms). arXiv:2406.16758, appendix F.4, has the
+first of them too. The texts with a reference answer (math) are for MT-bench's categories math, reasoning and coding
+(FastChat's NEED_REF_CATS).
 """
 
 import json
@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -21,6 +22,8 @@ from specbench.core.errors import ConfigError
 from specbench.core.files import write_atomically
 from specbench.core.reasoning import answer_of
 from specbench.core.values import WHOLE, Key, Record, json_digest, record_key
+from specbench.specs import templates
+from specbench.specs.components import Name, Spec, Text
 from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import Example, TaskData
 
@@ -49,8 +52,54 @@ RATE = (
     "Be as objective as possible. After providing your explanation, you must rate the response on a scale of 1 to 10 "
     'by strictly following this format: "[[rating]]", for example: "Rating: [[5]]".'
 )
-RATING = re.compile(r"\[\[\s*(\d+(?:\.\d+)?)\s*\]\]")
 LOWEST, HIGHEST = 1.0, 10.0
+NUMBER = "{rating}"  # its place in the form of a rating
+BRACKETS = f"[[{NUMBER}]]"
+GAP = r"[\s*_]{0,8}"  # white space and emphasis within a rating
+
+
+@cache
+def rating_pattern(form: str) -> re.Pattern[str]:
+    """Returns the expression for a rating; its group is the number. Brackets may be escaped, as in `\\[\\[8\\]\\]`."""
+    before, after = (
+        GAP.join(rf"\\?{re.escape(character)}" for character in part if not character.isspace())
+        for part in form.split(NUMBER)
+    )
+    end = r"(?![\d.]*\d)" if after[-1:].isdigit() or not after else ""
+    return re.compile(rf"{before}{GAP}(\d+(?:\.\d+)?){GAP}{after}{end}", re.IGNORECASE)
+
+
+class JudgeTemplate(Spec):
+    """Another prompt for a judge, in place of MT-bench's. `row` has the judged turn's `question` and `answer`, its
+    `reference` if the task shows one, and `turns`, the list of all turns so far with these keys."""
+
+    name: Name
+    """Name of the template, for the rows."""
+    system: Text = HELPFUL
+    """System message."""
+    prompt: Text
+    """Template of the user message."""
+    rating: Text = BRACKETS
+    """Form of the rating that the prompt asks for, with {rating} for the number from 1 to 10."""
+
+    def check(self) -> None:
+        templates.check(self.prompt, "prompt")
+        unknown = templates.used(self.prompt, "row") - {"question", "answer", "reference", "turns"}
+        if unknown:
+            raise ConfigError(
+                f"prompt: a judge's row has no column '{min(unknown)}': use question, answer, reference or turns"
+            )
+        before, *rest = self.rating.split(NUMBER)
+        if len(rest) != 1 or not (before.strip() or rest[0].strip()):
+            raise ConfigError(
+                f"rating = {self.rating!r:.60}: must have {NUMBER} once, with text around it, "
+                f"such as 'Rating: {NUMBER}/10'"
+            )
+
+    @property
+    def label(self) -> str:
+        """Returns the name with a digest of the content, for signatures."""
+        return f"template {self.name} {json_digest(self.model_dump(), 8)}"
 
 
 class Turn(NamedTuple):
@@ -61,10 +110,25 @@ class Turn(NamedTuple):
     reference: str | None
 
 
-def make_messages(turns: Sequence[Turn]) -> list[Message]:
-    """Returns the messages that request a rating of the last answer. They show the references if all turns have one."""
+def make_messages(turns: Sequence[Turn], template: JudgeTemplate | None = None) -> list[Message]:
+    """Returns the messages that request a rating of the last answer. They show the references if all turns have one.
+
+    A rating that a candidate wrote into an answer is shown with its number in parentheses, `[[(10)]]`, so that a judge
+    that repeats it does not give it. Raises ConfigError if the template fails."""
+    pattern = rating_pattern(template.rating if template else BRACKETS)
+    turns = [turn._replace(answer=_defuse(turn.answer, pattern)) for turn in turns]
     has_references = all(turn.reference is not None for turn in turns)
-    if len(turns) == 1:
+    if template is not None:
+        shown = [
+            {key: text for key, text in turn._asdict().items() if key != "reference" or has_references}
+            for turn in turns
+        ]
+        try:
+            user = templates.render(template.prompt, {**shown[-1], "turns": shown}, {})
+        except Exception as error:  # an expression of a template may raise any
+            raise ConfigError(f"judge template {template.name}: prompt: {error}: correct it") from error
+        system = template.system
+    elif len(turns) == 1:
         criteria = MATH + COMPARE if has_references else GENERAL + EXPLAIN
         parts = [f"[Instruction]\n{TASK.format(displayed=' displayed below')}{criteria}{RATE}"]
         parts.append(f"[Question]\n{turns[0].question}")
@@ -77,6 +141,14 @@ def make_messages(turns: Sequence[Turn]) -> list[Message]:
     texts = {"system": system, "user": user}
     # A model may write half of a surrogate pair, which cannot be sent.
     return [{"role": role, "content": text.encode("utf-8", "replace").decode()} for role, text in texts.items()]
+
+
+def _defuse(answer: str, pattern: re.Pattern[str]) -> str:
+    def in_parentheses(found: re.Match[str]) -> str:
+        start, end = found.start(1) - found.start(), found.end(1) - found.start()
+        return f"{found[0][:start]}({found[1]}){found[0][end:]}"
+
+    return pattern.sub(in_parentheses, answer)
 
 
 def _conversation_texts(turns: Sequence[Turn], has_references: bool) -> tuple[str, str]:
@@ -96,11 +168,54 @@ def _dialogue(title: str, speaker: str, pairs: Sequence[tuple[str, str]]) -> str
     return "\n\n".join([f"<|The Start of {title}|>", *spoken, f"<|The End of {title}|>"])
 
 
-def parse_rating(reply: str) -> float | None:
-    """Returns the rating in a reply, 1 … 10; None unless it has exactly one value on this scale."""
-    found = {float(number) for number in RATING.findall(reply)}
-    value = found.pop() if len(found) == 1 else None
-    return value if value is not None and LOWEST <= value <= HIGHEST else None
+TAIL = 32_768  # characters at the end of a reply that are searched for a verdict
+FENCE = re.compile(r" {0,3}(`{3,}(?=[^`]*$)|~{3,})")
+QUOTED = re.compile(r""""[^"]*"|“[^“”]*”|„[^„“]*“|«[^«»]*»|「[^「」]*」|`[^`]+`|(?<!\w)'[^']*'(?!\w)""")
+LABEL = r"[\W_]{0,20}(?:(?:final |overall )?(?:rating|score|verdict|grade))?[\W_]{0,20}"
+
+
+def parse_rating(reply: str, answer: str = "", form: str = BRACKETS) -> float | None:
+    """Returns the verdict of a reply: its last rating outside of reasoning and quotation, or None unless that is from
+    1 to 10. `answer`: what the candidate wrote; `form`: of a rating, with {rating} for the number."""
+    found = rating_pattern(form).findall(_own_words(reply, answer, rating_pattern(form)))
+    value = float(found[-1]) if found else math.nan
+    return value if LOWEST <= value <= HIGHEST else None
+
+
+def _own_words(reply: str, answer: str, rating: re.Pattern[str]) -> str:
+    """Returns a judge's reply without its reasoning and without the ratings that it quotes."""
+    # 1. Reasoning: all before the last closing tag, and all behind a tag that is never closed.
+    text = reply.rpartition("</think>")[2].partition("<think>")[0]
+    # 2. Blocks of code, and lines quoted with >.
+    lines: list[str] = []
+    fence = None
+    for line in text.split("\n"):
+        mark = FENCE.match(line)
+        if fence is None and mark:
+            fence = mark[1]
+        elif fence is None:
+            lines.append("" if line.lstrip().startswith(">") else line)
+        elif mark and mark[1].startswith(fence) and not line.strip().strip(fence[0]):
+            fence = None
+    outside = "\n".join(lines)[-TAIL:]
+    # 3. Quotation marks. Some judges put them around their verdict, as the prompt does around its example: around a
+    # rating that is alone on its line they are no quotation, unless the candidate wrote it.
+    alone = re.compile(rf"{LABEL}{rating.pattern}[\W_]{{0,20}}", re.IGNORECASE)
+    written = _squeeze(answer)
+
+    def without_rating(quoted: re.Match[str]) -> str:
+        if not rating.search(quoted[0]):
+            return quoted[0]
+        start, end = outside.rfind("\n", 0, quoted.start()) + 1, outside.find("\n", quoted.end())
+        is_own = "\n" in quoted[0] or alone.fullmatch(outside, start, len(outside) if end < 0 else end)
+        return quoted[0] if is_own and _squeeze(quoted[0][1:-1]) not in written else " "
+
+    return QUOTED.sub(without_rating, outside)
+
+
+def _squeeze(text: str) -> str:
+    """Returns a text without what differs between an answer, the form in which it was shown, and a copy of that."""
+    return re.sub(r"[\s\\()*_]+", "", text).lower()
 
 
 URL_VARIABLE = "OPENAI_BASE_URL"
@@ -127,6 +242,7 @@ class JudgeSettings:
     cache: Path = field(
         default_factory=lambda: Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specbench" / "judge"
     )
+    template: JudgeTemplate | None = None  # None: MT-bench's
 
     def __post_init__(self) -> None:
         if not self.model.strip():
@@ -144,7 +260,12 @@ class JudgeSettings:
     @property
     def signature(self) -> str:
         """Returns a description of how ratings were made, for rows; it holds no secret."""
-        return f"{self.model} at {self.url}, MT-bench single answer, temperature 0"
+        prompt = self.template.label if self.template else "MT-bench single answer"
+        return f"{self.model} at {self.url}, {prompt}, temperature 0"
+
+    @property
+    def rating_form(self) -> str:
+        return self.template.rating if self.template else BRACKETS
 
     def cost(self, num_prompt_tokens: int | None, num_reply_tokens: int | None) -> float | None:
         """Returns the cost in US dollars; None if a price or a count is unknown."""
@@ -180,7 +301,7 @@ def make_requests(
 ) -> dict[JudgementKey, JudgeRequest]:
     """Returns the request for every answer: all that its reply depends on, and no secrets. It has the conversation up
     to the answer, with the method's own answers from the records, and references that are texts if the judge sees
-    references."""
+    references. Raises ConfigError if the judge's template fails."""
     by_key = {record_key(record): record for record in records}
     found: dict[JudgementKey, JudgeRequest] = {}
     for key, record in by_key.items():
@@ -198,7 +319,7 @@ def make_requests(
             ]
             found[key, method] = {
                 "url": settings.url, "model": settings.model, "temperature": 0.0, "max_tokens": settings.max_tokens,
-                "messages": make_messages(turns),
+                "messages": make_messages(turns, settings.template),
             }  # fmt: skip
     return found
 

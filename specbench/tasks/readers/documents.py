@@ -7,6 +7,7 @@ from typing import Any
 from specbench.core.errors import ConfigError
 from specbench.core.registry import READERS
 from specbench.specs import templates
+from specbench.specs.components import equal_codes
 from specbench.tasks.local_files import Row
 from specbench.tasks.readers import row_reader
 
@@ -112,6 +113,14 @@ LANGUAGE_CODES = {
     "igbo": "ibo", "nepali": "npi", "occitan": "oci", "quechua": "que", "yoruba": "yor", "tamazight": "zgh",
 }  # fmt: skip
 LANGUAGES = frozenset(LANGUAGE_CODES.values())
+CODE = re.compile("[a-z]{2,3}")
+
+
+class Translations(dict[str, Any]):
+    """Texts by the code of their language, which the other code of ISO 639-1 and -3 finds too (grn: gn)."""
+
+    def __missing__(self, code: str) -> Any:
+        return next(self[other] for other in equal_codes(code)[1:] if other in self.keys())
 
 
 @row_reader("translation")
@@ -124,8 +133,12 @@ def translation(row: Row) -> Row:
             raise ConfigError(f"column 'translation' must map languages to texts, not be a {type(texts).__name__}")
     else:
         codes = {column: LANGUAGE_CODES.get(column.strip().lower(), column) for column in row}
-        others = {column: row[column] for column, code in codes.items() if code not in LANGUAGES}
-        texts = {code: row[column] for column, code in codes.items() if code in LANGUAGES}
+        languages = [column for column, code in codes.items() if not LANGUAGES.isdisjoint(equal_codes(code))]
+        if len(languages) < 2:  # else a column such as `id` or `no` would be a language
+            is_pair = len(row) == 2 and all(CODE.fullmatch(column) for column in row)
+            languages = [column for column, code in codes.items() if is_pair or len(equal_codes(code)) > 1]
+        others = {column: row[column] for column in row if column not in languages}
+        texts = {codes[column]: row[column] for column in languages}
         if len(texts) < 2:
             raise ConfigError(
                 f"has the columns {', '.join(row)}: name two of them after their languages, such as en and de, or give "
@@ -135,4 +148,4 @@ def translation(row: Row) -> Row:
         if not isinstance(text, str) and not templates.is_empty(text):
             raise ConfigError(f"the text in language '{language}' is a {type(text).__name__}, {text!r:.60}: correct it")
     stripped = {language: None if templates.is_empty(text) else text.strip() for language, text in texts.items()}
-    return {**others, "translation": stripped}
+    return {**others, "translation": Translations(stripped)}

@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 
-from specbench.core.errors import ConfigError
+from specbench.core.errors import NO_MEMORY, ConfigError
 
-NO_MEMORY = ("out of memory", "can't allocate memory")
 
 
 def is_out_of_memory(error: BaseException) -> bool:

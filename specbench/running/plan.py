@@ -14,6 +14,7 @@ from rich.console import Console
 
 from specbench.core.console import say
 from specbench.core.errors import ConfigError
+from specbench.core.source import package_digest
 from specbench.decoding.decoder import Decoder, DraftingDecoder, drafting_decoders
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.sampling import Sampling
@@ -293,6 +294,7 @@ def run_identity(
         name: route_drafter_identities(decoder, models)
         for name, decoder in decoders.items() if isinstance(decoder, RoutedDecoder)
     }  # fmt: skip
+    components = component_revisions(spec)
     engine = models.environment()["engine"]
     engines = {method.name: own for method in spec.methods if (own := models.engine(method)) != engine}
     revisions = {f"{cell.task.name}/{cell.subset}": cell.data.revision for cell in cells if cell.data.source == "hub"}
@@ -304,6 +306,8 @@ def run_identity(
         "drafters": {method: found for method, found in drafters.items() if found["name"] is not None},
         **({"routes": routes} if routes else {}),
         **({"code": codes} if codes else {}),
+        **({"components": components} if components else {}),
+        **({"package": package_digest()} if environment.get("commit", "") is None else {}),
         **({"engines": engines} if engines else {}),
         "data": {cell.task.name: cell.data.source for cell in cells},
         **({"data_revisions": revisions} if revisions else {}),
@@ -314,6 +318,14 @@ def run_identity(
         **models.identity(),
         "environment": dict(environment),
     }
+
+
+def component_revisions(spec: RunSpec) -> dict[str, str]:
+    """Returns the revisions of the code of all components outside this package that a run uses, by kind and name."""
+    merged = [task.subset(name) for task in spec.tasks for name in task.subset_names]
+    used = {each for part in (*spec.methods, *merged) for each in part.components}
+    found = {f"{registry.kind} {name}": registry.revision(name) for registry, name in used}
+    return {name: found[name] or "" for name in sorted(found) if found[name] is not None}
 
 
 def drafter_identity(decoder: Decoder, models: Models) -> Drafting:

@@ -75,7 +75,9 @@ def test_the_files_of_a_module_are_its_own_and_those_it_imports(modules: Any, tm
     assert set(source_files([("mine_source", Path(package.__file__))])) == USED
     one = tmp_path / "mine_beside.py"
     assert source_files([("mine_beside", one)]) == {"mine_beside": one}
-    assert source.digest_of({"mine_beside": one}) == f"local-{file_digest(one)}", "as folders of earlier versions have it"
+    assert source.digest_of({"mine_beside": one}) == f"local-{file_digest(one)}", (
+        "as folders of earlier versions have it"
+    )
     assert code_revision(["specbench.core.source", "torch", None, "no_such_module"]) is None
 
 
@@ -158,9 +160,7 @@ MIDDLE = {"mine_middle.py": "import mine_helper\ndef times(): return mine_helper
 
 @pytest.mark.parametrize("place", ["a file", "a notebook"])
 @pytest.mark.parametrize("name", EDITS)
-def test_an_edit_of_what_an_object_uses_is_another_object(
-    modules: Any, tmp_path: Path, name: str, place: str
-) -> None:
+def test_an_edit_of_what_an_object_uses_is_another_object(modules: Any, tmp_path: Path, name: str, place: str) -> None:
     code, *helpers = EDITS[name]
 
     def digest(helper: str) -> str:

@@ -36,7 +36,9 @@ def code_revision(modules: Iterable[str | ModuleType | None]) -> str | None:
     key = tuple(id(getattr(each, "__spec__", None) or each) for each in loaded)
     if len(loaded) == len(named) and key in _REVISIONS:
         return _REVISIONS[key][1]
-    places = [(each, _file_of(each)) if isinstance(each, str) else (each.__name__, _loaded_file(each)) for each in named]
+    places = [
+        (each, _file_of(each)) if isinstance(each, str) else (each.__name__, _loaded_file(each)) for each in named
+    ]
     revision = digest_of(source_files((name, file) for name, file in places if file and not is_library(name)))
     if len(loaded) == len(named):
         _REVISIONS[key] = loaded, revision  # the modules are kept, so that no other gets their id
@@ -157,7 +159,9 @@ def _imports(name: str, file: Path) -> Iterator[str]:
 def _file_in(root: Path, name: str) -> Path | None:
     """Returns the file of a module in the folder from which it is imported; None if there is none."""
     path = root.joinpath(*name.split("."))
-    places = (place for suffix in SUFFIXES for place in (path / f"__init__{suffix}", path.with_name(path.name + suffix)))
+    places = (
+        place for suffix in SUFFIXES for place in (path / f"__init__{suffix}", path.with_name(path.name + suffix))
+    )
     return next((place for place in places if place.is_file()), None)
 
 

@@ -1,7 +1,7 @@
 """Composes methods for a model pair: makes a decoder from drafter, verification rule and vocabulary bridge."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, TypeVar, cast
@@ -77,7 +77,7 @@ def compose_external(method: MethodSpec, models: ModelPair, sampling: Sampling) 
 
 def check_vocabularies(method: MethodSpec, models: ModelPair, sampling: Sampling) -> None:
     """Raises ConfigError if target and drafter do not share a vocabulary."""
-    with listing_able_methods(method):
+    with listing_able_methods(method, models, sampling):
         shared(models, sampling, lambda model: NoDrafter())
 
 
@@ -117,20 +117,28 @@ def bridged_drafter(method: MethodSpec, models: ModelPair, sampling: Sampling) -
     def make(model: ScoringModel) -> Drafter:
         return make_drafter(method, replace(models, drafter=cast(CausalLM, model)), sampling)
 
-    with listing_able_methods(method):
+    with listing_able_methods(method, models, sampling):
         made: Drafter = method.bridge.factory(models, sampling, make, **method.bridge.options)
     return made
 
 
 @contextmanager
-def listing_able_methods(method: MethodSpec) -> Iterator[None]:
-    """Turns a VocabularyMismatch into a one-line ConfigError that lists the methods that can run the pair: those that
-    do not require a shared vocabulary."""
+def listing_able_methods(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Iterator[None]:
+    """Turns a VocabularyMismatch into a one-line ConfigError that lists the methods that run with the pair as it is:
+    their decoders are made, so that one without its head, n-gram model or datastore is left out."""
     try:
         yield
     except VocabularyMismatch as error:
-        able = ", ".join(each.name for each in map(load_method, method_names()) if not each.same_vocabulary)
-        raise ConfigError(f"method '{method.name}': {error}; methods that can run this pair: {able}") from error
+        able = []
+        for each in map(load_method, method_names()):
+            with suppress(Exception):  # code of plug-ins may raise anything
+                if not each.same_vocabulary and compose(each, models, sampling):
+                    able.append(each.name)
+        compared = f"`specbench vocab --target {models.target.name} --drafter {models.drafter and models.drafter.name}`"
+        raise ConfigError(
+            f"method '{method.name}': {error}; methods that can run this pair: {', '.join(able)}; {compared} shows "
+            "what the vocabularies share"
+        ) from error
 
 
 def check_sampling(method: MethodSpec, rule: VerificationRule, target: Sampling, draft: Sampling) -> None:

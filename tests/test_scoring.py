@@ -65,7 +65,7 @@ WRONG = {
     "a complex number": (lambda: scorer(1j), "returned 1j (a complex)"),
     "statistics in a text": (lambda: scorer(1, "12"), "returned '1' (a str)"),
     "statistics that are one number": (lambda: scorer(1, 2), "'int' object is not iterable"),
-    "an exception": (lambda: scorer(ValueError("no such luck")), "raised ValueError: no such luck (test_scoring.py, li"),
+    "an exception": (lambda: scorer(ValueError("no such luck")), "raised ValueError: no such luck (test_scoring.py"),
     "a number without a score": (lambda: PerAnswer(("right",), lambda *_: 0.5), "returned 0.5: return a Score"),
     "another metric": (lambda: PerAnswer(("right",), lambda *_: {"wrong": 1}), "returned no value of 'right'"),
 }  # fmt: skip

@@ -29,7 +29,7 @@ from tests.test_plugins import forget_plugins
 
 PACKAGE = {
     "mine_source/__init__.py": "from mine_source.used import draft\n",
-    "mine_source/used.py": "from . import inner\nimport numpy, torch, specbench\n\ndef draft(ids, n):\n    import mine_beside\n",
+    "mine_source/used.py": "from . import inner\nimport numpy, torch\n\ndef draft(ids, n):\n    import mine_beside\n",
     "mine_source/inner.py": "import importlib\nLATE = importlib.import_module('mine_source.late')\n",
     "mine_source/late.py": "import mine_source.broken_name\n",
     "mine_source/unused.py": "import torch\n",
@@ -137,7 +137,8 @@ def test_all_files_of_installed_plug_ins_count(modules: Any, tmp_path: Path) -> 
 # Objects: (before, after) of a module, whose `part` is the drafter.
 EDITS = {
     "an import in the function": (
-        "def part(ids, n):\n    from mine_helper import TIMES\n    return ids[-1:] * TIMES\n", "TIMES = 1\n", "TIMES = 2\n",
+        "def part(ids, n):\n    from mine_helper import TIMES\n    return ids[-1:] * TIMES\n", "TIMES = 1\n",
+        "TIMES = 2\n",
     ),
     "an import of an import": (
         "import mine_middle\ndef part(ids, n): return mine_middle.times()\n", "TIMES = 1\n", "TIMES = 2\n",
@@ -147,11 +148,13 @@ EDITS = {
         "TIMES = 2\n",
     ),
     "an array in an object": (
-        "import numpy, mine_helper\nclass Part:\n    def __init__(self): self.table = numpy.full(3, mine_helper.TIMES)\n"
+        "import numpy\nfrom mine_helper import TIMES\nclass Part:\n"
+        "    def __init__(self): self.table = numpy.full(3, TIMES)\n"
         "    def __call__(self, ids, n): return self.table\npart = Part()\n", "TIMES = 1\n", "TIMES = 2\n",
     ),
     "slots": (
-        "import mine_helper\nclass Part:\n    __slots__ = ('times',)\n    def __init__(self): self.times = mine_helper.TIMES\n"
+        "from mine_helper import TIMES\nclass Part:\n    __slots__ = ('times',)\n"
+        "    def __init__(self): self.times = TIMES\n"
         "    def __call__(self, ids, n): return self.times\npart = Part()\n", "TIMES = 1\n", "TIMES = 2\n",
     ),
 }  # fmt: skip
@@ -235,7 +238,7 @@ class Copies(Drafter):
 
 @pytest.fixture
 def plugin(modules: Any, tmp_path: Path) -> Iterator[Callable[..., list[str]]]:
-    """Installs the plug-in, after an edit of some files, as another process would find it. Returns a command's words."""
+    """Installs the plug-in, after an edit of some files, as another process would find it. Returns a command."""
     (tmp_path / "rows.jsonl").write_text('{"text": "What is 1 + 1?"}\n')
 
     def install(**edits: str) -> list[str]:

@@ -50,7 +50,7 @@ def digest_of(files: dict[str, Path]) -> str | None:
     if not files:
         return None
     if len(files) == 1:
-        return f"local-{file_digest(*files.values())}"
+        return f"local-{file_digest(next(iter(files.values())))}"
     lines = (f"{name} {file_digest(files[name], WHOLE)}\n" for name in sorted(files))
     return f"local-{bytes_digest(line.encode() for line in lines)}"
 
@@ -103,9 +103,10 @@ def source_files(modules: Iterable[tuple[str, Path]]) -> dict[str, Path]:
                 continue
             if (beside := _file_in(root, imported)) is not None:
                 waiting.append((imported, beside, root))
-            elif (other := _loaded_file(sys.modules.get(imported)) or _file_of(imported)) is not None:
-                if not any(map(_is_installed, other.absolute().parents)):
-                    waiting.append((imported, other, _root_of(imported, other)))
+                continue
+            other = _loaded_file(sys.modules.get(imported)) or _file_of(imported)
+            if other is not None and not any(map(_is_installed, other.absolute().parents)):
+                waiting.append((imported, other, _root_of(imported, other)))
     return found
 
 

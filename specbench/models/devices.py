@@ -10,7 +10,6 @@ import torch
 from specbench.core.errors import NO_MEMORY, ConfigError
 
 
-
 def is_out_of_memory(error: BaseException) -> bool:
     """Returns whether an error says that memory ran out. Errors such as illegal accesses to memory do not count."""
     text = str(error).lower()

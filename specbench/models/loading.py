@@ -10,7 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 from transformers.utils import logging as transformers_logging
 
-from specbench.core.environment import EMBEDDED, OBJECT, missing, require
+from specbench.core.environment import OBJECT, missing, require
 from specbench.core.errors import ConfigError, NeedsCode
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoints import (

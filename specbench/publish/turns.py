@@ -272,7 +272,7 @@ def take_turns(sides: Sequence[Side], tell: Say) -> None:
 
 
 def version_notes(versions: dict[str, Version], changes: Sequence[str] = ()) -> Iterator[str]:
-    """Yields a line for each version, and lines for packages whose versions differ and for `changes` of the code outside
+    """Yields a line for each version, for each package whose version differs, and for `changes` of the code outside
     specbench; if nothing differs, a line that says so."""
     before, now = versions[BASELINE], versions[CANDIDATE]
     for name, version in versions.items():

@@ -135,8 +135,8 @@ class RowPair:
         first, second = (
             {name: getattr(row, name) for name in ("method", "drafter", "drafter_revision")} for row in rows
         )
-        options = (dotted.flat(row.options) for row in rows)
-        found = [*differences(first, second), *differences(*options, absent=None)]
+        before, now = (dotted.flat(row.options) for row in rows)
+        found = [*differences(first, second), *differences(before, now, absent=None)]
         return [f"{each.field} {each.first} → {each.second}" for each in found]
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import groupby, product
+from itertools import chain, groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -323,7 +323,8 @@ def run_identity(
 def component_revisions(spec: RunSpec) -> dict[str, str]:
     """Returns the revisions of the code of all components outside this package that a run uses, by kind and name."""
     merged = [task.subset(name) for task in spec.tasks for name in task.subset_names]
-    used = {each for part in (*spec.methods, *merged) for each in part.components}
+    used = {*chain.from_iterable(each.components for each in spec.methods)}
+    used |= {*chain.from_iterable(each.components for each in merged)}
     found = {f"{registry.kind} {name}": registry.revision(name) for registry, name in used}
     return {name: found[name] or "" for name in sorted(found) if found[name] is not None}
 

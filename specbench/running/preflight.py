@@ -82,7 +82,7 @@ def check_method(name: str, request: Request) -> None:
     given = dict(pair.split("=", 1) for pair in request.options.overrides if "=" in pair)
     given = {key.strip(): value.strip() for key, value in given.items()}
     target = request.options.target or TARGET
-    drafter = keys.get("drafter") if isinstance(keys.get("drafter"), Mapping) else {}
+    drafter: Any = keys.get("drafter") if isinstance(keys.get("drafter"), Mapping) else {}
     kind, label = drafter.get("type"), str(keys.get("name", name))
     path = given.get("drafter.path", drafter.get("path")) if kind in PATH_DRAFTERS else None
     if keys.get("routes"):

@@ -55,7 +55,8 @@ class LoadedTask:
         """Yields name and file of the modules of a user's functions and class; lm-eval's own have its version."""
         values = vars(self.task.config).values()
         inner = chain.from_iterable(metric.values() for metric in self.task.config.metric_list or ())
-        for value in (type(self.task), *filter(callable, (*values, *inner))):
+        functions: list[Any] = [type(self.task), *filter(callable, (*values, *inner))]
+        for value in functions:
             with suppress(TypeError, OSError):  # built-in functions
                 file = Path(getsourcefile(value) or "").resolve()
                 if not file.is_relative_to(Path(lm_eval.__file__).resolve().parent):

@@ -106,7 +106,7 @@ def judged(scorer: Scorer, text: str, reference: Reference) -> Score:
         score: Any = scorer(text, reference)
     if not isinstance(score, Score) or not isinstance(score.values, Mapping):
         shown = score.values if isinstance(score, Score) else score
-        raise ConfigError(f"{place}: returned {shown!r:.60}: return a Score, whose values have the names of its metrics")
+        raise ConfigError(f"{place}: returned {shown!r:.60}: return a Score with a value for each metric's name")
     main = scorer.names[0]
     if main not in score.values:
         raise ConfigError(f"{place}: returned no value of '{main}': return one, or None for no score")
@@ -130,7 +130,7 @@ def as_number(value: Any) -> float | None:
     None and for numbers that are not finite. Raises ValueError for anything else."""
     if value is None:
         return None
-    if isinstance(value, str | bytes | bytearray) or getattr(value, "ndim", 0):
+    if isinstance(value, str | bytes | bytearray) or bool(getattr(value, "ndim", False)):
         raise ValueError(f"{value!r:.60} (a {type(value).__name__})")
     try:
         number = float(value)
@@ -170,8 +170,8 @@ def make_scorer(task: TaskSpec) -> Scorer | None:
     names: Any = getattr(made, "names", None)
     if not isinstance(names, tuple | list) or not names or not all(isinstance(name, str) for name in names):
         raise ConfigError(
-            f"task '{task.name}': scorer '{task.scorer.type}' has names = {names!r:.60}: give the names of its metrics, "
-            'such as ("accuracy",)'
+            f"task '{task.name}': scorer '{task.scorer.type}' has names = {names!r:.60}: give the names of its "
+            'metrics, such as ("accuracy",)'
         )
     return made
 

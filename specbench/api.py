@@ -128,7 +128,7 @@ def run(
 
     Raises ConfigError for bad input.
     """
-    from specbench.results.execute import execute
+    from specbench.running.preflight import check_request
     from specbench.running.request import Request
 
     models = {"target": _named_model(target, ""), "drafter": _named_model(drafter, _name_of(target))}
@@ -147,6 +147,9 @@ def run(
         tasks, names, chosen, command, output=_path(output), leaderboard=_path(leaderboard),
         lm_eval_include=_path(lm_eval_include), judging=judging, own_methods=own,
     )  # fmt: skip
+    check_request(request)
+    from specbench.results.execute import execute  # imports torch
+
     console = stderr
     if quiet:
         console = PlainConsole(stderr=True)

@@ -277,7 +277,7 @@ def test_validate_refuses_what_every_run_refuses(specbench: Specbench, tmp_path:
 
 def test_a_missing_target_is_said_before_a_missing_drafter(specbench: Specbench) -> None:
     outcome = specbench("run", "--task", "mgsm", "--method", "sd", "--target", "/nonexistent")
-    assert_one_line(outcome, "model folder '/nonexistent' does not exist")
+    assert_one_line(outcome, "2 problems: (1) model folder '/nonexistent' does not exist")
     outcome = specbench("run", "--task", "mgsm", "--method", "sd", "--target", "embedded:nothing")
     assert_one_line(outcome, "embedded model 'nothing' does not exist: the choices are")
 

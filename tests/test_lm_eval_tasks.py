@@ -175,10 +175,10 @@ def longest(items):
 """
 
 
-def custom(folder: Path) -> TaskSpec:
+def custom(folder: Path, code: str = CODE) -> TaskSpec:
     """A task whose metrics are Python: one of all answers together, one that may be NaN, one not announced."""
     path = write_task(folder, "custom", metric_list=...)
-    (folder / "of_custom.py").write_text(CODE)
+    (folder / "of_custom.py").write_text(code)
     path.write_text(
         path.read_text("utf-8")
         + "process_results: !function of_custom.process_results\nmetric_list:\n"
@@ -237,6 +237,8 @@ def test_identity_is_the_same_in_another_folder(tmp_path: Path) -> None:
     here, there = custom(tmp_path / "here"), custom(tmp_path / "there")
     assert digest(here) == digest(there)
     assert " at 0x" not in here.model_dump_json(), "an address of this process"
+    helped = custom(tmp_path / "helped", CODE + "\nLIMIT = 2  # for a function that the others call\n")
+    assert digest(helped) != digest(here)
 
 
 @pytest.mark.slow

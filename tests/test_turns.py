@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -199,7 +200,36 @@ def test_versions_of_packages_that_differ_are_named():
     notes = list(version_notes({"baseline": before, "candidate": now}))
     assert notes[0] == "baseline: specbench 0.1.0, commit 0123456789ab, in /env"
     assert notes[2:] == ["torch 2.6 in the baseline, 2.7 in the candidate"]
-    assert "both have the same code" in list(version_notes({"baseline": before, "candidate": before}))[2]
+    same = {"baseline": before, "candidate": before}
+    assert list(version_notes(same))[2:] == ["both have the same code, so every difference is noise"]
+    edited = "components.drafter mine: local-1 → local-2"
+    assert list(version_notes(same, [edited]))[2:] == [edited]
+    others = {"baseline": before, "candidate": replace(before, versions={"torch": "2.7", "python": "3.11"})}
+    assert list(version_notes(others))[2:] == ["torch 2.6 in the baseline, 2.7 in the candidate"]
+
+
+def test_an_edited_plug_in_is_other_code(monkeypatch):
+    before = turns.this_version().code
+    monkeypatch.setattr(turns, "plugins_digest", lambda: "edited")
+    assert before != turns.this_version().code == f"{turns.package_digest()}-edited"
+
+
+def test_edited_files_of_a_request_are_measured_into_another_folder_and_their_code_is_compared(workers, tmp_path):
+    method, code = tmp_path / "mine.yaml", tmp_path / "mine.py"
+    method.write_text("name: mine\ndecoder: {type: external, entry: 'mine.py:decode'}\n")
+    code.write_text("import helper\n")
+    (tmp_path / "helper.py").write_text("")
+    request = Request(**{**vars(REQUEST), "methods": [str(method), "sd"]})
+    found = [turns.files_of(request)]
+    for file in (method, code, tmp_path / "helper.py"):
+        file.write_text(file.read_text() + "# edited\n")
+        found.append(turns.files_of(request))
+    assert len({str(each) for each in found}) == 4
+    for side, revision in (("baseline", "local-1"), ("candidate", "local-2")):
+        (tmp_path / "both" / side).mkdir(parents=True)
+        (tmp_path / "both" / side / "run.json").write_text(json.dumps({"seed": 0, "code": {"mine": revision}}))
+    workers()
+    assert measure(tmp_path / "both").notes[-1] == 'code.mine: "local-1" → "local-2"'
 
 
 def test_the_worker_waits_before_every_warm_up_and_every_generation(monkeypatch, tiny_pair, tmp_path):

@@ -305,12 +305,8 @@ def audit(
     smaller errors. With --servers they are tested against samples of the server ar or, with --target, against that
     target in this process.
     """
-    from specbench.analysis.audit import run_audit
-    from specbench.analysis.audit_report import audit_table, paragraphs
-    from specbench.core.console import counted
     from specbench.core.files import check_output, write_output
-    from specbench.results.leaderboard import check_writable, load, set_verdicts
-    from specbench.results.leaderboard_files import relative
+    from specbench.running.preflight import check_request
     from specbench.running.request import Request
 
     tasks = split(task)
@@ -319,6 +315,13 @@ def audit(
     request = Request(tasks, split(method or ""), run_options(given), command_line(), servers=servers)
     if output is not None:
         check_output("--output", output)
+    check_request(request)
+    from specbench.analysis.audit import run_audit  # imports torch
+    from specbench.analysis.audit_report import audit_table, paragraphs
+    from specbench.core.console import counted
+    from specbench.results.leaderboard import check_writable, load, set_verdicts
+    from specbench.results.leaderboard_files import relative
+
     if leaderboard is not None:  # an unusable file is reported before the audit starts
         load(leaderboard)
         check_writable(leaderboard)

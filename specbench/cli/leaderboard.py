@@ -278,6 +278,7 @@ def check(
 
     from specbench.core.files import check_output, write_output
     from specbench.results import check_report
+    from specbench.running.preflight import check_request
     from specbench.running.request import Request
 
     options = run_options(given)
@@ -297,6 +298,7 @@ def check(
         if missing := [name for name, value in amounts.items() if value is None]:
             raise ConfigError(f"{missing[0]} is missing: --against measures --task with --method")
         request = Request(split(task or ""), split(method or ""), options, command_line(), output)
+        check_request(request)
         report = check_versions(request, against, allowed, ignored)
     forms = {"--markdown": check_report.markdown, "--junit": check_report.junit}
     for option, file in files.items():

@@ -73,7 +73,7 @@ def run(
     **given: Any,
 ) -> None:
     """Measure methods and autoregressive decoding on tasks. The same command resumes an interrupted run."""
-    from specbench.results.execute import execute
+    from specbench.running.preflight import check_request
     from specbench.running.request import Request
     from specbench.tasks.sandbox import run as permission
 
@@ -88,6 +88,9 @@ def run(
         split(task), split(method or ""), options, command_line(), output=output, servers=servers,
         leaderboard=leaderboard, plot=plot, lm_eval_include=lm_eval_include, judging=judging, loggers=split(log or ""),
     )  # fmt: skip
+    check_request(request)
+    from specbench.results.execute import execute  # imports torch
+
     with serving_of(servers) as load_pair:
         outcome = execute(request, stderr, load_pair, has_default_limit=limit is None)
     rows = [row.model_dump(mode="json") for row in outcome.rows]
@@ -143,8 +146,7 @@ def sweep(
     **given: Any,
 ) -> None:
     """Measure a method at several values of a key. For a fuzzy method, one run estimates all thresholds and lengths."""
-    from specbench.analysis.recipes import run_recipe
-    from specbench.analysis.sweep import run_sweep
+    from specbench.running.preflight import check_request
     from specbench.running.request import Request
 
     if samples is not None and recipe is None:
@@ -152,6 +154,10 @@ def sweep(
     request = Request(
         split(task), split(method), run_options(given), command_line(), output=runs, leaderboard=leaderboard, plot=plot,
     )  # fmt: skip
+    check_request(request)
+    from specbench.analysis.recipes import run_recipe  # these import torch
+    from specbench.analysis.sweep import run_sweep
+
     if recipe is not None:
         report = run_recipe(request, recipe, path, values, samples, stderr)
     else:
@@ -195,11 +201,14 @@ def tune(
 
     An existing file is replaced only if tune wrote it and nobody changed it since.
     """
-    from specbench.analysis.tuned_methods import run_tune
+    from specbench.running.preflight import check_request
     from specbench.running.request import Request
 
     request = Request(split(task), split(method), run_options(given), command_line(), output=runs)
     file = output or Path(f"{Path(method).stem}-tuned.yaml")
+    check_request(request)
+    from specbench.analysis.tuned_methods import run_tune  # imports torch
+
     tried = {"lengths": split(lengths) if lengths else None, "sizes": split(sizes) if sizes else None}
     report = run_tune(request, file, amount=calibration, step=step, console=stderr, **tried)
     print_result(report.data, as_json, lambda: report.tables)

@@ -1,7 +1,10 @@
 """The only kind of error that a user sees: one line that states the problem, its place, and the remedy."""
 
-from collections.abc import Iterable
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
+from pathlib import Path
 
 
 class ConfigError(Exception):
@@ -25,3 +28,29 @@ def nearest(value: str, choices: Iterable[str], listed: str = "") -> str:
     if close:
         return f"did you mean '{close[0]}'? {listed or f'(choices: {every})'}"
     return listed or (f"the choices are {every}" if known else "there are none")
+
+
+NO_MEMORY = ("out of memory", "can't allocate memory")  # in messages of torch and Python
+LIBRARIES = {"torch", "transformers", "numpy"}
+
+
+@contextmanager
+def naming_code(place: str) -> Iterator[None]:
+    """Turns exceptions of code outside this package into ConfigErrors that begin with `place` and name the line, with
+    the exception as their cause. Errors for lack of memory and ConfigErrors pass."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:
+        if isinstance(error, MemoryError) or any(words in str(error).lower() for words in NO_MEMORY):
+            raise
+        raise ConfigError(f"{place} {raised(error)}") from error
+
+
+def raised(error: Exception) -> str:
+    """Returns "raised ValueError: no such luck (mine.py, line 3)", with the innermost line outside of libraries."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not LIBRARIES & set(Path(frame.filename).parts)]
+    frame = (own or list(frames))[-1]
+    return f"raised {type(error).__name__}: {str(error)[:300]} ({Path(frame.filename).name}, line {frame.lineno})"

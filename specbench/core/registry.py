@@ -21,6 +21,7 @@ from pydantic_core import CoreSchema, ErrorDetails
 from specbench import BUILT_IN
 from specbench.core.environment import OBJECT
 from specbench.core.errors import ConfigError, nearest
+from specbench.core.source import code_revision
 
 Factory = Callable[..., Any]
 ELSEWHERE = "this is a Python object of another process: give it to specbench.run in Python"
@@ -115,6 +116,15 @@ class Registry(Generic[Declared, AnyFeatures]):
             value = self._plugins[name].value
             raise ConfigError(f"plug-in {self.kind} '{name}' ({value}) failed to load: {error}") from error
         return factory
+
+    def revision(self, name: str) -> str | None:
+        """Returns the revision of a component's code; None for built-in ones, whose code the commit identifies, and for
+        Python objects, whose names hold a digest of it."""
+        if name.startswith(OBJECT):
+            return None
+        point = None if name in self._builtin else self._plugins.get(name)
+        factory = self.get(name)
+        return code_revision([None if point is None else point.module, getattr(factory, "__module__", None)])
 
     def options_model(self, name: str) -> type[BaseModel]:
         factory = self.get(name)

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import DECODERS, first_problem
+from specbench.core.source import code_revision
 from specbench.core.values import bytes_digest, file_digest
 from specbench.decoding.sampling import Sampling
 from specbench.integrations.external import ExternalDecoder, LoadedModel, naming_method
@@ -26,7 +27,7 @@ from specbench.specs.method import MethodSpec
 
 @dataclass(frozen=True)
 class EntryCode:
-    """An imported function or class. `revision`: "local-" and a 12-digit digest of its file, None without a file."""
+    """An imported function or class. `revision`: that of its module (`specbench.core.source`)."""
 
     call: Callable[..., Any]
     revision: str | None
@@ -51,9 +52,8 @@ def load(entry: str) -> EntryCode:
         raise ConfigError(f"'{place}' has no function or class '{name}': {nearest(name, known)}")
     if isinstance(call, type) and not callable(getattr(call, "generate", None)):
         raise ConfigError(f"class '{name}' has no method 'generate': add it, or name a function")
-    file = getattr(module, "__file__", None)
-    revision = f"local-{file_digest(Path(file))}" if file else None
-    return EntryCode(call, revision)
+    file = getattr(module, "__file__", None)  # this package's own decoders, and libraries', are one file each
+    return EntryCode(call, code_revision([module]) or (f"local-{file_digest(Path(file))}" if file else None))
 
 
 def _from_file(path: Path) -> ModuleType:

@@ -39,16 +39,14 @@ A minimal example:
         return ids[0, len(prompt_ids) :].tolist()
 """
 
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from specbench.core.errors import ConfigError
+from specbench.core.errors import ConfigError, raised
 from specbench.decoding.decoder import Decoder
 from specbench.decoding.loop import POSITION_COLUMNS, ExternalCounts, Generation, GenerationState, StopRules
 from specbench.decoding.proposal import Step
@@ -147,11 +145,7 @@ def naming_method(method: MethodSpec) -> Iterator[None]:
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [f for f in frames if not {"torch", "transformers"} & set(Path(f.filename).parts)]
-        frame = (own or list(frames))[-1]
-        where = f"{Path(frame.filename).name}, line {frame.lineno}"
-        raise ConfigError(f"{place} raised {type(error).__name__}: {error} ({where})") from error
+        raise ConfigError(f"{place} {raised(error)}") from error
 
 
 @contextmanager

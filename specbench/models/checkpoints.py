@@ -149,7 +149,7 @@ def check_weights(source: str, config: Any, network: Any) -> None:
         )
 
 
-SUFFIXES = {".json", ".safetensors", ".bin", ".pt", ".model", ".txt", ".jinja"}
+SUFFIXES = {".json", ".safetensors", ".bin", ".pt", ".model", ".txt", ".jinja", ".py"}
 
 
 def checkpoint_identity(source: str, revision: str | None) -> str | None:

@@ -7,9 +7,7 @@ from typing import Any
 
 import torch
 
-from specbench.core.errors import ConfigError
-
-NO_MEMORY = ("out of memory", "can't allocate memory")
+from specbench.core.errors import NO_MEMORY, ConfigError
 
 
 def is_out_of_memory(error: BaseException) -> bool:

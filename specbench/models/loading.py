@@ -10,7 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, GenerationConfig
 from transformers.utils import logging as transformers_logging
 
-from specbench.core.environment import EMBEDDED, OBJECT, missing, require
+from specbench.core.environment import OBJECT, missing, require
 from specbench.core.errors import ConfigError, NeedsCode
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoints import (
@@ -26,6 +26,8 @@ from specbench.models.checkpoints import (
 from specbench.models.devices import is_out_of_memory, move_network, too_large_error
 from specbench.models.objects import object_model
 from specbench.models.scoring import same_logits
+from specbench.models.sources import is_local as is_local
+from specbench.models.sources import model_source as model_source
 from specbench.specs.components import DeviceMap, EngineName, Quantize
 
 TIMEOUT_SECONDS = 4
@@ -45,15 +47,6 @@ def choose_device(name: str) -> torch.device:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(f"--device {name}: {str(error).splitlines()[0]}") from error
-
-
-def model_source(name: str) -> str:
-    """Returns the source for transformers: the folder of `embedded:NAME`, or the name itself."""
-    if not name.startswith(EMBEDDED):
-        return name
-    from specbench.embedded import member_path
-
-    return str(member_path(name.removeprefix(EMBEDDED)))
 
 
 def load_model(
@@ -328,18 +321,6 @@ def hub_problem(name: str, revision: str | None) -> str | None:
     except Exception as error:  # several libraries raise many classes: offline, unknown, gated, a proxy
         return f"the hub does not provide it: {type(error).__name__}: {one_line(error)}"
     return None
-
-
-def is_local(name: str) -> bool:
-    """Returns whether a name is a local folder and not a hub id. Raises ConfigError for a path without a checkpoint."""
-    path = Path(name)
-    if not (name.startswith((".", "/", "~")) or name.count("/") > 1 or path.exists()):
-        return False
-    if not path.is_dir():
-        raise ConfigError(f"model folder '{name}' does not exist; give a folder with config.json, or a hub id")
-    if not (path / "config.json").is_file():
-        raise ConfigError(f"model folder '{name}' has no config.json; give a Hugging Face checkpoint folder")
-    return True
 
 
 def load_tokenizer(name: str, revision: str | None = None, *, trust_remote_code: bool = False) -> Any:

@@ -1,13 +1,12 @@
 """Models that are Python objects of this process, named `object:NAME`, and digests that distinguish objects."""
 
+import dis
 import functools
-import sys
 import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ import torch
 from specbench.core.environment import OBJECT
 from specbench.core.errors import ConfigError
 from specbench.core.registry import ELSEWHERE
+from specbench.core.source import code_revision, is_library
 from specbench.core.values import json_digest
 from specbench.models.causal_lm import CausalLM
 
@@ -56,14 +56,14 @@ def object_model(name: str) -> CausalLM:
     )
 
 
-LIBRARIES = {"torch", "transformers", "specbench", "numpy", *sys.stdlib_module_names} - {"__main__"}
 UNUSED = ("__module__", "__doc__", "__firstlineno__")  # members of a class that do not affect its behaviour
 PLAIN = (str, bytes, int, float, complex, bool, type(None))
 
 
 def object_digest(value: Any) -> str:
     """Returns 12 hex digits over the code and the state of an object: a function, class, instance, tensor, network or
-    container. Code of LIBRARIES counts by its name only, since rows hold the versions of libraries."""
+    container. Code of a file counts with the file and with what it imports; code of libraries counts by its name only,
+    since rows hold the versions of libraries."""
     state = sha256()
     for part in _parts(value, {}):
         state.update(part)
@@ -105,33 +105,41 @@ def _contents(value: Any) -> list[Any]:
     if isinstance(value, types.MethodType):
         return [value.__func__, value.__self__]
     if isinstance(value, property):
-        return [value.fget]
+        return [value.fget, value.fset]
     if isinstance(value, types.ModuleType):
-        file = None if _is_library(value.__name__) else getattr(value, "__file__", None)
-        return [value.__name__, *([Path(file).read_bytes()] if file else [])]
+        return [value.__name__, code_revision([value])]
     if isinstance(value, types.CodeType):
-        return [value.co_code, value.co_consts, value.co_names]
+        imported = [each.argval for each in dis.get_instructions(value) if each.opname == "IMPORT_NAME"]
+        return [value.co_code, value.co_consts, value.co_names, code_revision(filter(None, imported))]
     if isinstance(value, types.FunctionType | type):
         return _code(value)
-    return [type(value), dict(getattr(value, "__dict__", {}))]
+    if hasattr(value, "__dict__"):
+        return [type(value), dict(value.__dict__)]
+    try:  # arrays, objects with slots, deques: as pickle takes them apart
+        return [*(list(part) if isinstance(part, Iterator) else part for part in value.__reduce_ex__(2))]
+    except Exception:  # objects without a state that can be kept, such as locks
+        return [type(value)]
 
 
 def _code(value: Any) -> list[Any]:
     """Returns the parts of a class (bases and members), or of a function: its code, its defaults, the variables that it
     encloses, and the globals of its module that it uses."""
     name = f"{value.__module__}.{value.__qualname__}"
-    if _is_library(value.__module__):
+    if is_library(value.__module__):
         return [name]
+    file = None if value.__module__ == "__main__" else code_revision([value.__module__])
     if isinstance(value, type):
         members = [
             (key, getattr(member, "__func__", member)) for key, member in vars(value).items()
             if not isinstance(member, types.GetSetDescriptorType) and key not in UNUSED
         ]  # fmt: skip
-        return [name, value.__bases__, members]
-    used = [value.__globals__[key] for key in value.__code__.co_names if key in value.__globals__]
+        return [name, file, value.__bases__, members]
+    used = [value.__globals__[key] for key in _names(value.__code__) if key in value.__globals__]
     enclosed = [cell.cell_contents for cell in value.__closure__ or ()]
-    return [value.__code__, value.__defaults__, value.__kwdefaults__, enclosed, used]
+    return [value.__code__, file, value.__defaults__, value.__kwdefaults__, enclosed, used]
 
 
-def _is_library(module: object) -> bool:
-    return str(module).partition(".")[0] in LIBRARIES
+def _names(code: types.CodeType) -> list[str]:
+    """Returns the names that a function's code looks up, also in its lambdas and comprehensions."""
+    inner = (_names(const) for const in code.co_consts if isinstance(const, types.CodeType))
+    return [*dict.fromkeys([*code.co_names, *chain.from_iterable(inner)])]

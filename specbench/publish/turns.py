@@ -17,19 +17,24 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from specbench.core import bounded
 from specbench.core.console import say, stderr
-from specbench.core.environment import PACKAGE, builtin_dir
+from specbench.core.environment import PACKAGE
 from specbench.core.errors import ConfigError
-from specbench.core.files import ResumableFolder
+from specbench.core.files import ResumableFolder, changed_settings
 from specbench.core.progress import Say
-from specbench.core.values import bytes_digest
+from specbench.core.source import package_digest, plugins_digest, source_files
+from specbench.core.values import WHOLE, file_digest
 from specbench.models.meters import HOST
 from specbench.publish.process import ChildProcess, SendingReports, run_job, send_lines, take_streams
 from specbench.publish.workers import Event, JobFinished, JobStarted, LogLine, RunJob
 from specbench.results.conditions import environment
 from specbench.running.models import load_models
 from specbench.running.request import Request
-from specbench.running.run_folder import folder_of
+from specbench.running.run_folder import RunFolder, folder_of
+from specbench.specs import yaml_files
+from specbench.specs.catalogue import is_path
+from specbench.specs.components import is_file_entry
 from specbench.specs.run_options import RunOptions, flag_of
 
 PROGRAM = "from specbench.publish.turns import main; main()"
@@ -43,7 +48,8 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True)
 class Version:
-    """An installed specbench. `code`: a digest of its source files, tasks and methods. `package`: its folder."""
+    """An installed specbench. `code`: a digest of its source files, tasks and methods, and one of the installed
+    plug-ins. `package`: its folder."""
 
     version: str | None
     commit: str | None
@@ -59,10 +65,9 @@ class Version:
 def this_version() -> Version:
     """Returns the version of specbench in this process."""
     found = environment("cpu", "", "")
-    files = [*PACKAGE.rglob("*.py"), *(file for kind in ("tasks", "methods") for file in builtin_dir(kind).rglob("*"))]
-    contents = (file.read_bytes() for file in sorted(files) if file.is_file() and file.suffix != ".pyc")
+    code = "-".join(filter(None, (package_digest(), plugins_digest())))
     versions = found["versions"]
-    return Version(versions["specbench"], found["commit"], bytes_digest(contents), str(PACKAGE), versions)
+    return Version(versions["specbench"], found["commit"], code, str(PACKAGE), versions)
 
 
 def main() -> None:
@@ -209,7 +214,7 @@ def measure_in_turns(request: Request, against: str, tell: Say) -> MeasuredInTur
     with Side(BASELINE, against) as first, Side(CANDIDATE, None) as second:
         versions = {BASELINE: first.version(), CANDIDATE: second.version()}
         identity = {name: {"version": v.version, "commit": v.commit, "code": v.code} for name, v in versions.items()}
-        asked = {**request.settings(), **identity}
+        asked = {**request.settings(), **identity, "files": files_of(request)}
         folder = request.output or folder_of("-".join(["check", *request.tasks, *request.methods]), asked)
         with ResumableFolder(folder).held(identity):
             first.send(request_message(request, folder / BASELINE))
@@ -219,7 +224,30 @@ def measure_in_turns(request: Request, against: str, tell: Say) -> MeasuredInTur
             except ConfigError as error:
                 again = f"what is measured is kept in {folder}; the same command resumes it"
                 raise ConfigError(f"{error}; {again}") from error
-    return MeasuredInTurns(folder / BASELINE, folder / CANDIDATE, tuple(version_notes(versions)))
+    used = [recorded_code(folder / name) for name in (BASELINE, CANDIDATE)]
+    notes = version_notes(versions, changed_settings(*used))
+    return MeasuredInTurns(folder / BASELINE, folder / CANDIDATE, tuple(notes))
+
+
+def files_of(request: Request) -> dict[str, str]:
+    """Returns digests of the YAML files of a request, and of the code that they name, so that edited files are measured
+    into another folder."""
+    files: dict[str, Path] = {}
+    for name in filter(is_path, (*request.tasks, *request.methods)):
+        files[name] = Path(name)
+        decoder = yaml_files.read(Path(name)).get("decoder")
+        entry = str(decoder.get("entry")) if isinstance(decoder, dict) else ""
+        if is_file_entry(entry):
+            code = Path(name).resolve().parent / entry.rpartition(":")[0]
+            files |= source_files([(code.stem, code)])
+    return {name: file_digest(file, WHOLE) for name, file in files.items()}
+
+
+def recorded_code(folder: Path) -> dict[str, Any]:
+    """Returns the revisions of the code outside specbench that a run used, as its identity has them."""
+    file = folder / RunFolder.IDENTITY
+    identity = bounded.read_mapping(file, "measure again", strict=False) if file.is_file() else {}
+    return {key: identity[key] for key in ("code", "components") if key in identity}
 
 
 def take_turns(sides: Sequence[Side], tell: Say) -> None:
@@ -243,14 +271,16 @@ def take_turns(sides: Sequence[Side], tell: Say) -> None:
         order.reverse()
 
 
-def version_notes(versions: dict[str, Version]) -> Iterator[str]:
-    """Yields a line for each version, and lines if the code is the same and for packages whose versions differ."""
+def version_notes(versions: dict[str, Version], changes: Sequence[str] = ()) -> Iterator[str]:
+    """Yields a line for each version, for each package whose version differs, and for `changes` of the code outside
+    specbench; if nothing differs, a line that says so."""
     before, now = versions[BASELINE], versions[CANDIDATE]
     for name, version in versions.items():
         yield f"{name}: {version}"
-    if before.code == now.code:
+    others = {name: (before.versions.get(name), now.versions.get(name)) for name in {*before.versions, *now.versions}}
+    differing = sorted(name for name, (first, second) in others.items() if first != second and name != "specbench")
+    for name in differing:
+        yield f"{name} {others[name][0]} in the baseline, {others[name][1]} in the candidate"
+    yield from changes
+    if before.code == now.code and not differing and not changes:
         yield "both have the same code, so every difference is noise"
-    for name in sorted({*before.versions, *now.versions} - {"specbench"}):
-        first, second = (each.versions.get(name) for each in (before, now))
-        if first != second:
-            yield f"{name} {first} in the baseline, {second} in the candidate"

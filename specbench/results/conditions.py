@@ -91,12 +91,16 @@ def conditions(row: Row) -> dict[str, Any]:
         named = {field: getattr(row, field)}
         found |= {f"{field}.{name}": part for name, part in parts[field].items()} if field in parts else named
     found["subsets"] = ", ".join(row.subsets)  # their examples are in n
+    for name, revision in row.options.get("code", {}).items():  # other code of a method is what is compared
+        if name.startswith(("scorer ", "reader ")):
+            found[f"code.{name}"] = revision
     return found
 
 
 BASELINE = "ar"
 IGNORABLE = ("attention", "device", "dtype", "target", "versions")
-UNUSED = ("intervals", "signatures")  # a check does not compare scores, and computes intervals anew
+# A check computes intervals anew. It compares no means of scores, but tells scores that changed beside equal tokens.
+UNUSED = ("intervals", "signatures", "code")
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,8 @@ class RowPair:
         first, second = (
             {name: getattr(row, name) for name in ("method", "drafter", "drafter_revision")} for row in rows
         )
-        found = [*differences(first, second), *differences(rows[0].options, rows[1].options, absent=None)]
+        before, now = (dotted.flat(row.options) for row in rows)
+        found = [*differences(first, second), *differences(before, now, absent=None)]
         return [f"{each.field} {each.first} → {each.second}" for each in found]
 
 

@@ -188,7 +188,7 @@ class MeasuredRun:
         if method.name in self.measurement.other_vocabulary:
             metrics |= dict.fromkeys(SPEEDUPS, Metric())  # tokens of different vocabularies do not compare
         row = Row(
-            **self._conditions(method), **_data(parts), **self._method(method, records),
+            **self._conditions(method), **_data(parts), **self._method(method, records, task, parts),
             task=versioned_name(task), subset=subset, language=None if subset == ALL else task.subset(subset).language,
             subsets={part.subset: part.num_examples for part in parts} if subset == ALL else {},
             system=self._system(task, parts), sampling=sampling, created=_measured_at(records),
@@ -229,18 +229,25 @@ class MeasuredRun:
             "seed": self.identity["seed"],
         }  # fmt: skip
 
-    def _method(self, method: MethodSpec, records: Sequence[Record]) -> dict[str, Any]:
-        """Returns the fields of a row about the method: its parts, or its external code with the code's digest."""
+    def _method(
+        self, method: MethodSpec, records: Sequence[Record], task: TaskSpec, parts: Sequence[MeasuredSubset]
+    ) -> dict[str, Any]:
+        """Returns the fields of a row about the method: its parts, or its external code with the code's digest. The
+        option `code` has the revisions of plug-ins, of the method and of the task."""
         taken = routes_taken(records, method)
         routes = [method.route(name) for name in taken] or [method]
         if method.decoder is not None:
             options = {"decoder": {**method.decoder.model_dump(), "revision": self.identity["code"][method.name]}}
         else:
             options = method_options(method, self.identity["target"]["name"])
+        used = [*method.components, *(each for part in parts for each in task.subset(part.subset).components)]
+        names = dict.fromkeys(f"{registry.kind} {name}" for registry, name in used)
+        revisions = self.identity.get("components", {})
+        code = {name: revisions[name] for name in names if name in revisions}
         return {
             "method": versioned_name(method), "lossless": method.lossless,
             "num_draft_tokens": max(route.num_draft_tokens for route in routes),
-            "options": options | ({"taken": taken} if taken else {}),
+            "options": options | ({"taken": taken} if taken else {}) | ({"code": code} if code else {}),
         }  # fmt: skip
 
     def _records(self, parts: Sequence[MeasuredSubset]) -> list[Record]:

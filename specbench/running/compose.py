@@ -1,7 +1,7 @@
 """Composes methods for a model pair: makes a decoder from drafter, verification rule and vocabulary bridge."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, TypeVar, cast
@@ -33,7 +33,7 @@ def compose(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decode
     if method.decoder is not None:
         return compose_external(method, models, sampling)
     if method.decodes_with == "random":
-        check_vocabularies(method, models)
+        check_vocabularies(method, models, sampling)
         return compose_allocation(method, models, sampling)
     rule = make_rule(method)
     if method.decodes_with == "drafter":
@@ -70,15 +70,15 @@ def compose_external(method: MethodSpec, models: ModelPair, sampling: Sampling) 
             "effect: leave the method out, or take --engine eager"
         )
     if method.same_vocabulary:
-        check_vocabularies(method, models)
+        check_vocabularies(method, models, sampling)
     made: Decoder = DECODERS.get(method.decoder.type)(method, models, sampling)
     return made
 
 
-def check_vocabularies(method: MethodSpec, models: ModelPair) -> None:
+def check_vocabularies(method: MethodSpec, models: ModelPair, sampling: Sampling) -> None:
     """Raises ConfigError if the vocabularies of target and drafter differ in any token."""
     assert models.drafter is not None
-    with listing_able_methods(method):
+    with listing_able_methods(method, models, sampling):
         check_equal(models.target, models.drafter)
 
 
@@ -122,20 +122,28 @@ def bridged_drafter(method: MethodSpec, models: ModelPair, sampling: Sampling) -
         made.pauses_at = limit
         return made
 
-    with listing_able_methods(method):
+    with listing_able_methods(method, models, sampling):
         made: Drafter = method.bridge.factory(models, sampling, make, **method.bridge.options)
     return made
 
 
 @contextmanager
-def listing_able_methods(method: MethodSpec) -> Iterator[None]:
-    """Turns a VocabularyMismatch into a one-line ConfigError that lists the methods that can run the pair: those that
-    do not require a shared vocabulary."""
+def listing_able_methods(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Iterator[None]:
+    """Turns a VocabularyMismatch into a one-line ConfigError that lists the methods that run with the pair as it is:
+    their decoders are made, so that one without its head, n-gram model or datastore is left out."""
     try:
         yield
     except VocabularyMismatch as error:
-        able = ", ".join(each.name for each in map(load_method, method_names()) if not each.same_vocabulary)
-        raise ConfigError(f"method '{method.name}': {error}; methods that can run this pair: {able}") from error
+        able = []
+        for each in map(load_method, method_names()):
+            with suppress(Exception):  # code of plug-ins may raise anything
+                if not each.same_vocabulary and compose(each, models, sampling):
+                    able.append(each.name)
+        compared = f"`specbench vocab --target {models.target.name} --drafter {models.drafter and models.drafter.name}`"
+        raise ConfigError(
+            f"method '{method.name}': {error}; methods that can run this pair: {', '.join(able)}; {compared} shows "
+            "what the vocabularies share"
+        ) from error
 
 
 def check_sampling(method: MethodSpec, rule: VerificationRule, target: Sampling, draft: Sampling) -> None:

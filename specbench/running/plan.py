@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import groupby, product
+from itertools import chain, groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from rich.console import Console
 
 from specbench.core.console import say
 from specbench.core.errors import ConfigError
+from specbench.core.source import package_digest
 from specbench.decoding.decoder import Decoder, DraftingDecoder, drafting_decoders
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.sampling import Sampling
@@ -351,6 +352,7 @@ def run_identity(
         name: route_drafter_identities(decoder, models)
         for name, decoder in decoders.items() if isinstance(decoder, RoutedDecoder)
     }  # fmt: skip
+    components = component_revisions(spec)
     engine = models.environment()["engine"]
     engines = {method.name: own for method in spec.methods if (own := models.engine(method)) != engine}
     revisions = {f"{cell.task.name}/{cell.subset}": cell.data.revision for cell in cells if cell.data.source == "hub"}
@@ -362,6 +364,8 @@ def run_identity(
         "drafters": {method: found for method, found in drafters.items() if found["name"] is not None},
         **({"routes": routes} if routes else {}),
         **({"code": codes} if codes else {}),
+        **({"components": components} if components else {}),
+        **({"package": package_digest()} if environment.get("commit", "") is None else {}),
         **({"engines": engines} if engines else {}),
         "data": {cell.task.name: cell.data.source for cell in cells},
         **({"data_revisions": revisions} if revisions else {}),
@@ -383,6 +387,15 @@ def printed_date(cells: Sequence[Cell]) -> str | None:
         if uses_chat(model, cell.renderer.chat)
     )  # fmt: skip
     return next((each.isoformat() for each in found if each is not None), None)
+
+
+def component_revisions(spec: RunSpec) -> dict[str, str]:
+    """Returns the revisions of the code of all components outside this package that a run uses, by kind and name."""
+    merged = [task.subset(name) for task in spec.tasks for name in task.subset_names]
+    used = {*chain.from_iterable(each.components for each in spec.methods)}
+    used |= {*chain.from_iterable(each.components for each in merged)}
+    found = {f"{registry.kind} {name}": registry.revision(name) for registry, name in used}
+    return {name: found[name] or "" for name in sorted(found) if found[name] is not None}
 
 
 def drafter_identity(decoder: Decoder, models: Models) -> Drafting:

@@ -281,8 +281,8 @@ class GenerationShape(RecordPart):
     gpu_joules: NonNegative | None = None
     peak_host_bytes: Count | None = None
     peak_device_bytes: Count | None = None
-    score: Finite | None
-    scores: dict[str, Finite | None] = Field(default_factory=dict)
+    score: Finite | bool | None  # bool: records of earlier versions, as plug-ins' scorers returned it
+    scores: dict[str, Finite | bool | None] = Field(default_factory=dict)
     statistics: dict[str, list[Finite]] = Field(default_factory=dict)
     problem: str | None = None
     outcome: dict[str, str] = Field(default_factory=dict)

@@ -11,6 +11,7 @@ from rich.console import Console
 from specbench.core.console import say
 from specbench.core.environment import EMBEDDED, OBJECT, is_installed, missing
 from specbench.core.errors import ConfigError, nearest
+from specbench.models.sources import is_local, model_source
 from specbench.specs import yaml_files
 from specbench.specs.catalogue import (
     NUM_SHOTS,
@@ -202,8 +203,6 @@ def all_methods(request: Request) -> tuple[Request, dict[str, str]]:
 def check_models(options: RunOptions) -> None:
     """Raises ConfigError for a revision of no model or of one that is not on the hub, for options about loading a
     target that is a Python object, and for a target that does not exist."""
-    from specbench.models.loading import is_local, model_source
-
     for role, name, revision in (
         ("target", options.target, options.target_revision),
         ("drafter", options.drafter, options.drafter_revision),
@@ -226,8 +225,6 @@ def check_models(options: RunOptions) -> None:
 
 def check_revision(role: str, name: str, revision: str | None) -> None:
     """Raises ConfigError for a revision of a model that is not on the hub, which would silently have no effect."""
-    from specbench.models.loading import is_local
-
     if revision is not None and (name.startswith((EMBEDDED, OBJECT)) or is_local(name)):
         raise ConfigError(f"--{role}-revision {revision}: '{name}' is not on the hub: leave the revision out")
 

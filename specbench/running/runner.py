@@ -28,7 +28,7 @@ from specbench.running.requirements import (
 from specbench.running.run_folder import RunFolder
 from specbench.running.warm_up import WarmUp, warm_up_cell
 from specbench.specs.run import RunSpec
-from specbench.tasks.scoring import Reference, Scorer, unscored
+from specbench.tasks.scoring import Reference, Scorer, judged, unscored
 
 PROCESS = uuid.uuid4().hex[:12]
 Wait = Callable[[int], None]
@@ -271,7 +271,7 @@ def counts_by_rank(siblings: Sequence[tuple[int, int | None]]) -> list[list[int]
 
 def score_fields(scorer: Scorer, text: str, reference: Reference | None) -> dict[str, Any]:
     """Returns the fields of a record that score an answer. `score` is the value of the main metric."""
-    score = unscored(scorer.names) if reference is None else scorer(text, reference)
+    score = unscored(scorer.names) if reference is None else judged(scorer, text, reference)
     return {
         "score": score.values[scorer.names[0]],
         "scores": dict(score.values),

@@ -15,7 +15,7 @@ from pydantic import (
 
 from specbench.core import dotted
 from specbench.core.errors import ConfigError, nearest
-from specbench.core.registry import DRAFTERS, RULES
+from specbench.core.registry import DRAFTERS, RULES, Registry
 from specbench.specs.components import (
     BridgeSpec,
     DecoderSpec,
@@ -168,6 +168,13 @@ class MethodSpec(Spec):
     def parts(self) -> "tuple[MethodSpec, ...]":
         """Returns the method itself, or a method named METHOD/LANGUAGE for each of its routes."""
         return (self,) if self.routes is None else tuple(self.route(name) for name in self.routes)
+
+    @property
+    def components(self) -> list[tuple[Registry[..., Any], str]]:
+        """Returns registry and name of the drafters, the rule and the bridge; none for an external decoder."""
+        parts = [part for part in self.parts if part.decoder is None]
+        used = [spec for part in parts for spec in (part.drafter, part.verification, part.bridge)]
+        return [(spec.registry, spec.name) for spec in used]
 
     @property
     def most_draft_tokens(self) -> int:

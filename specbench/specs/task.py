@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, field_validator
 from specbench.core import dotted
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.reasoning import TAGS, Tags
-from specbench.core.registry import READERS
+from specbench.core.registry import READERS, Registry
 from specbench.specs import templates
 from specbench.specs.components import (
     Name,
@@ -260,6 +260,12 @@ class TaskSpec(Spec):
     @property
     def subset_names(self) -> tuple[str, ...]:
         return tuple(self.subsets) or ("default",)
+
+    @property
+    def components(self) -> list[tuple[Registry[..., Any], str]]:
+        """Returns registry and name of the reader and the scorer of a task that is merged with its subset."""
+        scorer = [] if self.scorer is None else [(self.scorer.registry, self.scorer.name)]
+        return [*scorer, *([] if self.reader is None else [(READERS, self.reader)])]
 
     @property
     def has_sample(self) -> bool:

@@ -5,15 +5,18 @@ import logging
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
-from inspect import getsource
+from inspect import getsource, getsourcefile
 from io import StringIO
+from itertools import chain
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
+import lm_eval
 import numpy as np
 from lm_eval.api.instance import Instance
 from lm_eval.api.metrics import mean, nanmean
@@ -24,6 +27,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
 from specbench.core.errors import ConfigError
+from specbench.core.source import digest_of, source_files
 from specbench.core.values import text_digest
 from specbench.tasks.scoring import Reference, Score, Scorer, unscored
 
@@ -41,10 +45,22 @@ class LoadedTask:
 
     @cached_property
     def config(self) -> str:
-        """Returns a 12-digit digest of the task's configuration and lm-eval's version."""
+        """Returns a 12-digit digest of the task's configuration, of a user's code in it, and of lm-eval's version."""
         meaning = {key: value for key, value in self.task.dump_config().items() if key not in PLACES}
-        text = json.dumps([version("lm_eval"), meaning], sort_keys=True, default=source_or_repr)
+        code = [each for each in [digest_of(source_files(self._code_files()))] if each is not None]
+        text = json.dumps([version("lm_eval"), meaning, *code], sort_keys=True, default=source_or_repr)
         return text_digest(text)
+
+    def _code_files(self) -> Iterator[tuple[str, Path]]:
+        """Yields name and file of the modules of a user's functions and class; lm-eval's own have its version."""
+        values = vars(self.task.config).values()
+        inner = chain.from_iterable(metric.values() for metric in self.task.config.metric_list or ())
+        functions: list[Any] = [type(self.task), *filter(callable, (*values, *inner))]
+        for value in functions:
+            with suppress(TypeError, OSError):  # built-in functions
+                file = Path(getsourcefile(value) or "").resolve()
+                if not file.is_relative_to(Path(lm_eval.__file__).resolve().parent):
+                    yield file.stem, file
 
     @cached_property
     def docs(self) -> list[Any]:

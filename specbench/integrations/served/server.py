@@ -20,6 +20,7 @@ import torch
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.registry import ENGINES
+from specbench.core.source import code_revision
 from specbench.core.values import json_digest
 from specbench.integrations.served import guard
 from specbench.integrations.served.client import Client
@@ -59,7 +60,8 @@ class Server:
 
     @property
     def digest(self) -> str:
-        return json_digest({"engine": self.row_engine, **self.settings})
+        code = code_revision([type(self.engine).__module__])  # of a plug-in
+        return json_digest({"engine": self.row_engine, **self.settings, **({"code": code} if code else {})})
 
     def counters(self) -> Counters:
         """Returns the server's counters; without values if it has no metrics page."""

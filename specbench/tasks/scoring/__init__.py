@@ -4,12 +4,13 @@ language by lingua or by its script."""
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import TYPE_CHECKING
+from math import isfinite
+from typing import TYPE_CHECKING, Any
 
 from specbench.core.environment import require
-from specbench.core.errors import ConfigError
+from specbench.core.errors import ConfigError, naming_code
 from specbench.specs.components import SCRIPTS, identifiable_code
 from specbench.specs.task import TaskSpec
 
@@ -49,7 +50,7 @@ class Scorer:
     def check_reference(self, reference: Reference) -> None:
         """Raises ConfigError for a reference that the scorer cannot read. A scorer overrides this if judging an answer
         is costly."""
-        self("", reference)
+        judged(self, "", reference)
 
     def of_samples(self, name: str, values: Sequence[float]) -> float | None:
         """Returns a metric of one problem, such as pass@k, from the first metric of each of its answers; None if there
@@ -93,6 +94,53 @@ def unscored(names: Sequence[str], problem: str = "the row has no reference") ->
     return Score(dict.fromkeys(names), problem=problem)
 
 
+def judged(scorer: Scorer, text: str, reference: Reference) -> Score:
+    """Returns a scorer's judgement with plain numbers, as records hold them: of a bool, a NumPy number or any other
+    value with a float. A number that is not finite leaves the answer without a score.
+
+    Raises ConfigError that names the scorer by its metrics, with the exception of its code as the cause, for code that
+    raises one and for values that are no numbers.
+    """
+    place = f"scorer of '{', '.join(scorer.names)}'"
+    with naming_code(place):
+        score: Any = scorer(text, reference)
+    if not isinstance(score, Score) or not isinstance(score.values, Mapping):
+        shown = score.values if isinstance(score, Score) else score
+        raise ConfigError(f"{place}: returned {shown!r:.60}: return a Score with a value for each metric's name")
+    main = scorer.names[0]
+    if main not in score.values:
+        raise ConfigError(f"{place}: returned no value of '{main}': return one, or None for no score")
+    try:
+        values = {name: as_number(value) for name, value in score.values.items()}
+        statistics = {name: [as_number(each) for each in sums] for name, sums in score.statistics.items()}
+    except (TypeError, ValueError) as error:
+        remedy = "return a number, or None for an answer that cannot be judged"
+        raise ConfigError(f"{place}: returned {error}: {remedy}") from error
+    problem = score.problem
+    if values[main] is None and problem is None:
+        what = score.values[main]
+        problem = "the scorer gave no score" if what is None else f"the scorer gave {what!r:.60}, no finite number"
+    finite = {name: [each for each in sums if each is not None] for name, sums in statistics.items()}
+    whole = {name: sums for name, sums in finite.items() if len(sums) == len(statistics[name])}
+    return replace(score, values=values, statistics=whole, problem=problem)
+
+
+def as_number(value: Any) -> float | None:
+    """Returns a number, such as a bool, a NumPy scalar, a tensor without dimensions or a fraction, as a float; None for
+    None and for numbers that are not finite. Raises ValueError for anything else."""
+    if value is None:
+        return None
+    if isinstance(value, str | bytes | bytearray) or bool(getattr(value, "ndim", False)):
+        raise ValueError(f"{value!r:.60} (a {type(value).__name__})")
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    except Exception as error:
+        raise ValueError(f"{value!r:.60} (a {type(value).__name__})") from error
+    return number if isfinite(number) else None
+
+
 def accepted_texts(reference: Reference, scorer: str) -> list[str]:
     """Returns the texts any of which is right. Raises ConfigError for a mapping, which only some scorers can read."""
     if isinstance(reference, dict):
@@ -112,11 +160,18 @@ def make_scorer(task: TaskSpec) -> Scorer | None:
     if task.scorer is None:
         return None
     language = (task.language,) if task.scorer.features.takes_language else ()
-    made = task.scorer.factory(*language, **task.scorer.options)
+    with naming_code(f"task '{task.name}': scorer '{task.scorer.type}'"):
+        made = task.scorer.factory(*language, **task.scorer.options)
     if not isinstance(made, Scorer):
         raise ConfigError(
             f"task '{task.name}': scorer '{task.scorer.type}' returned a {type(made).__name__}, not a "
             "specbench.tasks.scoring.Scorer: derive its class from that one"
+        )
+    names: Any = getattr(made, "names", None)
+    if not isinstance(names, tuple | list) or not names or not all(isinstance(name, str) for name in names):
+        raise ConfigError(
+            f"task '{task.name}': scorer '{task.scorer.type}' has names = {names!r:.60}: give the names of its "
+            'metrics, such as ("accuracy",)'
         )
     return made
 

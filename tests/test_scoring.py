@@ -1,0 +1,82 @@
+"""What scorers of plug-ins return: any kind of number is kept as a number, and what is none is told in one line."""
+
+import json
+from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from specbench.core.errors import ConfigError
+from specbench.running.records import RecordFile
+from specbench.running.runner import score_fields
+from specbench.tasks.scoring import PerAnswer, Score, Scorer, judged
+
+
+def scorer(value: Any, statistics: Any = None) -> Scorer:
+    class Mine(Scorer):
+        names = ("right", "also")
+
+        def __call__(self, text: str, reference: Any) -> Any:
+            if isinstance(value, Exception):
+                raise value
+            return Score({"right": value}, {} if statistics is None else {"also": statistics})
+
+    return Mine()
+
+
+NUMBERS = {
+    "a bool": (True, 1.0), "an int": (3, 3.0), "a NumPy bool": (np.bool_(False), 0.0),
+    "a NumPy number": (np.float32(0.5), 0.5), "a NumPy integer": (np.int64(2), 2.0),
+    "an array without dimensions": (np.array(0.25), 0.25), "a tensor": (torch.tensor(0.75), 0.75),
+    "a fraction": (Fraction(1, 4), 0.25), "a decimal": (Decimal("0.5"), 0.5), "nothing": (None, None),
+    "NaN": (float("nan"), None), "infinity": (np.float64("inf"), None), "an integer beyond floats": (10**400, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_number_of_any_kind_is_written_and_read(name: str, tmp_path: Path) -> None:
+    value, expected = NUMBERS[name]
+    fields = score_fields(scorer(value), "text", "reference")
+    assert (fields["score"], fields["scores"]) == (expected, {"right": expected})
+    assert type(fields["score"]) in (float, type(None)) and ("problem" in fields) == (expected is None)
+    file = RecordFile(tmp_path / "records.jsonl")
+    file.append({"methods": fields})
+    assert file.read() == [{"methods": fields}]
+    json.dumps(fields, allow_nan=False)
+
+
+def test_statistics_are_numbers_too() -> None:
+    fields = score_fields(scorer(1, (np.int64(3), True)), "text", "reference")
+    assert json.dumps(fields["statistics"]) == '{"also": [3.0, 1.0]}'
+    assert "statistics" not in score_fields(scorer(1, [float("nan"), 1]), "text", "reference")
+
+
+WRONG = {
+    "a text": (lambda: scorer("high"), "scorer of 'right, also': returned 'high' (a str): return a number, or None"),
+    "a digit": (lambda: scorer("1"), "returned '1' (a str)"),
+    "bytes": (lambda: scorer(b"1"), "(a bytes)"),
+    "an array": (lambda: scorer(np.array([1.0])), "returned array([1.]) (a ndarray)"),
+    "a list": (lambda: scorer([1.0]), "returned [1.0] (a list)"),
+    "a complex number": (lambda: scorer(1j), "returned 1j (a complex)"),
+    "statistics in a text": (lambda: scorer(1, "12"), "returned '1' (a str)"),
+    "statistics that are one number": (lambda: scorer(1, 2), "'int' object is not iterable"),
+    "an exception": (lambda: scorer(ValueError("no such luck")), "raised ValueError: no such luck (test_scoring.py"),
+    "a number without a score": (lambda: PerAnswer(("right",), lambda *_: 0.5), "returned 0.5: return a Score"),
+    "another metric": (lambda: PerAnswer(("right",), lambda *_: {"wrong": 1}), "returned no value of 'right'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_no_number_is_told_before_anything_is_measured(name: str) -> None:
+    make: Callable[[], Scorer]
+    make, message = WRONG[name]
+    for call in (lambda: make().check_reference("reference"), lambda: judged(make(), "text", "reference")):
+        with pytest.raises(ConfigError) as caught:
+            call()
+        assert message in str(caught.value) and "\n" not in str(caught.value)
+        assert name != "an exception" or isinstance(caught.value.__cause__, ValueError)

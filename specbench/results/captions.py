@@ -122,6 +122,10 @@ def caption_lines(rows: Sequence[Row]) -> list[str]:
     cut = [r.subset for r in rows if (r.value("share_cut_by_length") or 0.0) > MANY_CUT]
     if cut:
         sentences.append(f"more than {MANY_CUT:.0%} of the answers were cut at max_new_tokens in {', '.join(cut)}")
+    blocks = [row.warm_up.blocks if row.warm_up and row.warm_up.steady is None else None for row in rows]
+    if any(blocks):
+        texts = [counted(number, "block") if number else None for number in blocks]
+        sentences.append(f"steadiness not tested: a warm-up of {_by_subset(rows, texts)}; --warm-up allows more")
     reason = next(filter(None, map(no_forecast, rows)), None)
     if reason is not None:
         sentences.append(f"no expected speed-up: {reason}")

@@ -96,9 +96,10 @@ def load_row(row: Row, windows: Sequence[Window], load: RowLoad) -> Row:
     answers, plain = ([window["methods"][name] for window in own] for name in (row.method_name, BASELINE))
     verdict, warnings = _equality(row, own)
     warm_up = None  # a window may not record it
-    if all("warm_up" in window for window in own):
-        names = {BASELINE, row.method_name}
-        warm_up = RowWarmUp.of([part for w in own for name, part in w["warm_up"].items() if name in names])
+    warm_ups = [w["warm_up"] for w in own if "warm_up" in w]
+    starts, plain_starts = ([[w[name]] for w in warm_ups if name in w] for name in (row.method_name, BASELINE))
+    if len(warm_ups) == len(own) and starts:
+        warm_up = RowWarmUp.of(starts)
     examples = {(window["subset"], answer["example"]) for window in own for answer in window["methods"][BASELINE]}
     subsets = Counter(subset for subset, _ in sorted(examples))
     load = load.model_copy(update={"windows": len(own)})
@@ -111,7 +112,7 @@ def load_row(row: Row, windows: Sequence[Window], load: RowLoad) -> Row:
             "metrics": metrics_of(answers, plain, int(load.level) if load.kind == "concurrency" else None),
         }
     )  # fmt: skip
-    if text := unsteady_start(found):
+    if text := unsteady_start(found, RowWarmUp.of(plain_starts) if plain_starts else None):
         warnings.append(RowWarning(code="not_steady", text=text))
     return found.model_copy(update={"warnings": tuple(warnings)})
 

@@ -185,10 +185,11 @@ class MeasuredRun:
             accepted_tokens_per_step=accepted_tokens_per_step_of(records, method),
             metrics=metrics, warm_up=warm_up_of(records, method.name),
         )  # fmt: skip
+        baseline = warm_up_of(records, "ar") if all("ar" in record["methods"] for record in records) else None
         trained = set(self.measurement.trained_on.get(method.name, ()))
         first = [record for record in records if not record.get("turn")]
         learned = {(record["subset"], record["example"]) for record in first if record["prompt"] in trained}
-        return row.model_copy(update={"warnings": warnings_of(row, records, len(learned), self.identity)})
+        return row.model_copy(update={"warnings": warnings_of(row, records, len(learned), self.identity, baseline)})
 
     def _conditions(self, method: MethodSpec) -> dict[str, Any]:
         """Returns the fields of a row about models, machine and command."""
@@ -319,14 +320,14 @@ def shots_of(parts: Sequence[MeasuredSubset]) -> RowShots:
 
 
 def warm_up_of(records: Sequence[Record], method: str) -> RowWarmUp | None:
-    """Returns the warm-ups of AR and of a method, counting each once although many records hold it; None if a record
-    lacks one."""
-    found = {
-        (record["subset"], record.get("process"), name, *sorted((record["methods"][name].get("warm_up") or {}).items()))
-        for record in records for name in {"ar", method}
-    }  # fmt: skip
-    parts = [dict(items) for _, _, _, *items in found]
-    return RowWarmUp.of(parts) if all(parts) else None
+    """Returns the warm-up of a method, counting each once although many records hold it; None if a record lacks it."""
+    starts: dict[Any, dict[str, Any]] = {}  # by process and part (of servers in turns): the warm-up of each subset
+    for record in records:
+        found = record["methods"][method].get("warm_up")
+        if found is None:
+            return None
+        starts.setdefault((record.get("process"), record.get("part")), {})[record["subset"]] = found
+    return RowWarmUp.of([list(each.values()) for each in starts.values()]) if starts else None
 
 
 def _measured_at(records: Sequence[Record]) -> str:

@@ -85,7 +85,7 @@ def run_spec(request: Request) -> RunSpec:
         raise ConfigError("--subset is empty: name at least one, or leave the option out")
     tasks, methods = with_overrides(tasks, methods, options.overrides)
     check_models(options)
-    for name, least in {"subsets_per_task": 1, "repeats": 1, "seed": 0}.items():
+    for name, least in {"subsets_per_task": 1, "repeats": 1, "seed": 0, "warm_up": 0}.items():
         value = getattr(options, name)
         if value is not None and value < least:
             raise ConfigError(f"{flag_of(name)} {value}: give {least} or more")

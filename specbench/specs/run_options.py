@@ -57,6 +57,11 @@ class RunOptions:
     chat_template_args: Annotated[
         tuple[str, ...], "Variables of the chat template, KEY=VALUE separated by commas: enable_thinking=false"
     ] = ()
+    warm_up: Annotated[
+        float | None,
+        "Seconds that the warm-up may take; every method decodes at least one block. By default 10 % of the expected "
+        "measurement.",
+    ] = None
     threads: Annotated[int | None, "CPU threads; by default 1 for the embedded target, else torch's default."] = None
     overrides: Annotated[tuple[str, ...], "Override a key: verification.threshold=0.3"] = ()
     trust_remote_code: Annotated[

@@ -16,7 +16,7 @@ from specbench.core.console import counted
 from specbench.core.errors import ConfigError
 from specbench.core.table import RULE, Table, numbers, words
 from specbench.results.bootstrap import Metric, Prompts
-from specbench.results.captions import marked, warning_lines
+from specbench.results.captions import marked, untested_lines, warning_lines
 from specbench.results.row import ALL, Row, RowLoad, RowWarmUp, RowWarning
 from specbench.results.units import NULL, number, speed, with_interval
 from specbench.results.verdict import served_verdict
@@ -275,6 +275,7 @@ def _table(rows: Sequence[Row]) -> Table:
             lines.append(RULE)
         lines.append(_cells(row))
     first, load = rows[0], load_of(rows[0])
+    names = [f"{row.method_name} at {load_of(row).level:g}" for row in rows]
     unit = "in flight" if load.kind == "concurrency" else "per s"
     columns = (
         *numbers(f"requests\n{unit}"), *words("server", folds=False),
@@ -289,7 +290,8 @@ def _table(rows: Sequence[Row]) -> Table:
         *([BY_RATE] if load.kind == "rate" else []),
         "per user, speed-up = τ ÷ (pass ÷ AR's): the gain of speculation ÷ the cost of its passes at this load",
         *filter(None, (_break_even_line(own) for own in rows_by_server(rows)[1:])),
-        *warning_lines(rows, [f"{row.method_name} at {load_of(row).level:g}" for row in rows]),
+        *untested_lines(rows, names),
+        *warning_lines(rows, names),
     ]
     return Table(f"{first.task_name} · {first.subset} · load by {load.kind}", columns, lines, caption, num_keys=2)
 

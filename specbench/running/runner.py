@@ -26,7 +26,7 @@ from specbench.running.requirements import (
     reserve_for_block,
 )
 from specbench.running.run_folder import RunFolder
-from specbench.running.warm_up import Budget, WarmUp, warm_up_cell
+from specbench.running.warm_up import Budget, WarmUp, doing_warm_up, warm_up_cell
 from specbench.specs.run import RunSpec
 from specbench.tasks.scoring import Reference, Scorer, unscored
 
@@ -70,7 +70,7 @@ def run(
             if is_first:
                 budget.num_planned = planned_tokens(plan, done, records)
                 budget.num_left = budget.num_planned * (1 - num_measured / num_missing)
-                with doing(f"warming up {cell.task.name}/{cell.subset}") as tell:
+                with doing_warm_up(cell) as tell:
                     warm_ups[id(cell)] = warm_up_cell(cell, spec.chat, budget, tell)
             for compilation in reserve_for_block(block, earlier, spec.chat, say):
                 say(log_compilation(folder.path, compilation))

@@ -6,6 +6,7 @@ import time
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import count
@@ -13,7 +14,7 @@ from math import inf
 from statistics import median
 from typing import Any
 
-from specbench.core.progress import Say, say_nothing
+from specbench.core.progress import Say, doing, say_nothing
 from specbench.core.values import all_known
 from specbench.decoding.decoder import Decoder, drafting_decoders
 from specbench.decoding.loop import Generation, StopRules
@@ -107,6 +108,14 @@ def warm_up_cell(cell: Cell, chat: str, budget: Budget | None = None, progress: 
     return found
 
 
+@contextmanager
+def doing_warm_up(cell: Cell) -> Iterator[Say]:
+    """Says that a cell is warmed up until the block ends. Yields a function that receives the lines about it."""
+    where = f"warming up {cell.task.name}/{cell.subset}"
+    with doing(where) as tell:
+        yield lambda line: tell(f"{where}: {line}")
+
+
 def _reset_drafters(decoders: Iterable[Decoder]) -> None:
     for drafting in drafting_decoders(decoders):
         drafting.drafter.begin_cell()
@@ -192,8 +201,9 @@ def warm_up(
         (part, num_tokens, history)
         for (part, num_tokens), history in zip(parts, histories, strict=True) if _WARM.get(id(part), 0) < num_tokens
     ]  # fmt: skip
-    cost = sum(history.prefill * n + MIN_NEW_TOKENS * (history.seconds_per_token or 0) for _, n, history in longer)
-    share = min(1.0, max(0.0, left()) / cost) if yields and cost > 0 else 1.0
+    reading = sum(history.prefill * n for _, n, history in longer)
+    rest = left() - MIN_NEW_TOKENS * sum(history.seconds_per_token or 0.0 for *_, history in longer)
+    share = 1.0 if not yields or rest >= reading else max(0.0, rest) / max(reading, 1e-9)
     for part, num_tokens, _ in longer:
         length = num_tokens if share == 1.0 else int(share * num_tokens)
         if length > max(_WARM.get(id(part), 0), NUM_NEW_TOKENS + MIN_NEW_TOKENS) or share == 1.0:
@@ -203,11 +213,11 @@ def warm_up(
             _WARM[id(part)] = length
 
     # 3. Blocks until all are steady. The last earlier blocks of the same methods and loaded models count, too.
-    num_new = num_most
-    if yields and per_token() > 0:
-        num_new = int(max(MIN_NEW_TOKENS, min(num_most, left() / per_token())))
+    num_new, cost = num_most, per_token() + sum(history.prefill for history in histories)  # of a token of a block
+    if yields and cost > 0:
+        num_new = int(max(MIN_NEW_TOKENS, min(num_most, left() / cost)))
     own = [history.blocks[num_new] for history in histories]
-    can_begin = not yields or left() >= num_new * per_token()
+    can_begin = not yields or left() >= num_new * cost
     if num_rounds == 0 or (can_begin and not _all_steady(own)):
         most = inf
         if budget.seconds is None:

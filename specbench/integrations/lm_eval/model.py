@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from specbench.core.environment import EMBEDDED, set_threads
 from specbench.core.errors import ConfigError, nearest
+from specbench.core.progress import doing
 from specbench.decoding.decoder import Decoder, QueryInfo, stream_seed
 from specbench.decoding.loop import StopRules, text_before_stop
 from specbench.integrations.lm_eval.tasks import MAX_GEN_TOKS, generation_spec
@@ -121,7 +122,8 @@ class LmEvalEngine:
         budget, found = Budget(num_planned=sum(maxima)), list[WarmUp]()
         for sampling, num_tokens in longest.items():
             decoders = [(decoder, num_tokens) for decoder in self._decoders[sampling]]
-            found += warm_up(decoders, self.context_limit, max(maxima), budget).values()
+            with doing("warming up") as tell:
+                found += warm_up(decoders, self.context_limit, max(maxima), budget, tell).values()
         return found
 
     def answer(self, query: LmEvalRequest, number: int) -> LmEvalAnswer:

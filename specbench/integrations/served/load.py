@@ -33,6 +33,7 @@ from specbench.running.warm_up import (
     MAX_SHARE,
     Budget,
     WarmUp,
+    doing_warm_up,
     forget_warm_up,
     longest_conversation,
     until_steady,
@@ -281,7 +282,7 @@ def _warm_up(
             forget_warm_up(decoder)
         length = longest_conversation(cell, decoder.model, spec.chat)
         num_new = cell.task.generation.max_new_tokens
-        with doing(f"warming up {cell.task.name}/{cell.subset}") as tell:
+        with doing_warm_up(cell) as tell:
             warmed = warm_up([(decoder, length)], cell.context_limit, num_new, budget, tell)
         found[id(cell)] = warmed[name]
     return found

@@ -12,7 +12,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from functools import cached_property
 from inspect import Parameter, signature
@@ -23,6 +23,7 @@ from pydantic import create_model
 
 from specbench.core.console import INTERRUPTED, PlainConsole, stderr
 from specbench.core.errors import ConfigError
+from specbench.core.progress import Heartbeat
 from specbench.core.registry import DRAFTERS, RULES, DrafterFeatures, Registry, RuleFeatures
 from specbench.results.display import CheckedRuns, ComparedRuns, Results
 from specbench.specs.components import Spec, build
@@ -154,7 +155,8 @@ def run(
     if quiet:
         console = PlainConsole(stderr=True)
         console.quiet = True
-    with _restored_process(chosen, [target, drafter]):
+    silence = nullcontext() if quiet else Heartbeat(console)
+    with _restored_process(chosen, [target, drafter]), silence:
         outcome = execute(request, console, has_default_limit="limit" not in options)
     return Results(outcome, outcome.records.parent)
 

@@ -69,7 +69,7 @@ def test_every_subset_has_a_row_after_its_first_example() -> None:
     assert [[row[0] for row in rows_of(picture)] for picture in found] == [
         ["en", "all"], ["en", "de", "all"], ["en", "de", "sw", "all"]
     ]  # fmt: skip
-    assert "mgsm · 3 of 3" in last and CAPTION in last and "mgsm/sw · ar 50 tok/s · sd 100 tok/s α 0.75" in last
+    assert "mgsm · 3 of 3" in last and CAPTION in last and "mgsm/sw · ar 50.0 tok/s · sd 100.0 tok/s α 0.75" in last
     assert rows_of(last)[0] == ["en", "sd", "1", "0.750", "4.00", "50.0", "100.0", "2.00"]
     assert rows_of(last)[-1][:3] == ["all", "sd", "3"]
 
@@ -132,5 +132,5 @@ def test_plain_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[st
             table.report("mgsm/en", record(block), measured=True)
         assert list(table.tables()) == []
     first, last = capsys.readouterr().out.splitlines()
-    assert first.startswith("1/2 mgsm/en · ar 50 tok/s · sd 100 tok/s α 0.75")
-    assert last == "2/2 mgsm/en · ar 50 tok/s · sd 100 tok/s α 0.75"
+    assert first.startswith("1/2 mgsm/en · ar 50.0 tok/s · sd 100.0 tok/s α 0.75")
+    assert last == "2/2 mgsm/en · ar 50.0 tok/s · sd 100.0 tok/s α 0.75"

@@ -23,7 +23,7 @@ from specbench.results.load import SteadySpan, break_even, load_groups, load_of,
 from specbench.results.load import load_row as make_load_row
 from specbench.results.row import Row, RowLoad, RowServing
 from specbench.running.request import Request
-from specbench.running.warm_up import MIN_BLOCKS
+from specbench.running.warm_up import MAX_BLOCKS_CPU
 from specbench.specs.run import read_servers
 from specbench.specs.run_options import RunOptions
 from tests.scripted_server import AR, SD, Script, servers_file
@@ -36,8 +36,9 @@ LEAST = {"concurrency": [2], "windows": 2, "requests": 2}
 def run(folder: Path, limit: int = 3, overrides: tuple[str, ...] = (), **keys: Any) -> list[Row]:
     scripts = {"ar": keys.pop("ar", Script("vllm", AR)), "draft": keys.pop("draft", Script("vllm", SD))}
     folder.mkdir(exist_ok=True)
+    warm_up = keys.pop("warm_up", None)
     with servers_file(folder, scripts, **keys) as file:
-        options = RunOptions(subsets=("en",), limit=limit, overrides=overrides)
+        options = RunOptions(subsets=("en",), limit=limit, overrides=overrides, warm_up=warm_up)
         request = Request(["mgsm"], [], options, "", output=folder / "run", servers=file)
         outcome = execute(request, Console(file=io.StringIO()), load_served)
     assert load_leaderboard(outcome.leaderboard) == list(outcome.rows)
@@ -192,14 +193,19 @@ def test_near_ties_under_load_are_told_apart(tmp_path, gap, verdict) -> None:
 
 
 def test_a_load_is_warmed_up_until_it_is_steady(tmp_path, monkeypatch) -> None:
+    """A tenth of the expected time is enough for one block here; more than that gives as many as the rule needs."""
+    monkeypatch.setattr("specbench.running.warm_up.is_steady", lambda times: False)
+    first, row = run(tmp_path / "short", load=LEAST, warm_up=0.0)
+    assert [each.warm_up and (each.warm_up.blocks, each.warm_up.steady) for each in (first, row)] == [(1, None)] * 2
+    monkeypatch.setattr("specbench.integrations.served.load.MAX_SHARE", 1e9)
     monkeypatch.setattr("specbench.running.warm_up.is_steady", lambda times: len(times) >= 3)
     steady = run(tmp_path / "steady", load=LEAST)
-    assert [row.warm_up and (row.warm_up.blocks, row.warm_up.steady) for row in steady] == [(3, True), (6, True)]
+    assert [row.warm_up and (row.warm_up.blocks, row.warm_up.steady) for row in steady] == [(3, True), (3, True)]
     first, second = read_windows(tmp_path / "steady/run")
     assert set(first["warm_up"]) == {"ar", "draft"} and not second["warm_up"]
     monkeypatch.setattr("specbench.running.warm_up.is_steady", lambda times: False)
     _, row = run(tmp_path / "not", load=LEAST)
-    assert row.warm_up is not None and row.warm_up.blocks == 2 * MIN_BLOCKS and not row.warm_up.steady
+    assert row.warm_up is not None and row.warm_up.blocks == MAX_BLOCKS_CPU and row.warm_up.steady is False
     assert "not_steady" in {each.code for each in row.warnings}
 
 

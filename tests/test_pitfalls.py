@@ -98,7 +98,7 @@ def test_the_warm_up_text_is_no_prompt(monkeypatch: pytest.MonkeyPatch, specbenc
     monkeypatch.setattr(DraftingDecoder, "generate", spy)
     specbench(
         "run", "--task", "mgsm", "--method", "sd", "--limit", "1", "--subset", "en", "--output", "p",
-        "--set", "generation.max_new_tokens=2",
+        "--set", "generation.max_new_tokens=2", "--warm-up", "60",
     )  # fmt: skip
     *warm_ups, first, second = decoded
     assert first == second

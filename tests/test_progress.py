@@ -8,8 +8,9 @@ import pytest
 import torch
 from rich.console import Console
 
+from specbench.core import progress
 from specbench.core.errors import ConfigError
-from specbench.core.progress import SILENCE
+from specbench.core.progress import SILENCE, Heartbeat, ProgressBar, doing, status_line
 from specbench.running import progress as running
 from specbench.running.progress import RunProgress, announce, report_kept_results
 
@@ -50,9 +51,79 @@ def lines(now: list[float], terminal: bool, num_blocks: int, tick: float, where:
 
 def test_plain_lines_carry_speed_acceptance_and_time_left(now: list[float]) -> None:
     first, *_, last = lines(now, terminal=False, num_blocks=5, tick=11.0)
-    assert first.startswith("1/5 mgsm/en · ar 50 tok/s · sd 100 tok/s α 0.75 · ")
+    assert first.startswith("1/5 mgsm/en · ar 50.0 tok/s · sd 100.0 tok/s α 0.75 · ")
     assert first.endswith("s left")
-    assert last == "5/5 mgsm/en · ar 50 tok/s · sd 100 tok/s α 0.75"
+    assert last == "5/5 mgsm/en · ar 50.0 tok/s · sd 100.0 tok/s α 0.75"
+
+
+def test_a_slow_speed_has_a_decimal(now: list[float]) -> None:
+    """.91 tokens/s is not "1"."""
+    output = io.StringIO()
+    with RunProgress(Console(file=output, width=120), 1) as progress:
+        progress.report("mgsm/en", record(11, 11.0, 4, 3), measured=True)
+    assert "ar 0.5 tok/s · sd 0.9 tok/s" in output.getvalue()
+
+
+def test_the_time_left_holds_the_warm_ups_of_the_other_subsets(now: list[float]) -> None:
+    """Blocks of 3 s; the first subset warmed up for 20 s, the second for 2 s, and two more are to come."""
+    output = io.StringIO()
+    with RunProgress(Console(file=output, width=120), 8, num_subsets=4) as progress:
+        for where, seconds in (("en", 20.3), ("en", 3.0), ("de", 2.3), ("de", 3.0)):
+            now[0] += seconds
+            progress._lines._printed = -99.0  # a line each
+            progress.report(where, record(11, 0.1, 4, 3), measured=True)
+    lefts = [line.rpartition(" · ")[2] for line in output.getvalue().splitlines()]
+    # the first block of a subset counts with the .4 s of its record: warm-ups took 19.9 s and 1.9 s
+    assert lefts == ["62 s left", "70 s left", "10 s left", "11 s left"]
+
+
+@pytest.fixture
+def beating(now: list[float], monkeypatch: pytest.MonkeyPatch) -> tuple[Heartbeat, io.StringIO]:
+    """A heartbeat without its thread, and what it prints into a file."""
+    output = io.StringIO()
+    console = Console(file=output, width=120)
+    monkeypatch.setattr("specbench.core.progress.stderr", console)
+    heartbeat = Heartbeat(console)
+    with heartbeat:
+        pass
+    return heartbeat, output
+
+
+def test_silence_is_broken_every_ten_seconds(now: list[float], beating: tuple[Heartbeat, io.StringIO]) -> None:
+    """By what the process does at that moment, and for how long."""
+    heartbeat, output = beating
+    assert heartbeat.beat() == SILENCE
+    now[0] += 60
+    heartbeat.beat()
+    assert output.getvalue() == "", "nothing is being done"
+    with doing("loading a"), doing("reading b") as tell:
+        for seconds in (4, 7, 9, 11):
+            now[0] += seconds
+            heartbeat.beat()
+        tell("reading c")
+        now[0] += 11
+        heartbeat.beat()
+    with doing("loading a"), status_line("auditing") as say:
+        now[0] += 20
+        heartbeat.beat()
+        say("auditing sd")
+        now[0] += 9
+        assert heartbeat.beat() <= SILENCE
+    lines = ["reading b", "reading b (20 s)", "reading b (31 s)", "reading c (11 s)", "auditing (20 s)", "auditing sd"]
+    assert output.getvalue().splitlines() == lines
+
+
+def test_a_bar_shows_what_is_done_instead_of_lines(now: list[float]) -> None:
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=True, width=120)
+    with Heartbeat(console) as heartbeat:
+        pass  # no thread
+    with ProgressBar(console, "starting", 3, above=lambda: ()) as bar, doing("warming up en: ar, block 1"):
+        now[0] += 12
+        heartbeat.beat()
+        assert "warming up en: ar, block 1 (12 s)" in output.getvalue()
+        bar.update("1/3", 1, is_due=True)
+    assert "1/3" in output.getvalue() and not progress._activities
 
 
 def test_plain_lines_are_rare(now: list[float]) -> None:
@@ -86,13 +157,13 @@ def test_what_is_measured_goes_by_its_name(num_done: int, expected: str) -> None
 
 
 def test_a_terminal_shows_a_bar(now: list[float]) -> None:
-    assert "mgsm/en · ar 50 tok/s" in "\n".join(lines(now, terminal=True, num_blocks=3, tick=0.01))
+    assert "mgsm/en · ar 50.0 tok/s" in "\n".join(lines(now, terminal=True, num_blocks=3, tick=0.01))
 
 
 @pytest.mark.parametrize("terminal", [True, False])
 @pytest.mark.parametrize("where", ["mgsm/[/x]", "mgsm/[red]en", "mgsm/cpu:x:"])
 def test_names_are_shown_as_they_are(now: list[float], terminal: bool, where: str) -> None:
-    assert f"{where} · ar 50 tok/s" in "\n".join(lines(now, terminal, num_blocks=3, tick=0.01, where=where))
+    assert f"{where} · ar 50.0 tok/s" in "\n".join(lines(now, terminal, num_blocks=3, tick=0.01, where=where))
 
 
 def test_folders_are_shown_as_they_are() -> None:

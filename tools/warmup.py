@@ -21,7 +21,6 @@ from specbench.running.warm_up import (
     MAX_BLOCKS,
     MAX_BLOCKS_CPU,
     NUM_NEW_TOKENS,
-    WarmUp,
     is_steady,
     max_blocks,
     until_steady,
@@ -71,14 +70,14 @@ def simulated_run(kind: str, noise: float, num_runs: int) -> tuple[float, float]
     """Returns the mean numbers of blocks, and of subsets that are not steady, of runs of several subsets."""
     rng = np.random.default_rng([len(kind), round(1000 * noise)])
     found = [each for _ in range(num_runs) for each in _subsets(kind, noise, rng)]
-    num_unsteady = sum(not each.steady for each in found)
-    return sum(each.blocks for each in found) / num_runs, num_unsteady / num_runs
+    num_unsteady = sum(not steady for _, steady in found)
+    return sum(num for num, _ in found) / num_runs, num_unsteady / num_runs
 
 
-def _subsets(kind: str, noise: float, rng: np.random.Generator) -> list[WarmUp]:
-    """Returns the warm-up of each subset of a run."""
+def _subsets(kind: str, noise: float, rng: np.random.Generator) -> list[tuple[int, bool | None]]:
+    """Returns the number of blocks before each subset of a run, and whether the speed was steady."""
     base, stalled = series().get(kind, np.ones(LENGTH)), rng.integers(0, 8) if kind == "stall" else None
-    clock, blocks, found = [0.0], list[tuple[float, float]](), list[WarmUp]()
+    clock, blocks, found = [0.0], list[tuple[float, float]](), list[tuple[int, bool | None]]()
 
     def decode() -> float:
         slow = rng.uniform(3, 10) if len(found) == stalled else 1.0
@@ -89,7 +88,8 @@ def _subsets(kind: str, noise: float, rng: np.random.Generator) -> list[WarmUp]:
     with mock.patch.object(warm_up, "time", SimpleNamespace(perf_counter=lambda: clock[0])):
         for _ in range(NUM_SUBSETS):
             most = max_blocks(len(blocks), NUM_SUBSETS * SUBSET_TOKENS / NUM_NEW_TOKENS, on_cpu=True)
-            found.append(until_steady(decode, most, blocks))
+            num, (steady,) = until_steady([decode], [blocks], most)
+            found.append((num, steady))
     return found
 
 

@@ -14,6 +14,7 @@ from specbench import __version__
 from specbench.cli.arguments import bound_numbers, check_words, restore_option_names
 from specbench.core.console import CLOSED_PIPE, INTERRUPTED, discard_output, fail, say, show_warning, stderr, stdout
 from specbench.core.errors import ConfigError
+from specbench.core.progress import Heartbeat
 
 # The base class of usage errors, in click or in the copy of click inside newer versions of typer.
 UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[2]
@@ -72,7 +73,8 @@ def main() -> None:
             check_words(sys.argv[1:])
             first = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
             app = make_app([first] if first in COMMANDS else COMMANDS)
-            code = int(app(standalone_mode=False) or 0)
+            with Heartbeat(stderr):
+                code = int(app(standalone_mode=False) or 0)
         except (ConfigError, UsageError, RuntimeError, MemoryError) as error:
             code = report(error)
         if code == INTERRUPTED:  # for a KeyboardInterrupt some versions of typer return it, others raise Abort

@@ -80,8 +80,8 @@ def fairness(
         check_plot(plot)
     if leaderboard is not None:
         analysis.check_rows(leaderboard)
-    with stderr.status("reading the runs") as status:
-        report = analysis.fairness_report(request, status.update)
+    with status_line("reading the runs") as say:
+        report = analysis.fairness_report(request, say)
     print_result(report, as_json, lambda: tables(report))
     if plot is not None:
         draw_fairness(report, plot)
@@ -134,7 +134,7 @@ def languages(
 
     options = run_options(given)
     assert options.drafter is not None
-    with stderr.status(f"sampling {samples} texts from {options.drafter}"):
+    with status_line(f"sampling {samples} texts from {options.drafter}"):
         model = load_model(
             options.drafter, revision=options.drafter_revision, dtype=options.dtype, device=options.device,
             trust_remote_code=options.trust_remote_code,
@@ -242,7 +242,7 @@ def predict(
         )
     report_of_machine = None if limit_report is None else analysis.read_limit(limit_report)
     machine = analysis.Machine(target_pass, draft_pass, verification_cost, report_of_machine)
-    with stderr.status("reading the records"):
+    with status_line("reading the records"):
         report = analysis.predict(runs, split(subset or ""), machine)
     print_result(report, as_json, lambda: [analysis.table(report)])
 
@@ -271,13 +271,13 @@ def vocab(
     from specbench.analysis.vocab import report_parts, vocab_report
 
     options = run_options(given)
-    with stderr.status(f"comparing the vocabularies of {options.target} and {options.drafter}"):
+    with status_line(f"comparing the vocabularies of {options.target} and {options.drafter}"):
         report = vocab_report(options, task, acceptance, stderr)
     print_result(report, as_json, lambda: report_parts(report))
 
 
 @takes_run_options(
-    without=("subsets_per_task", "repeats", "allow_code_execution", "sampling"),
+    without=("subsets_per_task", "repeats", "warm_up", "allow_code_execution", "sampling"),
     limit="Examples per subset; by default as many as give 8 prompts in all.",
 )
 def audit(

@@ -21,7 +21,7 @@ from specbench.cli.arguments import (
     split,
     takes_run_options,
 )
-from specbench.core.console import fail, stderr, stdout
+from specbench.core.console import fail, stdout
 from specbench.core.errors import ConfigError
 from specbench.core.progress import status_line
 
@@ -97,7 +97,7 @@ def validate(
         raise ConfigError(f"--run {run[0]}: has no effect without --records: add --records, or remove --run")
     wrong = False
     for file in files:
-        with stderr.status(f"checking {file}"):
+        with status_line(f"checking {file}"):
             found = validation.validate(file, records, run or [], verdict_in_report)
         for problem in found.problems[:MOST_PROBLEMS]:
             fail(ConfigError(problem))
@@ -129,7 +129,7 @@ def show(
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # for numpy: its products are too small for threads
     from specbench.results import ranking
 
-    with stderr.status("reading the records"):
+    with status_line("reading the records"):
         tables = ranking.show(files, sort, filter_ or [], split(subset or ""), format_)
     for table in tables:
         stdout.print(table, soft_wrap=isinstance(table, str))
@@ -217,7 +217,7 @@ def compare(
 
     tasks, subsets = split(task or ""), split(subset or "")
     inputs = [select_rows(read_input(text, filter_ or []), tasks, subsets) for text in (first, second)]
-    with stderr.status("reading the records"):
+    with status_line("reading the records"):
         found = comparison.compare(*inputs)
     print_result(found.as_json(), as_json, lambda: comparison.comparison_tables(found))
     for line in found.unread if not as_json else ():
@@ -323,8 +323,8 @@ def check_runs(
         if value is None:
             raise ConfigError(f"{name} is missing: give --baseline and --candidate, or --against to measure both")
     baseline, candidate = map(str, sides.values())
-    with stderr.status("reading the runs") as status:
-        return compare(baseline, candidate, allowed, ignored, status.update, trust_remote_code=trust_remote_code)
+    with status_line("reading the runs") as say:
+        return compare(baseline, candidate, allowed, ignored, say, trust_remote_code=trust_remote_code)
 
 
 def check_versions(request: "Request", against: str, allowed: float, ignored: Sequence[str]) -> "CheckReport":

@@ -8,6 +8,7 @@ import typer
 
 from specbench.cli.arguments import Files, flag, path_option, run_options, split, takes_run_options
 from specbench.core.console import stderr, stdout
+from specbench.core.progress import status_line
 
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="YAML file of a suite, or the name of a board: `specbench board list`.")
@@ -15,7 +16,9 @@ Name = Annotated[
 Runs = Annotated[Path | None, path_option(help="Folder of runs, with suites in `suites`; by default runs.")]
 
 
-@takes_run_options(only=("limit", "data", "device", "engine", "threads", "trust_remote_code", "allow_code_execution"))
+@takes_run_options(
+    only=("limit", "data", "device", "engine", "warm_up", "threads", "trust_remote_code", "allow_code_execution")
+)
 def suite(
     name: Name,
     dry_run: Annotated[
@@ -142,7 +145,7 @@ def site(
     from specbench.core.console import counted
     from specbench.publish.site.build import build
 
-    with stderr.status("building the site"):
+    with status_line("building the site"):
         built = build(files, output, title, answers)
     for line in built.warnings:
         stderr.print(f"warning: {line}", soft_wrap=True)

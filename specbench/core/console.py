@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
@@ -36,6 +37,10 @@ class PlainConsole(Console):
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else visible(text), style, control)
 
+    def print(self, *objects: Any, **how: Any) -> None:
+        super().print(*objects, **how)
+        note_output()
+
     def on_broken_pipe(self) -> None:
         discard_output()
         sys.exit(CLOSED_PIPE)
@@ -46,6 +51,19 @@ def visible(text: str) -> str:
     return CONTROLS.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
 
 
+_printed_at = [time.monotonic()]
+
+
+def printed_at() -> float:
+    """Returns the time (of `time.monotonic`) at which this process last printed something for the user."""
+    return _printed_at[0]
+
+
+def note_output() -> None:
+    """Remembers that the user sees something new now."""
+    _printed_at[0] = time.monotonic()
+
+
 stdout, stderr = PlainConsole(), PlainConsole(stderr=True)
 
 
@@ -54,8 +72,14 @@ def counted(num: int, noun: str) -> str:
     return f"{num:,} {noun}{'' if num == 1 else 's'}"
 
 
+def speed_text(tokens_per_second: float) -> str:
+    """Returns tokens/s as tables and progress show it: with one decimal below 1000, else without."""
+    return f"{tokens_per_second:z.{1 if tokens_per_second < 1000 else 0}f}"
+
+
 def say(console: Console, text: str) -> None:
     console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
+    note_output()
 
 
 def fail(error: ConfigError) -> int:

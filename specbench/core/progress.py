@@ -1,5 +1,7 @@
-"""The progress of a long command on stderr: a changing line or a bar on a terminal, plain lines elsewhere."""
+"""The progress of a long command on stderr: a changing line or a bar on a terminal, plain lines elsewhere. What takes
+long names itself by `doing`, so that no command is silent for longer than SILENCE seconds."""
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -8,15 +10,88 @@ from typing import Self
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
+from specbench.core import console as output
 from specbench.core.console import say, stderr
 
-SILENCE = 10.0  # minimum seconds between plain lines
+SILENCE = 10.0  # seconds after which a line is due
 REDRAW = 0.25  # minimum seconds between two pictures of a table above a bar
 Say = Callable[[str], None]  # shows or prints a progress line
 
 
 def say_nothing(line: str) -> None:
     """Ignores a progress line."""
+
+
+class Activity:
+    """What the process does, and since when. `show`: shows the innermost activity on a terminal."""
+
+    def __init__(self, text: str, show: Callable[[], None] | None = None) -> None:
+        self.text, self.started, self.show = text, time.monotonic(), show
+
+    def say(self, text: str) -> None:
+        """Changes the text."""
+        self.text, self.started = text, time.monotonic()
+        _show_innermost()
+
+    def line(self) -> str:
+        """Returns the text, with its age if that is long."""
+        seconds = time.monotonic() - self.started
+        return f"{self.text} ({seconds:.0f} s)" if seconds >= SILENCE else self.text
+
+
+_activities: list[Activity] = []  # the innermost one comes last
+
+
+def _show_innermost() -> bool:
+    """Shows the innermost activity. Returns False if nothing on a terminal shows it."""
+    show = next((each.show for each in reversed(_activities) if each.show is not None), None)
+    if show is not None:
+        show()
+    return show is not None
+
+
+@contextmanager
+def doing(text: str, show: Callable[[], None] | None = None) -> Iterator[Say]:
+    """Names what the process does until the block ends. `show`: see `Activity`. Yields a function that changes the
+    text."""
+    activity = Activity(text, show)
+    _activities.append(activity)
+    try:
+        _show_innermost()
+        yield activity.say
+    finally:
+        _activities.remove(activity)
+
+
+class Heartbeat:
+    """Breaks the silence of a console: if nothing was printed for SILENCE seconds, says what the process does."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._ended = console, threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        output.note_output()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+
+    def beat(self) -> float:
+        """Says what the process does, if that is due. Returns the seconds until it may be due again."""
+        silent, activities = time.monotonic() - output.printed_at(), list(_activities)
+        if silent < SILENCE or not activities:
+            return max(SILENCE - silent, SILENCE / 10)
+        if self._console.is_terminal and _show_innermost():  # on a bar or a spinner
+            output.note_output()
+        else:
+            say(self._console, activities[-1].line())
+        return SILENCE
+
+    def _run(self) -> None:
+        while not self._ended.wait(self.beat()):
+            pass
 
 
 class SpacedLines:
@@ -47,8 +122,8 @@ class ProgressBar:
 
     `total`: None if it is unknown at first. `columns`: the columns after the bar, by default counts and the time left.
     `redirect`: whether other output of the process is kept from breaking the bar's line. `above`: returns renderables
-    that are shown above the bar. The screen is then redrawn only by `update`, so that no thread draws during a
-    measurement.
+    that are shown above the bar. The screen is then redrawn only by `update`, by a new activity (`doing`) and by a
+    `Heartbeat`, so that no thread draws every moment of a measurement.
     """
 
     def __init__(
@@ -66,12 +141,15 @@ class ProgressBar:
         )  # fmt: skip
         self._bar.above = above
         self._task = self._bar.add_task(description, total=total, completed=completed)
+        self._activity = Activity(description, None if quiet else self._show)
 
     def __enter__(self) -> Self:
         self._bar.start()
+        _activities.append(self._activity)
         return self
 
     def __exit__(self, *error: object) -> None:
+        _activities.remove(self._activity)
         self._bar.stop()
 
     def update(
@@ -79,18 +157,40 @@ class ProgressBar:
     ) -> None:
         """Shows the description. `plain`: the plain line, by default the description. `is_due`: show it at once.
         `total`: the new total; None keeps the old one."""
-        redraw = not self._draws_itself and (is_due or time.monotonic() - self._drawn >= REDRAW)
-        self._bar.update(self._task, description=description, completed=completed, total=total, refresh=redraw)
-        if redraw:
-            self._drawn = time.monotonic()
+        self._activity.text, self._activity.started = plain or description, time.monotonic()
+        self._bar.update(self._task, description=description, completed=completed, total=total)
+        self._redraw(is_due)
         self._lines.say(plain or description, is_due)
+
+    def _show(self) -> None:
+        """Shows the innermost activity in place of the description."""
+        if _activities and _activities[-1] is not self._activity:
+            self._bar.update(self._task, description=_activities[-1].line())
+        self._redraw()
+
+    def _redraw(self, is_due: bool = False) -> None:
+        if not self._draws_itself and (is_due or time.monotonic() - self._drawn >= REDRAW):
+            self._bar.refresh()
+            self._drawn = time.monotonic()
 
 
 @contextmanager
 def status_line(text: str) -> Iterator[Say]:
     """Shows the progress of a command of unknown length: a changing line on a terminal, spaced lines elsewhere."""
     if stderr.is_terminal:
-        with stderr.status(text) as status:
-            yield status.update
+        with stderr.status(text) as status, doing(text, lambda: status.update(_activities[-1].line())) as say_activity:
+
+            def tell(line: str) -> None:
+                say_activity(line)
+                status.update(line)
+
+            yield tell
         return
-    yield SpacedLines(stderr).say
+    lines = SpacedLines(stderr)
+    with doing(text) as say_activity:
+
+        def say_line(line: str) -> None:
+            say_activity(line)
+            lines.say(line)
+
+        yield say_line

@@ -53,3 +53,9 @@ def depths(parents: Sequence[int]) -> list[int]:
     for parent in parents:
         found.append(1 if parent < 0 else found[parent] + 1)
     return found
+
+
+def all_known(values: Iterable[bool | None]) -> bool | None:
+    """Returns whether all values are true: False if one is False, else None if one is unknown."""
+    found = list(values)
+    return False if False in found else None if None in found else True

@@ -12,6 +12,7 @@ from transformers.utils import logging as transformers_logging
 
 from specbench.core.environment import OBJECT, missing, require
 from specbench.core.errors import ConfigError, NeedsCode
+from specbench.core.progress import doing
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoints import (
     CheckpointSampling,
@@ -85,14 +86,15 @@ def load_model(
         "revision": revision, "local_files_only": problem is not None, "trust_remote_code": trust_remote_code,
     }  # fmt: skip
     try:
-        if not weights:
-            model = build_on_meta(causal_config(source, hub), hub)
-        elif quantize == device_map == "none":
-            model = move_network(load_weights(source, torch_dtype, hub), chosen).eval()
-        else:
-            model = load_placed_weights(source, torch_dtype, hub, chosen, quantize, device_map).eval()
-        tokenizer = AutoTokenizer.from_pretrained(source, **hub)
-        loaded = CausalLM(model, tokenizer, name, checkpoint_identity(source, revision), quantize)
+        with doing(f"loading {name}"):
+            if not weights:
+                model = build_on_meta(causal_config(source, hub), hub)
+            elif quantize == device_map == "none":
+                model = move_network(load_weights(source, torch_dtype, hub), chosen).eval()
+            else:
+                model = load_placed_weights(source, torch_dtype, hub, chosen, quantize, device_map).eval()
+            tokenizer = AutoTokenizer.from_pretrained(source, **hub)
+            loaded = CausalLM(model, tokenizer, name, checkpoint_identity(source, revision), quantize)
     except ConfigError as error:
         raise ConfigError(f"cannot use model '{name}': {error}") from error
     except Exception as error:  # the hub and file formats raise many classes

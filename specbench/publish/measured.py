@@ -28,7 +28,7 @@ from specbench.results.leaderboard import load
 from specbench.results.row import ALL, Row
 from specbench.results.units import short
 
-MACHINE_OPTIONS = {"device", "threads", "allow_code_execution"}
+MACHINE_OPTIONS = {"device", "threads", "warm_up", "allow_code_execution"}
 CellRows = tuple[SuiteCell, Sequence[Row]]
 
 

@@ -127,6 +127,7 @@ def caption_lines(rows: Sequence[Row]) -> list[str]:
     cut = [r.subset for r in rows if (r.value("share_cut_by_length") or 0.0) > MANY_CUT]
     if cut:
         sentences.append(f"more than {MANY_CUT:.0%} of the answers were cut at max_new_tokens in {', '.join(cut)}")
+    sentences += untested_lines(rows, [row.subset for row in rows])
     reason = next(filter(None, map(no_forecast, rows)), None)
     if reason is not None:
         sentences.append(f"no expected speed-up: {reason}")
@@ -144,6 +145,18 @@ def common_id_lines(row: Row) -> list[str]:
         f"the drafter's {ids.drafter:,} ids in common; it drafts only these"
         for name, ids in row.common_ids.items()
     ]
+
+
+def untested_lines(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
+    """Returns a line with the rows before which too few blocks were decoded to tell whether the speed was steady."""
+    found = [
+        (name, counted(row.warm_up.blocks, "block") if row.warm_up and row.warm_up.steady is None else None)
+        for row, name in zip(rows, names, strict=True)
+    ]
+    texts = [f"{text} in {', '.join(own)}" for text, own in names_by_text(found).items()]
+    if not texts:
+        return []
+    return [f"steadiness not tested, as the warm-up was short: {'; '.join(texts)} (--warm-up SECONDS allows more)"]
 
 
 def no_forecast(row: Row) -> str | None:

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from specbench.core.console import counted, say
 from specbench.core.environment import EMBEDDED, is_installed, set_threads
+from specbench.core.progress import doing
 from specbench.core.table import Table
 from specbench.decoding.bridges import common_ids
 from specbench.decoding.decoder import drafting_decoders
@@ -208,7 +209,8 @@ def execute(
     if request.leaderboard is not None and spec.device_map == "none":  # checked before anything is loaded
         device = str(choose_device(spec.device)) if spec.servers is None else spec.servers.device
         check_accepts_rows(request.leaderboard, device)
-    loaded = without_calibration(load_requested(spec, embedded, console), spec.methods)
+    with doing("reading the data"):
+        loaded = without_calibration(load_requested(spec, embedded, console), spec.methods)
     models = (load_pair or load_models)(spec)
     if takes_all:
         spec = keep_fitting_methods(spec, models, loaded, reasons, console)
@@ -284,15 +286,17 @@ def measure_into(
             judging.check()
         measured = measure(spec, cells, models, folder, done, console, make_progress, listeners)
         write_specs(folder.path, spec)
-        measurement = measurement_of(spec, cells, models, measured, command, settings)
+        with doing("comparing the answers with AR's"):
+            measurement = measurement_of(spec, cells, models, measured, command, settings)
         add_measurement(folder.path, measurement)
 
         def save(records: Sequence[Record], judge: str | None) -> list[Row]:
             from specbench.results.load import load_rows, read_windows
 
             known = {record_key(record): record for record in records}
-            rows = MeasuredRun(folder.identity, spec.tasks, spec.methods, measurement, known, judge).rows()
-            rows += load_rows(rows, read_windows(folder.path))
+            with doing("computing the rows"):
+                rows = MeasuredRun(folder.identity, spec.tasks, spec.methods, measurement, known, judge).rows()
+                rows += load_rows(rows, read_windows(folder.path))
             write(folder.leaderboard, rows)
             return rows
 

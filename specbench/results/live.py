@@ -48,7 +48,7 @@ class LiveTable(RunProgress):
         # For each task and subset a list of blocks, each with the figures of every method.
         self._answers: dict[tuple[str, str], list[list[AnswerFigures]]] = defaultdict(list)
         self._latest: list[tuple[str, str]] = []  # tasks and subsets; the one measured last comes last
-        super().__init__(console, len(plan), above=self.tables)
+        super().__init__(console, len(plan), above=self.tables, num_subsets=len(self._cells))
 
     def report(self, where: str, record: Record, measured: bool) -> None:
         if self.console.is_terminal:

@@ -16,7 +16,7 @@ from specbench.core.console import counted
 from specbench.core.errors import ConfigError
 from specbench.core.table import RULE, Table, numbers, words
 from specbench.results.bootstrap import Metric, Prompts
-from specbench.results.captions import marked, warning_lines
+from specbench.results.captions import marked, untested_lines, warning_lines
 from specbench.results.row import ALL, Row, RowLoad, RowWarmUp, RowWarning
 from specbench.results.units import NULL, number, speed, with_interval
 from specbench.results.verdict import served_verdict
@@ -96,9 +96,10 @@ def load_row(row: Row, windows: Sequence[Window], load: RowLoad) -> Row:
     answers, plain = ([window["methods"][name] for window in own] for name in (row.method_name, BASELINE))
     verdict, warnings = _equality(row, own)
     warm_up = None  # a window may not record it
-    if all("warm_up" in window for window in own):
-        names = {BASELINE, row.method_name}
-        warm_up = RowWarmUp.of([part for w in own for name, part in w["warm_up"].items() if name in names])
+    warm_ups = [w["warm_up"] for w in own if "warm_up" in w]
+    starts, plain_starts = ([[w[name]] for w in warm_ups if name in w] for name in (row.method_name, BASELINE))
+    if len(warm_ups) == len(own) and starts:
+        warm_up = RowWarmUp.of(starts)
     examples = {(window["subset"], answer["example"]) for window in own for answer in window["methods"][BASELINE]}
     subsets = Counter(subset for subset, _ in sorted(examples))
     load = load.model_copy(update={"windows": len(own)})
@@ -111,7 +112,7 @@ def load_row(row: Row, windows: Sequence[Window], load: RowLoad) -> Row:
             "metrics": metrics_of(answers, plain, int(load.level) if load.kind == "concurrency" else None),
         }
     )  # fmt: skip
-    if text := unsteady_start(found):
+    if text := unsteady_start(found, RowWarmUp.of(plain_starts) if plain_starts else None):
         warnings.append(RowWarning(code="not_steady", text=text))
     return found.model_copy(update={"warnings": tuple(warnings)})
 
@@ -274,6 +275,7 @@ def _table(rows: Sequence[Row]) -> Table:
             lines.append(RULE)
         lines.append(_cells(row))
     first, load = rows[0], load_of(rows[0])
+    names = [f"{row.method_name} at {load_of(row).level:g}" for row in rows]
     unit = "in flight" if load.kind == "concurrency" else "per s"
     columns = (
         *numbers(f"requests\n{unit}"), *words("server", folds=False),
@@ -288,7 +290,8 @@ def _table(rows: Sequence[Row]) -> Table:
         *([BY_RATE] if load.kind == "rate" else []),
         "per user, speed-up = τ ÷ (pass ÷ AR's): the gain of speculation ÷ the cost of its passes at this load",
         *filter(None, (_break_even_line(own) for own in rows_by_server(rows)[1:])),
-        *warning_lines(rows, [f"{row.method_name} at {load_of(row).level:g}" for row in rows]),
+        *untested_lines(rows, names),
+        *warning_lines(rows, names),
     ]
     return Table(f"{first.task_name} · {first.subset} · load by {load.kind}", columns, lines, caption, num_keys=2)
 

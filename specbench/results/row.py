@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from specbench.core.values import text_digest
+from specbench.core.values import all_known, text_digest
 from specbench.results.bootstrap import INTERVALS, SMALL_SAMPLE, FilePart, Intervals, Metric
 from specbench.specs.components import RowEngine
 
@@ -187,24 +187,31 @@ class RowShots(FilePart):
 
 
 class RowWarmUp(FilePart):
-    """The warm-ups of AR and of the method before they were measured, summed over processes and subsets.
+    """The warm-up of the method itself before it was measured, in a row over subsets of all of them together. Of
+    several processes, or starts of a server, the one with the fewest blocks.
 
     `blocks`: the number of unmeasured blocks, each of at most 20 new tokens; under a load, each with as many requests
-    at once as the load. `steady`: whether the speed of both became steady every time, within the limits of the warm-up.
+    at once as the load. `steady`: whether the speed became steady every time, within the limits of the warm-up; null
+    if there were too few blocks to tell.
     """
 
     blocks: NonNegativeInt
     seconds: Annotated[FiniteFloat, Field(ge=0)]
-    steady: bool
+    steady: bool | None
 
     @classmethod
-    def of(cls, parts: Sequence[Mapping[str, Any]]) -> Self:
-        """Returns several warm-ups as one."""
-        return cls(
-            blocks=sum(part["blocks"] for part in parts),
-            seconds=round(math.fsum(part["seconds"] for part in parts), 3),
-            steady=all(part["steady"] for part in parts),
-        )
+    def of(cls, starts: Sequence[Sequence[Mapping[str, Any]]]) -> Self:
+        """Returns the warm-ups of a method as one. `starts`: for each process, or start of a server, its warm-ups."""
+        own = [
+            cls(
+                blocks=sum(part["blocks"] for part in parts),
+                seconds=round(math.fsum(part["seconds"] for part in parts), 3),
+                steady=all_known(part["steady"] for part in parts),
+            )
+            for parts in starts
+        ]
+        fewest = min(own, key=lambda each: (each.blocks, each.seconds))
+        return fewest.model_copy(update={"steady": all_known(each.steady for each in own)})
 
 
 class RowContext(FilePart):

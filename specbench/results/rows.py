@@ -202,10 +202,11 @@ class MeasuredRun:
             context=context_of(self.measurement, records, method),
             common_ids={name: found for name, found in self.measurement.common_ids.items() if name in names_of(method)},
         )  # fmt: skip
+        baseline = warm_up_of(records, "ar") if all("ar" in record["methods"] for record in records) else None
         trained = set(self.measurement.trained_on.get(method.name, ()))
         first = [record for record in records if not record.get("turn")]
         learned = {(record["subset"], record["example"]) for record in first if record["prompt"] in trained}
-        return row.model_copy(update={"warnings": warnings_of(row, records, len(learned), self.identity)})
+        return row.model_copy(update={"warnings": warnings_of(row, records, len(learned), self.identity, baseline)})
 
     def _system(self, task: TaskSpec, parts: Sequence[MeasuredSubset]) -> str | None:
         """Returns the system prompt that all parts share; None if there is none, or if they have several."""
@@ -377,14 +378,14 @@ def context_of(measurement: Measurement, records: Sequence[Record], method: Meth
 
 
 def warm_up_of(records: Sequence[Record], method: str) -> RowWarmUp | None:
-    """Returns the warm-ups of AR and of a method, counting each once although many records hold it; None if a record
-    lacks one."""
-    found = {
-        (record["subset"], record.get("process"), name, *sorted((record["methods"][name].get("warm_up") or {}).items()))
-        for record in records for name in {"ar", method}
-    }  # fmt: skip
-    parts = [dict(items) for _, _, _, *items in found]
-    return RowWarmUp.of(parts) if all(parts) else None
+    """Returns the warm-up of a method, counting each once although many records hold it; None if a record lacks it."""
+    starts: dict[Any, dict[str, Any]] = {}  # by process and part (of servers in turns): the warm-up of each subset
+    for record in records:
+        found = record["methods"][method].get("warm_up")
+        if found is None:
+            return None
+        starts.setdefault((record.get("process"), record.get("part")), {})[record["subset"]] = found
+    return RowWarmUp.of([list(each.values()) for each in starts.values()]) if starts else None
 
 
 def _measured_at(records: Sequence[Record]) -> str:

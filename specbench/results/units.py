@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from specbench.core.console import speed_text
 from specbench.results.bootstrap import SHARE, Bounds, Metric
 
 NULL = "–"  # the cell of a value that does not exist
@@ -22,7 +23,7 @@ def number(metric: Metric | float | None, digits: int, factor: float = 1, sign: 
 
 def speed(metric: Metric | None) -> str:
     """Returns tokens/s as tables show it: with one decimal below 1000, else without."""
-    return number(metric, 1 if metric is None or (metric.value or 0) < 1000 else 0)
+    return NULL if metric is None or metric.value is None else speed_text(metric.value)
 
 
 def interval(metric: Metric | None, digits: int = 2, factor: float = 1, sign: str = "") -> str:

@@ -10,7 +10,7 @@ from scipy import special
 from specbench.core.console import counted
 from specbench.results.bootstrap import SMALL_SAMPLE, TAILS, Array, Metric
 from specbench.results.conditions import differences
-from specbench.results.row import Row, RowWarning
+from specbench.results.row import Row, RowWarmUp, RowWarning
 from specbench.results.units import with_interval
 from specbench.results.verdict import control_outcomes, differing_records
 from specbench.running.records import ACCEPTED, DRAFTED, Generation, Record
@@ -84,15 +84,16 @@ WIDE = 1.25  # high ÷ low of an interval that is too wide to separate a method 
 
 
 def warnings_of(
-    row: Row, records: Sequence[Record], num_trained_on: int = 0, identity: Mapping[str, Any] | None = None
-) -> tuple[RowWarning, ...]:
+    row: Row, records: Sequence[Record], num_trained_on: int = 0, identity: Mapping[str, Any] | None = None,
+    baseline_warm_up: RowWarmUp | None = None,
+) -> tuple[RowWarning, ...]:  # fmt: skip
     """Returns the warnings of a row. `records`: the row's. `num_trained_on`: the number of measured prompts on which
-    its drafter was trained. `identity`: the content of run.json, for a served row."""
+    its drafter was trained. `identity`: the content of run.json, for a served row. `baseline_warm_up`: AR's."""
     found = {
         "wide_interval": wide_interval(row),
         "few_prompts": few_prompts(row),
         "ar_drift": drift(row, len({record.get("process") for record in records})),
-        "not_steady": unsteady_start(row),
+        "not_steady": unsteady_start(row, baseline_warm_up),
         "trained_on_test": num_trained_on
         and f"the drafter was trained on {num_trained_on} of the {row.n} measured prompts, as its training.json says, "
         "so it may know them better than others: measure prompts that it was not trained on, or train it on others",
@@ -145,17 +146,20 @@ def drift(row: Row, num_processes: int) -> str | None:
     )
 
 
-def unsteady_start(row: Row) -> str | None:
-    """Warns of a method or a baseline whose speed was not steady at the start of the measurement."""
-    warm_up = None if row.is_baseline else row.warm_up
-    return None if warm_up is None or warm_up.steady else not_steady(warm_up.blocks, warm_up.seconds)
+def unsteady_start(row: Row, baseline: RowWarmUp | None) -> str | None:
+    """Warns of a method whose speed, or its baseline's, was not steady at the start of the measurement. `baseline`: the
+    warm-up of AR."""
+    if row.warm_up is not None and row.warm_up.steady is False:
+        return not_steady(row.warm_up.blocks, row.warm_up.seconds)
+    is_other = baseline is not None and baseline.steady is False and not row.is_baseline
+    return not_steady(baseline.blocks, baseline.seconds, "speed of ar") if baseline and is_other else None
 
 
-def not_steady(blocks: int, seconds: float) -> str:
+def not_steady(blocks: int, seconds: float, what: str = "speed") -> str:
     """Returns the warning of a warm-up that ended before the speed was steady."""
     return (
-        f"the speed was not steady after the warm-up ({blocks} blocks, {seconds:.0f} s): measure again, into another "
-        "folder, with nothing else running"
+        f"the {what} was not steady after the warm-up ({counted(blocks, 'block')}, {seconds:.0f} s): measure again, "
+        "into another folder, with nothing else running"
     )
 
 

@@ -14,7 +14,7 @@ import torch
 from rich.console import Console, RenderableType
 from rich.progress import MofNCompleteColumn
 
-from specbench.core.console import INTERRUPTED, say
+from specbench.core.console import INTERRUPTED, say, speed_text
 from specbench.core.environment import num_sharing
 from specbench.core.errors import ConfigError
 from specbench.core.progress import ProgressBar
@@ -24,16 +24,19 @@ from specbench.models.meters import num_processes_on_gpu
 
 class RunProgress(ProgressBar):
     """Counts blocks, and shows the current subset, the tokens/s and acceptance rate of every method so far, and the
-    time left. `above`: returns what a terminal shows above the bar."""
+    time left, warm-ups included. `above`: returns what a terminal shows above the bar. `num_subsets`: the number to be
+    measured, each after a warm-up."""
 
     def __init__(
-        self, console: Console, num_blocks: int, above: Callable[[], Iterable[RenderableType]] | None = None
-    ) -> None:
+        self, console: Console, num_blocks: int, above: Callable[[], Iterable[RenderableType]] | None = None,
+        num_subsets: int = 0,
+    ) -> None:  # fmt: skip
         super().__init__(console, "warming up", num_blocks, MofNCompleteColumn(), above=above)
         self.num_blocks = num_blocks
         self.num_done = self.num_measured = 0
         self._reported = time.monotonic()
-        self._subsets: set[str] = set()  # those with a measured block
+        self.num_subsets = num_subsets
+        self._warm_ups: dict[str, float] = {}  # seconds before the first measured block of each subset
         self._measuring = 0.0  # seconds
         self._tokens: dict[str, int] = defaultdict(int)
         self._seconds: dict[str, float] = defaultdict(float)
@@ -58,15 +61,16 @@ class RunProgress(ProgressBar):
         self.update(line, self.num_done, f"{self.num_done}/{self.num_blocks} {line}", is_due)
 
     def _take_time(self, where: str, record: dict[str, Any], measured: bool) -> None:
-        """Adds the time that a block took. For the first block of a subset, which a warm-up or the reading of old
-        records may precede, adds the recorded seconds instead."""
+        """Adds the time that a block took. For the first block of a subset adds the recorded seconds instead: the rest
+        of the time is that of the warm-up, or of reading old records."""
         now = time.monotonic()
-        if measured and where in self._subsets:
+        if measured and where in self._warm_ups:
             self._measuring += now - self._reported
         elif measured:
-            self._subsets.add(where)
             generations = record["methods"].values()
-            self._measuring += sum((g["ttft_seconds"] or 0.0) + g["decode_seconds"] for g in generations)
+            seconds = sum((g["ttft_seconds"] or 0.0) + g["decode_seconds"] for g in generations)
+            self._measuring += seconds
+            self._warm_ups[where] = max(0.0, now - self._reported - seconds)
         self._reported = now
 
     def summary(self) -> str:
@@ -75,13 +79,15 @@ class RunProgress(ProgressBar):
         for name in self._tokens:
             speed = self._tokens[name] / self._seconds[name] if self._seconds[name] else 0.0
             alpha = f" α {fmean(self._rates[name]):.2f}" if self._rates[name] else ""
-            parts.append(f"{name} {speed:.0f} tok/s{alpha}")
+            parts.append(f"{name} {speed_text(speed)} tok/s{alpha}")
         return " · ".join(parts)
 
     def _time_left(self) -> str:
         if not self.num_measured:
             return ""
         seconds = self._measuring / self.num_measured * (self.num_blocks - self.num_done)
+        later = list(self._warm_ups.values())[1:] or list(self._warm_ups.values())  # the first is the longest
+        seconds += fmean(later) * max(0, self.num_subsets - len(self._warm_ups))
         return f" · {seconds:.0f} s left" if seconds >= 1 else ""
 
 

@@ -32,6 +32,7 @@ peak_device_bytes           largest memory of tensors on the target's CUDA devic
 scores, problem             all scores, or the reason why there are none
 decoded_by                  the model that decoded alone, if one did
 warm_up                     the method's warm-up before this process measured the subset: blocks, seconds, steady
+                            (null: too few blocks to tell)
 """
 
 import gc
@@ -245,7 +246,7 @@ class WarmUpShape(RecordPart):
 
     blocks: Count
     seconds: Seconds
-    steady: bool
+    steady: bool | None
 
 
 class GenerationShape(RecordPart):

@@ -89,7 +89,7 @@ def run_spec(request: Request) -> RunSpec:
     target = servers.tokenizer if servers else options.target or EMBEDDED + "target"
     sampling = [] if options.sampling == "task" else sampling_overrides(target, options.target_revision)
     tasks, methods = with_overrides(tasks, methods, [*sampling, *options.overrides])
-    for name, least in {"subsets_per_task": 1, "repeats": 1, "seed": 0}.items():
+    for name, least in {"subsets_per_task": 1, "repeats": 1, "seed": 0, "warm_up": 0}.items():
         value = getattr(options, name)
         if value is not None and value < least:
             raise ConfigError(f"{flag_of(name)} {value}: give {least} or more")

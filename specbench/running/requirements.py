@@ -18,7 +18,7 @@ from specbench.running.models import Models, parts, pauses, uses_bridge
 from specbench.running.plan import Block, Cell
 from specbench.running.prompts import PromptRenderer, Texts, fitting_turn, translated_ids
 from specbench.running.records import Record
-from specbench.running.warm_up import block_tokens, longest_conversation, unanswered_conversations, warm_up_ids
+from specbench.running.warm_up import MIN_NEW_TOKENS, longest_conversation, unanswered_conversations, warm_up_ids
 from specbench.specs.method import MethodSpec, proposes_trees
 
 SPARE = 1.5  # margin for answers in another vocabulary, which may need more tokens per target token than prompts
@@ -217,7 +217,7 @@ def longest_in_tokens(cell: Cell, need: CompileRequirements) -> int:
     )
     if need.has_own_tokens:
         num_tokens = longest_conversation(cell, need.target)
-        ids = warm_up_ids(need.target, num_tokens, block_tokens(num_new))
+        ids = warm_up_ids(need.target, num_tokens, MIN_NEW_TOKENS)
         most = max(most, need.room(ids, num_tokens - len(ids)))
     return most
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from specbench.core.errors import ConfigError
-from specbench.core.progress import Say
+from specbench.core.progress import Say, doing
 from specbench.core.reasoning import answer_of, part_answer
 from specbench.decoding.decoder import Decoder, QueryInfo, stream_seed
 from specbench.decoding.loop import Generation, StopRules, WrittenText
@@ -26,7 +26,7 @@ from specbench.running.requirements import (
     reserve_for_block,
 )
 from specbench.running.run_folder import RunFolder
-from specbench.running.warm_up import WarmUp, warm_up_cell
+from specbench.running.warm_up import Budget, WarmUp, doing_warm_up, warm_up_cell
 from specbench.specs.run import RunSpec
 from specbench.tasks.scoring import Reference, Scorer, judged, unscored
 
@@ -55,6 +55,7 @@ def run(
     records: dict[Key, dict[str, Any]] = {}
     cell = None  # the last one measured
     warm_ups: dict[int, Mapping[str, WarmUp]] = {}  # by id of the cell
+    budget, num_measured, num_missing = Budget(spec.warm_up), 0, sum(block.key not in done for block in plan)
     for number, block in enumerate(plan):
         old = done.get(block.key)
         earlier = [records[key] for key in block.earlier_keys]
@@ -64,10 +65,14 @@ def run(
                 wait(number)
             if block.cell is not cell:
                 cell = block.cell
-                for compilation in reserve(cell, say):
-                    say(log_compilation(folder.path, compilation))
+                with doing(f"{cell.task.name}/{cell.subset}: getting the models ready") as tell:
+                    for compilation in reserve(cell, both(tell, say)):
+                        say(log_compilation(folder.path, compilation))
             if is_first:
-                warm_ups[id(cell)] = warm_up_cell(cell, planned_tokens(plan, done, records))
+                budget.num_planned = planned_tokens(plan, done, records)
+                budget.num_left = budget.num_planned * (1 - num_measured / num_missing)
+                with doing_warm_up(cell) as tell:
+                    warm_ups[id(cell)] = warm_up_cell(cell, budget, tell)
             for compilation in reserve_for_block(block, earlier, say):
                 say(log_compilation(folder.path, compilation))
         num_compiled = num_compilations()
@@ -76,10 +81,21 @@ def run(
             if cell is not None and cell.models.target.static is not None:
                 check_nothing_compiled(num_compiled, block)
             folder.records.append(record)
+            num_measured += 1
         records[block.key] = record
         report(block, record, old is None)
     wait(len(plan))
     return list(records.values())
+
+
+def both(first: Say, second: Say) -> Say:
+    """Returns a function that gives a line to both."""
+
+    def tell(line: str) -> None:
+        first(line)
+        second(line)
+
+    return tell
 
 
 def planned_tokens(plan: Sequence[Block], done: Mapping[Key, Record], records: Mapping[Key, Record]) -> int:
@@ -176,9 +192,10 @@ def measure_method(
     prompt = block.prompt(selected.model, answers)
     stop = selected.stop_rules(cell.task.generation, cell.context_limit)
     wait()
-    consumption = Consumption(cell.models.placement)
-    generation = selected.generate(prompt.ids, stop, seed)
-    consumed = consumption.fields()
+    with doing(f"{cell.task.name}/{cell.subset}, example {example.id}: {name} is generating"):
+        consumption = Consumption(cell.models.placement)
+        generation = selected.generate(prompt.ids, stop, seed)
+        consumed = consumption.fields()
     found = (
         method_record(generation, selected, stop, cell.scorer, reference, prompt.ids)
         | decoder.record_fields(selected)

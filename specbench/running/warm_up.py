@@ -1,15 +1,21 @@
-"""The warm-up of a cell: before it is measured, every decoder decodes blocks of another text until its speed is
-steady."""
+"""The warm-up of a cell: before it is measured, AR and every method decode the same number of blocks of another text,
+until the speed of all of them is steady or the time for it is spent."""
 
 import sys
 import time
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import count
+from math import inf
 from statistics import median
 from typing import Any
 
+from specbench.core.progress import Say, doing, say_nothing
+from specbench.core.values import all_known
 from specbench.decoding.decoder import Decoder, DraftingDecoder, drafting_decoders
 from specbench.decoding.loop import Generation, StopRules
 from specbench.models.causal_lm import CausalLM, TextModel
@@ -18,7 +24,7 @@ from specbench.running.prompts import Texts, conversation
 from specbench.specs.catalogue import versioned_name
 
 TEXT = "This is a text about nothing in particular, read once before anything is measured. "
-NUM_NEW_TOKENS = 20  # new tokens of a block; fewer if the answers are shorter
+NUM_NEW_TOKENS = 20  # new tokens of a block; fewer if the answers are shorter, or if the time for the warm-up is
 MIN_NEW_TOKENS = 4  # a block of fewer tokens is too short to time
 NUM_PARTS = 4
 MIN_BLOCKS = 8
@@ -26,29 +32,55 @@ BAND = 1.1  # maximum ratio of the slowest to the fastest part of steady blocks
 MAX_BLOCKS, MAX_BLOCKS_CPU, MAX_SECONDS = 64, 32, 60.0  # budget of a decoder in a process
 FIRST_BLOCKS_CPU = 16  # budget before the first subset, when the lengths of answers are still unknown
 TOP_UP_BLOCKS = 4  # blocks for another subset if the budget was spent and the speed was not steady
-MAX_SHARE = 0.1  # maximum ratio of warm-up tokens to new tokens to be measured
+MAX_SHARE = 0.1  # maximum ratio of the warm-up to what is measured: of their seconds, and on a GPU of their tokens
 _WARM: dict[int, int] = {}  # number of warm-up tokens by the id of a decoder, while the decoder exists
-_TIMES: dict[int, dict[str, list[tuple[float, float]]]] = {}  # (seconds per token, seconds) by model's id and method
+_HISTORIES: dict[int, dict[str, "History"]] = {}  # by model's id and method, while the model exists
 
 
 @dataclass(frozen=True)
 class WarmUp:
-    """The blocks decoded before a cell was measured, and their seconds; a decoder's first pass over a whole context is
-    not included. `steady`: whether the speed was steady in the end."""
+    """The blocks that a method decoded before a cell was measured, and the seconds of its whole warm-up. `steady`:
+    whether the speed was steady in the end; None if there were too few blocks to tell."""
 
     blocks: int
     seconds: float
-    steady: bool
-
-    def __add__(self, other: "WarmUp") -> "WarmUp":
-        return WarmUp(self.blocks + other.blocks, self.seconds + other.seconds, self.steady and other.steady)
+    steady: bool | None
 
     def as_json(self) -> dict[str, Any]:
         """Returns the warm-up as records keep it."""
         return asdict(self) | {"seconds": round(self.seconds, 3)}
 
 
-NOTHING = WarmUp(0, 0.0, True)
+@dataclass
+class Budget:
+    """The time for the warm-ups of a process.
+
+    `seconds`: given by --warm-up; None is MAX_SHARE of the expected measurement. `num_planned`: the maximum number of a
+    method's new tokens that this process measures; `num_left`: those that are still to be measured. `spent`: the
+    seconds of all warm-ups so far.
+    """
+
+    seconds: float | None = None
+    num_planned: float = sys.maxsize
+    num_left: float = sys.maxsize
+    spent: float = 0.0
+
+
+@dataclass
+class History:
+    """The earlier blocks of a method with a loaded model in this process. `blocks`: (seconds per token, seconds) by the
+    number of new tokens, since only blocks of equal length are equal work. `first`: seconds per token of the first
+    block of all, and `prefill` per token of its prompt."""
+
+    first: float | None = None
+    prefill: float = 0.0
+    blocks: dict[int, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def seconds_per_token(self) -> float | None:
+        """Those of the fastest block; None without blocks."""
+        times = [per_token for own in self.blocks.values() for per_token, _ in own]
+        return min(times if self.first is None else [self.first, *times], default=None)
 
 
 def is_steady(times: Sequence[float]) -> bool:
@@ -65,17 +97,23 @@ def is_steady(times: Sequence[float]) -> bool:
     return max(parts) <= BAND * min(parts)
 
 
-def warm_up_cell(cell: Cell, num_planned: int = sys.maxsize) -> dict[str, WarmUp]:
-    """Warms up every method of a cell on as many tokens as the cell's longest conversation has. Afterwards, drafters
-    that learn from prompt to prompt forget everything. Returns the warm-ups by method. `num_planned`: the maximum
-    number of a method's new tokens that this process will measure."""
-    found = {}
-    for decoder in cell.decoders:
-        num_tokens = longest_conversation(cell, decoder.model)
-        num_new = cell.task.generation.max_new_tokens
-        found[decoder.method.name] = warm_up([decoder], num_tokens, cell.context_limit, num_planned, num_new)
+def warm_up_cell(cell: Cell, budget: Budget | None = None, progress: Say = say_nothing) -> dict[str, WarmUp]:
+    """Warms up AR and every method of a cell on as many tokens as the cell's longest conversation has. Afterwards,
+    drafters that learn from prompt to prompt forget everything. Returns the warm-ups by method."""
+    models = {id(decoder.model): decoder.model for decoder in cell.decoders}
+    lengths = {key: longest_conversation(cell, model) for key, model in models.items()}
+    decoders = [(decoder, lengths[id(decoder.model)]) for decoder in cell.decoders]
+    found = warm_up(decoders, cell.context_limit, cell.task.generation.max_new_tokens, budget, progress)
     _reset_drafters(cell.decoders)
     return found
+
+
+@contextmanager
+def doing_warm_up(cell: Cell) -> Iterator[Say]:
+    """Says that a cell is warmed up until the block ends. Yields a function that receives the lines about it."""
+    where = f"warming up {cell.task.name}/{cell.subset}"
+    with doing(where) as tell:
+        yield lambda line: tell(f"{where}: {line}")
 
 
 def _reset_drafters(decoders: Iterable[Decoder]) -> None:
@@ -106,52 +144,131 @@ def block_tokens(max_new_tokens: int) -> int:
 
 
 def warm_up(
-    decoders: Iterable[Decoder], num_tokens: int, context_limit: int | None, num_planned: int = sys.maxsize,
-    max_new_tokens: int = NUM_NEW_TOKENS,
-) -> WarmUp:  # fmt: skip
-    """Warms up every decoder and its parts: first on a long text, then in short blocks until its speed is steady.
+    decoders: Sequence[tuple[Decoder, int]], context_limit: int | None, max_new_tokens: int = NUM_NEW_TOKENS,
+    budget: Budget | None = None, progress: Say = say_nothing,
+) -> dict[str, WarmUp]:  # fmt: skip
+    """Warms up decoders and their parts in turns, each with the same number of blocks. Returns the warm-ups by method.
 
-    The long text has `num_tokens` tokens, answer included, or as many as the context holds. After it, no measured pass
-    is the first of its kind, and no cache grows during a measurement. Decoders that were already warmed up on as many
-    tokens skip it. `num_planned`: see `warm_up_cell`. `max_new_tokens`: the maximum length of the answers to be
-    measured.
+    `decoders`: each with the number of tokens of its longest conversation, answer included. `max_new_tokens`: the
+    maximum length of the answers to be measured. `progress` receives a line before each block.
+
+    On a CPU the whole takes at most the time of the budget, but at least one block. On a GPU, whose clock rises slowly,
+    there are at least as many blocks as `is_steady` needs.
     """
-    if context_limit is not None:
-        num_tokens = min(num_tokens, context_limit)
-    whole, num_new = NOTHING, block_tokens(max_new_tokens)
-    for decoder in (part for each in decoders for part in each.parts):
-        if _WARM.get(id(decoder), 0) < num_tokens:
-            _decode_block(decoder, num_tokens, num_new, context_limit)
-            pauses_at = decoder.drafter.pauses_at if isinstance(decoder, DraftingDecoder) else None
-            if pauses_at is not None and pauses_at < num_tokens:  # then the drafter has read nothing yet
-                _decode_block(decoder, pauses_at, num_new, context_limit)
-            if id(decoder) not in _WARM:
-                weakref.finalize(decoder, _WARM.pop, id(decoder), None)
-            _WARM[id(decoder)] = num_tokens
-        whole += _until_steady(decoder, min(num_tokens, 2 * num_new), num_new, context_limit, num_planned)
-    return whole
+    budget = budget or Budget()
+    parts = [
+        (part, min(num_tokens, context_limit or num_tokens)) for each, num_tokens in decoders for part in each.parts
+    ]
+    names = {id(part): each.method.name for each, _ in decoders for part in each.parts}
+    histories = [_history(part) for part, _ in parts]
+    yields = all(not isinstance(part.model, CausalLM) or part.model.device.type == "cpu" for part, _ in parts)
+    num_most = block_tokens(max_new_tokens)
+    seconds: dict[str, float] = defaultdict(float)
+    num_rounds = 0
+
+    def per_token() -> float:
+        return sum(history.seconds_per_token or 0.0 for history in histories)
+
+    def left() -> float:
+        """Returns the seconds that the warm-up may still take; those of --warm-up hold on a GPU, too."""
+        if budget.seconds is not None:
+            return budget.seconds - budget.spent
+        return MAX_SHARE * budget.num_planned * per_token() - budget.spent if yields else inf
+
+    def decode(part: Decoder, num_tokens: int, num_new: int, what: str) -> Generation:
+        progress(f"{names[id(part)]}, {what}{_times(budget, left(), per_token())}")
+        start = time.perf_counter()
+        generation = _decode_block(part, num_tokens, num_new, context_limit)
+        took = time.perf_counter() - start
+        budget.spent += took
+        seconds[names[id(part)]] += took
+        return generation
+
+    # 1. A short block of each, if one of them is new: it tells how long the others would take.
+    if any(history.seconds_per_token is None for history in histories):
+        num_rounds += 1
+        for (part, num_tokens), history in zip(parts, histories, strict=True):
+            start = time.perf_counter()
+            generation = decode(part, min(num_tokens, NUM_NEW_TOKENS + MIN_NEW_TOKENS), MIN_NEW_TOKENS, "block 1")
+            took = time.perf_counter() - start
+            history.prefill = max(0.0, took - generation.decode_seconds) / NUM_NEW_TOKENS
+            history.first = seconds_per_token(generation)
+            if num_most == MIN_NEW_TOKENS:
+                history.blocks[MIN_NEW_TOKENS].append((history.first, took))
+
+    # 2. A text as long as the longest conversation, so that no measured pass is the first of its kind, and no cache
+    #    grows during a measurement. It is shorter where there is no time to read it.
+    longer = [
+        (part, num_tokens, history)
+        for (part, num_tokens), history in zip(parts, histories, strict=True) if _WARM.get(id(part), 0) < num_tokens
+    ]  # fmt: skip
+    reading = sum(history.prefill * n for _, n, history in longer)
+    rest = left() - MIN_NEW_TOKENS * sum(history.seconds_per_token or 0.0 for *_, history in longer)
+    share = 1.0 if not yields or rest >= reading else max(0.0, rest) / max(reading, 1e-9)
+    for part, num_tokens, _ in longer:
+        length = num_tokens if share == 1.0 else int(share * num_tokens)
+        if length > max(_WARM.get(id(part), 0), NUM_NEW_TOKENS + MIN_NEW_TOKENS) or share == 1.0:
+            decode(part, length, MIN_NEW_TOKENS, f"a text of {length} tokens")
+            pauses_at = part.drafter.pauses_at if isinstance(part, DraftingDecoder) else None
+            if pauses_at is not None and pauses_at < length:  # then the drafter has read nothing yet
+                decode(part, pauses_at, MIN_NEW_TOKENS, f"a text of {pauses_at} tokens")
+            if id(part) not in _WARM:
+                weakref.finalize(part, _WARM.pop, id(part), None)
+            _WARM[id(part)] = length
+
+    # 3. Blocks until all are steady. The last earlier blocks of the same methods and loaded models count, too.
+    num_new, cost = num_most, per_token() + sum(history.prefill for history in histories)  # of a token of a block
+    if yields and cost > 0:
+        num_new = int(max(MIN_NEW_TOKENS, min(num_most, left() / cost)))
+    own = [history.blocks[num_new] for history in histories]
+    can_begin = not yields or left() >= num_new * cost
+    if num_rounds == 0 or (can_begin and not _all_steady(own)):
+        most = inf
+        if budget.seconds is None:
+            most = max_blocks(min(map(len, own)), budget.num_planned / num_new, yields)
+        decodes = [
+            _numbered(partial(decode, part, min(num_tokens, 2 * num_new), num_new), num_rounds)
+            for part, num_tokens in parts
+        ]
+        num_more, verdicts = until_steady(decodes, own, most, left, yields=yields)
+        num_rounds += num_more
+    else:
+        verdicts = [_verdict(blocks, max(0, len(blocks) - MIN_BLOCKS)) for blocks in own]
+    found = {}
+    for name in dict.fromkeys(names.values()):
+        steady = [each for (part, _), each in zip(parts, verdicts, strict=True) if names[id(part)] == name]
+        found[name] = WarmUp(num_rounds, seconds[name], all_known(steady))
+    return found
+
+
+def _numbered(decode: Callable[[str], Generation], num_before: int) -> Callable[[], float]:
+    """Returns a function that decodes the next block, and returns its seconds per token."""
+    numbers = count(num_before + 1)
+    return lambda: seconds_per_token(decode(f"block {next(numbers)}"))
+
+
+def _times(budget: Budget, left: float, per_token: float) -> str:
+    """Returns the time that the warm-up has taken, its limit, and the time until the run is done, as far as known."""
+    if per_token == 0 and budget.seconds is None:
+        return ""
+    text = f" · {budget.spent:.0f} s" + (f" of at most {budget.spent + max(0.0, left):.0f} s" if left < inf else "")
+    if budget.num_left < sys.maxsize and per_token:
+        most = budget.num_left * per_token + (max(0.0, left) if left < inf else 0.0)
+        text += f" · at most {most:.0f} s left in all"
+    return text
+
+
+def _history(decoder: Decoder) -> History:
+    model = decoder.model
+    if id(model) not in _HISTORIES:
+        weakref.finalize(model, _HISTORIES.pop, id(model), None)
+    return _HISTORIES.setdefault(id(model), {}).setdefault(versioned_name(decoder.method), History())
 
 
 def forget_warm_up(decoder: Decoder) -> None:
     """Makes the next warm-up of a decoder a complete one, since its server was restarted."""
     _WARM.pop(id(decoder), None)
-    _TIMES.get(id(decoder.model), {}).pop(versioned_name(decoder.method), None)
-
-
-def _until_steady(
-    decoder: Decoder, num_tokens: int, num_new: int, context_limit: int | None, num_planned: int
-) -> WarmUp:
-    """Decodes blocks until the decoder's speed is steady, or the budget is spent. The last earlier blocks of the same
-    method and loaded model count too, so that a method that was steady needs one more block. They are so few that this
-    block shows whether the speed has changed."""
-    model, name = decoder.model, versioned_name(decoder.method)
-    if id(model) not in _TIMES:
-        weakref.finalize(model, _TIMES.pop, id(model), None)
-    blocks = _TIMES.setdefault(id(model), {}).setdefault(name, [])
-    on_cpu = not isinstance(model, CausalLM) or model.device.type == "cpu"
-    most = max_blocks(len(blocks), num_planned / num_new, on_cpu)
-    decode = partial(_decode_block, decoder, num_tokens, num_new, context_limit)
-    return until_steady(lambda: seconds_per_token(decode()), most, blocks)
+    _HISTORIES.get(id(decoder.model), {}).pop(versioned_name(decoder.method), None)
 
 
 def max_blocks(num_before: int, num_planned: float, on_cpu: bool) -> int:
@@ -161,32 +278,58 @@ def max_blocks(num_before: int, num_planned: float, on_cpu: bool) -> int:
     return min(first if on_cpu else MAX_BLOCKS, int(MAX_SHARE * num_planned))
 
 
-def until_steady(decode: Callable[[], float], most: int, blocks: list[tuple[float, float]] | None = None) -> WarmUp:
-    """Decodes blocks until the speed is steady, or the budget of `most` blocks is spent. `decode`: decodes a block and
-    returns its seconds per token. `blocks`: (seconds per token, seconds) of earlier blocks; new blocks are appended.
+Blocks = list[tuple[float, float]]
+
+
+def _all_steady(histories: Sequence[Blocks]) -> bool:
+    return all(is_steady([each for each, _ in blocks[max(0, len(blocks) - MIN_BLOCKS) :]]) for blocks in histories)
+
+
+def _verdict(blocks: Blocks, first: int) -> bool | None:
+    """Returns whether the speed is steady in the blocks from `first` on; None if they are too few to tell."""
+    times = [per_token for per_token, _ in blocks[first:]]
+    return is_steady(times) or (None if len(times) < MIN_BLOCKS else False)
+
+
+def until_steady(
+    decodes: Sequence[Callable[[], float]], histories: Sequence[Blocks], most: float,
+    left: Callable[[], float] = lambda: inf, *, yields: bool = True,
+) -> tuple[int, list[bool | None]]:  # fmt: skip
+    """Decodes blocks in rounds, one of each decoder in turn, until the speed of all is steady or their budget is spent.
+    Returns the number of rounds, and for each decoder whether its speed is steady (None: too few blocks to tell).
+
+    `decodes`: each decodes a block and returns its seconds per token. `histories`: (seconds per token, seconds) of
+    earlier blocks of each; new blocks are appended. `most`: the budget of each in blocks. `left`: returns the seconds
+    that all may still take. `yields`: a round for which there is no time is not begun, except the first.
 
     If the budget was spent before, a speed that was steady may take MIN_BLOCKS + 1 more blocks, after which `is_steady`
     no longer considers a single slow block. Any other speed may take TOP_UP_BLOCKS, or one after twice the budget.
     """
-    blocks = [] if blocks is None else blocks
-    num_before = len(blocks)
-    first = max(0, num_before - MIN_BLOCKS)
+    before = [len(blocks) for blocks in histories]
+    firsts = [max(0, number - MIN_BLOCKS) for number in before]
+    at_least = []
+    for blocks, number, first in zip(histories, before, firsts, strict=True):
+        num_top_up = TOP_UP_BLOCKS if number < 2 * max(most, MIN_BLOCKS) else 1
+        more = MIN_BLOCKS + 1 if _verdict(blocks, first) else num_top_up
+        at_least.append(max(MIN_BLOCKS, number + more))
+    for num_rounds in count(1):
+        for decode, blocks in zip(decodes, histories, strict=True):
+            start = time.perf_counter()
+            per_token = decode()
+            blocks.append((per_token, time.perf_counter() - start))
+        verdicts = [_verdict(blocks, first) for blocks, first in zip(histories, firsts, strict=True)]
+        is_over = left() <= 0
+        done = [
+            steady or (len(blocks) >= least and (is_over or _is_spent(blocks, most)))
+            for steady, blocks, least in zip(verdicts, histories, at_least, strict=True)
+        ]
+        if all(done) or (yields and left() < sum(blocks[-1][1] for blocks in histories)):
+            return num_rounds, verdicts
+    raise AssertionError  # the loop has no end
 
-    def is_now_steady() -> bool:
-        return is_steady([per_token for per_token, _ in blocks[first:]])
 
-    num_top_up = TOP_UP_BLOCKS if num_before < 2 * max(most, MIN_BLOCKS) else 1
-    num_at_least = max(MIN_BLOCKS, num_before + (MIN_BLOCKS + 1 if is_now_steady() else num_top_up))
-    steady = False
-    while not steady:
-        start = time.perf_counter()
-        per_token = decode()
-        blocks.append((per_token, time.perf_counter() - start))
-        steady = is_now_steady()
-        is_spent = len(blocks) >= most or sum(seconds for _, seconds in blocks) >= MAX_SECONDS
-        if is_spent and len(blocks) >= num_at_least:
-            break
-    return WarmUp(len(blocks) - num_before, sum(seconds for _, seconds in blocks[num_before:]), steady)
+def _is_spent(blocks: Blocks, most: float) -> bool:
+    return len(blocks) >= most or (most < inf and sum(seconds for _, seconds in blocks) >= MAX_SECONDS)
 
 
 def _decode_block(decoder: Decoder, num_tokens: int, num_new: int, context_limit: int | None) -> Generation:

@@ -205,6 +205,7 @@ class RunSpec(Spec):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     limit: Annotated[int | float, Field(gt=0)] | None = None  # below 1: a share
     repeats: Annotated[int, Field(ge=1)] = 1
+    warm_up: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None  # seconds; None: a share of the run
 
     @field_validator("subsets")
     @classmethod

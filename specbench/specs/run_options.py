@@ -72,6 +72,11 @@ class RunOptions:
         PromptChecks,
         "What follows if the chat template drops the user's text or the tokenizer ends prompts: refuse or warn.",
     ] = "refuse"
+    warm_up: Annotated[
+        float | None,
+        "Seconds that the warm-up may take; every method decodes at least one block. By default 10 % of the expected "
+        "measurement.",
+    ] = None
     threads: Annotated[int | None, "CPU threads; by default 1 for the embedded target, else torch's default."] = None
     overrides: Annotated[tuple[str, ...], "Override a key: verification.threshold=0.3"] = ()
     trust_remote_code: Annotated[

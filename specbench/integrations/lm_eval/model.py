@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from specbench.core.environment import EMBEDDED, set_threads
 from specbench.core.errors import ConfigError, nearest
+from specbench.core.progress import doing
 from specbench.core.reasoning import TAGS
 from specbench.decoding.decoder import Decoder, QueryInfo, stream_seed
 from specbench.decoding.loop import WrittenText
@@ -27,7 +28,7 @@ from specbench.running.compose import compose, sampling_of
 from specbench.running.models import Models, has_other_vocabulary, load_models
 from specbench.running.prompts import end_problem, refuse_or_warn
 from specbench.running.runner import generation_fields
-from specbench.running.warm_up import NOTHING, WarmUp, warm_up
+from specbench.running.warm_up import Budget, WarmUp, warm_up
 from specbench.specs.catalogue import load_method, versioned_name, with_overrides
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
@@ -119,18 +120,21 @@ class LmEvalEngine:
             num_cut += num_tokens > len(self.prompt_ids(self.models.target, query))
         return num_cut
 
-    def warm_up(self, queries: Sequence[LmEvalRequest]) -> WarmUp:
-        """Runs every decoder on an unmeasured text of the queries' maximum length until its speed is steady."""
+    def warm_up(self, queries: Sequence[LmEvalRequest]) -> list[WarmUp]:
+        """Runs every decoder on an unmeasured text of the queries' maximum length until its speed is steady, or a tenth
+        of the expected time is spent. Returns the warm-ups of all decoders."""
         longest: dict[Any, int] = {}
         maxima = [query.generation.max_new_tokens for query in queries]
         for query in queries:
             num_tokens = len(self.prompt_ids(self.models.target, query)) + query.generation.max_new_tokens
             sampling = sampling_of(query.generation)
             longest[sampling] = max(num_tokens, longest.get(sampling, 0))
-        whole = NOTHING
+        budget, found = Budget(num_planned=sum(maxima)), list[WarmUp]()
         for sampling, num_tokens in longest.items():
-            whole += warm_up(self._decoders[sampling], num_tokens, self.context_limit, sum(maxima), max(maxima))
-        return whole
+            decoders = [(decoder, num_tokens) for decoder in self._decoders[sampling]]
+            with doing("warming up") as tell:
+                found += warm_up(decoders, self.context_limit, max(maxima), budget, tell).values()
+        return found
 
     def answer(self, query: LmEvalRequest, number: int) -> LmEvalAnswer:
         """Decodes one request with the method and, if it is the baseline, AR. Their order alternates with `number`."""
@@ -335,8 +339,8 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
                 "%d of %d prompts leave no room for the answer in %s tokens of context: they lose their beginning",
                 num_cut, len(queries), self.max_length,
             )  # fmt: skip
-        if not (warmed := self.engine.warm_up(queries)).steady:
-            log.warning("%s", not_steady(warmed.blocks, warmed.seconds))
+        if unsteady := [each for each in self.engine.warm_up(queries) if each.steady is False]:
+            log.warning("%s", not_steady(unsteady[0].blocks, unsteady[0].seconds))
         pairs = zip(requests, queries, strict=True)
         bar = tqdm(pairs, total=len(queries), disable=disable_tqdm, desc=f"Running {self.method.name}")
         for number, (request, query) in enumerate(bar):

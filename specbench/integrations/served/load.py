@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
-from specbench.core.progress import ProgressBar
+from specbench.core.progress import ProgressBar, Say, doing
 from specbench.core.reasoning import answer_of
 from specbench.core.values import json_digest
 from specbench.decoding.decoder import Decoder, stream_seed
@@ -31,7 +31,9 @@ from specbench.running.runner import check_reasoning, check_same_examples, measu
 from specbench.running.warm_up import (
     MAX_BLOCKS_CPU,
     MAX_SHARE,
+    Budget,
     WarmUp,
+    doing_warm_up,
     forget_warm_up,
     longest_conversation,
     until_steady,
@@ -99,21 +101,29 @@ class Window:
             at += gaps.expovariate(self.level) if self.kind == "rate" else 0.0
         return found
 
-    def warm_up(self, decoder: ServedDecoder, num_windows: int) -> WarmUp:
+    def warm_up(self, decoder: ServedDecoder, num_windows: int, seconds: float | None, progress: Say) -> WarmUp:
         """Sends requests with a text that is not measured, as many at once as at this level, until the speed of all
-        together is steady. `num_windows`: the windows to be measured next; the budget is a share of their tokens."""
+        together is steady, or the time is spent: `seconds`, by default a share of the expected time of the windows to
+        be measured next, of which there are `num_windows`."""
         length = min(WARM_UP_TOKENS, self.cell.context_limit or WARM_UP_TOKENS)
         stop = StopRules(length // 2, context_limit=self.cell.context_limit)
         request = LoadRequest(-1, warm_up_ids(decoder.model, length, stop.max_new_tokens), stop, 0)
 
+        blocks: list[tuple[float, float]] = []
+        planned = num_windows * self.num_requests * self.cell.task.generation.max_new_tokens
+
+        def left() -> float:
+            spent, fastest = sum(took for _, took in blocks), min((each for each, _ in blocks), default=math.inf)
+            return (MAX_SHARE * planned * fastest if seconds is None else seconds) - spent
+
         def decode() -> float:
+            progress(f"warming up {decoder.method.name} at {self.kind} {self.level:g}, block {len(blocks) + 1}")
             start = perf_counter()
             found = answers(decoder, [request] * self.num_workers, self.num_workers, check=False)
             return (perf_counter() - start) / max(1, sum(len(answer["token_ids"]) for answer in found))
 
-        planned = num_windows * self.num_requests * self.cell.task.generation.max_new_tokens
-        share = MAX_SHARE * planned / (self.num_workers * stop.max_new_tokens)
-        return until_steady(decode, min(MAX_BLOCKS_CPU, int(share)))
+        number, (steady,) = until_steady([decode], [blocks], MAX_BLOCKS_CPU if seconds is None else math.inf, left)
+        return WarmUp(number, sum(took for _, took in blocks), steady)
 
 
 def answers(
@@ -151,10 +161,14 @@ def measure_load(
     tolerances: dict[Any, float] = {}
     done = [{name: value for name, value in each.items() if name not in RESULTS} for each in read_windows(folder.path)]
     warm: dict[str, Any] = {}  # by server: the cell and the level for which it was last warmed up
+    num_warm_ups = (
+        max(1, len(plan) * len(plan[0].decoders) // (1 if spec.servers.turns else load.windows)) if plan else 1
+    )
+    seconds = None if spec.warm_up is None else spec.warm_up / num_warm_ups
     with ProgressBar(console, "load", len(plan)) as progress:
         for number, window in enumerate(plan):
             if window.key not in done:
-                methods, warm_ups = measure(window, spec, bring_up, warm)
+                methods, warm_ups = measure(window, spec, bring_up, warm, seconds)
                 measured_at = round(time(), 3)
                 if scoring is not None and window.cell.task.generation.temperature == 0:
                     add_near_ties(window, spec, methods, scoring, tolerances)
@@ -162,20 +176,24 @@ def measure_load(
             progress.update(f"{window.kind} {window.level:g} · window {window.number + 1}", number + 1)
 
 
-def measure(window: Window, spec: RunSpec, bring_up: BringUp, warm: dict[str, Any]) -> tuple[Answers, dict[str, Any]]:
+def measure(
+    window: Window, spec: RunSpec, bring_up: BringUp, warm: dict[str, Any], seconds: float | None = None
+) -> tuple[Answers, dict[str, Any]]:
     """Returns every server's answers to the requests of a window, and the warm-ups by server. A server is warmed up if
-    it was just started or last had another load."""
+    it was just started or last had another load. `seconds`: the time for one warm-up, by default a share."""
     assert spec.servers is not None and spec.servers.load is not None
     found, warm_ups, level = {}, {}, (window.cell, window.kind, window.level)
     num_windows = spec.servers.load.windows if spec.servers.turns is None else 1
     for decoder in window.decoders if window.number % 2 == 0 else reversed(window.decoders):
         name = decoder.method.name
         if bring_up(name) or warm.get(name) != level:
-            warm_ups[name] = window.warm_up(decoder, num_windows).as_json()
+            with doing(f"warming up {name}") as tell:
+                warm_ups[name] = window.warm_up(decoder, num_windows, seconds, tell).as_json()
             warm[name] = level
         for server in (decoder.server, *decoder.others):
             server.wait_until_idle()
-        found[name] = answers(decoder, window.requests(decoder, spec), window.num_workers)
+        with doing(f"{name} answers {window.num_requests} requests at {window.kind} {window.level:g}"):
+            found[name] = answers(decoder, window.requests(decoder, spec), window.num_workers)
     return {decoder.method.name: found[decoder.method.name] for decoder in window.decoders}, warm_ups
 
 
@@ -234,7 +252,7 @@ def measure_in_turns(
             names = [decoder.method.name for decoder in order]
             for name in names:
                 missing = [block for block in part if block.key not in done and (block.key, name) not in answers]
-                warm_ups = _warm_up(missing, name, spec, bring_up) if missing else {}
+                warm_ups = _warm_up(missing, name, spec, bring_up, num_servers * spec.servers.turns) if missing else {}
                 for block in missing:
                     texts = [answer_of(answers[key, name]) for key in block.earlier_keys]
                     answer = measure_method(block, _decoder(block.cell.decoders, name), spec, texts)
@@ -251,17 +269,23 @@ def measure_in_turns(
                     done[block.key] = record
 
 
-def _warm_up(blocks: Sequence[Block], name: str, spec: RunSpec, bring_up: BringUp) -> dict[int, WarmUp]:
-    """Brings a server up and warms it up for the cells of blocks. Returns the warm-ups by id of the cell."""
+def _warm_up(
+    blocks: Sequence[Block], name: str, spec: RunSpec, bring_up: BringUp, num_warm_ups: int
+) -> dict[int, WarmUp]:
+    """Brings a server up and warms it up for the cells of blocks. Returns the warm-ups by id of the cell.
+    `num_warm_ups`: those of the whole run, which share the time of --warm-up."""
     is_new, found = bring_up(name), {}
-    num_planned = sum(block.cell.task.generation.max_new_tokens for block in blocks)
+    seconds = None if spec.warm_up is None else spec.warm_up / num_warm_ups
+    budget = Budget(seconds, sum(block.cell.task.generation.max_new_tokens for block in blocks))
     for cell in {id(block.cell): block.cell for block in blocks}.values():
         decoder = _decoder(cell.decoders, name)
         if is_new:
             forget_warm_up(decoder)
         length = longest_conversation(cell, decoder.model)
         num_new = cell.task.generation.max_new_tokens
-        found[id(cell)] = warm_up([decoder], length, cell.context_limit, num_planned, num_new)
+        with doing_warm_up(cell) as tell:
+            warmed = warm_up([(decoder, length)], cell.context_limit, num_new, budget, tell)
+        found[id(cell)] = warmed[name]
     return found
 
 

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from specbench.core.completions import ApiKey
 from specbench.core.errors import ConfigError
+from specbench.core.progress import doing
 from specbench.integrations.served.client import Client
 from specbench.integrations.served.load import measure_in_turns, measure_load
 from specbench.integrations.served.server import ServedPair, Server, StartedServers, find_server, served_target
@@ -121,7 +122,8 @@ def find_servers(
         for client, start in starts:
             started.start(client, start)
         for client, start in starts:
-            started.wait(client, start)
+            with doing(f"waiting for server '{client.name}' to start"):
+                started.wait(client, start)
         found = (find_server(client, spec) for client in clients)
     else:
         found = (find_server(start_alone(name, spec, started), spec) for name in names)
@@ -134,7 +136,8 @@ def start_alone(name: str, spec: ServersSpec, started: StartedServers) -> Client
     assert start is not None
     started.end_all()
     started.start(client, start)
-    started.wait(client, start)
+    with doing(f"waiting for server '{name}' to start"):
+        started.wait(client, start)
     return client
 
 

@@ -1,4 +1,4 @@
-r"""Whether two answers in LaTeX have the same value.
+"""Whether two answers in LaTeX have the same value.
 
 math-verify and its parser latex2sympy2_extended read an answer and compare; this module adds what they do not know:
 units, number bases, the case of letters, words, exact decimals, and some spellings. It imports no other module of
@@ -6,6 +6,8 @@ specbench, because it is also the program of the process that compares (`main`, 
 """
 
 import json
+import logging
+import os
 import re
 import signal
 import sys
@@ -17,9 +19,12 @@ from typing import Any
 SPELLINGS = str.maketrans({
     "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "÷": "/", "π": r"\pi ", "∞": r"\infty ", "√": r"\sqrt ",
     "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "∪": r"\cup ", "∅": r"\emptyset ", "°": r"^\circ ", "²": "^2", "³": "^3",
-    "¢": r"\text{cents}", "½": r"\frac12", "⅓": r"\frac13", "¼": r"\frac14", "¾": r"\frac34", "\u00a0": " ", "\u2009": " ", "\u202f": " ",
+    "¢": r"\text{cents}", "½": r"\frac12", "⅓": r"\frac13", "¼": r"\frac14", "¾": r"\frac34",
+    "\u00a0": " ", "\u2009": " ", "\u202f": " ",
 })  # fmt: skip
-BREAK_OR_SPACE = re.compile(r"(\\\\)(?:\[[^\]]*\])?|(,?\\!)|\\[,;:> ]|~|\\q?quad(?![a-zA-Z])|\\displaystyle(?![a-zA-Z])")
+BREAK_OR_SPACE = re.compile(
+    r"(\\\\)(?:\[[^\]]*\])?|(,?\\!)|\\[,;:> ]|~|\\q?quad(?![a-zA-Z])|\\displaystyle(?![a-zA-Z])"
+)
 TEXT = re.compile(r"\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it|sf)|mbox|textsf|operatorname)\s*\{([^{}]*)\}")
 REWRITTEN = (
     (re.compile(r"\{,\}"), ","),
@@ -33,7 +38,10 @@ REWRITTEN = (
     (re.compile(r"\\text\{\s*percent\s*\}|(?<=\d)\s*percent\b|(?<!\\)%"), r"\\%"),
     (re.compile(r"\^\s*\{?\s*\\circ\s*\}?|(?<=\d)\s*degrees?\b"), r"\\text{degrees}"),
     (re.compile(r"\\text\{\s*(\d[\d.,/:]*\s*)\}"), r"\1"),
-    (re.compile(r"(?<![\d(\[,.\\])\d{1,3}(?:([ ,])\d{3})(?:\1\d{3})*(?![\d)\],])"), lambda match: re.sub("[ ,]", "", match[0])),
+    (
+        re.compile(r"(?<![\d(\[,.\\])\d{1,3}(?:([ ,])\d{3})(?:\1\d{3})*(?![\d)\],])"),  # (1,234) is a pair
+        lambda match: match[0].replace(match[1], ""),
+    ),
     (re.compile(r"(?<![\d.])(\d*)\.(\d*)\\overline\s*\{(\d+)\}"), lambda match: _repeating(*match.groups())),
     (re.compile(r"(?<![\d.])(\d*)\.(\d+)(?![\d.])"), lambda match: _exact(match[1], match[2])),
     (re.compile(r"(?<![\d/^])(\d+) +(\d+)/(\d+)(?![\d/])"), r"\1\\frac{\2}{\3}"),
@@ -57,7 +65,7 @@ POWERS = {"square": "2", "sq": "2", "cubic": "3", "cu": "3"}
 
 def quick(gold: str, answer: str) -> bool | None:
     """Returns whether two answers are equal if that needs no parser: the same text, or decimals; else None."""
-    gold, answer = ("".join(text.split()).strip("$.") for text in (gold, answer))
+    gold, answer = ("".join(text.split()).strip("$").removesuffix(".") for text in (gold, answer))
     if not gold or not answer:
         return False
     if gold == answer:
@@ -119,31 +127,28 @@ def _without_unit(text: str) -> tuple[str, str]:
     if not (match := UNIT.fullmatch(text)):
         return text, ""
     written = next(filter(None, match.group("text", "short", "words", "letter")))
-    words = [SAME_UNITS.get(word, word) for each in re.findall("[a-z]+", written.lower()) for word in (_singular(each),)]
+    words = [re.sub(r"(?<=\w\w)s$", "", word) for word in re.findall("[a-z]+", written.lower())]  # in the singular
+    words = [SAME_UNITS.get(word, word) for word in words]
     powers = [POWERS[word] for word in words if word in POWERS] + re.findall(r"\d", written)
     power = match["power"] or "".join(powers)
     return match["value"].strip(), " ".join(word for word in words if word not in POWERS) + power
 
 
-def _singular(word: str) -> str:
-    return word[:-1] if len(word) > 2 and word.endswith("s") else word
-
-
 def _is_same_unit(one: str, other: str) -> bool:
     """Returns whether two units are the same or one abbreviates the other: cm and centimeter, mph and mile per hour."""
-    short, long = sorted((re.sub(r"\W", "", one), re.sub(r"\W", "", other)), key=len)
-    letters = iter(long[1:])
-    return one == other or (
-        len(short.rstrip("23")) <= 3 < len(long.rstrip("23")) and short[:1] == long[:1]
-        and all(letter in letters for letter in short[1:])
-    )  # fmt: skip
+    if re.sub(r"\D", "", one) != re.sub(r"\D", "", other):  # the powers, or the bases
+        return False
+    short, long = sorted((re.sub(r"[\d ]", "", unit) for unit in (one, other)), key=len)
+    letters = iter(long)
+    is_abbreviation = len(short) <= 3 < len(long) and short[:1] == long[:1]
+    return short == long or (is_abbreviation and all(letter in letters for letter in short))
 
 
 def _words(text: str) -> list[str] | None:
     """Returns the words of an answer that is not mathematics; None for other answers. Words have no case, but letters
     have one. The order of letters, such as A and C, is free."""
     bare = TEXT.sub(r" \1 ", text)
-    if re.search(r"[\\\d_^=<>+*/|]", bare):
+    if re.search(r"[\\\d_^=<>+*/|]|(?<![^\W_]{2})-|-(?![^\W_]{2})", bare):  # q-p is a difference
         return None
     found = re.findall(r"[^\W\d_]+", bare)
     words = [word if len(word) == 1 else word.casefold() for word in found]
@@ -186,3 +191,38 @@ def _parsed(latex: str) -> Any:
         )  # fmt: skip
     except Exception:  # of many types
         return text
+
+
+def main(cpu_seconds: float, memory_bytes: int) -> None:
+    """Reads lines [gold, answer] of JSON and answers each with 1 or 0. A comparison that takes more than `cpu_seconds`
+    ends the process, also in the midst of a computation in C. Without an error, the first line is "ready"."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what a library prints is no answer
+    logging.disable()
+    try:
+        equal("x+1", "1+x")
+    except ImportError as error:
+        print(error, file=answers, flush=True)
+        return
+    print("ready", file=answers, flush=True)
+    has_timer = hasattr(signal, "setitimer")  # not on Windows
+    if has_timer:
+        import resource
+
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    for line in sys.stdin:
+        if has_timer:
+            signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
+        try:
+            is_equal = equal(*json.loads(line))
+        except Exception:  # of many types, among them RecursionError and MemoryError
+            is_equal = False
+        if has_timer:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+        print(int(is_equal), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]), int(sys.argv[2]))

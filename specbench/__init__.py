@@ -33,6 +33,7 @@ BUILT_IN = {
     "specbench.decoders": ("specbench.integrations.entry", "specbench.integrations.served.decoder"),
     "specbench.scorers": (
         "specbench.tasks.scoring.numbers",
+        "specbench.tasks.scoring.latex",
         "specbench.tasks.scoring.choices",
         "specbench.tasks.scoring.code",
         "specbench.tasks.scoring.texts",

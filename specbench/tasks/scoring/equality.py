@@ -1,0 +1,228 @@
+"""Whether two answers in LaTeX have the same value.
+
+math-verify and its parser latex2sympy2_extended read an answer and compare; this module adds what they do not know:
+units, number bases, the case of letters, words, exact decimals, and some spellings. It imports no other module of
+specbench, because it is also the program of the process that compares (`main`, see `latex.Comparison`).
+"""
+
+import json
+import logging
+import os
+import re
+import signal
+import sys
+from contextlib import suppress
+from decimal import Decimal
+from typing import Any
+
+# Characters and commands → the LaTeX that the parser reads.
+SPELLINGS = str.maketrans({
+    "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "÷": "/", "π": r"\pi ", "∞": r"\infty ", "√": r"\sqrt ",
+    "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "∪": r"\cup ", "∅": r"\emptyset ", "°": r"^\circ ", "²": "^2", "³": "^3",
+    "¢": r"\text{cents}", "½": r"\frac12", "⅓": r"\frac13", "¼": r"\frac14", "¾": r"\frac34",
+    "\u00a0": " ", "\u2009": " ", "\u202f": " ",
+})  # fmt: skip
+BREAK_OR_SPACE = re.compile(
+    r"(\\\\)(?:\[[^\]]*\])?|(,?\\!)|\\[,;:> ]|~|\\q?quad(?![a-zA-Z])|\\displaystyle(?![a-zA-Z])"
+)
+TEXT = re.compile(r"\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it|sf)|mbox|textsf|operatorname)\s*\{([^{}]*)\}")
+REWRITTEN = (
+    (re.compile(r"\{,\}"), ","),
+    (re.compile(r"(?<!\\)\$|\\[()]|\\\[|\\\]|\*\*"), ""),
+    (re.compile(r"\\left\s*\\?\."), ""),
+    (re.compile(r"\\varnothing"), r"\\emptyset"),
+    (re.compile(r"\\langle"), "("),
+    (re.compile(r"\\rangle"), ")"),
+    (re.compile(r"\\([dtc]?frac|binom)\s*(\\(?!sqrt)[a-zA-Z]+|\w)\s*(\\(?!sqrt)[a-zA-Z]+|\w)"), r"\\\1{\2}{\3}"),
+    (re.compile(r"^\([a-zA-Z\\, ]+\)\s*=\s*(?=\()"), ""),
+    (re.compile(r"\\text\{\s*percent\s*\}|(?<=\d)\s*percent\b|(?<!\\)%"), r"\\%"),
+    (re.compile(r"\^\s*\{?\s*\\circ\s*\}?|(?<=\d)\s*degrees?\b"), r"\\text{degrees}"),
+    (re.compile(r"\\text\{\s*(\d[\d.,/:]*\s*)\}"), r"\1"),
+    (
+        re.compile(r"(?<![\d(\[,.\\])\d{1,3}(?:([ ,])\d{3})(?:\1\d{3})*(?![\d)\],])"),  # (1,234) is a pair
+        lambda match: match[0].replace(match[1], ""),
+    ),
+    (re.compile(r"(?<![\d.])(\d*)\.(\d*)\\overline\s*\{(\d+)\}"), lambda match: _repeating(*match.groups())),
+    (re.compile(r"(?<![\d.])(\d*)\.(\d+)(?![\d.])"), lambda match: _exact(match[1], match[2])),
+    (re.compile(r"(?<![\d/^])(\d+) +(\d+)/(\d+)(?![\d/])"), r"\1\\frac{\2}{\3}"),
+)  # fmt: skip
+PLAIN = re.compile(r"-?(?:\d+\.?\d*|\.\d+)")
+
+# A unit: a text or words after a value. Words without a space before them must be well-known abbreviations, and single
+# letters are units only after a number and a space: 2m and 3xy are products.
+ABBREVIATIONS = "cm|mm|km|kg|mg|ml|mL|lbs?|oz|ft|in|yd|mi|hrs?|sec|min|mph|kph|Hz"
+UNIT = re.compile(
+    rf"(?P<value>.*[\d}})\]a-z])\s*(?:\\text\{{\s*(?!and\b|or\b|if\b)(?P<text>[a-zA-Z][^{{}}]*)\}}"
+    rf"|(?<=[\d}})\] ])(?P<short>{ABBREVIATIONS})|(?<=[\d}})] )(?P<words>[a-zA-Z]{{3,}}(?:[ /.-]+[a-zA-Z]+)*)"
+    r"|(?<=\d )(?P<letter>[mgshLl]))\s*\.?(?:\^\s*\{?(?P<power>\d)\}?)?",
+    re.DOTALL,
+)
+BASE = re.compile(r"(?P<value>[0-9A-F]+)_\{?(?:\\text\{)?(?P<base>\d+)\}*")
+SAME_UNITS = {"feet": "foot", "lb": "pound", "oz": "ounce", "inche": "inch"}
+SET_AND_TUPLE = ((True, False, False, True), (False, True, True, False))
+POWERS = {"square": "2", "sq": "2", "cubic": "3", "cu": "3"}
+
+
+def quick(gold: str, answer: str) -> bool | None:
+    """Returns whether two answers are equal if that needs no parser: the same text, or decimals; else None."""
+    gold, answer = ("".join(text.split()).strip("$").removesuffix(".") for text in (gold, answer))
+    if not gold or not answer:
+        return False
+    if gold == answer:
+        return True
+    if PLAIN.fullmatch(gold) and PLAIN.fullmatch(answer):
+        return Decimal(gold) == Decimal(answer)
+    return None
+
+
+def equal(gold: str, answer: str) -> bool:
+    """Returns whether an answer has the value of `gold`. It can take any time and memory: see `latex.Comparison`."""
+    known = quick(gold, answer)
+    if known is not None:
+        return known
+    (gold, gold_unit), (answer, unit) = map(_without_unit, map(_plain, (gold, answer)))
+    if gold_unit and unit and not _is_same_unit(gold_unit, unit):
+        return False
+    if {gold_unit, unit} == {"percent", ""}:
+        hundredth = r"\frac{%s}{100}"
+        pair = (hundredth % gold, answer) if gold_unit else (gold, hundredth % answer)
+        return _is_same_value(gold, answer) or _is_same_value(*pair)
+    words = _words(gold), _words(answer)
+    if None not in words and words[0] == words[1]:
+        return True
+    if None not in words and (r"\text" in gold + answer or any(len(word) > 3 for word in words[0] or ())):
+        return False
+    return _is_same_value(gold, answer)
+
+
+def _plain(latex: str) -> str:
+    """Returns an answer in one spelling of spaces, texts, numbers and signs."""
+    text = BREAK_OR_SPACE.sub(lambda match: match[1] or (match[2] or " ").strip(r"\!"), latex.translate(SPELLINGS))
+    text = TEXT.sub(r"\\text{\1}", text)
+    for pattern, replacement in REWRITTEN:
+        text = pattern.sub(replacement, text)
+    return text.strip().rstrip(".,;:").strip()
+
+
+def _exact(whole: str, places: str) -> str:
+    """Returns a decimal as a fraction, because decimals are compared after rounding."""
+    places = places.rstrip("0")
+    return rf"\frac{{{int(whole + places)}}}{{1{'0' * len(places)}}}" if places else whole or "0"
+
+
+def _repeating(whole: str, places: str, period: str) -> str:
+    """Returns a repeating decimal as a fraction: 0.1\\overline{6} is 15/90."""
+    numerator = int(whole + places + period) - int(whole + places or 0)
+    return rf"\frac{{{numerator}}}{{{'9' * len(period)}{'0' * len(places)}}}"
+
+
+def _without_unit(text: str) -> tuple[str, str]:
+    """Returns an answer without its unit, and the unit, which is empty if there is none."""
+    if text.startswith(r"\$"):
+        return text[2:].strip(), "dollar"
+    if text.endswith(r"\%"):
+        return text[:-2].strip(), "percent"
+    if match := BASE.fullmatch(text):
+        return match["value"], f"base {match['base']}"
+    if not (match := UNIT.fullmatch(text)):
+        return text, ""
+    written = next(filter(None, match.group("text", "short", "words", "letter")))
+    words = [re.sub(r"(?<=\w\w)s$", "", word) for word in re.findall("[a-z]+", written.lower())]  # in the singular
+    words = [SAME_UNITS.get(word, word) for word in words]
+    powers = [POWERS[word] for word in words if word in POWERS] + re.findall(r"\d", written)
+    power = match["power"] or "".join(powers)
+    return match["value"].strip(), " ".join(word for word in words if word not in POWERS) + power
+
+
+def _is_same_unit(one: str, other: str) -> bool:
+    """Returns whether two units are the same or one abbreviates the other: cm and centimeter, mph and mile per hour."""
+    if re.sub(r"\D", "", one) != re.sub(r"\D", "", other):  # the powers, or the bases
+        return False
+    short, long = sorted((re.sub(r"[\d ]", "", unit) for unit in (one, other)), key=len)
+    letters = iter(long)
+    is_abbreviation = len(short) <= 3 < len(long) and short[:1] == long[:1]
+    return short == long or (is_abbreviation and all(letter in letters for letter in short))
+
+
+def _words(text: str) -> list[str] | None:
+    """Returns the words of an answer that is not mathematics; None for other answers. Words have no case, but letters
+    have one. The order of letters, such as A and C, is free."""
+    bare = TEXT.sub(r" \1 ", text)
+    if re.search(r"[\\\d_^=<>+*/|]|(?<![^\W_]{2})-|-(?![^\W_]{2})", bare):  # q-p is a difference
+        return None
+    found = re.findall(r"[^\W\d_]+", bare)
+    words = [word if len(word) == 1 else word.casefold() for word in found]
+    words = [word for word in words if word not in ("and", "or")]
+    if words[:1] in (["a"], ["an"], ["the"]) and len(words) > 1:
+        del words[0]
+    return sorted(words) if all(len(word) == 1 for word in words) else words
+
+
+def _is_same_value(gold: str, answer: str) -> bool:
+    from math_verify import verify
+    from sympy import FiniteSet, Set, Union
+
+    known = quick(gold, answer)
+    if known is not None:
+        return known
+    if (gold[:1] in "([", gold[:2] == r"\{", answer[:1] in "([", answer[:2] == r"\{") in SET_AND_TUPLE:
+        return False
+    one, other = _parsed(gold), _parsed(answer)
+    if isinstance(one, str) or isinstance(other, str):
+        return isinstance(one, str) and isinstance(other, str) and "".join(one.split()) == "".join(other.split())
+    relations = [isinstance(each, FiniteSet) and all(part.is_Relational for part in each.args) for each in (one, other)]
+    if isinstance(one, Set) and relations == [False, True]:
+        other = Union(*(part.as_set() for part in other.args))  # x<2 or x>3
+    return verify(one, other, float_rounding=12, timeout_seconds=None, allow_set_relation_comp=True)
+
+
+def _parsed(latex: str) -> Any:
+    """Returns what math-verify makes of LaTeX, but with the case of letters; a text that is no mathematics as it is."""
+    from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
+    from latex2sympy2_extended.math_normalization import NormalizationConfig, normalize_latex
+    from math_verify.grader import should_treat_as_complex
+
+    spelling = NormalizationConfig(basic_latex=True, malformed_operators=True, nits=True, boxed="none")
+    text = normalize_latex(latex, spelling)
+    try:
+        return latex2sympy(
+            text, is_real=not should_treat_as_complex(text), normalization_config=None,
+            conversion_config=ConversionConfig(lowercase_symbols=False),
+        )  # fmt: skip
+    except Exception:  # of many types
+        return text
+
+
+def main(cpu_seconds: float, memory_bytes: int) -> None:
+    """Reads lines [gold, answer] of JSON and answers each with 1 or 0. A comparison that takes more than `cpu_seconds`
+    ends the process, also in the midst of a computation in C. Without an error, the first line is "ready"."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what a library prints is no answer
+    logging.disable()
+    try:
+        equal("x+1", "1+x")
+    except ImportError as error:
+        print(error, file=answers, flush=True)
+        return
+    print("ready", file=answers, flush=True)
+    has_timer = hasattr(signal, "setitimer")  # not on Windows
+    if has_timer:
+        import resource
+
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    for line in sys.stdin:
+        if has_timer:
+            signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
+        try:
+            is_equal = equal(*json.loads(line))
+        except Exception:  # of many types, among them RecursionError and MemoryError
+            is_equal = False
+        if has_timer:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+        print(int(is_equal), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]), int(sys.argv[2]))

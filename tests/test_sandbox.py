@@ -116,10 +116,53 @@ def test_tests_are_limited_too():
     assert outcome.status == "failed" and "MemoryError" in outcome.reason
 
 
-def test_exceptions_reach_the_tests():
-    program = "def f(x):\n    if x < 0: raise ValueError('negative')\n    return x"
-    test = "try:\n    f(-1)\nexcept ValueError as error:\n    assert str(error) == 'negative'\nelse:\n    assert False"
-    assert run_program(ProgramTest(program, test), Limits()).status == "passed"
+@pytest.mark.parametrize(
+    ("raised", "caught"),
+    [
+        ("raise ValueError('negative')", "except ValueError as error: assert str(error) == 'negative'"),
+        ("raise KeyError('k')", "except KeyError as error: assert str(error) == repr('k') and error.args == ('k',)"),
+        (
+            "b'\\xff'.decode()",
+            "except UnicodeDecodeError as error: assert (error.object, error.start) == (b'\\xff', 0)",
+        ),
+        ("import json; json.loads('x')", "except ValueError as error: assert 'Expecting value' in str(error)"),
+        ("raise type('Own', (LookupError,), {})('o')", "except LookupError as error: assert str(error) == 'o'"),
+        (
+            "raise ExceptionGroup('m', [ValueError('x'), ExceptionGroup('n', [KeyError('k')])])",
+            "except* ValueError as group: assert str(group.exceptions[0]) == 'x'\n"
+            "except* KeyError as group: assert group.exceptions[0].exceptions[0].args == ('k',)",
+        ),
+        ("raise ExceptionGroup('m', [ValueError(object())])", "except* ValueError: pass"),
+        ("raise UnicodeDecodeError('utf-8', bytes(2**23), 0, 1, 'r')", "except UnicodeDecodeError: pass"),
+    ],
+)
+def test_exceptions_reach_the_tests(raised, caught):
+    test = f"try:\n    f()\n{caught}\nelse:\n    assert False"
+    assert run_program(ProgramTest(f"def f():\n    {raised}", test), Limits()).reason == ""
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_program_may_start_threads(mode):
+    """The idiom of programs that recurse deeply; with limits only, other processes of this user count too."""
+    if mode == "limits" and os.getuid():
+        pytest.skip("the threads count together with this user's processes")
+    program = "import threading\nthreading.stack_size(2**27)\ndef add(a, b):\n    found = []\n"
+    program += "    thread = threading.Thread(target=lambda: found.append(a + b))\n    thread.start(); thread.join()\n"
+    assert run_program(ProgramTest(program + "    return found[0]", TEST), Limits(), isolation(mode)).reason == ""
+
+
+def test_a_folder_is_removed_whatever_a_program_left_in_it(tmp_path):
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept/file").touch()
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    code = "import os\nfor _ in range(3000): os.mkdir('d'); os.chdir('d')\nos.mkfifo('pipe'); os.chmod('.', 0)"
+    subprocess.run([sys.executable, "-c", code], cwd=folder, check=True)
+    (folder / "link").symlink_to(tmp_path / "kept")
+    for number in range(2 * run.NUM_LISTED):
+        (folder / str(number)).touch()
+    run.remove_tree(str(folder))
+    assert os.listdir(tmp_path) == ["kept"] and os.listdir(tmp_path / "kept") == ["file"]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ These limits remain:
   generators are read to their end before they are sent;
 - objects of a program's own classes, arrays and views of mappings are not sent back: such a call raises TypeError;
 - tests call functions; they cannot use classes and constants of a program;
+- tests catch what a program raises as the nearest built-in exception, with its arguments if they are plain values;
+- a program may start threads (`Limits`), not processes;
 - with limits only (`NOT_ISOLATED`), and not started by root, a program has all rights of its user: it may
   kill or trace any process of that user, including the one that collects the verdicts, and edit that user's files.
 """
@@ -22,6 +24,7 @@ import os
 import selectors
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -31,8 +34,9 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
+from itertools import count, islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 Status = Literal["passed", "failed", "timed out", "printed too much", "not judged"]
 ENDED = ("timed out", "printed too much")  # a limit stopped the program, which may be right
@@ -56,7 +60,9 @@ class ProgramTest:
 
 @dataclass(frozen=True)
 class Limits:
-    """The resources of one program. It is one process with one thread."""
+    """The resources of one program. It is one process with at most `answerer.MAX_THREADS` threads, whose stacks are part
+    of its memory. With limits only, and not started by root, the threads count together with the user's processes, so
+    that it usually cannot start any."""
 
     timeout_seconds: float = 10.0  # wall clock, from the start of the program
     memory_mib: int = 512  # address space of the program, and the same for its tests
@@ -158,31 +164,97 @@ def command(isolation: Isolation, report: int, disk_mib: int) -> list[str]:
 
 START_SECONDS = 60.0  # the most that the interpreters of a sandbox take to start, on a busy machine
 TAIL_BYTES = 2000
+MAX_REPORT_BYTES = 2**16  # the tester writes at most 1000 characters and a few numbers
 
 
 def run_program(job: ProgramTest, limits: Limits, isolated_by: Isolation | None = None) -> ProgramOutcome:
-    """Runs a program with the strongest isolation of this machine, or with `isolated_by`, to test that isolation."""
+    """Runs a program with the strongest isolation of this machine, or with `isolated_by`, to test that isolation.
+    Whatever the program does, the result is an outcome and not an exception."""
+    chosen = isolated_by or strongest(_works)
+    if chosen != "limits":
+        return _run_in("/tmp", job, limits, chosen)  # which is private there
+    try:
+        folder = tempfile.mkdtemp()
+    except OSError as error:
+        return ProgramOutcome("not judged", f"the sandbox did not start: {error.strerror or error}")
+    try:
+        outcome = _run_in(folder, job, limits, chosen)
+    except BaseException:  # an interrupt
+        with suppress(OSError):
+            remove_tree(folder)
+        raise
+    try:
+        remove_tree(folder)
+    except OSError as error:
+        reason = f"the program left files in {folder} that cannot be removed: {error.strerror or error}"
+        return ProgramOutcome("failed", reason, outcome.output)
+    return outcome
+
+
+def _run_in(folder: str, job: ProgramTest, limits: Limits, isolation: Isolation) -> ProgramOutcome:
     with ExitStack() as stack:
-        chosen = isolated_by or strongest(_works)
-        folder = "/tmp"  # private if the sandbox has its own root
-        if chosen == "limits":
-            folder = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
-        settings = isolation_settings(chosen, folder)
-        if chosen == "limits" and settings["user"]:
-            os.chown(folder, settings["user"]["id"], settings["user"]["id"])
-        report, report_end = os.pipe()
-        stack.callback(os.close, report)
-        process = subprocess.Popen(
-            command(chosen, report_end, limits.disk_mib), env={}, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, pass_fds=(report_end,), start_new_session=True,
-        )  # fmt: skip
-        os.close(report_end)
-        watch = _ProgramWatch(process, report, limits, has_namespace=chosen != "limits")
+        try:
+            settings = isolation_settings(isolation, folder)
+            if isolation == "limits" and settings["user"]:
+                os.chown(folder, settings["user"]["id"], settings["user"]["id"])
+            report, report_end = os.pipe()
+            stack.callback(os.close, report)
+            with os.fdopen(report_end, "wb"):  # closes it here, so that the report ends with the tester
+                process = subprocess.Popen(
+                    command(isolation, report_end, limits.disk_mib), env={}, stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, pass_fds=(report_end,), start_new_session=True,
+                )  # fmt: skip
+        except OSError as error:  # the machine has no process, file descriptor or disk space left
+            return ProgramOutcome("not judged", f"the sandbox did not start: {error.strerror or error}")
+        watch = _ProgramWatch(process, report, limits, has_namespace=isolation != "limits")
         stack.callback(watch.end)
         assert process.stdin is not None
         with suppress(BrokenPipeError), process.stdin as stdin:
             stdin.write(json.dumps({**asdict(job), "limits": asdict(limits), **settings}).encode())
         return watch.outcome()
+
+
+NUM_LISTED = 1000  # entries of a folder that are listed at a time
+
+
+def remove_tree(folder: str) -> None:
+    """Removes a folder that a program filled, however deep it is, and whatever the modes in it are. Raises OSError.
+
+    Every subfolder is first moved into a new folder that only this process's user can write. So no path becomes long,
+    nothing recurses, and no link is followed that a program puts in place of a folder.
+    """
+    top = tempfile.mkdtemp(dir=os.path.dirname(folder))
+    new_places = (os.path.join(top, str(number)) for number in count())
+
+    def move(path: str) -> str:
+        place = next(new_places)
+        if os.getuid():  # root may move and list a folder of any mode
+            os.chmod(path, 0o700)
+        os.rename(path, place)
+        return place
+
+    try:
+        waiting = [move(folder)]
+        while waiting:
+            place = waiting.pop()
+            if not stat.S_ISDIR(os.lstat(place).st_mode):
+                os.unlink(place)
+                continue
+            while listed := _some_entries(place):
+                for entry in listed:
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(move(entry.path))
+                    else:
+                        os.unlink(entry.path)
+            os.rmdir(place)
+    finally:
+        with suppress(OSError):  # it is not empty after an error
+            os.rmdir(top)
+
+
+def _some_entries(folder: str) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        return list(islice(entries, NUM_LISTED))
 
 
 def _works(candidate: Isolation) -> bool:
@@ -208,12 +280,33 @@ class _ProgramWatch:
         tail = self.output.decode("utf-8", "replace")
         if early:
             return replace(early, output=tail)
-        reports = [json.loads(line) for line in self.report.splitlines()]
-        if reports and "status" in reports[-1]:
-            return ProgramOutcome(reports[-1]["status"], reports[-1]["reason"], tail)
+        try:
+            last = self._reports()[-1:]
+        except ValueError:
+            return ProgramOutcome("failed", "the program wrote into its report", tail)
+        if last and "status" in last[0]:
+            return ProgramOutcome(last[0]["status"], str(last[0].get("reason")), tail)
         if self.program_pids:
             return ProgramOutcome("failed", "the program ended its sandbox", tail)
         return ProgramOutcome("not judged", "the sandbox did not start", tail)
+
+    def _reports(self) -> list[dict[str, Any]]:
+        """Returns the complete lines of the report. Raises ValueError for lines that the tester does not write: with
+        limits only, a program of its user may write some."""
+        if len(self.report) > MAX_REPORT_BYTES:
+            raise ValueError
+        found = []
+        for line in self.report.split(b"\n")[:-1]:
+            try:
+                report = json.loads(line)
+            except RecursionError as error:
+                raise ValueError from error
+            if not isinstance(report, dict) or not (
+                report.get("status") in get_args(Status) or report.get("pid") in range(2, 2**31)
+            ):
+                raise ValueError
+            found.append(report)
+        return found
 
     def _follow(self) -> ProgramOutcome | None:
         """Reads until the tester closes its report. Returns the outcome if the run must be stopped before."""
@@ -239,9 +332,13 @@ class _ProgramWatch:
                 if self.num_output_bytes > self.limits.output_kib * 1024:
                     return ProgramOutcome("printed too much", f"more than {self.limits.output_kib} KiB")
                 if not self.program_pids and b"\n" in self.report:
-                    first = json.loads(self.report.split(b"\n")[0])
-                    self.program_pids = [first["pid"]] if "pid" in first else []
+                    try:
+                        self.program_pids = [each["pid"] for each in self._reports()[:1] if "pid" in each]
+                    except ValueError:  # `outcome` reports it
+                        return None
                     deadline = time.monotonic() + self.limits.timeout_seconds
+                if len(self.report) > MAX_REPORT_BYTES:
+                    return None
         if not self.program_pids:
             return None
         return ProgramOutcome("timed out", f"ran longer than {self.limits.timeout_seconds:g} seconds")
@@ -253,7 +350,7 @@ class _ProgramWatch:
     def end(self) -> None:
         """Kills all processes of the run. A program has one process, which leads its own session."""
         for pid in [] if self.has_namespace else self.program_pids:
-            with suppress(ProcessLookupError):
+            with suppress(OSError):  # it has ended, or is another user's: a program may write into its report
                 if os.getsid(pid) == pid:
                     os.kill(pid, signal.SIGKILL)
         with suppress(ProcessLookupError):

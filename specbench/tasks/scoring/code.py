@@ -228,14 +228,18 @@ def _run():
     return names
 
 def {RUN_SCRIPT}(given):
-    import io, sys
+    import io, sys, threading
     written, before = io.BytesIO(), (sys.stdin, sys.stdout)
     output = io.TextIOWrapper(written)
     sys.stdin, sys.stdout = io.TextIOWrapper(io.BytesIO(given.encode())), output
     try:
-        _run()
-    except SystemExit:
-        pass
+        try:
+            _run()
+        except SystemExit:
+            pass
+        for thread in threading.enumerate():  # as Python does at its end
+            if thread is not threading.current_thread() and not thread.daemon:
+                thread.join()
     finally:
         sys.stdin, sys.stdout = before
     output.flush()

@@ -15,6 +15,7 @@ from numbers import Integral, Real
 from typing import Any
 
 MAX_BYTES = 8 * 2**20  # of one message
+MAX_THREADS = 64  # of a program, the first one included
 CONTAINERS = {"tuple": tuple, "set": set, "frozenset": frozenset, "iterator": Iterator}
 NUMBERS = {"complex": complex, "Fraction": Fraction, "range": range}
 
@@ -110,9 +111,9 @@ def main(requests: int, replies: int) -> None:
     job = receive(requests)
     limits = job["limits"]
     seconds, memory, size = int(limits["timeout_seconds"]) + 1, limits["memory_mib"] << 20, limits["file_mib"] << 20
-    for kind, value in (  # only a privileged process can lift them; they also forbid other processes and threads
+    for kind, value in (  # only a privileged process can lift them; the tester's filter forbids other processes
         (resource.RLIMIT_CPU, seconds), (resource.RLIMIT_AS, memory), (resource.RLIMIT_FSIZE, size),
-        (resource.RLIMIT_NPROC, 1), (resource.RLIMIT_NOFILE, 64), (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NPROC, MAX_THREADS), (resource.RLIMIT_NOFILE, 64), (resource.RLIMIT_CORE, 0),
     ):  # fmt: skip
         resource.setrlimit(kind, (value, value))
     sys.set_int_max_str_digits(0)
@@ -150,8 +151,21 @@ def _answer(names: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]:
 
 
 def _raised(error: BaseException) -> dict[str, Any]:
+    """Returns an exception as JSON: its text, the names of its class and of all that it inherits from, and `arguments`
+    if they are plain values or, in a group, exceptions."""
     try:
         text = str(error)[:500]
     except BaseException:
         text = ""
-    return {"raised": type(error).__name__, "text": text}
+    reply: dict[str, Any] = {"raised": type(error).__name__, "text": text}
+    try:
+        reply["kinds"] = [kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins"]
+        if isinstance(error, BaseExceptionGroup):
+            reply["arguments"] = [[encode(error.message)], [_raised(each) for each in error.exceptions]]
+        else:
+            reply["arguments"] = [encode(list(error.args)), []]
+        if len(json.dumps(reply)) > MAX_BYTES:
+            raise NotPlain
+    except BaseException:  # arguments that cannot be sent, or too many of them
+        reply.pop("arguments", None)
+    return reply

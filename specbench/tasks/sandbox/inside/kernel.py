@@ -30,27 +30,30 @@ def end_after(seconds: float) -> None:
     signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
-def with_user(user: dict[str, Any] | None) -> dict[str, Any]:
-    """Returns the options of Popen that start a process as another user; none if `user` is None. user: {"id": number,
-    "reads_all": whether it may read all files}; it must if only root may read the interpreter."""
-    if user is None:
-        return {}
-
-    def keep_reading() -> None:
-        header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0)
-        one = 1 << CAP_DAC_READ_SEARCH
-        check(libc.capset(header, (ctypes.c_uint32 * 6)(one, one, one, 0, 0, 0)))
-        check(libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_DAC_READ_SEARCH, 0, 0))
-
-    if user["reads_all"]:
+def confined(user: dict[str, Any] | None) -> dict[str, Any]:
+    """Returns the options of Popen that start a process which cannot start others, as another user unless `user` is
+    None. user: {"id": number, "reads_all": whether it may read all files}; it must if only root may read the
+    interpreter."""
+    as_user = {} if user is None else {"user": user["id"], "group": user["id"], "extra_groups": []}
+    reads_all = user is not None and user["reads_all"]
+    if reads_all:
         check(libc.prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0))
-    preparation = keep_reading if user["reads_all"] else None
-    return {"user": user["id"], "group": user["id"], "extra_groups": [], "preexec_fn": preparation}
+
+    def prepare() -> None:
+        if reads_all:
+            header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0)
+            one = 1 << CAP_DAC_READ_SEARCH
+            check(libc.capset(header, (ctypes.c_uint32 * 6)(one, one, one, 0, 0, 0)))
+            check(libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_DAC_READ_SEARCH, 0, 0))
+        _install(_thread_filter(COLUMNS[os.uname().machine][1]))
+
+    return {**as_user, "preexec_fn": prepare}
 
 
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
 ALLOW, REFUSE = 0x7FFF0000, 0x50000 | errno.EPERM  # SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO
-LOAD, JUMP_IF_EQUAL, JUMP_IF_AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06  # of BPF, on 32-bit words
+ABSENT = 0x50000 | errno.ENOSYS
+LOAD, JUMP_IF_EQUAL, JUMP_IF_AT_LEAST, JUMP_IF_SET, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # of BPF, on 32-bit words
 NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
 OTHER_ABI = 0x40000000  # from here on x86_64 has the numbers of x32, which reach the same calls
 AF_UNIX, F_SETPIPE_SZ = 1, 1031
@@ -67,6 +70,7 @@ REFUSED = {
     "io_uring_setup": (425, 425),  # performs all of the above calls without the filter
 }  # fmt: skip
 SOCKETPAIR, FCNTL = (53, 199), (72, 25)
+FORK, VFORK, CLONE, CLONE3, CLONE_THREAD = 57, 58, (56, 220), 435, 0x10000  # only x86_64 has the first two
 COLUMNS = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1), "riscv64": (0xC00000F3, 1)}
 
 
@@ -84,10 +88,26 @@ def filter_system_calls() -> None:
     machine = os.uname().machine
     if machine not in COLUMNS:
         raise OSError(f"the numbers of system calls are not known on {machine}")
-    content = _filter(*COLUMNS[machine])
     check(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    _install(_filter(*COLUMNS[machine]))
+
+
+def _install(content: bytes) -> None:
+    """Adds a filter to this process and its children for good."""
     program = _Program(len(content) // 8, content)
     check(libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0))
+
+
+def _thread_filter(column: int) -> bytes:
+    """Returns a filter for a process that may start threads, and no process. It denies that there is clone3, whose flags
+    a filter cannot read; the C library then calls clone."""
+    lines: list[tuple[int, int, int, int]] = [(LOAD, 0, 0, NUMBER)]
+    for number in (FORK, VFORK) if column == 0 else ():
+        lines += [(JUMP_IF_EQUAL, 0, 1, number), (RETURN, 0, 0, REFUSE)]
+    lines += [(JUMP_IF_EQUAL, 0, 1, CLONE3), (RETURN, 0, 0, ABSENT)]
+    lines += [(JUMP_IF_EQUAL, 0, 3, CLONE[column]), (LOAD, 0, 0, ARGUMENTS), (JUMP_IF_SET, 1, 0, CLONE_THREAD)]
+    lines += [(RETURN, 0, 0, REFUSE), (RETURN, 0, 0, ALLOW)]
+    return b"".join(pack("HBBI", *line) for line in lines)
 
 
 def _filter(architecture: int, column: int) -> bytes:

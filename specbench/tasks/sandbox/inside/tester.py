@@ -103,7 +103,7 @@ class Tester:
         self.process = subprocess.Popen(
             [sys.executable, "-I", "-u", "-X", "utf8", "-c", code], env={}, cwd=self.job["folder"],
             stdin=subprocess.DEVNULL, stdout=printed, stderr=printed, pass_fds=(program_end, reply_end),
-            start_new_session=True, **kernel.with_user(self.job["user"]),
+            start_new_session=True, **kernel.confined(self.job["user"]),
         )  # fmt: skip
         for fd in (program_end, reply_end, printed):
             os.close(fd)
@@ -155,7 +155,7 @@ class Tester:
                 send(self.requests, request)
             reply = self._receive()
             if "raised" in reply:
-                raise self._exception(reply["raised"], reply.get("text"))
+                raise self._exception(reply)
             try:
                 return decode(reply["value"])
             except (KeyError, ValueError, TypeError, ArithmeticError, RecursionError):
@@ -164,13 +164,26 @@ class Tester:
         call.__name__ = name
         return call
 
-    def _exception(self, name: Any, text: Any) -> Exception:
-        """Returns the built-in exception of that name. Any other exception becomes RuntimeError, and so does one that
-        would end the test or one of its iterations (as in PEP 479), unless the test names it."""
-        kind = getattr(builtins, name, None) if isinstance(name, str) else None
-        if not isinstance(kind, type) or not issubclass(kind, Exception):
+    def _exception(self, reply: dict[str, Any]) -> Exception:
+        """Returns what the program raised, as the nearest built-in exception and with its arguments; without them, with
+        its text. Any other exception becomes RuntimeError, and so does one that would end the test or one of its
+        iterations (as in PEP 479), unless the test names it."""
+        name, text = str(reply["raised"]), str(reply.get("text"))
+        names = reply.get("kinds")
+        kinds = (getattr(builtins, str(each), None) for each in (names if isinstance(names, list) else [name]))
+        kind = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Exception)), Exception)
+        if issubclass(kind, self.ends_iteration):
+            return RuntimeError(f"the function raised {name}")
+        if kind is Exception and name != "Exception":
             return RuntimeError(text)
-        return RuntimeError(f"the function raised {name}") if issubclass(kind, self.ends_iteration) else kind(text)
+        with suppress(Exception):  # no arguments, or some that its class does not take
+            plain, exceptions = reply["arguments"]
+            grouped = [[self._exception(each) for each in exceptions]] if exceptions else []
+            return kind(*decode(plain), *grouped)
+        try:
+            return kind(text)
+        except TypeError:  # UnicodeDecodeError has five arguments, a group two
+            return kind(text, [RuntimeError(text)]) if issubclass(kind, ExceptionGroup) else kind.__new__(kind)
 
     def _describe(self, error: BaseException) -> str:
         frames = traceback.extract_tb(error.__traceback__)

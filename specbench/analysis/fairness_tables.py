@@ -130,7 +130,7 @@ def forced_cells(found: ForcedNumbers) -> list[str]:
     fitness = (1 - (metric.value or 0.0) for metric in (found.draft_misfit, found.target_misfit))
     return [
         add_mark(with_interval(found.cross_entropy, 2), found.excluded), add_mark(number(found.kl, 2), found.excluded),
-        with_interval(found.acceptance_rate, 2), " · ".join(f"{value:.2f}" for value in fitness),
+        with_interval(found.acceptance_rate, 2), *(f"{value:.2f}" for value in fitness),
     ]  # fmt: skip
 
 
@@ -165,7 +165,7 @@ def forced_caption(drafter: DrafterReport, report: FairnessReport) -> list[str]:
         f"{num_positions} positions of {source}, probabilities without temperature and truncation; draft cost c {cost}",
         "cross-entropy: the drafter's on the target's tokens; divergence: of drafter and target; both in nats; total "
         "variation: 1 − acceptance rate",
-        "fit: probability that the drafter (q) and the target (p) give to the tokens of the texts",
+        "fit: probability that the model gives to the tokens of the texts",
     ]
     if family.unfairness is not None and len(drafter.groups) > 1:
         unfairness = add_mark(with_interval(family.unfairness, 4), *family.excluded.values())

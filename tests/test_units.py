@@ -6,7 +6,7 @@ from specbench.results.metrics import summarize
 from specbench.results.units import MEANINGS, OF_SCORES, SCORES, meaning
 from tests.test_metrics import autoregressive, generation, record
 
-ONLY_OF_SOME_DRAFTS = {  # of records with `draw_overlap`, with `tree_nodes`, of what they consumed, and of servers
+ONLY_OF_SOME_DRAFTS = {  # of `draw_overlap`, `tree_nodes`, what was consumed, servers, and models that reason
     "acceptance_rate_unconditional", "tree_nodes", "tree_depth", "draft_passes_per_step",
     "cpu_joules_per_token", "cpu_joules_per_token_ar", "gpu_joules_per_token", "gpu_joules_per_token_ar",
     "peak_host_bytes", "peak_host_bytes_ar", "peak_device_bytes", "peak_device_bytes_ar",
@@ -15,6 +15,7 @@ ONLY_OF_SOME_DRAFTS = {  # of records with `draw_overlap`, with `tree_nodes`, of
     "e2e_seconds", "accepted_per_drafted", "ar_changed",
     "ttft_p99_seconds", "tpot_p99_seconds", "tokens_per_second_user", "speedup_user", "pass_ratio",
     "e2e_p99_seconds", "tpot_ratio", "e2e_ratio",
+    "reasoning_share", "reasoning_share_ar", "share_cut_in_reasoning", "share_cut_in_reasoning_ar",
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.files import check_place, locked, write_atomically
-from specbench.results.row import DIGEST, FORMAT, Evidence, Row, digest_of, with_digest
+from specbench.results.row import ADDED, DIGEST, FORMAT, Evidence, Row, digest_of, with_digest
 
 
 def load(path: Path | str) -> list[Row]:
@@ -107,7 +107,7 @@ def _row(path: Path, number: int, content: Any) -> Row | list[str]:
         return [f"{place} = {content!r:.60}: Input should be a row; {_REMEDY}"]
     if not _is_format(content.get("format")):
         return [_other_format(f"{place}.format", content.get("format"))]
-    absent = [name for name in Row.model_fields if name not in content]
+    absent = [name for name in Row.model_fields if name not in content and name not in ADDED]
     if absent:
         return [f"{place}.{name}: this row lacks the key, which every row must have; {_REMEDY}" for name in absent]
     try:

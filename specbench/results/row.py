@@ -131,6 +131,7 @@ ALL = "all"  # the subset of a row over all subsets of its task
 # Fields that are added later, or that only the file has, so that the run's folder cannot confirm them. All other fields
 # are recomputed from the folder.
 STATED = frozenset({"evidence", "fairness", "run"})
+ADDED = frozenset({"context", "common_ids"})  # fields that rows of earlier versions lack
 # The outcome of a measurement; all other fields identify what was measured.
 RESULT_FIELDS = frozenset(
     {

@@ -69,7 +69,7 @@ def message(make, **changes):
 def test_defaults_of_components_are_filled_in():
     spec = method(verification={"rule": "fuzzy", "divergence": "kl", "threshold": 0.2})
     assert spec.verification.options == {"divergence": "kl", "threshold": 0.2, "divergence_on": "raw"}
-    assert spec.drafter.options == {"temperature": None, "checkpoint": None}
+    assert spec.drafter.options == {"temperature": None, "checkpoint": None, "beyond_context": None}
     assert MethodSpec.model_validate(spec.model_dump()) == spec
 
 

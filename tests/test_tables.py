@@ -137,7 +137,7 @@ def test_cut_answers_are_said():
 
 def test_answers_that_a_context_cut_are_said_with_the_model_whose_it_is():
     cut = {**METRICS, "share_cut_by_context": Metric(value=0.25)}
-    options = {"drafter": {"type": "model", "beyond_context": None}}
+    options = {"drafter": {"type": "model"}}
     context = {"model": "org/drafter", "tokens": 64, "share_cut_ar": 0.5}
 
     def said(**changes):

@@ -316,8 +316,8 @@ PAUSE = " (--set drafter.beyond_context=pause lets the drafter pause there inste
 
 
 def _may_pause(row: Row) -> bool:
-    """Returns whether the drafter has the option to pause at the end of its context."""
-    return any("beyond_context" in drafter for drafter in _drafters(row))
+    """Returns whether the drafter has the option to pause at the end of its draft model's context."""
+    return any(drafter.get("type") in ("model", "model_tree", "synthetic") for drafter in _drafters(row))
 
 
 def _share_cut(row: Row) -> str | None:

@@ -133,7 +133,7 @@ ALL = "all"  # the subset of a row over all subsets of its task
 # Fields that are added later, or that only the file has, so that the run's folder cannot confirm them. All other fields
 # are recomputed from the folder.
 STATED = frozenset({"evidence", "fairness", "run"})
-LATER_FIELDS = frozenset({"common_ids", "context", "template_date", "system"})  # rows of earlier versions of this format lack them
+LATER_FIELDS = frozenset({"common_ids", "context", "system", "template_date"})  # that rows of earlier versions lack
 # The outcome of a measurement; all other fields identify what was measured.
 RESULT_FIELDS = frozenset(
     {

@@ -320,10 +320,16 @@ def method_options(method: MethodSpec, target: str) -> dict[str, Any]:
     }
 
 
+ADDED_OPTIONS = ("beyond_context",)  # rows of earlier versions lack them, so that null is absent
+
+
 def drafter_options(part: MethodSpec, target: str) -> dict[str, Any]:
     """Returns the drafter with its options. If --drafter replaces the checkpoint of the method, `checkpoint` is null
     and `replaces` names the replaced one."""
-    found = part.drafter.model_dump()
+    found = {
+        name: value for name, value in part.drafter.model_dump().items()
+        if name not in ADDED_OPTIONS or value is not None
+    }  # fmt: skip
     if part.checkpoint is None or own_drafter(part, target) is not None:
         return found
     return {**found, "checkpoint": None, "replaces": part.checkpoint}

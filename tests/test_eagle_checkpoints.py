@@ -1,6 +1,8 @@
 """EAGLE heads in published layouts: their logits are those of plain loops, and what does not fit is refused."""
 
 import json
+import re
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -11,11 +13,15 @@ import pytest
 import torch
 
 from specbench.core.errors import ConfigError
-from specbench.models.causal_lm import CausalLM
+from specbench.decoding.sampling import Sampling
+from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.checkpoints import fingerprint
 from specbench.models.heads.checkpoints import read_checkpoint
 from specbench.models.heads.eagle import EagleHead, EagleModel
-from specbench.models.heads.eagle_checkpoint import load_eagle
+from specbench.models.heads.eagle_checkpoint import NormOutput, load_eagle
+from specbench.results.captions import model_name
+from specbench.running.compose import compose
+from specbench.specs.catalogue import load_method, with_overrides
 from tests import tiny
 from tests.heads import (
     DRAFT_VOCAB,
@@ -60,6 +66,7 @@ class Layout:
     plain: Callable[..., PlainEagle] = PlainEagle
     layers: tuple[int, ...] | None = AUX
     file: str = "model.safetensors"
+    reading: NormOutput = "logits"
 
 
 def speculators(**options: Any) -> Config:
@@ -132,6 +139,14 @@ LAYOUTS = {
     "specforge without norm_output": Layout(
         specforge(norm_output=False), eagle3_tensors(), plain(norm_before_head=False)
     ),
+    "new specforge with norm_output": Layout(
+        specforge(norm_output=True), eagle3_tensors(), plain(feeds_norm=True), reading="feedback"
+    ),
+    "new specforge without norm_output": Layout(specforge(norm_output=False), eagle3_tensors(), reading="feedback"),
+    "new specforge of EAGLE-3.1": Layout(
+        specforge(norm_output=True, fc_norm=True), with_norms(eagle3_tensors(), "fc_norm", *[WIDTH] * 3),
+        plain(feeds_norm=True), reading="feedback",
+    ),
     "specforge with fc_norm": Layout(specforge(fc_norm=True), with_norms(eagle3_tensors(), "fc_norm", *[WIDTH] * 3)),
     "speculators": Layout(speculators(), OF_SPECULATORS, LAYER_AND_NORM),
     "speculators without norm_before_residual": Layout(speculators(norm_before_residual=False), OF_SPECULATORS, OLD),
@@ -157,9 +172,10 @@ LAYOUTS = {
 
 
 def loaded(
-    folder: Path, config: Config, tensors: Tensors, file: str = "model.safetensors", of: CausalLM | None = None
-) -> EagleHead:
-    return load_eagle(read_checkpoint(str(save_head(folder, config, tensors, file))), of or target())
+    folder: Path, config: Config, tensors: Tensors, file: str = "model.safetensors", of: CausalLM | None = None,
+    reading: NormOutput = "logits",
+) -> EagleHead:  # fmt: skip
+    return load_eagle(read_checkpoint(str(save_head(folder, config, tensors, file))), of or target(), reading)
 
 
 def features(ids: list[int], layers: tuple[int, ...] | None) -> list[list[torch.Tensor]]:
@@ -205,7 +221,7 @@ ALIKE = (  # each differs in one small part from another one
 def test_logits_are_those_of_plain_loops(name: str, tmp_path: Path) -> None:
     """In a chain after the prompt, in a tree, and after the target has read accepted tokens."""
     layout = LAYOUTS[name]
-    head = loaded(tmp_path, layout.config, layout.tensors, layout.file)
+    head = loaded(tmp_path, layout.config, layout.tensors, layout.file, reading=layout.reading)
     model, expected = EagleModel(head, VOCAB, frozenset()), plain_head(layout)
     target().hidden_layers = head.layout.hidden_layers
     target().reset()
@@ -230,6 +246,7 @@ def test_logits_are_those_of_plain_loops(name: str, tmp_path: Path) -> None:
     [
         ("speculators", {"norm_before_residual": False}), ("speculators with norm_output", {"feeds_norm": False}),
         ("specforge without norm_output", {"norm_before_head": True}),
+        ("new specforge with norm_output", {"feeds_norm": False}),
         ("speculators with rope and heads of its own", {"rope_theta": 10000.0}),
     ],
 )  # fmt: skip
@@ -431,3 +448,105 @@ def test_heads_run(
             answers = json.loads(line)["methods"]
             assert answers[name]["token_ids"] == answers["ar"]["token_ids"]
             assert sum(step[0] for step in answers[name]["steps"]) > 0
+
+
+# A target without attention and MLP, whose hidden state is the embedding of the last token, and heads that pass it on
+# unchanged. The norm of the head turns its sign, so that one of the two readings of `norm_output` drafts the opposite.
+FIRST, SECOND = 65, 66  # the tokens that the target writes
+AXIS = torch.zeros(WIDTH).index_fill_(0, torch.tensor([0]), 1.0)
+
+
+@cache
+def writer(alternates: bool) -> CausalLM:
+    """A target that writes FIRST for ever, or FIRST and SECOND in turns."""
+    network = tiny.network("llama", num_hidden_layers=NUM_LAYERS)
+    signs = torch.where(torch.arange(VOCAB) % 2 == 1, 1.0, -1.0 if alternates else 1.0)  # FIRST is odd
+    with torch.no_grad():
+        for layer in network.model.layers:
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+        network.model.embed_tokens.weight.copy_(signs[:, None] * AXIS)
+        network.model.norm.weight.fill_(1.0)
+        network.lm_head.weight.zero_()
+        network.lm_head.weight[FIRST] = -AXIS if alternates else AXIS
+        network.lm_head.weight[SECOND] = AXIS if alternates else -AXIS
+    return CausalLM(network, tiny.tokenizer(), f"writer-{alternates}", None)
+
+
+def mirror_head(folder: Path, norm_output: bool, *, drafts: torch.Tensor) -> str:
+    """A head that drafts FIRST after the state `drafts` as the output layer reads it, SECOND after the opposite."""
+    tensors = without(eagle3_tensors(draft_vocab=VOCAB), "d2t", "t2d")
+    tensors["fc.weight"] = torch.cat([torch.eye(WIDTH), torch.zeros(WIDTH, 2 * WIDTH)], dim=1)
+    for name in ("midlayer.self_attn.o_proj.weight", "midlayer.mlp.down_proj.weight", "lm_head.weight"):
+        tensors[name] = torch.zeros_like(tensors[name])
+    tensors["norm.weight"] = -torch.ones(WIDTH)
+    tensors["lm_head.weight"][FIRST], tensors["lm_head.weight"][SECOND] = drafts, -drafts
+    config = {**specforge(norm_output=norm_output), "draft_vocab_size": VOCAB}
+    return str(save_head(folder, config, tensors))
+
+
+@pytest.mark.parametrize(
+    ("norm_output", "alternates", "drafts", "reading"),
+    [
+        (False, False, AXIS, "logits"),  # the plain state gives FIRST, the turned one SECOND
+        (False, False, -AXIS, "feedback"),
+        (True, False, -AXIS, "logits"),  # every draft token reads the same plain state
+        (True, True, -AXIS, "feedback"),  # the state that is fed back is turned each time
+    ],
+)
+@pytest.mark.parametrize("method", ["eagle3-chain", "eagle3"])
+def test_the_acceptance_of_both_readings_decides(
+    norm_output: bool, alternates: bool, drafts: torch.Tensor, reading: str, method: str, tmp_path: Path
+) -> None:
+    pair = ModelPair(writer(alternates))
+    path = mirror_head(tmp_path / "head", norm_output, drafts=drafts)
+    spec = load_method(method)
+    (asked, other, chosen) = (
+        with_overrides([], [spec], [f"drafter.path={path}", *sets])[1][0]
+        for sets in ([], ["drafter.norm_output=logits"], ["drafter.norm_output=feedback"])
+    )
+    with pytest.warns(UserWarning, match=f"has two meanings: read as '{reading}'") as told:
+        made = compose(asked, pair, Sampling(0.0))
+    (line,) = [str(each.message) for each in told]
+    best, least = map(float, re.search(r"which ([\d.]+) draft tokens .*' ([\d.]+): --set", line).groups())
+    assert best > 2 and least < 1 and f"--set drafter.norm_output={reading} chooses" in line
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = compose(asked, pair, Sampling(1.0))  # decided once for this target
+        explicit = {each.drafter.options["norm_output"]: compose(each, pair, Sampling(0.0)) for each in (other, chosen)}
+    for decoder in (again, explicit[reading]):
+        assert decoder.drafter.model.head.layout == made.drafter.model.head.layout
+        assert decoder.drafter.revision == made.drafter.revision
+    wrong = explicit["feedback" if reading == "logits" else "logits"]
+    assert wrong.drafter.model.head.layout != made.drafter.model.head.layout
+    assert wrong.drafter.revision != made.drafter.revision, "rows and resumes of the readings are not mixed"
+    revision = explicit["feedback"].drafter.revision
+    assert revision == f"{fingerprint(Path(path))}, norm_output=feedback"
+    assert model_name("head", revision).endswith(", norm_output=feedback)"), "rows show it"
+
+
+def test_a_head_with_one_reading_is_not_tried(tmp_path: Path) -> None:
+    for name, config in (("absent", specforge()), ("speculators", {**speculators(), "norm_output": True})):
+        tensors = eagle3_tensors(prefix="layers.0" if name == "speculators" else "midlayer")
+        path = save_head(tmp_path / name, config, tensors)
+        (spec,) = with_overrides([], [load_method("eagle3-chain")], [f"drafter.path={path}"])[1]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            compose(spec, ModelPair(target()), Sampling(0.0))
+        (spec,) = with_overrides([], [spec], ["drafter.norm_output=logits"])[1]
+        with pytest.raises(ConfigError, match=r"drafter.norm_output = 'logits': has no effect on .*: leave it out"):
+            compose(spec, ModelPair(target()), Sampling(0.0))
+    (spec,) = with_overrides([], [load_method("eagle3")], [f"drafter.path={tmp_path / 'absent'}"])[1]
+    with pytest.raises(ConfigError, match=r"drafter\.norm_output"):
+        with_overrides([], [spec], ["drafter.norm_output=new"])
+
+
+def test_the_trial_leaves_the_target_alone(tmp_path: Path) -> None:
+    made = CausalLM(writer(False).model, tiny.tokenizer(), "again", None)
+    made.reset()
+    made.score(PROMPT, 1)
+    path = mirror_head(tmp_path, False, drafts=AXIS)
+    (spec,) = with_overrides([], [load_method("eagle3-chain")], [f"drafter.path={path}"])[1]
+    with pytest.warns(UserWarning, match="two meanings"):
+        compose(spec, ModelPair(made), Sampling(0.0))
+    assert made.sequence.cached_ids == PROMPT and made.hidden_layers == ()

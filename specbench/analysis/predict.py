@@ -295,7 +295,7 @@ class RecordedRow:
         method, records, task = run.method_spec_of(row), run.records_of_row(row), run.task_of(row)
         if method.decoder is not None:
             raise ConfigError(f"{run.path}: method '{method.name}' is an external decoder, whose passes are unknown")
-        looks_up = {None: method.drafter.features.looks_up}
+        looks_up: dict[str | None, bool] = {None: method.drafter.features.looks_up}
         looks_up |= {name: method.route(name).drafter.features.looks_up for name in method.routes or ()}
         own = [with_own_passes(record["methods"][method.name], method.decodes_with) for record in records]
         own = [{**g, "passes": {**g["passes"], "draft": []}} if looks_up[g.get("route")] else g for g in own]

@@ -74,7 +74,9 @@ def drafter_kind(row: Row) -> str:
 
 
 def model_name(name: str, revision: str | None) -> str:
-    return f"{name} ({revision.removeprefix('local-')[:12]})" if revision else name
+    """Returns a model with the beginning of its revision, and what the revision says besides."""
+    digest, comma, note = (revision or "").removeprefix("local-").partition(",")
+    return f"{name} ({digest[:12]}{comma}{note})" if revision else name
 
 
 def why_unranked(row: Row) -> str | None:

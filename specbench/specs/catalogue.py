@@ -318,12 +318,15 @@ def _unknown_subset_key(path: str, tasks: Sequence[TaskSpec]) -> str:
     return f"no selected task has a subset '{name}': {nearest(name, names)}"
 
 
-def _in_subset(task: TaskSpec, path: str) -> tuple[str, str] | None:
-    """Returns the subset and the key of a path `subsets.NAME.KEY`; None if the task has none or it cannot be set."""
-    for name in task.subsets if path.startswith("subsets.") else ():
+def _in_subset(spec: TaskSpec | MethodSpec, path: str) -> tuple[str, str, Any] | None:
+    """Returns the subset, the key and its value of a path `subsets.NAME.KEY`; None if the spec is no task with this
+    subset, or if the key cannot be set."""
+    if not isinstance(spec, TaskSpec) or not path.startswith("subsets."):
+        return None
+    for name in spec.subsets:
         key = path.removeprefix(f"subsets.{name}.")
-        if key != path and key in _paths(task.subset(name)):
-            return name, key
+        if key != path and key in _paths(merged := spec.subset(name)):
+            return name, key, dotted.get(merged.model_dump(), key)
     return None
 
 
@@ -366,22 +369,22 @@ def _paths(spec: TaskSpec | MethodSpec) -> set[str]:
 
 
 def _override(spec: AnySpec, values: Mapping[str, str]) -> AnySpec:
-    given = {path: text for path, text in values.items() if path in _paths(spec)}
-    inside = {path: found for path in values if isinstance(spec, TaskSpec) and (found := _in_subset(spec, path))}
+    given: dict[str, str] = {path: text for path, text in values.items() if path in _paths(spec)}
+    inside: dict[str, tuple[str, str, Any]]
+    inside = {path: found for path in values if (found := _in_subset(spec, path))}
     if not given and not inside:
         return spec
-    data = spec.model_dump()
+    data: dict[str, Any] = spec.model_dump()
     implied = {"generation.chat_stop": "null"} if "generation.stop" in given else {}
     for path, text in {**implied, **given}.items():
         holders = (data, *data.get("subsets", {}).values())
         _put(spec, data, path, _parse(path, text, [dotted.flat(holder).get(path) for holder in holders]))
-    for path, (name, key) in inside.items():
-        assert isinstance(spec, TaskSpec)
+    for path, (name, key, old) in inside.items():
         over = data["subsets"][name]
         if key == "generation.stop":
             over = dotted.put(over, "generation.chat_stop", None)
-        value = _parse(path, values[path], [dotted.get(spec.subset(name).model_dump(), key)])
-        data["subsets"] = {**data["subsets"], name: dotted.put(over, key, value)}
+        over = dotted.put(over, key, _parse(path, values[path], [old]))
+        data["subsets"] = {**data["subsets"], name: over}
     prefix = " ".join(f"--set {path}={values[path]}" for path in (*given, *inside))
     return build(type(spec), data, prefix=f"{prefix}: ")
 

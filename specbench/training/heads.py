@@ -15,6 +15,7 @@ from transformers import DynamicCache, LlamaConfig
 from specbench.core.errors import ConfigError
 from specbench.core.files import write_atomically
 from specbench.decoding.decoder import stream_seed
+from specbench.decoding.drafters.heads import norm_output_reading
 from specbench.models.causal_lm import CausalLM
 from specbench.models.heads.checkpoints import read_checkpoint
 from specbench.models.heads.eagle import EagleHead, EagleLayout
@@ -163,8 +164,10 @@ class DraftHead:
             return cls(model.to(target.device), target, f"new {spec.kind}", None)
         checkpoint = read_checkpoint(spec.drafter, spec.drafter_revision)
         checkpoint.expect("medusa" if spec.medusa else "eagle3" if spec.eagle3 else "eagle")
-        model = load_medusa(checkpoint, target) if spec.medusa else load_eagle(checkpoint, target)
-        if isinstance(model, EagleHead) and model.layout.norm_output:
+        if spec.medusa:
+            return cls(load_medusa(checkpoint, target), target, spec.drafter, checkpoint.revision)
+        model = load_eagle(checkpoint, target, norm_output_reading(checkpoint, target, None))
+        if model.layout.norm_output:
             raise checkpoint.problem(
                 "its drafts read normalized states (norm_output), which the layout of trained heads cannot express: "
                 "train a new head"
@@ -278,7 +281,8 @@ def eagle_config(head: EagleHead, target: CausalLM) -> dict[str, Any]:
         **given, "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": size,
         "target_hidden_size": layout.target_width, LAYER_IDS: list(layout.hidden_layers),
         "eagle_config": {LAYER_IDS: [layer - 1 for layer in layout.hidden_layers], "use_aux_hidden_state": True},
-        "norm_before_residual": layout.norm_before_residual, "norm_output": layout.norm_logits,
+        "norm_before_residual": layout.norm_before_residual,
+        **({} if layout.norm_logits else {"norm_output": False}),  # absent, it has one meaning in all programs
     }  # fmt: skip
 
 

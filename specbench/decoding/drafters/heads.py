@@ -1,8 +1,10 @@
 """Drafters with heads that continue the target's hidden states: EAGLE drafts a chain, a fixed tree or a growing tree;
 Medusa drafts a tree without a draft pass."""
 
+import warnings
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
+from weakref import WeakKeyDictionary
 
 import torch
 from pydantic import Field
@@ -19,6 +21,7 @@ from specbench.decoding.drafters.model_tree import (
     possible_draws,
     shape_from_options,
 )
+from specbench.decoding.loop import StopRules, decode
 from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.tree_shape import (
@@ -30,11 +33,18 @@ from specbench.decoding.tree_shape import (
     check_chances,
     fill_shape,
 )
+from specbench.decoding.verification import Rejection
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.heads import HEADS, published_head
 from specbench.models.heads.checkpoints import HeadCheckpoint, HeadRevision, medusa_heads_of_target, read_checkpoint
-from specbench.models.heads.eagle import EagleModel, load_mtp
-from specbench.models.heads.eagle_checkpoint import decoder_settings, load_eagle
+from specbench.models.heads.eagle import EagleHead, EagleModel, load_mtp
+from specbench.models.heads.eagle_checkpoint import (
+    NORM_OUTPUT,
+    NormOutput,
+    decoder_settings,
+    has_two_readings,
+    load_eagle,
+)
 from specbench.models.heads.medusa import MedusaHeads, load_medusa
 from specbench.models.meters import Clock, PassLog
 from specbench.models.scoring import Output
@@ -85,17 +95,28 @@ Head = Annotated[Literal["eagle", "eagle3"], Field(description=HEAD)]
 HeadPath = Annotated[str | None, Field(min_length=1, description=PATH)]
 
 
+NORM_OUTPUT_MEANING = (
+    "What norm_output in the config.json of a SpecForge head is about. logits (heads until September 2026): the norm "
+    "before the output layer; feedback (since then): the norm of the state that the next draft token reads; null: the "
+    "acceptance of both readings on a few short texts decides."
+)
+NormOutputOption = Annotated[NormOutput | None, Field(description=NORM_OUTPUT_MEANING)]
+
+
 def eagle_drafter(
     models: ModelPair, head: Literal["eagle", "eagle3"], path: str | None, revision: str | None,
-    make: Callable[[EagleModel], Drafter], beyond_context: str | None,
+    norm_output: NormOutput | None, make: Callable[[EagleModel], Drafter], beyond_context: str | None,
 ) -> EagleDrafter:  # fmt: skip
     """Returns the drafter of a head. Raises ConfigError for a missing head and one that does not fit the target."""
     target = models.target
     checkpoint = read_checkpoint(path or published_head(head, target.name), revision)
     checkpoint.expect(head)
-    model = EagleModel(load_eagle(checkpoint, target), target.vocab_size, target.eos_token_ids)
+    reading = norm_output_reading(checkpoint, target, norm_output)
+    model = EagleModel(load_eagle(checkpoint, target, reading), target.vocab_size, target.eos_token_ids)
     made = EagleDrafter(model, make(model))
     made.name, made.revision = checkpoint.name, checkpoint.revision
+    if reading == "feedback":  # a condition of the row and of a resume; what earlier versions measured is the other one
+        made.revision = f"{checkpoint.revision}, norm_output=feedback"
     if beyond_context == "pause":
         made.pauses_at = decoder_settings(checkpoint).get("max_position_embeddings")
         if made.pauses_at is None:
@@ -103,17 +124,78 @@ def eagle_drafter(
     return made
 
 
+NORM_READINGS: tuple[NormOutput, ...] = get_args(NormOutput)
+TRIAL_TEXTS = (
+    "The quick brown fox jumps over",
+    "Question: What is the capital of France?\nAnswer:",
+    "Once upon a time, in a small village by the sea, there lived",
+    "def add(a, b):\n    return",
+)
+TRIAL_TOKENS, TRIAL_DRAFTS = 24, 5
+_READINGS: WeakKeyDictionary[CausalLM, dict[tuple[str, str | None], NormOutput]] = WeakKeyDictionary()
+
+
+def norm_output_reading(checkpoint: HeadCheckpoint, target: CausalLM, given: NormOutput | None) -> NormOutput:
+    """Returns the meaning of `norm_output` in a head's configuration: the given one, or, for a head with two readings,
+    the one with which the target accepts more, which a warning tells. Raises ConfigError if one is given for a head
+    with a single reading."""
+    if not has_two_readings(checkpoint):
+        if given is not None:
+            raise ConfigError(
+                f"drafter.norm_output = '{given}': has no effect on '{checkpoint.name}', which is not a SpecForge head "
+                "with norm_output in its config.json: leave it out"
+            )
+        return "logits"
+    if given is not None:
+        return given
+    known = _READINGS.setdefault(target, {})
+    key = checkpoint.name, checkpoint.revision
+    if key not in known:
+        accepted = {
+            reading: trial_acceptance(load_eagle(checkpoint, target, reading), target) for reading in NORM_READINGS
+        }
+        known[key] = max(NORM_READINGS, key=accepted.__getitem__)  # the first of two equal ones
+        (other,) = set(NORM_READINGS) - {known[key]}
+        value = str(bool(checkpoint.config[NORM_OUTPUT])).lower()
+        warnings.warn(
+            f"drafter.path = '{checkpoint.name}': norm_output = {value} has two meanings: read as '{known[key]}', with "
+            f"which {accepted[known[key]]:.2f} draft tokens a step are accepted on {len(TRIAL_TEXTS)} short texts, as "
+            f"'{other}' {accepted[other]:.2f}: --set drafter.norm_output={known[key]} chooses without a trial",
+            UserWarning,
+            stacklevel=1,
+        )
+    return known[key]
+
+
+def trial_acceptance(head: EagleHead, target: CausalLM) -> float:
+    """Returns the mean number of accepted draft tokens in a step, over greedy answers to the trial texts. The target's
+    passes are eager and leave its own sequence alone."""
+    own = CausalLM(target.model, target.tokenizer, target.name, target.revision)
+    model = EagleModel(head, target.vocab_size, target.eos_token_ids)
+    drafter, greedy = EagleDrafter(model, ModelDrafter(model, Sampling(0.0))), Sampling(0.0)
+    steps = []
+    for text in TRIAL_TEXTS:
+        made = decode(
+            own, drafter, Rejection(), own.encode_prompt(text, chat=False), num_draft_tokens=TRIAL_DRAFTS,
+            sampling=greedy, stop=StopRules(TRIAL_TOKENS, target.eos_token_ids, context_limit=target.context_limit),
+            generator=torch.Generator(target.device),
+        )  # fmt: skip
+        steps += made.steps
+    return sum(step.num_accepted for step in steps) / max(1, len(steps))
+
+
 @DRAFTERS.register("eagle", provides={"probs", "raw_probs"}, needs=NEEDS)
 def eagle_chain_drafter(
     models: ModelPair, sampling: Sampling, *, head: Head = "eagle3", path: HeadPath = None,
-    revision: HeadRevision = None, temperature: DraftTemperature = None, beyond_context: BeyondHead = None,
+    revision: HeadRevision = None, norm_output: NormOutputOption = None, temperature: DraftTemperature = None,
+    beyond_context: BeyondHead = None,
 ) -> EagleDrafter:  # fmt: skip
     """An EAGLE head drafts a chain, with the run's sampling parameters or its own temperature."""
 
     def inner(model: EagleModel) -> Drafter:
         return ModelDrafter(model, sampling.at(temperature))
 
-    return eagle_drafter(models, head, path, revision, inner, beyond_context)
+    return eagle_drafter(models, head, path, revision, norm_output, inner, beyond_context)
 
 
 MTP_NEEDS = "a layer for multi-token prediction in the target's checkpoint (one that transformers loads)"
@@ -158,6 +240,7 @@ def eagle_tree_drafter(
     head: Head = "eagle3",
     path: HeadPath = None,
     revision: HeadRevision = None,
+    norm_output: NormOutputOption = None,
     top_k: Annotated[int, Field(ge=1, le=64, description=TOP_K)] | None = None,
     num_nodes: NumNodes | None = None,
     widths: Widths = None,
@@ -180,7 +263,7 @@ def eagle_tree_drafter(
         assert top_k is not None
         return DynamicTreeDrafter(model, shape, top_k)
 
-    return eagle_drafter(models, head, path, revision, inner, beyond_context)
+    return eagle_drafter(models, head, path, revision, norm_output, inner, beyond_context)
 
 
 class MedusaDrafter(Drafter):

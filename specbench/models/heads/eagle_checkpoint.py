@@ -1,7 +1,7 @@
 """Loads EAGLE heads in the layouts of their authors, SpecForge and speculators."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -28,11 +28,18 @@ CONFIG_KEYS = (
     "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "hidden_act",
     "rms_norm_eps", "max_position_embeddings", "rope_theta", "rope_scaling", "rope_parameters",
 )  # fmt: skip
+# What `norm_output` in the config.json of a SpecForge head is about. logits, until September 2026: the output layer
+# reads the normalized state, and the next draft token the plain one. feedback, since SpecForge's pull request 879: the
+# output layer always reads the normalized state, and with true so does the next draft token (EAGLE-3.1,
+# arXiv:2605.09992).
+NormOutput = Literal["logits", "feedback"]
+NORM_OUTPUT = "norm_output"
 SWITCHES = {"norm_before_fc": "input_norm.weight", "fc_norm": "fc_norm.0.weight"}  # key → the tensor that it announces
 
 
-def load_eagle(checkpoint: HeadCheckpoint, target: CausalLM) -> EagleHead:
-    """Returns an EAGLE head for a target. Missing embeddings and output layers are the target's.
+def load_eagle(checkpoint: HeadCheckpoint, target: CausalLM, norm_output: NormOutput = "logits") -> EagleHead:
+    """Returns an EAGLE head for a target. Missing embeddings and output layers are the target's. `norm_output`: the
+    meaning of this key, for heads with `has_two_readings`.
 
     Raises ConfigError for a head that does not fit the target, and for a configuration that contradicts the tensors.
     """
@@ -43,7 +50,7 @@ def load_eagle(checkpoint: HeadCheckpoint, target: CausalLM) -> EagleHead:
     own = tensors.get("embed_tokens.weight")
     sizes = [len(tensor) for tensor in (own, is_drafted) if tensor is not None]
     check_vocabulary(checkpoint, [given.get("vocab_size"), *sizes], target)
-    layout = eagle_layout(checkpoint, tensors, target)
+    layout = eagle_layout(checkpoint, tensors, target, norm_output)
     if layout.generation == 1:
         check_width(checkpoint, config.hidden_size, target)
     embed_tokens, lm_head = target.model.get_input_embeddings(), target.model.get_output_embeddings()
@@ -112,7 +119,30 @@ def decoder_config(checkpoint: HeadCheckpoint, given: Mapping[str, Any], tensors
     return config
 
 
-def eagle_layout(checkpoint: HeadCheckpoint, tensors: Tensors, target: CausalLM) -> EagleLayout:
+def is_of_specforge(checkpoint: HeadCheckpoint) -> bool:
+    return "eagle_config" in checkpoint.config or "llamaforcausallmeagle3" in checkpoint.claims()
+
+
+def has_two_readings(checkpoint: HeadCheckpoint) -> bool:
+    """Returns whether the configuration does not say which states of the head are normalized: SpecForge changed the
+    meaning of `norm_output`, and both meanings are the same only where the key is absent."""
+    has_key = checkpoint.config.get(NORM_OUTPUT) is not None
+    return has_key and checkpoint.kind == "eagle3" and is_of_specforge(checkpoint)
+
+
+def normed_states(checkpoint: HeadCheckpoint, norm_output: NormOutput) -> tuple[bool, bool]:
+    """Returns whether the next draft token and the output layer of an EAGLE-3 head read the normalized state."""
+    value = checkpoint.config.get(NORM_OUTPUT)
+    if not is_of_specforge(checkpoint):  # in speculators the key was always about the next draft token
+        return bool(value), True
+    if value is None:
+        return False, True
+    return (False, bool(value)) if norm_output == "logits" else (bool(value), True)
+
+
+def eagle_layout(
+    checkpoint: HeadCheckpoint, tensors: Tensors, target: CausalLM, norm_output: NormOutput
+) -> EagleLayout:
     """Returns the layout of a head. Raises ConfigError if the configuration contradicts the tensors, or if the target
     lacks the hidden states that the head reads."""
     config = target.model.config.get_text_config()
@@ -125,7 +155,6 @@ def eagle_layout(checkpoint: HeadCheckpoint, tensors: Tensors, target: CausalLM)
     for key, tensor in SWITCHES.items():
         value = checkpoint.config.get(key, checkpoint.section("eagle_config").get(key))
         check_switch(checkpoint, key, value, tensor, tensor in tensors)
-    is_specforge = "eagle_config" in checkpoint.config or "llamaforcausallmeagle3" in checkpoint.claims()
     if SPECULATORS in checkpoint.config and "norm_before_residual" not in checkpoint.config:
         raise checkpoint.problem(
             "config.json has no norm_before_residual, whose default differs between programs: add it"
@@ -136,6 +165,7 @@ def eagle_layout(checkpoint: HeadCheckpoint, tensors: Tensors, target: CausalLM)
     size = checkpoint.config.get("draft_vocab_size")
     if size not in (None, num_drafted):
         raise checkpoint.problem(f"config.json has draft_vocab_size {size}, and lm_head.weight has {num_drafted} rows")
+    feeds_normed, outputs_normed = normed_states(checkpoint, norm_output)
     return EagleLayout(
         generation=3,
         hidden_layers=layers,
@@ -145,9 +175,8 @@ def eagle_layout(checkpoint: HeadCheckpoint, tensors: Tensors, target: CausalLM)
         norm_before_residual=bool(checkpoint.config.get("norm_before_residual")),
         norm_before_fc=SWITCHES["norm_before_fc"] in tensors,
         norm_per_layer=SWITCHES["fc_norm"] in tensors,
-        # SpecForge's norm_output is about the state that the output layer reads, others' about the state fed back.
-        norm_output=not is_specforge and bool(checkpoint.config.get("norm_output")),
-        norm_logits=not is_specforge or bool(checkpoint.config.get("norm_output", True)),
+        norm_output=feeds_normed,
+        norm_logits=outputs_normed,
     )
 
 

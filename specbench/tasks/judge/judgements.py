@@ -125,8 +125,8 @@ def judge_records(
         if isinstance(answer, str):
             found[key] = Judgement(None, answer, None, name, False)
             continue
-        (*conversation, turn), method = key
-        written = "\n".join(answers[(*conversation, number), method] for number in range(turn + 1))
+        (task, subset, example, repeat, turn), method = key
+        written = "\n".join(answers[(task, subset, example, repeat, number), method] for number in range(turn + 1))
         score = parse_rating(answer.text, written, settings.rating_form)
         if score is None:
             kept = ReplyCache(settings.cache).path(request)

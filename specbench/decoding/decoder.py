@@ -65,11 +65,11 @@ class Decoder:
         return StopRules(
             max_new_tokens=generation.max_new_tokens,
             eos_token_ids=self.model.eos_token_ids | ends,
-            stop_strings=tuple(text for text in generation.stop if text not in special and text not in within),
-            special_stop_strings=within,
+            stop_strings=generation.stop,  # a model may also spell a special token
             decode_text=self.model.decode_text,
-            decode_whole=partial(self.model.decode_text, with_special=True),
             context_limit=context_limit,
+            special_stop_strings=within,
+            decode_whole=partial(self.model.decode_text, with_special=True),
         )
 
 

@@ -121,9 +121,9 @@ def load_generation_config(name: str, revision: str | None) -> Any:
     is_offline = not is_local(source) and hub_problem(source, revision) is not None
     try:
         return GenerationConfig.from_pretrained(source, revision=revision or "main", local_files_only=is_offline)
-    except OSError:  # it has no such file, or no such revision, which loading the model reports
-        return None
-    except Exception as error:
+    except Exception as error:  # it checks some values, and fails at others
+        if isinstance(error, OSError) and not (Path(source) / "generation_config.json").is_file():
+            return None  # it has no such file, or no such revision, which loading the model reports
         raise ConfigError(f"model '{name}': cannot read its generation_config.json ({one_line(error)})") from error
 
 

@@ -164,7 +164,7 @@ def test_the_sampling_of_a_checkpoint(run: Run, tmp_path: Path) -> None:
     assert code == 0 and shown(out, "sampling")["temperature"] == 1.0, err
     for wrong, said in (
         (json.dumps({**asked, "do_sample": False}), "asks for no sampling"),
-        (json.dumps({**asked, "temperature": -1}), "generation_config.json: generation.temperature"),
+        (json.dumps({**asked, "temperature": -1}), "generation_config.json: temperature"),
         (json.dumps({**asked, "top_k": 2.5}), "generation_config.json: top_k"),
         ("[]", "cannot read its generation_config.json"),
         ('{"top_k": 5', "cannot read its generation_config.json"),

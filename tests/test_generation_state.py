@@ -111,6 +111,16 @@ def test_stop_strings_of_special_tokens(
     assert (made.finish, WrittenText.of(rules, [1], made.new_ids).text) == (finish, text)
 
 
+def test_a_special_token_that_is_spelt_ends_an_answer_too(special_model: CausalLM) -> None:
+    generation = build(GenerationSpec, {"max_new_tokens": 40, "stop": [SPECIAL]})
+    rules = compose(load_method("ar"), ModelPair(special_model), Sampling()).stop_rules(generation, None)
+    made = GenerationState([1], rules)
+    for character in f"ab{SPECIAL}c":
+        if not made.finished:
+            made.start(special_model.vocabulary[character])
+    assert (made.finish, rules.answer_text(made.new_ids)) == ("stop", "ab")
+
+
 def test_length_and_context_limits() -> None:
     made = state(max_new_tokens=3)
     assert made.num_remaining == 2

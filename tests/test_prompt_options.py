@@ -162,5 +162,13 @@ def test_the_sampling_of_a_checkpoint(run: Run, tmp_path: Path) -> None:
     assert shown(out, "sampling") == {"temperature": 0.6, "top_k": 20, "top_p": 0.95}
     code, out, err = run(None, *words, "--set", "generation.temperature=1", "--output", "b")
     assert code == 0 and shown(out, "sampling")["temperature"] == 1.0, err
-    config.write_text(json.dumps({**json.loads(config.read_text()), "do_sample": False}))
-    assert run(None, *words, "--output", "c")[0] == 2
+    for wrong, said in (
+        (json.dumps({**asked, "do_sample": False}), "asks for no sampling"),
+        (json.dumps({**asked, "temperature": -1}), "generation_config.json: temperature"),
+        (json.dumps({**asked, "top_k": 2.5}), "generation_config.json: top_k"),
+        ("[]", "cannot read its generation_config.json"),
+        ('{"top_k": 5', "cannot read its generation_config.json"),
+    ):
+        config.write_text(wrong)
+        code, _, err = run(None, *words, "--output", "c")
+        assert (code, err.count("\n")) == (2, 1) and said in err, err

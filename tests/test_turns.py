@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,20 @@ def test_two_versions_take_turns_a_b_b_a_and_one_of_them_measures_at_a_time(work
     assert (found.baseline, found.candidate) == (tmp_path / "both" / "baseline", tmp_path / "both" / "candidate")
     assert said[0] == "measuring in turns: 0 of 3" and said[-1] == "measuring in turns: 3 of 3"
     assert "baseline: measuring\n" in capsys.readouterr().err
+
+
+def test_both_versions_print_the_date_of_the_baseline(workers, monkeypatch, tmp_path):
+    workers(num_blocks=1)
+    sent, message = [], turns.request_message
+    monkeypatch.setattr(turns, "request_message", lambda *given: sent.append(given[0].options) or message(*given))
+    request = Request(["mgsm"], ["sd"], RunOptions(template_date="today"), "", output=tmp_path / "both")
+    measure_in_turns(request, sys.executable, [].append)
+    assert {each.template_date for each in sent} == {date.today().isoformat()}
+    (tmp_path / "both" / "baseline").mkdir()
+    (tmp_path / "both" / "baseline" / "run.json").write_text('{"template_date": "2026-01-31"}')
+    sent.clear()
+    measure_in_turns(request, sys.executable, [].append)
+    assert {each.template_date for each in sent} == {"2026-01-31"}
 
 
 @pytest.mark.parametrize(

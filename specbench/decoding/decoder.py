@@ -59,12 +59,11 @@ class Decoder:
         """Returns the rules that end a generation with this method's model. A stop string that is a special token of
         the model is an end token."""
         special = self.model.special_tokens
-        stops = tuple(text for text in generation.stop if text not in special)
-        searched = (*stops, *(generation.reasoning or ()))
+        searched = [text for text in generation.stop if text not in special] + list(generation.reasoning or ())
         return StopRules(
             max_new_tokens=generation.max_new_tokens,
             eos_token_ids=self.model.eos_token_ids | {special[text] for text in generation.stop if text in special},
-            stop_strings=stops,
+            stop_strings=generation.stop,  # a model may also spell a special token
             decode_text=self.model.decode_text,
             context_limit=context_limit,
             keep=tuple(text for text in searched if any(token in text for token in special)),

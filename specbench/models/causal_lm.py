@@ -301,12 +301,16 @@ def eos_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
 
 
 def end_token_sources(generation_config: Any, config: Any, tokenizer: Any) -> dict[str, list[int]]:
-    """Returns the end-of-text ids by the name of the file that gives them."""
+    """Returns the end-of-text ids by the name of the file that gives them. Raises ConfigError for values that are no
+    ids."""
     holders = {"generation_config.json": generation_config, "config.json": config, "tokenizer": tokenizer}
-    values = {name: getattr(holder, "eos_token_id", None) for name, holder in holders.items()}
-    return {
-        name: value if isinstance(value, list) else [] if value is None else [value] for name, value in values.items()
-    }
+    found = {}
+    for name, holder in holders.items():
+        value = getattr(holder, "eos_token_id", None)
+        found[name] = value if isinstance(value, list) else [] if value is None else [value]
+        if wrong := [index for index in found[name] if type(index) is not int or index < 0]:
+            raise ConfigError(f"{name}: eos_token_id = {value!r:.60}: {wrong[0]!r:.60} is no id of a token: correct it")
+    return found
 
 
 @dataclass(frozen=True)

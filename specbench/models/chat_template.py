@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
@@ -211,7 +212,10 @@ def with_date(source: str, printed: date) -> str:
     """Returns a template in which `strftime_now` gives a fixed date, at midnight. transformers defines it as a global
     of its own and lets no function through to templates, so a macro of that name stands before the template. It knows
     all formats that the template spells; any other one is refused."""
-    known = {text: printed.strftime(text) for text in _parse(source)[1]}
+    known = {}
+    for text in _parse(source)[1]:
+        with suppress(ValueError):  # it is no format, but some other text with a %
+            known[text] = printed.strftime(text)
     lookup = ascii(known)  # Jinja reads Python's escapes
     return (
         f"{{%- macro {CLOCK}(format) -%}}{{%- set known = {lookup} -%}}"

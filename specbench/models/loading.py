@@ -114,12 +114,16 @@ def load_generation_config(name: str, revision: str | None) -> Any:
         return object_model(name).model.generation_config
     source = model_source(name)
     is_offline = not is_local(source) and hub_problem(source, revision) is not None
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()  # its warnings are about its own `generate`
     try:
         return GenerationConfig.from_pretrained(source, revision=revision or "main", local_files_only=is_offline)
-    except OSError:  # it has no such file, or no such revision, which loading the model reports
-        return None
-    except Exception as error:
+    except Exception as error:  # it checks some values, and fails at others
+        if isinstance(error, OSError) and not (Path(source) / "generation_config.json").is_file():
+            return None  # it has no such file, or no such revision, which loading the model reports
         raise ConfigError(f"model '{name}': cannot read its generation_config.json ({one_line(error)})") from error
+    finally:
+        transformers_logging.set_verbosity(verbosity)
 
 
 def model_sampling(name: str, revision: str | None) -> CheckpointSampling:

@@ -13,7 +13,8 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from datetime import date
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,7 +32,7 @@ from specbench.publish.workers import Event, JobFinished, JobStarted, LogLine, R
 from specbench.results.conditions import environment
 from specbench.running.models import load_models
 from specbench.running.request import Request
-from specbench.running.run_folder import RunFolder, folder_of
+from specbench.running.run_folder import DATE, RunFolder, folder_of
 from specbench.specs import yaml_files
 from specbench.specs.catalogue import is_path
 from specbench.specs.components import is_file_entry
@@ -216,6 +217,11 @@ def measure_in_turns(request: Request, against: str, tell: Say) -> MeasuredInTur
         identity = {name: {"version": v.version, "commit": v.commit, "code": v.code} for name, v in versions.items()}
         asked = {**request.settings(), **identity, "files": files_of(request)}
         folder = request.output or folder_of("-".join(["check", *request.tasks, *request.methods]), asked)
+        if request.options.template_date == "today":  # both sides print the date of the baseline, as it began
+            config = folder / BASELINE / RunFolder.IDENTITY
+            recorded = bounded.read_mapping(config, "choose another --output", strict=False) if config.is_file() else {}
+            day = str(recorded.get(DATE) or date.today())
+            request = replace(request, options=replace(request.options, template_date=day))
         with ResumableFolder(folder).held(identity):
             first.send(request_message(request, folder / BASELINE))
             second.send(request_message(request, folder / CANDIDATE))

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
+from textwrap import shorten
 from typing import Any
 
 from specbench.core.console import counted
@@ -120,7 +121,7 @@ def caption_lines(rows: Sequence[Row]) -> list[str]:
     if row.template_date is not None:
         sentences.append(f"the chat template prints the date {row.template_date}")
     if row.system is not None:
-        sentences.append(f"system prompt: {json.dumps(row.system, ensure_ascii=False)}")
+        sentences.append(f"system prompt: {json.dumps(shorten(row.system, 100, placeholder=' …'), ensure_ascii=False)}")
     if row.value("tree_nodes") is not None:
         nodes, depth = (rows[-1].value(name) or 0.0 for name in ("tree_nodes", "tree_depth"))
         sentences.append(f"draft trees of {nodes:.1f} tokens on {depth:.1f} levels; α is defined for chains only")

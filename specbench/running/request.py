@@ -27,7 +27,7 @@ from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec, ServersSpec, own_drafter, read_servers
 from specbench.specs.run_options import LEAST, SHARE, RunOptions, flag_of
-from specbench.specs.task import TaskSpec
+from specbench.specs.task import GenerationSpec, TaskSpec
 
 if TYPE_CHECKING:
     from specbench.tasks.judge.judgements import Judging
@@ -129,6 +129,8 @@ def sampling_overrides(target: str, revision: str | None) -> list[str]:
     from specbench.models.loading import model_sampling
 
     values = model_sampling(target, revision).values
+    prefix = f"--sampling model: '{target}': generation_config.json: "
+    build(GenerationSpec, {"max_new_tokens": 1, **values}, prefix=prefix)
     return [f"generation.{name}={json.dumps(value)}" for name, value in values.items()]
 
 

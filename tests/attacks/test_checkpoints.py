@@ -40,6 +40,9 @@ CONFIGS = {  # changes to config.json → what the error tells
     "an unknown activation": ({"hidden_act": "x"}, LOAD),
     "an unknown type": ({"dtype": "x"}, LOAD),
     "a text for a small number": ({"rms_norm_eps": "x"}, LOAD),
+    "an end token that is a text": ({"eos_token_id": "x"}, "eos_token_id"),
+    "an end token below zero": ({"eos_token_id": [1, -5]}, "eos_token_id = [1, -5]: -5 is no id"),
+    "a fraction of an end token": ({"eos_token_id": 1.5}, "eos_token_id"),
     "positions beyond mathematics": ({"rope_parameters": {"rope_type": "yarn", "factor": -1, "rope_theta": 0}}, LOAD),
 }
 FILES = {  # file, content → what the error tells
@@ -64,6 +67,9 @@ FILES = {  # file, content → what the error tells
         WEIGHTS,
     ),
     "no weights": ("model.safetensors", b"", "model.safetensors is broken"),
+    "end tokens of a generation that are texts": (
+        "generation_config.json", b'{"eos_token_id": ["x"]}', "generation_config.json: eos_token_id = ['x']: 'x' is no",
+    ),
     "a deep tokenizer": ("tokenizer.json", b'{"a":' * 1_000_000, "tokenizer.json is not valid JSON"),
     "half a tokenizer": ("tokenizer.json", b'{"version": "1.0", "model": {"type": "BPE", "vocab": {', "tokenizer.json"),
     "a tokenizer without a model": ("tokenizer.json", b'{"version": "1.0"}', LOAD),

@@ -49,8 +49,12 @@ class naming_code:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        is_exit = isinstance(error, SystemExit) and error.code != INTERRUPTED
-        if not (is_exit or isinstance(error, Exception)) or isinstance(error, ConfigError | MemoryError):
+        is_interrupt = isinstance(error, SystemExit) and error.code == INTERRUPTED
+        if (
+            not isinstance(error, Exception | SystemExit)
+            or is_interrupt
+            or isinstance(error, ConfigError | MemoryError)
+        ):
             return
         if not any(words in str(error).lower() for words in NO_MEMORY):
             raise self.kind(f"{self.place} {raised(error)}") from error

@@ -5,6 +5,7 @@ distribution more than once per generation."""
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
 from operator import index
 from typing import Any
@@ -103,12 +104,12 @@ class CheckedDrafter(Drafter):
         if name in ("propose", "place") or name.startswith("_"):
             return object.__getattribute__(self, name)
         value = getattr(self._part, name)
-        return self._named(value) if name in NAMED else value
+        return self._named(name, value) if name in NAMED else value
 
-    def _named(self, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _named(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*given: Any, **named: Any) -> Any:
-            self._is_first |= method.__name__ == "prefill"
-            with naming_code(f"{self.place}, {method.__name__}", DrafterError):
+            self._is_first |= name == "prefill"
+            with naming_code(f"{self.place}, {name}", DrafterError):
                 return method(*given, **named)
 
         return call
@@ -137,15 +138,18 @@ class CheckedDrafter(Drafter):
             proposal._token_ids = [*checked, *tokens[len(known) :]]
         if proposal.num_drafted > num_draft_tokens:
             unit = "levels" if isinstance(proposal, TreeProposal) else "tokens"
-            raise DrafterError(f"{place} proposed {proposal.num_drafted} {unit}: propose at most {num_draft_tokens}")
+            raise DrafterError(
+                f"{place} proposed {proposal.num_drafted} {unit} where num_draft_tokens = {num_draft_tokens}: propose "
+                "at most as many, near the end of an answer none"
+            )
         if not tokens or isinstance(proposal, TreeProposal):
             return
         if proposal.probs is not None:
             self._check_probs(proposal, proposal.probs)
         elif self._needs_probs:
             raise DrafterError(
-                f"{place} gives no probs, which the rule needs: give PointMass(token_ids), or the Distributions that the "
-                "tokens were drawn from"
+                f"{place} gives no probs, which the rule needs: give PointMass(token_ids), or the Distributions that "
+                "the tokens were drawn from"
             )
         self._is_first = False
 
@@ -176,7 +180,9 @@ class CheckedDrafter(Drafter):
             is_probable = list(values.shape) == [num_tokens] and bool(((values >= 0) & (values <= 1 + TOLERANCE)).all())
             if not is_probable:
                 found = values.tolist()
-                raise DrafterError(f"{place} gave its tokens the probabilities {found!s:.60}: give each one from 0 to 1")
+                raise DrafterError(
+                    f"{place} gave its tokens the probabilities {found!s:.60}: give each one from 0 to 1"
+                )
 
 
 class CheckedRule(VerificationRule):
@@ -206,6 +212,7 @@ def checked_verification(place: str, found: Any, proposal: Proposal, vocab_size:
         if not isinstance(found, tuple | list) or len(found) != 2:
             raise DrafterError(f"{place} returned {shown(found)}: return a Verification, or (num_accepted, next_token)")
         found = Verification(*found)
+    decision: Verification = found
     num_drafted = proposal.num_drafted
     num_accepted = integer(place, "num_accepted", found.num_accepted, 0, num_drafted)
     next_token = integer(place, "next_token", found.next_token, 0, vocab_size - 1)
@@ -216,9 +223,7 @@ def checked_verification(place: str, found: Any, proposal: Proposal, vocab_size:
             raise DrafterError(f"{place} returned the nodes {shown(found.nodes)}: they are no path from the root")
     for name in COLUMNS:
         check_column(place, name, getattr(found, name), min(num_drafted, num_accepted + 1))
-    if num_accepted is found.num_accepted and next_token is found.next_token:
-        return found
-    return Verification(num_accepted, next_token, *(getattr(found, name) for name in COLUMNS), nodes=found.nodes)
+    return replace(decision, num_accepted=num_accepted, next_token=next_token)
 
 
 def check_column(place: str, name: str, column: Any, num_judged: int) -> None:

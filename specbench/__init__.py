@@ -7,10 +7,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from specbench.api import Method, Model, check, compare, load, run
-    from specbench.core.errors import ConfigError
+    from specbench.core.errors import ConfigError, DrafterError
     from specbench.results.display import Results
 
-__all__ = ["ConfigError", "Method", "Model", "Results", "check", "compare", "load", "run"]
+__all__ = ["ConfigError", "DrafterError", "Method", "Model", "Results", "check", "compare", "load", "run"]
 
 # Modules that register the built-in components, by the entry point group of their kind, the most used ones first.
 BUILT_IN = {
@@ -47,6 +47,7 @@ BUILT_IN = {
 # The modules of the Python interface. They are imported when one of its names is first used.
 INTERFACE = {
     "ConfigError": "specbench.core.errors",
+    "DrafterError": "specbench.core.errors",
     "Results": "specbench.results.display",
     **dict.fromkeys(("Method", "Model", "check", "compare", "load", "run"), "specbench.api"),
 }

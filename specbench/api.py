@@ -9,8 +9,10 @@ A mistake raises `specbench.ConfigError`, whose message is one line.
 """
 
 import json
+import os
 import re
 import shlex
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
@@ -80,9 +82,10 @@ class Method:
         drafter = _component(DRAFTERS, "type", self.drafter, drafter_factory, drafter_features)
         verification = _component(RULES, "rule", self.rule, rule_factory, RuleFeatures(lossless=self.lossless))
         parts = [part for part in (self.drafter, self.rule) if not isinstance(part, str | Mapping)]
-        name = (
-            self.name or "-".join(map(_label, parts)) or "-".join([next(iter(drafter.values())), verification["rule"]])
-        )
+        names = [str(drafter.get("type", "drafter")), str(verification.get("rule", "rule"))]
+        name = self.name or "-".join(map(_label, parts)) or "-".join(names)
+        if not isinstance(self.lossless, bool):
+            raise ConfigError(f"method '{name}': lossless = {self.lossless!r:.60}: give True or False")
         if name in method_names():
             raise ConfigError(f"method '{name}': a built-in method has this name: give another name")
         data = {
@@ -132,21 +135,26 @@ def run(
     from specbench.running.preflight import check_request
     from specbench.running.request import Request
 
+    _check_model("target", target)
+    _check_model("drafter", drafter)
     models = {"target": _named_model(target, ""), "drafter": _named_model(drafter, _name_of(target))}
     chosen = _run_options({**options, **models})
-    methods = [method] if isinstance(method, str | Method) else list(method)
+    methods = _listed("method", method, Method)
     own = [each.spec for each in methods if isinstance(each, Method)]
     names = [name for each in methods for name in ([each.spec.name] if isinstance(each, Method) else _split(each))]
-    tasks = [name for each in ([task] if isinstance(task, str) else task) for name in _split(each)]
+    tasks = [name for each in _listed("task", task) for name in _split(each)]
     judging = None
+    for key, text in {"judge": judge, "judge_base_url": judge_base_url}.items():
+        if not isinstance(text, str | None):
+            raise ConfigError(f"{key} = {text!r:.60}: give a text")
     if any(value is not None for value in (judge, judge_base_url, judge_template)):
         from specbench.tasks.judge.judgements import make_judging
 
-        judging = make_judging(judge, judge_base_url, None, False, _path(judge_template))
+        judging = make_judging(judge, judge_base_url, None, False, _path("judge_template", judge_template))
     command = shlex.join(["specbench", "run", "--task", ",".join(tasks), "--method", ",".join(names), *chosen.words()])
     request = Request(
-        tasks, names, chosen, command, output=_path(output), leaderboard=_path(leaderboard),
-        lm_eval_include=_path(lm_eval_include), judging=judging, own_methods=own,
+        tasks, names, chosen, command, output=_path("output", output), leaderboard=_path("leaderboard", leaderboard),
+        lm_eval_include=_path("lm_eval_include", lm_eval_include), judging=judging, own_methods=own,
     )  # fmt: skip
     check_request(request)
     from specbench.results.execute import execute  # imports torch
@@ -161,8 +169,29 @@ def run(
     return Results(outcome, outcome.records.parent)
 
 
-def _path(place: Path | str | None) -> Path | None:
+def _path(key: str, place: Path | str | None) -> Path | None:
+    if not isinstance(place, str | os.PathLike | None):
+        raise ConfigError(f"{key} = {place!r:.60}: give a path")
     return None if place is None else Path(place)
+
+
+def _listed(key: str, given: Any, *kinds: type) -> list[Any]:
+    """Returns the names that are given, alone or in a list. `kinds`: what else may be given."""
+    found = list(given) if isinstance(given, list | tuple) else [given]
+    for each in found:
+        if not isinstance(each, (str, Path, *kinds)):
+            also = "".join(f", or a specbench.{kind.__name__}" for kind in kinds)
+            raise ConfigError(f"{key} = {each!r:.60}: give a name or a YAML file{also}, or a list of these")
+    return [str(each) if isinstance(each, Path) else each for each in found]
+
+
+def _check_model(key: str, given: Any) -> None:
+    is_pair = isinstance(given, tuple) and 2 <= len(given) <= 3
+    if not is_pair and not isinstance(given, str | Path | None):
+        raise ConfigError(
+            f"{key} = {given!r:.60}: give a hub id, a folder or embedded:NAME, or a transformers model and its "
+            "tokenizer as a pair"
+        )
 
 
 def _split(names: str) -> list[str]:
@@ -199,7 +228,7 @@ def _run_options(given: Mapping[str, Any]) -> RunOptions:
         values["subsets"] = _split(values["subsets"])
     overrides = values.get("overrides")
     if isinstance(overrides, Mapping):
-        values["overrides"] = [f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in overrides.items()]
+        values["overrides"] = [f"{key}={_override(f'{key}', value)}" for key, value in overrides.items()]
     limit = values.get("limit")
     is_number = isinstance(limit, int | float) and not isinstance(limit, bool)
     if limit is not None and not (is_number and (0 < limit < 1 or (limit >= 1 and isinstance(limit, int)))):
@@ -210,10 +239,35 @@ def _run_options(given: Mapping[str, Any]) -> RunOptions:
     return RunOptions(**{name: getattr(checked, name) for name in Options.model_fields})
 
 
+def _override(key: str, value: Any) -> str:
+    try:
+        return value if isinstance(value, str) else json.dumps(value)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"overrides['{key}'] = {value!r:.60}: give a text, a number or a list of these") from error
+
+
+_RUNNING = threading.Lock()
+
+
 @contextmanager
 def _restored_process(options: RunOptions, models: Sequence[ModelLike | None]) -> Iterator[None]:
     """Restores what a run changes in this process: torch's threads, the permission to run programs, and the models'
-    modes and forward functions. An interrupt is raised as KeyboardInterrupt."""
+    modes and forward functions. An interrupt is raised as KeyboardInterrupt.
+
+    Raises ConfigError while another thread of this process runs one, or a drafter that is being measured: both would be
+    slower, and share what is restored here.
+    """
+    if not _RUNNING.acquire(blocking=False):
+        raise ConfigError("specbench.run: another run of this process is not finished: wait for it, or use processes")
+    try:
+        with _restored(options, models):
+            yield
+    finally:
+        _RUNNING.release()
+
+
+@contextmanager
+def _restored(options: RunOptions, models: Sequence[ModelLike | None]) -> Iterator[None]:
     import torch
 
     from specbench.tasks.sandbox import run as permission
@@ -250,6 +304,8 @@ def load(path: str | Path) -> Results:
     from specbench.results.execute import RunOutcome
     from specbench.results.runs import read_path
 
+    if not isinstance(path, str | Path):
+        raise ConfigError(f"path = {path!r:.60}: give the folder of a run, or a leaderboard file")
     found = read_path(str(path), Path(path))
     return Results(RunOutcome(found.rows, found.file.parent / "records.jsonl", found.file), Path(path))
 
@@ -281,9 +337,10 @@ def check(
     """
     from specbench.results.check import check as checked
 
-    if not 0 <= max_regression < 1:
-        raise ConfigError(f"max_regression = {max_regression}: give a share from 0 to below 1, such as 0.03")
-    return CheckedRuns(**vars(checked(_path_of(baseline), _path_of(candidate), max_regression, list(ignore))))
+    if not isinstance(max_regression, int | float) or not 0 <= max_regression < 1:
+        raise ConfigError(f"max_regression = {max_regression!r:.60}: give a share from 0 to below 1, such as 0.03")
+    ignored = [name for each in _listed("ignore", ignore) for name in _split(each)]
+    return CheckedRuns(**vars(checked(_path_of(baseline), _path_of(candidate), max_regression, ignored)))
 
 
 def _path_of(given: Results | str | Path) -> str:

@@ -300,7 +300,10 @@ def test_methods_that_do_not_fit_are_refused(measure: Measure) -> None:
         (specbench.Method(repeat, name="sd"), "method 'sd': a built-in method has this name"),
         (specbench.Method("model", num_draft_tokens=-1), "num_draft_tokens = -1"),
         (specbench.Method(repeat, rule={"rule": "fuzzy", "divergence": "js", "threshold": 0.1}), "needs raw_probs"),
-        (specbench.Method(lambda ids, n: [10**6]), "the drafter returned token 1000000: the target has tokens 0 to"),
+        (
+            specbench.Method(lambda ids, n: [10**6]),
+            "drafter 'lambda' returned token 1000000: the target has tokens 0 to",
+        ),
     ):
         with pytest.raises(ConfigError, match=message):
             measure(method)

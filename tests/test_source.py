@@ -21,8 +21,8 @@ from specbench.models.objects import object_digest
 from specbench.results.conditions import RowPair, conditions_that_differ
 from specbench.results.leaderboard import load
 from specbench.results.row import Row
-from specbench.running.plan import component_revisions
 from specbench.running.request import Request, run_spec
+from specbench.specs.catalogue import component_revisions
 from specbench.specs.run_options import RunOptions
 from tests.site_rows import some_rows
 from tests.test_plugins import forget_plugins
@@ -286,7 +286,8 @@ def test_every_kind_of_component_counts(plugin: Any, kind: str) -> None:
     def revisions(**edits: str) -> dict[str, str]:
         words = plugin(**edits)
         options = RunOptions(data=words[-1])
-        return component_revisions(run_spec(Request([words[2]], [words[4]], options, "")))
+        spec = run_spec(Request([words[2]], [words[4]], options, ""))
+        return component_revisions(spec.tasks, spec.methods)
 
     before, after = revisions(), revisions(**{kind: "# edited\n"})
     assert {name for name in before if before[name] != after[name]} == {f"{kind} mine-{kind}"}

@@ -125,7 +125,7 @@ def test_the_grid_without_what_is_excluded_pair_by_pair(tmp_path: Path) -> None:
     assert cells_of(load_suite(str(written(tmp_path))), RunOptions(limit=1))[0].request.options.limit == 1
 
 
-def test_rows_are_those_of_a_command_that_says_the_same(tmp_path: Path) -> None:
+def test_rows_are_those_of_a_command_that_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Into whatever folder; those of another engine, or number of threads, are not."""
     (cell,) = cells_in(written(tmp_path, **ONE), tmp_path)
     own = cell.request.options
@@ -137,6 +137,12 @@ def test_rows_are_those_of_a_command_that_says_the_same(tmp_path: Path) -> None:
         asked = json.loads(json.dumps(replace(cell.request, options=options, output=Path("elsewhere")).settings()))
         rows = [row(task=task, method=method, request=asked) for task, method in cell.row_names()]
         assert cell.is_measured(rows) is is_measured, options
+    settings = json.loads(json.dumps(cell.request.settings()))
+    rows = [row(task=task, method=method, request=settings) for task, method in cell.row_names()]
+    monkeypatch.setattr("specbench.publish.cells.component_revisions", lambda tasks, methods: {"drafter a": "local-2"})
+    for code, is_measured in (({}, False), ({"drafter a": "local-1"}, False), ({"drafter a": "local-2"}, True)):
+        edited = [each.model_copy(update={"options": {**each.options, "code": code}}) for each in rows]
+        assert cell.is_measured(edited) is is_measured, "the code of a plug-in"
     (cell,) = cells_in(written(tmp_path, **{**ONE, "pairs": {"a": {"engine": "compiled"}}}), tmp_path)
     assert "--engine compiled" in cell.request.command and cell.request.options.engine == "compiled"
 

@@ -206,7 +206,7 @@ def check_method(file: Path, method: MethodSpec) -> list[str]:
     for part in method.parts:
         drafts = Sampling(1.0).at(part.drafter.options.get("temperature"))
         try:
-            check_sampling(part, make_rule(part), Sampling(1.0), drafts)
+            check_sampling(part, make_rule(part, 1), Sampling(1.0), drafts)
         except ConfigError as error:
             raise ConfigError(f"{file}: {error}") from error
         valid = part.verification.features.draws

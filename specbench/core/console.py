@@ -12,9 +12,9 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
+from specbench.core.errors import INTERRUPTED as INTERRUPTED
 from specbench.core.errors import ConfigError
 
-INTERRUPTED = 130  # the exit code after an interrupt
 CLOSED_PIPE = 141  # the exit code after the reader closes the pipe
 # Control characters (C0 except tab and line feed, DEL, C1), line separators, and marks of text direction.
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")

@@ -1,8 +1,7 @@
 """The only kind of error that a user sees: one line that states the problem, its place, and the remedy."""
 
 import traceback
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -20,6 +19,11 @@ class NeedsCode(ConfigError):
     """A checkpoint comes with Python code that is not allowed to run."""
 
 
+class DrafterError(ConfigError):
+    """A drafter or a verification rule from outside this package raised an exception, which is the cause, or returned
+    what cannot be used."""
+
+
 def nearest(value: str, choices: Iterable[str], listed: str = "") -> str:
     """Returns the end of an error message that lists the valid choices, the most similar one first: "did you mean
     'fsd'? (choices: …)". `listed`: a sentence that replaces a list that would be too long."""
@@ -30,25 +34,33 @@ def nearest(value: str, choices: Iterable[str], listed: str = "") -> str:
     return listed or (f"the choices are {every}" if known else "there are none")
 
 
+INTERRUPTED = 130  # exit code of an interrupt
 NO_MEMORY = ("out of memory", "can't allocate memory")  # in messages of torch and Python
 LIBRARIES = {"torch", "transformers", "numpy"}
 
 
-@contextmanager
-def naming_code(place: str) -> Iterator[None]:
-    """Turns exceptions of code outside this package into ConfigErrors that begin with `place` and name the line, with
-    the exception as their cause. Errors for lack of memory and ConfigErrors pass."""
-    try:
-        yield
-    except ConfigError:
-        raise
-    except Exception as error:
-        if isinstance(error, MemoryError) or any(words in str(error).lower() for words in NO_MEMORY):
-            raise
-        raise ConfigError(f"{place} {raised(error)}") from error
+class naming_code:
+    """Turns exceptions of code outside this package into errors of `kind` that begin with `place` and name the line,
+    with the exception as their cause. Errors for lack of memory, ConfigErrors and interrupts pass."""
+
+    def __init__(self, place: str, kind: type[ConfigError] = ConfigError) -> None:
+        self.place, self.kind = place, kind
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        is_interrupt = isinstance(error, SystemExit) and error.code == INTERRUPTED
+        if (
+            not isinstance(error, Exception | SystemExit)
+            or is_interrupt
+            or isinstance(error, ConfigError | MemoryError)
+        ):
+            return
+        if not any(words in str(error).lower() for words in NO_MEMORY):
+            raise self.kind(f"{self.place} {raised(error)}") from error
 
 
-def raised(error: Exception) -> str:
+def raised(error: BaseException) -> str:
     """Returns "raised ValueError: no such luck (mine.py, line 3)", with the innermost line outside of libraries."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not LIBRARIES & set(Path(frame.filename).parts)]

@@ -22,7 +22,7 @@ OWN = "specbench"
 LIBRARIES = {OWN, "torch", "transformers", "numpy", *sys.stdlib_module_names} - {"__main__"}
 SUFFIXES = (*SOURCE_SUFFIXES, *EXTENSION_SUFFIXES)
 MAX_FILES = 256  # of one component, the nearest imports first
-_REVISIONS: dict[tuple[int, ...], tuple[list[ModuleType], str | None]] = {}
+_REVISIONS: dict[tuple[int, ...], tuple[list[object], str | None]] = {}
 
 
 def code_revision(modules: Iterable[str | ModuleType | None]) -> str | None:
@@ -33,7 +33,8 @@ def code_revision(modules: Iterable[str | ModuleType | None]) -> str | None:
     """
     named = [sys.modules.get(each, each) if isinstance(each, str) else each for each in modules if each is not None]
     loaded = [each for each in named if isinstance(each, ModuleType)]
-    key = tuple(id(getattr(each, "__spec__", None) or each) for each in loaded)
+    kept = [getattr(each, "__spec__", None) or each for each in loaded]  # a module that is loaded again has another one
+    key = tuple(map(id, kept))
     if len(loaded) == len(named) and key in _REVISIONS:
         return _REVISIONS[key][1]
     places = [
@@ -41,7 +42,7 @@ def code_revision(modules: Iterable[str | ModuleType | None]) -> str | None:
     ]
     revision = digest_of(source_files((name, file) for name, file in places if file and not is_library(name)))
     if len(loaded) == len(named):
-        _REVISIONS[key] = loaded, revision  # the modules are kept, so that no other gets their id
+        _REVISIONS[key] = kept, revision  # they are kept, so that nothing else gets their ids
     return revision
 
 

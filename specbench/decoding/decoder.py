@@ -1,18 +1,23 @@
 """Decoders: a decoder is a method that is ready to decode prompts with one pair of models."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 
 from specbench.core.values import text_digest
+from specbench.decoding.checked_parts import CheckedDrafter, CheckedRule, same_torch_state
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.loop import Generation, StopRules, decode
+from specbench.decoding.python_parts import FunctionDrafter
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import VerificationRule
 from specbench.models.causal_lm import CausalLM, TextModel
 from specbench.specs.method import MethodSpec
 from specbench.specs.task import GenerationSpec
+
+OUTSIDE = (CheckedDrafter, CheckedRule, FunctionDrafter)  # parts whose code is not this package's
 
 
 @dataclass(frozen=True)
@@ -83,8 +88,10 @@ class DraftingDecoder(Decoder):
 
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
         """Decodes one prompt with the random stream of `seed`, after a rehearsal if the drafter needs one."""
-        self.drafter.rehearse(lambda: self._decode(prompt_ids, stop, seed))
-        return self._decode(prompt_ids, stop, seed)
+        places = [part.place for part in (self.drafter, self.rule) if isinstance(part, OUTSIDE)]
+        with same_torch_state(places[0]) if places else nullcontext():
+            self.drafter.rehearse(lambda: self._decode(prompt_ids, stop, seed))
+            return self._decode(prompt_ids, stop, seed)
 
     def _decode(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
         generator = torch.Generator(device=self.model.device).manual_seed(seed)

@@ -1,33 +1,29 @@
 """Drafters and verification rules that are given as Python functions, objects or classes."""
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
-from specbench.core.errors import ConfigError
+from specbench.core.errors import ConfigError, DrafterError, naming_code
+from specbench.decoding.checked_parts import drafted_tokens
 from specbench.decoding.drafters import Drafter, LookUpDrafter
-from specbench.decoding.proposal import Proposal, Verification
-from specbench.decoding.sampling import Distributions, Sampling
+from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import VerificationRule
 from specbench.models.causal_lm import ModelPair
 
 
 class FunctionDrafter(LookUpDrafter):
     """Drafts the tokens that a function returns for the token ids so far and a number of draft tokens. Tokens beyond
-    that number are dropped."""
+    that number are dropped. `place`: begins the messages about what it returns."""
 
-    def __init__(self, function: Callable[[list[int], int], Any], vocab_size: int) -> None:
+    def __init__(self, function: Callable[[list[int], int], Any], vocab_size: int, place: str = "the drafter") -> None:
         super().__init__()
-        self.function, self.vocab_size = function, vocab_size
+        self.function, self.vocab_size, self.place = function, vocab_size, place
 
     def look_up(self, ids: list[int], num_draft_tokens: int) -> tuple[list[int], None]:
-        token_ids = [int(token) for token in self.function(list(ids), num_draft_tokens)][:num_draft_tokens]
-        if wrong := [token for token in token_ids if not 0 <= token < self.vocab_size]:
-            raise ConfigError(
-                f"the drafter returned token {wrong[0]}: the target has tokens 0 to {self.vocab_size - 1}"
-            )
-        return token_ids, None
+        with naming_code(self.place, DrafterError):
+            found = self.function(list(ids), num_draft_tokens)
+        return drafted_tokens(self.place, found, num_draft_tokens, self.vocab_size), None
 
 
 class FunctionRule(VerificationRule):
@@ -35,10 +31,6 @@ class FunctionRule(VerificationRule):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
-
-    def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
-        found = self.function(proposal, target, generator)
-        return found if isinstance(found, Verification) else Verification(*found)
 
 
 def drafter_factory(part: Any) -> Callable[..., Any]:
@@ -54,7 +46,7 @@ def drafter_factory(part: Any) -> Callable[..., Any]:
     def make(models: ModelPair, sampling: Sampling) -> Drafter:
         return part if isinstance(part, Drafter) else FunctionDrafter(part, models.target.vocab_size)
 
-    return _factory(part, Drafter, make, "drafter", "drafts")
+    return _factory(part, Drafter, make, "drafter", "drafts", ("ids", "num_draft_tokens"))
 
 
 def rule_factory(part: Any) -> Callable[..., Any]:
@@ -64,14 +56,29 @@ def rule_factory(part: Any) -> Callable[..., Any]:
     def make() -> VerificationRule:
         return part if isinstance(part, VerificationRule) else FunctionRule(part)
 
-    return _factory(part, VerificationRule, make, "rule", "judges")
+    return _factory(part, VerificationRule, make, "rule", "judges", ("proposal", "target", "generator"))
 
 
-def _factory(part: Any, base: type, make: Callable[..., Any], key: str, verb: str) -> Callable[..., Any]:
+def _factory(
+    part: Any, base: type, make: Callable[..., Any], key: str, verb: str, arguments: Sequence[str]
+) -> Callable[..., Any]:
+    """`arguments`: those with which a function is called."""
     if isinstance(part, type):
         return part
-    if not isinstance(part, base) and not callable(part):
+    if isinstance(part, base):
+        return make
+    if not callable(part):
         raise ConfigError(
             f"{key}: a {type(part).__name__} {verb} nothing: give a name, a function or a {base.__name__}"
         )
+    name = getattr(part, "__name__", type(part).__name__)
+    call = f"{key} '{name}': is called as {name}({', '.join(arguments)})"
+    if inspect.iscoroutinefunction(part) or inspect.isasyncgenfunction(part):
+        raise ConfigError(f"{call}: write it with def, not async def")
+    try:
+        inspect.signature(part).bind(*arguments)
+    except TypeError as error:
+        raise ConfigError(f"{call}, but its signature does not take this: {error}") from error
+    except ValueError:  # built-in functions do not tell theirs
+        pass
     return make

@@ -40,13 +40,15 @@ A minimal example:
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from specbench.core.errors import ConfigError, raised
+from specbench.core.source import OWN
+from specbench.decoding.checked_parts import same_torch_state
 from specbench.decoding.decoder import Decoder
 from specbench.decoding.loop import POSITION_COLUMNS, ExternalCounts, Generation, GenerationState, StopRules
 from specbench.decoding.proposal import Step
@@ -141,11 +143,16 @@ def naming_method(method: MethodSpec) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(f"{place}: {error}") from error
+        raise type(error)(f"{place}: {error}") from error
     except Exception as error:
         if is_out_of_memory(error):
             raise
         raise ConfigError(f"{place} {raised(error)}") from error
+
+
+def is_foreign_entry(method: MethodSpec) -> bool:
+    """Returns whether a method's code is outside this package."""
+    return method.decoder is not None and not method.decoder.entry.startswith(f"{OWN}.")
 
 
 @contextmanager
@@ -199,7 +206,8 @@ class ExternalDecoder(Decoder):
         """Decodes one prompt. Raises ConfigError if the code raises an exception or returns an inconsistent result."""
         state, clock = GenerationState(list(prompt_ids), stop), self.model.passes.clock
         meter = TokenMeter(state, clock)
-        with naming_method(self.method), seeded(seed, self.model.device), torch.inference_mode():
+        watched = same_torch_state("it") if is_foreign_entry(self.method) else nullcontext()
+        with naming_method(self.method), watched, seeded(seed, self.model.device), torch.inference_mode():
             start = clock.now()
             result = self.call(
                 list(prompt_ids), max_new_tokens=state.num_remaining, eos_token_ids=sorted(stop.eos_token_ids),

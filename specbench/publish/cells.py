@@ -16,10 +16,20 @@ from specbench.results.leaderboard import load
 from specbench.results.row import Row
 from specbench.running.request import Request
 from specbench.specs import yaml_files
-from specbench.specs.catalogue import is_path, load_method, load_tasks, unknown_name, versioned_name, with_overrides
+from specbench.specs.catalogue import (
+    component_revisions,
+    is_path,
+    load_method,
+    load_tasks,
+    unknown_name,
+    versioned_name,
+    with_overrides,
+)
 from specbench.specs.components import build
+from specbench.specs.method import MethodSpec
 from specbench.specs.run import read_servers
 from specbench.specs.run_options import RunOptions
+from specbench.specs.task import TaskSpec
 
 KIND = "leaderboards"
 RUNS = Path("runs")
@@ -109,22 +119,41 @@ class SuiteCell:
         return load(path) if path.is_file() else []
 
     def is_measured(self, rows: Sequence[Row]) -> bool:
-        """Returns whether the rows cover the cell's current request with the current versions of tasks and methods. The
-        machine and the versions of packages may be others."""
+        """Returns whether the rows cover the cell's current request with the current versions of tasks and methods, and
+        the current code of plug-ins. The machine and the versions of packages may be others."""
         settings = self.request.settings()
         has_fairness = not self.task.fairness or any(row.fairness for row in rows)
-        names = {(row.task, row.method) for row in rows if row.request == settings}
-        return bool(rows) and has_fairness and names == self.row_names()
+        own = [row for row in rows if row.request == settings]
+        names = {(row.task, row.method) for row in own}
+        return bool(rows) and has_fairness and names == self.row_names() and self.has_current_code(own)
+
+    def has_current_code(self, rows: Sequence[Row]) -> bool:
+        """Returns whether the rows were measured with the code of plug-ins and of external decoders as it is now."""
+        tasks, methods = self._specs()
+        decoders = {versioned_name(each): each.decoder.entry for each in methods
+                    if each.decoder is not None and each.decoder.type == "external"}  # fmt: skip
+        if decoders:
+            from specbench.integrations.entry import load as load_entry
+
+            for row in rows:
+                entry = decoders.get(row.method)
+                if entry is not None and row.options["decoder"].get("revision") != load_entry(entry).revision:
+                    return False
+        measured = {name: code for row in rows for name, code in row.options.get("code", {}).items()}
+        return measured == component_revisions(tasks, methods)
 
     def row_names(self) -> set[tuple[str, str]]:
         """Returns task and method of every row, as rows name them. Raises ConfigError for unknown ones, and if the file
         of servers cannot be read."""
+        tasks, methods = self._specs()
+        return {(versioned_name(task), versioned_name(method)) for task in tasks for method in methods}
+
+    def _specs(self) -> tuple[list[TaskSpec], list[MethodSpec]]:
         if self.pair.servers is None:
             specs = [load_method(name) for name in dict.fromkeys(["ar", *self.methods])]
         else:
             specs = read_servers(Path(self.pair.servers)).methods(self.methods)
-        tasks, methods = with_overrides(load_tasks(self.task.task), specs, self.request.options.overrides)
-        return {(versioned_name(task), versioned_name(method)) for task in tasks for method in methods}
+        return with_overrides(load_tasks(self.task.task), specs, self.request.options.overrides)
 
 
 def cells_of(

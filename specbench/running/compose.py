@@ -6,12 +6,15 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, TypeVar, cast
 
-from specbench.core.errors import ConfigError, nearest
+from specbench.core.environment import OBJECT
+from specbench.core.errors import ConfigError, DrafterError, naming_code, nearest
 from specbench.core.registry import DECODERS
 from specbench.decoding.bridges import VocabularyMismatch, check_equal
+from specbench.decoding.checked_parts import CheckedDrafter, CheckedRule, is_foreign
 from specbench.decoding.decoder import UNKNOWN, Decoder, DraftingDecoder, QueryInfo, stream_seed
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.loop import Generation, StopRules
+from specbench.decoding.python_parts import FunctionDrafter, FunctionRule
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import VerificationRule
 from specbench.models.causal_lm import CausalLM, ModelPair
@@ -35,7 +38,7 @@ def compose(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decode
     if method.decodes_with == "random":
         check_vocabularies(method, models, sampling)
         return compose_allocation(method, models, sampling)
-    rule = make_rule(method)
+    rule = make_rule(method, models.target.vocab_size)
     if method.decodes_with == "drafter":
         assert models.drafter is not None
         drafter = make_drafter(method, ModelPair(models.drafter), sampling)
@@ -82,19 +85,45 @@ def check_vocabularies(method: MethodSpec, models: ModelPair, sampling: Sampling
         check_equal(models.target, models.drafter)
 
 
-def make_rule(method: MethodSpec) -> VerificationRule:
-    """Returns the method's verification rule."""
-    made = method.verification.factory(**method.verification.options)
-    return checked_type(made, VerificationRule, f"method '{method.name}': rule '{method.verification.rule}'")
+def make_rule(method: MethodSpec, vocab_size: int) -> VerificationRule:
+    """Returns the method's verification rule. One from outside this package is checked while it decodes. `vocab_size`:
+    the target's number of tokens."""
+    place = f"method '{method.name}': rule '{label(method.verification.rule)}'"
+    with naming_code(f"{place}:", DrafterError):
+        made = method.verification.factory(**method.verification.options)
+    rule = checked_type(made, VerificationRule, place)
+    if isinstance(rule, FunctionRule):
+        return CheckedRule(rule.function, place, vocab_size)
+    return CheckedRule(rule, place, vocab_size) if is_foreign(rule) else rule
 
 
 def make_drafter(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Drafter:
-    """Returns the method's own drafter, without a vocabulary bridge."""
+    """Returns the method's own drafter, without a vocabulary bridge. One from outside this package is checked while it
+    drafts."""
+    place = f"method '{method.name}': drafter '{label(method.drafter.type)}'"
+    factory = method.drafter.factory
     try:
-        made = method.drafter.factory(models, sampling, **method.drafter.options)
+        call = f"{getattr(factory, '__name__', 'factory')}(models, sampling, …)"
+        with naming_code(f"{place}: {call}", DrafterError):
+            has_own = not isinstance(factory, type) or factory.__init__ is not Drafter.__init__  # type: ignore[misc]
+            made = factory(models if has_own else None, sampling, **method.drafter.options)
+    except DrafterError:
+        raise
     except ConfigError as error:
         raise ConfigError(f"method '{method.name}': {error}") from error
-    return checked_type(made, Drafter, f"method '{method.name}': drafter '{method.drafter.type}'")
+    drafter = checked_type(made, Drafter, place)
+    if isinstance(drafter, FunctionDrafter):
+        drafter.place = place
+    if not is_foreign(drafter):
+        return drafter
+    vocabulary = models.drafter if method.needs_drafter and models.drafter is not None else models.target
+    needs_probs = "probs" in method.verification.features.requires
+    return CheckedDrafter(drafter, place, vocabulary.vocab_size, needs_probs)
+
+
+def label(name: str) -> str:
+    """Returns a component's name for messages: of a Python object, its own name without the digest."""
+    return name.removeprefix(OBJECT).rpartition("-")[0] if name.startswith(OBJECT) else name
 
 
 Made = TypeVar("Made")

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import chain, groupby, product
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from specbench.running.prompts import (
 )
 from specbench.running.records import Key
 from specbench.running.request import absent_subsets_line
-from specbench.specs.catalogue import versioned_name
+from specbench.specs.catalogue import component_revisions, versioned_name
 from specbench.specs.components import PromptChecks
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
@@ -352,7 +352,7 @@ def run_identity(
         name: route_drafter_identities(decoder, models)
         for name, decoder in decoders.items() if isinstance(decoder, RoutedDecoder)
     }  # fmt: skip
-    components = component_revisions(spec)
+    components = component_revisions(spec.tasks, spec.methods)
     engine = models.environment()["engine"]
     engines = {method.name: own for method in spec.methods if (own := models.engine(method)) != engine}
     revisions = {f"{cell.task.name}/{cell.subset}": cell.data.revision for cell in cells if cell.data.source == "hub"}
@@ -387,15 +387,6 @@ def printed_date(cells: Sequence[Cell]) -> str | None:
         if uses_chat(model, cell.renderer.chat)
     )  # fmt: skip
     return next((each.isoformat() for each in found if each is not None), None)
-
-
-def component_revisions(spec: RunSpec) -> dict[str, str]:
-    """Returns the revisions of the code of all components outside this package that a run uses, by kind and name."""
-    merged = [task.subset(name) for task in spec.tasks for name in task.subset_names]
-    used = {*chain.from_iterable(each.components for each in spec.methods)}
-    used |= {*chain.from_iterable(each.components for each in merged)}
-    found = {f"{registry.kind} {name}": registry.revision(name) for registry, name in used}
-    return {name: found[name] or "" for name in sorted(found) if found[name] is not None}
 
 
 def drafter_identity(decoder: Decoder, models: Models) -> Drafting:

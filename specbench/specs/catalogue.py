@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import entry_points
+from itertools import chain
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
@@ -203,6 +204,15 @@ def subset_meaning(task: TaskSpec, subset: str) -> Any:
 def versioned_name_of_dump(method: Mapping[str, Any]) -> str:
     """Returns name@version:digest of a method's model_dump, as stored in a run's folder."""
     return f"{method['name']}@{method['version']}:{_digest_of(_meaning(copy.deepcopy(method)))}"
+
+
+def component_revisions(tasks: Sequence[TaskSpec], methods: Sequence[MethodSpec]) -> dict[str, str]:
+    """Returns the revisions of the code of all components outside this package, by kind and name."""
+    merged = [task.subset(name) for task in tasks for name in task.subset_names]
+    used = {*chain.from_iterable(each.components for each in methods)}
+    used |= {*chain.from_iterable(each.components for each in merged)}
+    found = {f"{registry.kind} {name}": registry.revision(name) for registry, name in used}
+    return {name: found[name] or "" for name in sorted(found) if found[name] is not None}
 
 
 def _digest_of(meaning: Any) -> str:

@@ -1,0 +1,270 @@
+"""Drafters and verification rules from outside this package: what they raise and return is checked where it comes from,
+so that a mistake is one line that names the part. Built-in parts are not checked, and no check reads a whole
+distribution more than once per generation."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
+from operator import index
+from typing import Any
+
+import torch
+
+from specbench.core.errors import DrafterError, naming_code
+from specbench.core.source import OWN
+from specbench.decoding.drafters import Drafter
+from specbench.decoding.proposal import (
+    OUT_OF_VOCABULARY,
+    OnDeviceProposal,
+    PointMass,
+    Proposal,
+    TreeProposal,
+    Verification,
+)
+from specbench.decoding.sampling import Distributions, DraftProbs
+from specbench.decoding.verification import VerificationRule
+
+TOLERANCE = 1e-3  # of a sum of probabilities
+COLUMNS = ("target_prob", "draft_prob", "overlap", "divergence", "draw_overlap")
+
+
+def is_foreign(part: object) -> bool:
+    """Returns whether a part's class is outside this package."""
+    return type(part).__module__.partition(".")[0] != OWN
+
+
+def shown(value: object) -> str:
+    """Returns a value for a message, with its type."""
+    return f"{value!r:.60} (a {type(value).__name__})" if value is not None else "None"
+
+
+def refuse_coroutine(place: str, value: object) -> None:
+    """Raises DrafterError for what an `async def` returns."""
+    if inspect.isawaitable(value):
+        if inspect.iscoroutine(value):
+            value.close()  # else Python warns that nothing awaited it
+        raise DrafterError(f"{place} returned a coroutine: write it with def, not async def")
+
+
+def integer(place: str, what: str, value: object, least: int, most: int) -> int:
+    """Returns an integer of any kind, such as NumPy's, as an int. Raises DrafterError for other values and for one that
+    is not from `least` to `most`."""
+    try:
+        number = index(value)  # type: ignore[arg-type]
+    except Exception as error:  # tensors raise several classes
+        raise DrafterError(f"{place} returned {what} = {shown(value)}: return an integer") from error
+    if not least <= number <= most:
+        raise DrafterError(f"{place} returned {what} {number}: it must be from {least} to {most}")
+    return number
+
+
+def drafted_tokens(place: str, found: Any, num_draft_tokens: int, vocab_size: int) -> list[int]:
+    """Returns the first `num_draft_tokens` tokens that a drafter's function returned: any sequence or iterator of
+    integers, which may have no end. Raises DrafterError for anything else."""
+    refuse_coroutine(place, found)
+    remedy = "return a list of token ids; an empty list drafts nothing"
+    if isinstance(found, str | bytes | Mapping | set | frozenset) or getattr(found, "ndim", 1) != 1:
+        raise DrafterError(f"{place} returned {shown(found)}: {remedy}")
+    try:
+        tokens = iter(found)
+    except TypeError as error:
+        raise DrafterError(f"{place} returned {shown(found)}: {remedy}") from error
+    with naming_code(place, DrafterError):
+        first = list(islice(tokens, num_draft_tokens))
+    return [token_of(place, token, vocab_size) for token in first]
+
+
+def token_of(place: str, token: object, vocab_size: int) -> int:
+    """Returns a token as an int. Raises DrafterError for one that the target lacks."""
+    try:
+        number = index(token)  # type: ignore[arg-type]
+    except Exception as error:
+        raise DrafterError(f"{place} returned {shown(token)} as a token: return integers") from error
+    if not 0 <= number < vocab_size:
+        raise DrafterError(f"{place} returned token {number}: the target has tokens 0 to {vocab_size - 1}")
+    return number
+
+
+NAMED = frozenset({"prefill", "observe", "rehearse", "reserve", "tree_lengths", "level_lengths", "begin_cell"})
+
+
+class CheckedDrafter(Drafter):
+    """A drafter of a user, with checks of its proposals. It has all attributes of that drafter.
+
+    `needs_probs`: whether the method's rule reads draft probabilities.
+    """
+
+    def __init__(self, part: Drafter, place: str, vocab_size: int, needs_probs: bool) -> None:
+        self._part, self.place, self._vocab_size, self._needs_probs = part, place, vocab_size, needs_probs
+        self._is_first = True  # the first proposal of a generation
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("propose", "place") or name.startswith("_"):
+            return object.__getattribute__(self, name)
+        value = getattr(self._part, name)
+        return self._named(name, value) if name in NAMED else value
+
+    def _named(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **named: Any) -> Any:
+            self._is_first |= name == "prefill"
+            with naming_code(f"{self.place}, {name}", DrafterError):
+                return method(*given, **named)
+
+        return call
+
+    def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
+        place, length, last = self.place, len(ids), ids[-1]
+        with naming_code(place, DrafterError):
+            found: Any = self._part.propose(ids, num_draft_tokens, generator)
+        if len(ids) != length or ids[-1] != last:
+            raise DrafterError(f"{place} changed the list `ids`, which is the sequence itself: change a copy")
+        refuse_coroutine(place, found)
+        if not isinstance(found, Proposal):
+            raise DrafterError(f"{place} returned {shown(found)}: return a Proposal, empty if nothing is drafted")
+        if not isinstance(found, OnDeviceProposal):  # reading its tokens would wait for the device
+            self._check(found, num_draft_tokens)
+        return found
+
+    def _check(self, proposal: Proposal, num_draft_tokens: int) -> None:
+        """Raises DrafterError for tokens and probabilities that no rule can verify."""
+        place, tokens = self.place, proposal.token_ids
+        if isinstance(tokens, str | bytes) or not isinstance(tokens, list | tuple):
+            raise DrafterError(f"{place} returned token_ids = {shown(tokens)}: give a list of token ids")
+        known = list(tokens[:-1] if tokens and tokens[-1] == OUT_OF_VOCABULARY else tokens)
+        checked = [token_of(place, token, self._vocab_size) for token in known]
+        if checked != known or any(type(token) is not int for token in known) or not isinstance(tokens, list):
+            proposal._token_ids = [*checked, *tokens[len(known) :]]
+        if proposal.num_drafted > num_draft_tokens:
+            unit = "levels" if isinstance(proposal, TreeProposal) else "tokens"
+            raise DrafterError(
+                f"{place} proposed {proposal.num_drafted} {unit} where num_draft_tokens = {num_draft_tokens}: propose "
+                "at most as many, near the end of an answer none"
+            )
+        if not tokens or isinstance(proposal, TreeProposal):
+            return
+        if proposal.probs is not None:
+            self._check_probs(proposal, proposal.probs)
+        elif self._needs_probs:
+            raise DrafterError(
+                f"{place} gives no probs, which the rule needs: give PointMass(token_ids), or the Distributions that "
+                "the tokens were drawn from"
+            )
+        self._is_first = False
+
+    def _check_probs(self, proposal: Proposal, probs: Any) -> None:
+        """Raises DrafterError for distributions of a wrong shape or sum, and for NaN. Sums are read once in a
+        generation; single probabilities at every step, unless this would wait for a device."""
+        place, num_tokens = self.place, len(proposal.token_ids)
+        device = torch.device("cpu")
+        if isinstance(probs, PointMass):
+            if len(probs._token_ids) != num_tokens:
+                raise DrafterError(f"{place} gave a PointMass of {len(probs._token_ids)} tokens for {num_tokens}")
+            return
+        if not isinstance(probs, DraftProbs):
+            raise DrafterError(f"{place} gave probs = {shown(probs)}: give a PointMass or Distributions")
+        if isinstance(probs, Distributions) and not probs._parts:
+            given = probs._logits if probs._given_probs is None else probs._given_probs
+            shape, right = list(getattr(given, "shape", ())), [num_tokens, self._vocab_size]
+            if given is None or shape != right:
+                raise DrafterError(f"{place} gave probs of shape {shape}: give {right}, a row for each draft token")
+            device = given.device
+            if self._is_first and probs._given_probs is not None:
+                sums = given.sum(dim=-1)
+                if not bool(((sums - 1).abs() <= TOLERANCE).all()) or bool((given < 0).any()):
+                    raise DrafterError(f"{place} gave probs whose rows sum to {sums.tolist()!s:.60}: give sums of 1")
+        if self._is_first or (isinstance(probs, Distributions) and device.type == "cpu"):
+            with naming_code(f"{place}, its probs", DrafterError):
+                values = torch.as_tensor(probs.token_probs(proposal.on(device)))
+            is_probable = list(values.shape) == [num_tokens] and bool(((values >= 0) & (values <= 1 + TOLERANCE)).all())
+            if not is_probable:
+                found = values.tolist()
+                raise DrafterError(
+                    f"{place} gave its tokens the probabilities {found!s:.60}: give each one from 0 to 1"
+                )
+
+
+class CheckedRule(VerificationRule):
+    """A rule of a user, with checks of its decisions."""
+
+    def __init__(self, part: Callable[..., Any], place: str, vocab_size: int) -> None:
+        self._part, self.place, self._vocab_size = part, place, vocab_size
+        self.compares_processed = getattr(part, "compares_processed", False)
+
+    def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
+        with naming_code(self.place, DrafterError):
+            found: Any = self._part(proposal, target, generator)
+        return checked_verification(self.place, found, proposal, self._vocab_size)
+
+    def child_chance(self, tree: TreeProposal, node: int, target: Distributions) -> float | None:
+        if not isinstance(self._part, VerificationRule):
+            return None
+        with naming_code(self.place, DrafterError):
+            return self._part.child_chance(tree, node, target)
+
+
+def checked_verification(place: str, found: Any, proposal: Proposal, vocab_size: int) -> Verification:
+    """Returns a rule's decision, given as a Verification or as (num_accepted, next_token). Raises DrafterError for
+    anything else, and for counts, tokens and columns that do not fit the proposal."""
+    refuse_coroutine(place, found)
+    if not isinstance(found, Verification):
+        if not isinstance(found, tuple | list) or len(found) != 2:
+            raise DrafterError(f"{place} returned {shown(found)}: return a Verification, or (num_accepted, next_token)")
+        found = Verification(*found)
+    decision: Verification = found
+    num_drafted = proposal.num_drafted
+    num_accepted = integer(place, "num_accepted", found.num_accepted, 0, num_drafted)
+    next_token = integer(place, "next_token", found.next_token, 0, vocab_size - 1)
+    if found.nodes is not None and len(found.nodes) != num_accepted:
+        raise DrafterError(f"{place} returned {len(found.nodes)} nodes and num_accepted {num_accepted}: give as many")
+    for node, parent in zip(found.nodes or (), (-1, *(found.nodes or ())), strict=False):
+        if not 0 <= node < len(proposal.token_ids) or proposal.parents[node] != parent:
+            raise DrafterError(f"{place} returned the nodes {shown(found.nodes)}: they are no path from the root")
+    for name in COLUMNS:
+        check_column(place, name, getattr(found, name), min(num_drafted, num_accepted + 1))
+    return replace(decision, num_accepted=num_accepted, next_token=next_token)
+
+
+def check_column(place: str, name: str, column: Any, num_judged: int) -> None:
+    """Raises DrafterError for a column of a Verification that has no number for each judged token."""
+    if column is None:
+        return
+    values = column if isinstance(column, torch.Tensor) else list(column) if isinstance(column, list | tuple) else None
+    if values is None or (isinstance(values, torch.Tensor) and values.ndim != 1) or len(values) < num_judged:
+        raise DrafterError(f"{place} returned {name} = {shown(column)}: give a number for each judged token")
+    if isinstance(values, torch.Tensor) and values.device.type != "cpu":
+        return  # looking at it would wait for the device
+    for value in values.tolist() if isinstance(values, torch.Tensor) else values:
+        if not isinstance(value, int | float) or value != value:
+            raise DrafterError(f"{place} returned {name} with {shown(value)}: give a number for each judged token")
+
+
+# What torch keeps for the whole process, or for the thread: how it is read and set.
+STATES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "the default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "the default device": (
+        torch.get_default_device,
+        lambda device: torch.set_default_device(None if device.type == "cpu" else device),
+    ),
+    "the number of threads": (torch.get_num_threads, torch.set_num_threads),
+    "the gradient mode": (torch.is_grad_enabled, torch.set_grad_enabled),
+    "the deterministic mode": (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+    "the precision of float32 products": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+}
+
+
+@contextmanager
+def same_torch_state(place: str) -> Iterator[None]:
+    """Raises DrafterError if the block leaves torch in another state, with which other methods would then run. The
+    state is restored. What is compared takes microseconds, outside of any measured time."""
+    before = {name: get() for name, (get, _) in STATES.items()}
+    try:
+        yield
+    finally:
+        changed = [(name, before[name], now) for name, (get, _) in STATES.items() if (now := get()) != before[name]]
+        for name, old, _ in changed:
+            STATES[name][1](old)
+    if changed:
+        what = ", ".join(f"{name} from {old} to {now}" for name, old, now in changed)
+        raise DrafterError(f"{place} changed torch's state, with which all other methods run ({what}): restore it")

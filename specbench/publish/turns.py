@@ -125,10 +125,11 @@ def read_request(message: Message) -> Request:
 
 
 class Side(ChildProcess):
-    """The process of one version. `python`: the interpreter that --against names; None for this version."""
+    """The process of one version. `python`: the interpreter that --against names; None for this version. `folder`: the
+    working folder that --against-folder names; None for that of this process."""
 
-    def __init__(self, name: str, python: str | None) -> None:
-        super().__init__(PROGRAM, python)
+    def __init__(self, name: str, python: str | None, folder: Path | None = None) -> None:
+        super().__init__(PROGRAM, python, folder)
         self.name = name if python is None else f"{name} ({python})"
         self.say: Say = lambda line: say(stderr, f"{name}: {line}")
         self._lines = queue.SimpleQueue[bytes]()
@@ -200,26 +201,31 @@ class MeasuredInTurns:
     notes: tuple[str, ...]
 
 
-def measure_in_turns(request: Request, against: str, tell: Say) -> MeasuredInTurns:
+def measure_in_turns(
+    request: Request, against: str, tell: Say, against_folder: Path | None = None
+) -> MeasuredInTurns:  # fmt: skip
     """Measures a run with the specbench of the interpreter `against` and with this one. Blocks that the folder has are
-    not measured again. `tell`: receives the progress.
+    not measured again. `tell`: receives the progress. `against_folder`: the working folder of `against`, so that
+    relative paths in the request name other files there.
 
     Raises ConfigError for bad input, and if a process fails.
     """
-    with Side(BASELINE, against) as first, Side(CANDIDATE, None) as second:
+    with Side(BASELINE, against, against_folder) as first, Side(CANDIDATE, None) as second:
         versions = {BASELINE: first.version(), CANDIDATE: second.version()}
         identity = {name: {"version": v.version, "commit": v.commit, "code": v.code} for name, v in versions.items()}
+        if against_folder is not None:
+            identity[BASELINE]["folder"] = str(against_folder.resolve())
         asked = {**request.settings(), **identity}
         folder = request.output or folder_of("-".join(["check", *request.tasks, *request.methods]), asked)
         with ResumableFolder(folder).held(identity):
-            first.send(request_message(request, folder / BASELINE))
-            second.send(request_message(request, folder / CANDIDATE))
+            first.send(request_message(request, folder.resolve() / BASELINE))
+            second.send(request_message(request, folder.resolve() / CANDIDATE))
             try:
                 take_turns((first, second), tell)
             except ConfigError as error:
                 again = f"what is measured is kept in {folder}; the same command resumes it"
                 raise ConfigError(f"{error}; {again}") from error
-    return MeasuredInTurns(folder / BASELINE, folder / CANDIDATE, tuple(version_notes(versions)))
+    return MeasuredInTurns(folder / BASELINE, folder / CANDIDATE, tuple(version_notes(versions, against_folder)))
 
 
 def take_turns(sides: Sequence[Side], tell: Say) -> None:
@@ -243,12 +249,15 @@ def take_turns(sides: Sequence[Side], tell: Say) -> None:
         order.reverse()
 
 
-def version_notes(versions: dict[str, Version]) -> Iterator[str]:
-    """Yields a line for each version, and lines if the code is the same and for packages whose versions differ."""
+def version_notes(versions: dict[str, Version], against_folder: Path | None = None) -> Iterator[str]:
+    """Yields a line for each version, and lines if the code is the same and for packages whose versions differ.
+    `against_folder`: that of the baseline's files, which may differ where the code does not."""
     before, now = versions[BASELINE], versions[CANDIDATE]
     for name, version in versions.items():
         yield f"{name}: {version}"
-    if before.code == now.code:
+    if against_folder is not None:
+        yield f"baseline: files of {against_folder}"
+    elif before.code == now.code:
         yield "both have the same code, so every difference is noise"
     for name in sorted({*before.versions, *now.versions} - {"specbench"}):
         first, second = (each.versions.get(name) for each in (before, now))

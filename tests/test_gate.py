@@ -596,20 +596,23 @@ def test_an_answer_without_passes_on_one_side_has_no_length_there_and_is_left_ou
 
 def test_the_workflow_of_the_guide(specbench, base, tmp_path, monkeypatch):
     guide = (Path(__file__).resolve().parents[1] / "docs" / "guide" / "guard.md").read_text(encoding="utf-8")
-    workflow = yaml.safe_load(re.findall(r"```yaml\n(?:# \S+\n)?(name: speed\n.*?)```", guide, re.S)[0])
+    workflow = yaml.safe_load(re.findall(r"```yaml\n(?:# \S+\n)?(name: speed\n.*?)```", guide, re.S)[-1])
     commands = "\n".join(step.get("run", "") for step in workflow["jobs"]["gate"]["steps"])
     (line,) = [line for line in commands.splitlines() if "specbench check" in line]
-    assert "$side/.venv" in commands and "cat gate.md" in commands and '{ref: "${{ github.base_ref }}"' in guide
-    runs = MeasuredInTurns(base, again_in_turns(base, tmp_path / "head", 1), ("baseline: specbench 0.0.9",))
+    assert "venv $side-env" in commands and "cat gate.md" in commands and '{ref: "${{ github.base_ref }}"' in guide
+    runs = MeasuredInTurns(base, again_in_turns(base, tmp_path / "again", 1), ("baseline: specbench 0.0.9",))
     asked = []
 
-    def measure(request, against, say):
-        asked.append((request.tasks, request.methods, request.options.limit, against))
+    def measure(request, against, say, folder):
+        asked.append((request.tasks, request.methods, request.options.limit, against, folder))
         return runs
 
     monkeypatch.setattr("specbench.publish.turns.measure_in_turns", measure)
     monkeypatch.setattr("specbench.cli.leaderboard.interpreter", lambda text: text)  # which the workflow installs
+    for side in ("../base", "."):
+        (tmp_path / "head" / side).mkdir(parents=True, exist_ok=True)
+    monkeypatch.chdir(tmp_path / "head")
     code, out, err = specbench(*line.split()[1:])
     assert code == 0 and "baseline: specbench 0.0.9" in out, err
-    assert asked == [(["mgsm"], ["sd", "fsd"], 10, "base/.venv/bin/python")]
+    assert asked == [(["mgsm"], ["sd", "fsd"], 10, "../base-env/bin/python", Path("../base"))]
     assert (tmp_path / "gate.md").is_file() and (tmp_path / "gate.xml").is_file()

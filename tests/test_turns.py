@@ -59,8 +59,8 @@ def workers(monkeypatch, tmp_path):
 
     def make(deed="pass", name="candidate", num_blocks=4, program=WORKER):
         class Side(turns.Side):
-            def __init__(self, own, python):
-                super().__init__(own, sys.executable)
+            def __init__(self, own, python, folder=None):
+                super().__init__(own, sys.executable, folder)
                 size = num_blocks[own == "candidate"] if isinstance(num_blocks, tuple) else num_blocks
                 self._program = program.format(code=own, name=name, deed=deed, num_blocks=size)
                 self.name = own
@@ -109,6 +109,22 @@ def test_both_versions_print_the_date_of_the_baseline(workers, monkeypatch, tmp_
     sent.clear()
     measure_in_turns(request, sys.executable, [].append)
     assert {each.template_date for each in sent} == {"2026-01-31"}
+
+
+@pytest.mark.parametrize("name", ["baseline", "candidate"])
+def test_the_baseline_may_have_a_folder_of_its_own(workers, tmp_path, monkeypatch, name):
+    """Relative paths then name other files there; the results are in one place."""
+    (tmp_path / "base").mkdir()
+    monkeypatch.chdir(tmp_path)
+    workers("(folder / 'place').write_text(str(pathlib.Path.cwd()))", name)
+    request = Request(**{**vars(REQUEST), "output": Path("both")})
+    found = measure_in_turns(request, sys.executable, [].append, Path("base"))
+    assert found.baseline == Path("both/baseline")
+    assert (tmp_path / "both/place").read_text() == str(tmp_path / "base" if name == "baseline" else tmp_path)
+    notes = version_notes(
+        {side: Version("1", None, "c", "p", {}) for side in ("baseline", "candidate")}, against_folder=Path("base")
+    )
+    assert list(notes)[2:] == ["baseline: files of base"], "the same code does not make every difference noise"
 
 
 @pytest.mark.parametrize(
@@ -308,6 +324,8 @@ MISTAKES = {
     "--candidate is missing: give --baseline and --candidate, or --against": ["--baseline", "a"],
     "--baseline: has no effect with --against": ["--against", "python", "--baseline", "a"],
     "--method is missing: --against measures --task with --method": ["--against", "python", "--task", "mgsm"],
+    "--against-folder here: has no effect without --against": ["--baseline", "a", "--against-folder", "here"],
+    "--against-folder nowhere: no such folder": ["--against", sys.executable, "--against-folder", "nowhere"],
     "--against nowhere: no such program": ["--against", "nowhere", "--task", "mgsm", "--method", "sd"],
 }
 

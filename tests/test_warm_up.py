@@ -285,10 +285,10 @@ def test_the_progress_names_method_block_and_time(scripted: Scripted) -> None:
     warm_up([(decoder(), 100)], 1024, 64, Budget(num_planned=2000, num_left=1000), lines.append)
     assert lines[:3] == [
         "ar, block 1",
-        "ar, a text of 100 tokens · 0 s of at most 20 s · at most 120 s left in all",
-        "ar, block 2 · 1 s of at most 20 s · at most 119 s left in all",
+        "ar, a text of 100 tokens · 0 of 20 s · up to 120 s left",
+        "ar, block 2 · 1 of 20 s · up to 119 s left",
     ]
-    assert lines[-1] == "ar, block 9 · 15 s of at most 20 s · at most 105 s left in all"
+    assert lines[-1] == "ar, block 9 · 15 of 20 s · up to 105 s left"
 
 
 def test_a_stall_that_spends_the_budget_is_forgotten_by_the_next_subsets(scripted: Scripted) -> None:

@@ -31,7 +31,9 @@ def commands(script: str) -> list[list[str]]:
     """Returns the words of each call of specbench in a script."""
     lines = script.replace("\\\n", " ").splitlines()
     return [
-        line.partition("specbench ")[2].split() for line in lines if re.search(r"(^|/)specbench [a-z]", line.strip())
+        line.partition("specbench ")[2].split()
+        for line in lines
+        if re.search(r"(^|/|-m )specbench [a-z]", line.strip())
     ]
 
 

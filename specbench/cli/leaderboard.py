@@ -241,6 +241,13 @@ def check(
         str | None,
         typer.Option(help="Python of an environment with another specbench: measures with both versions."),
     ] = None,
+    against_folder: Annotated[
+        Path | None,
+        path_option(
+            help="Working folder of the baseline, such as a checkout of the base branch: relative paths of models, "
+            "methods and data then name its own files there; by default the current folder."
+        ),
+    ] = None,
     max_regression: Annotated[str | None, typer.Option(help=REGRESSION)] = None,
     ignore: Annotated[str | None, typer.Option(help=IGNORED)] = None,
     markdown: Annotated[Path | None, path_option(help="File for the report as Markdown.")] = None,
@@ -275,6 +282,10 @@ def check(
     If the file has several rows of a method, the row with the most similar conditions and options is used.
     """
     against = None if against is None else interpreter(against)
+    if against_folder is not None and against is None:
+        raise ConfigError(f"--against-folder {against_folder}: has no effect without --against: give both")
+    if against_folder is not None and not against_folder.is_dir():
+        raise ConfigError(f"--against-folder {against_folder}: no such folder: give a checkout of the baseline")
 
     from specbench.core.files import check_output, write_output
     from specbench.results import check_report
@@ -299,7 +310,7 @@ def check(
             raise ConfigError(f"{missing[0]} is missing: --against measures --task with --method")
         request = Request(split(task or ""), split(method or ""), options, command_line(), output)
         check_request(request)
-        report = check_versions(request, against, allowed, ignored)
+        report = check_versions(request, against, allowed, ignored, against_folder)
     forms = {"--markdown": check_report.markdown, "--junit": check_report.junit}
     for option, file in files.items():
         write_output(option, file, forms[option](report) + "\n")
@@ -327,13 +338,16 @@ def check_runs(
         return compare(baseline, candidate, allowed, ignored, say, trust_remote_code=trust_remote_code)
 
 
-def check_versions(request: "Request", against: str, allowed: float, ignored: Sequence[str]) -> "CheckReport":
-    """Measures a run with another version and this one in turns. Returns the report on them."""
+def check_versions(
+    request: "Request", against: str, allowed: float, ignored: Sequence[str], against_folder: Path | None = None
+) -> "CheckReport":
+    """Measures a run with another version and this one in turns. Returns the report on them. `against_folder`: the
+    working folder of the other."""
     from specbench.publish.turns import measure_in_turns
     from specbench.results.check import check as compare
 
     with status_line("starting both versions") as say:
-        runs = measure_in_turns(request, against, say)
+        runs = measure_in_turns(request, against, say, against_folder)
         baseline, candidate = str(runs.baseline), str(runs.candidate)
         report = compare(
             baseline, candidate, allowed, {*ignored, "versions"}, say, in_turns=True,

@@ -3,7 +3,7 @@ long names itself by `doing`, so that no command is silent for longer than SILEN
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Self
 
@@ -108,12 +108,12 @@ class SpacedLines:
 
 
 class BarBelow(Progress):
-    """A progress bar below the renderables that `above` returns."""
+    """A progress bar below other renderables."""
 
-    above: Callable[[], Iterable[RenderableType]] | None = None
+    above: Sequence[RenderableType] = ()
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        yield from self.above() if self.above is not None else ()
+        yield from self.above
         yield from super().get_renderables()
 
 
@@ -122,8 +122,8 @@ class ProgressBar:
 
     `total`: None if it is unknown at first. `columns`: the columns after the bar, by default counts and the time left.
     `redirect`: whether other output of the process is kept from breaking the bar's line. `above`: returns renderables
-    that are shown above the bar. The screen is then redrawn only by `update`, by a new activity (`doing`) and by a
-    `Heartbeat`, so that no thread draws every moment of a measurement.
+    that are shown above the bar. Only `update` computes them, and the screen is then redrawn only by it, by a new
+    activity (`doing`) and by a `Heartbeat`, so that next to nothing is drawn during a measurement.
     """
 
     def __init__(
@@ -132,14 +132,13 @@ class ProgressBar:
     ) -> None:  # fmt: skip
         self.console = console
         self._lines = SpacedLines(None if quiet or console.is_terminal else console)
-        self._draws_itself, self._drawn = above is None, time.monotonic()
+        self._above, self._drawn = above, time.monotonic()
         self._bar = BarBelow(
             TextColumn("{task.description}", markup=False), BarColumn(bar_width=20),
             *(columns or (MofNCompleteColumn(), TimeRemainingColumn())), console=console, transient=True,
             redirect_stdout=redirect, redirect_stderr=redirect, disable=quiet or not console.is_terminal,
-            auto_refresh=self._draws_itself,
+            auto_refresh=above is None,
         )  # fmt: skip
-        self._bar.above = above
         self._task = self._bar.add_task(description, total=total, completed=completed)
         self._activity = Activity(description, None if quiet else self._show)
 
@@ -159,19 +158,24 @@ class ProgressBar:
         `total`: the new total; None keeps the old one."""
         self._activity.text, self._activity.started = plain or description, time.monotonic()
         self._bar.update(self._task, description=description, completed=completed, total=total)
-        self._redraw(is_due)
+        if self._above is not None and self._is_due(is_due):
+            self._bar.above = list(self._above())
+            self._redraw()
         self._lines.say(plain or description, is_due)
 
     def _show(self) -> None:
         """Shows the innermost activity in place of the description."""
         if _activities and _activities[-1] is not self._activity:
             self._bar.update(self._task, description=_activities[-1].line())
-        self._redraw()
+        if self._above is not None and self._is_due():
+            self._redraw()
 
-    def _redraw(self, is_due: bool = False) -> None:
-        if not self._draws_itself and (is_due or time.monotonic() - self._drawn >= REDRAW):
-            self._bar.refresh()
-            self._drawn = time.monotonic()
+    def _is_due(self, is_due: bool = False) -> bool:
+        return is_due or time.monotonic() - self._drawn >= REDRAW
+
+    def _redraw(self) -> None:
+        self._bar.refresh()
+        self._drawn = time.monotonic()
 
 
 @contextmanager

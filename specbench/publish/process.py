@@ -48,11 +48,12 @@ PROGRAM = "from specbench.publish.process import main; main()"
 class ChildProcess:
     """A process that runs a program of specbench and exchanges messages with this process over its standard streams.
 
-    `python`: the interpreter; None is this one with this package. The standard error is kept for `loss`.
+    `python`: the interpreter; None is this one with this package. `folder`: its working folder; None is that of this
+    process. The standard error is kept for `loss`.
     """
 
-    def __init__(self, program: str, python: str | None = None) -> None:
-        self._program, self._python = program, python
+    def __init__(self, program: str, python: str | None = None, folder: Path | None = None) -> None:
+        self._program, self._python, self._folder = program, python, folder
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
 
@@ -66,6 +67,7 @@ class ChildProcess:
         self._process = subprocess.Popen(  # in its own process group, so that an interrupt reaches only the parent
             [self._python or sys.executable, "-P", "-X", "faulthandler", "-c", self._program], stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True, env={**variables, **own},
+            cwd=self._folder,
         )  # fmt: skip
 
     @property

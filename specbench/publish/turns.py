@@ -131,10 +131,11 @@ def read_request(message: Message) -> Request:
 
 
 class Side(ChildProcess):
-    """The process of one version. `python`: the interpreter that --against names; None for this version."""
+    """The process of one version. `python`: the interpreter that --against names; None for this version. `folder`: the
+    working folder that --against-folder names; None for that of this process."""
 
-    def __init__(self, name: str, python: str | None) -> None:
-        super().__init__(PROGRAM, python)
+    def __init__(self, name: str, python: str | None, folder: Path | None = None) -> None:
+        super().__init__(PROGRAM, python, folder)
         self.name = name if python is None else f"{name} ({python})"
         self.say: Say = lambda line: say(stderr, f"{name}: {line}")
         self._lines = queue.SimpleQueue[bytes]()
@@ -206,16 +207,22 @@ class MeasuredInTurns:
     notes: tuple[str, ...]
 
 
-def measure_in_turns(request: Request, against: str, tell: Say) -> MeasuredInTurns:
+def measure_in_turns(
+    request: Request, against: str, tell: Say, against_folder: Path | None = None
+) -> MeasuredInTurns:  # fmt: skip
     """Measures a run with the specbench of the interpreter `against` and with this one. Blocks that the folder has are
-    not measured again. `tell`: receives the progress.
+    not measured again. `tell`: receives the progress. `against_folder`: the working folder of `against`, so that
+    relative paths in the request name other files there.
 
     Raises ConfigError for bad input, and if a process fails.
     """
-    with Side(BASELINE, against) as first, Side(CANDIDATE, None) as second:
+    with Side(BASELINE, against, against_folder) as first, Side(CANDIDATE, None) as second:
         versions = {BASELINE: first.version(), CANDIDATE: second.version()}
         identity = {name: {"version": v.version, "commit": v.commit, "code": v.code} for name, v in versions.items()}
         asked = {**request.settings(), **identity, "files": files_of(request)}
+        if against_folder is not None:
+            identity[BASELINE]["folder"] = str(against_folder.resolve())
+            asked["baseline_files"] = files_of(request, against_folder)
         folder = request.output or folder_of("-".join(["check", *request.tasks, *request.methods]), asked)
         if request.options.template_date == "today":  # both sides print the date of the baseline, as it began
             config = folder / BASELINE / RunFolder.IDENTITY
@@ -223,28 +230,28 @@ def measure_in_turns(request: Request, against: str, tell: Say) -> MeasuredInTur
             day = str(recorded.get(DATE) or date.today())
             request = replace(request, options=replace(request.options, template_date=day))
         with ResumableFolder(folder).held(identity):
-            first.send(request_message(request, folder / BASELINE))
-            second.send(request_message(request, folder / CANDIDATE))
+            first.send(request_message(request, folder.resolve() / BASELINE))
+            second.send(request_message(request, folder.resolve() / CANDIDATE))
             try:
                 take_turns((first, second), tell)
             except ConfigError as error:
                 again = f"what is measured is kept in {folder}; the same command resumes it"
                 raise ConfigError(f"{error}; {again}") from error
     used = [recorded_code(folder / name) for name in (BASELINE, CANDIDATE)]
-    notes = version_notes(versions, changed_settings(*used))
+    notes = version_notes(versions, changed_settings(*used), against_folder)
     return MeasuredInTurns(folder / BASELINE, folder / CANDIDATE, tuple(notes))
 
 
-def files_of(request: Request) -> dict[str, str]:
-    """Returns digests of the YAML files of a request, and of the code that they name, so that edited files are measured
-    into another folder."""
+def files_of(request: Request, folder: Path = Path()) -> dict[str, str]:
+    """Returns digests of the YAML files of a request in a folder, and of the code that they name, so that edited files
+    are measured into another folder."""
     files: dict[str, Path] = {}
     for name in filter(is_path, (*request.tasks, *request.methods)):
-        files[name] = Path(name)
-        decoder = yaml_files.read(Path(name)).get("decoder")
+        files[name] = folder / name
+        decoder = yaml_files.read(files[name]).get("decoder")
         entry = str(decoder.get("entry")) if isinstance(decoder, dict) else ""
         if is_file_entry(entry):
-            code = Path(name).resolve().parent / entry.rpartition(":")[0]
+            code = files[name].resolve().parent / entry.rpartition(":")[0]
             files |= source_files([(code.stem, code)])
     return {name: file_digest(file, WHOLE) for name, file in files.items()}
 
@@ -277,9 +284,12 @@ def take_turns(sides: Sequence[Side], tell: Say) -> None:
         order.reverse()
 
 
-def version_notes(versions: dict[str, Version], changes: Sequence[str] = ()) -> Iterator[str]:
+def version_notes(
+    versions: dict[str, Version], changes: Sequence[str] = (), against_folder: Path | None = None
+) -> Iterator[str]:
     """Yields a line for each version, for each package whose version differs, and for `changes` of the code outside
-    specbench; if nothing differs, a line that says so."""
+    specbench; if nothing differs, a line that says so. `against_folder`: that of the baseline's files, which may differ
+    where the code does not."""
     before, now = versions[BASELINE], versions[CANDIDATE]
     for name, version in versions.items():
         yield f"{name}: {version}"
@@ -288,5 +298,7 @@ def version_notes(versions: dict[str, Version], changes: Sequence[str] = ()) -> 
     for name in differing:
         yield f"{name} {others[name][0]} in the baseline, {others[name][1]} in the candidate"
     yield from changes
-    if before.code == now.code and not differing and not changes:
+    if against_folder is not None:
+        yield f"baseline: files of {against_folder}"
+    elif before.code == now.code and not differing and not changes:
         yield "both have the same code, so every difference is noise"

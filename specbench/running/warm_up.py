@@ -251,10 +251,10 @@ def _times(budget: Budget, left: float, per_token: float) -> str:
     """Returns the time that the warm-up has taken, its limit, and the time until the run is done, as far as known."""
     if per_token == 0 and budget.seconds is None:
         return ""
-    text = f" · {budget.spent:.0f} s" + (f" of at most {budget.spent + max(0.0, left):.0f} s" if left < inf else "")
+    text = f" · {budget.spent:.0f}" + (f" of {budget.spent + max(0.0, left):.0f} s" if left < inf else " s")
     if budget.num_left < sys.maxsize and per_token:
         most = budget.num_left * per_token + (max(0.0, left) if left < inf else 0.0)
-        text += f" · at most {most:.0f} s left in all"
+        text += f" · up to {most:.0f} s left"
     return text
 
 

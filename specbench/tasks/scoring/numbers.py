@@ -171,12 +171,14 @@ def _value(match: re.Match[str]) -> Decimal:
 
 NEGATED = r"(?!\W*(?:not|nicht|не)\b)"  # "The answer is not 20 but 18"; other languages negate within the phrase
 SENTENCE = r"[\s:*]*(.*?)(?=[.!?][)*\"'”»]*(?:\s|$)|[。！？।\n]|$)"  # the rest of the sentence
-ABBREVIATION = re.compile(r"\b(?:i\. ?e|e\. ?g|approx|d\. ?h|z\. ?B|т\. ?е|p\. ?ej|aprox|ca)\.", re.IGNORECASE)
+ABBREVIATION = re.compile(r"\b(?:i\. ?e|e\. ?g|approx|d\. ?h|z\. ?B|т\. ?е|p\. ?ej|aprox|ca)\.")
 OPERATORS = "=≈+*/×·÷-"
 ASIDE = re.compile(
     rf"(?<![{OPERATORS}])(?<![{OPERATORS}] )[(,;:（，；：、—]"
 )  # in "2 * (3 + 6)" it is part of the calculation
-FINAL_LINE = re.compile(r"^####[ *$€£¥]*(-?[ $€£¥]*[\d.,/]*\d%?(?: [^\W\d]+)?)[.* ]*$", re.MULTILINE)  # of GSM8K
+FINAL_LINE = re.compile(  # of GSM8K; "#### 2. Sum the parts" is a heading
+    r"^####[ *]{0,4}([-$€£¥ ]{0,4}[\d.,/]{0,30}\d%?(?: [^\W\d]{1,20})?)[.* ]{0,4}$", re.MULTILINE
+)
 PERCENT = r"(?:%|percent|Prozent|por ciento|pour cent|процент\w*)"
 COPULA = r"(?:です|だ|である)?"
 COUNTED = (  # 八个鸡蛋; but not 八分之一, 两个数的和
@@ -221,9 +223,10 @@ def _before_next_question(text: str, begun: re.Pattern[str]) -> str:
     answered = min([*marked, *([text.index("\\boxed{")] if "\\boxed{" in text else [])], default=len(text))
     digit = re.search(r"\d", text)
     numbered = digit.start() if digit else len(text)
-    question = re.compile(rf"\n(\s*\n)?[ \t#*]*{words_pattern('question')}[ \t]*\d*[*]*[ \t]?[:：]", re.IGNORECASE)
+    question = re.compile(rf"^[ \t#*]{{0,8}}{words_pattern('question')}[ *]{{0,3}}[:：]", re.IGNORECASE | re.MULTILINE)
     for match in question.finditer(text):
-        if answered < match.start() or (numbered < match.start() and match[1] is not None):
+        is_apart = text[max(0, match.start() - 9) : match.start()].replace(" ", "").endswith("\n\n")
+        if answered < match.start() or (numbered < match.start() and is_apart):
             return text[: match.start()]
     return text
 
@@ -240,8 +243,7 @@ def _result(written: str, following: str, decimal_comma: bool) -> Decimal | None
         if concluded is not None:
             numbers = numbers[concluded:]
         elif so.match(following := following.lstrip(" .\n*")):
-            sentence = re.match(SENTENCE, following)
-            numbers = written_numbers(sentence[1], decimal_comma) if sentence else [] or numbers
+            numbers = written_numbers(re.findall(SENTENCE, following)[0], decimal_comma) or numbers
     result = numbers[0].value  # in an equation ("9 * 2 = 18") the number after its last equals sign
     for number in numbers[1:]:
         gap = number.gap.replace("**", "").strip()
@@ -275,9 +277,11 @@ def _numeral(written: str, language: str) -> Decimal | None:
         for value, numeral in reversed(list(enumerate(words["numerals"]))):
             if text.startswith(numeral):
                 rest = text[len(numeral) :].strip("*")
-                if rest[:1].isspace():
-                    return Decimal(value) if len(rest.split()) <= 3 else None
-                is_whole = re.fullmatch(COUNTED if numeral != words["article"] else COPULA, rest) is not None
+                if numeral == words["article"]:
+                    is_whole = re.fullmatch(COPULA, rest.strip()) is not None
+                else:
+                    is_apart = rest[:1].isspace() and len(rest.split()) <= 3
+                    is_whole = is_apart or re.fullmatch(COUNTED, rest) is not None
                 return Decimal(value) if is_whole else None
         return None
     found = re.findall(r"[^\s.,;!?*()]+", text)

@@ -173,7 +173,7 @@ def _is_same_value(gold: str, answer: str) -> bool:
     relations = [isinstance(each, FiniteSet) and all(part.is_Relational for part in each.args) for each in (one, other)]
     if isinstance(one, Set) and relations == [False, True]:
         other = Union(*(part.as_set() for part in other.args))  # x<2 or x>3
-    return verify(one, other, float_rounding=12, timeout_seconds=None, allow_set_relation_comp=True)
+    return bool(verify(one, other, float_rounding=12, timeout_seconds=None, allow_set_relation_comp=True))
 
 
 def _parsed(latex: str) -> Any:

@@ -36,22 +36,27 @@ MAX_LENGTH = 1000  # characters; longer answers are equal only if their texts ar
 MAX_DEPTH = 50  # levels of brackets
 
 
-def boxed_answer(text: str) -> str | None:
-    r"""Returns the content of the last complete \boxed{} of a text; without one what follows the last "answer is" or
-    "answer:", up to the end of its sentence or formula; else None."""
+def last_box(text: str) -> tuple[int, str] | None:
+    r"""Returns the place and the content of the last complete \boxed{} of a text; None if there is none."""
     opened: list[tuple[bool, int]] = []  # whether it is a box's, and where its content begins
-    last = -1, ""  # where the last complete box begins, and its content
+    last = -1, ""
     for match in BRACES.finditer(text):
         if match["word"]:
-            last = max(last, (match.start(), match["word"].strip("$.")))
+            last = max(last, (match.start("word"), match["word"].strip("$.")))
         elif match[0].endswith("{") and match[0] != r"\{":
             opened.append((match["box"] is not None, match.end()))
         elif match[0] == "}" and opened:
             is_box, start = opened.pop()
             if is_box:
                 last = max(last, (start, text[start : match.start()]))
-    if last[0] >= 0:
-        return last[1]
+    return None if last[0] < 0 else last
+
+
+def boxed_answer(text: str) -> str | None:
+    r"""Returns the content of the last complete \boxed{} of a text; without one what follows the last "answer is" or
+    "answer:", up to the end of its sentence or formula; else None."""
+    if box := last_box(text):
+        return box[1]
     *_, said = [None, *PHRASE.finditer(text)]
     if said is None:
         return None

@@ -4,17 +4,61 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import NamedTuple
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
+from specbench.specs.yaml_files import parse
 from specbench.tasks.scoring import PerAnswer, Reference, accepted_texts
+from specbench.tasks.scoring.latex import last_box
 
 # Languages that write a decimal comma (CLDR's main territory of each): in them a point marks thousands.
 DECIMAL_COMMA = frozenset({
     "be", "bg", "ca", "cs", "da", "de", "el", "es", "et", "fi", "fr", "gl", "hr", "hu", "id", "is", "it", "lt", "lv",
     "nb", "nl", "no", "pl", "pt", "ro", "ru", "sk", "sl", "sr", "sv", "tr", "uk", "vi",
 })  # fmt: skip
+
+FILE = Path(__file__).with_name("number_words.yaml")
+JOINED = "joined"  # the key of languages without spaces between words
+
+
+VOWEL_SIGNS = "\u0900-\u0963\u0966-\u0dff"  # of Bengali and Telugu, which are no word characters of `re`
+
+
+@cache
+def number_words() -> dict[str, dict[str, Any]]:
+    """Returns the content of number_words.yaml by language; the key "joined" of each says whether it has no spaces."""
+    words: dict[str, Any] = parse(unicodedata.normalize("NFC", FILE.read_text(encoding="utf-8")), FILE.name)
+    joined = words.pop(JOINED)
+    return {name: {**kinds, JOINED: name in joined} for name, kinds in {**words, **joined}.items()}
+
+
+@cache
+def words_pattern(kind: str, before: str = r"(?<!\w)") -> str:
+    """Returns the pattern of the words of a kind in all languages. `before`: the boundary before a word of a language
+    with spaces."""
+    alone, joined = (
+        [each for words in number_words().values() if words[JOINED] is is_joined for each in words.get(kind, ())]
+        if kind in ("scales", "before")
+        else [words[kind] for words in number_words().values() if words[JOINED] is is_joined]
+        for is_joined in (False, True)
+    )
+    return rf"(?:{before}(?:{'|'.join(alone)})(?![\w{VOWEL_SIGNS}-])|{'|'.join(joined) or '(?!)'})"
+
+
+@cache
+def factor(word: str) -> int:
+    """Returns the value of a word that multiplies a number; 1 for an empty one."""
+    known = {
+        k: v
+        for words in number_words().values()
+        for kind in ("scales", "before")
+        for k, v in words.get(kind, {}).items()
+    }
+    return next((value for each, value in known.items() if re.fullmatch(each, word, re.IGNORECASE)), 1)
+
 
 SPACES = "\u0020\u00a0\u2009\u202f"
 DIGITS = "一二三四五六七八九两兩"
@@ -30,23 +74,30 @@ COMPOUND = re.compile(
 
 GROUPED = r"[1-9]\d{0,2}(?P<mark>MARK)\d{3}(?:(?P=mark)\d{3})*(?!\d)(?:(?!(?P=mark))[.,]\d+)?"
 INDIAN = r"\d{1,2}(?:,\d{2})+,\d{3}(?!\d)(?:\.\d+)?"  # 12,34,567: lakh and crore
-DECIMAL = r"\d+\.\d+|(?<!\d,)\d+,\d+(?!\d|,\d)"  # 1,2,3,5 is a list
+NO_SPACES = r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff]"  # Thai, Japanese, Chinese
+BARE = rf"(?:(?<![\w.,)\]}}%])|(?<={NO_SPACES}))\.\d+(?![.,]?\d)"  # .5; but "end.5" and "...5" are 5
+DECIMAL = rf"\d+\.\d+|{BARE}|(?<!\d,)\d+,\d+(?!\d|,\d)"  # 1,2,3,5 is a list
 FRACTION = r"(?<![\d/.,])(?:(?P<units>\d+) )?(?P<over>\d+)/(?P<under>0*[1-9]\d*)(?![\d/]|[.,]\d)"  # no date
 POWER = r"[eE][+-]?\d{1,2}(?!\w)"
 TAIL = rf"(?P<tail>(?: ?{UNIT}(?<!千(?=[米克瓦卡]))\d*)+)"  # 3万5千; but 5千米 is 5 km
-NUMBER = (
-    rf"(?P<sign>-\\?[$€£¥₹]?)?(?:{FRACTION}"
-    rf"|(?P<digits>{GROUPED}|{INDIAN}|{DECIMAL}|\d+)(?:{TAIL}|(?P<power>{POWER}))?)"
-)
 MARK = rf"[,'’{SPACES}]|\.(?=\d{{3}}[.,]\d)"  # a point marks thousands where another mark follows: 1.234.567; 1.234,5
-PATTERNS = {
-    decimal_comma: re.compile(NUMBER.replace("MARK", rf"\.|{MARK}" if decimal_comma else MARK))
-    for decimal_comma in (False, True)
-}
+
+
+@cache
+def number_pattern(decimal_comma: bool) -> re.Pattern[str]:
+    """Returns the pattern of a number with its sign and the words that multiply it."""
+    before, after = words_pattern("before"), words_pattern("scales", before="")
+    number = (
+        rf"(?:(?P<before>{before}) )?(?P<sign>-\\?[$€£¥₹]?)?(?:{FRACTION}"
+        rf"|(?P<digits>{GROUPED}|{INDIAN}|{DECIMAL}|\d+)(?:{TAIL}|(?P<power>{POWER}))?)"
+        rf"(?:[ \u00a0]?(?P<after>{after}))?"
+    )
+    return re.compile(number.replace("MARK", rf"\.|{MARK}" if decimal_comma else MARK), re.IGNORECASE)
+
 
 # Other signs for the same thing: minus signs and dashes, Arabic and full-width separators.
 EQUIVALENTS = str.maketrans("−–﹣－٬٫．＄￥⁄／＝", "----,..$¥//=")
-LATEX = {"{,}": ",", r"\,": "\u2009", r"\!": ""}  # 1{,}000, 1\,000, 1,\!000
+LATEX = {"{,}": ",", "{.}": ".", r"\,": "\u2009", r"\!": ""}  # 1{,}000, 1\,000, 1,\!000
 REWRITTEN = (
     (re.compile(r"(?<=\d)(?=[¼-¾⅐-⅞]|\\[dt]?frac)"), " "),  # 1½
     (re.compile(r"\\[dt]?frac\{(-?\d+)\}\{(\d+)\}"), r"\1/\2"),
@@ -55,7 +106,6 @@ REWRITTEN = (
     (re.compile(r"\^\{?-?\d+\}?"), "^"),  # an exponent: 18 m^2
 )
 WIDE_GROUPS = re.compile(r"(?<!\d)\d{1,3}(?:，\d{3})+(?!\d)")
-NO_SPACES = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff]")  # Thai, Japanese, Chinese: a sign after a letter
 
 
 class WrittenNumber(NamedTuple):
@@ -69,9 +119,9 @@ def written_numbers(text: str, decimal_comma: bool = False) -> list[WrittenNumbe
     """Returns the numbers of a text in order. `decimal_comma`: whether "2.125" is 2125, as in German, or 2.125. "2,125"
     is 2125 in both cases: English marks are common in answers in all languages."""
     plain, found, end = _plain(text), [], 0
-    for match in PATTERNS[decimal_comma].finditer(plain):
-        value = _value(match)
-        is_negative = match["sign"] and not _is_joined(plain[: match.start()])
+    for match in number_pattern(decimal_comma).finditer(plain):
+        value = _value(match) * factor(match["before"] or "") * factor(match["after"] or "")
+        is_negative = match["sign"] and not _is_joined(plain[max(0, match.start() - 2) : match.start()])
         found.append(WrittenNumber(value.copy_negate() if is_negative else value, plain[end : match.start()]))
         end = match.end()
     return found
@@ -94,7 +144,7 @@ def _is_joined(before: str) -> bool:
     """Returns whether a dash after this text is a hyphen or a binary minus ("COVID-19", "16-3"), not the sign of a
     number."""
     char = before[-1:]
-    if not char or NO_SPACES.match(char):
+    if not char or re.match(NO_SPACES, char):  # a sign follows a letter
         return False
     if char in "$€£":
         return before[-2:-1].isdecimal()  # 5$-3; but $-3$ in LaTeX has a sign
@@ -121,22 +171,79 @@ def _value(match: re.Match[str]) -> Decimal:
 
 NEGATED = r"(?!\W*(?:not|nicht|не)\b)"  # "The answer is not 20 but 18"; other languages negate within the phrase
 SENTENCE = r"[\s:*]*(.*?)(?=[.!?][)*\"'”»]*(?:\s|$)|[。！？।\n]|$)"  # the rest of the sentence
+ABBREVIATION = re.compile(r"\b(?:i\. ?e|e\. ?g|approx|d\. ?h|z\. ?B|т\. ?е|p\. ?ej|aprox|ca)\.")
 OPERATORS = "=≈+*/×·÷-"
 ASIDE = re.compile(
     rf"(?<![{OPERATORS}])(?<![{OPERATORS}] )[(,;:（，；：、—]"
 )  # in "2 * (3 + 6)" it is part of the calculation
+FINAL_LINE = re.compile(  # of GSM8K; "#### 2. Sum the parts" is a heading
+    r"^####[ *]{0,4}([-$€£¥ ]{0,4}[\d.,/]{0,30}\d%?(?: [^\W\d]{1,20})?)[.* ]{0,4}$", re.MULTILINE
+)
+PERCENT = r"(?:%|percent|Prozent|por ciento|pour cent|процент\w*)"
+COPULA = r"(?:です|だ|である)?"
+COUNTED = (  # 八个鸡蛋; but not 八分之一, 两个数的和
+    rf"(?:(?:[个個只隻元块天人本次岁歳つ枚匹杯回円日]|美元|ドル)(?!.*[的の数和])\w{{0,3}})?{COPULA}"
+)
+MAX_GAP = 80  # characters between two numbers of a calculation
 
 
-def answered_number(text: str, phrases: Sequence[str] = (), decimal_comma: bool = False) -> Decimal | None:
-    """Returns the number that an answer gives; None if the answer has no number. That is the number after one of the
-    phrases ("The answer is", in any case), in the last sentence that begins with a phrase and has a number; without
-    such a sentence, the last number of the text."""
-    begun = re.compile(f"(?:{'|'.join(map(re.escape, phrases))}){NEGATED}{SENTENCE}", re.IGNORECASE)
-    sentences = [match[1] for match in begun.finditer(text)] if phrases else []
-    found = (each for sentence in reversed(sentences) if (each := written_numbers(sentence, decimal_comma)))
-    if not (numbers := next(found, [])):
-        numbers = written_numbers(text, decimal_comma)
-        return numbers[-1].value if numbers else None
+def answered_number(
+    text: str, phrases: Sequence[str] = (), decimal_comma: bool = False, language: str | None = None
+) -> Decimal | None:
+    """Returns the number that an answer gives; None if the answer has no number.
+
+    That is the number of the last of these that has one: a sentence that begins with one of the phrases ("The answer
+    is", in any case), a \\boxed{}, and a line "#### 18". Without them it is the last number of the text. What follows
+    the answer as the next example of a few-shot prompt ("Question: …") does not count. `language`: that of the numerals
+    in words, which are read after a phrase.
+    """
+    text = ABBREVIATION.sub(lambda match: re.sub("[. ]", "", match[0]), text)
+    begun = re.compile(f"(?:{'|'.join(map(re.escape, phrases)) or '(?!)'}){NEGATED}{SENTENCE}", re.IGNORECASE)
+    text = _before_next_question(text, begun)
+    box = last_box(text)
+    places = [
+        *((match.start(1), match[1], match.end(), language) for match in begun.finditer(text)),
+        *((match.start(1), match[1], len(text), None) for match in FINAL_LINE.finditer(text)),
+        *([(box[0], box[1], len(text), None)] if box else []),
+    ]
+    for _, written, end, numerals in sorted(places, key=lambda place: place[0], reverse=True):
+        result = _result(written, text[end : end + 4 * MAX_GAP], decimal_comma)
+        if result is None and numerals is not None:
+            result = _numeral(written, numerals)
+        if result is not None:
+            return result
+    numbers = written_numbers(text, decimal_comma)
+    return numbers[-1].value if numbers else None
+
+
+def _before_next_question(text: str, begun: re.Pattern[str]) -> str:
+    """Returns a text up to the next example of a few-shot prompt that the answer runs on with: a line that begins with
+    "Question:" after an answer, or after an empty line and any number."""
+    marked = [match.start() for match in (begun.search(text), FINAL_LINE.search(text)) if match]
+    answered = min([*marked, *([text.index("\\boxed{")] if "\\boxed{" in text else [])], default=len(text))
+    digit = re.search(r"\d", text)
+    numbered = digit.start() if digit else len(text)
+    question = re.compile(rf"^[ \t#*]{{0,8}}{words_pattern('question')}[ *]{{0,3}}[:：]", re.IGNORECASE | re.MULTILINE)
+    for match in question.finditer(text):
+        is_apart = text[max(0, match.start() - 9) : match.start()].replace(" ", "").endswith("\n\n")
+        if answered < match.start() or (numbered < match.start() and is_apart):
+            return text[: match.start()]
+    return text
+
+
+def _result(written: str, following: str, decimal_comma: bool) -> Decimal | None:
+    """Returns the first number of an answer, or the result of the calculation that it begins, which may stand after an
+    equals sign, after "so" or "i.e.", or at the beginning of the sentence that follows."""
+    numbers = written_numbers(written, decimal_comma)
+    if not numbers:
+        return None
+    so = re.compile(words_pattern("so"), re.IGNORECASE)
+    if len(numbers) > 1 and _is_calculation(numbers[0].value, numbers[1].gap) and "=" not in written:
+        concluded = next((place for place in range(2, len(numbers)) if so.search(numbers[place].gap)), None)
+        if concluded is not None:
+            numbers = numbers[concluded:]
+        elif so.match(following := following.lstrip(" .\n*")):
+            numbers = written_numbers(re.findall(SENTENCE, following)[0], decimal_comma) or numbers
     result = numbers[0].value  # in an equation ("9 * 2 = 18") the number after its last equals sign
     for number in numbers[1:]:
         gap = number.gap.replace("**", "").strip()
@@ -145,6 +252,46 @@ def answered_number(text: str, phrases: Sequence[str] = (), decimal_comma: bool 
         if "=" in gap or "≈" in gap:
             result = number.value
     return result
+
+
+def _is_calculation(number: Decimal, gap: str) -> bool:
+    """Returns whether a number and the text after it begin a calculation: "9 eggs times $", "1/4 of "."""
+    if len(gap) > MAX_GAP:
+        return False
+    sign = rf"{words_pattern('times')}|\\times|\\cdot|\\div|[+*×÷·]|(?<=\s)[x/-](?=\s)"
+    if re.fullmatch(rf"\W?\s*(?:[^\W\d]+\s+){{0,2}}(?:{sign})\s*\\?[$€£¥₹]?\s*", gap, re.IGNORECASE):
+        return True
+    share = re.fullmatch(rf"\s*({PERCENT})?\s*{words_pattern('of')}\s*(?:\w+\s)?\\?[$€£¥₹]?", gap, re.IGNORECASE)
+    return share is not None and (share[1] is not None or number % 1 != 0)
+
+
+def _numeral(written: str, language: str) -> Decimal | None:
+    """Returns the number that a sentence gives in a word, if it begins with one and three further words follow at most:
+    "eight dollars", but not "two hundred", "one of them" or "ten to twelve"."""
+    words = number_words().get(language)
+    if words is None:
+        return None
+    text = unicodedata.normalize("NFC", written).strip(" *:：,，\"'“”「」").casefold()
+    if words[JOINED]:
+        text = text.translate(str.maketrans("两兩〇", "二二零"))
+        for value, numeral in reversed(list(enumerate(words["numerals"]))):
+            if text.startswith(numeral):
+                rest = text[len(numeral) :].strip("*")
+                if numeral == words["article"]:
+                    is_whole = re.fullmatch(COPULA, rest.strip()) is not None
+                else:
+                    is_apart = rest[:1].isspace() and len(rest.split()) <= 3
+                    is_whole = is_apart or re.fullmatch(COUNTED, rest) is not None
+                return Decimal(value) if is_whole else None
+        return None
+    found = re.findall(r"[^\s.,;!?*()]+", text)
+    for value, numeral in reversed(list(enumerate(words["numerals"]))):
+        length = len(numeral.split())
+        if " ".join(found[:length]) == numeral:
+            rest = found[length:]
+            is_more = any(re.fullmatch(words["more"], word) or word in words["numerals"] for word in rest)
+            return None if len(rest) > (0 if numeral == words["article"] else 3) or is_more else Decimal(value)
+    return None
 
 
 @SCORERS.register("number", takes_language=True)
@@ -162,12 +309,13 @@ def number(
         raise ConfigError(
             f"scorer.answer_phrases = {answer_phrases!r}: must be a list of texts such as 'The answer is'"
         )
-    has_comma = decimal_comma or (language or "").lower().partition("-")[0] in DECIMAL_COMMA
+    code = (language or "").lower().partition("-")[0]
+    has_comma = decimal_comma or code in DECIMAL_COMMA
 
     def judge(text: str, reference: Reference) -> dict[str, float]:
         expected = [answered_number(each, answer_phrases, has_comma) for each in accepted_texts(reference, "number")]
         if None in expected:
             raise ConfigError(f"scorer number: the reference {reference!r} holds no number: correct the data")
-        return {"accuracy": float(answered_number(text, answer_phrases, has_comma) in expected)}
+        return {"accuracy": float(answered_number(text, answer_phrases, has_comma, code) in expected)}
 
     return PerAnswer(("accuracy",), judge)

@@ -25,3 +25,11 @@ def nearest(value: str, choices: Iterable[str], listed: str = "") -> str:
     if close:
         return f"did you mean '{close[0]}'? {listed or f'(choices: {every})'}"
     return listed or (f"the choices are {every}" if known else "there are none")
+
+
+def import_problem(error: BaseException) -> str:
+    """Returns why a user's module cannot be imported. Raises the error if it is a user's interrupt: any other one is
+    the module's, also a SystemExit."""
+    if isinstance(error, KeyboardInterrupt):
+        raise error
+    return str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"

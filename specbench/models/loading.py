@@ -14,6 +14,7 @@ from specbench.core.environment import EMBEDDED, OBJECT, missing, require
 from specbench.core.errors import ConfigError, NeedsCode
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoints import (
+    check_files,
     check_readable,
     check_sizes,
     check_weights,
@@ -325,6 +326,7 @@ def load_tokenizer(name: str, revision: str | None = None, *, trust_remote_code:
             raise ConfigError(f"'{name}' is {kind}: it drafts the tokens of its target and has no tokenizer of its own")
     if not local and (source.startswith((".", "/", "~")) or source.count("/") > 1 or Path(source).exists()):
         raise ConfigError(f"model folder '{name}' does not exist; give a folder with a tokenizer, or a hub id")
+    check_files(source)
     problem = None if local else hub_problem(source, revision)
     try:  # without the hub, use the local cache
         return AutoTokenizer.from_pretrained(

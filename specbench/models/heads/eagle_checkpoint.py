@@ -6,9 +6,10 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import LlamaConfig
+from transformers.activations import ACT2FN
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from specbench.core.errors import ConfigError
+from specbench.core.errors import ConfigError, nearest
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoints import check_sizes, one_line
 from specbench.models.heads.checkpoints import (
@@ -28,6 +29,7 @@ CONFIG_KEYS = (
     "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "hidden_act",
     "rms_norm_eps", "max_position_embeddings", "rope_theta", "rope_scaling", "rope_parameters",
 )  # fmt: skip
+BOOLEANS = ("bias", "norm_before_fc", "fc_norm", "norm_before_residual", "norm_output", "use_sliding_window")
 SWITCHES = {"norm_before_fc": "input_norm.weight", "fc_norm": "fc_norm.0.weight"}  # key → the tensor that it announces
 
 
@@ -36,6 +38,7 @@ def load_eagle(checkpoint: HeadCheckpoint, target: CausalLM) -> EagleHead:
 
     Raises ConfigError for a head that does not fit the target, and for a configuration that contradicts the tensors.
     """
+    checkpoint.check_booleans(*BOOLEANS)
     tensors = with_midlayer(checkpoint)
     offsets, is_drafted = tensors.pop("d2t", None), tensors.pop("t2d", None)
     given = decoder_settings(checkpoint)
@@ -103,6 +106,11 @@ def decoder_config(checkpoint: HeadCheckpoint, given: Mapping[str, Any], tensors
             mlp_bias="midlayer.mlp.gate_proj.bias" in tensors,
         )  # fmt: skip
         check_sizes(config)
+        if not 0 <= config.rms_norm_eps < 1:  # also for NaN
+            raise ConfigError(f"rms_norm_eps = {config.rms_norm_eps!r:.40} in its config.json: expected a small number")
+        if config.hidden_act not in ACT2FN:
+            choices = nearest(str(config.hidden_act), ACT2FN)
+            raise ConfigError(f"hidden_act = {config.hidden_act!r:.40} in its config.json is unknown: {choices}")
         LlamaRotaryEmbedding(config)
     except ConfigError as error:
         raise checkpoint.problem(str(error)) from error

@@ -8,11 +8,25 @@ from types import FrameType
 
 def main() -> None:
     """Run the command line. It can be interrupted even during imports, which take seconds."""
+    open_closed_streams()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if a shell ignores interrupts
         signal.signal(signal.SIGINT, interrupt)
     from specbench.cli import main as run
 
     run()
+
+
+def open_closed_streams() -> None:
+    """Open the null device in the place of standard streams that a shell has closed (`<&-`, `2>&-`): libraries expect
+    them, and the next file that is opened would get the output of a library. Exit if there is no standard output."""
+    had_output = sys.stdout is not None
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            os.open(os.devnull, os.O_RDWR)  # the system takes the lowest number that is free, which is this one
+            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w"))
+    if not had_output:
+        print("error: standard output is closed: leave out >&-, or write >/dev/null", file=sys.stderr)
+        sys.exit(2)
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:

@@ -46,10 +46,10 @@ class Script:
     of the usage. `falls`: the counters begin anew with every answer. `summary`: the histogram only. `unstable`: no
     answer is the one before it. `skips`: steps without a draft are in no count, as vLLM's n-grams. `is_known`: whether
     the server tells how it cuts texts and how many requests run. `told_time`: the share of its time that llama.cpp
-    tells. `finish`: the reason with which an OpenAI-compatible server ends an answer. `pages`: further pages by path.
-    `model`: the probabilities of the next token after a sequence, from which answers are drawn with the temperature and
-    the seed of a request, `late_model`: the same from the 17th token of an answer on; `tells_log_probs`: whether it
-    tells them too.
+    tells; `timings`: what it tells in the place of other timings. `finish`: the reason with which an OpenAI-compatible
+    server ends an answer. `pages`: further pages by path. `model`: the probabilities of the next token after a
+    sequence, from which answers are drawn with the temperature and the seed of a request, `late_model`: the same from
+    the 17th token of an answer on; `tells_log_probs`: whether it tells them too.
     """
 
     engine: str
@@ -63,6 +63,7 @@ class Script:
     cut_after: int | None = None
     fail_after: int | None = None
     status: int = 200
+    banner: bytes = b""  # in the place of answers
     extra_usage: int = 0
     read_prompt: int = 0  # added to the number of prompt tokens
     num_cached: int | None = 0
@@ -75,6 +76,7 @@ class Script:
     pages: dict[str, Any] = field(default_factory=dict)
     wrong_tokenizer: bool = False
     overstated: int = 0  # added to the sums, and to no part
+    timings: dict[str, Any] = field(default_factory=dict)
     num_running: int = 0
     form: Any = None  # the second event, whatever it is; a text is sent as it is
     settings: dict[str, Any] = field(default_factory=dict)
@@ -216,6 +218,7 @@ def llama_cpp_events(script: Script, request: Mapping[str, Any]) -> Iterator[dic
         times: dict[str, Any] = {"cache_n": script.num_cached, "prompt_ms": 0.001, "predicted_ms": milliseconds}
         if drafted:
             times |= {"draft_n": drafted, "draft_n_accepted": accepted}
+        times |= script.timings
         content = TOKENIZER.decode([token], skip_special_tokens=False)
         yield {"content": content, "tokens": [token], "stop": False, "timings": times, **known,
                "tokens_predicted": number + 1}  # fmt: skip
@@ -293,6 +296,10 @@ class Handler(BaseHTTPRequestHandler):
             ids = TOKENIZER.encode(text, add_special_tokens=False).ids
             return self.page(json.dumps({"tokens": [id + 1 for id in ids] if script.wrong_tokenizer else ids}))
         makers = {"/v1/completions": openai_events, "/generate": generate_events, "/completion": llama_cpp_events}
+        if script.banner:
+            self.close_connection = True
+            self.wfile.write(script.banner)
+            return None
         script.requests.append(request)
         if not request.get("stream"):
             tells = script.model is not None and script.tells_log_probs

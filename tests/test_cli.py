@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -631,7 +632,23 @@ def test_an_encoding_without_a_letter_loses_the_letter_only_in_a_process(encodin
 def test_a_full_disk_under_the_output_is_no_traceback(arguments: list[str]) -> None:
     with open("/dev/full", "wb") as full:
         written = script(*arguments, stdout=full, stderr=subprocess.PIPE)
-    assert written.returncode == 2 and b"Traceback" not in written.stderr
+    told = b"error: the output cannot be written (No space left on device): write it to another place\n"
+    assert (written.returncode, written.stderr) == (2, told)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="closes streams by a shell")
+@pytest.mark.parametrize(
+    ("closed", "code", "told"),
+    [
+        (">&-", 2, b"error: standard output is closed: leave out >&-, or write >/dev/null\n"),
+        (">&- 2>&-", 2, b""),
+        ("<&- 2>&- >/dev/null", 0, b""),
+    ],
+)
+def test_a_closed_stream_is_no_traceback(closed: str, code: int, told: bytes) -> None:
+    command = f"{shlex.quote(sys.executable)} -m specbench --version {closed}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (code, told)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes end otherwise")

@@ -39,6 +39,17 @@ def test_a_line_per_row_with_the_same_columns(tmp_path: Path, suffix: str) -> No
     assert float(second["bleu"]) == 30.0 and json.loads(first["sampling"])["temperature"] == 0
 
 
+def test_no_text_is_a_formula_and_negative_numbers_are_numbers(tmp_path: Path) -> None:
+    """A spreadsheet runs a cell that begins with one of these characters."""
+    texts = ["=HYPERLINK(1)", "+1-1", "-x", "@SUM(1)", "\t=1", "\r=1", "\n=1", "-1.5", "+2e-7", "a=1", "", "-"]
+    for text in texts:
+        export([row(language=text, metrics={"=1": Metric(value=-1.5)})], tmp_path / "rows.csv")
+        (found,) = read(tmp_path / "rows.csv")
+        is_kept = text in ("-1.5", "+2e-7", "a=1", "")
+        shown = text.replace("\r", "\n")
+        assert found["language"] == (text if is_kept else f"'{shown}") and found["'=1"] == "-1.5"
+
+
 def test_no_rows_are_a_table_too(tmp_path: Path) -> None:
     for name in ("rows.csv", "rows.parquet"):
         export([], tmp_path / name)

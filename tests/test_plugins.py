@@ -2,6 +2,7 @@
 
 import importlib
 import io
+import re
 import sys
 import zipfile
 from contextlib import chdir, contextmanager, redirect_stdout
@@ -12,6 +13,8 @@ import pytest
 from specbench.cli.help.method import known_methods
 from specbench.core import registry as registries
 from specbench.core.errors import ConfigError
+from specbench.core.registry import NoFeatures, Registry
+from specbench.integrations import entry
 from specbench.specs import catalogue
 from specbench.specs.catalogue import load_method
 
@@ -205,6 +208,39 @@ def test_a_plug_in_is_explained_as_far_as_its_code_says(told):
     assert "no draft model" in out and "specbench run --task mgsm --method parrot --set num_draft_tokens=4" in out
     assert parameter == "('drafter.count', 'an integer', '', 7, None, True)"
     assert prompt == "{{ row.text }}"
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("import sys; sys.exit()", "SystemExit: "), ("import sys; sys.exit('no licence')", "SystemExit: no licence"),
+        ("raise BaseException('odd')", "BaseException: odd"), ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("raise GeneratorExit", "GeneratorExit: "), ("import nowhere_to_be_found", "No module named 'nowhere_to_be"),
+    ],
+)  # fmt: skip
+def test_a_plug_in_that_ends_python_at_its_import_is_one_line(tmp_path, monkeypatch, code, told):
+    """As a component, as a folder of methods, and as the entry of a decoder."""
+    (tmp_path / "ends_python.py").write_text(code)
+    info = tmp_path / "ending-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ending\nVersion: 1\n")
+    groups = "".join(f"[specbench.{kind}]\nending = ends_python:make\n" for kind in ("endings", "ending_methods"))
+    (info / "entry_points.txt").write_text(groups)
+    monkeypatch.syspath_prepend(tmp_path)
+    calls = [
+        lambda: Registry("drafter", "specbench.endings", NoFeatures).get("ending"),
+        lambda: catalogue._plugin_folders("ending_methods"),
+        lambda: entry.load("ends_python:make"),
+        lambda: entry.load(f"{tmp_path / 'ends_python.py'}:make"),
+    ]
+    for call in calls:
+        with pytest.raises(ConfigError, match=re.escape(told)) as caught:
+            call()
+        assert "\n" not in str(caught.value) and "ends_python" in str(caught.value)
+    (tmp_path / "ends_python.py").write_text("raise KeyboardInterrupt")
+    importlib.invalidate_caches()
+    with pytest.raises(KeyboardInterrupt):
+        entry.load("ends_python:make")
 
 
 def test_a_broken_plug_in_is_named_in_one_line(tmp_path):

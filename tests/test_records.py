@@ -36,6 +36,14 @@ def test_text_that_is_not_unicode_survives(tmp_path):
     assert file.read() == [{"text": "\ud800 half a pair"}]
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_number_that_json_does_not_have_is_one_line_and_nothing_is_written(written, number):
+    record = {"example": 4, "methods": {"sd": {"positions": {"divergence": [0.5, number]}}}}
+    with pytest.raises(ConfigError, match=rf"methods.sd.positions.divergence.1 would be {number}, which") as raised:
+        written.append(record)
+    assert "\n" not in str(raised.value) and written.read() == RECORDS
+
+
 def test_a_file_cut_at_any_byte_keeps_every_whole_record_and_can_be_continued(written):
     content = written.path.read_bytes()
     start_of_last = len(content) - len(content.splitlines(keepends=True)[-1])
@@ -190,8 +198,9 @@ def without(key, record):
 
 
 def test_a_whole_record_passes_also_after_it_was_written(tmp_path):
+    """Earlier versions wrote infinite divergences, which are no JSON."""
     file = RecordFile(tmp_path / "records.jsonl")
-    file.append(whole())
+    file.path.write_text(json.dumps(whole()) + "\n")
     assert file.read(lambda record: check_record(record, {"sd": 3})) == [whole()]
 
 
@@ -220,8 +229,7 @@ DAMAGED = {
 def test_a_damaged_record_is_a_user_error_with_file_and_line(tmp_path, name):
     damaged, expected = DAMAGED[name]
     file = RecordFile(tmp_path / "records.jsonl")
-    file.append(whole())
-    file.append(damaged)
+    file.path.write_text(f"{json.dumps(whole())}\n{json.dumps(damaged)}\n")
     with pytest.raises(ConfigError) as raised:
         RecordFile(file.path).read(lambda record: check_record(record, {"sd": 3}))
     assert str(raised.value).startswith(f"{file.path}, line 2: ") and expected in str(raised.value)

@@ -542,7 +542,20 @@ def test_a_server_that_does_not_listen_is_named(tmp_path) -> None:
         ({"engine": "vlm"}, r"servers.yaml: .*unknown engine 'vlm': did you mean 'vllm'\?"),
         ({"timeout_seconds": 0}, "servers.yaml: timeout_seconds = 0: .*greater than 0"),
         ({"servers": {"sd": {"url": "http://a:1", "speculation": "none"}}}, "servers: there is no .*'ar'"),
-        ({"servers": {"ar": {"url": "a:1", "speculation": "none"}}}, "servers.yaml: servers.ar.url = 'a:1': write an"),
+        *(
+            ({"servers": {"ar": {"url": url, "speculation": "none"}}}, f"servers.yaml: servers.ar.url = '{url}': write")
+            for url in ("a:1", "http://a:99999", "http://a:x", "http://a..b", "http://u:p@a:1", "http://a:1/ü")
+        ),
+        *(
+            (
+                {"servers": {"ar": {"url": "http://a:1", "speculation": "none", "start": {"command": ["x"], **start}}}},
+                rf"servers.yaml: servers.ar.start.\S* = '{value}': string should match pattern",
+            )
+            for start, value in (
+                ({"environment": {"A=B": "c"}}, "A=B"), ({"environment": {"": "c"}}, ""), ({"health": "/a b"}, "/a b"),
+            )
+        ),
+        ({"load": {"rate": [1e-300]}}, "servers.yaml: load.rate.0 = 1e-300: input should be greater than"),
         (
             {"servers": {n: {"url": "http://a:1", "speculation": "none"} for n in ("ar", "b")}},
             "servers.ar.url = 'http://a:1': 'b' has this address too",

@@ -42,6 +42,9 @@ def lie(server: str = "draft", engine: str = "vllm", **keys: Any) -> dict[str, S
 
 FAILURES: dict[str, dict[str, Script]] = {
     "it does not answer in time": lie(delay_seconds=0.2),
+    "it is no HTTP server, such as one of SSH, or one of TLS at an `http://` address": lie(
+        banner=b"SSH-2.0-OpenSSH_9.6\r\n"
+    ),
     "it closes the connection in the middle of an answer": lie(cut_after=2),
     "it refuses a request": lie(status=500),
     "it reports an error in the middle of an answer": lie(fail_after=2),
@@ -94,7 +97,8 @@ def test_a_listed_failure_ends_in_the_listed_line(begun, tmp_path, monkeypatch, 
 
 SHORT = ((1, 1), (3, 3), *((2, 0),) * (len(Script("vllm").answer) - 1 - 6))
 COUNTS: dict[str, tuple[dict[str, Script], str]] = {
-    "they contradict each other, or the declared draft length": (
+    "they cannot be (negative, fractions, more accepted than drafted), contradict each other, or the declared draft "
+    "length": (
         lie(passes=tuple((5, accepted) for _, accepted in SD)), "draft_model",
     ),
     "the server was restarted meanwhile": (lie(engine="lmdeploy", falls=True), "eagle3"),
@@ -125,6 +129,7 @@ MARKED: dict[tuple[str, ...], dict[str, Script]] = {  # servers that get these m
     ("drafts_nothing",): lie(engine="llama.cpp", passes=AR),
     ("slow_client",): pair("llama.cpp", delay_seconds=0.002),
     ("read_late",): pair("llama.cpp", delay_seconds=0.005, told_time=4.0),
+    ("impossible_times",): lie(engine="llama.cpp", timings={"predicted_ms": -1}),
     ("learns",): pair("vllm"),
 }
 
@@ -154,6 +159,7 @@ CODES = {
     "more than 5 % of the time of the method's answers, or of `ar`'s, is spent outside the server": "slow_client",
     "an answer of llama.cpp was read in less than half the time in which the server wrote it, since the client was "
     "held up": "read_late",
+    "a server reports a time that is negative, not finite or longer than a day; it is left out": "impossible_times",
     "greedy answers differ from those of `ar`, and not all differences are near-ties": "answers_differ",
 }
 

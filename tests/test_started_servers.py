@@ -2,11 +2,13 @@
 
 import io
 import json
+import multiprocessing
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -19,8 +21,10 @@ from specbench.core.errors import ConfigError
 from specbench.integrations.served import guard
 from specbench.integrations.served.client import Client
 from specbench.integrations.served.models import serving
+from specbench.integrations.served.server import StartedServers
 from specbench.results.execute import RunOutcome, execute
 from specbench.running.request import Request
+from specbench.specs.run import StartSpec
 from specbench.specs.run_options import RunOptions
 
 ROOT = Path(__file__).parents[1]
@@ -31,6 +35,12 @@ child = subprocess.Popen(["sleep", "600"])
 print("child", child.pid, flush=True)
 Server(Script("vllm", passes=SD if sys.argv[2] == "sd" else ()), int(sys.argv[1])).serve_forever()
 """
+
+
+@pytest.fixture(autouse=True)
+def _temporary_folders_are_of_the_test(tmp_path, monkeypatch) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
 
 
 def free_port() -> int:
@@ -127,25 +137,89 @@ def test_a_server_that_runs_already_is_not_started_again(tmp_path) -> None:
         run(tmp_path, file)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="process groups")
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_killed_run_ends_its_servers(tmp_path, number) -> None:
-    """The parent of the guard is killed: the guard ends the server, also one that ignores SIGTERM, and its child."""
-    program = "import signal, subprocess, time; signal.signal(15, signal.SIG_IGN); " * (number == signal.SIGTERM)
-    program += "import subprocess, time; print(subprocess.Popen(['sleep', '600']).pid, flush=True); time.sleep(600)"
-    parent = (
-        "import subprocess, sys, time; guard = subprocess.Popen([sys.executable, sys.argv[1], sys.executable, '-c', "
-        "sys.argv[2]], stdin=subprocess.PIPE, start_new_session=True); time.sleep(600)"
-    )
+ENDLESS = r"""
+import sys, time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        while True:
+            BODY
+HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+@pytest.mark.parametrize("body", ["self.wfile.write(b' '); time.sleep(0.1)", "time.sleep(1000)"])
+def test_the_time_limit_of_a_start_holds_whatever_its_page_does(tmp_path, body) -> None:
+    """The time limit of a request is longer."""
+    with StartedServers() as started:
+        client = Client("ar", f"http://127.0.0.1:{free_port()}", 600.0)
+        command = (sys.executable, "-c", ENDLESS.replace("BODY", body), client.url.rpartition(":")[2])
+        spec = StartSpec(command=command, timeout_seconds=1)
+        started.start(client, spec)
+        with pytest.raises(ConfigError, match=r"server 'ar' .* is not ready after 1 s: set start"):
+            started.wait(client, spec)
+
+
+DAEMON = """
+import os, subprocess, time
+if os.fork() == 0:  # a daemon: a session of its own, and a parent that has ended
+    os.setsid()
+    if os.fork() == 0:
+        with open({pid!r} + ".new", "w") as file:
+            file.write(str(os.getpid()))
+        os.rename({pid!r} + ".new", {pid!r})
+        signal.signal(15, signal.SIG_IGN) if {stubborn} else None
+        time.sleep(600)
+    os._exit(0)
+time.sleep(600)
+"""
+
+
+def start_and_wait(folder: Path, program: str) -> None:
+    guard.GRACE_SECONDS = 0.5
+    with StartedServers() as started:
+        client = Client("ar", f"http://127.0.0.1:{free_port()}", 1.0)
+        started.start(client, StartSpec(command=(sys.executable, "-c", program)))
+        time.sleep(600)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="subreapers")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_run_that_is_stopped_leaves_no_process_and_no_folder(tmp_path, monkeypatch, number) -> None:
+    """The server has a child in a session of its own; with SIGTERM, one that ignores it."""
     short = tmp_path / "guard.py"
     short.write_text(Path(guard.__file__).read_text().replace("GRACE_SECONDS = 10.0", "GRACE_SECONDS = 0.5"))
-    process = subprocess.Popen([sys.executable, "-c", parent, str(short), program], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    child = int(process.stdout.readline())
-    assert lives(child)
+    monkeypatch.setattr(guard, "__file__", str(short))
+    logs, pid = tmp_path / "temporary", tmp_path / "pid"
+    program = "import signal\n" + DAEMON.format(pid=str(pid), stubborn=number == signal.SIGTERM)
+    process = multiprocessing.get_context("fork").Process(target=start_and_wait, args=(tmp_path, program))
+    process.start()
+    assert process.pid is not None
+    deadline = time.monotonic() + 20
+    while not pid.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert os.listdir(logs)
     os.kill(process.pid, number)
-    process.wait()
-    wait_until_gone(child)
+    process.join(20)
+    wait_until_gone(int(pid.read_text()))
+    while os.listdir(logs):  # the guard removes it after a SIGKILL
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_log_keeps_its_begin_and_its_end(tmp_path) -> None:
+    short, log = tmp_path / "guard.py", tmp_path / "server.log"
+    short.write_text(Path(guard.__file__).read_text().replace("MAX_LOG_BYTES = 16 * 2**20", "MAX_LOG_BYTES = 4000"))
+    program = "import sys\nfor number in range(99_999): print(number)\nsys.exit('the reason')"
+    with log.open("a+b") as file:
+        command = [sys.executable, str(short), guard.LOG_OPTION, str(log), sys.executable, "-c", program]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=file, stderr=file) as process:
+            code = process.wait()
+    text = log.read_text()
+    assert code == 1 and len(text) < 4000 + guard.READ_BYTES
+    assert text.startswith("0\n1\n2\n") and guard.CUT.decode() in text and text.endswith("99998\nthe reason\n")
 
 
 TURNS_PROGRAM = """

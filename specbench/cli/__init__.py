@@ -5,6 +5,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib import import_module
 from typing import Annotated
 
@@ -85,6 +86,11 @@ def main() -> None:
             sys.exit(fail(ConfigError(f"{os.fsdecode(error.filename)!r:.200}: {error.strerror or error}")))
         discard_output()
         code = CLOSED_PIPE if isinstance(error, BrokenPipeError) else 2
+        if code == 2:
+            with suppress(OSError):  # it may be stderr that cannot be written
+                fail(
+                    ConfigError(f"the output cannot be written ({error.strerror or error}): write it to another place")
+                )
     sys.exit(code)
 
 

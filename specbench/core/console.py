@@ -25,7 +25,7 @@ class PlainConsole(Console):
 
     def __init__(self, stderr: bool = False) -> None:
         # A pipe or a file has no width. 100 columns hold every table.
-        width = None if stderr or sys.stdout.isatty() else 100
+        width = None if stderr or (sys.stdout is not None and sys.stdout.isatty()) else 100
         super().__init__(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)
 
     def render_str(self, text: str, **how: Any) -> Text:

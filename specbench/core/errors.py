@@ -66,3 +66,11 @@ def raised(error: BaseException) -> str:
     own = [frame for frame in frames if not LIBRARIES & set(Path(frame.filename).parts)]
     frame = (own or list(frames))[-1]
     return f"raised {type(error).__name__}: {str(error)[:300]} ({Path(frame.filename).name}, line {frame.lineno})"
+
+
+def import_problem(error: BaseException) -> str:
+    """Returns why a user's module cannot be imported. Raises the error if it is a user's interrupt: any other one is
+    the module's, also a SystemExit."""
+    if isinstance(error, KeyboardInterrupt):
+        raise error
+    return str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"

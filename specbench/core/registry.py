@@ -20,7 +20,7 @@ from pydantic_core import CoreSchema, ErrorDetails
 
 from specbench import BUILT_IN
 from specbench.core.environment import OBJECT
-from specbench.core.errors import ConfigError, nearest
+from specbench.core.errors import ConfigError, import_problem, nearest
 from specbench.core.source import code_revision
 
 Factory = Callable[..., Any]
@@ -112,9 +112,9 @@ class Registry(Generic[Declared, AnyFeatures]):
             raise ConfigError(f"unknown {self.kind} '{name}': {nearest(name, self.names())}")
         try:
             factory: Factory = self._plugins[name].load()
-        except Exception as error:
-            value = self._plugins[name].value
-            raise ConfigError(f"plug-in {self.kind} '{name}' ({value}) failed to load: {error}") from error
+        except BaseException as error:
+            problem = f"({self._plugins[name].value}) failed to load: {import_problem(error)}"
+            raise ConfigError(f"plug-in {self.kind} '{name}' {problem}: repair or uninstall it") from error
         return factory
 
     def revision(self, name: str) -> str | None:

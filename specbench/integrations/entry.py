@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from specbench.core.errors import ConfigError, nearest
+from specbench.core.errors import ConfigError, import_problem, nearest
 from specbench.core.registry import DECODERS, first_problem
 from specbench.core.source import code_revision
 from specbench.core.values import bytes_digest, file_digest
@@ -43,9 +43,9 @@ def load(entry: str) -> EntryCode:
     place, _, name = entry.rpartition(":")
     try:
         module = _from_file(Path(place)) if is_file_entry(entry) else importlib.import_module(place)
-    except (Exception, SystemExit) as error:
-        reason = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
-        raise ConfigError(f"'{place}' cannot be imported: {reason}: correct the entry or the code") from error
+    except BaseException as error:
+        problem = f"cannot be imported: {import_problem(error)}"
+        raise ConfigError(f"'{place}' {problem}: correct the entry or the code") from error
     call = getattr(module, name, None)
     if not callable(call):
         known = [n for n, value in vars(module).items() if callable(value) and value.__module__ == module.__name__]

@@ -113,9 +113,24 @@ WEIGHTS = ("*.safetensors", "*.bin")
 PACKED = 8  # maximum number of quantized weights in a byte
 
 
-def check_readable(source: str) -> None:
-    """Raises ConfigError if the config.json of a local folder is not a JSON mapping within bounds. Hub ids are not
+def check_file(path: Path, remedy: str) -> None:
+    """Raises ConfigError for a pipe, a device or a folder in place of a file: reading it could block for ever."""
+    if not path.is_file():
+        raise ConfigError(f"{path}: cannot be read: it is a folder, a pipe or a device, not a file: {remedy}")
+
+
+def check_files(source: str) -> None:
+    """Raises ConfigError if a local folder has a pipe or a device in place of a file of a checkpoint. Hub ids are not
     checked."""
+    for path in Path(source).iterdir() if Path(source).is_dir() else ():
+        if path.suffix in SUFFIXES and path.exists() and not path.is_dir():
+            check_file(path, "restore it from the checkpoint")
+
+
+def check_readable(source: str) -> None:
+    """Raises ConfigError as `check_files` does, and if the config.json of a local folder is not a JSON mapping within
+    bounds. Hub ids are not checked."""
+    check_files(source)
     if Path(source).is_dir():
         bounded.read_mapping(Path(source) / "config.json", "restore it from the checkpoint", strict=False)
 
@@ -163,6 +178,6 @@ def checkpoint_identity(source: str, revision: str | None) -> str | None:
 
 def fingerprint(folder: str) -> str:
     """Returns "local-" and 12 hex digits over the names and contents of a checkpoint's files."""
-    files = (path for path in sorted(Path(folder).iterdir()) if path.suffix in SUFFIXES)
+    files = (path for path in sorted(Path(folder).iterdir()) if path.suffix in SUFFIXES and path.is_file())
     lines = (f"{path.name} {file_digest(path, WHOLE)}\n" for path in files)
     return f"local-{text_digest(''.join(lines))}"

@@ -16,6 +16,7 @@ from specbench.core.progress import doing
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoints import (
     CheckpointSampling,
+    check_files,
     check_readable,
     check_sizes,
     check_weights,
@@ -342,6 +343,7 @@ def load_tokenizer(name: str, revision: str | None = None, *, trust_remote_code:
             raise ConfigError(f"'{name}' is {kind}: it drafts the tokens of its target and has no tokenizer of its own")
     if not local and (source.startswith((".", "/", "~")) or source.count("/") > 1 or Path(source).exists()):
         raise ConfigError(f"model folder '{name}' does not exist; give a folder with a tokenizer, or a hub id")
+    check_files(source)
     problem = None if local else hub_problem(source, revision)
     try:  # without the hub, use the local cache
         return AutoTokenizer.from_pretrained(

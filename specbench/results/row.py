@@ -247,6 +247,7 @@ class RowWarning(FilePart):
         # of servers
         "baseline_unchecked", "drafts_nothing", "caches_unknown", "memory_not_stated", "settings_differ", "learns",
         "slow_client", "read_late", "answers_differ", "few_turns", "tokenizer_unchecked", "idle_unchecked",
+        "impossible_times",
     ]  # fmt: skip
     text: str
 

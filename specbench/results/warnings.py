@@ -219,6 +219,7 @@ def served_warnings(row: Row, records: Sequence[Record], identity: Mapping[str, 
         if each.field not in (LEARNS, UNKNOWN_TOKENIZER)
     ]
     differing = ", ".join(f"{each.field} {each.first} ≠ {each.second}" for each in changed)
+    impossible = next((told for each in (*own, *baseline) if (told := each.get("impossible_time"))), None)
     waiting, waiting_for = max((share_of_waiting(records, name), name) for name in ("ar", method))
     num_late = {name: sum(is_read_late(record["methods"][name]) for record in records) for name in ("ar", method)}
     return {
@@ -239,6 +240,8 @@ def served_warnings(row: Row, records: Sequence[Record], identity: Mapping[str, 
         "settings_differ": differing and f"the servers differ in more than speculation: {differing}",
         "learns": own_settings.get(LEARNS)
         and "its drafter learns across requests, so its speed depends on the order of the prompts",
+        "impossible_times": impossible
+        and f"a server reports times that cannot be ({impossible}): they are left out; see the server's log",
         "few_turns": (row.served.turns or FEW_TURNS) < FEW_TURNS
         and f"the servers took turns, but had only {counted(row.served.turns or 0, 'turn')} each, so a drift of the "
         f"machine may be part of the speed-up: set turns to {FEW_TURNS} or more",

@@ -37,6 +37,7 @@ warm_up                     the method's warm-up before this process measured th
 
 import gc
 import json
+import math
 import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -111,8 +112,19 @@ class RecordFile:
         self._checked = False
 
     def append(self, record: Record) -> None:
-        """Writes one record and waits until it is on disk. Raises ConfigError for a disk error."""
-        line = json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass") + b"\n"
+        """Writes one record and waits until it is on disk. Raises ConfigError for a disk error, and for a number that
+        JSON does not have."""
+        try:
+            text = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        except ValueError as error:
+            wrong = not_finite(record)
+            if wrong is None:
+                raise
+            raise ConfigError(
+                f"{self.path}: nothing is written, since {wrong[0]} would be {wrong[1]}, which is not a number: a "
+                "model, a scorer or a plug-in returned it: run with --dtype float32, or correct the plug-in"
+            ) from error
+        line = text.encode("utf-8", "surrogatepass") + b"\n"
         if not self._checked:
             self.read()
         self._checked = False  # stays False if the write fails part-way: the next append then repairs the file first
@@ -196,6 +208,15 @@ class RecordFile:
             f"{self.path}: cannot {action} the records: {error.strerror or error}; nothing measured is lost: "
             "every finished example is kept; free the disk or fix the permissions and run the same command to resume"
         )
+
+
+def not_finite(value: Any, place: str = "") -> tuple[str, float] | None:
+    """Returns the place of the first NaN or infinite number in a value, such as methods.sd.score, and the number."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return place, value
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
+    found = (not_finite(part, f"{place}.{name}" if place else str(name)) for name, part in parts)
+    return next(filter(None, found), None)
 
 
 def _parse_line(line: bytes) -> Record | None:

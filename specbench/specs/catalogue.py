@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from specbench.core import dotted
 from specbench.core.environment import builtin_dir
-from specbench.core.errors import ConfigError, nearest
+from specbench.core.errors import ConfigError, import_problem, nearest
 from specbench.core.reasoning import TAGS
 from specbench.core.registry import RULES, TASK_SOURCES
 from specbench.core.values import text_digest
@@ -166,8 +166,8 @@ def _plugin_folders(kind: str) -> list[Path]:
         try:
             loaded = point.load()
             folders.append(Path(loaded.__path__[0] if hasattr(loaded, "__path__") else loaded))
-        except Exception as error:
-            raise ConfigError(f"{place} failed to load: {error}: repair or uninstall it") from error
+        except BaseException as error:
+            raise ConfigError(f"{place} failed to load: {import_problem(error)}: repair or uninstall it") from error
         if not folders[-1].is_dir():
             problem = f"{folders[-1]} is not a folder: the entry point must name a folder of YAML files"
             raise ConfigError(f"{place}: {problem}")

@@ -1,6 +1,7 @@
 """The configuration of a run: RunSpec, and ServersSpec (the keys of a servers file, which names the servers of
 `specbench run --servers`)."""
 
+import re
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
@@ -48,9 +49,9 @@ class StartSpec(Spec):
 
     command: Annotated[tuple[Text, ...], Field(min_length=1)]
     """The program and its arguments, such as [llama-server, -m, target.gguf, --port, "8001"]."""
-    environment: dict[Text, str] = Field(default_factory=dict)
+    environment: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] = Field(default_factory=dict)
     """Environment variables that the server gets besides those of the run."""
-    health: Text = "/health"
+    health: Annotated[str, Field(pattern=r"^/[!-~]*$")] = "/health"
     """Page that returns status 200 once the server is ready."""
     timeout_seconds: Annotated[float, Field(gt=0, le=7200)] = 600.0
     """Time limit until the server is ready."""
@@ -61,7 +62,7 @@ class LoadSpec(Spec):
 
     concurrency: tuple[Annotated[int, Field(ge=1, le=1024)], ...] = ()
     """Numbers of requests in flight, such as [1, 4, 16]. When a request ends, the next one is sent."""
-    rate: tuple[Annotated[float, Field(gt=0, le=1000)], ...] = ()
+    rate: tuple[Annotated[float, Field(ge=0.001, le=1000)], ...] = ()
     """Requests per second, such as [2, 8], sent at random times (Poisson)."""
     windows: Annotated[int, Field(ge=2, le=1000)] = 10
     """Windows of each server at each level. Intervals resample the windows."""
@@ -95,9 +96,15 @@ class ServerSpec(Spec):
     @field_validator("url")
     @classmethod
     def _check_url(cls, url: str) -> str:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
-            raise ValueError("write an address such as http://127.0.0.1:8001")
+        problem = "write an address such as http://127.0.0.1:8001"
+        try:
+            parts = urlsplit(url)
+            is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+            (parts.hostname or "").encode("idna")
+        except ValueError as error:  # a port or a name that no address can have
+            raise ValueError(problem) from error
+        if not is_address or parts.query or "@" in parts.netloc or not re.fullmatch(r"[!-~]*", parts.path):
+            raise ValueError(problem)
         return url.rstrip("/")
 
     def as_method(self, name: str) -> MethodSpec:

@@ -1,13 +1,56 @@
-"""Converts a server's acceptance counts of one answer to this project's definitions."""
+"""Checks a server's acceptance counts of one answer, and converts them to this project's definitions."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from specbench.decoding.proposal import Step
 
 Source = Literal["steps", "histogram", "totals", "counters"]
 VARYING = ("ngram", "suffix")  # prefixes of the names of speculation methods that may draft few tokens or none
+
+
+MAX_COUNT = 10**8  # tokens or passes of one answer, which an hour does not suffice for
+MAX_SECONDS = 86_400.0
+
+
+class Impossible(Exception):
+    """A server reports a count or a time that cannot be true; the message says which."""
+
+
+def read_count(told: Mapping[str, Any], name: str, absent: int | None = None) -> int:
+    """Returns a count that a server reports. Raises Impossible for anything but a whole number from 0 to MAX_COUNT, and
+    KeyError if there is none and no value for that."""
+    return _count(name, told[name] if absent is None else told.get(name, absent))
+
+
+def read_counts(told: Mapping[str, Any], name: str) -> list[int]:
+    """Returns a list of counts that a server reports. Raises Impossible and KeyError as `read_count` does."""
+    if not isinstance(told[name], list):
+        raise Impossible(f"{name} is not a list")
+    return [_count(name, value) for value in told[name]]
+
+
+def _count(name: str, value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= MAX_COUNT:
+        raise Impossible(f"{name} = {_shown(value)}")
+    return value
+
+
+def read_seconds(told: Mapping[str, Any], name: str, unit: float = 1.0) -> float:
+    """Returns a time that a server reports in units of `unit` seconds, 0.0 if it reports none. Raises Impossible for
+    anything but a number from 0 to MAX_SECONDS."""
+    value = told.get(name, 0.0)
+    if type(value) not in (int, float) or not 0 <= value * unit <= MAX_SECONDS:  # false for NaN
+        raise Impossible(f"{name} = {_shown(value)}")
+    return float(value * unit)
+
+
+def _shown(value: Any) -> str:
+    is_long = type(value) is int and abs(value) > MAX_COUNT
+    text = f"{value:.3g}" if is_long and math.log10(abs(value)) < 300 else repr(value)
+    return text if len(text) <= 40 else text[:39] + "…"
 
 
 @dataclass(frozen=True)
@@ -45,9 +88,12 @@ def passes_of_event(num_tokens: int, drafted: int, accepted: int, num_draft_toke
     """Returns the passes behind one event of `num_tokens` new tokens, whose sums grew by `drafted` and `accepted`.
 
     An event has several tokens if a character has several, and several passes may have written them. The server does
-    not report how the accepted tokens are distributed over these passes: they are counted in the last one.
+    not report how the accepted tokens are distributed over these passes: they are counted in the last one. Raises
+    Impossible if the sums fell, more tokens were accepted than drafted, or more drafted than these passes can draft.
     """
     length = num_draft_tokens or drafted or 1
+    if not 0 <= accepted <= drafted or drafted > num_tokens * length:
+        raise Impossible(f"{accepted} of {drafted} draft tokens accepted in an event of {num_tokens} tokens")
     found: list[tuple[int, int]] = []
     for number in (*([drafted % length] if drafted % length else []), *[length] * (drafted // length)):
         found.insert(0, (number, min(number, accepted)))
@@ -69,12 +115,24 @@ def from_histogram(counts: Sequence[int], num_drafted: int, num_draft_tokens: in
 
 def from_histogram_or_totals(
     counts: Sequence[int] | None, num_passes: int, num_drafted: int, num_accepted: int, num_draft_tokens: int
-) -> Acceptance | None:
-    """Returns the acceptance of a histogram that covers all passes, else of the sums; None if they contradict."""
+) -> Acceptance:
+    """Returns the acceptance of a histogram that covers all passes, else of the sums. Raises Impossible if they
+    contradict each other."""
     if not counts or sum(counts) != num_passes:
         return Acceptance("totals", num_passes, num_drafted, num_accepted)
     found = from_histogram(counts, num_drafted, num_draft_tokens)
-    return found if found.num_accepted == num_accepted else None
+    check_sums(found, num_drafted, num_accepted)
+    return found
+
+
+def check_sums(found: Acceptance, num_drafted: int, num_accepted: int) -> None:
+    """Raises Impossible if the sums that a server reports are not those of its parts."""
+    for name, own, told in (
+        ("drafted", found.num_drafted, num_drafted),
+        ("accepted", found.num_accepted, num_accepted),
+    ):
+        if own != told:
+            raise Impossible(f"{told} {name} tokens, but {own} in its {found.source}")
 
 
 def without_uncertain_judged(found: Acceptance, num_draft_tokens: int) -> Acceptance:
@@ -118,7 +176,11 @@ def contradiction(found: Acceptance, num_tokens: int, num_draft_tokens: int) -> 
         if wrong:
             return f"a step with {wrong[0][0]} drafted (of at most {num_draft_tokens}) and {wrong[0][1]} accepted"
     if found.num_passes is None:
-        return None
+        if found.num_accepted <= num_tokens - 1 + num_draft_tokens:
+            return None
+        return f"{found.num_accepted} accepted tokens for an answer of {num_tokens} tokens"
+    if found.num_drafted > (found.num_passes + 1) * num_draft_tokens > 0:  # a draft may be dropped at the end
+        return f"{found.num_drafted} draft tokens in {found.num_passes} steps of at most {num_draft_tokens}"
     num_after = found.num_passes + found.num_accepted - (num_tokens - 1)
     if 0 <= num_after <= num_draft_tokens and (not num_after or found.reached is None or found.reached[num_after - 1]):
         return None

@@ -5,8 +5,16 @@ import re
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from socket import SHUT_RDWR, create_connection, socket
+from http.client import (
+    BadStatusLine,
+    HTTPConnection,
+    HTTPException,
+    HTTPResponse,
+    HTTPSConnection,
+    RemoteDisconnected,
+)
+from socket import SHUT_RDWR, create_connection, gaierror, socket
+from ssl import SSLError, SSLSocket, create_default_context
 from threading import Event, Timer
 from time import perf_counter
 from typing import Any
@@ -63,6 +71,8 @@ class Client:
                 seconds = perf_counter() - start
                 num_bytes += len(content)
                 for text in reader.feed(content):
+                    if perf_counter() - start > self.timeout_seconds:  # many events of one read
+                        raise self._late(path)
                     with self.reading():
                         event = bounded.json_value(text, strict=False)
                     if not isinstance(event, dict):
@@ -89,28 +99,41 @@ class Client:
 
     @contextmanager
     def _connected(self, path: str) -> Iterator[HTTPConnection]:
-        """Opens a connection and shuts it down at the time limit, even if the server is still sending."""
-        parts, has_expired = urlsplit(self.url), Event()
+        """Opens a connection and shuts it down at the time limit, whatever the server is doing, from the handshake of
+        TLS to the last byte."""
+        parts, has_expired, start = urlsplit(self.url), Event(), perf_counter()
         kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         connection = kind(parts.hostname or "", parts.port, timeout=self.timeout_seconds)
 
         def expire(opened: socket) -> None:
             has_expired.set()
             with suppress(OSError):
-                opened.shutdown(SHUT_RDWR)
+                socket.shutdown(opened, SHUT_RDWR)  # that of a TLS socket also drops what other threads use
 
         timer = None
         try:
-            connection.connect()
-            timer = Timer(self.timeout_seconds, expire, [connection.sock])
+            opened = create_connection((connection.host, connection.port), self.timeout_seconds)
+            if parts.scheme == "https":
+                context = create_default_context()
+                opened = context.wrap_socket(opened, server_hostname=connection.host, do_handshake_on_connect=False)
+            connection.sock = opened
+            timer = Timer(max(0.0, start + self.timeout_seconds - perf_counter()), expire, [opened])
             timer.daemon = True
             timer.start()
+            if isinstance(opened, SSLSocket):
+                opened.do_handshake()
             yield connection
         except (OSError, HTTPException) as error:
             if isinstance(error, TimeoutError) or has_expired.is_set():
                 raise self._late(path) from error
             if isinstance(error, ConnectionRefusedError):
                 raise self.error("does not listen: start it, or correct its url") from error
+            if isinstance(error, gaierror):
+                raise self.error(f"has no address ({error.strerror}): correct its url") from error
+            if isinstance(error, BadStatusLine | SSLError) and not isinstance(error, RemoteDisconnected):
+                shown = " ".join(str(error).split())[:80]
+                problem = f"does not speak {parts.scheme.upper()} ({type(error).__name__}: {shown}): correct its url"
+                raise self.error(problem) from error
             problem = f"closed the connection ({type(error).__name__}: {error}): see the server's log"
             raise self.error(problem) from error
         finally:
@@ -143,12 +166,16 @@ class EventReader:
 
     def __init__(self) -> None:
         self.is_done = False
-        self._rest = b""
+        self._rest: list[bytes] = []  # of a line that is not complete
         self._data: list[str] = []
 
     def feed(self, content: bytes) -> list[str]:
         """Returns the data of the events that these bytes complete, without [DONE], comments and other fields."""
-        *lines, self._rest = LINE_END.split(self._rest + content)
+        self._rest.append(content)
+        if not LINE_END.search(b"".join(self._rest[-2:])):  # so that a long line is joined once
+            return []
+        *lines, rest = LINE_END.split(b"".join(self._rest))
+        self._rest = [rest]
         found: list[str] = []
         for line in lines:
             field, _, value = line.decode("utf-8", "replace").partition(":")

@@ -21,6 +21,7 @@ from specbench.decoding.sampling import Sampling
 from specbench.integrations.served.acceptance import (
     VARYING,
     Acceptance,
+    Impossible,
     contradiction,
     corrected_for_varying_drafts,
     cut_after_end,
@@ -47,6 +48,7 @@ FAILED = ("abort", "error")  # finish reasons of answers that an engine gave up
 NUM_CONTROLS = 20  # greedy answers per subset that the baseline gives twice
 TEXTS = ("text", "reasoning")  # fields of an event that are not the last value of anything
 BOUND = "α is an upper bound: one more token may have been judged in the step that ended an answer"
+CONTRADICT = "its counts contradict each other ({})"
 UNKNOWN = "none"  # prefix of the acceptance_source of an answer whose acceptance is not known
 
 
@@ -58,7 +60,8 @@ class ServedCounts(ExternalCounts):
     accepted tokens by the server's count, including tokens after the end of the answer. `kept`: accepted and judged
     tokens up to the end, if single steps are unknown. `events`: [seconds since the
     request, tokens] of each read. `cached_tokens`: prompt tokens in the server's cache. `server_seconds`,
-    `server_decode_seconds`: the server's own time with and without the prompt. `same_again`: whether the baseline gave
+    `server_decode_seconds`: the server's own time with and without the prompt; None if it reports none, or one that
+    cannot be, which is `impossible_time`. `same_again`: whether the baseline gave
     the same answer to a second request; None without one. `was_idle`: whether every server reported that no request ran
     when this one was sent; False if one does not report it.
     """
@@ -70,6 +73,7 @@ class ServedCounts(ExternalCounts):
     cached_tokens: int | None
     server_seconds: float | None
     server_decode_seconds: float | None
+    impossible_time: str | None
     same_again: bool | None
     was_idle: bool
 
@@ -160,6 +164,7 @@ class ServedDecoder(Decoder):
         num_passes = len(steps) if steps else found.num_passes if found else None
         same_again = self._repeats_answer(answer, prompt_ids, stop, seed)
         first, last = answer.reads[0], answer.reads[-1]
+        reported, has_time = answer.reported, answer.reported.impossible_time is None
         assert answer.state.finish is not None
         return Generation(
             token_ids=answer.state.new_ids, finish=answer.state.finish, steps=steps,
@@ -171,9 +176,10 @@ class ServedDecoder(Decoder):
                 totals=(found.num_drafted, found.num_judged, found.num_accepted) if found else None,
                 kept=kept,
                 events=[(round(seconds, 6), number) for seconds, number in answer.reads],
-                cached_tokens=answer.reported.num_cached, server_seconds=answer.reported.seconds,
-                server_decode_seconds=answer.reported.decode_seconds,
-                same_again=same_again, was_idle=all(each.num_running == 0 for each in counters),
+                cached_tokens=reported.num_cached, server_seconds=reported.seconds if has_time else None,
+                server_decode_seconds=reported.decode_seconds if has_time else None,
+                impossible_time=reported.impossible_time, same_again=same_again,
+                was_idle=all(each.num_running == 0 for each in counters),
             ),
         )  # fmt: skip
 
@@ -187,7 +193,7 @@ class ServedDecoder(Decoder):
         if check:
             self._check(answer, prompt_ids)
         num_tokens, length = answer.state.num_new_tokens, self.method.num_draft_tokens
-        found = self._reported_acceptance(answer)
+        found, _ = self._reported_acceptance(answer)
         passes: int | None = num_tokens - 1
         if self.method.name != BASELINE:
             found = cut_after_end(found, num_tokens) if found and answer.continues_after_end else found
@@ -266,12 +272,7 @@ class ServedDecoder(Decoder):
     def _with_held_ids(self, piece: EventContent, body: Mapping[str, Any], num_before: int) -> EventContent:
         """Returns the content of an event with the ids that the engine held back. `num_before`: the number of ids in
         earlier events. Raises ConfigError for a token that the target does not have."""
-        wrong = [token for token in piece.token_ids or () if not 0 <= token < self.model.vocab_size]
-        if wrong:
-            raise self.server.client.error(
-                f"sent token {wrong[0]}, but the target has tokens 0 to {self.model.vocab_size - 1}: it serves another "
-                "model"
-            )
+        self._check_ids(piece.token_ids or ())
         if piece.num_held <= 0 or not piece.token_ids:
             return piece
         try:
@@ -287,7 +288,19 @@ class ServedDecoder(Decoder):
         """Requests the same answer once more without a stream, and returns its ids."""
         engine = self.server.engine
         answer = json_mapping(lambda path: self.server.client.get(path, {**body, "stream": False}), engine.path)
-        return engine.all_ids(answer)
+        with self.server.client.reading():
+            ids = EventContent(token_ids=engine.all_ids(answer)).token_ids or ()
+        self._check_ids(ids)
+        return ids
+
+    def _check_ids(self, ids: Sequence[int]) -> None:
+        """Raises ConfigError for a token that the target does not have."""
+        wrong = [token for token in ids if not 0 <= token < self.model.vocab_size]
+        if wrong:
+            raise self.server.client.error(
+                f"sent token {wrong[0]}, but the target has tokens 0 to {self.model.vocab_size - 1}: it serves another "
+                "model"
+            )
 
     def _finish(self, answer: Answer, stop: StopRules) -> None:
         """Ends the state of an answer. The text of an engine that sends no ids is tokenized here. The end token, which
@@ -349,8 +362,10 @@ class ServedDecoder(Decoder):
 
         Raises ConfigError for a baseline that drafts.
         """
-        method, found, problem = self.method, self._reported_acceptance(answer), self.server.engine.remedy
-        if found is None:
+        method = self.method
+        found, impossible = self._reported_acceptance(answer)
+        problem = impossible or self.server.engine.remedy
+        if found is None and not impossible:
             counted = acceptance_between(before, self.server.wait_until_idle(), method.num_draft_tokens)
             found = None if counted is None else self._corrected(counted, answer)
             if found is None and before.num_drafted is not None:
@@ -370,14 +385,18 @@ class ServedDecoder(Decoder):
             found = cut_after_end(found, answer.state.num_new_tokens)
         wrong = contradiction(found, answer.state.num_new_tokens, method.num_draft_tokens) if found else None
         if found is None or wrong is not None:
-            return None, f"{UNKNOWN}: {f'its counts contradict each other ({wrong})' if wrong else problem}"
+            return None, f"{UNKNOWN}: {CONTRADICT.format(wrong) if wrong else problem}"
         return found, found.text
 
-    def _reported_acceptance(self, answer: Answer) -> Acceptance | None:
-        """Returns the acceptance that an answer's own events report; None if they do not."""
-        with self.server.client.reading():
-            found = self.server.engine.acceptance(answer.events, self.method.num_draft_tokens)
-        return None if found is None else self._corrected(found, answer)
+    def _reported_acceptance(self, answer: Answer) -> tuple[Acceptance | None, str | None]:
+        """Returns the acceptance that an answer's own events report, and None; (None, None) if they report none, and
+        None and the reason if the counts cannot be true."""
+        try:
+            with self.server.client.reading():
+                found = self.server.engine.acceptance(answer.events, self.method.num_draft_tokens)
+        except Impossible as error:
+            return None, CONTRADICT.format(error)
+        return None if found is None else self._corrected(found, answer), None
 
     def _corrected(self, found: Acceptance, answer: Answer) -> Acceptance:
         options = self.method.decoder.options if self.method.decoder is not None else {}

@@ -1,43 +1,55 @@
 """A serving engine: the requests that it accepts, and what its answers and pages report."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import ConfigDict
+from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.decoding.sampling import Sampling
-from specbench.integrations.served.acceptance import Acceptance, without_uncertain_judged
+from specbench.integrations.served.acceptance import MAX_COUNT, Acceptance, without_uncertain_judged
 from specbench.models.vocabulary import Vocabulary
 
 Page = Callable[[str], str | None]  # path → text, None for an absent page
 Event = Mapping[str, Any]
 
 
+def in_utf8(text: str) -> str:
+    """Returns a text. Raises ValueError for half of a surrogate pair, which no tokenizer and no file takes."""
+    text.encode()
+    return text
+
+
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+
+
 @checked_dataclass(frozen=True, config=ConfigDict(strict=True))
 class EventContent:
-    """The content of one event of an answer; None or "" for what it does not report. Raises ValueError for wrong types.
+    """The content of one event of an answer; None or "" for what it does not report. Raises ValueError for wrong types,
+    for negative or too large counts, and for a text with half of a surrogate pair.
 
     `token_ids`: the new tokens; None for engines that send only text. `reasoning`: text that the server parted from the
     answer. `finish`: eos, stop or length.
     `num_prompt_tokens`, `num_new_tokens`: the server's own counts. `num_cached`: prompt tokens in the server's cache.
-    `seconds`, `decode_seconds`: the server's own time for the answer so far, with and without the prompt. `num_held`:
-    new tokens before `token_ids` whose ids the engine does not send, since they are parts of a character.
+    `seconds`, `decode_seconds`: the server's own time for the answer so far, with and without the prompt.
+    `impossible_time`: what it reports instead, if that cannot be a time. `num_held`: new tokens before `token_ids`
+    whose ids the engine does not send, since they are parts of a character.
     """
 
     token_ids: tuple[int, ...] | None = None
-    text: str = ""
-    reasoning: str = ""
+    text: Annotated[str, AfterValidator(in_utf8)] = ""
+    reasoning: Annotated[str, AfterValidator(in_utf8)] = ""
     finish: str | None = None
-    num_prompt_tokens: int | None = None
-    num_new_tokens: int | None = None
-    num_cached: int | None = None
+    num_prompt_tokens: Count | None = None
+    num_new_tokens: Count | None = None
+    num_cached: Count | None = None
     seconds: float | None = None
     decode_seconds: float | None = None
+    impossible_time: str | None = None
     num_held: int = 0
 
 
@@ -142,7 +154,8 @@ class Engine:
         return ()
 
     def acceptance(self, events: Sequence[Event], num_draft_tokens: int) -> Acceptance | None:
-        """Returns the acceptance that the events of an answer report; None if they do not."""
+        """Returns the acceptance that the events of an answer report; None if they do not. Raises Impossible for counts
+        that cannot be true."""
         return None
 
     def counters(self, text: str) -> Counters:
@@ -251,25 +264,34 @@ def vllm_counter_names(prefix: str, *running: str) -> dict[str, tuple[str, ...]]
 MAX_HELD = 3  # maximum tokens of an incomplete character: a character has at most four bytes
 
 
+MAX_HELD_BYTES = 64  # that all held tokens of an event write
+
+
 def held_ids(text: str, last: int, number: int, vocabulary: Vocabulary) -> tuple[int, ...]:
     """Returns the ids of the `number` tokens before `last`; together they write `text`.
 
     There may be several ways to split the bytes: the tokenizer's own is preferred, then the one with the longest tokens
-    first. Raises ConfigError if there is none.
+    first. Raises ConfigError if there is none, and for a text of more than MAX_HELD_BYTES.
     """
     written, end = text.encode(), vocabulary.to_bytes([last])
-    ways = list(_splits(written.removesuffix(end), number, vocabulary)) if written.endswith(end) else []
-    if not ways:
-        raise ConfigError(f"held back the ids of {number} tokens, and its text {text!r} does not determine them")
-    own = tuple(vocabulary.encode(text))[:number]
-    return own if own in ways else ways[0]
-
-
-def _splits(written: bytes, number: int, vocabulary: Vocabulary) -> Iterator[tuple[int, ...]]:
-    """Yields the ways to split bytes into `number` tokens, longer tokens first."""
-    if number == 0 and not written:
-        yield ()
-    for length in range(len(written), 0, -1) if number else ():
-        first = vocabulary.id_of.get(written[:length])
-        if first is not None:
-            yield from ((first, *rest) for rest in _splits(written[length:], number - 1, vocabulary))
+    rest = written.removesuffix(end)
+    if written.endswith(end) and number <= len(rest) <= MAX_HELD_BYTES:
+        own = tuple(vocabulary.encode(text))[:number]
+        if len(own) == number and vocabulary.to_bytes(own) == rest and set(own) <= set(vocabulary.id_of.values()):
+            return own
+        # starts[n]: the places from which n tokens write the bytes up to their end.
+        starts = [{len(rest)}]
+        for _ in range(number):
+            starts.append(
+                {at for at in range(len(rest)) if any(rest[at:stop] in vocabulary.id_of for stop in starts[-1])}
+            )
+        at, found = 0, list[int]()
+        while 0 in starts[number] and len(found) < number:
+            stop = max(
+                stop for stop in starts[number - len(found) - 1] if stop > at and rest[at:stop] in vocabulary.id_of
+            )
+            found.append(vocabulary.id_of[rest[at:stop]])
+            at = stop
+        if len(found) == number:
+            return tuple(found)
+    raise ConfigError(f"held back the ids of {number} tokens, and its text {text[:40]!r} does not determine them")

@@ -11,10 +11,15 @@ from specbench.core.registry import ENGINES
 from specbench.decoding.sampling import Sampling
 from specbench.integrations.served.acceptance import (
     Acceptance,
+    Impossible,
+    check_sums,
     from_histogram,
     from_histogram_or_totals,
     from_passes,
     passes_of_event,
+    read_count,
+    read_counts,
+    read_seconds,
 )
 from specbench.integrations.served.engine import (
     MAX_HELD,
@@ -92,13 +97,18 @@ class LlamaCpp(Engine):
     def read(self, event: Event, num_before: int) -> EventContent:
         times, ids = event.get("timings") or {}, tuple(event.get("tokens") or ())
         has_ended, num_new = bool(event.get("stop")), event.get("tokens_predicted")
-        prompt, decode = times.get("prompt_ms", 0.0) / 1000, times.get("predicted_ms", 0.0) / 1000
+        prompt, decode, problem = 0.0, 0.0, None
+        try:
+            prompt, decode = read_seconds(times, "prompt_ms", 1e-3), read_seconds(times, "predicted_ms", 1e-3)
+        except Impossible as error:
+            problem = str(error)
+        has_times = bool(times) and problem is None
         return EventContent(
             token_ids=ids, text=event.get("content") or "",
             finish=FINISH.get(str(event.get("stop_type")), "stop") if has_ended else None,
             num_prompt_tokens=event.get("tokens_evaluated"), num_new_tokens=num_new if has_ended else None,
-            num_cached=times.get("cache_n"), seconds=prompt + decode if times else None,
-            decode_seconds=decode if times else None,
+            num_cached=times.get("cache_n"), seconds=prompt + decode if has_times else None,
+            decode_seconds=decode if has_times else None, impossible_time=problem,
             num_held=num_new - num_before - len(ids) if ids and num_new is not None else 0,
         )  # fmt: skip
 
@@ -113,11 +123,13 @@ class LlamaCpp(Engine):
             times = event.get("timings")
             if times is None or "tokens_predicted" not in event:
                 return None
-            num_fresh = int(event["tokens_predicted"]) - num_emitted
+            num_fresh = read_count(event, "tokens_predicted") - num_emitted
             if num_fresh > 0:
-                sums = int(times.get("draft_n", 0)), int(times.get("draft_n_accepted", 0))
-                passes += passes_of_event(num_fresh, sums[0] - drafted, sums[1] - accepted, num_draft_tokens)
-                num_emitted, (drafted, accepted) = 1 + sum(number + 1 for _, number in passes), sums
+                sums = read_count(times, "draft_n", 0), read_count(times, "draft_n_accepted", 0)
+                new = passes_of_event(num_fresh, sums[0] - drafted, sums[1] - accepted, num_draft_tokens)
+                passes += new
+                num_emitted += sum(number + 1 for _, number in new)
+                drafted, accepted = sums
         return from_passes(passes)
 
 
@@ -173,22 +185,21 @@ class Vllm(Engine):
         return [{int(token.removeprefix(TOKEN)): float(value) for token, value in row.items()} for row in rows]
 
     def acceptance(self, events: Sequence[Event], num_draft_tokens: int) -> Acceptance | None:
-        """Returns the acceptance by the steps, else by the histogram; None if the sums contradict them."""
+        """Returns the acceptance by the steps, else by the histogram."""
         told: Event = next((event["metrics"] for event in reversed(events) if event.get("metrics")), {})
         found = told.get("speculative_decoding")
         if not found:
             return None
+        sums = read_count(found, "num_draft_tokens"), read_count(found, "num_accepted_draft_tokens")
         if found.get("per_step_accepted") is not None and found.get("per_step_drafted") is not None:
-            drafted, accepted = found["per_step_drafted"], found["per_step_accepted"]
+            drafted, accepted = read_counts(found, "per_step_drafted"), read_counts(found, "per_step_accepted")
             if len(drafted) != len(accepted):
-                return None
+                raise Impossible(f"{len(drafted)} numbers in per_step_drafted, {len(accepted)} in per_step_accepted")
             acceptance = from_passes(list(zip(drafted, accepted, strict=True)))
         else:
-            counts = found["acceptance_histogram"]
-            acceptance = from_histogram(counts, found["num_draft_tokens"], num_draft_tokens)
-        sums = acceptance.num_drafted, acceptance.num_accepted
-        is_sound = sums == (found["num_draft_tokens"], found["num_accepted_draft_tokens"])
-        return acceptance if is_sound else None
+            acceptance = from_histogram(read_counts(found, "acceptance_histogram"), sums[0], num_draft_tokens)
+        check_sums(acceptance, *sums)
+        return acceptance
 
 
 @ENGINES.register("sglang")
@@ -254,11 +265,12 @@ class SGLang(Engine):
     def acceptance(self, events: Sequence[Event], num_draft_tokens: int) -> Acceptance | None:
         """Returns the acceptance by the histogram, or by the sums, which have no steps."""
         told: Event = next((event["meta_info"] for event in reversed(events) if event.get("meta_info")), {})
-        num_passes, counts = told.get("spec_verify_ct"), told.get("spec_correct_drafts_histogram")
-        drafted, accepted = told.get("spec_num_proposed_drafts"), told.get("spec_num_correct_drafts")
-        if not num_passes or drafted is None or accepted is None:
+        names = ("spec_verify_ct", "spec_num_proposed_drafts", "spec_num_correct_drafts")
+        if told.get(names[0]) in (None, 0) or None in (told.get(names[1]), told.get(names[2])):
             return None
-        return from_histogram_or_totals(counts, num_passes, drafted, accepted, num_draft_tokens)
+        histogram = "spec_correct_drafts_histogram"
+        counts = None if told.get(histogram) is None else read_counts(told, histogram)
+        return from_histogram_or_totals(counts, *(read_count(told, name) for name in names), num_draft_tokens)
 
 
 @ENGINES.register("tensorrt-llm")
@@ -293,10 +305,9 @@ class TensorRtLlm(Engine):
         )
         if found is None:
             return None
-        return from_histogram_or_totals(
-            found.get("acceptance_histogram"), found["num_spec_steps"], found["total_draft_tokens"],
-            found["total_accepted_draft_tokens"], num_draft_tokens,
-        )  # fmt: skip
+        counts = None if found.get("acceptance_histogram") is None else read_counts(found, "acceptance_histogram")
+        names = ("num_spec_steps", "total_draft_tokens", "total_accepted_draft_tokens")
+        return from_histogram_or_totals(counts, *(read_count(found, name) for name in names), num_draft_tokens)
 
 
 @ENGINES.register("lmdeploy")

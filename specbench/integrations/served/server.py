@@ -5,15 +5,17 @@ that a run starts: their logs, and their processes, which end with the run.
 import math
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any, Self, cast
+from typing import Any, NoReturn, Self, cast
 
 import torch
 
@@ -35,9 +37,12 @@ PROBE = "The quick brown fox jumps over the lazy dog. 1234 + 5678 = 6912."
 IDLE_SECONDS = 10.0  # time limit for a server to finish requests that were cut off
 FALLBACK = "openai"  # the engine that accepts any server
 NUM_AHEAD = 64  # tokens per request
+MAX_LOG_PROB = 1e-3  # of a rounded probability of 1
 LEAST_LEFT = 1e-12  # minimum probability of all other tokens, since sums are rounded
 PAUSE_SECONDS = 0.1  # between two checks whether a server is ready
 END_SECONDS = 3 * guard.GRACE_SECONDS
+LOG_BYTES = 4 * 2**10  # of a log's end that is read for a message
+ENDING_SIGNALS = ("SIGTERM", "SIGHUP")  # Python turns only SIGINT into an exception
 LOG_CHARACTERS = 300  # number of a log's last characters in a message
 
 
@@ -106,11 +111,23 @@ def find_server(client: Client, spec: ServersSpec) -> Server:
         with client.reading():
             version = engine.version(page)
             if version is not None:
-                model = spec.model or first_model_name(page)
-                return Server(client, engine, version, engine.settings(page), model, engine.speculates(page))
+                model, settings = spec.model or first_model_name(page), plain(engine.settings(page))
+                return Server(client, engine, plain(version), settings, plain(model), engine.speculates(page))
     known = "none of the known engines" if spec.engine == "auto" else f"no server of {spec.engine}"
     hint = "" if client.key else "; a server that asks for a key needs its api_key_env"
     raise client.error(f"is {known}: engine is one of {', '.join(ENGINES.names())}, or auto{hint}")
+
+
+def plain(told: Any) -> Any:
+    """Returns a value that a server reports, as every file can hold it: an infinite number is a text, and half of a
+    surrogate pair is a question mark."""
+    if isinstance(told, dict):
+        return {plain(name): plain(value) for name, value in told.items()}
+    if isinstance(told, list):
+        return [plain(value) for value in told]
+    if isinstance(told, float) and not math.isfinite(told):
+        return str(told)
+    return told.encode("utf-8", "replace").decode() if isinstance(told, str) else told
 
 
 @dataclass(frozen=True)
@@ -178,6 +195,12 @@ def log_probs(server: Server, ids: list[int], num_tokens: int) -> list[LogProbs]
     answer = json_mapping(lambda path: server.client.get(path, body), server.engine.path) if body else {}
     with server.client.reading():
         rows = server.engine.log_probs(answer) if answer else []
+    wrong = next((value for row in rows for value in row.values() if not -math.inf < value < MAX_LOG_PROB), None)
+    if wrong is not None:
+        raise server.client.error(
+            f"reports a log-probability of {wrong:g}: start it so that it reports those of its model, before top-k and "
+            "top-p (vLLM: --logprobs-mode raw_logprobs)"
+        )
     is_real = all(len(row) > 1 and any(row.values()) for row in rows)
     return rows if is_real else []
 
@@ -188,7 +211,8 @@ def served_target(server: Server, vocab_size: int) -> ServedTarget | None:
 
 
 class StartedServers:
-    """Starts servers, and ends them when the block ends. A guard process ends each server if this process is killed.
+    """Starts servers, and ends them when the block ends, also by a signal that ends this process. A guard process ends
+    each server if this process is killed.
 
     `folder`: the run's folder, to which the logs are moved in the end; None while it is unknown.
     """
@@ -197,13 +221,25 @@ class StartedServers:
         self.folder: Path | None = None
         self._guards: dict[str, subprocess.Popen[bytes]] = {}
         self._logs: Path | None = None
+        self._handlers: dict[int, Any] = {}  # those of this process outside the block, by signal
 
     def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for name in ENDING_SIGNALS:
+                number = getattr(signal, name, None)
+                if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+                    self._handlers[number] = signal.signal(number, _exit)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.end_all()
-        self._move_logs()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for number in self._handlers:  # a second one must not stop the end of the servers
+            signal.signal(number, signal.SIG_IGN)
+        try:
+            self.end_all()
+            self._move_logs(is_stopped=kind is not None and not issubclass(kind, Exception))
+        finally:
+            for number, handler in self._handlers.items():
+                signal.signal(number, handler)
 
     def is_up(self, name: str) -> bool:
         return name in self._guards
@@ -211,7 +247,8 @@ class StartedServers:
     def end_all(self) -> None:
         for process in self._guards.values():
             if process.stdin is not None:
-                process.stdin.close()
+                with suppress(BrokenPipeError), process.stdin as stdin:
+                    stdin.write(guard.FAREWELL)
         for process in self._guards.values():
             with suppress(subprocess.TimeoutExpired):
                 process.wait(END_SECONDS)
@@ -221,8 +258,9 @@ class StartedServers:
         """Starts a server; `wait` returns when it is ready. Raises ConfigError if its address is already in use."""
         if client.listens():
             raise client.error("answers already, although the file has its start: end it, or leave start out")
-        command = [sys.executable, guard.__file__, *spec.command]
-        with self._log(client.name).open("ab") as log:
+        path = self._log(client.name)
+        command = [sys.executable, guard.__file__, guard.LOG_OPTION, str(path), *spec.command]
+        with path.open("a+b") as log:
             self._guards[client.name] = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=log, stderr=log, env={**os.environ, **spec.environment},
                 start_new_session=True,
@@ -230,12 +268,12 @@ class StartedServers:
 
     def wait(self, client: Client, spec: StartSpec) -> None:
         """Returns when a server is ready. Raises ConfigError, with the end of its log, if it ends or takes too long."""
-        start = time.monotonic()
-        while not _is_ready(client, spec):
+        deadline = time.monotonic() + spec.timeout_seconds
+        while not _is_ready(client, spec, max(PAUSE_SECONDS, deadline - time.monotonic())):
             code = self._guards[client.name].poll()
             if code is not None:
                 raise client.error(f"ended with exit code {code} before it was ready: {self._end_of_log(client.name)}")
-            if time.monotonic() - start > spec.timeout_seconds:
+            if time.monotonic() > deadline:
                 raise client.error(
                     f"is not ready after {spec.timeout_seconds:g} s: set start.timeout_seconds higher, or correct its "
                     f"url or start.health ({spec.health}): {self._end_of_log(client.name)}"
@@ -248,21 +286,32 @@ class StartedServers:
 
     def _end_of_log(self, name: str) -> str:
         log = self._log(name)
-        text = " ".join(log.read_text(errors="replace").split())
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_BYTES))
+            text = " ".join(file.read().decode("utf-8", "replace").split())
         return f"{log} ends with: …{text[-LOG_CHARACTERS:]}" if text else f"{log} is empty"
 
-    def _move_logs(self) -> None:
-        """Appends the logs to those in the run's folder. Without a folder they stay where they are."""
-        if self.folder is None or self._logs is None or not self.folder.is_dir():
+    def _move_logs(self, is_stopped: bool) -> None:
+        """Appends the logs to those in the run's folder. Without a folder they stay where they are, since an error
+        names them, unless the run `is_stopped` by a signal."""
+        if self._logs is None:
             return
-        for log in self._logs.iterdir():
-            with (self.folder / log.name).open("ab") as file:
-                file.write(log.read_bytes())
+        if self.folder is not None and self.folder.is_dir():
+            for log in self._logs.iterdir():
+                with log.open("rb") as source, (self.folder / log.name).open("ab") as file:
+                    shutil.copyfileobj(source, file)
+        elif not is_stopped:
+            return
         shutil.rmtree(self._logs, ignore_errors=True)
 
 
-def _is_ready(client: Client, spec: StartSpec) -> bool:
+def _exit(number: int, _: object) -> NoReturn:
+    sys.exit(128 + number)  # as shells do
+
+
+def _is_ready(client: Client, spec: StartSpec, seconds: float) -> bool:
+    """Returns whether a server has its page of health. The request takes at most `seconds`."""
     try:
-        return client.get(spec.health) is not None
+        return replace(client, timeout_seconds=min(seconds, client.timeout_seconds)).get(spec.health) is not None
     except ConfigError:
         return False

@@ -1,9 +1,10 @@
 """Reads checkpoints of draft heads in their authors' layouts, which docs/notes/heads.md lists, without running code
 from them."""
 
+import math
 import pickle
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,7 +18,7 @@ from torch import nn
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
-from specbench.models.checkpoints import checkpoint_identity, explain_failure, one_line
+from specbench.models.checkpoints import check_file, checkpoint_identity, explain_failure, one_line
 from specbench.models.loading import hub_problem, is_local, model_source
 
 Tensors = dict[str, torch.Tensor]
@@ -43,20 +44,41 @@ def tensor_names(paths: Iterable[Path]) -> dict[str, Path]:
 
 
 def read_tensors(names: dict[str, Path]) -> Tensors:
-    """Returns the named tensors of files. Raises ConfigError for a file that cannot be read."""
+    """Returns the named tensors of files. Raises ConfigError for a file that cannot be read, and for a tensor that has
+    no dimensions, is no plain array in memory, or holds NaN or infinite values."""
     tensors: Tensors = {}
     for path in dict.fromkeys(names.values()):
         wanted = [name for name, holder in names.items() if holder == path]
         if path.suffix != ".safetensors":
             pickled = _unpickled(path)
             tensors |= {name: pickled[name] for name in wanted}
-            continue
-        with safe_open(path, framework="pt") as file:
-            tensors |= {name: file.get_tensor(name) for name in wanted}
+        else:
+            try:
+                with safe_open(path, framework="pt") as file:
+                    tensors |= {name: file.get_tensor(name) for name in wanted}
+            except (OSError, SafetensorError, RuntimeError) as error:
+                raise ConfigError(f"{path}: cannot be read: {one_line(error)}: {REMEDY}") from error
+        for name in wanted:
+            if problem := _defect(tensors[name]):
+                raise ConfigError(f"{path}: tensor {name:.60} {problem}: {REMEDY}")
     return tensors
 
 
+def _defect(tensor: torch.Tensor) -> str | None:
+    """Returns why no parameter can be this tensor; None if one can."""
+    if tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized or tensor.is_complex():
+        return "is not a plain array of numbers"
+    if tensor.dim() == 0:
+        return "has no dimensions"
+    if tensor.is_floating_point():
+        values = tensor if tensor.element_size() > 1 else tensor.float()  # 8-bit numbers cannot be added
+        if not math.isfinite(values.sum(dtype=torch.float64)):  # one number, and no copy of the tensor
+            return "holds NaN or infinite values"
+    return None
+
+
 def _names(path: Path) -> list[str]:
+    check_file(path, REMEDY)
     if path.suffix != ".safetensors":
         return list(_unpickled(path))
     try:
@@ -68,6 +90,7 @@ def _names(path: Path) -> list[str]:
 
 def _unpickled(path: Path) -> Tensors:
     """Returns the tensors of a file that torch.save wrote. Raises ConfigError if it holds anything else."""
+    check_file(path, REMEDY)
     try:
         with path.open("rb") as file:
             is_zip = file.read(2) == b"PK"  # files of torch before 1.6 cannot be mapped into memory
@@ -79,7 +102,9 @@ def _unpickled(path: Path) -> Tensors:
         ) from error
     except Exception as error:  # torch raises many classes for broken files
         raise ConfigError(f"{path}: cannot be read: {one_line(error)}: {REMEDY}") from error
-    if not isinstance(tensors, dict) or not all(isinstance(value, torch.Tensor) for value in tensors.values()):
+    if not isinstance(tensors, dict) or not all(
+        isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in tensors.items()
+    ):
         raise ConfigError(f"{path}: does not hold a mapping of names to tensors: {REMEDY}")
     return tensors
 
@@ -141,6 +166,14 @@ class HeadCheckpoint:
         """Returns a mapping of the configuration, empty if it has none."""
         found = self.config.get(key)
         return found if isinstance(found, Mapping) else {}
+
+    def check_booleans(self, *keys: str) -> None:
+        """Raises ConfigError if one of these settings, which may be in a section too, is neither true nor false: any
+        other value, such as the text "false", would count as true."""
+        for section in (self.config, self.section("eagle_config"), self.section("transformer_layer_config")):
+            for key in keys:
+                if section.get(key) is not None and not isinstance(section[key], bool):
+                    raise self.problem(f"config.json has {key} {section[key]!r:.40}, expected true or false")
 
     def expect(self, kind: Kind) -> None:
         """Raises ConfigError if the head is of another kind."""
@@ -204,7 +237,7 @@ def head_tensors(folder: Path, config: Mapping[str, Any]) -> Tensors:
     return {name.removeprefix(MEDUSA_PREFIX): tensor for name, tensor in tensors.items()}
 
 
-def check_layout(names: Iterable[str], claims: Iterable[str], has_dflash_config: bool) -> None:
+def check_layout(names: Collection[str], claims: Iterable[str], has_dflash_config: bool) -> None:
     """Raises ConfigError if the tensors belong to no head, or to a head with an unsupported layout."""
     words = [*claims, *(["dflash"] if has_dflash_config else [])]
     found = next((title for word, title in UNSUPPORTED_FORMATS.items() if any(word in claim for claim in words)), None)
@@ -213,9 +246,10 @@ def check_layout(names: Iterable[str], claims: Iterable[str], has_dflash_config:
     if found is not None:
         raise ConfigError(f"it is in the format {found}, which is not supported: give Medusa or EAGLE heads")
     has_layer = any(LAYER.match(name) for name in names)
-    if not ("fc.weight" in names and has_layer) and not all(map(MEDUSA_NAME.match, names)):
+    if not names or (not ("fc.weight" in names and has_layer) and not all(map(MEDUSA_NAME.match, names))):
+        found = ", ".join(f"{name:.60}" for name in sorted(names)[:MAX_PROBLEMS])
         raise ConfigError(
-            f"it is not a draft head: it has the tensors {', '.join(sorted(names)[:MAX_PROBLEMS])}, …; expected "
+            f"it is not a draft head: it has {f'the tensors {found}, …' if names else 'no tensors'}; expected "
             "fc.weight and midlayer.* or layers.0.* (EAGLE), or HEAD.BLOCK.linear.weight (Medusa)"
         )
 
@@ -243,7 +277,7 @@ def assign(head: nn.Module, checkpoint: HeadCheckpoint, tensors: Tensors, shared
     Raises ConfigError for missing and unknown tensors, wrong shapes, and values that are not floating-point numbers.
     """
     wanted = {name: value for name, value in head.state_dict().items() if not name.startswith(shared or ("\0",))}
-    problems = [f"unknown tensor {name}" for name in sorted(tensors.keys() - wanted)]
+    problems = [f"unknown tensor {name:.60}" for name in sorted(tensors.keys() - wanted)]
     problems += [f"missing tensor {name} {list(wanted[name].shape)}" for name in sorted(wanted.keys() - tensors)]
     for name in sorted(wanted.keys() & tensors):
         found, expected = list(tensors[name].shape), list(wanted[name].shape)

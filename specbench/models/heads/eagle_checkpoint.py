@@ -6,9 +6,10 @@ from typing import Any, Literal
 import torch
 from torch import nn
 from transformers import LlamaConfig
+from transformers.activations import ACT2FN
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from specbench.core.errors import ConfigError
+from specbench.core.errors import ConfigError, nearest
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoints import check_sizes, one_line
 from specbench.models.heads.checkpoints import (
@@ -34,6 +35,7 @@ CONFIG_KEYS = (
 # arXiv:2605.09992).
 NormOutput = Literal["logits", "feedback"]
 NORM_OUTPUT = "norm_output"
+BOOLEANS = ("bias", "norm_before_fc", "fc_norm", "norm_before_residual", "norm_output", "use_sliding_window")
 SWITCHES = {"norm_before_fc": "input_norm.weight", "fc_norm": "fc_norm.0.weight"}  # key → the tensor that it announces
 
 
@@ -43,6 +45,7 @@ def load_eagle(checkpoint: HeadCheckpoint, target: CausalLM, norm_output: NormOu
 
     Raises ConfigError for a head that does not fit the target, and for a configuration that contradicts the tensors.
     """
+    checkpoint.check_booleans(*BOOLEANS)
     tensors = with_midlayer(checkpoint)
     offsets, is_drafted = tensors.pop("d2t", None), tensors.pop("t2d", None)
     given = decoder_settings(checkpoint)
@@ -110,6 +113,11 @@ def decoder_config(checkpoint: HeadCheckpoint, given: Mapping[str, Any], tensors
             mlp_bias="midlayer.mlp.gate_proj.bias" in tensors,
         )  # fmt: skip
         check_sizes(config)
+        if not 0 <= config.rms_norm_eps < 1:  # also for NaN
+            raise ConfigError(f"rms_norm_eps = {config.rms_norm_eps!r:.40} in its config.json: expected a small number")
+        if config.hidden_act not in ACT2FN:
+            choices = nearest(str(config.hidden_act), ACT2FN)
+            raise ConfigError(f"hidden_act = {config.hidden_act!r:.40} in its config.json is unknown: {choices}")
         LlamaRotaryEmbedding(config)
     except ConfigError as error:
         raise checkpoint.problem(str(error)) from error

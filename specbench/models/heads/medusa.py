@@ -62,9 +62,11 @@ class MedusaHeads(nn.ModuleList):
         return torch.stack([self.head_logits(number, states) for number in range(len(self))])
 
 
-AUTHORS_BLOCK = re.compile(r"(\d+)\.(\d+)\.linear\.(weight|bias)")
-VLLM_BLOCK = re.compile(r"blocks\.(\d+)\.layers\.(\d+)\.(weight|bias)")
-VLLM_OUTPUT = re.compile(r"lm_heads\.(\d+)\.weight")
+# No number has more digits, so that none takes long.
+AUTHORS_BLOCK = re.compile(r"(\d{1,4})\.(\d{1,4})\.linear\.(weight|bias)")
+AUTHORS_NAME = re.compile(r"(\d{1,4})\.(\d{1,4})\.(linear\.)?(weight|bias)")
+VLLM_BLOCK = re.compile(r"blocks\.(\d{1,4})\.layers\.(\d{1,4})\.(weight|bias)")
+VLLM_OUTPUT = re.compile(r"lm_heads\.(\d{1,4})\.weight")
 
 
 def load_medusa(checkpoint: HeadCheckpoint, target: CausalLM) -> MedusaHeads:
@@ -73,10 +75,19 @@ def load_medusa(checkpoint: HeadCheckpoint, target: CausalLM) -> MedusaHeads:
     The number of heads comes from the tensors, since published configurations have wrong numbers.
     """
     checkpoint.expect("medusa")
+    checkpoint.check_booleans("original_lm_head")
     tensors = with_author_names(checkpoint)
-    blocks = [name.split(".") for name in tensors if ".linear." in name]
-    num_heads = 1 + max(int(name.partition(".")[0]) for name in tensors)
-    num_blocks = 1 + max((int(block) for _, block, *_ in blocks), default=-1)
+    names = {name: AUTHORS_NAME.fullmatch(name) for name in tensors}
+    wrong = next((name for name, match in names.items() if match is None), None)
+    numbers = [(int(match[1]), int(match[2]), match[3]) for match in names.values() if match]
+    num_heads = 1 + max((head for head, *_ in numbers), default=-1)
+    num_blocks = 1 + max((block for _, block, is_linear in numbers if is_linear), default=-1)
+    if wrong is not None or num_heads * (num_blocks + 1) > 2 * len(tensors) + 8:
+        name = max(tensors, key=len) if wrong is None else wrong
+        raise checkpoint.problem(
+            f"its tensors do not fit: {name:.60} of {len(tensors)} tensors: expected HEAD.BLOCK.linear.weight, with "
+            "heads and blocks that are numbered from 0 without gaps"
+        )
     num_layers = checkpoint.config.get("medusa_num_layers")
     if num_layers not in (None, num_blocks):
         raise checkpoint.problem(

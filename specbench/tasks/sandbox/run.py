@@ -60,9 +60,9 @@ class ProgramTest:
 
 @dataclass(frozen=True)
 class Limits:
-    """The resources of one program. It is one process with at most `answerer.MAX_THREADS` threads, whose stacks are part
-    of its memory. With limits only, and not started by root, the threads count together with the user's processes, so
-    that it usually cannot start any."""
+    """The resources of one program. It is one process with at most `answerer.MAX_THREADS` threads, whose stacks are
+    part of its memory. With limits only, and not started by root, the threads count together with the user's processes,
+    so that it usually cannot start any."""
 
     timeout_seconds: float = 10.0  # wall clock, from the start of the program
     memory_mib: int = 512  # address space of the program, and the same for its tests

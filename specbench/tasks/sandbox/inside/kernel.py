@@ -99,8 +99,8 @@ def _install(content: bytes) -> None:
 
 
 def _thread_filter(column: int) -> bytes:
-    """Returns a filter for a process that may start threads, and no process. It denies that there is clone3, whose flags
-    a filter cannot read; the C library then calls clone."""
+    """Returns a filter for a process that may start threads, and no process. It denies that there is clone3, whose
+    flags a filter cannot read; the C library then calls clone."""
     lines: list[tuple[int, int, int, int]] = [(LOAD, 0, 0, NUMBER)]
     for number in (FORK, VFORK) if column == 0 else ():
         lines += [(JUMP_IF_EQUAL, 0, 1, number), (RETURN, 0, 0, REFUSE)]

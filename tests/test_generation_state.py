@@ -118,7 +118,7 @@ def test_a_special_token_that_is_spelt_ends_an_answer_too(special_model: CausalL
     for character in f"ab{SPECIAL}c":
         if not made.finished:
             made.start(special_model.vocabulary[character])
-    assert (made.finish, rules.answer_text(made.new_ids)) == ("stop", "ab")
+    assert (made.finish, WrittenText.of(rules, [1], made.new_ids).text) == ("stop", "ab")
 
 
 def test_length_and_context_limits() -> None:

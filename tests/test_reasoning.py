@@ -93,7 +93,7 @@ def test_tags_that_are_special_tokens_survive_decoding(is_special: bool, tmp_pat
     ids = model.tokenizer("<think>5 é</think> 18")["input_ids"]
     assert len(ids) == 9 and model.decode_text([*ids, *model.eos_token_ids], TAGS) == "<think>5 é</think> 18"
     assert model.decode_text(ids) == ("5 é 18" if is_special else "<think>5 é</think> 18")
-    stop = StopRules(9, decode_text=model.decode_text, keep=TAGS, reasoning=TAGS)
+    stop = StopRules(9, decode_text=model.decode_text, reasoning=TAGS)
     found = WrittenText.of(stop, model.encode_prompt("1 + 1?", chat=False), ids)
     assert (found.answer, found.num_reasoning_tokens) == (" 18", 6)
     found = WrittenText.of(stop, model.encode_prompt("1 + 1?", chat=True), ids[1:])

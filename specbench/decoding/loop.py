@@ -36,8 +36,8 @@ class StopRules:
     """The conditions that end a generation.
 
     `decode_text` maps token ids to text; it is needed only for stop strings. It drops special tokens, except those in
-    the texts of its second argument, `keep`: the stop strings and tags that contain special tokens. A stop string that
-    is a special token is among the `eos_token_ids`. `context_limit` is the number of positions that both models
+    the texts of its second argument, `keep`: the stop strings and tags that contain special tokens; None: the tags. A
+    stop string that is a special token is among the `eos_token_ids`. `context_limit` is the number of positions that both models
     support; a generation that reaches it ends. `reasoning`: the tags of reasoning, inside which no stop string ends a
     generation; None if all text is the answer.
     """
@@ -47,13 +47,14 @@ class StopRules:
     stop_strings: tuple[str, ...] = ()
     decode_text: Callable[..., str] | None = None
     context_limit: int | None = None
-    keep: tuple[str, ...] = ()
     reasoning: Tags | None = None
+    keep: tuple[str, ...] | None = None
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Returns the text in which stop strings and tags are searched."""
         assert self.decode_text is not None
-        return self.decode_text(token_ids, self.keep) if self.keep else self.decode_text(token_ids)
+        keep = self.reasoning or () if self.keep is None else self.keep
+        return self.decode_text(token_ids, keep) if keep else self.decode_text(token_ids)
 
     def opens_reasoning(self, prompt_ids: Sequence[int]) -> bool:
         """Returns whether a prompt ends with the opening tag, which a chat template may write."""
@@ -195,7 +196,7 @@ class WrittenText:
         text = rules.decode(token_ids)
         start = part_answer(text, tags, is_open).start if tags else 0
         cut = start + len(text_before_stop(text[start:], rules.stop_strings))
-        if any(stop in rules.keep for stop in rules.stop_strings):  # drop the special tokens before the cut, too
+        if any(stop in (rules.keep or ()) for stop in rules.stop_strings):  # drop the special tokens before the cut, too
             assert rules.decode_text is not None
             num_whole = bisect_right(range(1, len(token_ids) + 1), cut, key=lambda n: len(rules.decode(token_ids[:n])))
             rest = text[len(rules.decode(token_ids[:num_whole])) : cut]

@@ -221,6 +221,8 @@ DAMAGED = {
     "no time": (whole(ttft_seconds=float("nan")), "methods.sd.ttft_seconds: "),
     "half a pass": (whole(passes={"target": [[4]], "draft": []}), "methods.sd.passes.target.0"),
     "an unknown end": (whole(finish="tired"), "methods.sd.finish: "),
+    "more reasoning than tokens": (whole(answer="", reasoning_tokens=4), "4 reasoning_tokens of 3 new tokens"),
+    "an answer that is no text": (whole(answer=18), "methods.sd.answer: "),
     "contradictory counts": (whole(token_ids=[1]), "2 emitted + 1 ≠ 1 new tokens"),
 }
 

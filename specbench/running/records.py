@@ -371,6 +371,10 @@ def check_counts(record: Record, method: str, num_draft_tokens: int) -> None:
                 f"step {number} has {drafted} drafted (of at most {num_draft_tokens}), {judged} judged, "
                 f"{accepted} accepted, {emitted} emitted"
             )
+    if generation.get("reasoning_tokens", 0) > len(generation["token_ids"]):
+        problems.append(
+            f"{generation['reasoning_tokens']} reasoning_tokens of {len(generation['token_ids'])} new tokens"
+        )
     sizes = generation.get("tree_nodes")
     depths = [step[DRAFTED] for step in generation["steps"]]
     if sizes is not None and (len(sizes) != len(depths) or any(map(operator.lt, sizes, depths))):

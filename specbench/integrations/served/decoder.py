@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from specbench.core.errors import ConfigError
@@ -86,8 +87,9 @@ class Answer:
     state: GenerationState
     reads: list[tuple[float, int]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)  # of a server that sends no ids
-    is_reasoning: bool = False  # the last one is reasoning, which the server sends in a field of its own
+    text: str = ""  # of a server that sends no ids
+    first_text: str = ""  # its first part
+    is_reasoning: bool = False  # it ends with reasoning that the server sent in a field of its own
     seconds: float = 0.0  # time of the last event
     continues_after_end: bool = False  # the server wrote tokens after the pass that ended the answer
     reported: EventContent = field(default_factory=EventContent)
@@ -101,7 +103,8 @@ class Answer:
                 self.state.start(token)
         num_new = self.state.num_new_tokens - before
         text = self._with_tags(piece) if piece.token_ids is None else ""
-        self.texts += [text] if text else []
+        self.text += text
+        self.first_text = self.first_text or text
         if num_new or (text and not self.state.finished):
             self.reads.append((seconds, num_new))
         known = {name: value for name, value in vars(piece).items() if value is not None and name not in TEXTS}
@@ -117,15 +120,14 @@ class Answer:
         begin = "" if was_reasoning else tags.open
         return f"{begin}{piece.reasoning}{tags.close * (not self.is_reasoning)}{piece.text}"
 
-    @property
-    def text(self) -> str:
-        return "".join(self.texts)
+    @cached_property
+    def _is_open(self) -> bool:
+        return self.state.rules.opens_reasoning(self.state.prompt_ids)
 
     def has_stop(self, stops: Sequence[str]) -> bool:
         """Returns whether the text has one of the stop strings outside of its reasoning."""
-        rules, text = self.state.rules, self.text
-        if rules.reasoning is not None:
-            text = answer_in(text, rules.reasoning, rules.opens_reasoning(self.state.prompt_ids))
+        tags = self.state.rules.reasoning
+        text = self.text if tags is None else answer_in(self.text, tags, self._is_open)
         return any(stop in text for stop in stops)
 
 
@@ -332,10 +334,11 @@ class ServedDecoder(Decoder):
     def _tokenize(self, answer: Answer) -> None:
         """Tokenizes the text of an answer. The first read gets the tokens of its own text, the last read all others,
         since the server does not report more."""
-        if not answer.texts:
+        if not answer.text:
             return
         whole, first = (
-            self.model.tokenizer(text, add_special_tokens=False)["input_ids"] for text in (answer.text, answer.texts[0])
+            self.model.tokenizer(text, add_special_tokens=False)["input_ids"]
+            for text in (answer.text, answer.first_text)
         )
         times = [seconds for seconds, _ in answer.reads]
         answer.add(times[-1], EventContent(token_ids=tuple(whole)))

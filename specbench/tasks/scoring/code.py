@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import comb, inf
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import SCORERS
@@ -23,24 +23,31 @@ PYTHON = re.compile(r"(?:python|py)?[\d.]*", re.IGNORECASE)  # a block without a
 CODE = re.compile(r"^(?:(?:async def|def|class) \w|@\w|import [\w., ]+$|from [\w.]+ import \S)", re.MULTILINE)
 
 
-def fenced_blocks(text: str) -> list[tuple[str, str]]:
-    """Returns (language, content) of each fenced block of a Markdown text, by the rules of CommonMark: a block ends
-    with a fence of the same kind that is at least as long and has no text, or with the text. The indentation of its
-    fence is removed from the content."""
-    blocks: list[tuple[str, str]] = []
+class CodeBlock(NamedTuple):
+    """A block of code in an answer. `is_closed`: False if the text ends before its closing fence."""
+
+    language: str
+    content: str
+    is_closed: bool
+
+
+def fenced_blocks(text: str) -> list[CodeBlock]:
+    """Returns the fenced blocks of a Markdown text that are not blank, by the rules of CommonMark: a block ends with a
+    fence of the same kind that is at least as long and has no text, or with the text. The indentation of its fence is
+    removed from the content."""
+    blocks: list[CodeBlock] = []
     opening: tuple[str, str] | None = None  # indentation and fence
     for line in text.replace("\r\n", "\n").splitlines(keepends=True):
         fence = FENCE.fullmatch(line.rstrip("\n"))
         if opening is None:
             if fence:
                 opening = fence[1], fence[2]
-                blocks.append((fence[3].strip().partition(" ")[0], ""))
+                blocks.append(CodeBlock(fence[3].strip().partition(" ")[0], "", is_closed=False))
         elif fence and fence[2].startswith(opening[1]) and not fence[3].strip():
-            opening = None
+            opening, blocks[-1] = None, blocks[-1]._replace(is_closed=True)
         else:
-            language, content = blocks[-1]
-            blocks[-1] = language, content + line.removeprefix(opening[0])
-    return blocks
+            blocks[-1] = blocks[-1]._replace(content=blocks[-1].content + line.removeprefix(opening[0]))
+    return [block for block in blocks if block.content.strip()]
 
 
 def until_error(source: str, head: str = "") -> str:
@@ -63,7 +70,8 @@ def python_parts(text: str) -> list[str]:
     code on to where it no longer is Python."""
     if compiles(text):
         return [text]
-    lines, found, number = text.split("\n"), [], 0
+    lines, number = text.split("\n"), 0
+    found: list[str] = []
     while number < len(lines) and len(found) < MAX_PARTS:
         if number == 0 or CODE.match(lines[number]):
             found.append(until_error("\n".join(lines[number:])))
@@ -160,18 +168,19 @@ def begins_indented(code: str) -> bool:
     return code.lstrip("\n")[:1].isspace()
 
 
-def answer_blocks(answer: str, prefix: str) -> list[tuple[str, str]]:
-    """Returns (language, content) of the fenced blocks of an answer. Code before the first fence is a block too: the
-    prompt may have opened it, and the first fence then closes it."""
+def answer_blocks(answer: str, prefix: str) -> list[CodeBlock]:
+    """Returns the fenced blocks of an answer. Code before the first fence is a block too: the prompt may have opened
+    it, and the first fence then closes it."""
     before, newline, rest = answer.partition("\n```")
     continues = begins_indented(before)
     is_code = bool(before.strip()) and (continues or CODE.search(before) is not None)
     if not newline or not is_code or not compiles(prefix * continues + before):
-        return [block for block in fenced_blocks(answer) if block[1].strip()]
-    num_fences = 1 + sum(line.startswith("```") for line in rest.splitlines()[1:])
-    closes = num_fences % 2 == 1 and not rest.partition("\n")[0].strip()
-    others = fenced_blocks(rest.partition("\n")[2] if closes else f"```{rest}")
-    return [("", before + "\n"), *(block for block in others if block[1].strip())]
+        return fenced_blocks(answer)
+    info, _, after = rest.partition("\n")
+    infos = [line[3:].strip() for line in after.split("\n") if line.startswith("```")]  # of the other fences
+    # A fence with a language opens a block, so that the one before it has closed one.
+    closes = not info.strip() and (len(infos) % 2 == 0 or infos[0] != "")
+    return [CodeBlock("", before + "\n", is_closed=True), *fenced_blocks(after if closes else f"```{rest}")]
 
 
 def build_program(answer: str, prefix: str, entry_point: str | None, extract: Extract) -> str:
@@ -189,16 +198,20 @@ def build_program(answer: str, prefix: str, entry_point: str | None, extract: Ex
     # 1. A function that is written anew.
     name = re.escape(entry_point) if entry_point else r"\w+"
     definition = re.compile(rf"^(?:async )?def {name}\b", re.MULTILINE)
-    contents = [content for _, content in blocks] or [answer]
-    last = max((number for number, content in enumerate(contents) if definition.search(content)), default=None)
-    if last is not None:
+    contents = [block.content for block in blocks] or [answer]
+    defining = [number for number, content in enumerate(contents) if definition.search(content)]
+    is_cut = len(defining) > 1 and defining[-1] == len(blocks) - 1 and not blocks[-1].is_closed
+    if is_cut and not any(map(definition.search, python_parts(contents[-1]))):
+        defining.pop()  # the answer ends inside another version of the function
+    if defining:
+        last = defining[-1]
         head = next((head for head in (prefix, prefix.rstrip() + "\n    pass") if compiles(head)), "")
         parts = python_parts(contents[last])
         code = next(filter(definition.search, reversed(parts)), contents[last])
         others = [*contents[last + 1 :], *contents[:last], *(part for part in parts if part is not code)]
         return f"{head}\n\n{completed(code, others, head)}"
     # 2. A continuation of the prompt. Its first line or all its lines may have lost their indentation.
-    python = [content for language, content in blocks if PYTHON.fullmatch(language)]
+    python = [block.content for block in blocks if PYTHON.fullmatch(block.language)]
     continuing = (content for content in reversed(python) if begins_indented(content) and until_error(content, prefix))
     code = next(continuing, max(python, key=len, default=answer))
     spellings = (code, textwrap.indent(code, INDENT), INDENT + code)
@@ -212,7 +225,7 @@ def whole_program(answer: str, extract: Extract) -> str:
     without sentences around its code."""
     blocks = [] if extract == "raw" else answer_blocks(answer.replace("\r\n", "\n"), "")
     if blocks:
-        return blocks[-1][1]
+        return blocks[-1].content
     return "\n".join(python_parts(answer)) or answer if extract == "auto" else answer
 
 

@@ -385,11 +385,11 @@ def test_a_server_does_not_stop_inside_reasoning(tmp_path, monkeypatch, engine, 
     """The requests have no stop strings if the prompt opened the reasoning, or once the server has stopped in it; the
     client then looks for them in the answer."""
     if opens:
-        encode_prompt = TextModel.encode_prompt
+        render = TextModel.render_prompt
         monkeypatch.setattr(
             TextModel,
-            "encode_prompt",
-            lambda self, text, *rest, **named: encode_prompt(self, f"{text}<think>\n", *rest, **named),
+            "render_prompt",
+            lambda self, texts, *rest: render(self, [*texts[:-1], f"{texts[-1]}<think>\n"], *rest),
         )
     answer = (*TOKENIZER.encode("<think>" * (not opens) + THOUGHTS + "Question: 6").ids, 0)
     scripts = {"ar": StopsAnywhere(engine, answer=answer), "draft": StopsAnywhere(engine, SD, answer)}

@@ -37,9 +37,9 @@ class StopRules:
 
     `decode_text` maps token ids to text; it is needed only for stop strings. It drops special tokens, except those in
     the texts of its second argument, `keep`: the stop strings and tags that contain special tokens; None: the tags. A
-    stop string that is a special token is among the `eos_token_ids`. `context_limit` is the number of positions that both models
-    support; a generation that reaches it ends. `reasoning`: the tags of reasoning, inside which no stop string ends a
-    generation; None if all text is the answer.
+    stop string that is a special token is among the `eos_token_ids`. `context_limit` is the number of positions that
+    both models support; a generation that reaches it ends. `reasoning`: the tags of reasoning, inside which no stop
+    string ends a generation; None if all text is the answer.
     """
 
     max_new_tokens: int
@@ -196,7 +196,9 @@ class WrittenText:
         text = rules.decode(token_ids)
         start = part_answer(text, tags, is_open).start if tags else 0
         cut = start + len(text_before_stop(text[start:], rules.stop_strings))
-        if any(stop in (rules.keep or ()) for stop in rules.stop_strings):  # drop the special tokens before the cut, too
+        if any(
+            stop in (rules.keep or ()) for stop in rules.stop_strings
+        ):  # drop the special tokens before the cut, too
             assert rules.decode_text is not None
             num_whole = bisect_right(range(1, len(token_ids) + 1), cut, key=lambda n: len(rules.decode(token_ids[:n])))
             rest = text[len(rules.decode(token_ids[:num_whole])) : cut]

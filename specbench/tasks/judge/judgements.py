@@ -16,6 +16,7 @@ from specbench.core.console import counted, say, stdout
 from specbench.core.errors import ConfigError
 from specbench.core.files import write_atomically
 from specbench.core.progress import ProgressBar
+from specbench.core.reasoning import answer_of
 from specbench.core.registry import first_problem
 from specbench.core.values import Record, record_key
 from specbench.specs import yaml_files
@@ -110,7 +111,7 @@ def judge_records(
     records = list(records)
     requests, new, cached, counts = _look_up(records, questions, settings)
     say(console, f"judge {settings.model}: {counts}")
-    answers = {(record_key(each), name): part["text"] for each in records for name, part in each["methods"].items()}
+    answers = {(record_key(each), name): answer_of(part) for each in records for name, part in each["methods"].items()}
     pattern = rating_pattern(settings.rating_form)
     num_forged = sum(pattern.search(answer) is not None for answer in answers.values())
     if num_forged:

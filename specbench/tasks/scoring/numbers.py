@@ -272,26 +272,24 @@ def _numeral(written: str, language: str) -> Decimal | None:
     if words is None:
         return None
     text = unicodedata.normalize("NFC", written).strip(" *:：,，\"'“”「」").casefold()
+    numerals = list(enumerate(words["numerals"]))[::-1]  # "kumi na nane" before "kumi"
     if words[JOINED]:
         text = text.translate(str.maketrans("两兩〇", "二二零"))
-        for value, numeral in reversed(list(enumerate(words["numerals"]))):
-            if text.startswith(numeral):
-                rest = text[len(numeral) :].strip("*")
-                if numeral == words["article"]:
-                    is_whole = re.fullmatch(COPULA, rest.strip()) is not None
-                else:
-                    is_apart = rest[:1].isspace() and len(rest.split()) <= 3
-                    is_whole = is_apart or re.fullmatch(COUNTED, rest) is not None
-                return Decimal(value) if is_whole else None
-        return None
-    found = re.findall(r"[^\s.,;!?*()]+", text)
-    for value, numeral in reversed(list(enumerate(words["numerals"]))):
-        length = len(numeral.split())
-        if " ".join(found[:length]) == numeral:
-            rest = found[length:]
-            is_more = any(re.fullmatch(words["more"], word) or word in words["numerals"] for word in rest)
-            return None if len(rest) > (0 if numeral == words["article"] else 3) or is_more else Decimal(value)
-    return None
+        value, numeral = next((each for each in numerals if text.startswith(each[1])), (None, ""))
+        rest = text[len(numeral) :].strip("*")
+        if numeral == words["article"]:
+            is_whole = re.fullmatch(COPULA, rest.strip()) is not None
+        else:
+            is_whole = (rest[:1].isspace() and len(rest.split()) <= 3) or re.fullmatch(COUNTED, rest) is not None
+    else:
+        found = re.findall(r"[^\s.,;!?*()]+", text)
+        value, numeral = next(
+            (each for each in numerals if each[1].split() == found[: len(each[1].split())]), (None, "")
+        )
+        others = found[len(numeral.split()) :]
+        is_part = any(re.fullmatch(words["more"], word) or word in words["numerals"] for word in others)
+        is_whole = not is_part and len(others) <= (0 if numeral == words["article"] else 3)
+    return Decimal(value) if value is not None and is_whole else None
 
 
 @SCORERS.register("number", takes_language=True)

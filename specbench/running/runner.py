@@ -152,9 +152,7 @@ def measure_method(
     consumption = Consumption(cell.models.placement)
     generation = selected.generate(prompt.ids, stop, seed)
     consumed = consumption.fields()
-    found = (
-        method_record(generation, selected, stop, cell.scorer, reference) | decoder.record_fields(selected) | consumed
-    )
+    found = method_record(generation, stop, cell.scorer, reference) | decoder.record_fields(selected) | consumed
     return found | ({"truncated_tokens": block.num_cut(answers)} if block.turn else {})
 
 
@@ -188,7 +186,7 @@ def record_of(block: Block, results: Mapping[str, dict[str, Any]], earlier: Sequ
 
 
 def method_record(
-    generation: Generation, decoder: Decoder, stop: StopRules, scorer: Scorer | None, reference: Reference | None
+    generation: Generation, stop: StopRules, scorer: Scorer | None, reference: Reference | None
 ) -> dict[str, Any]:
     """Returns one method's part of a record."""
     text = stop.answer_text(generation.token_ids)

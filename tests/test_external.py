@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +151,8 @@ def record(spec: MethodSpec, models: ModelPair, example: int = 0, stop: StopRule
     methods = {}
     for each in (load_method("ar"), spec):
         decoder = compose(each, models, GREEDY)
-        methods[each.name] = method_record(decoder.generate(prompt, stop, 0), decoder, stop, None, None)
+        text = replace(stop, decode_text=decoder.model.decode_text)
+        methods[each.name] = method_record(decoder.generate(prompt, stop, 0), text, prompt, None, None)
     made: dict[str, Any] = json.loads(
         json.dumps({"task": "t", "subset": "en", "example": example, "id": "", "repeat": 0, "prompt": "",
                     "reference": None, "methods": methods})

@@ -8,7 +8,7 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.results.bootstrap import INTERVALS, Metric
 from specbench.results.leaderboard import check_writable, edit_rows, load, merge_rows, write
-from specbench.results.row import Row, with_digest
+from specbench.results.row import LATER_FIELDS, Row, with_digest
 
 FIELDS = {
     "task": "mgsm@1:0123456789ab",
@@ -61,6 +61,15 @@ def test_rows_survive_the_file(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["board.json"]
 
 
+def test_rows_of_earlier_versions_lack_some_fields(tmp_path):
+    write(tmp_path / "board.json", [row()])
+    content = json.loads((tmp_path / "board.json").read_text())
+    old = {name: value for name, value in content["rows"][0].items() if name not in LATER_FIELDS}
+    content["rows"][0] = with_digest(old)
+    (tmp_path / "board.json").write_text(json.dumps(content))
+    assert load(tmp_path / "board.json") == [row()]
+
+
 def test_a_row_refuses_unknown_fields_and_change():
     with pytest.raises(ValueError, match="speed"):
         row(speed=1)
@@ -88,7 +97,7 @@ def test_merge_replaces_the_same_result_and_keeps_the_others(tmp_path):
 
 
 def test_the_key_is_everything_but_the_outcome():
-    told = set(FIELDS) - {"metrics", "created", "command"} | {"format", "engine", "served", "subsets"}
+    told = set(FIELDS) - {"metrics", "created", "command"} | {"format", "engine", "served", "subsets", *LATER_FIELDS}
     assert set(json.loads(row().key)) == told
     assert row(quality="bleu", signatures={"bleu": "tok:zh"}).key == row().key
     other = INTERVALS.model_copy(update={"level": 0.9})

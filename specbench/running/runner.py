@@ -197,9 +197,7 @@ def measure_method(
         generation = selected.generate(prompt.ids, stop, seed)
         consumed = consumption.fields()
     found = (
-        method_record(generation, selected, stop, cell.scorer, reference, prompt.ids)
-        | decoder.record_fields(selected)
-        | consumed
+        method_record(generation, stop, prompt.ids, cell.scorer, reference) | decoder.record_fields(selected) | consumed
     )
     return found | ({"truncated_tokens": block.num_cut(answers)} if block.turn else {})
 
@@ -234,8 +232,8 @@ def record_of(block: Block, results: Mapping[str, dict[str, Any]], earlier: Sequ
 
 
 def method_record(
-    generation: Generation, decoder: Decoder, stop: StopRules, scorer: Scorer | None, reference: Reference | None,
-    prompt_ids: Sequence[int] = (),
+    generation: Generation, stop: StopRules, prompt_ids: Sequence[int], scorer: Scorer | None,
+    reference: Reference | None,
 ) -> dict[str, Any]:  # fmt: skip
     """Returns one method's part of a record."""
     written = WrittenText.of(stop, prompt_ids, generation.token_ids)

@@ -1,6 +1,7 @@
 """Loads EAGLE heads in the layouts of their authors, SpecForge and speculators."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -44,6 +45,13 @@ def load_eagle(checkpoint: HeadCheckpoint, target: CausalLM) -> EagleHead:
     sizes = [len(tensor) for tensor in (own, is_drafted) if tensor is not None]
     check_vocabulary(checkpoint, [given.get("vocab_size"), *sizes], target)
     layout = eagle_layout(checkpoint, tensors, target)
+    if own is not None:  # rows beyond the tokenizer's ids are padding
+        tensors["embed_tokens.weight"] = own[: target.vocab_size]
+    if is_drafted is not None:
+        is_drafted = is_drafted[: target.vocab_size]
+    if offsets is None and layout.draft_vocab_size == target.padded_vocab_size and "lm_head.weight" in tensors:
+        layout = replace(layout, draft_vocab_size=target.vocab_size)
+        tensors["lm_head.weight"] = tensors["lm_head.weight"][: target.vocab_size]
     if layout.generation == 1:
         check_width(checkpoint, config.hidden_size, target)
     embed_tokens, lm_head = target.model.get_input_embeddings(), target.model.get_output_embeddings()

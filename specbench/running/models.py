@@ -13,11 +13,10 @@ from specbench.core import bounded
 from specbench.core.environment import OBJECT
 from specbench.core.errors import ConfigError
 from specbench.core.files import TRAINING_RECORD
-from specbench.decoding.bridges import common_ids
+from specbench.decoding.bridges import share_ids
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model
 from specbench.models.scoring import VERBS, ScoringModel
-from specbench.models.vocabulary import can_share_ids
 from specbench.running.prompts import PromptBudget, check_template_args
 from specbench.running.run_folder import RunFolder
 from specbench.specs.components import EngineName, RowEngine
@@ -142,10 +141,7 @@ def has_other_vocabulary(method: MethodSpec, models: Models) -> bool:
     """Returns whether the drafter decodes alone in another vocabulary than the target's, so that their tokens/s cannot
     be compared."""
     alone = models.drafters.get(method.name) if method.decodes_with == "drafter" else None
-    common = None if alone is None else common_ids(models.target, alone)
-    if alone is None or common is None:
-        return False
-    return not can_share_ids(len(common), models.target.vocab_size, alone.vocab_size)
+    return alone is not None and not share_ids(models.target, alone)
 
 
 def parts(methods: Sequence[MethodSpec]) -> list[MethodSpec]:

@@ -39,6 +39,12 @@ def common_ids(target: TextModel, draft: TextModel) -> frozenset[int] | None:
     return None if target.vocab_size == draft.vocab_size else frozenset(i for i in ours.values() if i < size)
 
 
+def share_ids(target: TextModel, draft: TextModel) -> bool:
+    """Returns whether two vocabularies are equal, or differ in so few tokens that a drafter may draft the others."""
+    common = common_ids(target, draft)
+    return common is None or can_share_ids(len(common), target.vocab_size, draft.vocab_size)
+
+
 def check_equal(target: TextModel, draft: TextModel) -> None:
     """Raises VocabularyMismatch, which names both sizes, for vocabularies that differ in any token."""
     if (common := common_ids(target, draft)) is not None:
@@ -137,7 +143,7 @@ def shared(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Drafter:
     common = common_ids(target, draft_model)
     if common is None:
         return make(draft_model)
-    if not can_share_ids(len(common), target.vocab_size, draft_model.vocab_size):
+    if not share_ids(target, draft_model):
         raise mismatch(target, draft_model, common)
     return make(CommonIdsModel(draft_model, target, common))
 

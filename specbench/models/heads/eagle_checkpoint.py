@@ -1,7 +1,6 @@
 """Loads EAGLE heads in the layouts of their authors, SpecForge and speculators."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -37,7 +36,7 @@ def load_eagle(checkpoint: HeadCheckpoint, target: CausalLM) -> EagleHead:
 
     Raises ConfigError for a head that does not fit the target, and for a configuration that contradicts the tensors.
     """
-    tensors = with_midlayer(checkpoint)
+    tensors = without_padding(with_midlayer(checkpoint), target)
     offsets, is_drafted = tensors.pop("d2t", None), tensors.pop("t2d", None)
     given = decoder_settings(checkpoint)
     config = decoder_config(checkpoint, given, tensors)
@@ -45,13 +44,6 @@ def load_eagle(checkpoint: HeadCheckpoint, target: CausalLM) -> EagleHead:
     sizes = [len(tensor) for tensor in (own, is_drafted) if tensor is not None]
     check_vocabulary(checkpoint, [given.get("vocab_size"), *sizes], target)
     layout = eagle_layout(checkpoint, tensors, target)
-    if own is not None:  # rows beyond the tokenizer's ids are padding
-        tensors["embed_tokens.weight"] = own[: target.vocab_size]
-    if is_drafted is not None:
-        is_drafted = is_drafted[: target.vocab_size]
-    if offsets is None and layout.draft_vocab_size == target.padded_vocab_size and "lm_head.weight" in tensors:
-        layout = replace(layout, draft_vocab_size=target.vocab_size)
-        tensors["lm_head.weight"] = tensors["lm_head.weight"][: target.vocab_size]
     if layout.generation == 1:
         check_width(checkpoint, config.hidden_size, target)
     embed_tokens, lm_head = target.model.get_input_embeddings(), target.model.get_output_embeddings()
@@ -81,6 +73,17 @@ def with_midlayer(checkpoint: HeadCheckpoint) -> Tensors:
     if len(layers) > 1:
         raise checkpoint.problem(f"it has {len(layers)} decoder layers, expected 1")
     return {LAYER.sub("midlayer.", name, count=1): tensor for name, tensor in checkpoint.tensors.items()}
+
+
+def without_padding(tensors: Tensors, target: CausalLM) -> Tensors:
+    """Returns the tensors without the rows that pad the target's embeddings, which no text reaches. Those of a smaller
+    vocabulary of the head (`d2t`) and of other sizes stay."""
+    names = ("embed_tokens.weight", "t2d", *(() if "d2t" in tensors else ("lm_head.weight",)))
+    return {
+        name: tensor[: target.vocab_size]
+        if name in names and tensor.dim() and len(tensor) == target.padded_vocab_size else tensor
+        for name, tensor in tensors.items()
+    }  # fmt: skip
 
 
 def decoder_settings(checkpoint: HeadCheckpoint) -> Mapping[str, Any]:
@@ -142,7 +145,7 @@ def eagle_layout(checkpoint: HeadCheckpoint, tensors: Tensors, target: CausalLM)
     check_features(checkpoint, tensors["fc.weight"].shape[-1], layers, target)
     num_drafted = len(tensors["lm_head.weight"]) if "lm_head.weight" in tensors else target.vocab_size
     size = checkpoint.config.get("draft_vocab_size")
-    if size not in (None, num_drafted):
+    if size not in (None, num_drafted) and (size, num_drafted) != (target.padded_vocab_size, target.vocab_size):
         raise checkpoint.problem(f"config.json has draft_vocab_size {size}, and lm_head.weight has {num_drafted} rows")
     return EagleLayout(
         generation=3,

@@ -36,10 +36,11 @@ def load_eagle(checkpoint: HeadCheckpoint, target: CausalLM) -> EagleHead:
 
     Raises ConfigError for a head that does not fit the target, and for a configuration that contradicts the tensors.
     """
-    tensors = without_padding(with_midlayer(checkpoint), target)
+    tensors = with_midlayer(checkpoint)
     offsets, is_drafted = tensors.pop("d2t", None), tensors.pop("t2d", None)
     given = decoder_settings(checkpoint)
     config = decoder_config(checkpoint, given, tensors)
+    tensors = without_padding(tensors, target, has_own_vocabulary=offsets is not None)
     own = tensors.get("embed_tokens.weight")
     sizes = [len(tensor) for tensor in (own, is_drafted) if tensor is not None]
     check_vocabulary(checkpoint, [given.get("vocab_size"), *sizes], target)
@@ -75,10 +76,10 @@ def with_midlayer(checkpoint: HeadCheckpoint) -> Tensors:
     return {LAYER.sub("midlayer.", name, count=1): tensor for name, tensor in checkpoint.tensors.items()}
 
 
-def without_padding(tensors: Tensors, target: CausalLM) -> Tensors:
-    """Returns the tensors without the rows that pad the target's embeddings, which no text reaches. Those of a smaller
-    vocabulary of the head (`d2t`) and of other sizes stay."""
-    names = ("embed_tokens.weight", "t2d", *(() if "d2t" in tensors else ("lm_head.weight",)))
+def without_padding(tensors: Tensors, target: CausalLM, *, has_own_vocabulary: bool) -> Tensors:
+    """Returns the tensors without the rows that pad the target's embeddings, which no text reaches. Tensors of other
+    sizes stay, and so does the output layer of a head with a vocabulary of its own (`d2t`)."""
+    names = ("embed_tokens.weight", *(() if has_own_vocabulary else ("lm_head.weight",)))
     return {
         name: tensor[: target.vocab_size]
         if name in names and tensor.dim() and len(tensor) == target.padded_vocab_size else tensor

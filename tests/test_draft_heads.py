@@ -34,6 +34,7 @@ from specbench.training.heads import DraftHead, read_by_target, unroll
 from specbench.training.passes import Batch, Sample
 from specbench.training.spec import TrainSpec
 from tests import tiny
+from tests.heads import EAGLE1, EAGLE3, WIDTH, eagle1_tensors, eagle3_tensors, medusa_tensors, save_head
 from tests.toys import TableModel, path_to
 
 PROMPT = list(range(40, 60))
@@ -140,6 +141,32 @@ def test_greedy_outputs_are_those_of_autoregressive_decoding(method: str, tmp_pa
     assert made.token_ids == expected.token_ids
     assert any(step.num_drafted for step in made.steps)
     assert decoder.generate(PROMPT, StopRules(20), 0).steps == made.steps  # no state passes from prompt to prompt
+
+
+@pytest.mark.parametrize(
+    ("method", "config", "tensors"),
+    [
+        ("eagle", EAGLE1, {**eagle1_tensors(), "embed_tokens.weight": torch.ones(300, WIDTH)}),
+        ("eagle3-chain", EAGLE3, {**eagle3_tensors(), "t2d": torch.zeros(300, dtype=torch.bool)}),
+        (
+            "eagle3-chain", {**EAGLE3, "draft_vocab_size": 300},
+            {"lm_head.weight": 9 * torch.eye(300, WIDTH).flip(0)}
+            | {k: v for k, v in eagle3_tensors().items() if k not in ("d2t", "t2d", "lm_head.weight")},
+        ),
+        ("medusa", {"medusa_num_layers": 1}, {k: 9 * v for k, v in medusa_tensors(vocab_size=300).items()}),
+    ],
+)  # fmt: skip
+def test_a_head_of_padded_embeddings_drafts_no_padding(
+    method: str, config: dict[str, Any], tensors: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    """The target's embeddings have 300 rows, as the head says, and its tokenizer 257 tokens."""
+    model = target(vocab_size=300)
+    path = save_head(tmp_path / "head", {**config, "vocab_size": 300}, tensors)
+    _, (spec,) = with_overrides([], [load_method(method)], [f"drafter.path={path}"])
+    decoder = compose(spec, ModelPair(model), Sampling(0.0))
+    plain = compose(load_method("ar"), ModelPair(model), Sampling(0.0)).generate(PROMPT, StopRules(12), 0)
+    made = decoder.generate(PROMPT, StopRules(12), 0)
+    assert made.token_ids == plain.token_ids and any(step.num_drafted for step in made.steps)
 
 
 @pytest.mark.parametrize("method", ["eagle3", "eagle3-chain", "eagle"])

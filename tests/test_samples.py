@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from specbench.publish.site import answers as answers_page
-from specbench.results.shown_answers import ShownRecord, ShownRun
+from specbench.results.shown_answers import ShownRun
+from specbench.running.shown import ShownRecord
 from tests import tiny
 from tests.site_rows import HOSTILE
 

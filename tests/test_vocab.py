@@ -193,6 +193,11 @@ def test_with_other_vocabularies_sd_cannot_run_and_union_gains_nothing() -> None
     assert found["tli"] == (True, "fits") and found["slem"] == (True, "fits")
 
 
+def test_with_a_few_added_tokens_sd_shares_the_other_ids() -> None:
+    report = report_on(made.byte_bpe(), made.byte_bpe_with_added())
+    assert report.num_same_ids == 600 and verdicts(report)["sd"] == (True, "fits")
+
+
 def test_small_overlaps_and_texts_that_change_are_weaknesses() -> None:
     assert verdicts(report_on(made.byte_bpe(), made.bytes_only()))["tli"] == (True, "weak")
     assert verdicts(report_on(made.byte_bpe(), made.wordpiece()))["slem"] == (True, "weak")

@@ -30,7 +30,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.table import Table, numbers, words
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model, load_tokenizer
-from specbench.models.vocabulary import Vocabulary
+from specbench.models.vocabulary import Vocabulary, can_share_ids, same_ids
 from specbench.results.units import NULL, interval, number
 from specbench.running.plan import subsets_with_rows
 from specbench.running.request import check_revision
@@ -47,12 +47,14 @@ class VocabReport(BaseModel):
 
     passes_in_texts: the least number of draft passes for ψ, a mean over all occurrences of target tokens in the texts.
     writable_in_texts: the share of these occurrences that drafter tokens can spell.
+    num_same_ids: the number of ids that mean the same token in both vocabularies.
     """
 
     target: str
     drafter: str
     texts: str
     same_vocabulary: bool
+    num_same_ids: int = 0
     overlap: Overlap
     text_overlap: TextOverlap
     target_injectivity: Injectivity
@@ -82,12 +84,14 @@ def make_report(
     """Returns the comparison of two vocabularies, in general and on texts; with `models` also the expected acceptance
     of methods."""
     ours, theirs = Vocabulary(target.tokenizer), Vocabulary(drafter.tokenizer)
+    own_ids, other_ids = target.tokenizer.get_vocab(), drafter.tokenizer.get_vocab()
     passes, writable = costs_in_texts(ours, theirs, texts)
     report = VocabReport(
         target=target.name,
         drafter=drafter.name,
         texts=texts_from,
-        same_vocabulary=target.tokenizer.get_vocab() == drafter.tokenizer.get_vocab(),
+        same_vocabulary=own_ids == other_ids,
+        num_same_ids=len(same_ids(own_ids, other_ids, ours, theirs)),
         overlap=vocabulary_overlap(ours, theirs),
         text_overlap=text_overlap(ours, theirs, texts),
         target_injectivity=injectivity(target.tokenizer, ours, texts),
@@ -130,10 +134,13 @@ def method_fits(report: VocabReport) -> list[MethodFit]:
             "slrs": ("no gain", "sd runs this pair, and needs no sum over texts"),
             "tli": ("no gain", "the intersection is the vocabulary itself: it is sd"),
         }
+    shares_ids = can_share_ids(report.num_same_ids, report.overlap.target_size, report.overlap.drafter_size)
+    if shares_ids and not report.same_vocabulary:
+        verdicts["sd"] = ("fits", f"{report.num_same_ids:,} ids mean the same token in both: only those are drafted")
     known, fits = set(method_names()), []
     for name, (verdict, reason) in verdicts.items():
         if name in known:
-            runs = report.same_vocabulary or not load_method(name).same_vocabulary
+            runs = report.same_vocabulary or shares_ids or not load_method(name).same_vocabulary
             fits.append(MethodFit(method=name, runs=runs, verdict=verdict if runs else "cannot run", reason=reason))
     return fits
 

@@ -188,6 +188,12 @@ class CausalLM(TextModel, ScoringModel):
         self._first_pass: FirstPass | None = None  # None: a reset drops the cached sequence
 
     @property
+    def padded_vocab_size(self) -> int:
+        """The number of rows of its embeddings, which may be padded beyond the tokenizer's ids."""
+        size: int = self.model.config.get_text_config().vocab_size
+        return size
+
+    @property
     def static(self) -> "StaticSequence | None":
         """The sequence with recorded or compiled passes; None for the eager engine."""
         return None if isinstance(self.sequence, EagerSequence) else self.sequence

@@ -4,7 +4,7 @@ import codecs
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -220,6 +220,27 @@ class Vocabulary:
                 num_kept -= 1
                 num_pending -= len(pieces[num_kept])
         return text.removeprefix(" ") if self.dummy_prefix else text, len(pieces) - num_kept
+
+
+MIN_COMMON = 0.99  # smallest share of the ids of each vocabulary that both have, for models that share their ids
+
+
+def same_ids(
+    ours: Mapping[str, int], theirs: Mapping[str, int], own: Vocabulary, other: Vocabulary
+) -> set[int]:  # fmt: skip
+    """Returns the ids that mean the same token in two vocabularies: the same string, which decodes to the same bytes.
+    Special tokens have no bytes."""
+    same = set()
+    for _, index in ours.items() & theirs.items():
+        first, second = own.token_bytes[index], other.token_bytes[index]
+        if first == second or None in (first, second):
+            same.add(index)
+    return same
+
+
+def can_share_ids(num_common: int, *sizes: int) -> bool:
+    """Returns whether so many ids of two vocabularies are common that a drafter may draft these alone."""
+    return num_common >= MIN_COMMON * max(sizes)
 
 
 def continues_character(written: Sequence[int]) -> bool:

@@ -13,7 +13,7 @@ from specbench.core import bounded
 from specbench.core.environment import OBJECT
 from specbench.core.errors import ConfigError
 from specbench.core.files import TRAINING_RECORD
-from specbench.decoding.bridges import common_ids, share_ids
+from specbench.decoding.bridges import share_ids
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model
 from specbench.models.scoring import VERBS, ScoringModel
@@ -141,8 +141,7 @@ def has_other_vocabulary(method: MethodSpec, models: Models) -> bool:
     """Returns whether the drafter decodes alone in another vocabulary than the target's, so that their tokens/s cannot
     be compared."""
     alone = models.drafters.get(method.name) if method.decodes_with == "drafter" else None
-    common = None if alone is None else common_ids(models.target, alone)
-    return alone is not None and common is not None and not share_ids(models.target, alone, common)
+    return alone is not None and not share_ids(models.target, alone)
 
 
 def parts(methods: Sequence[MethodSpec]) -> list[MethodSpec]:

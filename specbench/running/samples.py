@@ -9,32 +9,14 @@ from rich.console import Console
 
 from specbench.core.console import counted
 from specbench.core.environment import EMBEDDED
-from specbench.models.causal_lm import Prompt, TextModel
+from specbench.models.causal_lm import Prompt
 from specbench.models.loading import load_model
 from specbench.running.models import load_models
 from specbench.running.plan import Cell, load_requested, make_cells
 from specbench.running.prompts import turn_prompt, uses_chat
 from specbench.running.request import Request, print_request_notes, run_spec
+from specbench.running.shown import ShownPrompt
 from specbench.tasks.examples import Example
-
-
-@dataclass(frozen=True)
-class ShownPrompt:
-    """A prompt as a model reads it. `text`: all tokens as text, special ones too; some tokenizers change case or
-    blanks, so it may differ from the text that was given to them."""
-
-    text: str
-    ids: list[int]
-
-    @classmethod
-    def of(cls, model: TextModel, ids: list[int]) -> "ShownPrompt":
-        return cls(model.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False), ids)
-
-    def lines(self, with_ids: bool = True) -> Iterator[str]:
-        yield f"prompt, {counted(len(self.ids), 'token')}:"
-        yield self.text
-        if with_ids:
-            yield f"ids: {' '.join(map(str, self.ids))}"
 
 
 @dataclass(frozen=True)
@@ -84,7 +66,7 @@ def prompt_samples(request: Request, console: Console) -> list[PromptSample]:
     spec = run_spec(request)
     print_request_notes(request, spec, console)
     loaded = load_requested(spec, spec.target.startswith(EMBEDDED), console)
-    models = load_models(spec.model_copy(update={"engine": "eager"}), partial(load_model, weights=False))
+    models = load_models(spec, partial(load_model, weights=False))
     cells = make_cells(spec, models, loaded)
     return [_sample(cell, example, spec.chat) for cell in cells for example in cell.data.examples]
 
@@ -94,7 +76,7 @@ def _sample(cell: Cell, example: Example, chat: str) -> PromptSample:
     prompt: Prompt = turn_prompt(cell.renderer, target, example, 0, ())
     tokens = {index: token for token, index in target.vocabulary.items()}
     return PromptSample(
-        task=task.name, subset=cell.subset, id=str(example.id), prompt=ShownPrompt.of(target, prompt.ids),
+        task=task.name, subset=cell.subset, id=str(example.id), prompt=ShownPrompt.of(target.tokenizer, prompt.ids),
         given=prompt.text, chat=uses_chat(target, chat), later_turns=tuple(example.turns[1:]),
         truncated_tokens=example.truncated_tokens, num_shots=cell.data.fewshot.num,
         generation=task.generation.model_dump(mode="json"),

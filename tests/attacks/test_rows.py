@@ -93,6 +93,16 @@ def test_a_file_of_another_form_is_refused(board: Path, name: str) -> None:
     assert word in problem and "\n" not in problem
 
 
+def test_rows_of_earlier_versions_are_read(board: Path) -> None:
+    """They lack the fields that were added since."""
+    rows = json.loads(board.read_text(encoding="utf-8"))["rows"]
+    old = [
+        with_digest({name: row[name] for name in row if name not in (DIGEST, "context", "common_ids")}) for row in rows
+    ]
+    board.write_text(json.dumps({"format": 1, "rows": old}), encoding="utf-8")
+    assert [row.context for row in load(board)] == [None] * len(rows)
+
+
 def test_every_field_of_a_row_is_forged(board: Path) -> None:
     assert validate(board, with_records=True, verdict_in=verdict_in_report).problems == ()
     assert {attack["path"].partition(".")[0] for attack in FORGED} == set(Row.model_fields)

@@ -19,7 +19,7 @@ from specbench.models.causal_lm import CausalLM, ModelPair, TextModel
 from specbench.models.eager import common_prefix
 from specbench.models.meters import Stopwatch
 from specbench.models.scoring import Output, ScoringModel
-from specbench.models.vocabulary import Vocabulary, continues_character
+from specbench.models.vocabulary import Vocabulary, can_share_ids, continues_character, same_ids
 
 MakeDrafter = Callable[[ScoringModel], Drafter]
 LOOK_BEHIND = 8  # last target tokens that may still merge with later text
@@ -29,26 +29,20 @@ class VocabularyMismatch(ConfigError):
     """The bridge needs a shared vocabulary, but target and drafter have different ones."""
 
 
-MIN_COMMON = 0.99  # smallest share of the ids of each vocabulary that both have, for models that share their ids
-
-
 def common_ids(target: TextModel, draft: TextModel) -> frozenset[int] | None:
     """Returns the ids that mean the same token in both vocabularies and to which both models give a probability; None
-    if the vocabularies are equal. The same token is the same string that decodes to the same bytes; special tokens have
-    no bytes."""
-    ours, theirs = target.vocabulary, draft.vocabulary
-    if ours == theirs and target.vocab_size == draft.vocab_size:
-        return None
-    size = min(target.vocab_size, draft.vocab_size)
-    same = {index for _, index in ours.items() & theirs.items() if index < size}
+    if the vocabularies are equal."""
+    ours, theirs, size = target.vocabulary, draft.vocabulary, min(target.vocab_size, draft.vocab_size)
     if ours != theirs:
-        own_bytes, other_bytes = target.text_vocabulary.token_bytes, draft.text_vocabulary.token_bytes
-        same = {
-            index
-            for index in same
-            if own_bytes[index] == other_bytes[index] or None in (own_bytes[index], other_bytes[index])
-        }
-    return frozenset(same)
+        same = same_ids(ours, theirs, target.text_vocabulary, draft.text_vocabulary)
+        return frozenset(index for index in same if index < size)
+    return None if target.vocab_size == draft.vocab_size else frozenset(i for i in ours.values() if i < size)
+
+
+def share_ids(target: TextModel, draft: TextModel) -> bool:
+    """Returns whether two vocabularies are equal, or differ in so few tokens that a drafter may draft the others."""
+    common = common_ids(target, draft)
+    return common is None or can_share_ids(len(common), target.vocab_size, draft.vocab_size)
 
 
 def check_equal(target: TextModel, draft: TextModel) -> None:
@@ -149,14 +143,9 @@ def shared(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Drafter:
     common = common_ids(target, draft_model)
     if common is None:
         return make(draft_model)
-    if not share_ids(target, draft_model, common):
+    if not share_ids(target, draft_model):
         raise mismatch(target, draft_model, common)
     return make(CommonIdsModel(draft_model, target, common))
-
-
-def share_ids(target: TextModel, draft: TextModel, common: frozenset[int]) -> bool:
-    """Returns whether so many ids are common to two vocabularies that a drafter can draft these alone."""
-    return len(common) >= MIN_COMMON * max(target.vocab_size, draft.vocab_size)
 
 
 class Reading(NamedTuple):

@@ -294,9 +294,10 @@ def assign(head: nn.Module, checkpoint: HeadCheckpoint, tensors: Tensors, shared
 
 
 def check_vocabulary(checkpoint: HeadCheckpoint, sizes: Iterable[int | None], target: CausalLM) -> None:
-    """Raises ConfigError if one of the sizes of the head's vocabulary is not the target's. None: unknown."""
+    """Raises ConfigError if one of the sizes of the head's vocabulary is not the target's, with or without the padding
+    of the target's embeddings. None: unknown."""
     for size in sizes:
-        if size not in (None, target.vocab_size):
+        if size not in (None, target.vocab_size, target.padded_vocab_size):
             raise checkpoint.problem(
                 f"its vocabulary has {size} tokens, and that of target '{target.name}' has {target.vocab_size}: it is "
                 "a head of another target"

@@ -50,6 +50,7 @@ def load_eagle(checkpoint: HeadCheckpoint, target: CausalLM, norm_output: NormOu
     offsets, is_drafted = tensors.pop("d2t", None), tensors.pop("t2d", None)
     given = decoder_settings(checkpoint)
     config = decoder_config(checkpoint, given, tensors)
+    tensors = without_padding(tensors, target, has_own_vocabulary=offsets is not None)
     own = tensors.get("embed_tokens.weight")
     sizes = [len(tensor) for tensor in (own, is_drafted) if tensor is not None]
     check_vocabulary(checkpoint, [given.get("vocab_size"), *sizes], target)
@@ -83,6 +84,17 @@ def with_midlayer(checkpoint: HeadCheckpoint) -> Tensors:
     if len(layers) > 1:
         raise checkpoint.problem(f"it has {len(layers)} decoder layers, expected 1")
     return {LAYER.sub("midlayer.", name, count=1): tensor for name, tensor in checkpoint.tensors.items()}
+
+
+def without_padding(tensors: Tensors, target: CausalLM, *, has_own_vocabulary: bool) -> Tensors:
+    """Returns the tensors without the rows that pad the target's embeddings, which no text reaches. Tensors of other
+    sizes stay, and so does the output layer of a head with a vocabulary of its own (`d2t`)."""
+    names = ("embed_tokens.weight", *(() if has_own_vocabulary else ("lm_head.weight",)))
+    return {
+        name: tensor[: target.vocab_size]
+        if name in names and tensor.dim() and len(tensor) == target.padded_vocab_size else tensor
+        for name, tensor in tensors.items()
+    }  # fmt: skip
 
 
 def decoder_settings(checkpoint: HeadCheckpoint) -> Mapping[str, Any]:
@@ -171,7 +183,7 @@ def eagle_layout(
     check_features(checkpoint, tensors["fc.weight"].shape[-1], layers, target)
     num_drafted = len(tensors["lm_head.weight"]) if "lm_head.weight" in tensors else target.vocab_size
     size = checkpoint.config.get("draft_vocab_size")
-    if size not in (None, num_drafted):
+    if size not in (None, num_drafted) and (size, num_drafted) != (target.padded_vocab_size, target.vocab_size):
         raise checkpoint.problem(f"config.json has draft_vocab_size {size}, and lm_head.weight has {num_drafted} rows")
     feeds_normed, outputs_normed = normed_states(checkpoint, norm_output)
     return EagleLayout(

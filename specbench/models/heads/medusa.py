@@ -99,6 +99,11 @@ def load_medusa(checkpoint: HeadCheckpoint, target: CausalLM) -> MedusaHeads:
     vocab_size, width = output.shape
     check_vocabulary(checkpoint, [vocab_size], target)
     check_width(checkpoint, width, target)
+    vocab_size = min(vocab_size, target.vocab_size)  # without padding, which must never be drafted
+    for head in range(num_heads):
+        name = f"{head}.{num_blocks}.weight"
+        if name in tensors and tensors[name].dim() == 2:
+            tensors[name] = tensors[name][:vocab_size]
     with torch.device("meta"):
         heads = MedusaHeads(num_heads, num_blocks, width, vocab_size, has_bias=any("bias" in name for name in tensors))
     assign(heads, checkpoint, tensors)

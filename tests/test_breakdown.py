@@ -112,3 +112,11 @@ def test_what_is_slower_than_the_baseline_is_explained_and_nothing_else() -> Non
     tokenizing = row("slem", 0.8, 0.74, (0.1, 0.4, 0.05, 0.6, 0.1))
     assert explanation_line([AR, tokenizing]) == "slem has α 0.74 and 0.80×: tokenizer takes 48% of its time"
     assert explanation_line([AR, SD]) is None and explanation_line([AR]) is None
+
+
+def test_answers_of_one_token_have_no_pass_to_compare_with() -> None:
+    """A model that ends every answer at once."""
+    rows = [AR.model_copy(update={"accepted_tokens_per_step": (0,)}), SD]
+    assert any(
+        line.split()[:1] == ["sd"] and line.endswith("–") for line in map(str.rstrip, rendered(rows).splitlines())
+    )

@@ -122,6 +122,22 @@ def test_other_judges_have_rows_of_their_own(run, server, tmp_path):
     assert validate(Path(board), with_records=True).problems == (), "each with the ratings of its own judge"
 
 
+def test_another_prompt_of_the_judge_has_rows_of_its_own(run, server, tmp_path):
+    (tmp_path / "strict.yaml").write_text(
+        '{name: strict, prompt: "Q {{ row.question }}", rating: "Rating: {rating}/10"}'
+    )
+    server.plan = {"Q Question": [(200, "Rating: 3/10")]}
+    assert run(*asked(server))[0] == 0
+    code, _, err = run(*asked(server), "--judge-template", "strict.yaml")
+    assert code == 0, err
+    for row in scores(tmp_path / "out"):
+        assert row["judge_score"] == 3 and row["judge"].startswith(f"judge-model at {server.url}, template strict ")
+    code, _, err = run("--judge-template", "strict.yaml")
+    assert code == 2 and "--judge-template: has no effect without --judge MODEL" in err
+    code, _, err = run(*asked(server), "--judge-template", "absent.yaml")
+    assert code == 2 and "absent.yaml" in err and len(err.strip().splitlines()) == 1
+
+
 def test_a_smaller_judgement_keeps_the_others(run, server, tmp_path):
     code, _, err = run(*asked(server), limit=3)
     assert code == 0 and "judged 6 of 6 answers" in err, err

@@ -325,8 +325,9 @@ EXPENSIVE = 1.25  # a verification cost from here on, in passes of the baseline,
 
 
 def token_pass(rows: Sequence[Row]) -> float | None:
-    """Returns the mean seconds of a pass of the baseline; None if the rows do not include the baseline."""
-    plain = next((row for row in rows if row.is_baseline and row.accepted_tokens_per_step), None)
+    """Returns the mean seconds of a pass of the baseline; None if the rows do not include the baseline, or if it made
+    none after its prefills, as all answers have one token."""
+    plain = next((row for row in rows if row.is_baseline and any(row.accepted_tokens_per_step or ())), None)
     return None if plain is None else _number(plain, "verify_seconds") / sum(plain.accepted_tokens_per_step or ())
 
 

@@ -94,7 +94,8 @@ def check_method(name: str, request: Request) -> None:
             f"`{command}` and give --set drafter.path=DIR"
         )
     is_folder = kind in TABLE_DRAFTERS or str(path).startswith((".", "/", "~")) or str(path).count("/") > 1
-    if path is not None and path != "null" and is_folder and not os.path.exists(path):
+    is_folder &= path is not None and path != "null" and not str(path).startswith(EMBEDDED)
+    if is_folder and not os.path.exists(path):
         raise ConfigError(f"method '{label}': drafter.path = '{path}': no such folder: check the path")
     checkpoint = given.get("drafter.checkpoint", drafter.get("checkpoint"))
     if checkpoint is not None and str(checkpoint).startswith(EMBEDDED) and target != TARGET:

@@ -277,6 +277,7 @@ def test_functions_that_cannot_be_called_are_refused_before_anything_is_loaded()
 
 
 CHANGES: dict[str, Callable[[], Any]] = {
+    "the seed of the global generator from ": lambda: torch.manual_seed(torch.initial_seed() ^ 1),
     "the default dtype from torch.float32 to torch.float64": lambda: torch.set_default_dtype(torch.float64),
     "the default device from cpu to meta": lambda: torch.set_default_device("meta"),
     "the number of threads from 1 to 2": lambda: torch.set_num_threads(2),
@@ -291,7 +292,7 @@ def test_a_changed_state_of_torch_is_told_and_restored(change: str) -> None:
         with same_torch_state("drafter 'mine'"):
             CHANGES[change]()
 
-    refused(DrafterError, f"drafter 'mine' changed torch's state, with which all other methods run ({change})", block)
+    refused(DrafterError, f"drafter 'mine' changed torch's state, with which all other methods run ({change}", block)
     with same_torch_state("nothing"):
         pass
     assert (torch.get_default_dtype(), torch.get_num_threads(), torch.empty(0).device.type) == (torch.float32, 1, "cpu")

@@ -183,9 +183,11 @@ def test_a_recorded_draft_with_other_logits_is_refused(recordings: list[str], mo
         made.reserve_draft(5, GREEDY)
 
 
-def test_graphs_are_refused_where_there_are_none() -> None:
-    with pytest.raises(ConfigError, match="--engine graphs: cpu has no CUDA graphs: take --engine compiled"):
-        check_engine("graphs", "cpu")
+def test_graphs_are_refused_where_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    for problem, able in (None, "compiled, or eager"), ("no compiler", "eager"):
+        monkeypatch.setattr("specbench.models.compiling.no_compiler", lambda device, problem=problem: problem)
+        with pytest.raises(ConfigError, match=f"--engine graphs: cpu has no CUDA graphs: take --engine {able}$"):
+            check_engine("graphs", "cpu")
     assert check_engine("auto", "cpu") == "eager" and check_engine("auto", "cuda") == "graphs"
 
 

@@ -247,6 +247,7 @@ STATES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
         torch.get_default_device,
         lambda device: torch.set_default_device(None if device.type == "cpu" else device),
     ),
+    "the seed of the global generator": (torch.initial_seed, torch.manual_seed),
     "the number of threads": (torch.get_num_threads, torch.set_num_threads),
     "the gradient mode": (torch.is_grad_enabled, torch.set_grad_enabled),
     "the deterministic mode": (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),

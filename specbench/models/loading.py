@@ -156,9 +156,12 @@ def check_engine(engine: EngineName, device: str) -> EngineName:
     if engine == "auto":
         return "graphs" if device == "cuda" else "eager"
     if engine == "graphs" and device != "cuda":
-        raise ConfigError(f"--engine graphs: {device} has no CUDA graphs: take --engine compiled, or eager")
-    if engine == "compiled":
         from specbench.models.compiling import no_compiler  # its imports take time
+
+        able = "eager" if no_compiler(device) else "compiled, or eager"
+        raise ConfigError(f"--engine graphs: {device} has no CUDA graphs: take --engine {able}")
+    if engine == "compiled":
+        from specbench.models.compiling import no_compiler
 
         if problem := no_compiler(device):
             raise ConfigError(f"--engine compiled: {problem}, or take --engine eager")

@@ -17,7 +17,7 @@ from specbench.running.records import JUDGED as NUM_JUDGED
 from specbench.specs.task import TaskSpec
 from specbench.tasks.judge import JUDGED
 from specbench.tasks.sandbox.run import ENDED
-from specbench.tasks.scoring import Scorer, identified_language, language_of, make_scorer
+from specbench.tasks.scoring import Scorer, as_number, identified_language, language_of, make_scorer
 
 Array = NDArray[np.float64]
 
@@ -317,7 +317,7 @@ def _values(
     for numbers in answers.values():
         each = scoring[numbers[0]]
         judged = [value for number in numbers if (value := scores[number].get(each.main or "")) is not None]
-        values[numbers[0]] = each.scorer.of_samples(name, judged)  # type: ignore[union-attr]
+        values[numbers[0]] = as_number(each.scorer.of_samples(name, judged))  # type: ignore[union-attr]
     return values
 
 

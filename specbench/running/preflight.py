@@ -15,6 +15,7 @@ from specbench.models.sources import is_local, lacks_template, model_source
 from specbench.running.request import ALL, LM_EVAL, Request, requested_tasks
 from specbench.specs import yaml_files
 from specbench.specs.catalogue import load_task, method_keys
+from specbench.tasks.judge import JUDGEMENTS_FILE
 
 # Built-in drafters that need a draft model, and those with a model of their own over the target's tokens. Their
 # registry would import torch.
@@ -66,6 +67,10 @@ def checks(request: Request) -> Iterator[Callable[[], object]]:
         yield partial(refuse, f"--lm-eval-include {place}: no such folder: give one with YAML files of tasks")
     if request.plot is not None:
         yield partial(require, "matplotlib", "--plot")
+    if request.judging is not None and not request.judging.is_dry_run:
+        has_ratings = request.output is not None and (request.output / JUDGEMENTS_FILE).exists()
+        if not has_ratings:  # which are not asked for again
+            yield partial(require, "openai", "--judge")
     for name in request.loggers:
         if EXTRAS.get(name) == name and name not in sys.modules and not is_installed(name):
             yield partial(refuse, f"--log {name}: {missing(name)}")
@@ -94,7 +99,8 @@ def check_method(name: str, request: Request) -> None:
             f"`{command}` and give --set drafter.path=DIR"
         )
     is_folder = kind in TABLE_DRAFTERS or str(path).startswith((".", "/", "~")) or str(path).count("/") > 1
-    if path is not None and path != "null" and is_folder and not os.path.exists(path):
+    is_folder &= path is not None and path != "null" and not str(path).startswith(EMBEDDED)
+    if is_folder and not os.path.exists(str(path)):
         raise ConfigError(f"method '{label}': drafter.path = '{path}': no such folder: check the path")
     checkpoint = given.get("drafter.checkpoint", drafter.get("checkpoint"))
     if checkpoint is not None and str(checkpoint).startswith(EMBEDDED) and target != TARGET:

@@ -324,7 +324,7 @@ def test_everything_is_measured_in_every_round() -> None:
     rounds: list[str] = []
     found = measure(*models, benchmarks(), points, repeats=2, seed=0, progress=rounds.append)
     assert rounds == [
-        f"after 16 tokens: {done}" for done in ("warmed up", "round 1 of 2 is done", "round 2 of 2 is done")
+        f"timing passes after 16 tokens: {what}" for what in ("warming up", "round 1 of 2", "round 2 of 2")
     ]
     for timings in (found.target, found.drafter):
         counts = {point: len(values) for point, values in timings.passes.items()}

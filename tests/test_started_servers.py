@@ -12,19 +12,21 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from specbench.core import progress
 from specbench.core.errors import ConfigError
-from specbench.integrations.served import guard
+from specbench.integrations.served import guard, models
 from specbench.integrations.served.client import Client
 from specbench.integrations.served.models import serving
 from specbench.integrations.served.server import StartedServers
 from specbench.results.execute import RunOutcome, execute
 from specbench.running.request import Request
-from specbench.specs.run import StartSpec
+from specbench.specs.run import StartSpec, read_servers
 from specbench.specs.run_options import RunOptions
 
 ROOT = Path(__file__).parents[1]
@@ -119,6 +121,20 @@ def test_a_server_that_does_not_start_is_one_line_and_the_other_is_ended(tmp_pat
         run(tmp_path, file)
     assert "\n" not in str(caught.value)
     assert not Client("ar", json.loads(file.read_text())["servers"]["ar"]["url"], 1.0).listens()
+
+
+@pytest.mark.parametrize("turns", [None, 2])
+def test_a_run_says_which_server_it_waits_for(tmp_path, monkeypatch, turns) -> None:
+    said: list[str] = []
+    started = SimpleNamespace(
+        start=lambda client, start: None, end_all=lambda: None,
+        wait=lambda client, start: said.append(progress._activities[-1].text),
+    )  # fmt: skip
+    server = SimpleNamespace(check_tokenizer=lambda target: None)
+    monkeypatch.setattr(models, "find_server", lambda client, spec: server)
+    spec = read_servers(write_file(tmp_path))
+    models.find_servers(spec.model_copy(update={"turns": turns}), ["ar"], started, None)  # type: ignore[arg-type]
+    assert said == ["waiting for server 'ar' to start"]
 
 
 def test_a_command_that_does_not_exist_is_named(tmp_path) -> None:

@@ -5,6 +5,7 @@ from rich.console import Console
 
 from specbench.results.bootstrap import Metric
 from specbench.results.captions import why_unscored
+from specbench.results.row import RowWarmUp
 from specbench.results.tables import comparison_table, run_table
 from tests.test_leaderboard import row as leaderboard_row
 
@@ -104,6 +105,16 @@ def test_few_examples_are_flagged():
     few = [row(subset="ja", metrics=METRICS, n=29), row(subset="sw", metrics=METRICS, n=30)]
     assert "fewer than 30 prompts in ja\n" in re.sub(" *\n", "\n", rendered(few))
     assert "sw" not in rendered(few).split("fewer than 30")[1]
+
+
+def test_a_warm_up_too_short_to_tell_is_said_without_a_mark():
+    """All subsets of equal warm-ups are named together; tested ones are not named."""
+    ups = [RowWarmUp(blocks=n, seconds=1.0, steady=steady) for n, steady in ((1, None), (9, True), (1, None))]
+    text = rendered([each.model_copy(update={"warm_up": up}) for each, up in zip(rows(), ups, strict=False)])
+    assert "steadiness not tested, as the warm-up was short: 1 block in de, all (" in " ".join(text.split())
+    assert "--warm-up SECONDS allows more)" in " ".join(text.split()) and "†" not in text
+    every = rendered([each.model_copy(update={"warm_up": ups[0]}) for each in rows()])
+    assert "the warm-up was short: 1 block (--warm-up" in " ".join(every.split())
 
 
 def test_prompts_without_a_speed_are_none_that_an_interval_rests_on():

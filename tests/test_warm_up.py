@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from specbench.core import progress
 from specbench.decoding.decoder import DraftingDecoder
 from specbench.decoding.loop import ExternalCounts
 from specbench.decoding.sampling import Sampling
@@ -85,6 +86,25 @@ def test_a_subset_is_warmed_up_just_before_its_first_example(decoded: Run) -> No
     long_and_block, block = ["warm-up"] * 4, ["warm-up"] * 2  # of both methods
     first = [*long_and_block, *["en"] * 2, *long_and_block, *["de"] * 2, *block, *["fr"] * 2]
     assert places == [*first, *["en"] * 2, *["de"] * 2, *["fr"] * 2]
+
+
+def test_a_run_names_what_it_decodes(decoded: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a line can break its silence: `specbench.core.progress.Heartbeat`."""
+    said: list[str] = []
+    generate = DraftingDecoder.generate
+
+    def spy(self: DraftingDecoder, *given: Any, **named: Any) -> Any:
+        said.append(progress._activities[-1].text)
+        return generate(self, *given, **named)
+
+    monkeypatch.setattr(DraftingDecoder, "generate", spy)
+    decoded("en")
+    assert [line.partition(" · ")[0] for line in said[:4]] == [
+        f"warming up mgsm/en: {name}, {what}" for what in ("block 1", "a text of 47 tokens") for name in ("ar", "sd")
+    ]
+    assert " of 60 s · up to " in said[3]
+    assert said[4:6] == [f"mgsm/en, example 0: {name} is generating" for name in ("ar", "sd")]
+    assert not progress._activities
 
 
 def test_what_is_measured_already_is_not_warmed_up(decoded: Run) -> None:

@@ -17,7 +17,8 @@ from specbench.results.check import check
 from specbench.results.leaderboard import load, write
 from specbench.results.leaderboard_files import validate
 from specbench.results.ranking import ranking_tables
-from specbench.results.row import Row, RowWarning
+from specbench.results.row import Row, RowWarmUp, RowWarning
+from specbench.results.rows import warm_up_of
 from specbench.results.runs import RecordedRuns
 from specbench.results.tables import comparison_table, overview_table, run_table
 from specbench.results.warnings import WIDE, warnings_of
@@ -57,6 +58,45 @@ def test_a_wide_interval_says_how_many_prompts_it_takes() -> None:
     )
     assert "about 200 prompts instead of 50" in text_of(measured(speedup=twice, num_prompts_timed=Metric(value=50)))
     assert codes(measured(speedup=Metric(value=1.1, low=1.0, high=WIDE))) == []
+
+
+UNSTEADY, STEADY, SHORT = (RowWarmUp(blocks=n, seconds=n / 2, steady=s) for n, s in ((16, False), (9, True), (1, None)))
+
+
+@pytest.mark.parametrize(
+    ("method", "own", "baseline", "text"),
+    [
+        ("sd", UNSTEADY, STEADY, "the speed was not steady after the warm-up (16 blocks, 8 s): measure again"),
+        ("sd", STEADY, UNSTEADY, "the speed of ar was not steady after the warm-up (16 blocks, 8 s): measure again"),
+        ("ar", UNSTEADY, UNSTEADY, "the speed was not steady after the warm-up (16 blocks, 8 s): measure again"),
+        ("sd", STEADY, STEADY, None),
+        ("sd", SHORT, SHORT, None),
+        ("ar", SHORT, SHORT, None),
+        ("sd", None, None, None),
+    ],
+)
+def test_a_speed_that_was_not_steady(
+    method: str, own: RowWarmUp | None, baseline: RowWarmUp | None, text: str | None
+) -> None:
+    """The method's own or its baseline's; the baseline's row has it, too. Too few blocks to tell are no warning."""
+    made = measured().model_copy(update={"method": f"{method}@1:0", "warm_up": own})
+    found = [each.text for each in warnings_of(made, [], baseline_warm_up=baseline) if each.code == "not_steady"]
+    assert [line.partition(", into")[0] for line in found] == ([] if text is None else [text])
+
+
+def test_the_warm_up_of_a_row_is_that_of_the_method_in_the_process_with_the_fewest_blocks() -> None:
+    """Two subsets in the first process, of which one was resumed in a second."""
+
+    def record(subset: str, process: str, blocks: int, steady: bool | None = True) -> dict[str, Any]:
+        part = {"blocks": blocks, "seconds": 2.0 * blocks, "steady": steady}
+        return {"subset": subset, "process": process, "methods": {"ar": {"warm_up": UNSTEADY}, "sd": {"warm_up": part}}}
+
+    records = [record("en", "a", 9), record("en", "a", 9), record("de", "a", 1), record("de", "b", 8, None)]
+    assert warm_up_of(records, "sd") == RowWarmUp(blocks=8, seconds=16.0, steady=None)
+    assert warm_up_of(records[:3], "sd") == RowWarmUp(blocks=10, seconds=20.0, steady=True)
+    assert warm_up_of([*records, record("en", "b", 9, False)], "sd") == RowWarmUp(blocks=10, seconds=20.0, steady=False)
+    del records[0]["methods"]["sd"]["warm_up"]
+    assert warm_up_of(records, "sd") is None
 
 
 def test_few_prompts_are_those_of_the_captions() -> None:

@@ -273,13 +273,15 @@ def measure(
 ) -> PairTimings:  # fmt: skip
     """Returns the timings of `repeats` rounds after one round that is not measured. Each round has every point of both
     models, both rate benchmarks, and one generation of each model and of the pair; the order alternates. `progress`
-    gets a line after each round."""
+    gets a line before each round."""
     chance = random.Random(seed)
     models = (target, drafter)
     texts = [[chance.randrange(model.vocab_size) for _ in range(points.most_tokens)] for model in models]
     drafting = TimedDrafter(drafter, target)
     found = PairTimings()
     for number in range(-1, repeats):
+        what = f"round {number + 1} of {repeats}" if number >= 0 else "warming up"
+        progress(f"timing passes after {points.context} tokens: {what}")
         into = found if number >= 0 else PairTimings()
         sides = list(zip(models, texts, benchmarks, (into.target, into.drafter), strict=True))
         in_turn = sides if number % 2 == 0 else sides[::-1]
@@ -294,8 +296,6 @@ def measure(
                 timings.overhead.append(overhead(alone) / num_timed)
         if points.decodes:
             time_steps(target, drafting, texts[0][: points.context], into.steps)
-        done = f"round {number + 1} of {repeats} is done" if number >= 0 else "warmed up"
-        progress(f"after {points.context} tokens: {done}")
     return found
 
 

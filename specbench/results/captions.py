@@ -156,7 +156,8 @@ def untested_lines(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
         (name, counted(row.warm_up.blocks, "block") if row.warm_up and row.warm_up.steady is None else None)
         for row, name in zip(rows, names, strict=True)
     ]
-    texts = [f"{text} in {', '.join(own)}" for text, own in names_by_text(found).items()]
+    by_text = names_by_text(found)
+    texts = [text if len(own) == len(rows) else f"{text} in {', '.join(own)}" for text, own in by_text.items()]
     if not texts:
         return []
     return [f"steadiness not tested, as the warm-up was short: {'; '.join(texts)} (--warm-up SECONDS allows more)"]

@@ -170,17 +170,18 @@ def cut_after_end(found: Acceptance, num_tokens: int) -> Acceptance | None:
 def contradiction(found: Acceptance, num_tokens: int, num_draft_tokens: int) -> str | None:
     """Returns why the counts do not fit an answer of `num_tokens` tokens; None if they fit."""
     if not 0 <= found.num_accepted <= found.num_drafted:
-        return f"{found.num_accepted} of {found.num_drafted} draft tokens accepted"
+        return f"{_shown(found.num_accepted)} of {_shown(found.num_drafted)} draft tokens accepted"
     if found.passes is not None:
         wrong = [pair for pair in found.passes if not 0 <= pair[1] <= pair[0] <= num_draft_tokens]
         if wrong:
             return f"a step with {wrong[0][0]} drafted (of at most {num_draft_tokens}) and {wrong[0][1]} accepted"
+    most = num_tokens - 1 if found.num_passes is None else found.num_passes
+    if found.num_drafted > (most + 1) * num_draft_tokens > 0:  # a draft may be dropped at the end
+        return f"{_shown(found.num_drafted)} draft tokens in {most} steps of at most {num_draft_tokens}"
     if found.num_passes is None:
         if found.num_accepted <= num_tokens - 1 + num_draft_tokens:
             return None
         return f"{found.num_accepted} accepted tokens for an answer of {num_tokens} tokens"
-    if found.num_drafted > (found.num_passes + 1) * num_draft_tokens > 0:  # a draft may be dropped at the end
-        return f"{found.num_drafted} draft tokens in {found.num_passes} steps of at most {num_draft_tokens}"
     num_after = found.num_passes + found.num_accepted - (num_tokens - 1)
     if 0 <= num_after <= num_draft_tokens and (not num_after or found.reached is None or found.reached[num_after - 1]):
         return None

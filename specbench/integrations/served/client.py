@@ -5,6 +5,7 @@ import re
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from http.client import (
     BadStatusLine,
     HTTPConnection,
@@ -14,7 +15,7 @@ from http.client import (
     RemoteDisconnected,
 )
 from socket import SHUT_RDWR, create_connection, gaierror, socket
-from ssl import SSLError, SSLSocket, create_default_context
+from ssl import SSLContext, SSLError, SSLSocket, create_default_context
 from threading import Event, Timer
 from time import perf_counter
 from typing import Any
@@ -114,8 +115,7 @@ class Client:
         try:
             opened = create_connection((connection.host, connection.port), self.timeout_seconds)
             if parts.scheme == "https":
-                context = create_default_context()
-                opened = context.wrap_socket(opened, server_hostname=connection.host, do_handshake_on_connect=False)
+                opened = _tls().wrap_socket(opened, server_hostname=connection.host, do_handshake_on_connect=False)
             connection.sock = opened
             timer = Timer(max(0.0, start + self.timeout_seconds - perf_counter()), expire, [opened])
             timer.daemon = True
@@ -156,6 +156,12 @@ class Client:
             f"has not answered {path} in full within {self.timeout_seconds:g} s: set timeout_seconds higher, or a "
             "smaller generation.max_new_tokens"
         )
+
+
+@cache
+def _tls() -> SSLContext:
+    """Returns the trusted certificates, cached because loading them takes longer than a request."""
+    return create_default_context()
 
 
 LINE_END = re.compile(rb"\r\n|\n|\r(?!$)")  # a final \r may be the first half of \r\n

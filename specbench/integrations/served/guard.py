@@ -32,7 +32,7 @@ def adopt_orphans() -> bool:
         return False
     import ctypes
 
-    return ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+    return bool(ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
 
 
 def descendants() -> list[int]:

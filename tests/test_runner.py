@@ -162,11 +162,14 @@ def test_a_prompt_is_rendered_once_and_its_tokens_are_part_of_the_record(monkeyp
     check_same_examples(blocks, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
     again = Cell(short, "en", data, Models(target, {}), decoders, None)
     changed = [Block(again, example, 0, decoders, turn) for turn in (0, 1)]
-    with pytest.raises(ConfigError, match=r"run: mgsm/en example a: its prompt of the same text had 6 tokens with .*"):
+    with pytest.raises(ConfigError, match=r"run: mgsm/en example a: its prompt of the same text had 6 tokens .*"):
         check_same_examples(changed, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
     for record in done.values():  # of a version that kept no digest of tokens
         del record["prompt_ids_digest"]
     check_same_examples(changed, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
+    done[blocks[0].key]["prompt_tokens"] = 5
+    with pytest.raises(ConfigError, match=r"had 5 tokens \(digest not recorded\), and has 6 "):
+        check_same_examples(changed, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
 
 
 def test_the_commit_of_hub_data_is_part_of_what_a_run_is() -> None:

@@ -370,6 +370,7 @@ def run_identity(
         "data": {cell.task.name: cell.data.source for cell in cells},
         **({"data_revisions": revisions} if revisions else {}),
         "chat": spec.chat,
+        **({"special_stops": stops} if (stops := special_stops(cells)) else {}),
         **({"template_date": printed} if (printed := printed_date(cells)) else {}),
         **({"system_instruction": spec.system_instruction} if spec.system_instruction is not None else {}),
         **({"chat_template_args": spec.chat_template_args} if spec.chat_template_args else {}),
@@ -378,6 +379,15 @@ def run_identity(
         **models.identity(),
         "environment": dict(environment),
     }
+
+
+def special_stops(cells: Sequence[Cell]) -> list[str]:
+    """Returns the stop strings that have special tokens. Earlier versions did not stop at them."""
+    found = {
+        stop for cell in cells for model in cell.readers for stop in cell.task.generation.stop
+        if any(token in stop for token in model.special_tokens)
+    }  # fmt: skip
+    return sorted(found)
 
 
 def printed_date(cells: Sequence[Cell]) -> str | None:

@@ -109,7 +109,7 @@ def planned_tokens(plan: Sequence[Block], done: Mapping[Key, Record], records: M
 
 def check_same_examples(plan: Sequence[Block], done: Mapping[Key, dict[str, Any]], folder: RunFolder) -> None:
     """Raises ConfigError if a block was recorded with another prompt, other tokens or another reference than now.
-    Records of earlier versions have no digest of tokens."""
+    Of records of earlier versions, which have no digest of the tokens, their number is compared."""
     for block in plan:
         old = done.get(block.key)
         if old is None:
@@ -121,15 +121,17 @@ def check_same_examples(plan: Sequence[Block], done: Mapping[Key, dict[str, Any]
                 f"{where} was measured with another prompt or answer than {cell.data.location} holds now; choose "
                 "another --output"
             )
-        if "prompt_ids_digest" in old and all(key in done for key in block.earlier_keys):
+        if "prompt_tokens" in old and all(key in done for key in block.earlier_keys):
             baseline = cell.decoders[0]
             earlier = [done[key] for key in block.earlier_keys]
             prompt = block.prompt(baseline.model, earlier_answers(earlier, baseline.method.name))
-            if prompt.digest != old["prompt_ids_digest"]:
+            num_tokens, digest = len(prompt.packed_ids), prompt.digest
+            if (old["prompt_tokens"], old.get("prompt_ids_digest", digest)) != (num_tokens, digest):
                 raise ConfigError(
-                    f"{where}: its prompt of the same text had {old['prompt_tokens']} tokens with the digest "
-                    f"{old['prompt_ids_digest']}, and has {len(prompt.packed_ids)} with {prompt.digest} now: the "
-                    f"tokenizer or the chat template of '{baseline.model.name}' has changed; choose another --output"
+                    f"{where}: its prompt of the same text had {old['prompt_tokens']} tokens (digest "
+                    f"{old.get('prompt_ids_digest', 'not recorded')}), and has {num_tokens} (digest {digest}) now: "
+                    f"the tokenizer or chat template of '{baseline.model.name}', or how it is used, has changed; choose "
+                    "another --output"
                 )
 
 

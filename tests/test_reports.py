@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from specbench.core.reasoning import TAGS, part_answer
+from specbench.core.reasoning import answer_in
 from specbench.core.registry import ENGINES
 from specbench.decoding.loop import GenerationState, StopRules, text_before_stop
 from specbench.decoding.proposal import Proposal, Verification
@@ -54,8 +54,7 @@ def test_answers_are_scored_rightly(case: Case) -> None:
     task = load_task(case["task"])
     scorer = make_scorer(task.subset(case.get("subset", "default")))
     assert scorer is not None
-    answer = case["answer"][part_answer(case["answer"], TAGS).start :]
-    values = scorer(answer, case["reference"]).values
+    values = scorer(answer_in(case["answer"]), case["reference"]).values
     right = case["score"] if isinstance(case["score"], dict) else {scorer.names[0]: case["score"]}
     assert {name: values[name] for name in right} == right
 

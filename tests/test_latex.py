@@ -57,7 +57,8 @@ def verdict(other: str, form: Form) -> bool:
     if other == "math_verify":
         from math_verify import parse, verify
 
-        return bool(verify(parse(f"\\boxed{{{reference(form)}}}"), parse(answer(form))))
+        gold, found = (parse(text, parsing_timeout=None) for text in (f"\\boxed{{{reference(form)}}}", answer(form)))
+        return bool(verify(gold, found, timeout_seconds=None))
     module = math_normalisers()[other]
     if other == "hendrycks":
         return bool(module.is_equiv(reference(form), form["box"]))

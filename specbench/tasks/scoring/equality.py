@@ -90,8 +90,10 @@ def equal(gold: str, answer: str) -> bool:
     words = _words(gold), _words(answer)
     if None not in words and words[0] == words[1]:
         return True
-    if None not in words and (r"\text" in gold + answer or any(len(word) > 3 for word in words[0] or ())):
-        return False
+    if None not in words:
+        lengths = {len(word) for each in words for word in each or ()}
+        if r"\text" in gold + answer or max(lengths, default=0) > 3 or lengths == {1}:
+            return False  # but ab is ba
     return _is_same_value(gold, answer)
 
 

@@ -81,6 +81,19 @@ def test_a_resumed_run_keeps_its_date(run: Run, monkeypatch: pytest.MonkeyPatch)
     assert code == 2 and 'template_date: "2026-11-26" → "2025-01-01"' in err
 
 
+def test_a_date_that_is_read_as_a_variable_is_kept_too(run: Run) -> None:
+    """As in Llama 3.1, whose template has a date of its own, which is not passed."""
+    own = "{% if not date_string is defined %}{% set date_string = '26 Jul 2024' %}{% endif %}{{ date_string }}"
+    source = own + "{% for m in messages %}{{ m.content }}{% endfor %}"
+    code, out, err = run(source, "--limit", "1", "--output", "own")
+    assert code == 0 and shown(out, "template_date") is None, err
+    assert run(None, "--template-date", "2025-03-01", "--limit", "1", "--output", "a")[0] == 0
+    code, out, err = run(None, "--output", "a")
+    assert code == 0 and (shown(out, "template_date"), shown(out, "n")) == ("2025-03-01", 2), err
+    code, _, err = run(None, "--template-date", "2025-03-01", "--output", "own")
+    assert code == 2 and 'template_date: absent → "2025-03-01"' in err
+
+
 def test_a_template_without_a_date_has_no_such_condition(run: Run) -> None:
     code, out, err = run("{% for m in messages %}{{ m.content }}{% endfor %}", "--output", "a")
     assert code == 0, err

@@ -39,6 +39,7 @@ from specbench.running.plan import (
     blocks,
     load_requested,
     make_cells,
+    printed_date,
     prompt_notes,
     run_identity,
     without_calibration,
@@ -55,7 +56,7 @@ from specbench.running.request import (
     runs_programs,
     with_default_limit,
 )
-from specbench.running.run_folder import RunFolder, default_folder, write_specs
+from specbench.running.run_folder import DATE, RunFolder, default_folder, write_specs
 from specbench.specs.run import RunSpec
 from specbench.tasks.judge import JUDGEMENTS_FILE
 
@@ -220,7 +221,7 @@ def execute(
         for model in (models.target, *models.drafters.values()):
             model.chat_template.date = recorded
         cells = make_cells(spec, models, loaded)
-        folder.identity["template_date"] = recorded.isoformat()
+        folder.identity[DATE] = printed_date(cells)
     for line in dict.fromkeys(prompt_notes(cells)):
         say(console, line)
     models.log_into(folder.path)
@@ -255,8 +256,8 @@ def run_folder(request: Request, spec: RunSpec, cells: Sequence[Cell], models: M
         del identity["code_execution"]
         say(console, "--allow-code-execution: no effect, since no answer of these tasks is run")
     named = identity
-    if spec.template_date == "today" and "template_date" in identity:  # tomorrow, the same command resumes the folder
-        named = {**identity, "template_date": "today"}
+    if spec.template_date == "today" and DATE in identity:  # tomorrow, the same command resumes the folder
+        named = {**identity, DATE: "today"}
     path = request.output or default_folder(spec, named)
     return RunFolder(path, identity, named_by_digest=request.output is None)
 

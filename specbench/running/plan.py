@@ -155,9 +155,13 @@ def check_prompts(cell: Cell, checks: PromptChecks = "refuse") -> None:
     """Renders the first prompt of every example for all models that read it. Raises ConfigError for one that is empty
     or leaves no room for a new token. `checks`: whether a prompt without the user's text, or with an end token of the
     tokenizer behind it, is refused or only warned of."""
+    warn = partial(warnings.warn, stacklevel=1)
+    several_turns = any(len(example.turns) > 1 for example in cell.data.examples)
     for model in cell.readers:
-        check_template(cell, model, checks)
-        for example in cell.data.examples:
+        is_chat = uses_chat(model, cell.renderer.chat)
+        for problem in model.chat_template.problems(several_turns=several_turns) if is_chat else ():
+            refuse_or_warn(problem, checks, "--prompt-checks warn", warn)
+        for number, example in enumerate(cell.data.examples):
             where = f"{cell.data.location}: {cell.task.name}/{cell.subset} example {example.id}"
             try:
                 prompt = cell.renderer.render(model, (example.prompt,))
@@ -172,19 +176,8 @@ def check_prompts(cell: Cell, checks: PromptChecks = "refuse") -> None:
                     f"{cell.context_limit} tokens (that of '{cell.limited_by}'); use models with a longer context, "
                     "leave the row out, or shorten it with --set truncation=middle"
                 )
-
-
-def check_template(cell: Cell, model: TextModel, checks: PromptChecks) -> None:
-    """Raises ConfigError, or warns, if a model's template or tokenizer makes prompts that are not the user's: without
-    his text, or with an end token behind it."""
-    problems: list[str | None] = []
-    if uses_chat(model, cell.renderer.chat):
-        several_turns = any(len(example.turns) > 1 for example in cell.data.examples)
-        problems += model.chat_template.problems(several_turns=several_turns)
-    first = cell.renderer.render(model, (cell.data.examples[0].prompt,))
-    problems.append(end_problem(model, first.text, first.packed_ids))
-    for problem in filter(None, problems):
-        refuse_or_warn(problem, checks, "--prompt-checks warn", partial(warnings.warn, stacklevel=1))
+            if number == 0 and (ending := end_problem(model, prompt.text, prompt.packed_ids)):
+                refuse_or_warn(ending, checks, "--prompt-checks warn", warn)
 
 
 def check_references(cell: Cell) -> None:

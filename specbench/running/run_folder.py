@@ -77,10 +77,10 @@ class RunFolder(ResumableFolder):
         """Returns the date that the chat templates of the folder's records print, if a run is to take it instead of its
         own: it asks for none, or for today's. Returns None for a new folder, and if the dates are the same."""
         config = self.path / self.IDENTITY
-        if asked not in (None, "today") or DATE not in self.identity or not config.is_file():
+        if asked not in (None, "today") or not config.is_file():
             return None
         recorded = bounded.read_mapping(config, self.repair(), strict=False).get(DATE)
-        if recorded in (None, self.identity[DATE]):
+        if recorded in (None, self.identity.get(DATE)):
             return None
         try:
             return date.fromisoformat(str(recorded))

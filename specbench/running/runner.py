@@ -129,8 +129,8 @@ def check_same_examples(plan: Sequence[Block], done: Mapping[Key, dict[str, Any]
             if (old["prompt_tokens"], old.get("prompt_ids_digest", digest)) != (num_tokens, digest):
                 raise ConfigError(
                     f"{where}: its prompt of the same text had {old['prompt_tokens']} tokens (digest "
-                    f"{old.get('prompt_ids_digest', 'not recorded')}), and has {num_tokens} (digest {digest}) now: "
-                    f"the tokenizer or chat template of '{baseline.model.name}', or how it is used, has changed; choose "
+                    f"{old.get('prompt_ids_digest', 'not recorded')}), and has {num_tokens} ({digest}) now: "
+                    f"the tokenizer or chat template of '{baseline.model.name}', or how it is used, changed; choose "
                     "another --output"
                 )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from transformers import AutoTokenizer
 
 from specbench.publish.site import answers as answers_page
 from specbench.results.shown_answers import ShownRun
@@ -134,3 +135,23 @@ def test_a_run_that_is_not_finished_has_no_answers_to_show(specbench: Specbench,
     assert code == 2 and err.startswith("error: run 'run': has no leaderboard.json")
     code, _, err = specbench("answers", "run", "--limit", "0.5")
     assert code == 2 and "--limit 0.5: give a number of records, or all" in err
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", ["smollm2-135m", "gemma3-270m"])
+def test_the_sample_of_a_public_model_is_its_chat_template_or_has_its_bos(
+    name: str, real_models: Path, specbench: Specbench
+) -> None:
+    code, out, err = specbench("sample", "gsm8k", "--data", "sample", "--target", str(real_models / name), "--json")
+    assert code == 0, err
+    (found,) = json.loads(out)
+    tokenizer = AutoTokenizer.from_pretrained(real_models / name)
+    if tokenizer.chat_template is None:
+        expected = tokenizer(found["given"])["input_ids"]
+        assert found["prompt"]["text"] == tokenizer.bos_token + found["given"]
+    else:
+        question = found["given"].partition("<|im_start|>user\n")[2].partition("<|im_end|>")[0]
+        messages = [{"role": "user", "content": question}]
+        expected = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        assert found["prompt"]["text"] == found["given"] and "shells" in question
+    assert found["prompt"]["ids"] == expected

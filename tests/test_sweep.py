@@ -1,6 +1,7 @@
 """Sweeps: the walk over recorded evidence equals real runs where it says so, and its estimates come near elsewhere."""
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -56,19 +57,35 @@ def as_record(generation: Any) -> dict[str, Any]:
 
 @cache
 def decode_toys(
-    seed: int, threshold: float, length: int, target_sampling: Sampling, draft_sampling: Sampling
-) -> tuple[dict[str, Any], RecordedGeneration]:
+    seed: int, threshold: float, length: int, target_sampling: Sampling, draft_sampling: Sampling,
+    pauses_after: int = sys.maxsize,
+) -> tuple[dict[str, Any], RecordedGeneration]:  # fmt: skip
     """One generation at a setting, and what a recording of it would know."""
-    target, drafter = toy_pair(seed)
+    target, model = toy_pair(seed)
+    drafter = ModelDrafter(model, draft_sampling)
+    drafter.pauses_at = 2 + pauses_after
     rule = RecordingRule(Fuzzy(divergence="js", threshold=threshold))
     generation = decode(
-        target, ModelDrafter(drafter, draft_sampling), rule, [0, 1], num_draft_tokens=length, sampling=target_sampling,
+        target, drafter, rule, [0, 1], num_draft_tokens=length, sampling=target_sampling,
         stop=StopRules(MOST, eos_token_ids=EOS), generator=torch.Generator().manual_seed(seed),
     )  # fmt: skip
     made = as_record(generation)
     kept = recorded_steps({**made, EVIDENCE: rule.take(len(made["steps"]))})
     greedy = target_sampling.greedy, draft_sampling.greedy
-    return made, RecordedGeneration(kept, len(made["token_ids"]), MOST, EOS, length, *greedy)
+    return made, RecordedGeneration(
+        kept, len(made["token_ids"]), MOST, EOS, length, *greedy, pauses_after=pauses_after
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("threshold", [0.05, 0.6])
+def test_a_drafter_that_pauses_is_replayed_as_it_is_measured(threshold: float) -> None:
+    made, _ = decode_toys(2, threshold, 3, GREEDY, GREEDY, pauses_after=6)
+    _, recorded = decode_toys(2, 0.05, 3, GREEDY, GREEDY, pauses_after=6)
+    steps = replay(recorded, threshold, 3)
+    exact = [list(step[:4]) for step in steps if step.exact]
+    assert exact == made["steps"][: len(exact)] and (threshold != 0.05 or exact == made["steps"])
+    starts = [1 + sum(step.num_emitted for step in steps[:number]) for number in range(len(steps))]
+    assert all((step.num_drafted == 0) == (start >= 6) for start, step in zip(starts, steps[:-1], strict=False))
 
 
 @pytest.mark.filterwarnings("ignore:js never exceeds")

@@ -3,6 +3,7 @@
 A recorded generation is replayed at another threshold and a shorter draft length.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -56,7 +57,8 @@ def recorded_steps(generation: Generation) -> list[RecordedStep]:
 class RecordedGeneration:
     """One recorded generation. `max_tokens`: the new tokens that limit and context allow; `num_draft_tokens`: the
     recorded draft length; `greedy_target`, `greedy_drafts`: unless both are greedy, another decision changes the random
-    stream, and no later step is exact; `inclusive`: whether the rule accepts at the threshold."""
+    stream, and no later step is exact; `inclusive`: whether the rule accepts at the threshold; `pauses_after`: the new
+    tokens after which the drafter drafts nothing."""
 
     windows: Sequence[RecordedStep]
     num_tokens: int
@@ -66,6 +68,7 @@ class RecordedGeneration:
     greedy_target: bool
     greedy_drafts: bool
     inclusive: bool = False
+    pauses_after: int = sys.maxsize
 
 
 class ReplayedStep(NamedTuple):
@@ -130,10 +133,11 @@ class _Replayer:
 
     def num_drafted(self) -> int:
         """Returns the number of tokens that the drafter proposes here: up to its own EOS, and never the last token."""
-        most = min(self.num_draft_tokens, self.recorded.max_tokens - self.position - 1)
+        ends = (self.recorded.max_tokens - 1, self.recorded.pauses_after)
+        most = max(0, min(self.num_draft_tokens, *(end - self.position for end in ends)))
         known = self.window.token_ids[self.offset : self.offset + most]
-        ends = [count for count, token in enumerate(known, start=1) if token in self.recorded.eos_token_ids]
-        return ends[0] if ends else max(0, most)
+        eos = [count for count, token in enumerate(known, start=1) if token in self.recorded.eos_token_ids]
+        return eos[0] if eos else most
 
     def accept(self, num_drafted: int) -> int:
         """Moves past the accepted draft tokens. Returns their number."""
@@ -321,7 +325,7 @@ def read_generation(record: Record, method: MethodSpec, cell: Cell) -> RecordedG
     return RecordedGeneration(
         recorded_steps(generation), len(generation["token_ids"]), min(room), decoder.model.eos_token_ids,
         method.num_draft_tokens, decoder.sampling.greedy, drafts.greedy,
-        method.verification.options["divergence"] == INCLUSIVE,
+        method.verification.options["divergence"] == INCLUSIVE, decoder.drafter.room(record["prompt_tokens"]),
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from specbench.core.errors import ConfigError
 # Options of a run that change no prompt of the target. Those about loading weights have no effect either.
 NO_EFFECT = (
     "limit", "drafter", "drafter_revision", "repeats", "seed", "dtype", "device", "quantize", "device_map", "engine",
-    "threads", "allow_code_execution",
+    "threads", "warm_up", "allow_code_execution",
 )  # fmt: skip
 
 

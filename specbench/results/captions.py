@@ -304,7 +304,7 @@ def score_notes(rows: Sequence[Row]) -> list[str]:
     context = next((row.context for row in rows if row.context is not None), None)
     limit = f"the context of {context.model}, {context.tokens} tokens" if context and context.model else "the context"
     shortened = [f"{value:.0%}" if (value := row.value("share_truncated")) else None for row in rows]
-    reported[f"prompts shortened in the middle to fit {limit}"] = shortened
+    reported["prompts shortened in the middle to fit the context"] = shortened  # also that of a bridged drafter
     remedy = "" if context is None or context.model in (None, rows[0].target) or not _may_pause(rows[0]) else PAUSE
     reported[f"answers cut at {limit}{remedy}"] = list(map(_share_cut, rows))
     if context is not None and context.pauses_at:

@@ -11,7 +11,7 @@ from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES
 from importlib.metadata import entry_points, packages_distributions
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 
 from specbench import BUILT_IN
 from specbench.core.environment import PACKAGE, builtin_dir
@@ -78,6 +78,12 @@ def plugins_digest() -> str | None:
         read = sorted(name for name, file in files.items() if file.suffix in (*SUFFIXES, ".yaml", ".yml"))
         lines += [f"{top} {name} {file_digest(files[name], WHOLE)}\n" for name in read]
     return bytes_digest(line.encode() for line in lines) if tops else None
+
+
+def is_outside(part: object) -> bool:
+    """Returns whether a function, a class or the class of an object is outside this package."""
+    named = part if isinstance(part, type | FunctionType) else type(part)
+    return str(named.__module__).partition(".")[0] != OWN
 
 
 def is_library(module: object) -> bool:

@@ -303,12 +303,16 @@ def test_rows_of_other_scorers_do_not_compare() -> None:
 
 
 def test_an_edited_decoder_is_told_with_the_code_that_it_imports(modules: Any, tmp_path: Path) -> None:
-    entry = f"{tmp_path / 'mine_entry.py'}:decode"
     files = {"mine_entry.py": "import mine_helper\ndef decode(prompt_ids): return []\n", "mine_helper.py": "A = 1\n"}
-    write(tmp_path, files)
-    before = load_entry(entry).revision
+
+    def revision(folder: Path, **changed: str) -> str | None:
+        write(folder, files | {f"{name}.py": text for name, text in changed.items()})
+        for name in [name for name in sys.modules if name.startswith(("specbench_external_", "mine_"))]:
+            del sys.modules[name]
+        return load_entry(f"{folder / 'mine_entry.py'}:decode").revision
+
+    before = revision(tmp_path)
     alone = f"local-{file_digest(tmp_path / 'mine_entry.py')}"
-    for name in [name for name in sys.modules if name.startswith("specbench_external_")]:
-        del sys.modules[name]
-    write(tmp_path, {"mine_helper.py": "A = 2\n"})
-    assert len({before, load_entry(entry).revision, alone}) == 3
+    assert len({before, revision(tmp_path, mine_helper="A = 2\n"), alone}) == 3
+    assert revision(tmp_path / "elsewhere") == before
+    sys.path[:] = [place for place in sys.path if not place.startswith(str(tmp_path))]

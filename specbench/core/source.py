@@ -11,7 +11,7 @@ from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES
 from importlib.metadata import entry_points, packages_distributions
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 
 from specbench import BUILT_IN
 from specbench.core.environment import PACKAGE, builtin_dir
@@ -40,7 +40,9 @@ def code_revision(modules: Iterable[str | ModuleType | None]) -> str | None:
     places = [
         (each, _file_of(each)) if isinstance(each, str) else (each.__name__, _loaded_file(each)) for each in named
     ]
-    revision = digest_of(source_files((name, file) for name, file in places if file and not is_library(name)))
+    revision = digest_of(
+        source_files((_plain_name(name, file), file) for name, file in places if file and not is_library(name))
+    )
     if len(loaded) == len(named):
         _REVISIONS[key] = kept, revision  # they are kept, so that nothing else gets their ids
     return revision
@@ -80,6 +82,12 @@ def plugins_digest() -> str | None:
     return bytes_digest(line.encode() for line in lines) if tops else None
 
 
+def is_outside(part: object) -> bool:
+    """Returns whether a function, a class or the class of an object is outside this package."""
+    named = part if isinstance(part, type | FunctionType) else type(part)
+    return str(named.__module__).partition(".")[0] != OWN
+
+
 def is_library(module: object) -> bool:
     """Returns whether the code of a module counts by its name only."""
     return str(module).partition(".")[0] in LIBRARIES
@@ -109,6 +117,11 @@ def source_files(modules: Iterable[tuple[str, Path]]) -> dict[str, Path]:
             if other is not None and not any(map(_is_installed, other.absolute().parents)):
                 waiting.append((imported, other, _root_of(imported, other)))
     return found
+
+
+def _plain_name(name: str, file: Path) -> str:
+    """Returns a module's name; that of its file for a script, and for a file that was loaded under another name."""
+    return name if "." in name or file.stem == "__init__" else file.stem
 
 
 def _root_of(name: str, file: Path) -> Path:

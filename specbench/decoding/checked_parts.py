@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from specbench.core.errors import DrafterError, naming_code
-from specbench.core.source import OWN
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.proposal import (
     OUT_OF_VOCABULARY,
@@ -28,11 +27,6 @@ from specbench.decoding.verification import VerificationRule
 
 TOLERANCE = 1e-3  # of a sum of probabilities
 COLUMNS = ("target_prob", "draft_prob", "overlap", "divergence", "draw_overlap")
-
-
-def is_foreign(part: object) -> bool:
-    """Returns whether a part's class is outside this package."""
-    return type(part).__module__.partition(".")[0] != OWN
 
 
 def shown(value: object) -> str:

@@ -1,7 +1,7 @@
 """Composes methods for a model pair: makes a decoder from drafter, verification rule and vocabulary bridge."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, TypeVar, cast
@@ -9,8 +9,9 @@ from typing import Any, TypeVar, cast
 from specbench.core.environment import OBJECT
 from specbench.core.errors import ConfigError, DrafterError, naming_code, nearest
 from specbench.core.registry import DECODERS
+from specbench.core.source import is_outside
 from specbench.decoding.bridges import VocabularyMismatch, check_equal
-from specbench.decoding.checked_parts import CheckedDrafter, CheckedRule, is_foreign
+from specbench.decoding.checked_parts import CheckedDrafter, CheckedRule
 from specbench.decoding.decoder import UNKNOWN, Decoder, DraftingDecoder, QueryInfo, stream_seed
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.loop import Generation, StopRules
@@ -89,12 +90,13 @@ def make_rule(method: MethodSpec, vocab_size: int) -> VerificationRule:
     """Returns the method's verification rule. One from outside this package is checked while it decodes. `vocab_size`:
     the target's number of tokens."""
     place = f"method '{method.name}': rule '{label(method.verification.rule)}'"
-    with naming_code(f"{place}:", DrafterError):
-        made = method.verification.factory(**method.verification.options)
+    factory = method.verification.factory
+    with naming_code(f"{place}:", DrafterError) if is_outside(factory) else nullcontext():
+        made = factory(**method.verification.options)
     rule = checked_type(made, VerificationRule, place)
     if isinstance(rule, FunctionRule):
         return CheckedRule(rule.function, place, vocab_size)
-    return CheckedRule(rule, place, vocab_size) if is_foreign(rule) else rule
+    return CheckedRule(rule, place, vocab_size) if is_outside(rule) else rule
 
 
 def make_drafter(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Drafter:
@@ -104,7 +106,7 @@ def make_drafter(method: MethodSpec, models: ModelPair, sampling: Sampling) -> D
     factory = method.drafter.factory
     try:
         call = f"{getattr(factory, '__name__', 'factory')}(models, sampling, …)"
-        with naming_code(f"{place}: {call}", DrafterError):
+        with naming_code(f"{place}: {call}", DrafterError) if is_outside(factory) else nullcontext():
             has_own = not isinstance(factory, type) or factory.__init__ is not Drafter.__init__  # type: ignore[misc]
             made = factory(models if has_own else None, sampling, **method.drafter.options)
     except DrafterError:
@@ -114,7 +116,7 @@ def make_drafter(method: MethodSpec, models: ModelPair, sampling: Sampling) -> D
     drafter = checked_type(made, Drafter, place)
     if isinstance(drafter, FunctionDrafter):
         drafter.place = place
-    if not is_foreign(drafter):
+    if not is_outside(drafter):
         return drafter
     vocabulary = models.drafter if method.needs_drafter and models.drafter is not None else models.target
     needs_probs = "probs" in method.verification.features.requires

@@ -4,6 +4,7 @@ language by lingua or by its script."""
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import isfinite
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from specbench.core.environment import require
 from specbench.core.errors import ConfigError, naming_code
+from specbench.core.source import is_outside
 from specbench.specs.components import SCRIPTS, identifiable_code
 from specbench.specs.task import TaskSpec
 
@@ -102,7 +104,8 @@ def judged(scorer: Scorer, text: str, reference: Reference) -> Score:
     raises one and for values that are no numbers.
     """
     place = f"scorer of '{', '.join(scorer.names)}'"
-    with naming_code(place):
+    outside = is_outside(scorer) or is_outside(getattr(scorer, "judge", unscored))
+    with naming_code(place) if outside else nullcontext():
         score: Any = scorer(text, reference)
     if not isinstance(score, Score) or not isinstance(score.values, Mapping):
         shown = score.values if isinstance(score, Score) else score
@@ -160,8 +163,9 @@ def make_scorer(task: TaskSpec) -> Scorer | None:
     if task.scorer is None:
         return None
     language = (task.language,) if task.scorer.features.takes_language else ()
-    with naming_code(f"task '{task.name}': scorer '{task.scorer.type}'"):
-        made = task.scorer.factory(*language, **task.scorer.options)
+    factory = task.scorer.factory
+    with naming_code(f"task '{task.name}': scorer '{task.scorer.type}'") if is_outside(factory) else nullcontext():
+        made = factory(*language, **task.scorer.options)
     if not isinstance(made, Scorer):
         raise ConfigError(
             f"task '{task.name}': scorer '{task.scorer.type}' returned a {type(made).__name__}, not a "

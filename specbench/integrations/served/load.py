@@ -9,13 +9,14 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from time import perf_counter, sleep, time
 from typing import Any
 
 from rich.console import Console
 
-from specbench.core.progress import ProgressBar, Say, doing
+from specbench.core.progress import ProgressBar, doing
 from specbench.core.reasoning import answer_of
 from specbench.core.values import json_digest
 from specbench.decoding.decoder import Decoder, stream_seed
@@ -101,29 +102,40 @@ class Window:
             at += gaps.expovariate(self.level) if self.kind == "rate" else 0.0
         return found
 
-    def warm_up(self, decoder: ServedDecoder, num_windows: int, seconds: float | None, progress: Say) -> WarmUp:
-        """Sends requests with a text that is not measured, as many at once as at this level, until the speed of all
-        together is steady, or the time is spent: `seconds`, by default a share of the expected time of the windows to
-        be measured next, of which there are `num_windows`."""
+    def warm_up(
+        self, decoders: Sequence[ServedDecoder], num_windows: int, seconds: float | None
+    ) -> dict[str, dict[str, Any]]:
+        """Sends requests with a text that is not measured, as many at once as at this level, to one server after the
+        other in rounds, until the speed of each is steady or the time is spent. Returns the warm-ups by server.
+
+        `seconds`: the time for each server, by default a share of the expected time of the windows to be measured next,
+        of which there are `num_windows`.
+        """
         length = min(WARM_UP_TOKENS, self.cell.context_limit or WARM_UP_TOKENS)
         stop = StopRules(length // 2, context_limit=self.cell.context_limit)
-        request = LoadRequest(-1, warm_up_ids(decoder.model, length, stop.max_new_tokens), stop, 0)
-
-        blocks: list[tuple[float, float]] = []
         planned = num_windows * self.num_requests * self.cell.task.generation.max_new_tokens
+        histories: list[list[tuple[float, float]]] = [[] for _ in decoders]
 
         def left() -> float:
-            spent, fastest = sum(took for _, took in blocks), min((each for each, _ in blocks), default=math.inf)
-            return (MAX_SHARE * planned * fastest if seconds is None else seconds) - spent
+            spent = sum(took for blocks in histories for _, took in blocks)
+            per_token = sum(min(each for each, _ in blocks) for blocks in histories)
+            return (MAX_SHARE * planned * per_token if seconds is None else seconds * len(decoders)) - spent
 
-        def decode() -> float:
-            progress(f"warming up {decoder.method.name} at {self.kind} {self.level:g}, block {len(blocks) + 1}")
+        def decode(decoder: ServedDecoder, blocks: Sequence[Any]) -> float:
+            tell(f"warming up {decoder.method.name} at {self.kind} {self.level:g}, block {len(blocks) + 1}")
+            request = LoadRequest(-1, warm_up_ids(decoder.model, length, stop.max_new_tokens), stop, 0)
             start = perf_counter()
             found = answers(decoder, [request] * self.num_workers, self.num_workers, check=False)
             return (perf_counter() - start) / max(1, sum(len(answer["token_ids"]) for answer in found))
 
-        number, (steady,) = until_steady([decode], [blocks], MAX_BLOCKS_CPU if seconds is None else math.inf, left)
-        return WarmUp(number, sum(took for _, took in blocks), steady)
+        decodes = [partial(decode, *each) for each in zip(decoders, histories, strict=True)]
+        with doing("warming up") as tell:
+            most = MAX_BLOCKS_CPU if seconds is None else math.inf
+            number, verdicts = until_steady(decodes, histories, most, left)
+        return {
+            decoder.method.name: WarmUp(number, sum(took for _, took in blocks), steady).as_json()
+            for decoder, blocks, steady in zip(decoders, histories, verdicts, strict=True)
+        }
 
 
 def answers(
@@ -180,16 +192,21 @@ def measure(
     window: Window, spec: RunSpec, bring_up: BringUp, warm: dict[str, Any], seconds: float | None = None
 ) -> tuple[Answers, dict[str, Any]]:
     """Returns every server's answers to the requests of a window, and the warm-ups by server. A server is warmed up if
-    it was just started or last had another load. `seconds`: the time for one warm-up, by default a share."""
+    it was just started or last had another load; all at once, if all are up. `seconds`: the time for the warm-up of one
+    server, by default a share."""
     assert spec.servers is not None and spec.servers.load is not None
-    found, warm_ups, level = {}, {}, (window.cell, window.kind, window.level)
-    num_windows = spec.servers.load.windows if spec.servers.turns is None else 1
-    for decoder in window.decoders if window.number % 2 == 0 else reversed(window.decoders):
+    found: Answers = {}
+    warm_ups: dict[str, Any] = {}
+    level = (window.cell, window.kind, window.level)
+    by_turns = spec.servers.turns is not None
+    num_windows = 1 if by_turns else spec.servers.load.windows
+    order = window.decoders if window.number % 2 == 0 else window.decoders[::-1]
+    for decoder in order:
         name = decoder.method.name
         if bring_up(name) or warm.get(name) != level:
-            with doing(f"warming up {name}") as tell:
-                warm_ups[name] = window.warm_up(decoder, num_windows, seconds, tell).as_json()
-            warm[name] = level
+            cold = [decoder] if by_turns else [each for each in order if warm.get(each.method.name) != level]
+            warm_ups |= window.warm_up(cold, num_windows, seconds)
+            warm |= dict.fromkeys((each.method.name for each in cold), level)
         for server in (decoder.server, *decoder.others):
             server.wait_until_idle()
         with doing(f"{name} answers {window.num_requests} requests at {window.kind} {window.level:g}"):

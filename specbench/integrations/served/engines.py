@@ -270,7 +270,8 @@ class SGLang(Engine):
             return None
         histogram = "spec_correct_drafts_histogram"
         counts = None if told.get(histogram) is None else read_counts(told, histogram)
-        return from_histogram_or_totals(counts, *(read_count(told, name) for name in names), num_draft_tokens)
+        num_passes, drafted, accepted = (read_count(told, name) for name in names)
+        return from_histogram_or_totals(counts, num_passes, drafted, accepted, num_draft_tokens)
 
 
 @ENGINES.register("tensorrt-llm")
@@ -307,7 +308,8 @@ class TensorRtLlm(Engine):
             return None
         counts = None if found.get("acceptance_histogram") is None else read_counts(found, "acceptance_histogram")
         names = ("num_spec_steps", "total_draft_tokens", "total_accepted_draft_tokens")
-        return from_histogram_or_totals(counts, *(read_count(found, name) for name in names), num_draft_tokens)
+        num_passes, drafted, accepted = (read_count(found, name) for name in names)
+        return from_histogram_or_totals(counts, num_passes, drafted, accepted, num_draft_tokens)
 
 
 @ENGINES.register("lmdeploy")

@@ -183,7 +183,7 @@ def test_a_record_without_the_method_is_named():
 def whole(**changes):
     part = {
         "token_ids": [1, 2, 3], "text": "x", "finish": "eos", "steps": [[3, 2, 1, 2]],
-        "positions": {"overlap": [0.5, 1], "divergence": [0.5, float("inf")], "target_prob": None},
+        "positions": {"overlap": [0.5, 1], "divergence": [0.5, 1.5], "target_prob": None},
         "passes": {"target": [[4, 0.5]], "draft": [[1, 0.1]]},
         "ttft_seconds": 1, "draft_prefill_seconds": 0.0, "decode_seconds": 0.6, "score": None, **changes,
     }  # fmt: skip
@@ -198,10 +198,17 @@ def without(key, record):
 
 
 def test_a_whole_record_passes_also_after_it_was_written(tmp_path):
-    """Earlier versions wrote infinite divergences, which are no JSON."""
     file = RecordFile(tmp_path / "records.jsonl")
-    file.path.write_text(json.dumps(whole()) + "\n")
+    file.append(whole())
     assert file.read(lambda record: check_record(record, {"sd": 3})) == [whole()]
+
+
+def test_an_infinite_divergence_that_an_earlier_version_wrote_is_read(tmp_path):
+    """It is no JSON, and is not written any more."""
+    file, record = RecordFile(tmp_path / "records.jsonl"), whole()
+    record["methods"]["sd"]["positions"]["divergence"] = [0.5, float("inf")]
+    file.path.write_text(json.dumps(record) + "\n")
+    assert file.read(lambda record: check_record(record, {"sd": 3})) == [record]
 
 
 DAMAGED = {

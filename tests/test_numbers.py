@@ -331,3 +331,20 @@ def test_agrees_with_the_filters_of_lm_eval(language):
     right = matches(mgsm(language), strict, references)
     told = [(mine, theirs) for mine, theirs, found in zip(own, right, strict, strict=True) if found != INVALID]
     assert told and all(mine == theirs for mine, theirs in told)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\n" * 100_000,
+        "####" + " $" * 50_000,
+        "The answer is 5" + " " * 100_000 + "6",
+        "1\n\nQ" * 20_000,
+        " .5" * 30_000,
+    ],
+    ids=["lines", "a final line", "a gap", "questions", "points"],
+)
+def test_a_text_of_100_kb_is_read_in_linear_time(text: str) -> None:
+    """In quadratic time each would take minutes."""
+    found = answered_number(text, ["The answer is"], language="en")
+    assert found is None or found.is_finite()

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 
@@ -69,7 +68,7 @@ class Decoder:
             decode_text=self.model.decode_text,
             context_limit=context_limit,
             special_stop_strings=within,
-            decode_whole=partial(self.model.decode_text, with_special=True),
+            decode_whole=self.model.decode_whole,
         )
 
 

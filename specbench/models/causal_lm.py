@@ -79,11 +79,16 @@ class TextModel:
         named = (str(token) for token in self.tokenizer.all_special_tokens)
         return found | {token: self.vocabulary[token] for token in named if token in self.vocabulary}
 
-    def decode_text(self, token_ids: Sequence[int], *, with_special: bool = False) -> str:
-        """Returns the text of tokens. `with_special`: whether it has the special tokens."""
+    def decode_text(self, token_ids: Sequence[int]) -> str:
+        """Returns the text of tokens without special tokens."""
+        text: str = self.tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return text
+
+    def decode_whole(self, token_ids: Sequence[int]) -> str:
+        """Returns the text of tokens with special tokens."""
         text: str = self.tokenizer.decode(
-            list(token_ids), skip_special_tokens=not with_special, clean_up_tokenization_spaces=False
-        )
+            list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )  # fmt: skip
         return text
 
     def encode_prompt(self, prompt: str, chat: bool) -> list[int]:

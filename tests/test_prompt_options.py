@@ -12,6 +12,10 @@ import yaml
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
+from specbench.core.errors import ConfigError
+from specbench.models.loading import load_model
+from specbench.results.recorded_prompts import prompts_of
+from specbench.results.runs import RecordedRun
 from tests import tiny
 
 DATED = "{{ strftime_now('%d %b %Y') }} {% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
@@ -92,6 +96,22 @@ def test_a_date_that_is_read_as_a_variable_is_kept_too(run: Run) -> None:
     assert code == 0 and (shown(out, "template_date"), shown(out, "n")) == ("2025-03-01", 2), err
     code, _, err = run(None, "--template-date", "2025-03-01", "--output", "own")
     assert code == 2 and 'template_date: absent → "2025-03-01"' in err
+
+
+def test_prompts_are_made_again_as_they_were(run: Run) -> None:
+    """`check` and `fairness` score the baseline's answers behind the prompts of its rows."""
+    code, _, err = run(DATED, "--template-date", "2025-03-01", "--system-instruction", "Be brief.", "--output", "a")
+    assert code == 0, err
+    recorded, place = RecordedRun(Path("a")), ("t", "default")
+    row = next(row for row in recorded.rows if row.is_baseline)
+    target = load_model(row.target, device="cpu")
+    found = prompts_of(recorded, {place: row}, {place: [*recorded.records]}, target, [])
+    assert [target.decode_text(each.prompt_ids) for each in found.values()] == [
+        f"01 Mar 2025 <system>Be brief.<user>{text}?" for text in ("One", "Two")
+    ]
+    other = row.model_copy(update={"template_date": "2025-03-02"})
+    with pytest.raises(ConfigError, match="was measured with a different prompt"):
+        prompts_of(recorded, {place: other}, {place: [*recorded.records]}, target, [])
 
 
 def test_a_template_without_a_date_has_no_such_condition(run: Run) -> None:

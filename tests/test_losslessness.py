@@ -251,10 +251,12 @@ def test_control_a_draft_that_goes_on_behind_its_end_is_caught(monkeypatch: pyte
     assert chi_square_p(counts, randomly_accepted(target, draft, 2, 3)) < 1e-6
 
 
-def few_differ(seed: int) -> tuple[TextModel, CommonIdsModel]:
-    """A target of three tokens, and a drafter of four that has other tokens from id 2 on, as the target reads it."""
+def few_differ(seed: int, late: bool = False) -> tuple[TextModel, CommonIdsModel]:
+    """A target of three tokens, and a drafter of four that has other tokens from id 2 on, as the target reads it.
+    `late`: draft tokens are read with the step's outcome, as on a GPU."""
     target, draft = TextModel(("a", "b", "c"), seed), TextModel(("a", "b", "d", "e"), seed + 1000)
     for model in (target, draft):
+        model.prefers_pending = late
         model.vocabulary = {str(text): index for index, text in enumerate(model.text_vocabulary.token_bytes)}
     draft.tokenizer = SimpleNamespace(unk_token_id=1)
     return target, CommonIdsModel(draft, target, frozenset({0, 1}))  # type: ignore[arg-type]
@@ -270,9 +272,9 @@ class LateMask(ModelDrafter):
         return made
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_a_drafter_that_lacks_a_token_follows_the_target(seed: int) -> None:
-    target, draft = few_differ(seed)
+@pytest.mark.parametrize(("seed", "late"), [(1, False), (2, True)])
+def test_a_drafter_that_lacks_a_token_follows_the_target(seed: int, late: bool) -> None:
+    target, draft = few_differ(seed, late)
     counts = draws(target, lambda: (ModelDrafter(draft, PLAIN), rejection), 2, seed)
     assert chi_square_p(counts, joint(target, PROMPT, 3)) > 1e-3
 

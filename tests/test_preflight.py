@@ -48,7 +48,6 @@ CHEAP = {  # words of a command: a part of its line
     "a sweep": (["sweep", "--task", "mgsm", "--method", "sdd"], "unknown method 'sdd'"),
     "a tuning": (["tune", "--task", "mgsm", "--method", "sdd"], "unknown method 'sdd'"),
     "an audit": (["audit", "--task", "mgsm", "--method", "sdd"], "unknown method 'sdd'"),
-    "vocabularies": (["vocab", "--target", "./none", "--data", "rows"], "2 problems: (1) model folder './none'"),
     "a limit": (["limit", "--drafter", "./nowhere"], "model folder './nowhere' does not exist"),
     "a check": (["check", "--against", sys.executable, *SD[1:-1], "sdd"], "unknown method 'sdd'"),
     "all at once": (

@@ -273,12 +273,9 @@ def vocab(
     **given: Any,
 ) -> None:
     """Compare the vocabularies of a target and a drafter: overlap, injectivity, decompositions, fitting methods."""
-    from specbench.running.preflight import check_options
+    from specbench.analysis.vocab import report_parts, vocab_report
 
     options = run_options(given)
-    check_options(options)
-    from specbench.analysis.vocab import report_parts, vocab_report  # imports torch
-
     with stderr.status(f"comparing the vocabularies of {options.target} and {options.drafter}"):
         report = vocab_report(options, task, acceptance, stderr)
     print_result(report, as_json, lambda: report_parts(report))

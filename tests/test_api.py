@@ -309,6 +309,18 @@ def test_methods_that_do_not_fit_are_refused(measure: Measure) -> None:
             measure(method)
 
 
+def test_a_drafter_that_fails_is_named_with_its_own_exception(measure: Measure) -> None:
+    def failing(ids: list[int], num_draft_tokens: int) -> list[int]:
+        raise ValueError("no such luck")
+
+    with pytest.raises(
+        specbench.DrafterError, match="method 'failing': drafter 'failing' raised ValueError: no"
+    ) as caught:
+        measure(specbench.Method(failing))
+    assert isinstance(caught.value, ConfigError) and isinstance(caught.value.__cause__, ValueError)
+    assert measure("ar").rows, "another run is possible"
+
+
 def test_a_run_with_objects_is_read_without_them(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
     results = measure(specbench.Method(repeat))
     monkeypatch.setattr(DRAFTERS, "_objects", {})

@@ -48,6 +48,7 @@ CHEAP = {  # words of a command: a part of its line
     "a sweep": (["sweep", "--task", "mgsm", "--method", "sdd"], "unknown method 'sdd'"),
     "a tuning": (["tune", "--task", "mgsm", "--method", "sdd"], "unknown method 'sdd'"),
     "an audit": (["audit", "--task", "mgsm", "--method", "sdd"], "unknown method 'sdd'"),
+    "a limit": (["limit", "--drafter", "./nowhere"], "model folder './nowhere' does not exist"),
     "a check": (["check", "--against", sys.executable, *SD[1:-1], "sdd"], "unknown method 'sdd'"),
     "all at once": (
         ["run", "--task", "mgms", "--method", "sd,sdd,rest", "--target", "plain", "--data", "rows", "--chat", "always"],

@@ -129,10 +129,13 @@ def languages(
         if identifiable_code(code) is None:
             problem = "lingua cannot identify this language: give ISO 639 codes such as la,eo"
             raise ConfigError(f"--extra-languages {code}: {problem}")
-    from specbench.analysis.representation import representation, representation_table
-    from specbench.models.loading import load_model
+    from specbench.running.preflight import check_options
 
     options = run_options(given)
+    check_options(options)
+    from specbench.analysis.representation import representation, representation_table  # these import torch
+    from specbench.models.loading import load_model
+
     assert options.drafter is not None
     with status_line(f"sampling {samples} texts from {options.drafter}"):
         model = load_model(
@@ -173,20 +176,22 @@ def limit(
     Bounds: bytes of weights and cache that a pass must read ÷ copy bandwidth; operations of a pass ÷ rate of matrix
     products.
     """
-    from specbench.analysis.limit import LimitOptions, measure_pair
-    from specbench.analysis.limit_report import draw_limit, tables
     from specbench.core.environment import EMBEDDED, set_threads
     from specbench.core.files import check_output, write_output
-    from specbench.results.display import check_plot
+    from specbench.running.preflight import check_options
     from specbench.specs.components import build
+
+    if output is not None:
+        check_output("--output", output)
+    threads = given.pop("threads")
+    check_options(run_options(given))
+    from specbench.analysis.limit import LimitOptions, measure_pair  # these import torch
+    from specbench.analysis.limit_report import draw_limit, tables
+    from specbench.results.display import check_plot
 
     if plot is not None:
         check_plot(plot)
         check_output("--plot", plot)
-    if output is not None:
-        check_output("--output", output)
-    threads = given.pop("threads")
-    run_options(given)  # checks the choices
     limit_options = build(LimitOptions, {"context": context, "repeats": repeats, **given})
     set_threads(threads, limit_options.target.startswith(EMBEDDED))
     with status_line("measuring") as say:

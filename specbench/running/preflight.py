@@ -4,7 +4,7 @@ of it at once. Whatever cannot be told from names and files alone is checked whe
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from specbench.models.sources import is_local, lacks_template, model_source
 from specbench.running.request import ALL, LM_EVAL, Request, requested_tasks
 from specbench.specs import yaml_files
 from specbench.specs.catalogue import load_task, method_keys
+from specbench.specs.run_options import RunOptions
 from specbench.tasks.judge import JUDGEMENTS_FILE
 
 # Built-in drafters that need a draft model, and those with a model of their own over the target's tokens. Their
@@ -27,8 +28,17 @@ TARGET = EMBEDDED + "target"
 
 def check_request(request: Request) -> None:
     """Raises ConfigError, in one line, with everything that a request lacks."""
+    _make_all(checks(request))
+
+
+def check_options(options: RunOptions) -> None:
+    """Raises ConfigError, in one line, if the models, the data or the device of options are not there."""
+    _make_all(option_checks(options))
+
+
+def _make_all(made: Iterable[Callable[[], object]]) -> None:
     problems: dict[str, None] = {}
-    for check in checks(request):
+    for check in made:
         try:
             check()
         except ConfigError as error:
@@ -51,17 +61,13 @@ def checks(request: Request) -> Iterator[Callable[[], object]]:
             yield partial(load_task, name)
     if request.servers is not None:
         yield partial(yaml_files.read, request.servers)
+        yield partial(check_data, options.data)
     else:
-        yield partial(check_model, options.target or TARGET, options.chat)
-        if options.drafter is not None:
-            yield partial(check_model, options.drafter)
+        yield from option_checks(options)
         own = {method.name for method in request.own_methods}
         for name in request.methods:
             if name not in own and name != ALL:
                 yield partial(check_method, name, request)
-        yield partial(check_device, request)
-    if options.data not in (None, "hub", "sample") and not os.path.exists(str(options.data)):
-        yield partial(refuse, f"--data {options.data}: no such folder or file: check the path")
     if request.lm_eval_include is not None and not request.lm_eval_include.is_dir():
         place = request.lm_eval_include
         yield partial(refuse, f"--lm-eval-include {place}: no such folder: give one with YAML files of tasks")
@@ -74,6 +80,20 @@ def checks(request: Request) -> Iterator[Callable[[], object]]:
     for name in request.loggers:
         if EXTRAS.get(name) == name and name not in sys.modules and not is_installed(name):
             yield partial(refuse, f"--log {name}: {missing(name)}")
+
+
+def option_checks(options: RunOptions) -> Iterator[Callable[[], object]]:
+    """Yields the checks of models, data and device."""
+    yield partial(check_model, options.target or TARGET, options.chat)
+    if options.drafter is not None:
+        yield partial(check_model, options.drafter)
+    yield partial(check_device, options)
+    yield partial(check_data, options.data)
+
+
+def check_data(data: str | None) -> None:
+    if data not in (None, "hub", "sample") and not os.path.exists(data):
+        raise ConfigError(f"--data {data}: no such folder or file: check the path")
 
 
 def refuse(problem: str) -> None:
@@ -129,9 +149,8 @@ def check_model(name: str, chat: str = "auto") -> None:
         raise ConfigError(f"--chat always: model '{name}' has no chat template; use --chat auto or never")
 
 
-def check_device(request: Request) -> None:
+def check_device(options: RunOptions) -> None:
     """Raises ConfigError for options that need a CUDA device on a machine without one, and for missing packages."""
-    options = request.options
     kind = options.device.partition(":")[0]
     has_no_cuda = kind == "cpu" or not may_have_cuda()
     if kind == "cuda" and has_no_cuda:

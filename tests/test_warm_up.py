@@ -301,6 +301,7 @@ def test_a_subset_without_time_has_a_short_block_and_what_the_long_ones_before_t
     found = [warm(own, 100, seconds=0.0) for _ in range(2 * MIN_BLOCKS)]
     assert lengths == [4] * 2 * MIN_BLOCKS and {(each.blocks, each.steady) for each in found} == {(1, True)}
     assert {warm(other, 100, seconds=0.0).steady for _ in range(2 * MIN_BLOCKS)} == {None}
+    assert warm(other, 100).steady is False and warm(other, 100, seconds=0.0).steady is None, "uneven, then not tested"
 
 
 def test_more_time_than_the_default_gives_more_blocks(scripted: Scripted) -> None:

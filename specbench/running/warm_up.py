@@ -214,6 +214,7 @@ def warm_up(
     # 3. Blocks until all are steady. The last earlier blocks of the same methods and loaded models count, too. Where
     #    there is no time for them, a single shorter one has to do, which does not tell whether the speed is steady.
     own = [history.blocks[num_most] for history in histories]
+    num_before = len(own[0])
     cost = per_token() + sum(history.prefill for history in histories)  # of a token of a block
     num_new = num_most if not yields or cost == 0 else int(max(MIN_NEW_TOKENS, min(num_most, left() / cost)))
     has_time = not yields or left() >= num_new * cost
@@ -234,6 +235,8 @@ def warm_up(
                 each, _, took = decode(part, min(num_tokens, 2 * num_new), num_new, f"block {num_rounds}")
                 blocks += [(each, took)] if num_new == num_most else []
         verdicts = [_verdict(blocks, max(0, len(blocks) - MIN_BLOCKS)) for blocks in own]
+        if len(own[0]) == num_before and num_most > MIN_NEW_TOKENS:  # none was judged: uneven before may be even now
+            verdicts = [steady or None for steady in verdicts]
     found = {}
     for name in dict.fromkeys(names.values()):
         steady = [each for (part, _), each in zip(parts, verdicts, strict=True) if names[id(part)] == name]

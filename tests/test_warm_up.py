@@ -293,6 +293,18 @@ def test_one_method_that_is_not_steady_gives_all_more_blocks(scripted: Scripted)
     assert [(each.blocks, each.steady) for each in found.values()] == [(17, True), (17, False)]
 
 
+def test_a_subset_without_time_has_a_short_block_and_what_the_long_ones_before_told(scripted: Scripted) -> None:
+    """A block of 4 tokens is too noisy to judge the speed by, however many there are."""
+    lengths = scripted([0.01] * (FIRST + MIN_BLOCKS) + [0.01 * 1.3**n for n in range(100)])
+    own, other = decoder(), decoder()
+    assert warm(own, 100).steady
+    del lengths[:]
+    found = [warm(own, 100, seconds=0.0) for _ in range(2 * MIN_BLOCKS)]
+    assert lengths == [4] * 2 * MIN_BLOCKS and {(each.blocks, each.steady) for each in found} == {(1, True)}
+    assert {warm(other, 100, seconds=0.0).steady for _ in range(2 * MIN_BLOCKS)} == {None}
+    assert warm(other, 100).steady is False and warm(other, 100, seconds=0.0).steady is None, "uneven, then not tested"
+
+
 def test_more_time_than_the_default_gives_more_blocks(scripted: Scripted) -> None:
     scripted([0.01 * 1.04**n for n in range(500)])
     found = warm(decoder(), 100, num_planned=100, seconds=100.0)

@@ -175,24 +175,23 @@ def warm_up(
             return budget.seconds - budget.spent
         return MAX_SHARE * budget.num_planned * per_token() - budget.spent if yields else inf
 
-    def decode(part: Decoder, num_tokens: int, num_new: int, what: str) -> Generation:
+    def decode(part: Decoder, num_tokens: int, num_new: int, what: str) -> tuple[float, float, float]:
+        """Returns the seconds per token of a block, and its seconds of decoding and in all."""
         progress(f"{names[id(part)]}, {what}{_times(budget, left(), per_token())}")
         start = time.perf_counter()
         generation = _decode_block(part, num_tokens, num_new, context_limit)
         took = time.perf_counter() - start
         budget.spent += took
         seconds[names[id(part)]] += took
-        return generation
+        return seconds_per_token(generation), generation.decode_seconds, took
 
     # 1. A short block of each, if one of them is new: it tells how long the others would take.
     if any(history.seconds_per_token is None for history in histories):
         num_rounds += 1
         for (part, num_tokens), history in zip(parts, histories, strict=True):
-            start = time.perf_counter()
-            generation = decode(part, min(num_tokens, NUM_NEW_TOKENS + MIN_NEW_TOKENS), MIN_NEW_TOKENS, "block 1")
-            took = time.perf_counter() - start
-            history.prefill = max(0.0, took - generation.decode_seconds) / NUM_NEW_TOKENS
-            history.first = seconds_per_token(generation)
+            size = min(num_tokens, NUM_NEW_TOKENS + MIN_NEW_TOKENS)
+            history.first, decoding, took = decode(part, size, MIN_NEW_TOKENS, "block 1")
+            history.prefill = max(0.0, took - decoding) / NUM_NEW_TOKENS
             if num_most == MIN_NEW_TOKENS:
                 history.blocks[MIN_NEW_TOKENS].append((history.first, took))
 
@@ -216,24 +215,32 @@ def warm_up(
                 weakref.finalize(part, _WARM.pop, id(part), None)
             _WARM[id(part)] = length
 
-    # 3. Blocks until all are steady. The last earlier blocks of the same methods and loaded models count, too.
-    num_new, cost = num_most, per_token() + sum(history.prefill for history in histories)  # of a token of a block
-    if yields and cost > 0:
-        num_new = int(max(MIN_NEW_TOKENS, min(num_most, left() / cost)))
-    own = [history.blocks[num_new] for history in histories]
-    can_begin = not yields or left() >= num_new * cost
-    if num_rounds == 0 or (can_begin and not _all_steady(own)):
+    # 3. Blocks until all are steady. The last earlier blocks of the same methods and loaded models count, too. Where
+    #    there is no time for them, a single shorter one has to do, which does not tell whether the speed is steady.
+    own = [history.blocks[num_most] for history in histories]
+    num_before = len(own[0])
+    cost = per_token() + sum(history.prefill for history in histories)  # of a token of a block
+    num_new = num_most if not yields or cost == 0 else int(max(MIN_NEW_TOKENS, min(num_most, left() / cost)))
+    has_time = not yields or left() >= num_new * cost
+    if has_time and num_new == num_most and not (num_rounds and all(map(_is_now_steady, own))):
         most = inf
         if budget.seconds is None:
-            most = max_blocks(min(map(len, own)), budget.num_planned / num_new, yields)
+            most = max_blocks(min(map(len, own)), budget.num_planned / num_most, yields)
         decodes = [
-            _numbered(partial(decode, part, min(num_tokens, 2 * num_new), num_new), num_rounds)
+            _numbered(partial(decode, part, min(num_tokens, 2 * num_most), num_most), num_rounds)
             for part, num_tokens in parts
         ]
         num_more, verdicts = until_steady(decodes, own, most, left, yields=yields)
         num_rounds += num_more
     else:
+        if num_rounds == 0 or (has_time and num_new < num_most):
+            num_rounds += 1
+            for (part, num_tokens), blocks in zip(parts, own, strict=True):
+                each, _, took = decode(part, min(num_tokens, 2 * num_new), num_new, f"block {num_rounds}")
+                blocks += [(each, took)] if num_new == num_most else []
         verdicts = [_verdict(blocks, max(0, len(blocks) - MIN_BLOCKS)) for blocks in own]
+        if len(own[0]) == num_before and num_most > MIN_NEW_TOKENS:  # none was judged: uneven before may be even now
+            verdicts = [steady or None for steady in verdicts]
     found = {}
     for name in dict.fromkeys(names.values()):
         steady = [each for (part, _), each in zip(parts, verdicts, strict=True) if names[id(part)] == name]
@@ -241,10 +248,10 @@ def warm_up(
     return found
 
 
-def _numbered(decode: Callable[[str], Generation], num_before: int) -> Callable[[], float]:
+def _numbered(decode: Callable[[str], tuple[float, float, float]], num_before: int) -> Callable[[], float]:
     """Returns a function that decodes the next block, and returns its seconds per token."""
     numbers = count(num_before + 1)
-    return lambda: seconds_per_token(decode(f"block {next(numbers)}"))
+    return lambda: decode(f"block {next(numbers)}")[0]
 
 
 def _times(budget: Budget, left: float, per_token: float) -> str:
@@ -281,8 +288,8 @@ def max_blocks(num_before: int, num_planned: float, on_cpu: bool) -> int:
 Blocks = list[tuple[float, float]]
 
 
-def _all_steady(histories: Sequence[Blocks]) -> bool:
-    return all(is_steady([each for each, _ in blocks[max(0, len(blocks) - MIN_BLOCKS) :]]) for blocks in histories)
+def _is_now_steady(blocks: Blocks) -> bool:
+    return is_steady([each for each, _ in blocks[-MIN_BLOCKS:]])
 
 
 def _verdict(blocks: Blocks, first: int) -> bool | None:

@@ -13,7 +13,7 @@ LAYERS = (
     {"training"}, {"analysis"}, {"publish"}, {"cli", "api"},
 )  # fmt: skip
 LEVEL = {package: number for number, packages in enumerate(LAYERS) for package in packages}
-LOADERS = {"specbench.models.loading", "specbench.training.data"}  # the only ones that may import the embedded family
+LOADERS = {"specbench.models.sources", "specbench.training.data"}  # the only ones that may import the embedded family
 
 
 def module_name(path: Path) -> str:

@@ -100,7 +100,7 @@ def test_a_fenced_answer_in_chat_is_run_whole(tmp_path, allowed):
 )
 def test_a_run_takes_the_stops_of_its_prompts(template, chat, in_chat):
     task = load_task("humaneval").subset("default")
-    model = SimpleNamespace(name="tiny", tokenizer=SimpleNamespace(chat_template=template))
+    model = SimpleNamespace(name="tiny", chat_template=SimpleNamespace(exists=template is not None))
     assert with_prompt_stops(task, model, chat).generation.stop == (() if in_chat else task.generation.stop)
 
 

@@ -152,7 +152,7 @@ def test_a_low_resource_language_is_local_only_and_the_sample_is_invented():
     task = load_task("low_resource_mt")
     assert [name for name in task.subset_names if name != "x-demo"] == LOW_RESOURCE
     assert [name for name in task.subset_names if task.subset(name).sample] == ["x-demo"]
-    assert task.generation.model_dump(exclude={"stop", "chat_stop"}) == {
+    assert task.generation.model_dump(exclude={"stop", "chat_stop", "reasoning_tags"}) == {
         "max_new_tokens": 128, "temperature": 1.0, "top_k": 100, "top_p": 0.9,
     }  # fmt: skip
     for name in LOW_RESOURCE:

@@ -68,7 +68,7 @@ def package_digest() -> str:
 def plugins_digest() -> str | None:
     """Returns 12 hex digits over the packages of all installed plug-ins with their YAML files, whether a run uses them
     or not; None without any. Nothing is imported."""
-    groups = (*BUILT_IN, "specbench.tasks", "specbench.methods")
+    groups = (*BUILT_IN, *(f"{OWN}.{kind}" for kind in ("tasks", "methods")))
     tops = {point.module.partition(".")[0] for group in groups for point in entry_points(group=group)} - {OWN}
     lines = []
     for top in sorted(tops):

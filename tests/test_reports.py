@@ -1,23 +1,31 @@
 """Public bug reports of this field: each is data under `reports/`, with its source, the symptom, the smallest input and
 the right value."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers.processors import TemplateProcessing
 
 from specbench.core.reasoning import answer_in
 from specbench.core.registry import ENGINES
-from specbench.decoding.loop import GenerationState, StopRules, text_before_stop
+from specbench.decoding.loop import GenerationState, StopRules, WrittenText, text_before_stop
 from specbench.decoding.proposal import Proposal, Verification
-from specbench.integrations.served.acceptance import steps_of
-from specbench.specs.catalogue import load_task
+from specbench.decoding.sampling import Sampling
+from specbench.integrations.served.acceptance import from_histogram, kept_counts, steps_of
+from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.running.compose import compose
+from specbench.running.prompts import end_problem
+from specbench.specs.catalogue import load_method, load_task
+from specbench.specs.components import build
+from specbench.specs.task import GenerationSpec
 from specbench.tasks.judge.requests import parse_rating
 from specbench.tasks.local_files import read_rows
 from specbench.tasks.sandbox import run as permission
 from specbench.tasks.scoring import make_scorer
-from tests import tiny
+from tests import tiny, tokenizers_made_here
 from tests.read_yaml import read_yaml
 from tests.test_loop import SometimesWrong, autoregressive, speculative
 
@@ -34,7 +42,9 @@ def cases(file: str) -> list[Any]:
 
 
 def test_every_report_has_a_source_a_symptom_and_cases_and_is_read_by_a_test() -> None:
-    read = {"answers", "caches", "endings", "events", "files", "ratings", "servers"}
+    read = {
+        "answers", "caches", "endings", "events", "files", "pairs", "prompts", "ratings", "servers", "stop_strings",
+    }  # fmt: skip
     assert {path.stem for path in FOLDER.glob("*.yaml")} == read
     for file in read:
         for report in read_yaml(FOLDER / f"{file}.yaml"):
@@ -86,9 +96,16 @@ def test_ratings_of_judges_are_read_rightly(case: Case) -> None:
 
 @pytest.mark.parametrize("case", cases("servers"))
 def test_counts_of_servers_end_with_the_answer(case: Case) -> None:
-    steps = steps_of([tuple(each) for each in case["passes"]], case["num_tokens"])
-    assert sum(step.num_judged for step in steps) == case["judged"]
-    assert sum(step.num_accepted for step in steps) == case["accepted"]
+    passes, num_tokens = [tuple(each) for each in case["passes"]], case["num_tokens"]
+    if case["reports"] == "steps":
+        steps = steps_of(passes, num_tokens, 100)
+        found = sum(step.num_accepted for step in steps), sum(step.num_judged for step in steps)
+    else:
+        counts = [sum(accepted == number for _, accepted in passes) for number in range(6)]
+        kept = kept_counts(from_histogram(counts, 5 * len(passes), 5), num_tokens, 100, 5)
+        assert not kept.is_bound
+        found = kept.accepted, kept.judged
+    assert found == (case["accepted"], case["judged"])
 
 
 @pytest.mark.parametrize("case", cases("events"))
@@ -115,3 +132,65 @@ def test_rejected_drafts_leave_no_trace_in_a_cache(case: Case) -> None:
     drafted = speculative(target, drafter, prompt, StopRules(20))
     assert drafted.token_ids == autoregressive(target, prompt, StopRules(20)).token_ids
     assert 0 < sum(step.num_accepted for step in drafted.steps) < sum(step.num_drafted for step in drafted.steps)
+
+
+def model_of(tokenizer: Any) -> CausalLM:
+    return CausalLM(tiny.network(num_hidden_layers=1, vocab_size=len(tokenizer)), tokenizer, "m", None)
+
+
+@pytest.mark.parametrize("case", cases("prompts"))
+def test_prompts_are_what_the_user_meant(case: Case) -> None:
+    tokenizer = getattr(tokenizers_made_here, case["tokenizer"])()
+    tokenizer.chat_template = case["template"]
+    if case.get("ends"):
+        end = (tokenizer.eos_token, tokenizer.eos_token_id)
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=f"$A {end[0]}", special_tokens=[end])
+    model = model_of(tokenizer)
+    prompt = model.render_prompt([case["text"]], chat=case["template"] is not None)
+    problems = [*model.chat_template.problems(several_turns=False)] if case["template"] else []
+    problems += filter(None, [end_problem(model, prompt.text, prompt.ids)])
+    if "reads" in case:
+        assert (tokenizer.decode(prompt.ids), problems) == (case["reads"], [])
+    else:
+        assert len(problems) == 1 and case["problem"] in problems[0]
+
+
+@pytest.mark.parametrize("case", cases("stop_strings"))
+def test_stop_strings_end_an_answer_and_leave_no_token_in_it(case: Case) -> None:
+    tokenizer = tiny.tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": case["special"]})
+    model = model_of(tokenizer)
+    generation = build(GenerationSpec, {"max_new_tokens": 20, "stop": case["stop"]})
+    rules = compose(load_method("ar"), ModelPair(model), Sampling()).stop_rules(generation, None)
+    state = GenerationState([0], rules)
+    for token in model.encode_prompt(case["written"], chat=False):
+        if not state.finished:
+            state.start(token)
+    assert (WrittenText.of(rules, [0], state.new_ids).text, state.finish) == (case["text"], case["finish"])
+
+
+@pytest.mark.parametrize("case", cases("pairs"))
+def test_pairs_that_nearly_fit_run(case: Case, specbench: Any, tmp_path: Path) -> None:
+    kinds = case.get("kind", "llama"), "llama"
+    for name, kind, extra, limit in zip(
+        ("target", "drafter"), kinds, case["vocabularies"], case["contexts"], strict=True
+    ):
+        own_key = {"max_seq_len": limit, "max_position_embeddings": None}
+        positions = own_key if kind == "mpt" else {"max_position_embeddings": limit}
+        tokenizer = tiny.tokenizer()
+        tokenizer.add_tokens([f"<{name} {number}>" for number in range(extra)])
+        tiny.network(kind, num_hidden_layers=1, vocab_size=len(tokenizer), **positions).save_pretrained(name)
+        tokenizer.save_pretrained(name)
+    (tmp_path / "rows.jsonl").write_text('{"text": "Twelve bytes"}\n')
+    (tmp_path / "t.yaml").write_text(
+        'name: t\nversion: 1\ntitle: T\nprompt: "{{ row.text }}"\nlocal: {files: [rows]}\n'
+        "generation: {max_new_tokens: 40}\n"
+    )
+    words = ["--task", "t.yaml", "--data", ".", "--method", "sd", "--target", "./target", "--drafter", "./drafter"]
+    pause = ["--set", "drafter.beyond_context=pause"] if case.get("pause") else []
+    code, out, err = specbench("run", *words, *pause, "--output", "run")
+    assert code == 0, err
+    record = json.loads((tmp_path / "run/records.jsonl").read_text())
+    for generation in record["methods"].values():
+        assert (len(generation["token_ids"]), generation["finish"]) == (case["num_tokens"], case["finish"])
+    assert case["says"] in " ".join(out.split())

@@ -155,7 +155,7 @@ def check_device(options: RunOptions) -> None:
     has_no_cuda = kind == "cpu" or not may_have_cuda()
     if kind == "cuda" and has_no_cuda:
         raise ConfigError(f"--device {options.device}: not available on this machine (no CUDA driver is installed)")
-    if options.quantize != "none":
+    if options.quantize != "none" and options.engine in ("auto", "eager"):  # with others it does not go together
         if has_no_cuda:
             this = "cpu" if kind == "auto" else kind
             raise ConfigError(f"--quantize {options.quantize}: needs a CUDA device, and this is {this}: leave it out")

@@ -75,7 +75,7 @@ def test_a_target_on_several_devices_computes_the_same(tmp_path: Path, monkeypat
     [
         (["--device-map", "auto", "--engine", "compiled"],
          "--device-map auto: works only with --engine eager, not compiled"),
-        (["--quantize", "int8", "--engine", "graphs"], "--quantize int8: "),
+        (["--quantize", "int8", "--engine", "graphs"], "--quantize int8: works only with --engine eager"),
         (["--device-map", "auto", "--device", "cpu"], "--device-map auto: selects the target's devices itself: "),
         (["--quantize", "nf4", "--device", "cpu"], "--quantize nf4: needs a CUDA device, and this is cpu: leave it"),
         (["--quantize", "nf5"], "--quantize nf5: did you mean 'nf4'?"),

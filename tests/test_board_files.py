@@ -510,7 +510,7 @@ def test_the_commands_say_what_they_did_and_what_is_wrong(specbench, folder, boa
     assert code == 0 and "replaced:" not in out
     edited(tmp_path / "new.json", lambda each: each.update(created="2020-01-01T00:00:00+00:00"))
     code, out, _ = specbench("leaderboard", "add", folder, "--leaderboard", "new.json")
-    assert out.count("replaced: mgsm@3 ") == 12 and "created 2020-01-01T00:00:00+00:00 → " in out
+    assert out.count("replaced: mgsm@4 ") == 12 and "created 2020-01-01T00:00:00+00:00 → " in out
     edited(board, EDITS["speedup.value"], seal=False)
     code, out, err = specbench("leaderboard", "validate", "new.json", "half.json", board)
     assert code == 2 and out.startswith("ok: new.json") and re.search(r"half\.json, line \d+: not valid JSON", err)

@@ -92,7 +92,7 @@ def test_run_prints_tables_and_writes_rows(
     )  # fmt: skip
     assert code == 0, err
     for part in ("sd@1", "fsd@1", "draft-only@1", "threshold 0.3", "lossless", "lossy", "data: local",
-                 "mgsm@3 · all · ms per token"):  # fmt: skip
+                 "mgsm@4 · all · ms per token"):  # fmt: skip
         assert part in out
     written = load(board)
     assert [row.subset for row in written] == ["en", "ja", "all"] * 4

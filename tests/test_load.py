@@ -296,14 +296,14 @@ def test_rows_of_a_load_are_recomputed_from_the_run(measured, specbench) -> None
         code, _, problem = specbench("leaderboard", "validate", board, "--records")
     finally:
         windows.write_text(text)
-    assert code == 2 and "rows.2 (mgsm@3 en ar@1 concurrency 1): " in problem.replace("\n", " ")
+    assert code == 2 and "rows.2 (mgsm@4 en ar@1 concurrency 1): " in problem.replace("\n", " ")
 
 
 def test_each_level_has_a_ranked_table_of_its_own(measured, specbench, tmp_path) -> None:
     board = measured / "leaderboard.json"
     _, shown, _ = specbench("leaderboard", "show", board)
-    assert [line.strip() for line in shown.splitlines() if "mgsm@3 · en" in line] == [
-        "mgsm@3 · en", "mgsm@3 · en · concurrency 1", "mgsm@3 · en · concurrency 2"
+    assert [line.strip() for line in shown.splitlines() if "mgsm@4 · en" in line] == [
+        "mgsm@4 · en", "mgsm@4 · en · concurrency 1", "mgsm@4 · en · concurrency 2"
     ]  # fmt: skip
     _, shown, _ = specbench("leaderboard", "show", board, "--filter", "served.load.level=2.0")
     assert "concurrency 2" in shown and "concurrency 1" not in shown

@@ -61,5 +61,5 @@ def test_the_code_of_the_page_on_python_runs(capsys: pytest.CaptureFixture[str],
             block = block.replace(long, short)
         exec(block, names)
     out = capsys.readouterr().out
-    assert "identical" in out and "mgsm@3 · repeat@1" in out and "object:step-1000" in out
+    assert "identical" in out and "mgsm@4 · repeat@1" in out and "object:step-1000" in out
     assert (tmp_path / "rows.parquet").is_file() and (tmp_path / "speed.png").is_file()

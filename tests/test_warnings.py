@@ -99,6 +99,20 @@ def test_the_warm_up_of_a_row_is_that_of_the_method_in_the_process_with_the_fewe
     assert warm_up_of(records, "sd") is None
 
 
+def test_a_speed_up_that_the_tokens_per_pass_do_not_allow() -> None:
+    """One prompt on a real model: α 0, and 13.58 times AR, whose first passes took seconds."""
+    tau = {"mean_acceptance_length": Metric(value=1.0)}
+    (text,) = [each.text for each in warnings_of(measured(1, speedup=Metric(value=13.58), **tau), [])
+               if each.code == "implausible"]  # fmt: skip
+    assert text.startswith("a speed-up of 13.58 or more is not possible with 1.00 tokens per target pass")
+    for allowed in (
+        measured(speedup=Metric(value=1.3, low=1.09, high=1.35), **tau),
+        measured(speedup=Metric(value=2.0, low=1.95, high=2.1)),
+        measured(speedup=Metric(value=9.0, low=8.9, high=9.1), **tau).model_copy(update={"options": {"decoder": {}}}),
+    ):
+        assert "implausible" not in codes(allowed)
+
+
 def test_few_prompts_are_those_of_the_captions() -> None:
     assert codes(measured(29)) == ["few_prompts"] and codes(measured(30)) == []
     assert text_of(measured(29)).startswith(

@@ -243,7 +243,8 @@ class RowWarning(FilePart):
     """A reason to doubt the speed-up. `text`: one sentence with the figure and what to do."""
 
     code: Literal[
-        "wide_interval", "few_prompts", "ar_drift", "not_steady", "trained_on_test", "misread_head",
+        "wide_interval", "few_prompts", "ar_drift", "not_steady", "implausible", "trained_on_test",
+        "misread_head",
         # of servers
         "baseline_unchecked", "drafts_nothing", "caches_unknown", "memory_not_stated", "settings_differ", "learns",
         "slow_client", "read_late", "answers_differ", "few_turns", "tokenizer_unchecked", "idle_unchecked",

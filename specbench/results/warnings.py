@@ -94,6 +94,7 @@ def warnings_of(
         "few_prompts": few_prompts(row),
         "ar_drift": drift(row, len({record.get("process") for record in records})),
         "not_steady": unsteady_start(row, baseline_warm_up),
+        "implausible": implausible(row),
         "trained_on_test": num_trained_on
         and f"the drafter was trained on {num_trained_on} of the {row.n} measured prompts, as its training.json says, "
         "so it may know them better than others: measure prompts that it was not trained on, or train it on others",
@@ -160,6 +161,24 @@ def not_steady(blocks: int, seconds: float, what: str = "speed") -> str:
     return (
         f"the {what} was not steady after the warm-up ({counted(blocks, 'block')}, {seconds:.0f} s): measure again, "
         "into another folder, with nothing else running"
+    )
+
+
+POSSIBLE = 1.1  # speed-up ÷ τ at most, as a pass over several tokens may be measured a little cheaper than over one
+
+
+def implausible(row: Row) -> str | None:
+    """Warns of a speed-up that its tokens per target pass do not allow, as passes over several tokens take no less time
+    than passes over one. Code with its own passes, servers, and methods whose drafter decodes some tokens alone may
+    differ from their baseline in more than drafts."""
+    speedup, length = row.metric("speedup"), row.value("mean_acceptance_length")
+    lowest = speedup.value if speedup.low is None else speedup.low
+    has_other_passes = row.served is not None or not {"decoder", "decodes_with"}.isdisjoint(row.options)
+    if length is None or lowest is None or has_other_passes or lowest <= POSSIBLE * length:
+        return None
+    return (
+        f"a speed-up of {lowest:.2f} or more is not possible with {length:.2f} tokens per target pass, so passes of ar "
+        "were disturbed: measure again, with more prompts, a longer --warm-up, or nothing else running"
     )
 
 

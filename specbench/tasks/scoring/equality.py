@@ -59,7 +59,7 @@ UNIT_NAMES = {
     "oz": "ounce", "lb": "pound", "ml": "milliliter", "l": "liter", "gal": "gallon", "h": "hour", "hr": "hour",
     "min": "minute", "s": "second", "sec": "second", "ms": "millisecond", "mph": "mile per hour",
     "kph": "kilometer per hour", "kmh": "kilometer per hour", "fps": "foot per second", "hz": "hertz", "sq": "square",
-    "cu": "cubic", "a": "per", "an": "per", "metre": "meter", "litre": "liter", "people": "person", "men": "man",
+    "cu": "cubic", "a": "per", "an": "per", "people": "person", "men": "man",
     "women": "woman", "children": "child",
 }  # fmt: skip
 POWERS = {"square": "2", "squared": "2", "cubic": "3", "cubed": "3"}
@@ -191,6 +191,7 @@ def _name(word: str) -> str:
     """Returns the singular of a unit in full: inch for inches and box for boxes."""
     one = re.sub(r"(?<=\w)ies$", "y", word) if len(word) > 4 else word
     one = re.sub(r"(?<=x|h)es$|(?<=ss)es$|(?<=\w[^s])s$", "", one)
+    one = re.sub("(?<=met|lit)re$", "er", one)
     return UNIT_NAMES.get(one, one)
 
 

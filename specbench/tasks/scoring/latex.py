@@ -30,7 +30,7 @@ PHRASE = re.compile(r"\banswer(?:\*\*)?(?:\s+is\b\s*:?|\s*:)(?:\*\*)?[ \t]*(?=\S
 FORMULA = re.compile(r"(?:\$\$?|\\\(|\\\[)(.+?)(?:\$|\\\)|\\\])")
 SENTENCE = re.compile(r".*?(?=\.(?:\s|$)|\n|$)")
 
-CPU_SECONDS = 0.3  # of a comparison; the slowest of the tests take a third of it, usual ones 10 to 30 ms
+CPU_SECONDS = 0.3  # of a comparison; the slowest of the tests take a third of it, usual ones 10 to 50 ms
 WALL_SECONDS = 10.0  # of a comparison, and where the system does not limit the time of a processor
 START_SECONDS = 120.0  # of the process, on a busy machine
 MEMORY_BYTES = 2**31

@@ -26,7 +26,14 @@ from specbench.tasks.scoring import PerAnswer, Reference, accepted_texts, equali
 BRACES = re.compile(
     r"(?P<box>\\f?boxed\s*)?\{|\}|\\boxed\s+(?P<word>[^\s{]\S*)|\\[^fb\\]|\\\\(?!f?boxed)|\\(?!f?boxed)"
 )
-PHRASE = re.compile(r"\banswer(?:\*\*)?(?:\s+is\b\s*:?|\s*:)(?:\*\*)?[ \t]*(?=\S)", re.IGNORECASE)
+# How an answer is announced in English, also in bold or in italics. A "final answer" may be a heading.
+MARKS = "[*_]{0,3}"
+SAYS_ANSWER = (
+    rf"(?:(?<![^\W_])(?<!wrong )(?<!incorrect )answer{MARKS}\s+is\b"
+    rf"|(?<![^\W_])final\s+answer{MARKS}[ \t]*(?::|{MARKS}$))"
+)
+LABELS_ANSWER = rf"(?<![^\W_])answer{MARKS}\s*:"
+PHRASE = re.compile(rf"(?:{SAYS_ANSWER}|{LABELS_ANSWER}){MARKS}(?:\s*:)?{MARKS}\s*(?=\S)", re.IGNORECASE | re.MULTILINE)
 FORMULA = re.compile(r"(?:\$\$?|\\\(|\\\[)(.+?)(?:\$|\\\)|\\\])")
 SENTENCE = re.compile(r".*?(?=\.(?:\s|$)|\n|$)")
 

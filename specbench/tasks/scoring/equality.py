@@ -5,6 +5,7 @@ units, number bases, the case of letters, words, exact decimals, and some spelli
 specbench, because it is also the program of the process that compares (`main`, see `latex.Comparison`).
 """
 
+import gc
 import json
 import logging
 import os
@@ -13,6 +14,8 @@ import signal
 import sys
 from contextlib import suppress
 from decimal import Decimal
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 # Characters and commands → the LaTeX that the parser reads.
@@ -37,6 +40,8 @@ REWRITTEN = (
     (re.compile(r"^\([a-zA-Z\\, ]+\)\s*=\s*(?=\()"), ""),
     (re.compile(r"\\text\{\s*percent\s*\}|(?<=\d)\s*percent\b|(?<!\\)%"), r"\\%"),
     (re.compile(r"\^\s*\{?\s*\\circ\s*\}?|(?<=\d)\s*degrees?\b"), r"\\text{degrees}"),
+    (re.compile(r"(?<=[\d)}]) ?\bcubed\b"), "^3"),
+    (re.compile(r"(?<=[\d)}]) ?\b(?:(squared)|factorial)\b"), lambda m: "^2" if m[1] else "!"),
     (re.compile(r"\\text\{\s*(\d[\d.,/:]*\s*)\}"), r"\1"),
     (
         re.compile(r"(?<![\d(\[,.\\])\d{1,3}(?:([ ,])\d{3})(?:\1\d{3})*(?![\d)\],])"),  # (1,234) is a pair
@@ -48,19 +53,62 @@ REWRITTEN = (
 )  # fmt: skip
 PLAIN = re.compile(r"-?(?:\d+\.?\d*|\.\d+)")
 
+# The names of units that are abbreviated, and of irregular plurals. Two units are the same only if their names are.
+UNIT_NAMES = {
+    "mm": "millimeter", "cm": "centimeter", "dm": "decimeter", "m": "meter", "km": "kilometer", "in": "inch",
+    "ft": "foot", "feet": "foot", "yd": "yard", "mi": "mile", "mg": "milligram", "g": "gram", "kg": "kilogram",
+    "oz": "ounce", "lb": "pound", "ml": "milliliter", "l": "liter", "gal": "gallon", "h": "hour", "hr": "hour",
+    "min": "minute", "s": "second", "sec": "second", "ms": "millisecond", "mph": "mile per hour",
+    "kph": "kilometer per hour", "kmh": "kilometer per hour", "fps": "foot per second", "hz": "hertz", "sq": "square",
+    "cu": "cubic", "a": "per", "an": "per", "people": "person", "men": "man",
+    "women": "woman", "children": "child",
+}  # fmt: skip
+POWERS = {"square": "2", "squared": "2", "cubic": "3", "cubed": "3"}
+# Words that change a value, or stand for one, are no units; nor are number words ("3 halves"). Quarters are coins, too.
+NO_UNITS = re.compile(
+    r"and|or|if|not|than|plus|minus|over|divided|multiplied|choose|mod(?:ulo)?|below|negative|factorial|sqrt|log|ln|exp"
+    r"|(?:arc)?(?:sin|cos|tan|cot|csc)h?|pi|infinity|alpha|beta|gamma|delta|theta|lambda|sigma|omega|phi|half|halves"
+    r"|(?:third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|hundredth|thousandth|millionth)s?"
+)
+
 # A unit: a text or words after a value. Words without a space before them must be well-known abbreviations, and single
 # letters are units only after a number and a space: 2m and 3xy are products.
 ABBREVIATIONS = "cm|mm|km|kg|mg|ml|mL|lbs?|oz|ft|in|yd|mi|hrs?|sec|min|mph|kph|Hz"
 UNIT = re.compile(
-    rf"(?P<value>.*[\d}})\]a-z])\s*(?:\\text\{{\s*(?!and\b|or\b|if\b)(?P<text>[a-zA-Z][^{{}}]*)\}}"
-    rf"|(?<=[\d}})\] ])(?P<short>{ABBREVIATIONS})|(?<=[\d}})] )(?P<words>[a-zA-Z]{{3,}}(?:[ /.-]+[a-zA-Z]+)*)"
-    r"|(?<=\d )(?P<letter>[mgshLl]))\s*\.?(?:\^\s*\{?(?P<power>\d)\}?)?",
+    rf"(?P<value>.*?[\d}})\]a-z])\s*(?:\\text\{{\s*(?P<text>[a-zA-Z][^{{}}]*)\}}"
+    rf"|(?<=[\d}})\] ])(?P<short>(?:{ABBREVIATIONS})(?:/(?:hr?|min|s|sec)| squared| cubed)?)"
+    r"|(?<=[\d})] )(?P<words>(?:(?:sq|cu)[. ] ?[a-zA-Z]+|[a-zA-Z]{3,})(?:[ /.-]+[a-zA-Z]+)*)"
+    r"|(?<=\d )(?P<letter>[mgshLl](?:/(?:min|s|h)| squared| cubed)?))\s*\.?(?:\^\s*\{?(?P<power>\d)\}?)?",
     re.DOTALL,
 )
 BASE = re.compile(r"(?P<value>[0-9A-F]+)_\{?(?:\\text\{)?(?P<base>\d+)\}*")
-SAME_UNITS = {"feet": "foot", "lb": "pound", "oz": "ounce", "inche": "inch"}
+EQUAL = 3  # exit status of a fork; 1 and 2 are errors
+WARM_UP = (
+    ("x+1", "1+x"), ("3", r"\log_2 8"), ("[2,5)", r"2\le x<5"), (r"(3,\pi)", r"(\pi,3)"), ("6", "x=5"), ("2", "2x"),
+    (r"\sin^2 x", r"1-\cos^2 x"), (r"\{1,2\}", r"\{2,1\}"), (r"\frac12", r"\int_0^1 x dx"),
+    ("0.1", r"\sqrt{2}"), ("x^2-1", "(x-1)(x+1)"),
+    (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"\begin{pmatrix} 2 \\ 1 \end{pmatrix}"),
+)  # fmt: skip
 SET_AND_TUPLE = ((True, False, False, True), (False, True, True, False))
-POWERS = {"square": "2", "sq": "2", "cubic": "3", "cu": "3"}
+
+
+@cache
+def _number_words() -> tuple[re.Pattern[str], dict[str, int], frozenset[str]]:
+    """Returns the pattern of English words after a number that they multiply, their values, and the numerals."""
+    import yaml
+
+    words = yaml.safe_load(Path(__file__).with_name("number_words.yaml").read_text(encoding="utf-8"))["en"]
+    scales = {**words["scales"], "dozen": 12}
+    pattern = rf"(?<=[\d}}])\s*(\\text\{{)?((?:\s*(?:{'|'.join(scales)})s?(?![\w-]))+)"
+    return re.compile(pattern, re.IGNORECASE), scales, frozenset(words["numerals"])
+
+
+def _with_scale(match: re.Match[str]) -> str:
+    """Returns 3 million as 3 times a number."""
+    scales, factor = _number_words()[1], 1
+    for word in match[2].split():
+        factor *= next(value for each, value in scales.items() if re.fullmatch(rf"{each}s?", word, re.IGNORECASE))
+    return rf"\cdot {factor}{match[1] or ''}"
 
 
 def quick(gold: str, answer: str) -> bool | None:
@@ -81,7 +129,7 @@ def equal(gold: str, answer: str) -> bool:
     if known is not None:
         return known
     (gold, gold_unit), (answer, unit) = map(_without_unit, map(_plain, (gold, answer)))
-    if gold_unit and unit and not _is_same_unit(gold_unit, unit):
+    if gold_unit and unit and gold_unit != unit:
         return False
     if {gold_unit, unit} == {"percent", ""}:
         hundredth = r"\frac{%s}{100}"
@@ -101,6 +149,7 @@ def _plain(latex: str) -> str:
     """Returns an answer in one spelling of spaces, texts, numbers and signs."""
     text = BREAK_OR_SPACE.sub(lambda match: match[1] or (match[2] or " ").strip(r"\!"), latex.translate(SPELLINGS))
     text = TEXT.sub(r"\\text{\1}", text)
+    text = _number_words()[0].sub(_with_scale, text).replace(r"\text{}", "")
     for pattern, replacement in REWRITTEN:
         text = pattern.sub(replacement, text)
     return text.strip().rstrip(".,;:").strip()
@@ -128,22 +177,23 @@ def _without_unit(text: str) -> tuple[str, str]:
         return match["value"], f"base {match['base']}"
     if not (match := UNIT.fullmatch(text)):
         return text, ""
-    written = next(filter(None, match.group("text", "short", "words", "letter")))
-    words = [re.sub(r"(?<=\w\w)s$", "", word) for word in re.findall("[a-z]+", written.lower())]  # in the singular
-    words = [SAME_UNITS.get(word, word) for word in words]
-    powers = [POWERS[word] for word in words if word in POWERS] + re.findall(r"\d", written)
-    power = match["power"] or "".join(powers)
-    return match["value"].strip(), " ".join(word for word in words if word not in POWERS) + power
+    written = next(filter(None, match.group("text", "short", "words", "letter"))).lower()
+    words = re.findall("[a-z]+", written.replace("/", " per "))
+    numerals = _number_words()[2]
+    is_product = match["words"] and any(len(word) == 1 and word not in "amgshl" for word in words)  # 12 times x
+    if is_product or POWERS.keys() >= set(words) or any(word in numerals or NO_UNITS.fullmatch(word) for word in words):
+        return text, ""
+    names = " ".join(UNIT_NAMES.get(word) or _name(word) for word in words).split()
+    power = match["power"] or "".join([POWERS[name] for name in names if name in POWERS] + re.findall(r"\d", written))
+    return match["value"].strip(), " ".join(name for name in names if name not in POWERS) + power
 
 
-def _is_same_unit(one: str, other: str) -> bool:
-    """Returns whether two units are the same or one abbreviates the other: cm and centimeter, mph and mile per hour."""
-    if re.sub(r"\D", "", one) != re.sub(r"\D", "", other):  # the powers, or the bases
-        return False
-    short, long = sorted((re.sub(r"[\d ]", "", unit) for unit in (one, other)), key=len)
-    letters = iter(long)
-    is_abbreviation = len(short) <= 3 < len(long) and short[:1] == long[:1]
-    return short == long or (is_abbreviation and all(letter in letters for letter in short))
+def _name(word: str) -> str:
+    """Returns the singular of a unit in full: inch for inches and box for boxes."""
+    one = re.sub(r"(?<=\w)ies$", "y", word) if len(word) > 4 else word
+    one = re.sub(r"(?<=x|h)es$|(?<=ss)es$|(?<=\w[^s])s$", "", one)
+    one = re.sub("(?<=met|lit)re$", "er", one)
+    return UNIT_NAMES.get(one, one)
 
 
 def _words(text: str) -> list[str] | None:
@@ -196,34 +246,46 @@ def _parsed(latex: str) -> Any:
 
 
 def main(cpu_seconds: float, memory_bytes: int) -> None:
-    """Reads lines [gold, answer] of JSON and answers each with 1 or 0. A comparison that takes more than `cpu_seconds`
-    ends the process, also in the midst of a computation in C. Without an error, the first line is "ready"."""
+    """Reads lines [gold, answer] of JSON and answers each with 1 or 0. Without an error, the first line is "ready".
+
+    Each comparison runs in a fork, which is at hand at once and ends after `cpu_seconds`, also in the midst of a
+    computation in C. Windows has no fork: there the comparison takes what it takes.
+    """
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a library prints is no answer
     logging.disable()
     try:
-        equal("x+1", "1+x")
+        for pair in WARM_UP:  # what is imported or cached here is there in every fork
+            equal(*pair)
     except ImportError as error:
         print(error, file=answers, flush=True)
         return
     print("ready", file=answers, flush=True)
-    has_timer = hasattr(signal, "setitimer")  # not on Windows
-    if has_timer:
+    if hasattr(os, "fork"):
         import resource
 
-        signal.signal(signal.SIGPROF, signal.SIG_DFL)
+        gc.disable()  # forks are short, and a pass over what they share would take a third of their time
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     for line in sys.stdin:
-        if has_timer:
-            signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
-        try:
-            is_equal = equal(*json.loads(line))
-        except Exception:  # of many types, among them RecursionError and MemoryError
-            is_equal = False
-        if has_timer:
-            signal.setitimer(signal.ITIMER_PROF, 0)
+        is_equal = _in_fork(line, cpu_seconds) if hasattr(os, "fork") else _compared(line)
         print(int(is_equal), file=answers, flush=True)
+
+
+def _compared(line: str) -> bool:
+    try:
+        return equal(*json.loads(line))
+    except Exception:  # of many types, among them RecursionError and MemoryError
+        return False
+
+
+def _in_fork(line: str, cpu_seconds: float) -> bool:
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
+        os._exit(EQUAL if _compared(line) else 0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == EQUAL
 
 
 if __name__ == "__main__":

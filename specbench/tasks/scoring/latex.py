@@ -2,13 +2,15 @@ r"""Accuracy by the content of an answer's last \boxed{}, such as in MATH. Two e
 
 The comparison (`equality`) runs in a process of its own, because sympy can take any time and memory for a few
 characters (10^{10^{10}}) and cannot be interrupted: signals reach only the main thread, do not exist on Windows, and
-wait for a computation in C. The process is kept for later comparisons, and computes only while this one waits for it.
+wait for a computation in C. The process is kept for later comparisons, and computes only while this one waits for it:
+a successor that starts in the background would disturb the generation that is measured next.
 """
 
 import atexit
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -24,11 +26,18 @@ from specbench.tasks.scoring import PerAnswer, Reference, accepted_texts, equali
 BRACES = re.compile(
     r"(?P<box>\\f?boxed\s*)?\{|\}|\\boxed\s+(?P<word>[^\s{]\S*)|\\[^fb\\]|\\\\(?!f?boxed)|\\(?!f?boxed)"
 )
-PHRASE = re.compile(r"\banswer(?:\*\*)?(?:\s+is\b\s*:?|\s*:)(?:\*\*)?[ \t]*(?=\S)", re.IGNORECASE)
+# How an answer is announced in English, also in bold or in italics. A "final answer" may be a heading.
+MARKS = "[*_]{0,3}"
+SAYS_ANSWER = (
+    rf"(?:(?<![^\W_])(?<!wrong )(?<!incorrect )answer{MARKS}\s+is\b"
+    rf"|(?<![^\W_])final\s+answer{MARKS}[ \t]*(?::|{MARKS}$))"
+)
+LABELS_ANSWER = rf"(?<![^\W_])answer{MARKS}\s*:"
+PHRASE = re.compile(rf"(?:{SAYS_ANSWER}|{LABELS_ANSWER}){MARKS}(?:\s*:)?{MARKS}\s*(?=\S)", re.IGNORECASE | re.MULTILINE)
 FORMULA = re.compile(r"(?:\$\$?|\\\(|\\\[)(.+?)(?:\$|\\\)|\\\])")
 SENTENCE = re.compile(r".*?(?=\.(?:\s|$)|\n|$)")
 
-CPU_SECONDS = 1.0  # of a comparison; usual ones take a few milliseconds
+CPU_SECONDS = 0.3  # of a comparison; the slowest of the tests take a third of it, usual ones 10 to 50 ms
 WALL_SECONDS = 10.0  # of a comparison, and where the system does not limit the time of a processor
 START_SECONDS = 120.0  # of the process, on a busy machine
 MEMORY_BYTES = 2**31
@@ -91,7 +100,7 @@ class Comparison:
     def close(self) -> None:
         """Ends the process."""
         if self._process is not None:
-            self._process.kill()
+            _kill(self._process)
             self._process.communicate()
             self._process = None
 
@@ -125,7 +134,7 @@ class Comparison:
     def _line(self, seconds: float) -> str:
         """Returns the next line of the process. Without one after some seconds it is ended; then the line is empty."""
         assert self._process is not None and self._process.stdout is not None
-        timer = threading.Timer(seconds, self._process.kill)
+        timer = threading.Timer(seconds, _kill, [self._process])
         timer.start()
         line = self._process.stdout.readline().strip()
         timer.cancel()
@@ -133,6 +142,15 @@ class Comparison:
         if not line:
             self.close()
         return line
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """Ends a process and its fork, which are a process group."""
+    if sys.platform == "win32":
+        process.kill()
+    elif process.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _depth(text: str) -> int:

@@ -12,7 +12,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
 from specbench.specs.yaml_files import parse
 from specbench.tasks.scoring import PerAnswer, Reference, accepted_texts
-from specbench.tasks.scoring.latex import last_box
+from specbench.tasks.scoring.latex import LABELS_ANSWER, MARKS, SAYS_ANSWER, last_box
 
 # Languages that write a decimal comma (CLDR's main territory of each): in them a point marks thousands.
 DECIMAL_COMMA = frozenset({
@@ -42,7 +42,7 @@ def words_pattern(kind: str, before: str = r"(?<!\w)") -> str:
     alone, joined = (
         [each for words in number_words().values() if words[JOINED] is is_joined for each in words.get(kind, ())]
         if kind in ("scales", "before")
-        else [words[kind] for words in number_words().values() if words[JOINED] is is_joined]
+        else [words[kind] for words in number_words().values() if words[JOINED] is is_joined and kind in words]
         for is_joined in (False, True)
     )
     return rf"(?:{before}(?:{'|'.join(alone)})(?![\w{VOWEL_SIGNS}-])|{'|'.join(joined) or '(?!)'})"
@@ -170,7 +170,7 @@ def _value(match: re.Match[str]) -> Decimal:
 
 
 NEGATED = r"(?!\W*(?:not|nicht|не)\b)"  # "The answer is not 20 but 18"; other languages negate within the phrase
-SENTENCE = r"[\s:*]*(.*?)(?=[.!?][)*\"'”»]*(?:\s|$)|[。！？।\n]|$)"  # the rest of the sentence
+SENTENCE = r"[\s:*_]*(.*?)(?=[.!?][)*\"'”»]*(?:\s|$)|[。！？।\n]|$)"  # the rest of the sentence
 ABBREVIATION = re.compile(r"\b(?:i\. ?e|e\. ?g|approx|d\. ?h|z\. ?B|т\. ?е|p\. ?ej|aprox|ca)\.")
 OPERATORS = "=≈+*/×·÷-"
 ASIDE = re.compile(
@@ -178,6 +178,13 @@ ASIDE = re.compile(
 )  # in "2 * (3 + 6)" it is part of the calculation
 FINAL_LINE = re.compile(  # of GSM8K; "#### 2. Sum the parts" is a heading
     r"^####[ *]{0,4}([-$€£¥ ]{0,4}[\d.,/]{0,30}\d%?(?: [^\W\d]{1,20})?)[.* ]{0,4}$", re.MULTILINE
+)
+# "Answer: 18 eggs (9 * 2)" as a whole line: more may be the beginning of a solution.
+LABELLED_LINE = re.compile(
+    rf"{LABELS_ANSWER}{MARKS}\s*{MARKS}"
+    rf"((?:\\[(\[]|[-$€£¥₹ ]){{0,4}}\d[\d.,/ ]{{0,30}}%?(?:[ $€£¥₹]{{0,3}}|\\[)\]]){MARKS}"
+    rf"(?: ?[^\W\d]{{1,20}}){{0,3}}){MARKS}[.!]?{MARKS}[ \t]*(?:\([^()\n]*\)[. ]*)?$",
+    re.IGNORECASE | re.MULTILINE,
 )
 PERCENT = r"(?:%|percent|Prozent|por ciento|pour cent|процент\w*)"
 COPULA = r"(?:です|だ|である)?"
@@ -193,17 +200,23 @@ def answered_number(
     """Returns the number that an answer gives; None if the answer has no number.
 
     That is the number of the last of these that has one: a sentence that begins with one of the phrases ("The answer
-    is", in any case), a \\boxed{}, and a line "#### 18". Without them it is the last number of the text. What follows
-    the answer as the next example of a few-shot prompt ("Question: …") does not count. `language`: that of the numerals
-    in words, which are read after a phrase.
+    is", in any case), a \\boxed{}, and a line "#### 18". If there are phrases, those of English count besides: "answer
+    is", "final answer:", and a line such as "Answer: 18 eggs". Without such a place it is the last number of the text.
+    What follows the answer as the next example of a few-shot prompt ("Question: …") does not count. `language`: that of
+    the numerals in words, which are read after a phrase.
     """
     text = ABBREVIATION.sub(lambda match: re.sub("[. ]", "", match[0]), text)
-    begun = re.compile(f"(?:{'|'.join(map(re.escape, phrases)) or '(?!)'}){NEGATED}{SENTENCE}", re.IGNORECASE)
-    text = _before_next_question(text, begun)
+    begun = _beginnings(tuple(phrases))
+    labelled = LABELLED_LINE if phrases else re.compile("(?!)")
+    text = _before_next_question(text, begun, labelled)
     box = last_box(text)
     places = [
         *((match.start(1), match[1], match.end(), language) for match in begun.finditer(text)),
-        *((match.start(1), match[1], len(text), None) for match in FINAL_LINE.finditer(text)),
+        *(
+            (match.start(1), match[1], len(text), None)
+            for line in (FINAL_LINE, labelled)
+            for match in line.finditer(text)
+        ),
         *([(box[0], box[1], len(text), None)] if box else []),
     ]
     for _, written, end, numerals in sorted(places, key=lambda place: place[0], reverse=True):
@@ -216,17 +229,25 @@ def answered_number(
     return numbers[-1].value if numbers else None
 
 
-def _before_next_question(text: str, begun: re.Pattern[str]) -> str:
+@cache
+def _beginnings(phrases: tuple[str, ...]) -> re.Pattern[str]:
+    said = "|".join([*map(re.escape, phrases), SAYS_ANSWER]) if phrases else "(?!)"
+    return re.compile(f"(?:{said}){NEGATED}{SENTENCE}", re.IGNORECASE | re.MULTILINE)
+
+
+def _before_next_question(text: str, *answers: re.Pattern[str]) -> str:
     """Returns a text up to the next example of a few-shot prompt that the answer runs on with: a line that begins with
-    "Question:" after an answer, or after an empty line and any number."""
-    marked = [match.start() for match in (begun.search(text), FINAL_LINE.search(text)) if match]
+    "Question:" after an answer, or after an empty line and any number; or with "Exercise 2:" after an answer."""
+    marked = [match.start() for match in (each.search(text) for each in (*answers, FINAL_LINE)) if match]
     answered = min([*marked, *([text.index("\\boxed{")] if "\\boxed{" in text else [])], default=len(text))
     digit = re.search(r"\d", text)
     numbered = digit.start() if digit else len(text)
-    question = re.compile(rf"^[ \t#*]{{0,8}}{words_pattern('question')}[ *]{{0,3}}[:：]", re.IGNORECASE | re.MULTILINE)
+    question = re.compile(
+        rf"^[ \t#*]{{0,8}}{words_pattern('question')}( ?\d{{1,3}})?[ *]{{0,3}}[:：]", re.IGNORECASE | re.MULTILINE
+    )
     for match in question.finditer(text):
         is_apart = text[max(0, match.start() - 9) : match.start()].replace(" ", "").endswith("\n\n")
-        if answered < match.start() or (numbered < match.start() and is_apart):
+        if answered < match.start() or (numbered < match.start() and is_apart and not match[1]):
             return text[: match.start()]
     return text
 
@@ -238,8 +259,11 @@ def _result(written: str, following: str, decimal_comma: bool) -> Decimal | None
     if not numbers:
         return None
     so = re.compile(words_pattern("so"), re.IGNORECASE)
-    if len(numbers) > 1 and _is_calculation(numbers[0].value, numbers[1].gap) and "=" not in written:
-        concluded = next((place for place in range(2, len(numbers)) if so.search(numbers[place].gap)), None)
+    multiple = re.search(rf"{words_pattern('multiple')}\s+\\?[$€£¥₹]?$", numbers[0].gap, re.IGNORECASE)
+    is_calculation = multiple or (len(numbers) > 1 and _is_calculation(numbers[0].value, numbers[1].gap))
+    if is_calculation and "=" not in written:
+        first = 1 if multiple else 2  # numbers are what is calculated
+        concluded = next((place for place in range(first, len(numbers)) if so.search(numbers[place].gap)), None)
         if concluded is not None:
             numbers = numbers[concluded:]
         elif so.match(following := following.lstrip(" .\n*")):

@@ -115,7 +115,8 @@ def make_messages(turns: Sequence[Turn], template: JudgeTemplate | None = None) 
     """Returns the messages that request a rating of the last answer. They show the references if all turns have one.
 
     A rating that a candidate wrote into an answer is shown with its number in parentheses, `[[(10)]]`, so that a judge
-    that repeats it does not give it. Raises ConfigError if the template fails."""
+    that repeats it does not give it; in code too, since fences are the candidate's to write. Raises ConfigError if the
+    template fails."""
     pattern = rating_pattern(template.rating if template else BRACKETS)
     turns = [turn._replace(answer=_defuse(turn.answer, pattern)) for turn in turns]
     has_references = all(turn.reference is not None for turn in turns)

@@ -20,9 +20,11 @@ from specbench.tasks.sandbox.run import Limits, ProgramTest, run_program
 from specbench.tasks.scoring import Reference, Score, Scorer, reference_texts, unscored
 
 PYTHON = re.compile(r"(?:python|py)?[\d.]*", re.IGNORECASE)  # a block without a language may be Python too
-CODE = re.compile(r"^(?:(?:async def|def|class) \w|@\w|import [\w., ]+$|from [\w.]+ import \S)", re.MULTILINE)
-
-FUTURE = re.compile(r"^from __future__ import (?:\([^)]*\).*|.*)\n?", re.MULTILINE)
+CODE = re.compile(
+    r"^(?:(?:async def|def|class) \w|@\w|import [\w., ]+$|from [\w.]+ import \S|\w+ *= *lambda\b)", re.MULTILINE
+)
+# Nothing may come before these in a program, not even the prompt's text.
+FUTURE = re.compile(r"^from __future__ import (?:\([^)]{0,999}\).*|.*)\n?", re.MULTILINE)
 IMPORTS = (ast.Import, ast.ImportFrom)
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 ASSIGNMENTS = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete)
@@ -88,8 +90,8 @@ def compiles(source: str) -> bool:
 
 
 def bound_names(statement: ast.stmt) -> set[str]:
-    """Returns the names that a top-level statement defines, also in a loop or condition; "*" for an import of all names.
-    `x[0] = 1` and `x += 1` define nothing."""
+    """Returns the names that a top-level statement defines, also in a loop or condition; "*" for an import of all
+    names. `x[0] = 1` and `x += 1` define nothing."""
     names: set[str] = set()
     inside: list[ast.AST] = [statement]
     while inside:
@@ -230,8 +232,8 @@ def build_program(answer: str, prefix: str, entry_point: str | None, extract: Ex
         return prefix + answer
     # 1. A function that is written anew.
     name = re.escape(entry_point) if entry_point else r"\w+"
-    function = rf"|{name}\s*(?::.*)?=\s*lambda\b" if entry_point else ""
-    definition = re.compile(rf"^(?:(?:async )?def {name}\b{function})", re.MULTILINE)
+    by_lambda = rf"|{name} *(?::.*)?= *lambda\b" if entry_point else ""  # without a name, any could be a helper's
+    definition = re.compile(rf"^(?:(?:async )?def {name}\b{by_lambda})", re.MULTILINE)
     contents = [block.content for block in blocks] or [answer]
     defining = [number for number, content in enumerate(contents) if definition.search(content)]
     is_cut = len(defining) > 1 and defining[-1] == len(blocks) - 1 and not blocks[-1].is_closed
@@ -243,9 +245,7 @@ def build_program(answer: str, prefix: str, entry_point: str | None, extract: Ex
         parts = python_parts(contents[last])
         code = next(filter(definition.search, reversed(parts)), contents[last])
         others = [*contents[last + 1 :], *contents[:last], *(part for part in parts if part is not code)]
-        futures = "".join(
-            found[0].rstrip() + "\n" for found in FUTURE.finditer(code)
-        )  # these must be a program's first
+        futures = "".join(found[0].rstrip() + "\n" for found in FUTURE.finditer(code))
         return f"{futures}{head}\n\n{completed(FUTURE.sub('', code), others, head)}"
     # 2. A continuation of the prompt. Its first line or all its lines may have lost their indentation.
     python = [block.content for block in blocks if PYTHON.fullmatch(block.language or "")]

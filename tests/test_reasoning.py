@@ -29,7 +29,9 @@ CHANNELS = Tags("<|channel|>analysis<|message|>", "<|channel|>final<|message|>")
         ("<think>5</think>\n\n  \n    return 18\n", False, TAGS, "    return 18\n"),
         ("Let me see. <think>5</think>18", False, TAGS, "18"),
         ("5</think>18", True, TAGS, "18"),
-        ("5</think>18", False, TAGS, "5</think>18"),  # nothing opened it
+        ("The answer is 5.</think> 18", False, TAGS, " 18"),  # nothing that is visible opened it
+        ("5</think>6</think>\n\n18", False, TAGS, "18"),
+        ("5</think>", False, TAGS, ""),
         ("<think>5</think>17, no:<think>6</think>18", False, TAGS, "18"),
         ("<think>I could write </think> here</think>18", False, TAGS, "18"),
         ("<think>5", False, TAGS, None),
@@ -75,14 +77,30 @@ def test_no_stop_string_ends_a_generation_inside_its_reasoning(step: int) -> Non
     again = "<think>a</think> b<think>\n\n</think>\n \n c\n\n"
     assert written(again, step=step, stop_strings=("\n\n",)) == ("stop", again[:-2], " c")
     assert written("<think>a</think>\n\nb", step=step, stop_strings=("b",)) == ("stop", "<think>a</think>\n\n", "")
-    # without an opening tag, a stop string counts as ever
-    assert written("a</think>\n\n18", step=step, stop_strings=("\n\n",)) == ("stop", "a</think>", "a</think>")
+    # what a closing tag ends that nothing opened is known when it comes, and a stop string before it has ended the text
+    unopened = "a</think>\n\n18</think>\n \nb\n\nc"
+    assert written(unopened, step=step, stop_strings=("\n\n",)) == ("stop", unopened[:-3], "b")
+    assert written("a\n\nb</think>18", step=step, stop_strings=("\n\n",)) == ("stop", "a", "a")
+
+
+def test_a_token_with_a_stop_string_and_the_closing_tag_after_it_ends_nothing() -> None:
+    pieces = ["a", "\n\n</think>\n\n", "18", "\n\n<think>"]
+    stop = StopRules(
+        9, stop_strings=("\n\n",), decode_text=lambda ids, keep: "".join(pieces[i] for i in ids), reasoning=TAGS
+    )
+    state = GenerationState([0], stop)
+    state._emit([0, 1, 2])
+    found = WrittenText.of(stop, [0], state.new_ids)
+    assert (state.finish, found.answer, found.num_reasoning_tokens) == (None, "18", 2)
+    state._emit([3])
+    assert state.finish == "stop"
 
 
 def test_only_a_prompt_that_ends_with_the_tag_opens_reasoning() -> None:
-    assert written("5</think>18", "Reason.<think>\n")[2] == "18"
+    assert written("5", "Reason.<think>\n")[2] == ""
     for prompt in ("Write <think>, reason, and close it.", "<think>\n\n</think>\n\n"):
-        assert written("5</think>18", prompt)[2] == "5</think>18"
+        assert written("5", prompt)[2] == "5"
+        assert written("5</think>18", prompt)[2] == "18"
 
 
 @pytest.mark.parametrize("is_special", [False, True])

@@ -31,14 +31,13 @@ def part_answer(text: str, tags: Tags, is_open: bool = False) -> Parts:
     """Returns where the reasoning of an emitted text ends and its answer starts. `is_open`: the prompt ended with the
     opening tag.
 
-    The answer follows the last closing tag, without blank lines before it. A closing tag that nothing opened is a part
-    of the answer. A text that ends inside its reasoning has an empty answer.
+    The answer follows the last closing tag, without blank lines before it, also if no opening tag is to be seen: a
+    model may reason without one. A text that ends inside its reasoning has an empty answer.
     """
-    first = 0 if is_open else text.find(tags.open)
-    if first < 0:
+    close, opened = text.rfind(tags.close), text.rfind(tags.open)
+    if close < 0 and opened < 0 and not is_open:
         return Parts(0, 0)
-    close = text.rfind(tags.close)
-    if close < max(first, text.rfind(tags.open)):
+    if close < max(opened, 0):
         return Parts(len(text), len(text), is_closed=False)
     end = close + len(tags.close)
     blank = BLANK_LINES.match(text, end)

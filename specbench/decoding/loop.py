@@ -144,18 +144,21 @@ class GenerationState:
 
     def _completes_stop_string(self) -> bool:
         """Returns whether the last token completes a stop string outside of reasoning. The blank lines between
-        reasoning and answer complete none."""
+        reasoning and answer complete none. Before a closing tag that nothing opened is reasoning, too, but a stop
+        string there has ended the generation unless the same token completes the tag."""
         start = max(self._start, len(self.ids) - self._window)
         with self.tokenizing:
             tail = self._before * (start == self._start) + self.rules.decode(self.ids[start:])
         tags = self.rules.reasoning
         while tags is not None:
-            before, tag, after = tail.partition(tags.close if self.is_reasoning else tags.open)
-            if not tag:
+            sought = (tags.close,) if self.is_reasoning else tags
+            found = [tail.partition(tag) for tag in sought if tag in tail]
+            if not found:
                 break
-            if not self.is_reasoning and self._has_stop(before):
+            before, tag, after = min(found, key=lambda parts: len(parts[0]))
+            if tag == tags.open and self._has_stop(before):
                 return True
-            self._is_blank, self.is_reasoning = self.is_reasoning, not self.is_reasoning
+            self.is_reasoning, self._is_blank = tag == tags.open, tag == tags.close
             self._start, self._before, tail = len(self.ids), after, after
         if self._is_blank and not tail.endswith("\ufffd"):  # that is a part of a character
             tail = tail.lstrip()

@@ -20,7 +20,8 @@ from specbench.core import bounded
 from specbench.core.completions import Reply, check_url
 from specbench.core.errors import ConfigError
 from specbench.core.files import write_atomically
-from specbench.core.reasoning import answer_of
+from specbench.core.markdown import split_blocks
+from specbench.core.reasoning import answer_in, answer_of
 from specbench.core.values import WHOLE, Key, Record, json_digest, record_key
 from specbench.specs import templates
 from specbench.specs.components import Name, Spec, Text
@@ -114,7 +115,8 @@ def make_messages(turns: Sequence[Turn], template: JudgeTemplate | None = None) 
     """Returns the messages that request a rating of the last answer. They show the references if all turns have one.
 
     A rating that a candidate wrote into an answer is shown with its number in parentheses, `[[(10)]]`, so that a judge
-    that repeats it does not give it. Raises ConfigError if the template fails."""
+    that repeats it does not give it; in code too, since fences are the candidate's to write. Raises ConfigError if the
+    template fails."""
     pattern = rating_pattern(template.rating if template else BRACKETS)
     turns = [turn._replace(answer=_defuse(turn.answer, pattern)) for turn in turns]
     has_references = all(turn.reference is not None for turn in turns)
@@ -169,7 +171,6 @@ def _dialogue(title: str, speaker: str, pairs: Sequence[tuple[str, str]]) -> str
 
 
 TAIL = 32_768  # characters at the end of a reply that are searched for a verdict
-FENCE = re.compile(r" {0,3}(`{3,}(?=[^`]*$)|~{3,})")
 QUOTED = re.compile(r""""[^"]*"|“[^“”]*”|„[^„“]*“|«[^«»]*»|「[^「」]*」|`[^`]+`|(?<!\w)'[^']*'(?!\w)""")
 LABEL = r"[\W_]{0,20}(?:(?:final |overall )?(?:rating|score|verdict|grade))?[\W_]{0,20}"
 
@@ -184,21 +185,10 @@ def parse_rating(reply: str, answer: str = "", form: str = BRACKETS) -> float | 
 
 def _own_words(reply: str, answer: str, rating: re.Pattern[str]) -> str:
     """Returns a judge's reply without its reasoning and without the ratings that it quotes."""
-    # 1. Reasoning: all before the last closing tag, and all behind a tag that is never closed.
-    text = reply.rpartition("</think>")[2].partition("<think>")[0]
-    # 2. Blocks of code, and lines quoted with >.
-    lines: list[str] = []
-    fence = None
-    for line in text.split("\n"):
-        mark = FENCE.match(line)
-        if fence is None and mark:
-            fence = mark[1]
-        elif fence is None:
-            lines.append("" if line.lstrip().startswith(">") else line)
-        elif mark and mark[1].startswith(fence) and not line.strip().strip(fence[0]):
-            fence = None
-    outside = "\n".join(lines)[-TAIL:]
-    # 3. Quotation marks. Some judges put them around their verdict, as the prompt does around its example: around a
+    # 1. Reasoning, blocks of code, and lines quoted with >.
+    pieces = [piece.content for piece in split_blocks(answer_in(reply)) if piece.language is None]
+    outside = re.sub(r"^[^\S\n]*>.*", "", "".join(pieces), flags=re.MULTILINE)[-TAIL:]
+    # 2. Quotation marks. Some judges put them around their verdict, as the prompt does around its example: around a
     # rating that is alone on its line they are no quotation, unless the candidate wrote it.
     alone = re.compile(rf"{LABEL}{rating.pattern}[\W_]{{0,20}}", re.IGNORECASE)
     written = _squeeze(answer)

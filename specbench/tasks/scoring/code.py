@@ -10,44 +10,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import comb, inf
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from specbench.core.errors import ConfigError, nearest
+from specbench.core.markdown import Piece, split_blocks
 from specbench.core.registry import SCORERS
 from specbench.tasks.sandbox import run as permission
 from specbench.tasks.sandbox.run import Limits, ProgramTest, run_program
 from specbench.tasks.scoring import Reference, Score, Scorer, reference_texts, unscored
 
-FENCE = re.compile(r"([ \t]*)(`{3,}|~{3,})([^`]*)")
 PYTHON = re.compile(r"(?:python|py)?[\d.]*", re.IGNORECASE)  # a block without a language may be Python too
-CODE = re.compile(r"^(?:(?:async def|def|class) \w|@\w|import [\w., ]+$|from [\w.]+ import \S)", re.MULTILINE)
+CODE = re.compile(
+    r"^(?:(?:async def|def|class) \w|@\w|import [\w., ]+$|from [\w.]+ import \S|\w+ *= *lambda\b)", re.MULTILINE
+)
+# Nothing may come before these in a program, not even the prompt's text.
+FUTURE = re.compile(r"^from __future__ import (?:\([^)]{0,999}\).*|.*)\n?", re.MULTILINE)
+IMPORTS = (ast.Import, ast.ImportFrom)
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+ASSIGNMENTS = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete)
+SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
-class CodeBlock(NamedTuple):
-    """A block of code in an answer. `is_closed`: False if the text ends before its closing fence."""
-
-    language: str
-    content: str
-    is_closed: bool
-
-
-def fenced_blocks(text: str) -> list[CodeBlock]:
-    """Returns the fenced blocks of a Markdown text that are not blank, by the rules of CommonMark: a block ends with a
-    fence of the same kind that is at least as long and has no text, or with the text. The indentation of its fence is
-    removed from the content."""
-    blocks: list[CodeBlock] = []
-    opening: tuple[str, str] | None = None  # indentation and fence
-    for line in text.replace("\r\n", "\n").splitlines(keepends=True):
-        fence = FENCE.fullmatch(line.rstrip("\n"))
-        if opening is None:
-            if fence:
-                opening = fence[1], fence[2]
-                blocks.append(CodeBlock(fence[3].strip().partition(" ")[0], "", is_closed=False))
-        elif fence and fence[2].startswith(opening[1]) and not fence[3].strip():
-            opening, blocks[-1] = None, blocks[-1]._replace(is_closed=True)
-        else:
-            blocks[-1] = blocks[-1]._replace(content=blocks[-1].content + line.removeprefix(opening[0]))
-    return [block for block in blocks if block.content.strip()]
+def fenced_blocks(text: str) -> list[Piece]:
+    """Returns the fenced blocks of a text that are not blank."""
+    return [piece for piece in split_blocks(text) if piece.language is not None and piece.content.strip()]
 
 
 def until_error(source: str, head: str = "") -> str:
@@ -104,13 +90,40 @@ def compiles(source: str) -> bool:
 
 
 def bound_names(statement: ast.stmt) -> set[str]:
-    """Returns the names that a top-level statement defines; "*" for an import of all names."""
-    if isinstance(statement, (ast.Import, ast.ImportFrom)):
-        return {alias.asname or alias.name.partition(".")[0] for alias in statement.names}
-    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        return {statement.name}
-    targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
-    return {node.id for target in targets if target for node in ast.walk(target) if isinstance(node, ast.Name)}
+    """Returns the names that a top-level statement defines, also in a loop or condition; "*" for an import of all
+    names. `x[0] = 1` and `x += 1` define nothing."""
+    names: set[str] = set()
+    inside: list[ast.AST] = [statement]
+    while inside:
+        node = inside.pop()
+        if isinstance(node, IMPORTS):
+            names |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, DEFINITIONS):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif not isinstance(node, (ast.AugAssign, *SCOPES)):
+            inside += ast.iter_child_nodes(node)
+    return names
+
+
+def changed_names(statement: ast.stmt) -> set[str]:
+    """Returns the names whose values a top-level statement may change: those that it assigns to, also in part, as in
+    `x[0] = 1`; of a loop, a condition or a call, all that it mentions. A call of `print` changes nothing."""
+    if isinstance(statement, (ast.Assign, ast.Delete)):
+        return set().union(*map(mentioned_names, statement.targets))
+    if isinstance(statement, (ast.AugAssign, ast.AnnAssign)):
+        return mentioned_names(statement.target)
+    if isinstance(statement, ast.Expr):
+        call = statement.value
+        is_print = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "print"
+        return mentioned_names(statement) if isinstance(call, ast.Call) and not is_print else set()
+    is_compound = hasattr(statement, "body") and not isinstance(statement, DEFINITIONS)
+    return mentioned_names(statement) if is_compound else set()
+
+
+def mentioned_names(node: ast.AST, only: type[ast.expr_context] = ast.expr_context) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, only)}
 
 
 def missing_names(source: str) -> set[str]:
@@ -132,15 +145,37 @@ def missing_names(source: str) -> set[str]:
 
 
 def completed(code: str, others: Sequence[str], head: str) -> str:
-    """Returns a program after the imports, functions, classes and constants of `others` that it reads and lacks; of
-    several definitions of a name the last one. `head`: program text that comes before it."""
+    """Returns a program after what it reads and lacks of `others`: imports, functions, classes, and variables with the
+    statements that fill them. Of several definitions of a name the last one counts. `head`: program text that comes
+    before it."""
     found = [node for other in others for part in python_parts(other) for node in ast.parse(part).body]
-    last = {name: number for number, node in enumerate(found) for name in bound_names(node)}
+    # 1. The last definition of each name; `x = x + [1]` only changes one.
+    last: dict[str, int] = {}
+    for number, node in enumerate(found):
+        is_new = isinstance(node, (*IMPORTS, *DEFINITIONS))
+        reads = mentioned_names(node, ast.Load) if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
+        for name in bound_names(node):
+            if name not in last or is_new or (reads is not None and name not in reads):
+                last[name] = number
+    # 2. What changes its value after that. Calls and loops with a function are examples of its use, and so are all with
+    # a function of the program itself, which they would need before it is there.
+    own = {node.name for node in ast.parse(code).body if isinstance(node, DEFINITIONS)} if compiles(code) else set()
+    parts = {name: {number} for name, number in last.items()}
+    for number, node in enumerate(found):
+        if mentioned_names(node) & {*own, "input", "__name__"}:
+            continue
+        for name in changed_names(node) & last.keys():
+            is_variable = not isinstance(found[last[name]], (*IMPORTS, *DEFINITIONS))
+            if number > last[name] and (is_variable or isinstance(node, ASSIGNMENTS)):
+                parts[name].add(number)
+    # 3. What is added may itself lack something, and runs before the program defines anything.
     added: list[str] = []
     needed: set[int] = set()
-    for _ in range(MAX_PARTS):  # what is added may itself lack something
-        missing = missing_names("\n".join([head, *added, code]))
-        more = {last[name] for name in missing | ({"*"} if missing else set()) if name in last} - needed
+    for _ in range(MAX_PARTS):
+        before = "\n".join([head, *added])
+        missing = missing_names(before) | missing_names(f"{before}\n{code}")
+        sought = missing | ({"*"} if missing else set())
+        more = {number for name in sought for number in parts.get(name, ())} - needed
         if not more:
             break
         needed |= more
@@ -168,7 +203,7 @@ def begins_indented(code: str) -> bool:
     return code.lstrip("\n")[:1].isspace()
 
 
-def answer_blocks(answer: str, prefix: str) -> list[CodeBlock]:
+def answer_blocks(answer: str, prefix: str) -> list[Piece]:
     """Returns the fenced blocks of an answer. Code before the first fence is a block too: the prompt may have opened
     it, and the first fence then closes it."""
     before, newline, rest = answer.partition("\n```")
@@ -180,7 +215,7 @@ def answer_blocks(answer: str, prefix: str) -> list[CodeBlock]:
     infos = [line[3:].strip() for line in after.split("\n") if line.startswith("```")]  # of the other fences
     # A fence with a language opens a block, so that the one before it has closed one.
     closes = not info.strip() and (len(infos) % 2 == 0 or infos[0] != "")
-    return [CodeBlock("", before + "\n", is_closed=True), *fenced_blocks(after if closes else f"```{rest}")]
+    return [Piece("", before + "\n", is_closed=True), *fenced_blocks(after if closes else f"```{rest}")]
 
 
 def build_program(answer: str, prefix: str, entry_point: str | None, extract: Extract) -> str:
@@ -197,7 +232,8 @@ def build_program(answer: str, prefix: str, entry_point: str | None, extract: Ex
         return prefix + answer
     # 1. A function that is written anew.
     name = re.escape(entry_point) if entry_point else r"\w+"
-    definition = re.compile(rf"^(?:async )?def {name}\b", re.MULTILINE)
+    by_lambda = rf"|{name} *(?::.*)?= *lambda\b" if entry_point else ""  # without a name, any could be a helper's
+    definition = re.compile(rf"^(?:(?:async )?def {name}\b{by_lambda})", re.MULTILINE)
     contents = [block.content for block in blocks] or [answer]
     defining = [number for number, content in enumerate(contents) if definition.search(content)]
     is_cut = len(defining) > 1 and defining[-1] == len(blocks) - 1 and not blocks[-1].is_closed
@@ -209,9 +245,10 @@ def build_program(answer: str, prefix: str, entry_point: str | None, extract: Ex
         parts = python_parts(contents[last])
         code = next(filter(definition.search, reversed(parts)), contents[last])
         others = [*contents[last + 1 :], *contents[:last], *(part for part in parts if part is not code)]
-        return f"{head}\n\n{completed(code, others, head)}"
+        futures = "".join(found[0].rstrip() + "\n" for found in FUTURE.finditer(code))
+        return f"{futures}{head}\n\n{completed(FUTURE.sub('', code), others, head)}"
     # 2. A continuation of the prompt. Its first line or all its lines may have lost their indentation.
-    python = [block.content for block in blocks if PYTHON.fullmatch(block.language)]
+    python = [block.content for block in blocks if PYTHON.fullmatch(block.language or "")]
     continuing = (content for content in reversed(python) if begins_indented(content) and until_error(content, prefix))
     code = next(continuing, max(python, key=len, default=answer))
     spellings = (code, textwrap.indent(code, INDENT), INDENT + code)

@@ -378,7 +378,7 @@ def validate(
         more = f" and {len(wrong) - MAX_FIELDS} more" if len(wrong) > MAX_FIELDS else ""
         problems.append(
             f"{file}: rows.{place} ({row.place}): {'; '.join(map(mismatch_text, wrong[:MAX_FIELDS]))}{more}: the row "
-            "differs from its run: restore the file from a copy, or remove the row and add its run again (of a run's own "
+            "differs from its run: restore the file from a copy, or remove the row and add its run again (a run's own "
             f"{ROWS}: move it away and repeat the run's command, which makes it again from the records)"
         )
     return Validity(len(rows), len(rows), tuple(problems), stated)

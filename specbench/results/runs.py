@@ -192,6 +192,17 @@ def finished_run(path: Path) -> RecordedRun:
     return run
 
 
+def run_path(text: str) -> tuple[Path, str | None]:
+    """Returns the folder and the method of RUN or RUN:METHOD. Raises ConfigError for a path without a finished run."""
+    path, method = split_detail(text)
+    if not path.is_dir():
+        raise ConfigError(f"run '{text}': {'is a file' if path.exists() else 'no such folder'}: {RUN_HINT}")
+    for name in (ROWS, "records.jsonl"):
+        if not (path / name).is_file():
+            raise ConfigError(f"run '{path}': has no {name}: {RUN_HINT}")
+    return path, method
+
+
 @dataclass
 class RecordedRuns:
     """The folders of runs, each read once. `problems`: for each folder the reasons why its records are not used."""

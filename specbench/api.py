@@ -16,15 +16,15 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, partial
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
 from pydantic import create_model
 
-from specbench.core.console import INTERRUPTED, PlainConsole, stderr
-from specbench.core.errors import ConfigError
+from specbench.core.console import PlainConsole, stderr
+from specbench.core.errors import INTERRUPTED, ConfigError
 from specbench.core.progress import Heartbeat
 from specbench.core.registry import DRAFTERS, RULES, DrafterFeatures, Registry, RuleFeatures
 from specbench.results.display import CheckedRuns, ComparedRuns, Results
@@ -143,20 +143,20 @@ def run(
     own = [each.spec for each in methods if isinstance(each, Method)]
     names = [name for each in methods for name in ([each.spec.name] if isinstance(each, Method) else _split(each))]
     tasks = [name for each in _listed("task", task) for name in _split(each)]
-    judging = None
+    make = None
     for key, text in {"judge": judge, "judge_base_url": judge_base_url}.items():
         if not isinstance(text, str | None):
             raise ConfigError(f"{key} = {text!r:.60}: give a text")
     if any(value is not None for value in (judge, judge_base_url, judge_template)):
         from specbench.tasks.judge.judgements import make_judging
 
-        judging = make_judging(judge, judge_base_url, None, False, _path("judge_template", judge_template))
+        make = partial(make_judging, judge, judge_base_url, None, False, _path("judge_template", judge_template))
     command = shlex.join(["specbench", "run", "--task", ",".join(tasks), "--method", ",".join(names), *chosen.words()])
     request = Request(
         tasks, names, chosen, command, output=_path("output", output), leaderboard=_path("leaderboard", leaderboard),
-        lm_eval_include=_path("lm_eval_include", lm_eval_include), judging=judging, own_methods=own,
+        lm_eval_include=_path("lm_eval_include", lm_eval_include), own_methods=own,
     )  # fmt: skip
-    check_request(request)
+    request = check_request(request, make)
     from specbench.results.execute import execute  # imports torch
 
     console = stderr

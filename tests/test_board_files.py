@@ -18,6 +18,7 @@ from specbench.results.leaderboard import BoardFile, edit_rows, load, schema, se
 from specbench.results.leaderboard_files import add_runs, compare_with_run, merge_files, validate
 from specbench.results.row import (
     FORMAT,
+    LATER_FIELDS,
     Correlations,
     Evidence,
     FairnessSummary,
@@ -27,6 +28,7 @@ from specbench.results.row import (
     with_digest,
 )
 from specbench.results.runs import RecordedRun
+from specbench.results.warnings import not_steady
 from tests.test_fairness import run_into
 from tests.test_leaderboard import row
 
@@ -80,6 +82,43 @@ def test_every_row_is_recomputed_from_its_records_to_the_last_digit(folder, boar
     for path in (board, folder / "leaderboard.json"):
         found = validate(path, with_records=True)
         assert (found.num_rows, found.num_recomputed, found.problems) == (12, 12, ())
+
+
+def test_a_row_of_an_earlier_version_has_another_warm_up(folder, tmp_path):
+    """Earlier versions summed the warm-ups of AR and the method over processes, and warned of no baseline."""
+    copy, path = tmp_path / "run", tmp_path / "run" / "leaderboard.json"
+    shutil.copytree(folder, copy)
+    records = [json.loads(line) for line in (copy / "records.jsonl").read_text(encoding="utf-8").splitlines()]
+    starts = {}  # by subset and method
+    for record in records:
+        for name, method in record["methods"].items():
+            method["warm_up"]["steady"] = record["subset"] != "sw"
+            starts[record["subset"], name] = method["warm_up"]
+    (copy / "records.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records), encoding="utf-8")
+
+    measured = json.loads((copy / "measurements.json").read_text(encoding="utf-8"))
+    for name in ("context", "pauses", "common_ids"):
+        del measured["measurements"][0][name]
+    (copy / "measurements.json").write_text(json.dumps(measured), encoding="utf-8")
+
+    def as_earlier(each):
+        name, subsets = each["method"].partition("@")[0], list(each["subsets"]) or [each["subset"]]
+        parts = [starts[subset, one] for subset in subsets for one in {"ar", name}]
+        blocks, seconds = (sum(part[key] for part in parts) for key in ("blocks", "seconds"))
+        each["warm_up"] = {"blocks": blocks, "seconds": round(seconds, 3), "steady": subsets == ["en"]}
+        each["warnings"] = [warning for warning in each["warnings"] if warning["code"] != "not_steady"]
+        if subsets != ["en"] and name != "ar":
+            each["warnings"].append({"code": "not_steady", "text": not_steady(blocks, seconds)})
+        for field in LATER_FIELDS:
+            del each[field]
+
+    edited(path, as_earlier)
+    merge_files([path], tmp_path / "board.json")  # which writes the later fields, empty
+    for file in (path, tmp_path / "board.json"):
+        assert validate(file, with_records=True).problems == ()
+    edited(path, lambda each: each["warm_up"].update(blocks=each["warm_up"]["blocks"] + 1))
+    problems = validate(path, with_records=True).problems
+    assert len(problems) == 12 and all("or remove the row and add its run again" in each for each in problems)
 
 
 def test_rows_of_routes_shares_outside_code_and_corpus_scores_are_recomputed(tmp_path):

@@ -106,7 +106,7 @@ def forget_plugins():
     catalogue._plugin_folders.cache_clear()
     known_methods.cache_clear()
     for registry in (each for each in vars(registries).values() if isinstance(each, registries.Registry)):
-        vars(registry).pop("_plugins", None)
+        vars(registry).pop("plugins", None)
 
 
 @contextmanager

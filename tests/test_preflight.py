@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from specbench.core.errors import ConfigError
-from specbench.core.registry import DRAFTERS
+from specbench.core.registry import DRAFTERS, LOGGERS
 from specbench.running import preflight
-from specbench.running.preflight import MODEL_DRAFTERS, PATH_DRAFTERS, TABLE_DRAFTERS, check_request
+from specbench.running.preflight import LOGGER_PACKAGES, MODEL_DRAFTERS, PATH_DRAFTERS, TABLE_DRAFTERS, check_request
 from specbench.running.request import Request
 from specbench.specs.run_options import RunOptions
 from tests import tiny
@@ -28,6 +28,7 @@ for words in json.loads(sys.argv[1]):
 """
 SD = ["run", "--task", "mgsm", "--method", "sd"]
 PLAIN = ["run", "--task", "mgsm", "--method", "pld", "--target", "plain"]
+NOWHERE = ["--target", "./a", "--drafter", "./b"]
 CHEAP = {  # words of a command: a part of its line
     "an unknown method": ([*SD[:-1], "sdd"], "unknown method 'sdd': did you mean 'sd'"),
     "an unknown task": (["run", "--task", "mgms", "--method", "sd"], "unknown task 'mgms'"),
@@ -50,6 +51,33 @@ CHEAP = {  # words of a command: a part of its line
     "an audit": (["audit", "--task", "mgsm", "--method", "sdd"], "unknown method 'sdd'"),
     "a limit": (["limit", "--drafter", "./nowhere"], "model folder './nowhere' does not exist"),
     "a check": (["check", "--against", sys.executable, *SD[1:-1], "sdd"], "unknown method 'sdd'"),
+    "a head that is not published": ([*PLAIN[:4], "eagle3", *PLAIN[5:]], "'plain' has no published eagle3 head"),
+    "a logger": ([*PLAIN, "--log", "wandbb,mlfow"], "--log wandbb: did you mean 'wandb'"),
+    "a judge's prompt": (
+        [*PLAIN, "--judge", "x", "--judge-template", "j.yaml", "--data", "rows"], "2 problems: (1) j.yaml: cannot be",
+    ),
+    "servers": (
+        ["run", "--task", "mgms", "--servers", "s.yaml", "--data", "rows", "--log", "x"], "4 problems: (1) unknown ta",
+    ),
+    "vocabularies": (["vocab", *NOWHERE, "--data", "rows"], "3 problems: (1) model folder './a'"),
+    "prompts": (["sample", "mgsm", "--target", "./a", "--data", "rows"], "2 problems: (1) model folder './a'"),
+    "lm-eval": (
+        ["lm-eval", "run", "--tasks", "x", "--model_args", "method=sd,pretrained=./a", "drafter=./b", "--limit", "1"],
+        "2 problems: (1) model folder './a' does not exist; give a folder with config.json, or a hub id; (2) model",
+    ),
+    "a suite": (["suite", "s.yaml", "--data", "rows"], "2 problems: (1) s.yaml: cannot be read"),
+    "a training": (["train", "distill", *NOWHERE], "3 problems: (1) --output: is missing"),
+    "a training's file": (
+        ["train", "distill", "--output", "out", "--task", "mgsm", "--config", "train.yaml"], "model folder './a'",
+    ),
+    "a count of n-grams": (
+        ["train", "ngram", "--corpus", "a.txt", "--target", "./a", "--output", "out"], "give a folder with a tokenizer",
+    ),
+    "fairness": (
+        ["fairness", "--before", "./a", "--after", "./b", "--drafter", "./c", "--data", "rows"],
+        "4 problems: (1) run './a': no such folder",
+    ),
+    "answers": (["answers", "a", "--data", "rows"], "2 problems: (1) run 'a': no such folder"),
     "all at once": (
         ["run", "--task", "mgms", "--method", "sd,sdd,rest", "--target", "plain", "--data", "rows", "--chat", "always"],
         "error: 6 problems: (1) unknown task 'mgms'",
@@ -61,6 +89,7 @@ def test_a_cheap_refusal_imports_nothing_heavy(tmp_path: Path) -> None:
     """All commands in one process: none of them imports torch, which takes longer than all of them."""
     (tmp_path / "plain").mkdir()
     (tmp_path / "plain" / "config.json").write_text("{}")
+    (tmp_path / "train.yaml").write_text("target: ./a")
     words = json.dumps([words for words, _ in CHEAP.values()])
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, words], cwd=tmp_path, capture_output=True, text=True, check=True
@@ -120,6 +149,10 @@ def test_a_chat_template_may_be_in_several_files(tmp_path: Path, template: str |
     elif template is not None:
         (folder / template).write_text("{{ messages }}")
     assert bool(problem(methods=["pld"], target=str(folder), chat="always")) == (template is None)
+
+
+def test_the_built_in_loggers_are_those_of_the_registry() -> None:
+    assert {*LOGGERS.names()} - {*LOGGERS.plugins} == {*LOGGER_PACKAGES}
 
 
 def test_the_tables_of_drafters_are_those_of_the_registry() -> None:

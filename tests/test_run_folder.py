@@ -47,6 +47,17 @@ def test_another_configuration_is_refused_naming_both_values(tmp_path: Path) -> 
         open_and_close(RunFolder(tmp_path, changed))
     for part in ("seed: 0 → 5", 'methods.sd: "sd@1:abc" → "sd@1:abd"', 'methods.fsd: absent → "fsd@1:xyz"'):
         assert part in str(refused.value)
+    assert str(refused.value).endswith("choose another --output, or repeat the old command to resume it")
+
+
+@pytest.mark.parametrize("key", ["environment.commit", "environment.versions.torch", "environment.python"])
+def test_no_command_brings_the_old_version_back(tmp_path: Path, key: str) -> None:
+    for version in ("1", "2"):
+        folder = RunFolder(tmp_path, dotted.put({"seed": int(version)}, key, version))
+        if version == "1":
+            open_and_close(folder)
+    with pytest.raises(ConfigError, match="or repeat the old command with the old version to resume it"):
+        open_and_close(folder)
 
 
 def test_data_that_moved_on_the_hub_is_refused_naming_both_commits(tmp_path: Path) -> None:

@@ -687,7 +687,7 @@ def test_an_engine_of_a_plug_in_is_found(tmp_path, monkeypatch) -> None:
             return "7" if page("/props") else None
 
     point = SimpleNamespace(name="mine", value="mine:Mine", load=lambda: Mine)
-    monkeypatch.setitem(ENGINES._plugins, "mine", point)
+    monkeypatch.setitem(ENGINES.plugins, "mine", point)
     row = row_of(run(tmp_path, pair("llama.cpp"), engine="mine"))
     assert row.engine == "served mine 7" and row.served is not None and row.served.acceptance_source == "steps"
 

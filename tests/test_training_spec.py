@@ -8,7 +8,7 @@ import pytest
 from specbench.cli.train import NUM_STEPS
 from specbench.core.errors import ConfigError
 from specbench.specs.components import build
-from specbench.training.command import read_settings
+from specbench.training.settings import read_settings
 from specbench.training.spec import CORPUS_MODELS, EXAMPLES, TrainSpec
 
 BASE: dict[str, Any] = {"data": {"tasks": ["world:mgsm"]}, "output": "out"}

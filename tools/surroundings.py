@@ -1,7 +1,8 @@
 """The environment variables that specbench and its libraries read, and the exit codes, for the reference pages."""
 
 from specbench.core.completions import KEY_VARIABLE
-from specbench.core.console import CLOSED_PIPE, INTERRUPTED
+from specbench.core.console import CLOSED_PIPE
+from specbench.core.errors import INTERRUPTED
 from specbench.tasks.judge.requests import URL_VARIABLE
 
 # tests/test_reference.py holds the first part to the variables that the code reads.

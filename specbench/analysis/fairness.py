@@ -30,10 +30,10 @@ from specbench.core.environment import EMBEDDED, require, set_threads
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.progress import Say, say_nothing
 from specbench.models.causal_lm import CausalLM, shortest_context, split_precision
-from specbench.results.leaderboard import ROWS, load, set_fields
+from specbench.results.leaderboard import load, set_fields
 from specbench.results.recorded_prompts import ModelLoader, prompts_of, tasks_of
 from specbench.results.row import FairnessSummary, GroupNumbers
-from specbench.results.runs import RUN_HINT, RecordedRun, split_detail
+from specbench.results.runs import RUN_HINT, RecordedRun, run_path
 from specbench.specs.components import identifiable_code
 from specbench.specs.run_options import RunOptions
 
@@ -95,12 +95,7 @@ def read_run(text: str) -> tuple[RecordedRun, list[str]]:
     Raises ConfigError for a path without a finished run, for a run that another process is measuring, for damaged
     records, and if no such method drafts.
     """
-    path, method = split_detail(text)
-    if not path.is_dir():
-        raise ConfigError(f"run '{text}': {'is a file' if path.exists() else 'no such folder'}: {RUN_HINT}")
-    for name in (ROWS, "records.jsonl"):
-        if not (path / name).is_file():
-            raise ConfigError(f"run '{path}': has no {name}: {RUN_HINT}")
+    path, method = run_path(text)
     run = RecordedRun(path)
     if split_precision(run.rows[0].dtype)[1] != "none":
         raise ConfigError(

@@ -13,8 +13,8 @@ import typer
 
 from specbench import __version__
 from specbench.cli.arguments import bound_numbers, check_words, restore_option_names
-from specbench.core.console import CLOSED_PIPE, INTERRUPTED, discard_output, fail, say, show_warning, stderr, stdout
-from specbench.core.errors import ConfigError
+from specbench.core.console import CLOSED_PIPE, discard_output, fail, say, show_warning, stderr, stdout
+from specbench.core.errors import INTERRUPTED, ConfigError
 from specbench.core.progress import Heartbeat
 
 # The base class of usage errors, in click or in the copy of click inside newer versions of typer.

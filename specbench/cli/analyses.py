@@ -67,11 +67,18 @@ def fairness(
 
     Teacher-forced, on the same texts for all drafters: divergence, KL, TV, fitness, bounds, unfairness, spread.
     """
-    from specbench.analysis import fairness as analysis
+    from specbench.results.runs import run_path
+    from specbench.running.preflight import check_all, check_model, option_checks
+
+    options = run_options(given)
+    check_all([
+        *(partial(run_path, text) for text in (before, after, *(runs or ())) if text is not None),
+        *(partial(check_model, name) for name in drafter or ()), *option_checks(options),
+    ])  # fmt: skip
+    from specbench.analysis import fairness as analysis  # these import torch
     from specbench.analysis.fairness_tables import draw_fairness, tables
     from specbench.results.display import check_plot
 
-    options = run_options(given)
     request = analysis.FairnessRequest(
         runs or (), options, before, after, drafter or (), reference,  # type: ignore[arg-type]
         samples, prompt, split(task or ""),
@@ -273,9 +280,12 @@ def vocab(
     **given: Any,
 ) -> None:
     """Compare the vocabularies of a target and a drafter: overlap, injectivity, decompositions, fitting methods."""
-    from specbench.analysis.vocab import report_parts, vocab_report
+    from specbench.running.preflight import check_options
 
     options = run_options(given)
+    check_options(options, needs_weights=acceptance)
+    from specbench.analysis.vocab import report_parts, vocab_report  # imports torch
+
     with status_line(f"comparing the vocabularies of {options.target} and {options.drafter}"):
         report = vocab_report(options, task, acceptance, stderr)
     print_result(report, as_json, lambda: report_parts(report))

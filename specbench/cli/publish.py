@@ -1,6 +1,7 @@
 """`specbench suite`, `specbench board` (suites with the published figures of a paper) and `specbench site`."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -53,11 +54,15 @@ def suite(
 
     All workers need the same device, versions and commit, and the suite's files at the same path.
     """
-    from specbench.publish.cells import RUNS, cells_of, load_suite
-    from specbench.publish.forecast import cells_table, make_forecast, problem_lines
+    from specbench.publish.cells import RUNS, cells_of, load_suite, read_suite
+    from specbench.running.preflight import check_all, check_data
+
+    options = run_options(given)
+    check_all([partial(read_suite, name), partial(check_data, options.data)])
+    from specbench.publish.forecast import cells_table, make_forecast, problem_lines  # these import torch
     from specbench.publish.suite import measure_suite, show
 
-    cells = cells_of(load_suite(name), run_options(given), runs or RUNS, pair, None if task is None else split(task))
+    cells = cells_of(load_suite(name), options, runs or RUNS, pair, None if task is None else split(task))
     forecast = make_forecast(cells)
     if dry_run:
         stdout.print(cells_table(forecast))

@@ -1,5 +1,7 @@
 """`specbench run`, `lm-eval`, `sweep` and `tune`."""
 
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +19,7 @@ from specbench.cli.arguments import (
     takes_run_options,
 )
 from specbench.core.console import stderr, stdout
+from specbench.core.environment import require
 from specbench.core.errors import ConfigError
 from specbench.specs.run_options import LEAST, SHARE
 
@@ -79,16 +82,16 @@ def run(
 
     options = run_options(given, limit=None if limit == "all" else amount("--limit", limit))
     permission.allow(options.allow_code_execution)
-    judging = None
+    make = None
     if judge_dry_run or any(value is not None for value in (judge, judge_base_url, judge_prices, judge_template)):
         from specbench.tasks.judge.judgements import make_judging
 
-        judging = make_judging(judge, judge_base_url, judge_prices, judge_dry_run, judge_template)
+        make = partial(make_judging, judge, judge_base_url, judge_prices, judge_dry_run, judge_template)
     request = Request(
         split(task), split(method or ""), options, command_line(), output=output, servers=servers,
-        leaderboard=leaderboard, plot=plot, lm_eval_include=lm_eval_include, judging=judging, loggers=split(log or ""),
+        leaderboard=leaderboard, plot=plot, lm_eval_include=lm_eval_include, loggers=split(log or ""),
     )  # fmt: skip
-    check_request(request)
+    request = check_request(request, make)
     from specbench.results.execute import execute  # imports torch
 
     with serving_of(servers) as load_pair:
@@ -106,9 +109,28 @@ def lm_eval(context: typer.Context) -> None:
 
     All other options are lm-eval's: `specbench lm-eval run --tasks x --limit 5 --output_path DIR`.
     """
-    from specbench.integrations.lm_eval.evaluation import main
+    from specbench.running.preflight import check_all, check_model
+
+    check_all([
+        partial(require, "lm_eval", "specbench lm-eval"),
+        *(partial(check_model, name) for name in models_of(context.args)),
+    ])  # fmt: skip
+    from specbench.integrations.lm_eval.evaluation import main  # imports lm_eval and torch
 
     main(context.args)
+
+
+def models_of(words: Sequence[str]) -> Iterator[str]:
+    """Yields the models that --model_args of lm-eval's command line names, whose own parser takes seconds to import."""
+    is_given = False
+    for word in words:
+        if word.startswith("-"):
+            option, _, word = word.partition("=")
+            is_given = option in ("--model_args", "-a")
+        for pair in word.split(",") if is_given else ():
+            name, equals, value = pair.partition("=")
+            if equals and value and name.strip() in ("pretrained", "drafter"):
+                yield value.strip()
 
 
 Task = Annotated[str, typer.Option(help="Task name or YAML file.")]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,11 +37,14 @@ def sample(
 
     Reads the tokenizer and the configuration of --target, not its weights.
     """
+    from specbench.running.preflight import check_request
     from specbench.running.request import Request
-    from specbench.running.samples import prompt_samples
 
     options = run_options(given, limit=None if limit == "all" else amount("--limit", limit))
     request = Request(split(tasks), ["ar"], options, command_line(), lm_eval_include=lm_eval_include)
+    check_request(request)
+    from specbench.running.samples import prompt_samples  # imports torch
+
     samples = prompt_samples(request, stderr)
     print_result([asdict(each) for each in samples], as_json, list)
     if not as_json:
@@ -66,11 +70,14 @@ def answers(
     Prompts are rendered again from the task, its data and the tokenizer, and checked against the run's digests.
     """
     from specbench.results.runs import finished_run
-    from specbench.results.shown_answers import Selection, shown_run
+    from specbench.running.preflight import check_all, check_data
 
     most = None if limit == "all" else amount("--limit", limit)
     if isinstance(most, float):
         raise ConfigError(f"--limit {limit}: give a number of records, or all")
+    check_all([partial(finished_run, run), partial(check_data, data)])
+    from specbench.results.shown_answers import Selection, shown_run  # imports torch
+
     subsets, examples, methods = (tuple(split(each or "")) for each in (subset, example, method))
     chosen = Selection(subsets, examples, methods, only_wrong, most)
     found = shown_run(finished_run(run), chosen, data, trust_remote_code)

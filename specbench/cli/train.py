@@ -2,6 +2,8 @@
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from textwrap import wrap
 from typing import Annotated, Any, get_args, get_origin
@@ -19,9 +21,9 @@ from specbench.cli.arguments import (
 )
 from specbench.cli.help import Parameter, field_parameters
 from specbench.cli.help.text import WIDTH, shown
-from specbench.core.console import INTERRUPTED, stderr, stdout
+from specbench.core.console import stderr, stdout
 from specbench.core.environment import require
-from specbench.core.errors import ConfigError
+from specbench.core.errors import INTERRUPTED, ConfigError
 from specbench.specs.components import Spec
 from specbench.training.spec import (
     BLOCKS,
@@ -162,7 +164,9 @@ def trainer(kind: str) -> Callable[..., None]:
         set_: Annotated[list[str] | None, typer.Option("--set", help=f"Any key: {EXAMPLES[kind]}")] = None,
         **given: Any,
     ) -> None:
+        from specbench.running.preflight import check_all, check_options, option_checks
         from specbench.specs import yaml_files
+        from specbench.training.settings import read_settings
 
         options, place = run_options(given), f"--learning-rate {learning_rate}"
         rates = None if learning_rate is None else yaml_files.parse(f"[{learning_rate}]", place)
@@ -174,13 +178,21 @@ def trainer(kind: str) -> Callable[..., None]:
             "learning_rate": rates, "seed": seed, "dtype": own_dtype, "device": own_device,
             "trust_remote_code": options.trust_remote_code or None,
         }  # fmt: skip
-        require("accelerate", f"specbench train {kind}")
-        from specbench.training.command import read_settings
-
-        if kind in KINDS:
-            train_drafter(read_settings(TrainSpec, kind, config, values, set_ or []), options.threads)
+        model: type[TrainSpec | CorpusModelSpec] = TrainSpec if kind in KINDS else CORPUS_MODELS[kind]
+        read = partial(read_settings, model, kind, config, values, set_ or [])
+        needs_weights = kind in KINDS
+        check_all([
+            partial(require, "accelerate", f"specbench train {kind}"), read,
+            *option_checks(options, needs_weights=needs_weights),
+        ])  # fmt: skip
+        spec = read()
+        drafter = spec.drafter if isinstance(spec, TrainSpec) else None
+        used = replace(options, target=spec.target, drafter=drafter)  # --config may name others
+        check_options(used, needs_weights=needs_weights)
+        if isinstance(spec, TrainSpec):
+            train_drafter(spec, options.threads)
         else:
-            build_model(kind, read_settings(CORPUS_MODELS[kind], kind, config, values, set_ or []))
+            build_model(kind, spec)
 
     return command
 

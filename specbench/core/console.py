@@ -12,7 +12,6 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from specbench.core.errors import INTERRUPTED as INTERRUPTED
 from specbench.core.errors import ConfigError
 
 CLOSED_PIPE = 141  # the exit code after the reader closes the pipe

@@ -36,6 +36,7 @@ def nearest(value: str, choices: Iterable[str], listed: str = "") -> str:
 
 INTERRUPTED = 130  # exit code of an interrupt
 NO_MEMORY = ("out of memory", "can't allocate memory")  # in messages of torch and Python
+OWN = Path(__file__).resolve().parents[1]
 LIBRARIES = {"torch", "transformers", "numpy"}
 
 
@@ -61,11 +62,12 @@ class naming_code:
 
 
 def raised(error: BaseException) -> str:
-    """Returns "raised ValueError: no such luck (mine.py, line 3)", with the innermost line outside of libraries."""
+    """Returns "raised ValueError: no such luck (mine.py, line 3)", with the innermost line of the user's code; without
+    a line if none of it ran, as in a call that the signature does not allow."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not LIBRARIES & set(Path(frame.filename).parts)]
-    frame = (own or list(frames))[-1]
-    return f"raised {type(error).__name__}: {str(error)[:300]} ({Path(frame.filename).name}, line {frame.lineno})"
+    own = [f for f in frames if not LIBRARIES & set(Path(f.filename).parts) and OWN not in Path(f.filename).parents]
+    place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    return f"raised {type(error).__name__}: {str(error)[:300]}{place}"
 
 
 def import_problem(error: BaseException) -> str:

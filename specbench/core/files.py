@@ -190,6 +190,8 @@ def _is_at(file: IO[bytes], path: Path) -> bool:
         return False
 
 
+# Settings that no command brings back: the machine's software, and this package itself.
+OF_VERSION = re.compile(r"(?:\S+\.)?(?:commit|python|platform|versions\.\S+): ")
 MAX_CHANGES = 3  # maximum number of settings named in a message
 
 
@@ -256,10 +258,11 @@ class ResumableFolder:
         changes = self.changes(old, identity)
         if changes:
             more = f" and {len(changes) - MAX_CHANGES} more" if len(changes) > MAX_CHANGES else ""
+            old_version = " with the old version" if any(map(OF_VERSION.match, changes)) else ""
             raise ConfigError(
                 f"{self.option} {self.path}: {self.holds()} of another configuration "
-                f"({'; '.join(changes[:MAX_CHANGES])}{more}): choose another {self.option}, or repeat the old command "
-                "to resume it"
+                f"({'; '.join(changes[:MAX_CHANGES])}{more}): choose another {self.option}, or repeat the old command"
+                f"{old_version} to resume it"
             )
 
     def changes(self, old: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

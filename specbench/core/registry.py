@@ -88,13 +88,14 @@ class Registry(Generic[Declared, AnyFeatures]):
         return self._features.get(self.get(name)) or default()
 
     @cached_property
-    def _plugins(self) -> dict[str, Any]:
+    def plugins(self) -> dict[str, Any]:
+        """The entry points of installed packages, by name. Nothing is imported."""
         return {point.name: point for point in entry_points(group=self.group)}
 
     def names(self) -> list[str]:
         for module in BUILT_IN.get(self.group, ()):
             importlib.import_module(module)
-        return sorted({*self._builtin, *self._plugins})
+        return sorted({*self._builtin, *self.plugins})
 
     def get(self, name: str) -> Factory:
         """Returns a factory. Built-in modules are imported only until one of them registers it. Raises ConfigError that
@@ -108,12 +109,12 @@ class Registry(Generic[Declared, AnyFeatures]):
             importlib.import_module(module)
         if name in self._builtin:
             return self._builtin[name]
-        if name not in self._plugins:
+        if name not in self.plugins:
             raise ConfigError(f"unknown {self.kind} '{name}': {nearest(name, self.names())}")
         try:
-            factory: Factory = self._plugins[name].load()
+            factory: Factory = self.plugins[name].load()
         except BaseException as error:
-            problem = f"({self._plugins[name].value}) failed to load: {import_problem(error)}"
+            problem = f"({self.plugins[name].value}) failed to load: {import_problem(error)}"
             raise ConfigError(f"plug-in {self.kind} '{name}' {problem}: repair or uninstall it") from error
         return factory
 
@@ -122,7 +123,7 @@ class Registry(Generic[Declared, AnyFeatures]):
         Python objects, whose names hold a digest of it."""
         if name.startswith(OBJECT):
             return None
-        point = None if name in self._builtin else self._plugins.get(name)
+        point = None if name in self._builtin else self.plugins.get(name)
         factory = self.get(name)
         return code_revision([None if point is None else point.module, getattr(factory, "__module__", None)])
 

@@ -340,12 +340,10 @@ def load_tokenizer(name: str, revision: str | None = None, *, trust_remote_code:
     Raises ConfigError for a tokenizer that cannot be loaded.
     """
     source = model_source(name)
-    local = Path(source).is_dir()
+    local = is_local(source, needs_config=False)
     for manifest, kind in (("ngram.json", "an n-gram folder"), ("retrieval.json", "a datastore")):
         if local and (Path(source) / manifest).is_file():
             raise ConfigError(f"'{name}' is {kind}: it drafts the tokens of its target and has no tokenizer of its own")
-    if not local and (source.startswith((".", "/", "~")) or source.count("/") > 1 or Path(source).exists()):
-        raise ConfigError(f"model folder '{name}' does not exist; give a folder with a tokenizer, or a hub id")
     check_files(source)
     problem = None if local else hub_problem(source, revision)
     try:  # without the hub, use the local cache

@@ -16,14 +16,16 @@ def model_source(name: str) -> str:
     return str(member_path(name.removeprefix(EMBEDDED)))
 
 
-def is_local(name: str) -> bool:
-    """Returns whether a name is a local folder and not a hub id. Raises ConfigError for a path without a checkpoint."""
+def is_local(name: str, *, needs_config: bool = True) -> bool:
+    """Returns whether a name is a local folder and not a hub id. Raises ConfigError for a path without a checkpoint;
+    without `needs_config`, a folder may have only a tokenizer."""
     path = Path(name)
     if not (name.startswith((".", "/", "~")) or name.count("/") > 1 or path.exists()):
         return False
     if not path.is_dir():
-        raise ConfigError(f"model folder '{name}' does not exist; give a folder with config.json, or a hub id")
-    if not (path / "config.json").is_file():
+        content = "config.json" if needs_config else "a tokenizer"
+        raise ConfigError(f"model folder '{name}' does not exist; give a folder with {content}, or a hub id")
+    if needs_config and not (path / "config.json").is_file():
         raise ConfigError(f"model folder '{name}' has no config.json; give a Hugging Face checkpoint folder")
     return True
 

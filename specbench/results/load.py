@@ -83,14 +83,19 @@ def load_rows(rows: Sequence[Row], windows: Sequence[Window]) -> list[Row]:
     return found
 
 
-def load_row(row: Row, windows: Sequence[Window], load: RowLoad) -> Row:
-    """Returns the row of a server at a level of load, with the number of windows that the run has. `row`: the row of
-    the same server, task and subset with one request at a time. Raises ConfigError if the run has no such windows."""
+def windows_of(row: Row, windows: Sequence[Window], load: RowLoad) -> list[Window]:
+    """Returns the windows of a row's task and subset at a level of load."""
     place = (row.task_name, load.kind, load.level, load.requests)
-    own = [
+    return [
         w for w in windows
         if (w["task"], w["kind"], w["level"], w["requests"]) == place and row.subset in (ALL, w["subset"])
     ]  # fmt: skip
+
+
+def load_row(row: Row, windows: Sequence[Window], load: RowLoad) -> Row:
+    """Returns the row of a server at a level of load, with the number of windows that the run has. `row`: the row of
+    the same server, task and subset with one request at a time. Raises ConfigError if the run has no such windows."""
+    own = windows_of(row, windows, load)
     if not own or row.served is None or row.method_name not in own[0]["methods"]:
         raise ConfigError(f"{LOAD_RECORDS}: has no windows of {row.place} at {load}: repeat the run's command")
     answers, plain = ([window["methods"][name] for window in own] for name in (row.method_name, BASELINE))

@@ -16,9 +16,9 @@ from specbench.core.files import locked
 from specbench.results.answers import ScoringSpec
 from specbench.results.conditions import BASELINE, flat_fields
 from specbench.results.leaderboard import ROWS, load
-from specbench.results.load import load_row, read_windows
+from specbench.results.load import load_row, read_windows, windows_of
 from specbench.results.paired import RowWithRecords
-from specbench.results.row import ALL, Row
+from specbench.results.row import ALL, Row, RowWarmUp
 from specbench.results.rows import MeasuredRun, Measurement, read_measurements
 from specbench.results.units import short
 from specbench.running.records import Key, Record, RecordFile, check_record, record_key, records_of
@@ -107,6 +107,20 @@ class RecordedRun:
         except ConfigError as error:
             raise ConfigError(f"{self.path}: {error}") from error
 
+    def earlier_warm_up(self, row: Row) -> RowWarmUp | None:
+        """Returns the warm-up of a row as earlier versions counted it; None if a record lacks it."""
+        names = {BASELINE, row.method_name}
+        if row.served is not None and row.served.load is not None:
+            windows = windows_of(row, read_windows(self.path), row.served.load)
+            parts = [window.get("warm_up", {}).get(name) for window in windows for name in names]
+        else:  # many records hold the same one
+            held = {
+                (record["subset"], record.get("process"), name): record["methods"][name].get("warm_up")
+                for record in self.records_of_row(row) for name in names
+            }  # fmt: skip
+            parts = list(held.values())
+        return RowWarmUp.of_all(parts) if all(parts) else None
+
     def with_records(self, row: Row) -> RowWithRecords:
         method, task, records = self.method_of(row), self.task_of(row), self.records_of_row(row)
         scoring = {name: ScoringSpec.of(task.subset(name), is_installed("lingua")) for name in row.examples}
@@ -176,6 +190,17 @@ def finished_run(path: Path) -> RecordedRun:
     if not run.rows:
         raise ConfigError(f"run '{path}': its {ROWS} has no rows: repeat its command")
     return run
+
+
+def run_path(text: str) -> tuple[Path, str | None]:
+    """Returns the folder and the method of RUN or RUN:METHOD. Raises ConfigError for a path without a finished run."""
+    path, method = split_detail(text)
+    if not path.is_dir():
+        raise ConfigError(f"run '{text}': {'is a file' if path.exists() else 'no such folder'}: {RUN_HINT}")
+    for name in (ROWS, "records.jsonl"):
+        if not (path / name).is_file():
+            raise ConfigError(f"run '{path}': has no {name}: {RUN_HINT}")
+    return path, method
 
 
 @dataclass

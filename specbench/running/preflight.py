@@ -5,12 +5,15 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specbench.core.environment import EMBEDDED, EXTRAS, OBJECT, is_installed, missing, require
-from specbench.core.errors import ConfigError
+from specbench.core.errors import ConfigError, nearest
+from specbench.core.registry import LOGGERS
+from specbench.models.heads import published_head
 from specbench.models.sources import is_local, lacks_template, model_source
 from specbench.running.request import ALL, LM_EVAL, Request, requested_tasks
 from specbench.specs import yaml_files
@@ -18,25 +21,40 @@ from specbench.specs.catalogue import load_task, method_keys
 from specbench.specs.run_options import RunOptions
 from specbench.tasks.judge import JUDGEMENTS_FILE
 
+if TYPE_CHECKING:
+    from specbench.tasks.judge.judgements import Judging
+
 # Built-in drafters that need a draft model, and those with a model of their own over the target's tokens. Their
 # registry would import torch.
 MODEL_DRAFTERS = {"model", "model_tree", "synthetic"}
 TABLE_DRAFTERS = {"ngram": "n-gram model", "retrieval": "datastore"}
-PATH_DRAFTERS = {*TABLE_DRAFTERS, "eagle", "eagle_tree", "medusa"}
+HEAD_DRAFTERS = {"eagle", "eagle_tree"}  # Medusa heads may also be in the target's own checkpoint
+PATH_DRAFTERS = {*TABLE_DRAFTERS, *HEAD_DRAFTERS, "medusa"}
+LOGGER_PACKAGES = ("mlflow", "tensorboard", "wandb")  # the built-in loggers, whose registry would import torch
 TARGET = EMBEDDED + "target"
 
 
-def check_request(request: Request) -> None:
-    """Raises ConfigError, in one line, with everything that a request lacks."""
-    _make_all(checks(request))
+def check_request(request: Request, make_judging: "Callable[[], Judging | None] | None" = None) -> Request:
+    """Returns a request with its judge. `make_judging`: makes the judge. Raises ConfigError, in one line, with
+    everything that the request lacks."""
+    made: list[Callable[[], object]] = []
+    if make_judging is not None:
+        try:
+            request = replace(request, judging=make_judging())
+        except ConfigError as error:
+            made.append(partial(refuse, str(error)))
+    check_all([*made, *checks(request)])
+    return request
 
 
-def check_options(options: RunOptions) -> None:
-    """Raises ConfigError, in one line, if the models, the data or the device of options are not there."""
-    _make_all(option_checks(options))
+def check_options(options: RunOptions, *, needs_weights: bool = True) -> None:
+    """Raises ConfigError, in one line, if the models, the data or the device of options are not there. `needs_weights`:
+    whether the models' weights are read, and not only their tokenizers."""
+    check_all(option_checks(options, needs_weights=needs_weights))
 
 
-def _make_all(made: Iterable[Callable[[], object]]) -> None:
+def check_all(made: Iterable[Callable[[], object]]) -> None:
+    """Makes checks. Raises ConfigError, in one line, with the problems of all of them."""
     problems: dict[str, None] = {}
     for check in made:
         try:
@@ -78,15 +96,18 @@ def checks(request: Request) -> Iterator[Callable[[], object]]:
         if not has_ratings:  # which are not asked for again
             yield partial(require, "openai", "--judge")
     for name in request.loggers:
-        if EXTRAS.get(name) == name and name not in sys.modules and not is_installed(name):
+        known = sorted({*LOGGER_PACKAGES, *LOGGERS.plugins})
+        if name not in known:
+            yield partial(refuse, f"--log {name}: {nearest(name, known)}")
+        elif EXTRAS.get(name) == name and name not in sys.modules and not is_installed(name):
             yield partial(refuse, f"--log {name}: {missing(name)}")
 
 
-def option_checks(options: RunOptions) -> Iterator[Callable[[], object]]:
+def option_checks(options: RunOptions, *, needs_weights: bool = True) -> Iterator[Callable[[], object]]:
     """Yields the checks of models, data and device."""
-    yield partial(check_model, options.target or TARGET, options.chat)
+    yield partial(check_model, options.target or TARGET, options.chat, needs_config=needs_weights)
     if options.drafter is not None:
-        yield partial(check_model, options.drafter)
+        yield partial(check_model, options.drafter, needs_config=needs_weights)
     yield partial(check_device, options)
     yield partial(check_data, options.data)
 
@@ -118,6 +139,11 @@ def check_method(name: str, request: Request) -> None:
             f"method '{label}': drafter.path is missing: target '{target}' has no {noun} of its own: train one with "
             f"`{command}` and give --set drafter.path=DIR"
         )
+    if path is None and kind in HEAD_DRAFTERS and not target.startswith((EMBEDDED, OBJECT)):
+        try:
+            published_head(str(drafter.get("head", "eagle3")), target)
+        except ConfigError as error:
+            raise ConfigError(f"method '{label}': {error}") from error
     is_folder = kind in TABLE_DRAFTERS or str(path).startswith((".", "/", "~")) or str(path).count("/") > 1
     is_folder &= path is not None and path != "null" and not str(path).startswith(EMBEDDED)
     if is_folder and not os.path.exists(str(path)):
@@ -139,10 +165,10 @@ def needs_drafter(keys: Mapping[str, Any]) -> bool:
     return isinstance(drafter, Mapping) and drafter.get("type") in MODEL_DRAFTERS
 
 
-def check_model(name: str, chat: str = "auto") -> None:
+def check_model(name: str, chat: str = "auto", *, needs_config: bool = True) -> None:
     """Raises ConfigError for a folder or an embedded model that does not exist, and, with `chat` "always", for one
-    without a chat template."""
-    if name.startswith(OBJECT) or not (name.startswith(EMBEDDED) or is_local(name)):
+    without a chat template. `needs_config`: whether a folder with only a tokenizer is refused too."""
+    if name.startswith(OBJECT) or not (name.startswith(EMBEDDED) or is_local(name, needs_config=needs_config)):
         return
     folder = Path(model_source(name))
     if chat == "always" and lacks_template(folder):

@@ -14,9 +14,9 @@ import torch
 from rich.console import Console, RenderableType
 from rich.progress import MofNCompleteColumn
 
-from specbench.core.console import INTERRUPTED, say, speed_text
+from specbench.core.console import say, speed_text
 from specbench.core.environment import num_sharing
-from specbench.core.errors import ConfigError
+from specbench.core.errors import INTERRUPTED, ConfigError
 from specbench.core.progress import ProgressBar
 from specbench.models.devices import is_out_of_memory, memory_message
 from specbench.models.meters import num_processes_on_gpu

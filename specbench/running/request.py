@@ -1,6 +1,7 @@
 """A user's request for a run, and the specification of the run that it is turned into after its checks."""
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -91,7 +92,7 @@ def run_spec(request: Request) -> RunSpec:
     tasks, methods = with_overrides(tasks, methods, [*sampling, *options.overrides])
     for name, least in {"subsets_per_task": 1, "repeats": 1, "seed": 0, "warm_up": 0}.items():
         value = getattr(options, name)
-        if value is not None and value < least:
+        if value is not None and not least <= value < math.inf:  # nan is neither
             raise ConfigError(f"{flag_of(name)} {value}: give {least} or more")
     given = {name: value for name, value in asdict(options).items() if name in RunSpec.model_fields}
     given["chat_template_args"] = parse_template_args(options.chat_template_args, options.chat)

@@ -1,7 +1,7 @@
 """The command `specbench train`: settings → data, models and objective → a trained checkpoint."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -9,20 +9,18 @@ from typing import Any
 from huggingface_hub import cached_assets_path
 from rich.console import Console
 
-from specbench.core import bounded, dotted
+from specbench.core import bounded
 from specbench.core.console import counted, say
 from specbench.core.environment import EMBEDDED, set_threads
-from specbench.core.errors import ConfigError, nearest
+from specbench.core.errors import ConfigError
 from specbench.core.files import TRAINING_RECORD, changed_settings
 from specbench.models.checkpoints import checkpoint_identity
 from specbench.models.loading import choose_device, model_source
 from specbench.models.meters import CostMeter
-from specbench.specs import yaml_files
-from specbench.specs.components import AnySpec, build
 from specbench.training.data import WORLD, TrainingData, is_measured, load_data, total_steps
 from specbench.training.objectives import build_objective
 from specbench.training.output import FORMAT, WITHOUT_EFFECT, OutputFolder, TrainingRecord, all_settings, data_record
-from specbench.training.spec import EXAMPLES, HEADS, KINDS, TrainSpec
+from specbench.training.spec import HEADS, TrainSpec
 from specbench.training.train import (
     check_fit,
     dtype_of,
@@ -31,47 +29,6 @@ from specbench.training.train import (
     make_accelerator,
     train_drafter,
 )
-
-
-def read_settings(
-    model: type[AnySpec], kind: str, config: Path | None, options: Mapping[str, Any], overrides: Sequence[str]
-) -> AnySpec:  # fmt: skip
-    """Returns the validated settings: the command line overrides the YAML file, which overrides the defaults.
-
-    `options`: values by dotted key, None for options that are not given. `overrides`: key=value. Raises ConfigError
-    that names the file or the option, the key and the value.
-    """
-    file = yaml_files.read(config) if config is not None else {}
-    if file.get("kind", kind) != kind:
-        raise ConfigError(
-            f"{config}: kind = {file['kind']!r}, but the command is `train {kind}`: {nearest(kind, KINDS)}"
-        )
-    data: dict[str, Any] = {**file, "kind": kind}
-    for path, value in options.items():
-        if value is not None:
-            data = dotted.put(data, path, value)
-    texts = {}
-    for pair in overrides:
-        path, equals, text = pair.partition("=")
-        if not equals or not path.strip():
-            raise ConfigError(f"--set '{pair}': write it as key=value, such as --set {EXAMPLES[kind]}")
-        texts[path.strip()] = pair
-        data = dotted.put(data, path.strip(), yaml_files.parse(text, f"--set {pair}"))
-    if not data.get("output"):
-        raise ConfigError("--output: is missing: give a folder for the trained drafter")
-    try:
-        return build(model, {"data": {}, **data})
-    except ConfigError as error:
-        raise ConfigError(f"{origin_of(str(error), config, file, texts)}{error}") from error
-
-
-def origin_of(problem: str, config: Path | None, file: Mapping[str, Any], overrides: Mapping[str, str]) -> str:
-    """Returns a prefix for a problem that says where its key was given: "--set …: ", "FILE: " or ""."""
-    key = problem.split(" = ")[0].split(": ")[0]
-    for path, pair in overrides.items():
-        if key == path or key.startswith(f"{path}.") or key == path.split(".")[0]:
-            return f"--set {pair}: "
-    return f"{config}: " if key.split(".")[0] in file else ""
 
 
 def is_finished(spec: TrainSpec) -> bool:

@@ -17,9 +17,9 @@ from rich.console import Console
 from rich.filesize import decimal
 from safetensors import SafetensorError
 
-from specbench.core.console import INTERRUPTED, say
+from specbench.core.console import say
 from specbench.core.environment import is_installed
-from specbench.core.errors import ConfigError
+from specbench.core.errors import INTERRUPTED, ConfigError
 from specbench.core.files import TRAINING_RECORD, ResumableFolder, write_atomically
 from specbench.core.values import text_digest
 from specbench.models.devices import is_out_of_memory

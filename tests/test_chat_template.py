@@ -131,13 +131,15 @@ def test_a_text_that_a_template_adds_is_told() -> None:
 @pytest.mark.parametrize(
     ("source", "problem"),
     [
-        ("{% for m in messages %}<{{ m.role }}>{% endfor %}", "drops the user's text"),
+        ("{% for m in messages %}<{{ m.role }}>{% endfor %}", "drops or cuts the user's text"),
         ("<{{ messages[-1].content }}>", "drops the user's text of earlier turns"),
         (MESSAGES, None),
         (PARTS, None),
         ("{% if messages|length > 1 %}{{ raise_exception('one') }}{% endif %}{{ messages[0].content }}", None),
-        (MESSAGES.replace("m.content", "m.content[:6]"), "drops the user's text"),
-        ("{% for m in messages %}{{ m.content | list | tojson }}{% endfor %}", "drops the user's text"),
+        (MESSAGES.replace("m.content", "m.content[:6]"), "drops or cuts the user's text"),
+        ("{% for m in messages %}{{ m.content | list | tojson }}{% endfor %}", "drops or cuts the user's text"),
+        (MESSAGES.replace("m.content", "m.content | truncate(500)"), "drops or cuts the user's text"),
+        (PARTS.replace("['text']", "['text'][:500]"), "drops or cuts the user's text"),
         (MESSAGES.replace("m.content", "m.content | lower"), None),
         (MESSAGES.replace("m.content", "m.content | replace(' ', '_') | replace('.', '')"), None),
     ],

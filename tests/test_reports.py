@@ -218,7 +218,7 @@ def test_answers_together_are_scored_as_by_sacrebleu(case: Case) -> None:
 def test_times_per_token_do_not_depend_on_the_events(case: Case) -> None:
     events, tpot = case["events"], case["tpot"]
     num_tokens = sum(number for _, number in events)
-    answer = {"example": 0, "sent": 0.0, "token_ids": [1] * num_tokens, "passes": None, "reads": events}
+    answer = {"example": 0, "sent": 0.0, "token_ids": [1] * num_tokens, "passes": 1, "reads": events}
     found = metrics_of([[answer]], [[answer]], None)["tpot_seconds"].value
     assert found == (tpot and pytest.approx(tpot))
     generation = {"token_ids": [1] * num_tokens, "external": {"num_first_tokens": events[0][1]}}

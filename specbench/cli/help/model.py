@@ -133,7 +133,7 @@ def _template_lines(help_: ModelHelp) -> list[str]:
     if help_.refusal:
         return [help_.refusal]
     if help_.content is None:
-        return ["it drops the user's text"]
+        return ["it drops or cuts the user's text"]
     return [
         f"content of messages: {help_.content}",
         f"system prompt: {help_.system}",

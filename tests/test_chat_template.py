@@ -131,16 +131,43 @@ def test_a_text_that_a_template_adds_is_told() -> None:
 @pytest.mark.parametrize(
     ("source", "problem"),
     [
-        ("{% for m in messages %}<{{ m.role }}>{% endfor %}", "drops the user's text"),
+        ("{% for m in messages %}<{{ m.role }}>{% endfor %}", "drops or cuts the user's text"),
         ("<{{ messages[-1].content }}>", "drops the user's text of earlier turns"),
         (MESSAGES, None),
         (PARTS, None),
         ("{% if messages|length > 1 %}{{ raise_exception('one') }}{% endif %}{{ messages[0].content }}", None),
+        (MESSAGES.replace("m.content", "m.content[:6]"), "drops or cuts the user's text"),
+        ("{% for m in messages %}{{ m.content | list | tojson }}{% endfor %}", "drops or cuts the user's text"),
+        (MESSAGES.replace("m.content", "m.content | truncate(500)"), "drops or cuts the user's text"),
+        (PARTS.replace("['text']", "['text'][:500]"), "drops or cuts the user's text"),
+        (MESSAGES.replace("m.content", "m.content | lower"), None),
+        (MESSAGES.replace("m.content", "m.content | replace(' ', '_') | replace('.', '')"), None),
     ],
 )
 def test_a_template_that_drops_text_is_told(source: str, problem: str | None) -> None:
     found = list(template(source).problems(several_turns=True))
     assert found == ([] if problem is None else [f"model 'm': its chat template {problem}"])
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("{% set form = '%' ~ 'B' %}{{ strftime_now(form) }}" + MESSAGES, "computes the format of a date"),
+        ("{% if x %}" + MESSAGES, "Unexpected end of template"),
+        ("{{ raise_exception('no users') }}", "no users"),
+    ],
+)
+def test_a_template_that_refuses_a_message_tells_its_own_reason(source: str, reason: str) -> None:
+    made = template(source)
+    assert not list(made.problems(several_turns=True)) and not list(made.notes(None))
+    with pytest.raises(ConfigError, match=rf"refuses a single user turn \(.*{reason}.*\); use --chat never"):
+        made.render(["Hi"])
+
+
+def test_the_own_text_of_a_template_that_changes_case_is_told() -> None:
+    source = "Answer in one short sentence. " + MESSAGES.replace("m.content", "m.content | lower")
+    (line,) = template(source).notes(None)
+    assert '"Answer in one short sentence. <user>"' in line
 
 
 @pytest.mark.real

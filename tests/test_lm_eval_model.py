@@ -307,7 +307,7 @@ def test_a_chat_template_is_rendered_as_in_a_run(
         assert lm.apply_chat_template(messages) == f"{day}<user>Be brief.\n\nHi"
         assert "no system role" in caplog.text
     template.write_text("{% for m in messages %}<{{ m.role }}>{% endfor %}")
-    with pytest.raises(ConfigError, match=r"drops the user's text: --model_args prompt_checks=warn"):
+    with pytest.raises(ConfigError, match=r"drops or cuts the user's text: --model_args prompt_checks=warn"):
         SpecbenchLM(str(folder), tiny_pair[1]).apply_chat_template(messages)
     lm = SpecbenchLM(str(folder), tiny_pair[1], prompt_checks="warn")
     assert lm.apply_chat_template(messages) == "<system><user>"

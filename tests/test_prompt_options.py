@@ -78,6 +78,8 @@ def test_a_resumed_run_keeps_its_date(run: Run, monkeypatch: pytest.MonkeyPatch)
         code, out, err = run(None, *words, "--output", "a")
         assert code == 0, err
         assert (shown(out, "template_date"), shown(out, "n")) == ("2026-11-26", 2)
+        kept = "--template-date today: a began on 2026-11-26, which its prompts keep"
+        assert (kept in " ".join((out + err).split())) == (words == today)
     assert identity("a")["template_date"] == "2026-11-26"
     assert run(None, *today, "--limit", "1")[0] == 0
     assert len(list(Path("runs").iterdir())) == 1, "tomorrow, the same command resumes it"
@@ -146,7 +148,7 @@ def test_other_tokens_of_the_same_text_are_refused_on_resume(run: Run) -> None:
 @pytest.mark.parametrize("drops", [True, False])
 def test_prompts_that_are_not_the_user_s_are_refused(run: Run, tmp_path: Path, drops: bool) -> None:
     if drops:
-        said = "its chat template drops the user's text"
+        said = "its chat template drops or cuts the user's text"
     else:
         tiny.save(tmp_path / "model", num_hidden_layers=1)
         tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")

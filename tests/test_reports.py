@@ -7,15 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tokenizers.processors import TemplateProcessing
 
 from specbench.core.reasoning import answer_in
 from specbench.core.registry import ENGINES
+from specbench.decoding.drafters import model_drafter
 from specbench.decoding.loop import GenerationState, StopRules, WrittenText, text_before_stop
-from specbench.decoding.proposal import Proposal, Verification
-from specbench.decoding.sampling import Sampling
+from specbench.decoding.proposal import PointMass, Proposal, Verification
+from specbench.decoding.sampling import Distributions, Sampling
+from specbench.decoding.verification import rejection
 from specbench.integrations.served.acceptance import from_histogram, kept_counts, steps_of
 from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.models.heads.checkpoints import HeadCheckpoint
+from specbench.models.heads.eagle_checkpoint import has_two_readings, normed_states
+from specbench.results.answers import timed_tokens
+from specbench.results.load import metrics_of
 from specbench.running.compose import compose
 from specbench.running.prompts import end_problem
 from specbench.specs.catalogue import load_method, load_task
@@ -28,6 +35,7 @@ from specbench.tasks.scoring import make_scorer
 from tests import tiny, tokenizers_made_here
 from tests.read_yaml import read_yaml
 from tests.test_loop import SometimesWrong, autoregressive, speculative
+from tests.toys import TableModel
 
 FOLDER = Path(__file__).parent / "reports"
 Case = dict[str, Any]
@@ -43,7 +51,8 @@ def cases(file: str) -> list[Any]:
 
 def test_every_report_has_a_source_a_symptom_and_cases_and_is_read_by_a_test() -> None:
     read = {
-        "answers", "caches", "endings", "events", "files", "pairs", "prompts", "ratings", "servers", "stop_strings",
+        "answers", "caches", "corpora", "drafts", "endings", "events", "files", "heads", "pairs", "prompts", "ratings",
+        "residuals", "servers", "stop_strings", "times",
     }  # fmt: skip
     assert {path.stem for path in FOLDER.glob("*.yaml")} == read
     for file in read:
@@ -194,3 +203,75 @@ def test_pairs_that_nearly_fit_run(case: Case, specbench: Any, tmp_path: Path) -
     for generation in record["methods"].values():
         assert (len(generation["token_ids"]), generation["finish"]) == (case["num_tokens"], case["finish"])
     assert case["says"] in " ".join(out.split())
+
+
+@pytest.mark.parametrize("case", cases("corpora"))
+def test_answers_together_are_scored_as_by_sacrebleu(case: Case) -> None:
+    scorer = make_scorer(load_task("wmt").subset("de-en"))
+    assert scorer is not None
+    counts = [scorer(answer, reference).statistics["chrf"] for answer, reference in case["pairs"]]
+    sums = [sum(column) for column in zip(*counts, strict=True)]
+    assert scorer.corpus("chrf", sums) == pytest.approx(case["chrf"], abs=1e-4)
+
+
+@pytest.mark.parametrize("case", cases("times"))
+def test_times_per_token_do_not_depend_on_the_events(case: Case) -> None:
+    events, tpot = case["events"], case["tpot"]
+    num_tokens = sum(number for _, number in events)
+    answer = {"example": 0, "sent": 0.0, "token_ids": [1] * num_tokens, "passes": 1, "reads": events}
+    found = metrics_of([[answer]], [[answer]], None)["tpot_seconds"].value
+    assert found == (tpot and pytest.approx(tpot))
+    generation = {"token_ids": [1] * num_tokens, "external": {"num_first_tokens": events[0][1]}}
+    if tpot:
+        assert (events[-1][0] - events[0][0]) / timed_tokens(generation) == pytest.approx(tpot)
+    else:
+        assert timed_tokens(generation) == 0
+
+
+NUM_DRAWS = 2000
+CLOSE = 0.05  # more than four standard errors of a share of the draws
+
+
+@pytest.mark.parametrize("prefers_pending", [False, True])
+@pytest.mark.parametrize("case", cases("drafts"))
+def test_drafts_report_the_distribution_that_they_are_drawn_from(case: Case, prefers_pending: bool) -> None:
+    right = torch.tensor(case["q"], dtype=torch.float32)
+    model = TableModel(len(right), seed=0, prefers_pending=prefers_pending)
+    model.table[:] = torch.tensor(case["probs"]).log()
+    sampling = Sampling(case["temperature"], case.get("top_k"), case.get("top_p"))
+    pair = ModelPair(model, model)  # type: ignore[arg-type]
+    drafter = model_drafter(pair, sampling, temperature=case["draft_temperature"])
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.zeros_like(right)
+    for _ in range(NUM_DRAWS // 4):
+        drafter.prefill([0])
+        proposal = drafter.propose([0], 4, generator)
+        assert proposal.probs is not None
+        torch.testing.assert_close(proposal.probs.probs, right.expand(4, -1), atol=1e-5, rtol=0)
+        drawn += torch.bincount(torch.tensor(proposal.token_ids), minlength=len(right))
+    assert float((drawn / NUM_DRAWS - right).abs().max()) < CLOSE
+
+
+@pytest.mark.parametrize("case", cases("residuals"))
+def test_tokens_behind_a_rejection_are_drawn_from_the_residual(case: Case) -> None:
+    target = Distributions(torch.tensor([case["p"]] * 2).log(), Sampling(1.0))
+    q, drafted = case["q"], [case["drafted"]]
+    draft = PointMass(drafted) if q is None else Distributions(torch.tensor([q]).log(), Sampling(1.0))
+    right = torch.tensor(case["residual"], dtype=torch.float32)
+    found = draft.residual(torch.tensor([0]), target.probs[0])
+    torch.testing.assert_close(found / found.sum(), right)
+    generator = torch.Generator().manual_seed(0)
+    verifications = [rejection(Proposal(drafted, draft), target, generator) for _ in range(NUM_DRAWS)]
+    rejected = [each.next_token for each in verifications if each.num_accepted == 0]
+    assert abs(1 - len(rejected) / NUM_DRAWS - case["accepted"]) < CLOSE
+    drawn = torch.bincount(torch.tensor(rejected), minlength=len(right)) / len(rejected)
+    assert float((drawn - right).abs().max()) < CLOSE
+
+
+@pytest.mark.parametrize("case", cases("heads"))
+def test_keys_of_heads_are_read_in_both_meanings(case: Case) -> None:
+    config = {"architectures": ["LlamaForCausalLMEagle3"], **case["config"]}
+    tensors = {"fc.weight": torch.zeros(4, 12), "midlayer.self_attn.q_proj.weight": torch.zeros(4, 8)}
+    head = HeadCheckpoint("head", None, config, tensors)
+    assert normed_states(head, case["reading"]) == (case["next_token"], case["output"])
+    assert has_two_readings(head) == case["is_open"]

@@ -1,5 +1,6 @@
 """The sandbox: what programs and their tests can do in it. What they cannot do is in tests/attacks/test_programs.py."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -134,6 +135,14 @@ def test_tests_are_limited_too():
         ),
         ("raise ExceptionGroup('m', [ValueError(object())])", "except* ValueError: pass"),
         ("raise UnicodeDecodeError('utf-8', bytes(2**23), 0, 1, 'r')", "except UnicodeDecodeError: pass"),
+        ("raise SystemExit(3)", "except SystemExit as error: assert error.code == 3"),
+        ("raise type('Own', (BaseException,), {})('o')", "except BaseException as error: assert str(error) == 'o'"),
+        ("raise GeneratorExit", "except RuntimeError: pass"),
+        (
+            "raise BaseExceptionGroup('m', [SystemExit(3), ValueError('x')])",
+            "except* SystemExit as group: assert group.exceptions[0].code == 3\nexcept* ValueError: pass",
+        ),
+        ("raise BaseExceptionGroup('m', [SystemExit(object())])", "except BaseExceptionGroup: pass"),
     ],
 )
 def test_exceptions_reach_the_tests(raised, caught):
@@ -163,6 +172,21 @@ def test_a_folder_is_removed_whatever_a_program_left_in_it(tmp_path):
         (folder / str(number)).touch()
     run.remove_tree(str(folder))
     assert os.listdir(tmp_path) == ["kept"] and os.listdir(tmp_path / "kept") == ["file"]
+
+
+def test_what_cannot_be_removed_is_named_where_it_lies(tmp_path, monkeypatch):
+    folder = tmp_path / "folder"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "inner/file").touch()
+
+    def refuse(path):
+        raise OSError(errno.EBUSY, "Device or resource busy", path)
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    with pytest.raises(OSError, match="busy") as caught:
+        run.remove_tree(str(folder))
+    (left,) = tmp_path.iterdir()
+    assert str(left) == caught.value.filename and list(left.rglob("file"))
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_two_versions_take_turns_a_b_b_a_and_one_of_them_measures_at_a_time(work
     assert "baseline: measuring\n" in capsys.readouterr().err
 
 
-def test_both_versions_print_the_date_of_the_baseline(workers, monkeypatch, tmp_path):
+def test_both_versions_print_the_date_of_the_baseline(workers, monkeypatch, tmp_path, capsys):
     workers(num_blocks=1)
     sent, message = [], turns.request_message
     monkeypatch.setattr(turns, "request_message", lambda *given: sent.append(given[0].options) or message(*given))
@@ -109,6 +109,7 @@ def test_both_versions_print_the_date_of_the_baseline(workers, monkeypatch, tmp_
     sent.clear()
     measure_in_turns(request, sys.executable, [].append)
     assert {each.template_date for each in sent} == {"2026-01-31"}
+    assert "began on 2026-01-31, which its prompts keep" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize("name", ["baseline", "candidate"])

@@ -20,6 +20,8 @@ TRACKING = re.compile(r"{%-?\s*(end)?generation\s*-?%}")  # tags of transformers
 CLOCK, DATE_VARIABLE = "strftime_now", "date_string"  # a function; a variable of Llama 3.x templates
 GIVEN_TO_TEMPLATES = {"messages", "add_generation_prompt", "raise_exception", CLOCK}
 SYSTEM_MARK, USER_MARK, ANSWER_MARK, LAST_MARK = "Mark of rules.", "Mark one.", "Mark two.", "Mark three."
+LONG_TEXT, END_MARK = " And so on." * 1000, " Mark of the end."  # behind USER_MARK, to find templates that cut texts
+PRINTED_PARTS = re.compile(r"""(['"]|&#3[49];)type\1\s*:""")  # the list of parts itself, written as Python or JSON
 OWN_WORDS = 4  # words before the user's text that are more than the names of roles
 NUM_SHOWN = 80  # characters of a template's own text in a line
 
@@ -28,10 +30,11 @@ NUM_SHOWN = 80  # characters of a template's own text in a line
 class TemplateBehaviour:
     """What a template does with messages, found by rendering some with known texts.
 
-    `content`: whether it reads the text of a message itself or a list of parts; None if it drops the user's text either
-    way. `keeps_turns`: whether it keeps the user's texts of earlier turns; True if it refuses conversations.
-    `has_system_role`: whether it writes a system message. `own_text`: what it writes before the user's text by itself,
-    without a system message and with one; empty if that is no more than special tokens and the names of roles.
+    `content`: whether it reads the text of a message itself or a list of parts; None if it drops or cuts the user's
+    text either way; "text" if it refuses a single message, for a reason that `render` tells. `keeps_turns`: whether it
+    keeps the user's texts of earlier turns; True if it refuses conversations. `has_system_role`: whether it writes a
+    system message. `own_text`: what it writes before the user's text by itself, without a system message and with one;
+    empty if that is no more than special tokens and the names of roles.
     """
 
     content: Literal["text", "parts"] | None
@@ -129,7 +132,7 @@ class ChatTemplate:
     def problems(self, *, several_turns: bool) -> Iterator[str]:
         """Yields a line for each way in which the template loses the user's text."""
         if self.behaviour.content is None:
-            yield f"model '{self.name}': its chat template drops the user's text"
+            yield f"model '{self.name}': its chat template drops or cuts the user's text"
         elif several_turns and not self.behaviour.keeps_turns:
             yield f"model '{self.name}': its chat template drops the user's text of earlier turns"
 
@@ -165,34 +168,44 @@ class ChatTemplate:
             return None
 
     def _examine(self) -> TemplateBehaviour:
-        user, system = {"role": "user", "content": USER_MARK}, {"role": "system", "content": SYSTEM_MARK}
-        for content in ("text", "parts"):
-            alone = self._try([user], content)
-            if alone is not None and USER_MARK in alone:
-                break
+        user = {"role": "user", "content": USER_MARK + LONG_TEXT + END_MARK}
+        system = {"role": "system", "content": SYSTEM_MARK}
+        tried = {content: self._try([user], content) for content in ("text", "parts")}
+        content: Literal["text", "parts"]
+        text, parts = tried["text"] or "", tried["parts"] or ""
+        if _find(USER_MARK, text) and _find(END_MARK, text):
+            content, alone = "text", text
+        elif _find(USER_MARK, parts) and _find(END_MARK, parts) and not PRINTED_PARTS.search(parts):
+            content, alone = "parts", parts
         else:
-            return TemplateBehaviour(None, True, True, ("", ""))
+            return TemplateBehaviour("text" if tried["text"] is None else None, True, True, ("", ""))
         answer, last = {"role": "assistant", "content": ANSWER_MARK}, {"role": "user", "content": LAST_MARK}
         turns = self._try([user, answer, last], content)
-        told = self._try([system, user], content)
-        has_role = told is not None and SYSTEM_MARK in told and USER_MARK in told
+        told = self._try([system, user], content) or ""
+        system_mark = _find(SYSTEM_MARK, told)
+        untold = told.replace(system_mark[0], " ") if system_mark else told
         return TemplateBehaviour(
             content=content,
-            keeps_turns=turns is None or (USER_MARK in turns and LAST_MARK in turns),
-            has_system_role=has_role,
-            own_text=(self._own_text(alone), self._own_text((told or "").replace(SYSTEM_MARK, " "))),
+            keeps_turns=turns is None or bool(_find(USER_MARK, turns) and _find(LAST_MARK, turns)),
+            has_system_role=bool(system_mark and _find(USER_MARK, told)),
+            own_text=(self._own_text(alone), self._own_text(untold)),
         )
 
     def _own_text(self, rendered: str) -> str:
         """Returns what stands before the user's text without special tokens and the names of the two roles; "" if that
         is less than OWN_WORDS words."""
-        before, mark, _ = rendered.partition(USER_MARK)
+        mark = _find(USER_MARK, rendered)
+        before = rendered[: mark.start()] if mark else ""
         special = {token.content for token in self.tokenizer.added_tokens_decoder.values() if token.special}
         for token in special | set(self.tokenizer.all_special_tokens):
             before = before.replace(token, " ")
         before = re.sub(r"^\s*system\b|\buser\s*$", " ", before)
-        is_text = mark and len(re.findall(r"[^\W\d_]{2,}", before)) >= OWN_WORDS
-        return " ".join(before.split()) if is_text else ""
+        return " ".join(before.split()) if len(re.findall(r"[^\W\d_]{2,}", before)) >= OWN_WORDS else ""
+
+
+def _find(mark: str, rendered: str) -> re.Match[str] | None:
+    """Finds a mark in a rendering, also if the template changed its case, its spaces or its punctuation."""
+    return re.search(r"[\W_]*".join(re.findall(r"\w+", mark)), rendered, re.IGNORECASE)
 
 
 @lru_cache(maxsize=64)

@@ -228,6 +228,8 @@ def measure_in_turns(
             config = folder / BASELINE / RunFolder.IDENTITY
             recorded = bounded.read_mapping(config, "choose another --output", strict=False) if config.is_file() else {}
             day = str(recorded.get(DATE) or date.today())
+            if day != str(date.today()):
+                say(stderr, f"--template-date today: {folder} began on {day}, which its prompts keep")
             request = replace(request, options=replace(request.options, template_date=day))
         with ResumableFolder(folder).held(identity):
             first.send(request_message(request, folder.resolve() / BASELINE))

@@ -218,6 +218,8 @@ def execute(
     cells = make_cells(spec, models, loaded)
     folder = run_folder(request, spec, cells, models, console)
     if recorded := folder.recorded_date(spec.template_date):
+        if spec.template_date is not None:
+            say(console, f"--template-date today: {folder.path} began on {recorded}, which its prompts keep")
         for model in (models.target, *models.drafters.values()):
             model.chat_template.date = recorded
         cells = make_cells(spec, models, loaded)

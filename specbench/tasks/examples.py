@@ -57,7 +57,14 @@ def _template_error(task: TaskSpec, key: str, template: str, place: str, row: Ro
     missing = sorted(name for name in templates.used(template, "row") if row.get(name) is None)
     if not missing:
         reason = ": ".join(filter(None, (type(error).__name__, str(error))))
-        return ConfigError(f"{place}: the {key} of task '{task.name}' fails: {reason}: correct the template or the row")
+        used = sorted(templates.used(template, "vars") & set(task.vars))
+        null = [name for name in used if task.vars[name] is None]
+        given = ", ".join(f"vars.{name} = {task.vars[name]!r:.60}" for name in used if name not in null)
+        remedy = f"set vars.{null[0]}, which is null (--set vars.{null[0]}=…), or " if null else ""
+        return ConfigError(
+            f"{place}: the {key} of task '{task.name}' fails{given and f' ({given})'}: {reason}: {remedy}correct the "
+            "template or the row"
+        )
     if missing[0] in row:
         return ConfigError(f"{place}: column '{missing[0]}' is empty, which the {key} needs: fill it in")
     return _no_column(place, missing[0], row, f"which the {key} needs", "rename or add it")

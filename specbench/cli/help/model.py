@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from specbench.core.environment import EMBEDDED
+from specbench.core.errors import ConfigError
 
 
 class EndToken(BaseModel):
@@ -23,9 +24,9 @@ class ModelHelp(BaseModel):
     `context`: in tokens; None without a limit. `vocab_size`: the ids that can be drawn; `num_logits`: rows of the
     output layer. `stop_strings`: those of the generation config, which specbench does not use: a task's own ones count.
     `content`: whether the chat template reads the text of a message or a list of parts; None if it drops the user's
-    text. `system`: where a system prompt goes. `own_text`: what the chat template writes before the user's text.
-    `date`: the date that it prints by default. `sampling`: what --sampling model takes; `other_sampling`: what it
-    leaves out.
+    text. `refusal`: the error of a template that refuses a single message; "" if it does not. `system`: where a system
+    prompt goes. `own_text`: what the chat template writes before the user's text. `date`: the date that it prints by
+    default. `sampling`: what --sampling model takes; `other_sampling`: what it leaves out.
     """
 
     kind: Literal["model"] = "model"
@@ -41,6 +42,7 @@ class ModelHelp(BaseModel):
     has_chat_template: bool
     variables: list[str]
     content: Literal["text", "parts"] | None
+    refusal: str
     system: Literal["a role of its own", "before the user's text"]
     own_text: str
     date: str | None
@@ -71,6 +73,12 @@ def model_help(name: str) -> ModelHelp:
             ends.setdefault(index, []).append(source)
     sampling = None if generation is None else checkpoint_sampling(generation)
     behaviour = template.behaviour if template.exists else None
+    refusal = ""
+    if behaviour:
+        try:
+            template.render(["Hi"])
+        except ConfigError as error:
+            refusal = str(error)
     special = set(tokenizer.special_tokens_map)
     return ModelHelp(
         name=name, revision=model.revision, architecture=type(model.model).__name__, context=model.context_limit,
@@ -81,7 +89,7 @@ def model_help(name: str) -> ModelHelp:
         ],
         stop_strings=stop_strings(generation), bos=tokenizer.bos_token, has_chat_template=template.exists,
         variables=sorted(template.variables - GIVEN_TO_TEMPLATES - special),
-        content=behaviour.content if behaviour else "text",
+        content=behaviour.content if behaviour else "text", refusal=refusal,
         system="a role of its own" if behaviour and behaviour.has_system_role else "before the user's text",
         own_text=behaviour.own_text[0] if behaviour else "",
         date=template.printed_date.isoformat() if template.printed_date else None,
@@ -122,8 +130,10 @@ def model_lines(help_: ModelHelp) -> dict[str, list[str]]:
 def _template_lines(help_: ModelHelp) -> list[str]:
     if not help_.has_chat_template:
         return ["none: prompts are sent as they are, and a system prompt stands directly before them"]
+    if help_.refusal:
+        return [help_.refusal]
     if help_.content is None:
-        return ["it drops the user's text"]
+        return ["it drops or cuts the user's text"]
     return [
         f"content of messages: {help_.content}",
         f"system prompt: {help_.system}",

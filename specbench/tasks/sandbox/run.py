@@ -186,7 +186,7 @@ def run_program(job: ProgramTest, limits: Limits, isolated_by: Isolation | None 
     try:
         remove_tree(folder)
     except OSError as error:
-        reason = f"the program left files in {folder} that cannot be removed: {error.strerror or error}"
+        reason = f"the program left files in {error.filename} that cannot be removed: {error.strerror or error}"
         return ProgramOutcome("failed", reason, outcome.output)
     return outcome
 
@@ -218,13 +218,13 @@ NUM_LISTED = 1000  # entries of a folder that are listed at a time
 
 
 def remove_tree(folder: str) -> None:
-    """Removes a folder that a program filled, however deep it is, and whatever the modes in it are. Raises OSError.
+    """Removes a folder that a program filled, however deep it is, and whatever the modes in it are. Raises OSError,
+    whose `filename` is the folder that still holds files.
 
     Every subfolder is first moved into a new folder that only this process's user can write. So no path becomes long,
     nothing recurses, and no link is followed that a program puts in place of a folder.
     """
-    top = tempfile.mkdtemp(dir=os.path.dirname(folder))
-    new_places = (os.path.join(top, str(number)) for number in count())
+    left = folder
 
     def move(path: str) -> str:
         place = next(new_places)
@@ -234,22 +234,28 @@ def remove_tree(folder: str) -> None:
         return place
 
     try:
-        waiting = [move(folder)]
-        while waiting:
-            place = waiting.pop()
-            if not stat.S_ISDIR(os.lstat(place).st_mode):
-                os.unlink(place)
-                continue
-            while listed := _some_entries(place):
-                for entry in listed:
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(move(entry.path))
-                    else:
-                        os.unlink(entry.path)
-            os.rmdir(place)
-    finally:
-        with suppress(OSError):  # it is not empty after an error
-            os.rmdir(top)
+        top = tempfile.mkdtemp(dir=os.path.dirname(folder))
+        new_places = (os.path.join(top, str(number)) for number in count())
+        try:
+            waiting = [move(folder)]
+            left = top
+            while waiting:
+                place = waiting.pop()
+                if not stat.S_ISDIR(os.lstat(place).st_mode):
+                    os.unlink(place)
+                    continue
+                while listed := _some_entries(place):
+                    for entry in listed:
+                        if entry.is_dir(follow_symlinks=False):
+                            waiting.append(move(entry.path))
+                        else:
+                            os.unlink(entry.path)
+                os.rmdir(place)
+        finally:
+            with suppress(OSError):  # it is not empty after an error
+                os.rmdir(top)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), left) from error
 
 
 def _some_entries(folder: str) -> list[os.DirEntry[str]]:

@@ -52,7 +52,7 @@ class Tester:
         self.job = job
         self.report = report
         self.num_calls = 0
-        self.ends_iteration: tuple[type[Exception], ...] = (StopIteration, StopAsyncIteration)
+        self.ends_iteration: tuple[type[BaseException], ...] = (StopIteration, StopAsyncIteration, GeneratorExit)
 
     def run(self) -> NoReturn:
         """Starts the program, runs the tests against it, and ends this process."""
@@ -164,14 +164,14 @@ class Tester:
         call.__name__ = name
         return call
 
-    def _exception(self, reply: dict[str, Any]) -> Exception:
+    def _exception(self, reply: dict[str, Any]) -> BaseException:
         """Returns what the program raised, as the nearest built-in exception and with its arguments; without them, with
-        its text. Any other exception becomes RuntimeError, and so does one that would end the test or one of its
-        iterations (as in PEP 479), unless the test names it."""
+        its text. Any other exception becomes RuntimeError, and so does one that would end one of the test's iterations
+        (as in PEP 479), unless the test names it."""
         name, text = str(reply["raised"]), str(reply.get("text"))
         names = reply.get("kinds")
         kinds = (getattr(builtins, str(each), None) for each in (names if isinstance(names, list) else [name]))
-        kind = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Exception)), Exception)
+        kind = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseException)), Exception)
         if issubclass(kind, self.ends_iteration):
             return RuntimeError(f"the function raised {name}")
         if kind is Exception and name != "Exception":
@@ -183,7 +183,9 @@ class Tester:
         try:
             return kind(text)
         except TypeError:  # UnicodeDecodeError has five arguments, a group two
-            return kind(text, [RuntimeError(text)]) if issubclass(kind, ExceptionGroup) else kind.__new__(kind)
+            if not issubclass(kind, BaseExceptionGroup):
+                return kind.__new__(kind)
+            return kind(text, [RuntimeError(text) if issubclass(kind, ExceptionGroup) else BaseException(text)])
 
     def _describe(self, error: BaseException) -> str:
         frames = traceback.extract_tb(error.__traceback__)

@@ -59,7 +59,8 @@ def test_a_sample_is_what_a_run_reads(task: str, chatting: str, specbench: Specb
     assert samples[2]["end_tokens"] == {"<|end|>": 256} and samples[2]["num_shots"] == 1
     code, out, err = specbench("sample", task, *options, "--subset", "two", "--chat", "never")
     assert code == 0, err
-    for part in ("sums/two example 0", "prompt, 26 tokens:\nQ: 70+1?", "\nA:\n\nids: 48 25 220", "without a chat template",
+    for part in ("sums/two example 0", "prompt, 26 tokens:\nQ: 70+1?", "\nA:\n\nids: 48 25 220",
+                 "without a chat template",
                  "ends at: 8 new tokens; end tokens: '<|end|>' (256); stop strings: '\\n\\n'", "reference: 6",
                  "scorer: number"):  # fmt: skip
         assert part in out, part
@@ -108,7 +109,8 @@ def test_all_texts_and_reasons_of_an_answer_are_shown() -> None:
     """Also texts of keys that are not known here, such as the reasoning before an answer."""
     generation = {
         "token_ids": [1, 2], "finish": "eos", "text": "x = 1", "reasoning": "I think so", "score": None,
-        "scores": {"pass@1": None}, "problem": "no function", "outcome": {"status": "failed", "reason": ""}, "route": "en",
+        "scores": {"pass@1": None}, "problem": "no function", "outcome": {"status": "failed", "reason": ""},
+        "route": "en",
     }  # fmt: skip
     record = {"task": "t", "subset": "s", "id": 3, "repeat": 1, "turn": 1, "prompt_tokens": 9, "reference": "r",
               "methods": {"ar": generation, "sd": generation}}  # fmt: skip

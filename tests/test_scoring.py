@@ -98,8 +98,8 @@ READ: list[tuple[dict[str, Any], str, Any, str | None]] = [
     ({"type": "exact_match", "labels": ["yes", "no"]}, "Perhaps", "yes", "no label found"),
     ({"type": "f1"}, "word " * 99, "word", f'read "{"word " * 15}…"'),
     ({"type": "contained"}, "Paris it is", ["Paris", "Rome"], 'found: "paris", not found: "rome"'),
-    ({"type": "rouge"}, "a b", "a c d e", "the longest common sequence of words is 50.0 % of the answer and 25.0 % of the "
-     "reference"),
+    ({"type": "rouge"}, "a b", "a c d e",
+     "the longest common sequence of words is 50.0 % of the answer and 25.0 % of the reference"),
     ({"type": "bleu"}, "a b", "a c d", "2 tokens, reference 3; in the reference too: 1-grams 50.0 %"),
     ({"type": "text"}, "go on " * 20, "", "it ends in a loop"),
     ({"type": "text"}, "Once upon a time.", "", None),

@@ -606,7 +606,7 @@ def test_command_on_the_embedded_pair(specbench: Specbench) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--method", "sq"], "unknown method 'sq': did you mean 'sd'?"),
+        (["--method", "sdd"], "unknown method 'sdd': did you mean 'sd'?"),
         (["--method", "sd", "--draws", "-1"], "--draws -1: give 1 or more"),
         (["--method", "sd", "--temperature", "0"], "--temperature 0: the draws need 0.01 to 100"),
         (["--method", "sd", "--temperature", "nan"], "--temperature nan: the draws need"),

@@ -11,8 +11,9 @@ import yaml
 from transformers import AutoTokenizer
 
 from specbench.publish.site import answers as answers_page
+from specbench.results.shown import ShownRecord
 from specbench.results.shown_answers import ShownRun
-from specbench.running.shown import ShownRecord
+from specbench.tasks.scoring.texts import text
 from tests import tiny
 from tests.site_rows import HOSTILE
 
@@ -58,7 +59,8 @@ def test_a_sample_is_what_a_run_reads(task: str, chatting: str, specbench: Specb
     assert samples[2]["end_tokens"] == {"<|end|>": 256} and samples[2]["num_shots"] == 1
     code, out, err = specbench("sample", task, *options, "--subset", "two", "--chat", "never")
     assert code == 0, err
-    for part in ("sums/two example 0", "prompt, 26 tokens:\nQ: 70+1?", "ids: 48 25 220", "without a chat template",
+    for part in ("sums/two example 0", "prompt, 26 tokens:\nQ: 70+1?", "\nA:\n\nids: 48 25 220",
+                 "without a chat template",
                  "ends at: 8 new tokens; end tokens: '<|end|>' (256); stop strings: '\\n\\n'", "reference: 6",
                  "scorer: number"):  # fmt: skip
         assert part in out, part
@@ -77,11 +79,12 @@ def test_a_sample_is_what_a_run_reads(task: str, chatting: str, specbench: Specb
     for each in shown:
         own = by_key[each["subset"], each["id"]]["methods"]
         assert [answer["texts"]["text"] for answer in each["answers"]] == [own["ar"]["text"], own["pld"]["text"]]
+        assert all(answer["reasons"]["reason"].startswith(("read ", "no number")) for answer in each["answers"])
         assert [answer["finish"] for answer in each["answers"]] == [own["ar"]["finish"], own["pld"]["finish"]]
 
     code, out, _ = specbench("answers", "run", "--subset", "one", "--example", "1", "--method", "pld", "--only-wrong")
     assert code == 0 and "sums/one example 1\nprompt, " in out and "Q: 3+1?" in out
-    assert "reference: 4\npld: accuracy 0; 8 tokens, ended by length" in out and "1 of 1 record" in out
+    assert "\n\nreference: 4\npld: accuracy 0.0 %; 8 tokens, ended by length" in out and "1 of 1 record" in out
     assert "\nar: " not in out
     code, out, _ = specbench("answers", "run", "--limit", "1")
     assert "1 of 3 records; --limit all shows all" in out
@@ -106,7 +109,8 @@ def test_all_texts_and_reasons_of_an_answer_are_shown() -> None:
     """Also texts of keys that are not known here, such as the reasoning before an answer."""
     generation = {
         "token_ids": [1, 2], "finish": "eos", "text": "x = 1", "reasoning": "I think so", "score": None,
-        "scores": {"pass@1": None}, "problem": "no function", "outcome": {"status": "failed"}, "route": "en",
+        "scores": {"pass@1": None}, "problem": "no function", "outcome": {"status": "failed", "reason": ""},
+        "route": "en",
     }  # fmt: skip
     record = {"task": "t", "subset": "s", "id": 3, "repeat": 1, "turn": 1, "prompt_tokens": 9, "reference": "r",
               "methods": {"ar": generation, "sd": generation}}  # fmt: skip
@@ -116,6 +120,25 @@ def test_all_texts_and_reasons_of_an_answer_are_shown() -> None:
         "ar: pass@1 –; 2 tokens, ended by eos", "text:\nx = 1", "reasoning:\nI think so", "problem: no function",
         "status: failed",
     ]  # fmt: skip
+
+
+def test_a_reference_with_parts_is_shown_part_by_part() -> None:
+    generation = {"token_ids": [1], "finish": "stop", "text": "", "score": 0.95, "scores": {"rougeL": 0.952381},
+                  "reasoning_closed": False}  # fmt: skip
+    record: dict[str, Any] = {"task": "t", "subset": "s", "id": 0, "repeat": 0, "methods": {"ar": generation}}
+
+    def lines(reference: Any) -> list[str]:
+        return list(ShownRecord.of({**record, "reference": reference}, {"ar"}, scorer=text()).lines())[2:]
+
+    answer = [
+        "ar: rougeL 95.2 %; 1 token, ended by stop",
+        "",
+        "reason: cut inside its reasoning, so the answer is empty",
+    ]
+    parts = {"test": "check(f)\n\ncheck(g)\n", "entry_point": "f"}
+    assert lines(parts) == ["reference, test:\ncheck(f)\n\ncheck(g)", "reference, entry_point: f", *answer]
+    assert lines(["a", "b"]) == ["reference 1: a", "reference 2: b", *answer]
+    assert lines(["a"]) == ["reference: a", *answer]
 
 
 def test_a_page_of_answers_escapes_all_of_them(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from specbench.core.errors import ConfigError
+from specbench.core.registry import SCORERS
 from specbench.running.records import RecordFile
 from specbench.running.runner import score_fields
 from specbench.tasks.scoring import PerAnswer, Score, Scorer, judged
@@ -80,3 +81,34 @@ def test_what_is_no_number_is_told_before_anything_is_measured(name: str) -> Non
             call()
         assert message in str(caught.value) and "\n" not in str(caught.value)
         assert name != "an exception" or isinstance(caught.value.__cause__, ValueError)
+
+
+PROGRAM = {"test": "check(f)", "entry_point": "f"}
+LETTERS: dict[str, str] = {"answer": "B", "A": "a bird", "B": "a fish"}
+READ: list[tuple[dict[str, Any], str, Any, str | None]] = [
+    ({"type": "number"}, "4 bags * 23 = 92.\n\nThe answer is 92.", "128", "read 92"),
+    ({"type": "number"}, "I do not know.", "128", "no number found"),
+    ({"type": "choice"}, "The answer is (B).", "A", "read B"),
+    ({"type": "choice"}, "I do not know.", "A", "no letter found"),
+    ({"type": "choice"}, "It is a fish.", LETTERS, "no letter found: read the text of B"),
+    ({"type": "boxed"}, r"So \boxed{\frac{1}{2}}.", "1", r'read "\frac{1}{2}"'),
+    ({"type": "boxed"}, "The answer is 7.", "1", r'no \boxed{}: read "7"'),
+    ({"type": "boxed"}, "I do not know.", "1", r"no \boxed{}: no answer found"),
+    ({"type": "exact_match"}, "The\nEnd", "start", 'read "end"'),
+    ({"type": "exact_match", "labels": ["yes", "no"]}, "Perhaps", "yes", "no label found"),
+    ({"type": "f1"}, "word " * 99, "word", f'read "{"word " * 15}…"'),
+    ({"type": "contained"}, "Paris it is", ["Paris", "Rome"], 'found: "paris", not found: "rome"'),
+    ({"type": "rouge"}, "a b", "a c d e",
+     "the longest common sequence of words is 50.0 % of the answer and 25.0 % of the reference"),
+    ({"type": "bleu"}, "a b", "a c d", "2 tokens, reference 3; in the reference too: 1-grams 50.0 %"),
+    ({"type": "text"}, "go on " * 20, "", "it ends in a loop"),
+    ({"type": "text"}, "Once upon a time.", "", None),
+    ({"type": "code"}, "def f(): pass", PROGRAM, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "answer", "reference", "expected"), READ)
+def test_a_scorer_says_what_it_read(options: dict[str, Any], answer: str, reference: Any, expected: str | None) -> None:
+    made = SCORERS.get(options["type"])(**{name: value for name, value in options.items() if name != "type"})
+    found = made.explain(answer, reference)
+    assert found == expected if expected is None else found.startswith(expected)

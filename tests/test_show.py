@@ -219,7 +219,7 @@ def test_a_users_own_file(tmp_path: Path) -> None:
 def test_a_task(capsys: pytest.CaptureFixture[str]) -> None:
     show("mgsm")
     out = capsys.readouterr().out
-    for part in ("mgsm (version 3): ", "Step-by-Step Answer:", "max_new_tokens 320", 'score: type "number"',
+    for part in ("mgsm (version 4): ", "Step-by-Step Answer:", "max_new_tokens 320", 'score: type "number"',
                  "juletxara/mgsm", "specbench run --task mgsm --method sd"):  # fmt: skip
         assert part in out
     show("mgsm", as_json=True)

@@ -50,6 +50,7 @@ from specbench.results.verdict import (
 NUM_DRAW_PROMPTS = 3
 NOT_COUNTED = "it does not count accepted draft tokens, so it may have accepted none"
 MIN_ACCEPTED = 20  # draft tokens: with fewer of them a test says little about a method
+TOO_FEW = f"a verdict needs {MIN_ACCEPTED} accepted draft tokens"
 NUM_ANSWERS = 4  # whole drawn answers of a server: to score one, a server of the target gets a request for each token
 AR = "ar"
 AR_AGAIN = "ar again"  # no method has a name with a blank
@@ -315,15 +316,14 @@ def reasons_for_doubt(
     subject: AuditedMethod, greedy: Greedy | None, control: ControlTest | None, judged: Mapping[str, DrawTest]
 ) -> list[str]:
     """Returns the reasons why passed tests prove nothing."""
-    found = []
+    found, too_few = [], dict[str, tuple[int, str]]()  # per place: accepted draft tokens, and what gives more
     if subject.num_draft_tokens and greedy is not None:
         if greedy.num_judged == 0:
             found.append("none of its draft tokens was judged in greedy decoding")
         elif greedy.num_accepted is None:
             found += [NOT_COUNTED] if subject.drawing is not None else []  # "greedy equal" does not claim more
         elif greedy.num_accepted < MIN_ACCEPTED:
-            problem = too_few_accepted(greedy.num_accepted)
-            found.append(f"{problem} in greedy decoding: give more prompts (--limit, --subset)")
+            too_few["in greedy decoding"] = greedy.num_accepted, "more prompts (--limit, --subset)"
     if (draws := judged.get(subject.name)) is not None:
         if control is not None and not control.caught:
             found.append(f"not enough draws: the control ({control.name}) was not caught: give more --draws")
@@ -334,9 +334,9 @@ def reasons_for_doubt(
         elif subject.num_draft_tokens and draws.num_accepted is None:
             found.append(NOT_COUNTED)
         elif subject.num_draft_tokens and draws.num_accepted is not None and draws.num_accepted < MIN_ACCEPTED:
-            found.append(f"{too_few_accepted(draws.num_accepted)} in the draws: give more --draws")
+            too_few["in the draws"] = draws.num_accepted, "more --draws"
+    if too_few:
+        nums = " and ".join(f"{num} {place}" for place, (num, _) in too_few.items())
+        remedies = " and ".join(remedy for _, remedy in too_few.values())
+        found.append(f"{TOO_FEW}, and there were {nums}: give {remedies}")
     return list(dict.fromkeys(found))
-
-
-def too_few_accepted(num_accepted: int) -> str:
-    return f"a verdict needs {MIN_ACCEPTED} accepted draft tokens, and there were {num_accepted}"

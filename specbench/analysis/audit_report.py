@@ -268,7 +268,7 @@ def caption(audit: AuditReport) -> list[str]:
 
 
 def control_result(control: ControlTest) -> str:
-    return f"{'caught' if control.caught else 'NOT caught'}, p = {p_value(control.distribution.p_value)}"
+    return f"{'caught' if control.caught else 'NOT caught'}, {p_text(control.distribution.p_value)}"
 
 
 def lossy_summary(audit: AuditReport) -> str:
@@ -300,7 +300,7 @@ def evidence(verdict: MethodVerdict) -> Iterator[str]:
     draws = verdict.distribution
     if draws is not None and draws.failed:
         by_token = ", ".join(NULL if p is None else p_value(p) for p in draws.p_by_token)
-        yield f"Draws: p = {p_value(draws.p_value)}; counts of the 1st, 2nd, … token: p = {by_token}"
+        yield f"Draws: {p_text(draws.p_value)}; p of the counts of the 1st, 2nd, … token: {by_token}"
         if draws.example is not None:
             found = draws.example
             yield (
@@ -309,5 +309,13 @@ def evidence(verdict: MethodVerdict) -> Iterator[str]:
             )
 
 
+SMALLEST_P = 1e-9  # that reports print
+
+
+def p_text(value: float) -> str:
+    """Returns a p-value with its relation: "p = 0.03" or "p < 1e-9"."""
+    return f"p {'= ' * (value >= SMALLEST_P)}{p_value(value)}"
+
+
 def p_value(value: float) -> str:
-    return "< 1e-9" if value < 1e-9 else f"{value:.2g}"
+    return f"< {SMALLEST_P:g}" if value < SMALLEST_P else f"{value:.2g}"

@@ -259,7 +259,7 @@ SKELETONS = Path(__file__).parent / "skeletons"
 NEXT = {
     "task": "specbench run --task {name}.yaml --method sd",
     "method": "specbench run --task mgsm --method {name}.yaml --subset en --limit 2",
-    "plugin": "pip install --no-build-isolation -e {name} && "
+    "plugin": "pip install -e {name} && "
     "specbench run --task {name}-task --method {name}-drafter,{name}-rule,{name}-engine",
 }
 NAMES = {"task": r"[A-Za-z0-9][A-Za-z0-9_.-]*", "method": r"[A-Za-z0-9][A-Za-z0-9_.-]*", "plugin": r"[a-z][a-z0-9_-]*"}

@@ -28,7 +28,7 @@ def nearest(value: str, choices: Iterable[str], listed: str = "") -> str:
     """Returns the end of an error message that lists the valid choices, the most similar one first: "did you mean
     'fsd'? (choices: …)". `listed`: a sentence that replaces a list that would be too long."""
     known = sorted(choices)
-    close, every = get_close_matches(value, known, n=1, cutoff=0.5), ", ".join(known)
+    close, every = get_close_matches(value, known, n=1), ", ".join(known)
     if close:
         return f"did you mean '{close[0]}'? {listed or f'(choices: {every})'}"
     return listed or (f"the choices are {every}" if known else "there are none")

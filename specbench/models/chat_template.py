@@ -197,9 +197,9 @@ class ChatTemplate:
         mark = _find(USER_MARK, rendered)
         before = rendered[: mark.start()] if mark else ""
         special = {token.content for token in self.tokenizer.added_tokens_decoder.values() if token.special}
-        for token in special | set(self.tokenizer.all_special_tokens):
-            before = before.replace(token, " ")
-        before = re.sub(r"^\s*system\b|\buser\s*$", " ", before)
+        tokens = sorted(special | set(self.tokenizer.all_special_tokens), key=len, reverse=True)
+        marks = "|".join(["^", *map(re.escape, tokens)])  # a role is named at the start or after a special token
+        before = re.sub(rf"(?:{marks})(?:\s*system\b)?|\buser\s*$", " ", before)
         return " ".join(before.split()) if len(re.findall(r"[^\W\d_]{2,}", before)) >= OWN_WORDS else ""
 
 

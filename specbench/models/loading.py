@@ -134,8 +134,8 @@ def model_sampling(name: str, revision: str | None) -> CheckpointSampling:
     if found is None:
         what = "there is no generation_config.json" if config is None else "its generation_config.json names none"
         raise ConfigError(
-            f"--sampling model: '{name}' asks for no sampling ({what}): take --sampling task, or give --set "
-            "generation.temperature=0.6 generation.top_p=0.95"
+            f"--sampling model: '{name}' asks for no sampling ({what}): take --sampling task, or give "
+            "--set generation.temperature=0.6 --set generation.top_p=0.95"
         )
     return found
 

@@ -13,7 +13,7 @@ from specbench.models.heads import HEADS
 from specbench.publish.cells import board_names, read_suite
 from specbench.publish.measured import CellRows, FigureComparison, PairRows, compare_row, comparisons, outdated_line
 from specbench.publish.suite_spec import QUALITY, Figure, FigureColumn, PairSpec, PublishedTable
-from specbench.results.captions import FEW, dtype_and_device, verdict_word, warning_lines, why_unranked
+from specbench.results.captions import dtype_and_device, few_prompts_line, verdict_word, warning_lines, why_unranked
 from specbench.results.row import ALL, Row
 from specbench.results.tables import score_cell, speedup_cell
 from specbench.results.units import NULL, number, speed, unit_of
@@ -184,7 +184,7 @@ def _remarks(measured: Sequence[CellRows], labels: Sequence[str]) -> list[str]:
     marks = warning_lines([row for row, _ in rows], [f"{name} {row.method_name}" for row, name in rows])
     unranked = {f"{row.method_name} is not ranked: {why}" for row, _ in rows if (why := why_unranked(row))}
     lines = [f"{name}: {', '.join(sorted(found))}" for name, found in values.items()]
-    return [*lines, *([f"{FEW} in {where}"] if few else []), *marks, *sorted(unranked)]
+    return [*lines, *few_prompts_line([row for row, _ in rows], [where]), *marks, *sorted(unranked)]
 
 
 def pair_table(rows: PairRows) -> Table:

@@ -2,12 +2,12 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from textwrap import shorten
 from typing import Any
 
 from specbench.core.console import counted
-from specbench.results.bootstrap import SMALL_SAMPLE
+from specbench.results.bootstrap import MIN_PROMPTS, SMALL_SAMPLE
 from specbench.results.row import ALL, Evidence, Row
 from specbench.results.units import names_by_text, score_pair, unit_of
 from specbench.running.records import Record
@@ -89,11 +89,20 @@ def why_unranked(row: Row) -> str | None:
 
 FEW = f"fewer than {SMALL_SAMPLE} prompts"
 MANY_CUT = 0.1  # a larger share of answers cut at the limit is reported
+NO_INTERVAL = f"; with fewer than {MIN_PROMPTS} in a subset: no interval"
 OWN_OUTPUTS = "by comparing this run's outputs with AR's"
 SOURCES = {
     "greedy equal": "as this run's outputs equal AR's",
     "lossy by design": "as its rule declares",
 }
+
+
+def few_prompts_line(rows: Iterable[Row], names: Sequence[str] = ()) -> list[str]:
+    """Returns the line about rows whose speed-up is of few prompts, none without such rows. `names`: what it names."""
+    few = [row for row in rows if row.has_few_prompts]
+    where = f" in {', '.join(names)}" if names else ""
+    lacks_interval = any(row.metrics["speedup"].low is None for row in few)
+    return [f"{FEW}{where}{NO_INTERVAL if lacks_interval else ''}"] if few else []
 
 
 def caption_lines(rows: Sequence[Row]) -> list[str]:
@@ -136,8 +145,7 @@ def caption_lines(rows: Sequence[Row]) -> list[str]:
         sentences.append(f"no expected speed-up: {reason}")
     small = [r.subset if r.num_timed == r.n else f"{r.subset} ({r.num_timed} of {r.n} with a speed)"
              for r in rows if r.has_few_prompts]  # fmt: skip
-    if small:
-        sentences.append(f"{FEW} in {', '.join(small)}")
+    sentences += few_prompts_line(rows, small)
     return sentences
 
 

@@ -59,6 +59,7 @@ from specbench.running.request import (
 from specbench.running.run_folder import DATE, RunFolder, default_folder, write_specs
 from specbench.specs.run import RunSpec
 from specbench.tasks.judge import JUDGEMENTS_FILE
+from specbench.tasks.sandbox import run as permission
 
 if TYPE_CHECKING:
     from specbench.tasks.judge.judgements import Judging
@@ -257,6 +258,12 @@ def run_folder(request: Request, spec: RunSpec, cells: Sequence[Cell], models: M
     if identity.get("code_execution") and not any(runs_programs(cell.task) for cell in cells):
         del identity["code_execution"]
         say(console, "--allow-code-execution: no effect, since no answer of these tasks is run")
+    unscored = dict.fromkeys(cell.task.name for cell in cells if runs_programs(cell.task))
+    if unscored and not permission.allowed():
+        say(
+            console,
+            f"{', '.join(unscored)}: answers get no score, as programs are run only with --allow-code-execution",
+        )
     named = identity
     if spec.template_date == "today" and DATE in identity:  # tomorrow, the same command resumes the folder
         named = {**identity, DATE: "today"}

@@ -11,8 +11,8 @@ from specbench.core.errors import ConfigError, nearest
 from specbench.core.table import FORMATS, Column, Table, numbers, words
 from specbench.results.bootstrap import TAILS, Array, Metric, bonferroni
 from specbench.results.captions import (
-    FEW,
     dtype_and_device,
+    few_prompts_line,
     model_name,
     sampling_of,
     score_heading,
@@ -229,7 +229,6 @@ def _caption(order: Sequence[RankedRow], metric: str) -> list[str]:
     num_baselines = len({each.value("tokens_per_second_ar") for each in rows})
     own = f"the rows are of {num_baselines} runs: tok/s ar and speed-up of a row are of its own run"
     own += "; the row ar is of the newest run" * any(row.is_baseline for row in rows)
-    few = [each.row for each in order if each.row.has_few_prompts]
     libraries = ", ".join(f"{name} {row.versions.get(name)}" for name in ("torch", "transformers"))
     return [
         f"target {model_name(row.target, row.target_revision)}, n = {row.n}{repeats}, seed {row.seed}; "
@@ -240,7 +239,7 @@ def _caption(order: Sequence[RankedRow], metric: str) -> list[str]:
         *_ranking_lines([each for each in order if why_unranked(each.row) is None], metric),
         *unranked_line(rows),
         *stated_verdicts(rows),
-        *([FEW] if few else []),
+        *few_prompts_line(rows),
     ]
 
 

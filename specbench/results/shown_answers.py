@@ -14,8 +14,10 @@ from specbench.results.conditions import BASELINE
 from specbench.results.recorded_prompts import Group, ModelLoader, prompts_of
 from specbench.results.row import ALL, Row
 from specbench.results.runs import RecordedRun
+from specbench.results.shown import ShownRecord
 from specbench.running.records import Generation, Key, Record, record_key
-from specbench.running.shown import ShownPrompt, ShownRecord
+from specbench.running.shown import ShownPrompt
+from specbench.tasks.scoring import Scorer, make_scorer
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Selection:
 @dataclass(frozen=True)
 class ShownRun:
     """The chosen records of a run. `num_matching`: how many match, with those beyond the limit. `problems`: why prompts
-    are not shown."""
+    or reasons are not shown."""
 
     records: tuple[ShownRecord, ...]
     num_matching: int
@@ -63,7 +65,20 @@ def shown_run(
         records = [record for record in records if any(map(_is_wrong, _chosen(record, methods)))]
     chosen = list(islice(records, selection.limit))
     prompts, problems = _prompts(run, rows, chosen, data, trust_remote_code)
-    shown = tuple(ShownRecord.of(record, methods, prompts.get(record_key(record))) for record in chosen)
+    scorers: dict[Group, Scorer | None] = {}
+    try:
+        for record in chosen:
+            group = record["task"], record["subset"]
+            if group not in scorers:
+                scorers[group] = make_scorer(run.task_of(rows[group]).subset(group[1]))
+    except ConfigError as error:  # the scorer's package is not here, or has changed
+        problems.append(f"what was read in the answers is not shown: {error}")
+    shown = tuple(
+        ShownRecord.of(
+            record, methods, prompts.get(record_key(record)), scorers.get((record["task"], record["subset"]))
+        )
+        for record in chosen
+    )
     return ShownRun(shown, len(records), tuple(problems))
 
 

@@ -5,11 +5,11 @@ from itertools import pairwise, permutations
 
 from specbench.core.table import RULE, Column, Table, numbers, words
 from specbench.results.captions import (
-    FEW,
     bridges,
     caption_lines,
     drafter_kind,
     dtype_and_device,
+    few_prompts_line,
     marked,
     sampling_of,
     score_heading,
@@ -102,7 +102,7 @@ def _comparison_caption(rows: Sequence[Row]) -> list[str]:
         f"greedy equal: the greedy outputs equal AR's token by token; `{command}` tests sampled outputs too"
         if audited
         else f"not audited: `{command}` tests sampled outputs",
-        *([FEW] if any(each.has_few_prompts for each in rows) else []),
+        *few_prompts_line(rows),
         *([f"compiled target, eager drafter: {engines}; do not compare rows of different engines"] if engines else []),
         *warning_lines(rows, [each.method_name for each in rows]),
         *(["compare methods with different bridges by τ and tok/s, not by α"] if _bridges_differ(rows) else []),

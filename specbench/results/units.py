@@ -91,6 +91,13 @@ def score(metric: Metric | None, name: str | None) -> str:
     return with_interval(metric, unit.digits, unit.factor)
 
 
+def score_of_answer(value: float | None, name: str) -> str:
+    """Returns the score `name` of one answer with the decimals of its unit, such as "95.2 %"."""
+    unit = unit_of(name)
+    shown = number(value, unit.digits, unit.factor)
+    return f"{shown} %" if value is not None and unit.label.endswith("%") else shown
+
+
 def score_pair(metrics: Mapping[str, Metric], name: str | None) -> str:
     """Returns the scores of the baseline and of the method, such as "62.5 → 60.0"."""
     unit = unit_of(name)

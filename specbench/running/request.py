@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from specbench.core.console import say
+from specbench.core.console import counted, say
 from specbench.core.environment import EMBEDDED, OBJECT, is_installed, missing
 from specbench.core.errors import ConfigError, nearest
 from specbench.models.sources import is_local, model_source
@@ -267,7 +267,8 @@ def request_notes(request: Request, spec: RunSpec) -> Iterator[str]:
 
         found = model_sampling(spec.target, spec.target_revision)
         others = ", ".join(f"{name} {json.dumps(value)}" for name, value in found.others.items())
-        ignored = f"; its {others} is not supported and left out" if others else ""
+        are = "is" if len(found.others) == 1 else "are"
+        ignored = f"; its {others} {are} not supported and left out" if others else ""
         yield f"--sampling model: {found} of the target's generation_config.json{ignored}"
     drafter = request.options.drafter
     uses_it = any(part.needs_drafter or part.decoder is not None for each in spec.methods for part in each.parts)
@@ -288,7 +289,7 @@ MAX_NAMED = 5  # subsets that one line names
 def absent_subsets_line(task: str, names: Sequence[str], lacking: str) -> str:
     """Returns the beginning of a line about subsets that have no `lacking`."""
     shown = ", ".join(names[:MAX_NAMED]) + (f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else "")
-    return f"{task}: {len(names)} subsets have no {lacking} ({shown})"
+    return f"{task}: {counted(len(names), 'subset')} {'has' if len(names) == 1 else 'have'} no {lacking} ({shown})"
 
 
 def missing_subset_lines(spec: RunSpec) -> Iterator[str]:

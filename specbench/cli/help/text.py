@@ -5,6 +5,7 @@ import math
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
+from pathlib import Path
 from textwrap import indent, wrap
 from typing import Any, Literal
 
@@ -144,6 +145,10 @@ def find_help(name: str) -> list[MethodHelp | TaskHelp | ComponentHelp | ModelHe
     ConfigError."""
     methods, tasks = method_names(), task_names()
     if is_path(name) and not is_model(name):
+        if Path(name).is_dir():
+            raise ConfigError(
+                f"{name}: no config.json in it: give a model's folder, or the path of a method's or task's YAML file"
+            )
         spec = load_file(name)
     elif name in methods:
         spec = load_method(name)

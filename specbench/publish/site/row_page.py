@@ -19,9 +19,9 @@ from specbench.results.conditions import flat_fields
 from specbench.results.metrics import accepted_tokens_per_step_of
 from specbench.results.paired import RowWithRecords
 from specbench.results.row import RESULT_FIELDS, STATED, Row
+from specbench.results.shown import ShownRecord
 from specbench.results.tables import per_token
 from specbench.results.units import NULL, PASS_AT, interval, meaning, number, unit_of
-from specbench.running.shown import ShownRecord
 from specbench.specs.run_options import RunOptions
 
 SECTIONS: dict[str, tuple[str, ...]] = {

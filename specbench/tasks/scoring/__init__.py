@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import isfinite
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from specbench.core.environment import require
@@ -49,6 +50,11 @@ class Scorer:
         """Judges one answer. Raises ConfigError for a reference that it cannot read, never for an answer."""
         raise NotImplementedError
 
+    def explain(self, text: str, reference: Reference) -> str | None:
+        """Returns what the scorer reads in an answer, such as "read 92" or "no letter found", which says why the answer
+        got its scores; None if the scores say enough."""
+        return None
+
     def check_reference(self, reference: Reference) -> None:
         """Raises ConfigError for a reference that the scorer cannot read. A scorer overrides this if judging an answer
         is costly."""
@@ -72,12 +78,16 @@ class Scorer:
 @dataclass(frozen=True)
 class PerAnswer(Scorer):
     """A scorer whose metrics are means over answers. `judge`: returns the values of one answer, or None if nothing is
-    left of the reference after normalisation."""
+    left of the reference after normalisation. `read`: `explain`."""
 
     names: tuple[str, ...]
     judge: Callable[[str, Reference], Mapping[str, float] | None]
     needs_reference: bool = True
     in_sentences: bool = True
+    read: Callable[[str, Reference], str | None] | None = None
+
+    def explain(self, text: str, reference: Reference) -> str | None:
+        return None if self.read is None else self.read(text, reference)
 
     def __call__(self, text: str, reference: Reference) -> Score:
         if self.needs_reference and not reference_texts(reference):
@@ -90,6 +100,14 @@ def reference_texts(reference: Reference) -> list[str]:
     """Returns the texts of a reference that are not blank."""
     texts = reference.values() if isinstance(reference, dict) else reference
     return [text for text in ([texts] if isinstance(texts, str) else texts) if text.strip()]
+
+
+MAX_READ = 80  # characters of what was read in an answer
+
+
+def shown(text: str) -> str:
+    """Returns what a scorer read in an answer as its `explain` shows it: in quotes, on one short line."""
+    return f'"{shorten(text, MAX_READ, placeholder=" …")}"'
 
 
 def unscored(names: Sequence[str], problem: str = "the row has no reference") -> Score:

@@ -237,7 +237,8 @@ def choice(*, letters: str = LETTERS) -> PerAnswer:
     is none of the `letters`.
     """
 
-    def judge(text: str, reference: Reference) -> dict[str, float]:
+    def parts(reference: Reference) -> tuple[list[str], str, dict[str, str]]:
+        """Returns the right letters, those that can be chosen, and the options' texts."""
         options = dict(reference) if isinstance(reference, Mapping) else {}
         if options and ANSWER_KEY not in options:
             problem = f"the reference has {', '.join(options)}, but no '{ANSWER_KEY}'"
@@ -245,10 +246,20 @@ def choice(*, letters: str = LETTERS) -> PerAnswer:
         given: Reference = options.pop(ANSWER_KEY) if isinstance(reference, Mapping) else reference
         right = [_check_letter(each, letters) for each in accepted_texts(given, "choice") or [""]]
         offered = [letter for letter in letters if letter in options or letter in right] if options else letters
-        chosen = chosen_letter(text, "".join(offered)) or chosen_text(text, options)
-        return {"accuracy": float(chosen in right)}
+        return right, "".join(offered), options
 
-    return PerAnswer(("accuracy",), judge, in_sentences=False)
+    def judge(text: str, reference: Reference) -> dict[str, float]:
+        right, offered, options = parts(reference)
+        return {"accuracy": float((chosen_letter(text, offered) or chosen_text(text, options)) in right)}
+
+    def read(text: str, reference: Reference) -> str:
+        _, offered, options = parts(reference)
+        if letter := chosen_letter(text, offered):
+            return f"read {letter}"
+        named = chosen_text(text, options)
+        return f"no letter found: read the text of {named}" if named else "no letter found"
+
+    return PerAnswer(("accuracy",), judge, in_sentences=False, read=read)
 
 
 def _check_letter(reference: str, letters: str) -> str:

@@ -21,7 +21,7 @@ from functools import cache
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
-from specbench.tasks.scoring import PerAnswer, Reference, accepted_texts, equality
+from specbench.tasks.scoring import PerAnswer, Reference, accepted_texts, equality, shown
 
 BRACES = re.compile(
     r"(?P<box>\\f?boxed\s*)?\{|\}|\\boxed\s+(?P<word>[^\s{]\S*)|\\[^fb\\]|\\\\(?!f?boxed)|\\(?!f?boxed)"
@@ -189,4 +189,9 @@ def boxed() -> PerAnswer:
         comparison = _comparison(os.getpid())
         return {"accuracy": float(found is not None and any(comparison.equal(gold, found) for gold in golds))}
 
-    return _Boxed(("accuracy",), judge)
+    def read(text: str, reference: Reference) -> str:
+        found = boxed_answer(text)
+        what = "no answer found" if found is None else f"read {shown(found)}"
+        return what if last_box(text) else rf"no \boxed{{}}: {what}"
+
+    return _Boxed(("accuracy",), judge, read=read)

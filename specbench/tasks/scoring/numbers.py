@@ -340,4 +340,8 @@ def number(
             raise ConfigError(f"scorer number: the reference {reference!r} holds no number: correct the data")
         return {"accuracy": float(answered_number(text, answer_phrases, has_comma, code) in expected)}
 
-    return PerAnswer(("accuracy",), judge)
+    def read(text: str, reference: Reference) -> str:
+        found = answered_number(text, answer_phrases, has_comma, code)
+        return "no number found" if found is None else f"read {found:f}"
+
+    return PerAnswer(("accuracy",), judge, read=read)

@@ -20,6 +20,7 @@ from specbench.tasks.scoring import (
     accepted_texts,
     is_unspaced,
     reference_texts,
+    shown,
     unscored,
     words,
 )
@@ -41,13 +42,24 @@ def rouge(*, use_stemmer: bool = False, tokenizer: Literal["words", "rouge_score
     `use_stemmer`: Porter's stemmer, for English. https://aclanthology.org/W04-1013
     """
 
-    def judge(text: str, reference: Reference) -> dict[str, float] | None:
+    def scores_of(text: str, reference: Reference) -> dict[str, Any] | None:
         scorer = _rouge_scorer(use_stemmer, tokenizer)
         references = [each for each in accepted_texts(reference, "rouge") if scorer._tokenizer.tokenize(each)]
-        scores = scorer.score_multi(references, text) if references else None
+        return scorer.score_multi(references, text) if references else None
+
+    def judge(text: str, reference: Reference) -> dict[str, float] | None:
+        scores = scores_of(text, reference)
         return scores and {name: float(scores[name].fmeasure) for name in ROUGE_TYPES}
 
-    return PerAnswer(ROUGE_TYPES, judge)
+    def read(text: str, reference: Reference) -> str | None:
+        scores = scores_of(text, reference)
+        if scores is None:
+            return None
+        found = scores[ROUGE_TYPES[0]]
+        parts = f"{100 * found.precision:.1f} % of the answer and {100 * found.recall:.1f} % of the reference"
+        return f"the longest common sequence of words is {parts}"
+
+    return PerAnswer(ROUGE_TYPES, judge, read=read)
 
 
 @functools.cache
@@ -85,7 +97,11 @@ def token_f1(text: str, reference: str) -> float:
 def f1() -> PerAnswer:
     """F1 of the answer's words, 0 … 1, the best over the references. SCROLLS (arXiv:2201.03533) scores Qasper and
     NarrativeQA like this, after SQuAD (arXiv:1606.05250)."""
-    return PerAnswer(("f1",), _judge_best("f1", token_f1, normalize_answer), in_sentences=False)
+
+    def read(text: str, reference: Reference) -> str:
+        return f"read {shown(normalize_answer(text))}"
+
+    return PerAnswer(("f1",), _judge_best("f1", token_f1, normalize_answer), in_sentences=False, read=read)
 
 
 @SCORERS.register("exact_match")
@@ -107,13 +123,22 @@ def exact_match(*, labels: Sequence[str] = ()) -> PerAnswer:
             )
         if not normalize_answer(reference):
             return float(text.strip() == reference.strip())
-        answer = normalize_answer(text)
-        if labels:  # the one that comes first, the longer of two at one position
-            places = [(f" {answer} ".find(f" {label} "), -len(label), label) for label in map(normalize_answer, labels)]
-            answer = min((place for place in places if place[0] >= 0), default=(0, 0, ""))[2]
-        return float(answer == normalize_answer(reference))
+        return float(answered(text) == normalize_answer(reference))
 
-    return PerAnswer(("exact_match",), _judge_best("exact_match", compare), in_sentences=False)
+    def answered(text: str) -> str:
+        """Returns the normalised answer; with labels the one that comes first, the longer of two at one position, and
+        an empty text if there is none."""
+        answer = normalize_answer(text)
+        if not labels:
+            return answer
+        places = [(f" {answer} ".find(f" {label} "), -len(label), label) for label in map(normalize_answer, labels)]
+        return min((place for place in places if place[0] >= 0), default=(0, 0, ""))[2]
+
+    def read(text: str, reference: Reference) -> str:
+        found = answered(text)
+        return "no label found" if labels and not found else f"read {shown(found)}"
+
+    return PerAnswer(("exact_match",), _judge_best("exact_match", compare), in_sentences=False, read=read)
 
 
 @SCORERS.register("contained")
@@ -122,12 +147,21 @@ def contained() -> PerAnswer:
     share of references that the answer contains, for references that are parts of one answer. It suits long answers to
     questions with short references (arXiv:2307.03172); English articles are ignored."""
 
-    def judge(text: str, reference: Reference) -> dict[str, float]:
+    def find(text: str, reference: Reference) -> list[tuple[str, bool]]:
+        """Returns the words of each reference, and whether the answer contains them."""
         answer, parts = _joined_words(text), map(_joined_words, accepted_texts(reference, "contained"))
-        found = [part in answer for part in parts if part.strip()]
+        return [(part.strip(), part in answer) for part in parts if part.strip()]
+
+    def judge(text: str, reference: Reference) -> dict[str, float]:
+        found = [is_found for _, is_found in find(text, reference)]
         return {"contained": float(any(found)), "share_contained": sum(found) / max(1, len(found))}
 
-    return PerAnswer(("contained", "share_contained"), judge)
+    def read(text: str, reference: Reference) -> str:
+        return ", ".join(
+            f"{'found' if is_found else 'not found'}: {shown(part)}" for part, is_found in find(text, reference)
+        )
+
+    return PerAnswer(("contained", "share_contained"), judge, read=read)
 
 
 def _joined_words(text: str) -> str:
@@ -187,6 +221,14 @@ class TranslationScorer(Scorer):
         sums = [int(count) for count in statistics["bleu"]]
         bleu = float(self._sentence._compute_score_from_stats(sums).score)
         return Score({"bleu": bleu, "chrf": self.corpus("chrf", statistics["chrf"])}, statistics)
+
+    def explain(self, text: str, reference: Reference) -> str | None:
+        """Returns the precisions of the n-grams and the lengths, from which BLEU is computed."""
+        if not (references := reference_texts(reference)):
+            return None
+        found = self._sentence.sentence_score(text, references)
+        precisions = ", ".join(f"{order}-grams {value:.1f} %" for order, value in enumerate(found.precisions, 1))
+        return f"{found.sys_len} tokens, reference {found.ref_len}; in the reference too: {precisions}"
 
     def corpus(self, name: str, sums: Sequence[float]) -> float:
         return float(self._metrics[name]._compute_score_from_stats([int(count) for count in sums]).score)
@@ -250,12 +292,17 @@ def text() -> PerAnswer:
     of texts in the requested language is measured for every task that has a `language`.
     """
 
+    def is_looping(answer: str) -> bool:
+        return ends_in_loop(words(answer), MIN_LOOP_OF_CHARACTERS if is_unspaced(answer) else MIN_LOOP)
+
     def judge(answer: str, reference: Reference) -> dict[str, float]:
         units, unspaced = words(answer), is_unspaced(answer)
-        looping = ends_in_loop(units, MIN_LOOP_OF_CHARACTERS if unspaced else MIN_LOOP)
         return {
-            "loop_free": float(bool(units) and not looping),
+            "loop_free": float(bool(units) and not is_looping(answer)),
             "repetition_rate": repetition_rate(units, NGRAM_OF_CHARACTERS if unspaced else NGRAM),
         }
 
-    return PerAnswer(("loop_free", "repetition_rate"), judge, needs_reference=False)
+    def read(answer: str, reference: Reference) -> str | None:
+        return "it has no words" if not words(answer) else "it ends in a loop" if is_looping(answer) else None
+
+    return PerAnswer(("loop_free", "repetition_rate"), judge, needs_reference=False, read=read)

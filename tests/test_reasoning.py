@@ -247,10 +247,12 @@ def test_a_later_turn_has_the_answers_without_reasoning(specbench: Any, tmp_path
 def test_records_that_took_reasoning_for_an_answer_are_not_resumed(specbench: Any, tmp_path: Path) -> None:
     """Records of earlier versions are shown as they were scored, but new ones are not added to them."""
     folder = reasoning_model.save(tmp_path / "model", opens=True, is_special=False)
-    command = (
-        "run", "--task", "gsm8k", "--method", "pld", "--target", str(folder), "--data", "sample", "--output", "out",
-    )  # fmt: skip
-    for text, is_refused in (("5</think>18", True), ("18", False)):
+    cases = (("5</think>18", "auto", True), ("5</think>18", "never", True), ("18", "auto", False))
+    for number, (text, chat, is_refused) in enumerate(cases):
+        command = (
+            "run", "--task", "gsm8k", "--method", "pld", "--target", str(folder), "--data", "sample", "--chat", chat,
+            "--output", f"out{number}",
+        )  # fmt: skip
         with reasoning_model.scripted(lambda prompt, text=text: text):
             assert specbench(*command, "--limit", "1")[0] == 0
             path = tmp_path / command[-1] / "records.jsonl"
@@ -261,4 +263,3 @@ def test_records_that_took_reasoning_for_an_answer_are_not_resumed(specbench: An
             path.write_text(json.dumps(record) + "\n")
             code, _, err = specbench(*command, "--limit", "2")
         assert (code == 2) == is_refused and ("choose another --output" in err) == is_refused, err
-        command = (*command[:-1], "other")

@@ -147,6 +147,7 @@ def test_a_text_that_a_template_adds_is_told() -> None:
 def test_a_template_that_drops_text_is_told(source: str, problem: str | None) -> None:
     found = list(template(source).problems(several_turns=True))
     assert found == ([] if problem is None else [f"model 'm': its chat template {problem}"])
+    assert template(source).render(["Hi"]), "--prompt-checks warn measures all the same"
 
 
 @pytest.mark.parametrize(

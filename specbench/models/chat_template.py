@@ -30,14 +30,15 @@ NUM_SHOWN = 80  # characters of a template's own text in a line
 class TemplateBehaviour:
     """What a template does with messages, found by rendering some with known texts.
 
-    `content`: whether it reads the text of a message itself or a list of parts; None if it drops or cuts the user's
-    text either way; "text" if it refuses a single message, for a reason that `render` tells. `keeps_turns`: whether it
-    keeps the user's texts of earlier turns; True if it refuses conversations. `has_system_role`: whether it writes a
-    system message. `own_text`: what it writes before the user's text by itself, without a system message and with one;
-    empty if that is no more than special tokens and the names of roles.
+    `content`: whether it reads the text of a message itself or a list of parts. `keeps_text`: whether the user's whole
+    text is in what it writes; True if it refuses a single message, for a reason that `render` tells. `keeps_turns`:
+    whether it keeps the user's texts of earlier turns; True if it refuses conversations. `has_system_role`: whether it
+    writes a system message. `own_text`: what it writes before the user's text by itself, without a system message and
+    with one; empty if that is no more than special tokens and the names of roles.
     """
 
-    content: Literal["text", "parts"] | None
+    content: Literal["text", "parts"]
+    keeps_text: bool
     keeps_turns: bool
     has_system_role: bool
     own_text: tuple[str, str]
@@ -120,7 +121,7 @@ class ChatTemplate:
             if messages:
                 joined = f"{system['content']}\n\n{messages[0]['content']}"
                 messages = [{**messages[0], "content": joined}, *messages[1:]]
-        return self._apply(messages, behaviour.content or "text", options or {"add_generation_prompt": True})
+        return self._apply(messages, behaviour.content, options or {"add_generation_prompt": True})
 
     @property
     def behaviour(self) -> TemplateBehaviour:
@@ -131,7 +132,7 @@ class ChatTemplate:
 
     def problems(self, *, several_turns: bool) -> Iterator[str]:
         """Yields a line for each way in which the template loses the user's text."""
-        if self.behaviour.content is None:
+        if not self.behaviour.keeps_text:
             yield f"model '{self.name}': its chat template drops or cuts the user's text"
         elif several_turns and not self.behaviour.keeps_turns:
             yield f"model '{self.name}': its chat template drops the user's text of earlier turns"
@@ -170,15 +171,15 @@ class ChatTemplate:
     def _examine(self) -> TemplateBehaviour:
         user = {"role": "user", "content": USER_MARK + LONG_TEXT + END_MARK}
         system = {"role": "system", "content": SYSTEM_MARK}
-        tried = {content: self._try([user], content) for content in ("text", "parts")}
+        text, parts = self._try([user], "text"), self._try([user], "parts")
         content: Literal["text", "parts"]
-        text, parts = tried["text"] or "", tried["parts"] or ""
-        if _find(USER_MARK, text) and _find(END_MARK, text):
-            content, alone = "text", text
-        elif _find(USER_MARK, parts) and _find(END_MARK, parts) and not PRINTED_PARTS.search(parts):
-            content, alone = "parts", parts
+        if _keeps_whole(text):
+            content, alone = "text", text or ""
+        elif _keeps_whole(parts) and not PRINTED_PARTS.search(parts or ""):
+            content, alone = "parts", parts or ""
         else:
-            return TemplateBehaviour("text" if tried["text"] is None else None, True, True, ("", ""))
+            content = "parts" if text is None and parts is not None else "text"
+            return TemplateBehaviour(content, text is None and parts is None, True, True, ("", ""))
         answer, last = {"role": "assistant", "content": ANSWER_MARK}, {"role": "user", "content": LAST_MARK}
         turns = self._try([user, answer, last], content)
         told = self._try([system, user], content) or ""
@@ -186,6 +187,7 @@ class ChatTemplate:
         untold = told.replace(system_mark[0], " ") if system_mark else told
         return TemplateBehaviour(
             content=content,
+            keeps_text=True,
             keeps_turns=turns is None or bool(_find(USER_MARK, turns) and _find(LAST_MARK, turns)),
             has_system_role=bool(system_mark and _find(USER_MARK, told)),
             own_text=(self._own_text(alone), self._own_text(untold)),
@@ -201,6 +203,10 @@ class ChatTemplate:
         marks = "|".join(["^", *map(re.escape, tokens)])  # a role is named at the start or after a special token
         before = re.sub(rf"(?:{marks})(?:\s*system\b)?|\buser\s*$", " ", before)
         return " ".join(before.split()) if len(re.findall(r"[^\W\d_]{2,}", before)) >= OWN_WORDS else ""
+
+
+def _keeps_whole(rendered: str | None) -> bool:
+    return rendered is not None and bool(_find(USER_MARK, rendered) and _find(END_MARK, rendered))
 
 
 def _find(mark: str, rendered: str) -> re.Match[str] | None:

@@ -23,10 +23,10 @@ class ModelHelp(BaseModel):
 
     `context`: in tokens; None without a limit. `vocab_size`: the ids that can be drawn; `num_logits`: rows of the
     output layer. `stop_strings`: those of the generation config, which specbench does not use: a task's own ones count.
-    `content`: whether the chat template reads the text of a message or a list of parts; None if it drops the user's
-    text. `refusal`: the error of a template that refuses a single message; "" if it does not. `system`: where a system
-    prompt goes. `own_text`: what the chat template writes before the user's text. `date`: the date that it prints by
-    default. `sampling`: what --sampling model takes; `other_sampling`: what it leaves out.
+    `content`: whether the chat template reads the text of a message or a list of parts; None if it drops or cuts the
+    user's text. `refusal`: the error of a template that refuses a single message; "" if it does not. `system`: where a
+    system prompt goes. `own_text`: what the chat template writes before the user's text. `date`: the date that it
+    prints by default. `sampling`: what --sampling model takes; `other_sampling`: what it leaves out.
     """
 
     kind: Literal["model"] = "model"
@@ -89,7 +89,7 @@ def model_help(name: str) -> ModelHelp:
         ],
         stop_strings=stop_strings(generation), bos=tokenizer.bos_token, has_chat_template=template.exists,
         variables=sorted(template.variables - GIVEN_TO_TEMPLATES - special),
-        content=behaviour.content if behaviour else "text", refusal=refusal,
+        content=(behaviour.content if behaviour.keeps_text else None) if behaviour else "text", refusal=refusal,
         system="a role of its own" if behaviour and behaviour.has_system_role else "before the user's text",
         own_text=behaviour.own_text[0] if behaviour else "",
         date=template.printed_date.isoformat() if template.printed_date else None,

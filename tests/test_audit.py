@@ -24,7 +24,7 @@ from specbench.analysis.audit_distribution import (
     judge_draws,
 )
 from specbench.analysis.audit_methods import MIN_ACCEPTED, Audit, AuditedMethod, AuditPrompt, decide_verdict
-from specbench.analysis.audit_report import AuditedIdentity, AuditFindings, AuditReport, DrawTest, MethodVerdict
+from specbench.analysis.audit_report import AuditedIdentity, AuditFindings, AuditReport, DrawTest, MethodVerdict, p_text
 from specbench.core.errors import ConfigError
 from specbench.core.registry import RULES
 from specbench.decoding.drafters import Drafter, ModelDrafter, NoDrafter
@@ -280,6 +280,12 @@ def test_few_accepted_draft_tokens_are_said(target: TableModel, draft: TableMode
         assert decided.verdict == name and (
             decided.reason is None or "in the draws: give more --draws" in decided.reason
         )
+    draws = found.distribution.model_copy(update={"num_accepted": 4})
+    reason = decide_verdict(rare, found.greedy, {"rare": draws}, {NUM_TOKENS: findings.control}).reason
+    assert reason == (
+        "a verdict needs 20 accepted draft tokens, and there were 3 in greedy decoding and 4 in the draws: give more "
+        "prompts (--limit, --subset) and more --draws"
+    )
 
 
 def test_a_method_that_drafts_late_is_judged_by_longer_draws(target: TableModel, draft: TableModel) -> None:
@@ -689,3 +695,8 @@ def test_rows_of_a_leaderboard_get_the_verdict(specbench: Specbench, tiny_pair: 
     assert code == 2 and "'all' is every method" in err
     code, _, err = specbench("audit", "--method", "sd", *common, "--leaderboard", "none.json")
     assert code == 2 and err.startswith("error: none.json: cannot be read")
+
+
+@pytest.mark.parametrize(("value", "text"), [(1e-10, "p < 1e-9"), (0.25, "p = 0.25")])
+def test_a_p_value_is_printed_with_its_relation(value: float, text: str) -> None:
+    assert p_text(value) == text

@@ -126,6 +126,8 @@ def test_a_text_that_a_template_adds_is_told() -> None:
         '"<system>You are a helpful assistant.<user>"; --system-instruction replaces it'
     )
     assert not list(template(MESSAGES).notes(None))
+    (line,) = template("Today is a cold day. <|end|>system\nYou are kind.<|end|>user\n" + MESSAGES).notes(None)
+    assert line.endswith('"Today is a cold day. You are kind. <user>"; --system-instruction replaces it')
 
 
 @pytest.mark.parametrize(

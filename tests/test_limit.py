@@ -424,7 +424,7 @@ def test_rates_are_bytes_and_operations_by_the_seconds_of_a_call(monkeypatch: py
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--engine", "fast"], "error: --engine fast: did you mean 'auto'? (choices: auto, compiled, eager, graphs)"),
+        (["--engine", "fast"], "error: --engine fast: the choices are auto, compiled, eager, graphs"),
         (["--dtype", "float99"], "error: --dtype float99: did you mean 'float32'?"),
         (["--context", "1"], "error: context = 1: input should be greater than or equal to 8"),
         (["--repeats", "0"], "error: repeats = 0: input should be greater than or equal to 1"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.cli.info import SKELETONS, write_skeleton
+from specbench.cli.info import NEXT, SKELETONS, write_skeleton
 from specbench.core.errors import ConfigError
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -96,6 +96,7 @@ def test_the_drafter_of_the_plugin_is_short() -> None:
 def test_the_guide_shows_the_files_of_the_plugin() -> None:
     guide = (CHECKOUT / "docs" / "guide" / "plugins.md").read_text(encoding="utf-8")
     assert all(guide.count(line) == 1 for line in guide.splitlines() if line.startswith("| entry point group"))
+    assert NEXT["plugin"].startswith("pip install -e {name} && ") and "`pip install -e my-plugin`" in guide
     for name in ("drafter.py", "rule.py", "scorer.py", "engine.py"):
         text = (SKELETONS / "plugin" / "my_plugin" / name).read_text(encoding="utf-8")
         assert f"```python\n{text}```\n" in guide, name

@@ -3,6 +3,8 @@
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,8 @@ from specbench.core import dotted
 from specbench.core.errors import ConfigError
 from specbench.core.files import changed_settings
 from specbench.running.records import Key
-from specbench.running.run_folder import RunFolder
+from specbench.running.run_folder import RunFolder, write_specs
+from specbench.specs.catalogue import load_method, load_task, versioned_name
 from tests.test_records import whole
 
 IDENTITY = {"seed": 0, "methods": {"sd": "sd@1:abc"}, "environment": {"versions": ["a", "b"]}}
@@ -58,6 +61,33 @@ def test_no_command_brings_the_old_version_back(tmp_path: Path, key: str) -> Non
             open_and_close(folder)
     with pytest.raises(ConfigError, match="or repeat the old command with the old version to resume it"):
         open_and_close(folder)
+
+
+def test_the_keys_of_a_changed_task_or_method_are_named(tmp_path: Path) -> None:
+    """Once for all subsets; a folder without its specs names the digests."""
+
+    def folder(max_new_tokens: int, num_draft_tokens: int) -> tuple[RunFolder, Any]:
+        task, method = load_task("gsm8k"), load_method("fsd")
+        task = task.model_copy(
+            update={"generation": task.generation.model_copy(update={"max_new_tokens": max_new_tokens})}
+        )
+        method = method.model_copy(update={"num_draft_tokens": num_draft_tokens})
+        spec: Any = SimpleNamespace(tasks=(task,), methods=(method,))
+        named = {"tasks": {"gsm8k": versioned_name(task)}, "methods": {"fsd": versioned_name(method)}}
+        return RunFolder(tmp_path, named, spec=spec), spec
+
+    made, spec = folder(24, 3)
+    open_and_close(made)
+    for is_known in (False, True):
+        if is_known:
+            write_specs(tmp_path, spec)
+        with pytest.raises(ConfigError) as refused:
+            open_and_close(folder(25, 4)[0])
+        told = (
+            "(methods.fsd.num_draft_tokens: 3 → 4; tasks.gsm8k.generation.max_new_tokens: 24 → 25)",
+            '(methods.fsd: "fsd@',
+        )
+        assert told[not is_known] in str(refused.value)
 
 
 def test_data_that_moved_on_the_hub_is_refused_naming_both_commits(tmp_path: Path) -> None:

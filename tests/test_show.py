@@ -268,6 +268,7 @@ def test_a_rule_and_a_scorer_of_one_name(capsys: pytest.CaptureFixture[str]) -> 
         ("model_trees", "did you mean 'model_tree'?"),
         ("tests", "'tests': this is a folder: give the name of a method, task, component or model, or the path of its"),
         ("mgms", "did you mean 'mgsm'?"),
+        ("./tests", "./tests: no config.json in it: give a model's folder, or the path of"),
         ("speedup", "'speedup' is a metric: `specbench list metrics` explains it"),
         ("quite different", "give one that `specbench list` shows, or the path of a .yaml file"),
         ("missing.yaml", "missing.yaml: cannot be read: No such file or directory"),

@@ -2,6 +2,7 @@
 
 import io
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from specbench.analysis.vocab import task_prompts
 from specbench.core.errors import ConfigError
 from specbench.running import plan as subsets
 from specbench.running.plan import subsets_with_rows
+from specbench.running.request import absent_subsets_line
 from specbench.specs.catalogue import load_method, load_task
 from specbench.specs.components import build
 from specbench.specs.run import RunSpec
@@ -114,3 +116,9 @@ def test_vocabularies_are_compared_on_what_is_there(folder: Path) -> None:
     said = io.StringIO()
     found = task_prompts("mgsm", None, data=str(folder), use_sample=False, console=Console(file=said), limit=None)
     assert len(found) == 6 and said.getvalue() == MISSING.format(folder=folder) + "\n"
+
+
+def test_a_line_about_one_subset_is_in_the_singular() -> None:
+    line = partial(absent_subsets_line, "mgsm", lacking="rows in data")
+    assert line(["en"]) == "mgsm: 1 subset has no rows in data (en)"
+    assert line(["en", "de"]) == "mgsm: 2 subsets have no rows in data (en, de)"

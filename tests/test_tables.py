@@ -317,7 +317,9 @@ def test_few_prompts_are_said_with_and_without_an_interval(num_prompts):
     """Below 5 prompts there is none, and the number is the weaker for it; the baseline's own is exact."""
     without = {**METRICS, "speedup": Metric(value=1.2)}
     for metrics in (METRICS, without):
-        assert "fewer than 30 prompts" in rendered([row(subset="en", metrics=metrics, n=num_prompts)])
+        told = rendered([row(subset="en", metrics=metrics, n=num_prompts)])
+        assert "fewer than 30 prompts" in told
+        assert ("in en; with fewer than 5 in a subset: no interval" in told) is (metrics is without)
         assert "fewer than" not in rendered([row(subset="en", metrics=metrics, n=num_prompts, method="ar@1:0")])
     assert "fewer than" not in rendered([row(subset="en", metrics={**METRICS, "speedup": Metric()}, n=num_prompts)])
 

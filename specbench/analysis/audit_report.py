@@ -318,4 +318,4 @@ def p_text(value: float) -> str:
 
 
 def p_value(value: float) -> str:
-    return f"< {SMALLEST_P:g}" if value < SMALLEST_P else f"{value:.2g}"
+    return "< 1e-9" if value < SMALLEST_P else f"{value:.2g}"

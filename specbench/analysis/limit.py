@@ -135,7 +135,7 @@ def work_of(model: CausalLM) -> Work:
 def cache_of(network: Any, num_heads: int) -> tuple[tuple[AttentionLayer, ...], int]:
     """Returns the attention layers and the bytes of recurrent states, from the cache of one token."""
     output = network(input_ids=torch.zeros((1, 1), dtype=torch.long, device=network.device), use_cache=True)
-    cache = next(output[name] for name in CACHE_NAMES if name in output)
+    cache = next(part for name, part in output.items() if name in CACHE_NAMES)  # asking for an old name warns
     layers, state_bytes = [], 0
     for layer in cache.layers:
         keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)

@@ -201,7 +201,7 @@ class ChatTemplate:
         special = {token.content for token in self.tokenizer.added_tokens_decoder.values() if token.special}
         tokens = sorted(special | set(self.tokenizer.all_special_tokens), key=len, reverse=True)
         marks = "|".join(["^", *map(re.escape, tokens)])  # a role is named at the start or after a special token
-        before = re.sub(rf"(?:{marks})(?:\s*system\b)?|\buser\s*$", " ", before)
+        before = re.sub(rf"(?:{marks})(?:\s*(?:system|user)\b)?|\buser\s*$", " ", before)
         return " ".join(before.split()) if len(re.findall(r"[^\W\d_]{2,}", before)) >= OWN_WORDS else ""
 
 

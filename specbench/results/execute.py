@@ -268,7 +268,7 @@ def run_folder(request: Request, spec: RunSpec, cells: Sequence[Cell], models: M
     if spec.template_date == "today" and DATE in identity:  # tomorrow, the same command resumes the folder
         named = {**identity, DATE: "today"}
     path = request.output or default_folder(spec, named)
-    return RunFolder(path, identity, named_by_digest=request.output is None)
+    return RunFolder(path, identity, named_by_digest=request.output is None, spec=spec)
 
 
 def keep_fitting_methods(

@@ -222,7 +222,8 @@ def subsets_with_rows(task: TaskSpec, data: str | None, console: Console) -> tup
     for lacking, names in (("file", set(task.subset_names) - set(filed)), ("rows", set(filed) - set(found))):
         absent = [name for name in task.subset_names if name in names]
         if absent:
-            say(console, f"{absent_subsets_line(task.name, absent, f'{lacking} in {data}')}: they are not measured")
+            they_are = "it is" if len(absent) == 1 else "they are"
+            say(console, f"{absent_subsets_line(task.name, absent, f'{lacking} in {data}')}: {they_are} not measured")
     return tuple(found)
 
 

@@ -252,7 +252,8 @@ def request_notes(request: Request, spec: RunSpec) -> Iterator[str]:
     for kind, names in (("tasks", request.tasks), ("methods", request.methods)):
         yield from filter(None, (namesake(kind, name) for name in names))
     for task, absent in spec.left_out().items():
-        yield f"{absent_subsets_line(task, absent, 'bundled sample')}: give --data to measure them"
+        them = "it" if len(absent) == 1 else "them"
+        yield f"{absent_subsets_line(task, absent, 'bundled sample')}: give --data to measure {them}"
     yield from missing_subset_lines(spec)
     overrides = dict(pair.split("=", 1) for pair in request.options.overrides)
     if overrides.get(NUM_SHOTS, "0") != "0":

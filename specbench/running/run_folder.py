@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,7 +14,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.files import ResumableFolder, changed_settings, write_atomically, write_identity
 from specbench.core.values import json_digest
 from specbench.running.records import Key, Record, RecordFile, check_record, record_key
-from specbench.specs.catalogue import versioned_name_of_dump
+from specbench.specs.catalogue import method_meaning, subset_meaning, versioned_name_of_dump
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
@@ -27,12 +28,16 @@ class RunFolder(ResumableFolder):
     """The folder with the records of one configuration. It cannot be opened with another configuration.
 
     `named_by_digest`: the path is `default_folder` of this identity, so that a lost run.json can be written again.
+    `spec`: the tasks and methods of the run, to name the keys in which those of the folder differ.
     """
 
     IDENTITY = "run.json"
 
-    def __init__(self, path: Path, identity: Mapping[str, Any], named_by_digest: bool = False) -> None:
+    def __init__(
+        self, path: Path, identity: Mapping[str, Any], named_by_digest: bool = False, spec: RunSpec | None = None
+    ) -> None:
         super().__init__(path)
+        self.spec = spec
         self.named_by_digest = named_by_digest
         self.identity = json.loads(json.dumps(identity))
         self.records = RecordFile(path / "records.jsonl")
@@ -68,10 +73,35 @@ class RunFolder(ResumableFolder):
             write_identity(config, {**old, REVISIONS: revisions})
 
     def changes(self, old: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-        """Returns the changed settings. A subset that only one of the two runs has measured is not a change."""
+        """Returns the changed settings: the keys of a changed task or method, if both are known. A subset that only one
+        of the two runs has measured is not a change."""
         both = revisions_of(old).keys() & revisions_of(now).keys()
         before, after = ({**each, REVISIONS: {key: revisions_of(each)[key] for key in both}} for each in (old, now))
-        return changed_settings(before, after)
+        keys = self._changed_keys()
+        return [each for text in changed_settings(before, after) for each in keys.get(text.split(": ")[0]) or [text]]
+
+    def _changed_keys(self) -> dict[str, list[str]]:
+        """Returns the changed keys of each task and method with their values in specs.json and now, by `tasks.NAME` and
+        `methods.NAME`; nothing if the file or the spec is not known."""
+        try:
+            if self.spec is None:
+                return {}
+            tasks = {task.name: task for task in read_tasks(self.path)}
+            methods = {method["name"]: method for method in _read(self.path, "methods", dict)}
+        except ConfigError:  # an earlier version's, or lost
+            return {}
+        found = {}
+        for task in self.spec.tasks:
+            old = tasks.get(task.name, task)
+            both = [name for name in task.subset_names if name in old.subset_names]
+            changes = [changed_settings(subset_meaning(old, name), subset_meaning(task, name)) for name in both]
+            place = f"tasks.{task.name}"
+            found[place] = list(dict.fromkeys(f"{place}.{each}" for each in chain.from_iterable(changes)))
+        for method in self.spec.methods:
+            place, now = f"methods.{method.name}", json.loads(json.dumps(method.model_dump()))
+            before = methods.get(method.name, now)
+            found[place] = [f"{place}.{each}" for each in changed_settings(method_meaning(before), method_meaning(now))]
+        return found
 
     def recorded_date(self, asked: str | None) -> date | None:
         """Returns the date that the chat templates of the folder's records print, if a run is to take it instead of its

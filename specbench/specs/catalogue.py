@@ -203,7 +203,12 @@ def subset_meaning(task: TaskSpec, subset: str) -> Any:
 
 def versioned_name_of_dump(method: Mapping[str, Any]) -> str:
     """Returns name@version:digest of a method's model_dump, as stored in a run's folder."""
-    return f"{method['name']}@{method['version']}:{_digest_of(_meaning(copy.deepcopy(method)))}"
+    return f"{method['name']}@{method['version']}:{_digest_of(method_meaning(method))}"
+
+
+def method_meaning(method: Mapping[str, Any]) -> Any:
+    """Returns the keys of a method's model_dump on which its digest depends."""
+    return _meaning(copy.deepcopy(method))
 
 
 def component_revisions(tasks: Sequence[TaskSpec], methods: Sequence[MethodSpec]) -> dict[str, str]:

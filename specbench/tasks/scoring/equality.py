@@ -57,11 +57,12 @@ PLAIN = re.compile(r"-?(?:\d+\.?\d*|\.\d+)")
 UNIT_NAMES = {
     "mm": "millimeter", "cm": "centimeter", "dm": "decimeter", "m": "meter", "km": "kilometer", "in": "inch",
     "ft": "foot", "feet": "foot", "yd": "yard", "mi": "mile", "mg": "milligram", "g": "gram", "kg": "kilogram",
-    "oz": "ounce", "lb": "pound", "ml": "milliliter", "l": "liter", "gal": "gallon", "h": "hour", "hr": "hour",
-    "min": "minute", "s": "second", "sec": "second", "ms": "millisecond", "mph": "mile per hour",
-    "kph": "kilometer per hour", "kmh": "kilometer per hour", "fps": "foot per second", "hz": "hertz", "sq": "square",
-    "cu": "cubic", "a": "per", "an": "per", "people": "person", "men": "man",
-    "women": "woman", "children": "child",
+    "oz": "ounce", "lb": "pound", "ml": "milliliter", "l": "liter", "gal": "gallon", "qt": "quart", "pt": "pint",
+    "tsp": "teaspoon", "tbsp": "tablespoon", "ms": "millisecond", "s": "second", "sec": "second", "min": "minute",
+    "h": "hour", "hr": "hour", "wk": "week", "mo": "month", "yr": "year", "mph": "mile per hour",
+    "kph": "kilometer per hour", "kmh": "kilometer per hour", "fps": "foot per second", "hz": "hertz", "deg": "degree",
+    "rad": "radian", "sq": "square", "cu": "cubic", "a": "per", "an": "per", "people": "person", "men": "man",
+    "women": "woman", "pts": "point", "children": "child",
 }  # fmt: skip
 POWERS = {"square": "2", "squared": "2", "cubic": "3", "cubed": "3"}
 # Words that change a value, or stand for one, are no units; nor are number words ("3 halves"). Quarters are coins, too.

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -15,7 +16,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
 from specbench.running.records import RecordFile
 from specbench.running.runner import score_fields
-from specbench.tasks.scoring import PerAnswer, Score, Scorer, judged
+from specbench.tasks.scoring import PerAnswer, Score, Scorer, explained, judged
 
 
 def scorer(value: Any, statistics: Any = None) -> Scorer:
@@ -112,3 +113,10 @@ def test_a_scorer_says_what_it_read(options: dict[str, Any], answer: str, refere
     made = SCORERS.get(options["type"])(**{name: value for name, value in options.items() if name != "type"})
     found = made.explain(answer, reference)
     assert found == expected if expected is None else found.startswith(expected)
+
+
+def test_a_mistake_in_what_a_plug_in_says_is_one_line() -> None:
+    made = PerAnswer(("right",), lambda text, reference: {"right": 1}, read=lambda text, reference: text[9])
+    with pytest.raises(ConfigError, match=r"^scorer of 'right' raised IndexError: [^\n]*$"):
+        explained(made, "short", "reference")
+    assert explained(replace(made, read=None), "short", "reference") is None

@@ -9,7 +9,7 @@ from specbench.core.reasoning import answer_of
 from specbench.results.units import score_of_answer
 from specbench.running.records import Generation, Record
 from specbench.running.shown import ShownPrompt
-from specbench.tasks.scoring import Scorer
+from specbench.tasks.scoring import Scorer, explained
 
 NOT_TEXTS = ("finish", "problem", "decoded_by", "route")  # keys of a generation with a word instead of a text
 
@@ -34,7 +34,7 @@ class ShownAnswer:
         if generation.get("reasoning_closed") is False:
             reasons["reason"] = "cut inside its reasoning, so the answer is empty"
         elif scorer is not None and reference is not None and "reason" not in reasons:
-            reasons["reason"] = scorer.explain(answer_of(generation), reference)
+            reasons["reason"] = explained(scorer, answer_of(generation), reference)
         return cls(
             method, generation["score"], dict(generation.get("scores", {})), generation["finish"],
             len(generation["token_ids"]), texts, {name: text for name, text in reasons.items() if text},

@@ -146,6 +146,14 @@ def judged(scorer: Scorer, text: str, reference: Reference) -> Score:
     return replace(score, values=values, statistics=whole, problem=problem)
 
 
+def explained(scorer: Scorer, text: str, reference: Reference) -> str | None:
+    """Returns what a scorer says that it read in an answer. Raises ConfigError that names the scorer for code outside
+    this package that raises an exception."""
+    outside = is_outside(scorer) or is_outside(getattr(scorer, "read", unscored))
+    with naming_code(f"scorer of '{', '.join(scorer.names)}'") if outside else nullcontext():
+        return scorer.explain(text, reference)
+
+
 def as_number(value: Any) -> float | None:
     """Returns a number, such as a bool, a NumPy scalar, a tensor without dimensions or a fraction, as a float; None for
     None and for numbers that are not finite. Raises ValueError for anything else."""

@@ -19,9 +19,11 @@ from specbench.results.bootstrap import Metric
 from specbench.results.display import picture_of
 from specbench.results.execute import execute
 from specbench.results.leaderboard import load as load_leaderboard
+from specbench.results.leaderboard_files import with_earlier_warm_up
 from specbench.results.load import SteadySpan, break_even, load_groups, load_of, load_tables, metrics_of, read_windows
 from specbench.results.load import load_row as make_load_row
 from specbench.results.row import Row, RowLoad, RowServing
+from specbench.results.runs import RecordedRun
 from specbench.running.request import Request
 from specbench.running.warm_up import MAX_BLOCKS_CPU
 from specbench.specs.run import read_servers
@@ -289,6 +291,11 @@ def test_rows_of_a_load_are_recomputed_from_the_run(measured, specbench) -> None
     assert len({row.key for row in rows}) == 6
     code, shown, _ = specbench("leaderboard", "validate", board, "--records")
     assert code == 0 and "6 rows, all recomputed" in shown
+    run = RecordedRun(measured)
+    earlier = run.earlier_warm_up(rows[3])  # of AR and the method in all windows, as earlier versions summed it
+    assert earlier is not None and rows[3].warm_up is not None and earlier.blocks > rows[3].warm_up.blocks
+    row = rows[3].model_copy(update={"warm_up": earlier})
+    assert with_earlier_warm_up(rows[3], row, run).warm_up == earlier
     windows = measured / "load.jsonl"
     text = windows.read_text()
     try:

@@ -112,14 +112,14 @@ class RecordedRun:
         names = {BASELINE, row.method_name}
         if row.served is not None and row.served.load is not None:
             windows = windows_of(row, read_windows(self.path), row.served.load)
-            parts = [window.get("warm_up", {}).get(name) for window in windows for name in names]
-        else:  # many records hold the same one
-            held = {
-                (record["subset"], record.get("process"), name): record["methods"][name].get("warm_up")
-                for record in self.records_of_row(row) for name in names
-            }  # fmt: skip
-            parts = list(held.values())
-        return RowWarmUp.of_all(parts) if all(parts) else None
+            if not all("warm_up" in window for window in windows):
+                return None
+            return RowWarmUp.of_all([part for w in windows for name, part in w["warm_up"].items() if name in names])
+        parts = {  # many records hold the same one
+            (record["subset"], record.get("process"), name): record["methods"][name].get("warm_up")
+            for record in self.records_of_row(row) for name in names
+        }.values()  # fmt: skip
+        return RowWarmUp.of_all([part for part in parts if part]) if all(parts) else None
 
     def with_records(self, row: Row) -> RowWithRecords:
         method, task, records = self.method_of(row), self.task_of(row), self.records_of_row(row)

@@ -193,7 +193,10 @@ def test_the_levels_of_a_growing_tree_are_tuned(
     ("options", "problem"),
     [
         ({"method": "sd-tree", "lengths": "2,4"}, "--lengths 2,4: sd-tree drafts trees: give --sizes"),
-        ({"method": "eagle2", "lengths": "2,4", "sizes": "4,8"}, "--lengths 2,4: eagle2 drafts trees: give --sizes"),
+        (
+            {"method": "token-recycling", "lengths": "2,4", "sizes": "4,8"},
+            "--lengths 2,4: token-recycling drafts trees: give --sizes",
+        ),
         ({"method": "sd", "sizes": "2,4"}, "--sizes 2,4: the drafter of sd has no shape to choose"),
         ({"method": "sd-tree", "sizes": "4,x"}, "--sizes x: not a number of draft tokens from 1 to 512"),
         ({"method": "sd-tree", "sizes": "4,0"}, "--sizes 0: not a number of draft tokens"),

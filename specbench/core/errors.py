@@ -26,9 +26,11 @@ class DrafterError(ConfigError):
 
 def nearest(value: str, choices: Iterable[str], listed: str = "") -> str:
     """Returns the end of an error message that lists the valid choices, the most similar one first: "did you mean
-    'fsd'? (choices: …)". `listed`: a sentence that replaces a list that would be too long."""
+    'fsd'? (choices: …)". `listed`: a sentence that replaces a list that would be too long. Of a dotted choice, the last
+    part alone is similar, too."""
     known = sorted(choices)
-    close, every = get_close_matches(value, known, n=1), ", ".join(known)
+    ends = [choice for choice in known if choice.rpartition(".")[2] == value]
+    close, every = ends or get_close_matches(value, known, n=1), ", ".join(known)
     if close:
         return f"did you mean '{close[0]}'? {listed or f'(choices: {every})'}"
     return listed or (f"the choices are {every}" if known else "there are none")

@@ -98,6 +98,7 @@ def test_a_sample_is_what_a_run_reads(task: str, chatting: str, specbench: Specb
     assert code == 0, err
     pages = [path.read_text(encoding="utf-8") for path in (tmp_path / "site" / "rows").glob("*.html")]
     assert len(pages) == 6 and sum(page.count('<article class="record">') for page in pages) == 6
+    assert all("<dt>reason</dt>" in page for page in pages)
 
     (tmp_path / "one.jsonl").write_text('{"a": 8, "b": 9}\n')  # other data than was measured
     code, out, err = specbench("answers", "run")

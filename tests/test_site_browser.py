@@ -317,7 +317,7 @@ def test_five_thousand_rows_are_sorted_in_one_step(browser, tmp_path, capsys, mo
     """Timing depends on the machine, so it is printed (pytest -s); what makes it short is asserted. The pages of the
     rows, which the index only links to, are left out."""
     write(tmp_path / "board.json", many_rows(5000))
-    monkeypatch.setattr("specbench.publish.site.build.row_pages", lambda rows: [])
+    monkeypatch.setattr("specbench.publish.site.build.row_pages", lambda rows, num_answers: [])
     build([tmp_path / "board.json"], tmp_path / "site", "Many")
     watched = Watched(browser, viewport={"width": 1280, "height": 800})
     page = watched.open(f"{(tmp_path / 'site').as_uri()}/index.html#subset=*")

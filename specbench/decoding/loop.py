@@ -199,9 +199,7 @@ class WrittenText:
         text = rules.decode(token_ids)
         start = part_answer(text, tags, is_open).start if tags else 0
         cut = start + len(text_before_stop(text[start:], rules.stop_strings))
-        if any(
-            stop in (rules.keep or ()) for stop in rules.stop_strings
-        ):  # drop the special tokens before the cut, too
+        if not set(rules.keep or ()).isdisjoint(rules.stop_strings):  # drop the special tokens before the cut, too
             assert rules.decode_text is not None
             num_whole = bisect_right(range(1, len(token_ids) + 1), cut, key=lambda n: len(rules.decode(token_ids[:n])))
             rest = text[len(rules.decode(token_ids[:num_whole])) : cut]

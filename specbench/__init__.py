@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
     from specbench.api import Method, Model, check, compare, load, run
     from specbench.core.errors import ConfigError, DrafterError
-    from specbench.results.display import Results
+    from specbench.report.display import Results
 
 __all__ = ["ConfigError", "DrafterError", "Method", "Model", "Results", "check", "compare", "load", "run"]
 
@@ -19,7 +19,7 @@ BUILT_IN = {
         "specbench.decoding.drafters.retrieval",
         "specbench.decoding.drafters.ngram",
         "specbench.decoding.drafters.synthetic",
-        "specbench.decoding.drafters.target_guesses",
+        "specbench.decoding.drafters.lookahead",
         "specbench.decoding.drafters.model_tree",
         "specbench.decoding.drafters.heads",
     ),
@@ -38,7 +38,7 @@ BUILT_IN = {
         "specbench.tasks.scoring.code",
         "specbench.tasks.scoring.texts",
     ),
-    "specbench.loggers": ("specbench.results.live",),
+    "specbench.loggers": ("specbench.running.live",),
     "specbench.task_sources": ("specbench.integrations.lm_eval.tasks",),
     "specbench.engines": ("specbench.integrations.served.engines",),
 }
@@ -48,7 +48,7 @@ BUILT_IN = {
 INTERFACE = {
     "ConfigError": "specbench.core.errors",
     "DrafterError": "specbench.core.errors",
-    "Results": "specbench.results.display",
+    "Results": "specbench.report.display",
     **dict.fromkeys(("Method", "Model", "check", "compare", "load", "run"), "specbench.api"),
 }
 

@@ -27,7 +27,8 @@ from specbench.core.console import PlainConsole, stderr
 from specbench.core.errors import INTERRUPTED, ConfigError
 from specbench.core.progress import Heartbeat
 from specbench.core.registry import DRAFTERS, RULES, DrafterFeatures, Registry, RuleFeatures
-from specbench.results.display import CheckedRuns, ComparedRuns, Results
+from specbench.gate.report import CheckedRuns
+from specbench.report.display import ComparedRuns, Results
 from specbench.specs.components import Spec, build
 from specbench.specs.method import MethodSpec
 from specbench.specs.run_options import FLAGS, RunOptions
@@ -75,7 +76,7 @@ class Method:
     @cached_property
     def spec(self) -> MethodSpec:
         """The specification of the method. Raises ConfigError for parts that do not fit each other."""
-        from specbench.decoding.python_parts import drafter_factory, rule_factory
+        from specbench.decoding.callable_adapters import drafter_factory, rule_factory
         from specbench.specs.catalogue import method_names
 
         drafter_features = DrafterFeatures(provides=frozenset({"probs"}))
@@ -157,7 +158,7 @@ def run(
         lm_eval_include=_path("lm_eval_include", lm_eval_include), own_methods=own,
     )  # fmt: skip
     request = check_request(request, make)
-    from specbench.results.execute import execute  # imports torch
+    from specbench.running.execute import execute  # imports torch
 
     console = stderr
     if quiet:
@@ -301,8 +302,8 @@ run.__signature__ = signature(run).replace(  # type: ignore[attr-defined]
 
 def load(path: str | Path) -> Results:
     """Returns the results of a finished run, or the rows of a leaderboard file. Raises ConfigError for other paths."""
-    from specbench.results.execute import RunOutcome
     from specbench.results.runs import read_path
+    from specbench.running.execute import RunOutcome
 
     if not isinstance(path, str | Path):
         raise ConfigError(f"path = {path!r:.60}: give the folder of a run, or a leaderboard file")
@@ -319,7 +320,7 @@ def compare(
     first, second: results, or paths as PATH, PATH:METHOD or FILE:NUMBER of a row. task, subset: names, separated by
     commas; filters: KEY=VALUE that rows of both must have.
     """
-    from specbench.results.compare import compare as compared
+    from specbench.report.compare import compare as compared
     from specbench.results.runs import read_input, select_rows
 
     inputs = [read_input(_path_of(each), filters) for each in (first, second)]
@@ -335,7 +336,7 @@ def check(
     baseline, candidate: results, or paths as PATH or PATH:METHOD. max_regression: how far a speed-up may fall (0.03:
     3 %). ignore: conditions that may differ (attention, device, dtype, target, versions).
     """
-    from specbench.results.check import check as checked
+    from specbench.gate.check import check as checked
 
     if not isinstance(max_regression, int | float) or not 0 <= max_regression < 1:
         raise ConfigError(f"max_regression = {max_regression!r:.60}: give a share from 0 to below 1, such as 0.03")

@@ -18,7 +18,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # also of the processes that tests start
 
 import pytest
 
-from tests.processes import shorten_warm_ups
+from tests.support.processes import shorten_warm_ups
 
 if TYPE_CHECKING:
     import torch
@@ -85,7 +85,7 @@ def real_models() -> Path:
 @pytest.fixture(scope="session")
 def tiny_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """Folders of a random target and a random drafter with the same tokenizer, context 1,024."""
-    from tests import tiny
+    from tests.support import tiny
 
     folder = tmp_path_factory.mktemp("pair")
     target = tiny.save(folder / "target", num_hidden_layers=2)

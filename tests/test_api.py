@@ -23,9 +23,9 @@ from specbench.decoding.proposal import PointMass, Proposal, TreeProposal
 from specbench.decoding.verification import ExactMatch
 from specbench.models.loading import load_model
 from specbench.models.objects import object_digest
-from specbench.results.display import Results
+from specbench.report.display import Results
 from specbench.results.leaderboard import load as load_rows
-from tests import tiny
+from tests.support import tiny
 
 CHECKOUT = str(Path(__file__).resolve().parents[1])
 SHORT = {"generation.max_new_tokens": 6}

@@ -13,7 +13,7 @@ import yaml
 
 from specbench.core.environment import DISTRIBUTION, EXTRAS
 from specbench.results.leaderboard import load, write
-from tests.processes import SHORT_WARM_UPS
+from tests.support.processes import SHORT_WARM_UPS
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 BOARD = CHECKOUT / "leaderboards" / "demo.json"

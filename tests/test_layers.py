@@ -9,8 +9,8 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "specbench"
 LAYERS = (
-    {"core"}, {"specs"}, {"models"}, {"decoding", "tasks"}, {"running"}, {"results"}, {"integrations"},
-    {"training"}, {"analysis"}, {"publish"}, {"cli", "api"},
+    {"core"}, {"statistics"}, {"specs"}, {"records"}, {"models"}, {"decoding", "tasks"}, {"results"}, {"report"},
+    {"running"}, {"integrations"}, {"training"}, {"analysis"}, {"publish"}, {"gate"}, {"cli", "api"},
 )  # fmt: skip
 LEVEL = {package: number for number, packages in enumerate(LAYERS) for package in packages}
 LOADERS = {"specbench.models.sources", "specbench.training.data"}  # the only ones that may import the embedded family

@@ -21,11 +21,11 @@ from specbench.decoding.loop import StopRules, decode
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import Rejection, rejection
 from specbench.models.causal_lm import ModelPair
-from specbench.running.compose import compose
+from specbench.running.compose import build_decoder
 from specbench.running.warm_up import TEXT
 from specbench.specs.catalogue import load_method, load_task
 from specbench.tasks.examples import load_examples
-from tests.toys import TableModel
+from tests.support.toys import TableModel
 
 Specbench = Callable[..., tuple[int, str, str]]
 
@@ -60,7 +60,7 @@ def test_nothing_is_counted_after_the_end(records: list[dict[str, Any]], embedde
 
 
 def test_the_baseline_has_the_same_model_cache_and_loop(embedded_pair: ModelPair) -> None:
-    baseline, method = (compose(load_method(name), embedded_pair, Sampling()) for name in ("ar", "sd"))
+    baseline, method = (build_decoder(load_method(name), embedded_pair, Sampling()) for name in ("ar", "sd"))
     assert baseline.model is method.model and type(baseline.rule) is type(method.rule) is Rejection
     assert baseline.model.sequence is method.model.sequence
     generation = load_task("mgsm").subset("en").generation

@@ -143,7 +143,7 @@ from specbench.cli.help.text import find_help
 from specbench.cli.help.text import method_text
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS, RULES
-from tests.toys import TableModel
+from tests.support.toys import TableModel
 
 assert "parrot" in catalogue.method_names() and "echo" in catalogue.task_names()
 assert catalogue.load_task("echo").prompt == "{{ row.text }}"

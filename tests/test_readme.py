@@ -16,10 +16,10 @@ import yaml
 
 import specbench.integrations.external as externals
 from specbench.cli import make_app
-from specbench.results.check_speed import REMEDY
+from specbench.gate.speed import REMEDY
 from specbench.specs.catalogue import load_file, task_names
 from specbench.specs.method import MethodSpec
-from tests.test_boards import InProcess
+from tests.publish.test_boards import InProcess
 from tools import notebook
 from tools.reference import on_page_markdown, pages, walk
 

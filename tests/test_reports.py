@@ -22,8 +22,8 @@ from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.heads.checkpoints import HeadCheckpoint
 from specbench.models.heads.eagle_checkpoint import has_two_readings, normed_states
 from specbench.results.answers import timed_tokens
-from specbench.results.load import metrics_of
-from specbench.running.compose import compose
+from specbench.results.concurrency import metrics_of
+from specbench.running.compose import build_decoder
 from specbench.running.prompts import end_problem
 from specbench.specs.catalogue import load_method, load_task
 from specbench.specs.components import build
@@ -32,10 +32,10 @@ from specbench.tasks.judge.requests import parse_rating
 from specbench.tasks.local_files import read_rows
 from specbench.tasks.sandbox import run as permission
 from specbench.tasks.scoring import make_scorer
-from tests import tiny, tokenizers_made_here
-from tests.read_yaml import read_yaml
-from tests.test_loop import SometimesWrong, autoregressive, speculative
-from tests.toys import TableModel
+from tests.decoding.test_loop import SometimesWrong, autoregressive, speculative
+from tests.support import tiny, tokenizers_made_here
+from tests.support.read_yaml import read_yaml
+from tests.support.toys import TableModel
 
 FOLDER = Path(__file__).parent / "reports"
 Case = dict[str, Any]
@@ -170,7 +170,7 @@ def test_stop_strings_end_an_answer_and_leave_no_token_in_it(case: Case) -> None
     tokenizer.add_special_tokens({"additional_special_tokens": case["special"]})
     model = model_of(tokenizer)
     generation = build(GenerationSpec, {"max_new_tokens": 20, "stop": case["stop"]})
-    rules = compose(load_method("ar"), ModelPair(model), Sampling()).stop_rules(generation, None)
+    rules = build_decoder(load_method("ar"), ModelPair(model), Sampling()).stop_rules(generation, None)
     state = GenerationState([0], rules)
     for token in model.encode_prompt(case["written"], chat=False):
         if not state.finished:

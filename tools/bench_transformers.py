@@ -16,18 +16,18 @@ import torch
 from rich.console import Console
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from specbench.core.table import Table, numbers, words
+from specbench.core.table import Table, number_columns, text_columns
 from specbench.decoding.decoder import Decoder
 from specbench.decoding.loop import Generation, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model
-from specbench.results.bootstrap import Metric, Prompts
-from specbench.results.units import with_interval
-from specbench.running.compose import compose
+from specbench.results.metric_format import with_interval
+from specbench.running.compose import build_decoder
 from specbench.specs.catalogue import load_method, load_task, with_overrides
+from specbench.statistics.bootstrap import Estimate, Resampler
 from specbench.tasks.examples import load_examples
-from tests import tiny
+from tests.support import tiny
 
 GAMMA = 5
 GREEDY = Sampling(0.0)
@@ -84,10 +84,10 @@ def measure(runs: Sequence[Run], prompts: Sequence[list[int]]) -> tuple[list[lis
     return timed, num_equal
 
 
-def ratio(own: Sequence[Timed], other: Sequence[Timed]) -> Metric:
+def ratio(own: Sequence[Timed], other: Sequence[Timed]) -> Estimate:
     """Returns the ratio of two speeds on the same prompts."""
     columns = [np.array(column, dtype=float) for timed in (own, other) for column in zip(*timed, strict=True)]
-    return Prompts(np.arange(len(own)), seed=0).ratio(*columns)
+    return Resampler(np.arange(len(own)), seed=0).ratio(*columns)
 
 
 def speeds(name: str, wanted: str, own: Sequence[Timed], other: Sequence[Timed]) -> list[str]:
@@ -126,9 +126,9 @@ def embedded(num_prompts_per_language: int = 6, max_new_tokens: int = 128) -> It
     plain: list[Generation] = []
     drafted: list[Generation] = []
     runs = [
-        ours(compose(load_method("ar"), models, GREEDY), stop, plain),
+        ours(build_decoder(load_method("ar"), models, GREEDY), stop, plain),
         hugging_face(target, max_new_tokens),
-        ours(compose(load_method("sd"), models, GREEDY), stop, drafted),
+        ours(build_decoder(load_method("sd"), models, GREEDY), stop, drafted),
         hugging_face(target, max_new_tokens, drafter),
     ]
     (ar, generate, sd, assisted), num_equal = measure(runs, prompts)
@@ -157,11 +157,11 @@ def bridges(num_prompts_per_language: int = 6, max_new_tokens: int = 128) -> Ite
     models = ModelPair(load_model("embedded:target", device="cpu"), load_model("embedded:drafter-bpe", device="cpu"))
     prompts = embedded_prompts(models.target, num_prompts_per_language)
     stop = StopRules(max_new_tokens, models.target.eos_token_ids)
-    plain = ours(compose(load_method("ar"), models, GREEDY), stop)
+    plain = ours(build_decoder(load_method("ar"), models, GREEDY), stop)
     for name, (own, other, overrides) in PAIRS.items():
         _, methods = with_overrides([], [load_method(own), load_method(other)], overrides)
         assert methods[0].num_draft_tokens == methods[1].num_draft_tokens
-        runs = [plain, *(ours(compose(method, models, GREEDY), stop) for method in methods)]
+        runs = [plain, *(ours(build_decoder(method, models, GREEDY), stop) for method in methods)]
         (_, mine, theirs), num_equal = measure(runs, prompts)
         title = f"embedded pair: {own} ÷ {other} ({name}), {methods[0].num_draft_tokens} draft tokens"
         yield speeds(title, "≥ 1.15", mine, theirs)
@@ -178,8 +178,8 @@ def long_context(context: int = 4096, num_prompts: int = 5) -> list[str]:
     seeds = [torch.Generator().manual_seed(seed) for seed in range(num_prompts)]
     prompts = [torch.randint(0, 1024, (context,), generator=seed).tolist() for seed in seeds]
     num_tokens = 32
-    plain = ours(compose(load_method("ar"), ModelPair(model), GREEDY), StopRules(num_tokens))
-    one = ours(compose(load_method("ar"), ModelPair(model), GREEDY), StopRules(1))
+    plain = ours(build_decoder(load_method("ar"), ModelPair(model), GREEDY), StopRules(num_tokens))
+    one = ours(build_decoder(load_method("ar"), ModelPair(model), GREEDY), StopRules(1))
     (ar, generate, ar_first, generate_first), _ = measure(
         [plain, hugging_face(model, num_tokens), one, hugging_face(model, 1)], prompts
     )
@@ -194,7 +194,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.bench_transformers", description=__doc__)
     parser.add_argument("--threads", type=int, default=1, help="CPU threads")
     torch.set_num_threads(parser.parse_args().threads)
-    columns = [*words("comparison", "wanted"), *numbers("ratio [95 %]", "tok/s", "tok/s of\nthe other")]
+    columns = [*text_columns("comparison", "wanted"), *number_columns("ratio [95 %]", "tok/s", "tok/s of\nthe other")]
     rows = [*embedded(), *bridges(), long_context()]
     Console(width=140).print(Table("specbench ÷ transformers", columns, rows))
 

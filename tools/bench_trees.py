@@ -15,14 +15,14 @@ import torch
 from rich.console import Console
 from transformers import DynamicCache
 
-from specbench.core.table import Table, numbers, words
+from specbench.core.table import Table, number_columns, text_columns
 from specbench.decoding.tree_shape import USUAL_CHANCES, best_shape
 from specbench.models.causal_lm import CausalLM
 from specbench.models.kv_cache import by_layer_type, cache_parameter, tree_inputs
 from specbench.models.loading import load_model
 from specbench.models.scoring import PassShape
-from specbench.results.bootstrap import Metric
-from specbench.results.units import with_interval
+from specbench.results.metric_format import with_interval
+from specbench.statistics.bootstrap import Estimate
 
 DEPTH = 5
 ACCEPTED = 3  # nodes of the accepted path
@@ -100,7 +100,7 @@ def median_ratio(own: np.ndarray, other: np.ndarray) -> str:
     ratios = own / other
     drawn = np.random.default_rng(0).integers(0, len(ratios), (NUM_RESAMPLES, len(ratios)))
     low, high = np.percentile(np.median(ratios[drawn], axis=1), [2.5, 97.5])
-    return with_interval(Metric(value=float(np.median(ratios)), low=float(low), high=float(high)), 3)
+    return with_interval(Estimate(value=float(np.median(ratios)), low=float(low), high=float(high)), 3)
 
 
 def main() -> None:
@@ -132,7 +132,9 @@ def main() -> None:
         ["largest difference of logits", "", f"{difference:.1g}"],
     ]  # fmt: skip
     title = f"{given.engine} ÷ bare pass over {given.tokens} tokens"
-    Console(width=100).print(Table(title, [*words("comparison", "wanted"), *numbers("ratio [95 %]")], rows))
+    Console(width=100).print(
+        Table(title, [*text_columns("comparison", "wanted"), *number_columns("ratio [95 %]")], rows)
+    )
 
 
 if __name__ == "__main__":

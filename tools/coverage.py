@@ -13,8 +13,8 @@ from scipy import special
 
 from specbench.core.table import markdown_table
 from specbench.core.values import text_digest
-from specbench.results import bootstrap
-from specbench.results.bootstrap import TAILS, ratio_of, resamples
+from specbench.statistics import bootstrap
+from specbench.statistics.bootstrap import TAILS, ratio_of, resamples
 from tools.populations import POPULATIONS, Array, Population
 
 Found = tuple[float, float, float]
@@ -92,7 +92,7 @@ def line_of(population: Population, num_prompts: int, num_runs: int) -> list[str
 
 HEAD = """# How often the intervals hold the truth
 
-`python -m tools.coverage --write` writes this page, and `tests/test_coverage.py` checks that it belongs to the
+`python -m tools.coverage --write` writes this page, and `tests/tools/test_coverage.py` checks that it belongs to the
 present method. Each simulated run draws n prompts from a population whose true value is known
 (`tools/populations.py`, seed 0) and computes the 95 % interval that a row, a rank, `compare`, `check` or `fairness`
 would show. The table gives the share of runs whose interval holds the true value, for specbench's intervals and,

@@ -13,13 +13,13 @@ from itertools import product
 
 import numpy as np
 
-from specbench.results.bootstrap import Metric
 from specbench.results.warnings import drift_of, has_drifted
+from specbench.statistics.bootstrap import Estimate
 
 NOISES, SIZES, DRIFTS = (0.05, 0.1, 0.2), (16, 24, 30, 60, 100, 250), (1.0, 1.05, 1.1, 1.2, 1.3)
 
 
-def simulated(drift: float, size: int, noise: float, rng: np.random.Generator, num_subsets: int = 1) -> Metric:
+def simulated(drift: float, size: int, noise: float, rng: np.random.Generator, num_subsets: int = 1) -> Estimate:
     """One run whose baseline gets slower from answer to answer, so that it is `drift` times slower in the last third
     than in the first: the true ratio is 1 ÷ drift."""
     tokens = np.ceil(np.exp(rng.normal(3.0, 1.0, size))).clip(1, 400)

@@ -89,7 +89,7 @@ def run_tests(root: Path, arguments: Sequence[str]) -> tuple[int, str]:
     """Runs pytest in a copy of the repository up to the first failure; returns its exit code and its output."""
     environment = os.environ | {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
     # The test of the table fails for every mutant, since its text is gone from the source.
-    itself = "--ignore=tests/test_mutants.py"
+    itself = "--ignore=tests/tools/test_mutants.py"
     command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", itself, *arguments]
     made = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
     return made.returncode, made.stdout + made.stderr

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from specbench.analysis.fairness_groups import estimate, ratios, variance
+from specbench.analysis.fairness.groups import estimate, ratios, variance
+from specbench.gate.speed import typical_ratio
 from specbench.results.answers import CorpusStatistics, corpus_metrics
-from specbench.results.bootstrap import SHARE, SIGNS, Bounds, Prompts, interval
-from specbench.results.check_speed import typical_ratio
 from specbench.results.paired import unpaired_ratio
+from specbench.statistics.bootstrap import SHARE, SIGNS, Bounds, Resampler, interval
 
 Array = NDArray[np.float64]
 Ends = tuple[float | None, float | None]
@@ -113,7 +113,7 @@ def _rates_of_two(generator: np.random.Generator, num_prompts: int) -> Array:
 
 
 def _unrelated(columns: Array, seed: int) -> Ends:
-    prompts = Prompts(np.arange(columns.shape[1]), seed)
+    prompts = Resampler(np.arange(columns.shape[1]), seed)
     now, before = (prompts.ratio(*half) for half in (columns[:4], columns[4:]))
     joined = unpaired_ratio(before, now)
     return joined.low, joined.high

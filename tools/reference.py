@@ -22,8 +22,8 @@ from specbench.cli.help.method import MethodHelp, method_help, prose
 from specbench.cli.help.text import KINDS, component_parameters, shown
 from specbench.core.table import markdown_table
 from specbench.publish.suite_spec import PublishedTable, SuiteSpec
+from specbench.results.metric_format import MEANINGS
 from specbench.results.row import Row
-from specbench.results.units import MEANINGS
 from specbench.specs.catalogue import load_method, load_task, method_names, task_names
 from specbench.specs.components import Component
 from specbench.specs.method import MethodSpec

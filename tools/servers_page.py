@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specbench.core.table import Table, markdown_table
-from specbench.results.captions import verdict_word
+from specbench.report.captions import verdict_word
+from specbench.report.concurrency import load_tables
+from specbench.report.display import draw
+from specbench.report.tables import speedup_cell
+from specbench.results.concurrency import load_groups
 from specbench.results.conditions import environment
-from specbench.results.display import draw
-from specbench.results.load import load_groups, load_tables
+from specbench.results.metric_format import number, speed
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun, finished_run
-from specbench.results.tables import speedup_cell
-from specbench.results.units import number, speed
 
 
 def device_name() -> str:

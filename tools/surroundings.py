@@ -5,7 +5,7 @@ from specbench.core.console import CLOSED_PIPE
 from specbench.core.errors import INTERRUPTED
 from specbench.tasks.judge.requests import URL_VARIABLE
 
-# tests/test_reference.py holds the first part to the variables that the code reads.
+# tests/tools/test_reference.py holds the first part to the variables that the code reads.
 OWN = {
     "WANDB_PROJECT": "Project of Weights & Biases that `--log wandb` sends a run to; specbench if absent.",
     KEY_VARIABLE: "Key of the judge's server (`--judge`) and of a training's server (`finetune.server.base_url`). Any "

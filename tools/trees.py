@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from specbench.analysis.audit_report import AuditReport, lossy_summary, p_value
+from specbench.analysis.audit.report import AuditReport, lossy_summary, p_value
 from specbench.core.console import counted
 from specbench.core.registry import RULES
 from specbench.core.table import markdown_table
@@ -23,13 +23,13 @@ from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.tree_acceptance import node_acceptance
 from specbench.decoding.tree_rules import WalkingRule
 from specbench.models.loading import load_model
-from specbench.results.bootstrap import MIN_PROMPTS, Metric
-from specbench.results.captions import verdict_word
+from specbench.report.captions import verdict_word
 from specbench.results.conditions import environment
+from specbench.results.metric_format import NULL, number, with_interval
 from specbench.results.paired import pair_up
 from specbench.results.runs import RecordedRun, finished_run, rows_of_subsets
-from specbench.results.units import NULL, number, with_interval
 from specbench.results.verdict import NUM_TOKENS as NUM_DRAWN
+from specbench.statistics.bootstrap import MIN_PROMPTS, Estimate
 from tools.bench_trees import WANTED, Step, measure, median_ratio
 from tools.tree_controls import CONTROLS
 from tools.tree_laws import VOCAB, Enumerated, chains, from_target, law, sibling_draws, table, trees
@@ -195,7 +195,7 @@ def verdicts_part(report: AuditReport) -> str:
     return text + markdown_table(columns, lines) + "\n"
 
 
-def speed_ratio(run: RecordedRun, method: str, other: str) -> Metric:
+def speed_ratio(run: RecordedRun, method: str, other: str) -> Estimate:
     """Returns the tokens/s of a method ÷ those of another method of the same run, paired by prompt."""
     (first,), (second,) = (rows_of_subsets(run.rows_of(name), ()) for name in (other, method))
     pairs = pair_up(run.with_records(first), run.with_records(second))

@@ -75,9 +75,9 @@ def fairness(
         *(partial(run_path, text) for text in (before, after, *(runs or ())) if text is not None),
         *(partial(check_model, name) for name in drafter or ()), *option_checks(options),
     ])  # fmt: skip
-    from specbench.analysis import fairness as analysis  # these import torch
-    from specbench.analysis.fairness_tables import draw_fairness, tables
-    from specbench.results.display import check_plot
+    from specbench.analysis.fairness import fairness as analysis  # these import torch
+    from specbench.analysis.fairness.tables import draw_fairness, tables
+    from specbench.report.display import check_plot
 
     request = analysis.FairnessRequest(
         runs or (), options, before, after, drafter or (), reference,  # type: ignore[arg-type]
@@ -140,7 +140,7 @@ def languages(
 
     options = run_options(given)
     check_options(options)
-    from specbench.analysis.representation import representation, representation_table  # these import torch
+    from specbench.analysis.fairness.representation import representation, representation_table  # these import torch
     from specbench.models.loading import load_model
 
     assert options.drafter is not None
@@ -192,9 +192,9 @@ def limit(
         check_output("--output", output)
     threads = given.pop("threads")
     check_options(run_options(given))
-    from specbench.analysis.limit import LimitOptions, measure_pair  # these import torch
-    from specbench.analysis.limit_report import draw_limit, tables
-    from specbench.results.display import check_plot
+    from specbench.analysis.roofline.report import draw_limit, tables
+    from specbench.analysis.roofline.roofline import LimitOptions, measure_pair  # these import torch
+    from specbench.report.display import check_plot
 
     if plot is not None:
         check_plot(plot)
@@ -237,7 +237,7 @@ def predict(
 
     Shorter draft lengths are predicted too if the recorded verdicts determine their steps.
     """
-    from specbench.analysis import predict as analysis
+    from specbench.analysis.roofline import predict as analysis
 
     times = {"--target-pass": target_pass, "--draft-pass": draft_pass, "--verification-cost": verification_cost}
     for option, value in times.items():
@@ -284,7 +284,7 @@ def vocab(
 
     options = run_options(given)
     check_options(options, needs_weights=acceptance)
-    from specbench.analysis.vocab import report_parts, vocab_report  # imports torch
+    from specbench.analysis.vocab.vocab import report_parts, vocab_report  # imports torch
 
     with status_line(f"comparing the vocabularies of {options.target} and {options.drafter}"):
         report = vocab_report(options, task, acceptance, stderr)
@@ -331,8 +331,8 @@ def audit(
     if output is not None:
         check_output("--output", output)
     check_request(request)
-    from specbench.analysis.audit import run_audit  # imports torch
-    from specbench.analysis.audit_report import audit_table, paragraphs
+    from specbench.analysis.audit.audit import run_audit  # imports torch
+    from specbench.analysis.audit.report import audit_table, paragraphs
     from specbench.core.console import counted
     from specbench.results.leaderboard import check_writable, load, set_verdicts
     from specbench.results.leaderboard_files import relative

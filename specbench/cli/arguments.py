@@ -20,7 +20,7 @@ from specbench.core.errors import ConfigError, nearest
 from specbench.specs.run_options import RunOptions, flag_of
 
 if TYPE_CHECKING:
-    from specbench.running.models import Models
+    from specbench.running.models import LoadedModels
     from specbench.specs.run import RunSpec
 
 Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Leaderboard files (JSON).")]
@@ -97,7 +97,7 @@ def run_options(given: dict[str, Any], **others: Any) -> RunOptions:
     return RunOptions(**given | parsed | others)
 
 
-def serving_of(servers: Path | None) -> "AbstractContextManager[Callable[[RunSpec], Models] | None]":
+def serving_of(servers: Path | None) -> "AbstractContextManager[Callable[[RunSpec], LoadedModels] | None]":
     """Returns a context manager that yields the function that connects to a run's servers, and stops those that it
     started. It yields None if there is no servers file."""
     if servers is None:

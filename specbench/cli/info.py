@@ -62,7 +62,7 @@ def components_table() -> Table:
 
 
 def metrics_table() -> Table:
-    from specbench.results.units import MEANINGS  # imports scipy, which the other tables do not need
+    from specbench.results.metric_format import MEANINGS  # imports scipy, which the other tables do not need
 
     rows = [[name, unit, meaning] for name, (unit, meaning) in MEANINGS.items()]
     return Table("metrics of a leaderboard row", columns("name", "unit", "meaning"), rows)
@@ -164,7 +164,7 @@ def show(
 
 def validate(files: Annotated[list[Path], typer.Argument(help="Task, method or suite YAML files.")]) -> None:
     """Check task, method and suite files and print their problems. Exit code 2 if there are any."""
-    from specbench.publish.cells import is_suite, load_suite
+    from specbench.publish.suite_runs import is_suite, load_suite
     from specbench.specs.catalogue import load_file, namesake
 
     num_wrong = 0

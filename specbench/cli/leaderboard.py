@@ -26,7 +26,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.progress import status_line
 
 if TYPE_CHECKING:
-    from specbench.results.check_report import CheckReport
+    from specbench.gate.report import CheckReport
     from specbench.running.request import Request
 
 leaderboard = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
@@ -90,7 +90,7 @@ def validate(
 
     Fields that cannot be recomputed (an audit without its report, fairness numbers) are listed as stated.
     """
-    from specbench.analysis.audit_report import verdict_in_report
+    from specbench.analysis.audit.report import verdict_in_report
     from specbench.results import leaderboard_files as validation
 
     if run and not records:
@@ -127,7 +127,7 @@ def show(
     Intervals are corrected for all pairs of a table (Bonferroni): only 5 % of tables with equal rows rank any of them.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # for numpy: its products are too small for threads
-    from specbench.results import ranking
+    from specbench.report import ranking
 
     with status_line("reading the records"):
         tables = ranking.show(files, sort, filter_ or [], split(subset or ""), format_)
@@ -176,7 +176,7 @@ def pull(
 def export(files: Files, output: Annotated[Path, path_option(help="File that ends in .csv or .parquet.")]) -> None:
     """Write leaderboard files as a table: one line per row, and three columns per metric for value and interval."""
     from specbench.core.console import counted
-    from specbench.results.display import export as write_table
+    from specbench.report.display import export as write_table
     from specbench.results.leaderboard import load
 
     rows = [row for board in files for row in load(board)]
@@ -212,7 +212,7 @@ def compare(
 
     Intervals show how much the result would change with other prompts of the task; even equal values have one.
     """
-    from specbench.results import compare as comparison
+    from specbench.report import compare as comparison
     from specbench.results.runs import read_input, select_rows
 
     tasks, subsets = split(task or ""), split(subset or "")
@@ -288,7 +288,7 @@ def check(
         raise ConfigError(f"--against-folder {against_folder}: no such folder: give a checkout of the baseline")
 
     from specbench.core.files import check_output, write_output
-    from specbench.results import check_report
+    from specbench.gate import report as check_report
     from specbench.running.preflight import check_request
     from specbench.running.request import Request
 
@@ -325,7 +325,7 @@ def check_runs(
     trust_remote_code: bool,
 ) -> "CheckReport":  # fmt: skip
     """Returns the report on two runs. `unused`: options that need --against. Raises ConfigError if there are any."""
-    from specbench.results.check import check as compare
+    from specbench.gate.check import check as compare
 
     if unused:
         problem = "has no effect without --against, since the runs are already measured: remove it"
@@ -343,8 +343,8 @@ def check_versions(
 ) -> "CheckReport":
     """Measures a run with another version and this one in turns. Returns the report on them. `against_folder`: the
     working folder of the other."""
-    from specbench.publish.turns import measure_in_turns
-    from specbench.results.check import check as compare
+    from specbench.gate.check import check as compare
+    from specbench.gate.rotation import measure_in_turns
 
     with status_line("starting both versions") as say:
         runs = measure_in_turns(request, against, say, against_folder)

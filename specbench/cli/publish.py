@@ -54,7 +54,7 @@ def suite(
 
     All workers need the same device, versions and commit, and the suite's files at the same path.
     """
-    from specbench.publish.cells import RUNS, cells_of, load_suite, read_suite
+    from specbench.publish.suite_runs import RUNS, cells_of, load_suite, read_suite
     from specbench.running.preflight import check_all, check_data
 
     options = run_options(given)

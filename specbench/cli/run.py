@@ -92,7 +92,7 @@ def run(
         leaderboard=leaderboard, plot=plot, lm_eval_include=lm_eval_include, loggers=split(log or ""),
     )  # fmt: skip
     request = check_request(request, make)
-    from specbench.results.execute import execute  # imports torch
+    from specbench.running.execute import execute  # imports torch
 
     with serving_of(servers) as load_pair:
         outcome = execute(request, stderr, load_pair, has_default_limit=limit is None)
@@ -177,8 +177,8 @@ def sweep(
         split(task), split(method), run_options(given), command_line(), output=runs, leaderboard=leaderboard, plot=plot,
     )  # fmt: skip
     check_request(request)
-    from specbench.analysis.recipes import run_recipe  # these import torch
-    from specbench.analysis.sweep import run_sweep
+    from specbench.analysis.tuning.recipes import run_recipe  # these import torch
+    from specbench.analysis.tuning.sweep import run_sweep
 
     if recipe is not None:
         report = run_recipe(request, recipe, path, values, samples, stderr)
@@ -229,7 +229,7 @@ def tune(
     request = Request(split(task), split(method), run_options(given), command_line(), output=runs)
     file = output or Path(f"{Path(method).stem}-tuned.yaml")
     check_request(request)
-    from specbench.analysis.tuned_methods import run_tune  # imports torch
+    from specbench.analysis.tuning.tuned_methods import run_tune  # imports torch
 
     tried = {"lengths": split(lengths) if lengths else None, "sizes": split(sizes) if sizes else None}
     report = run_tune(request, file, amount=calibration, step=step, console=stderr, **tried)

@@ -76,7 +76,7 @@ def answers(
     if isinstance(most, float):
         raise ConfigError(f"--limit {limit}: give a number of records, or all")
     check_all([partial(finished_run, run), partial(check_data, data)])
-    from specbench.results.shown_answers import Selection, shown_run  # imports torch
+    from specbench.running.shown_answers import Selection, shown_run  # imports torch
 
     subsets, examples, methods = (tuple(split(each or "")) for each in (subset, example, method))
     chosen = Selection(subsets, examples, methods, only_wrong, most)

@@ -1,6 +1,7 @@
 """Tables as text for a terminal of 100 columns, as Markdown, HTML or LaTeX.
 
-    Table("title", (*words("method"), *numbers("α", "τ")), rows=[["sd", "0.812", "3.21"]], caption=["greedy"])
+    columns = (*text_columns("method"), *number_columns("α", "τ"))
+    Table("title", columns, rows=[["sd", "0.812", "3.21"]], caption=["greedy"])
 
 A console prints a Table directly. `Table.markdown()`, `Table.html()` and `Table.latex()` return strings.
 """
@@ -60,11 +61,11 @@ class Column:
         return max(min(minimum, longest), heading), max(preferred, self.min_width)
 
 
-def words(*headings: str, folds: bool = True) -> tuple[Column, ...]:
+def text_columns(*headings: str, folds: bool = True) -> tuple[Column, ...]:
     return tuple(Column(heading, folds=folds) for heading in headings)
 
 
-def numbers(*headings: str) -> tuple[Column, ...]:
+def number_columns(*headings: str) -> tuple[Column, ...]:
     return tuple(Column(heading, is_number=True) for heading in headings)
 
 

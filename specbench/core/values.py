@@ -33,7 +33,7 @@ def file_digest(path: Path, length: int = 12) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()[:length]
 
 
-# A record: one line of a run's records.jsonl as plain values. `running.records` checks and stores them.
+# A record: one line of a run's records.jsonl as plain values. `records.records` checks and stores them.
 Record = dict[str, Any]
 Generation = dict[str, Any]
 Key = tuple[str, str, int, int, int]  # task, subset, example, repeat, turn

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 
 from specbench.core.values import text_digest
+from specbench.decoding.callable_adapters import FunctionDrafter
 from specbench.decoding.checked_parts import CheckedDrafter, CheckedRule, same_torch_state
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.loop import Generation, StopRules, decode
-from specbench.decoding.python_parts import FunctionDrafter
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import VerificationRule
 from specbench.models.causal_lm import CausalLM, TextModel

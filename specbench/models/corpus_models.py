@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from specbench.core.errors import ConfigError
-from specbench.models.array_folder import Array, ArrayModel, Count, FolderKind, Manifest
+from specbench.models.mmap_store import Array, ArrayModel, Count, FolderKind, Manifest
 
 
 class NgramManifest(Manifest):

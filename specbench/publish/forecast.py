@@ -14,12 +14,12 @@ from specbench.core import bounded
 from specbench.core.console import counted
 from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError
-from specbench.core.table import Table, words
+from specbench.core.table import Table, text_columns
 from specbench.models.loading import is_local
-from specbench.publish.cells import SuiteCell
-from specbench.results.units import NULL, names_by_text
+from specbench.publish.suite_runs import SuiteRun
+from specbench.records.records import MAX_LINE, Record
+from specbench.results.metric_format import NULL, names_by_text
 from specbench.running.plan import load_requested, without_calibration
-from specbench.running.records import MAX_LINE, Record
 from specbench.running.request import run_spec
 from specbench.specs.catalogue import load_method
 
@@ -82,7 +82,7 @@ class PlannedCell:
     repeat and turn) and the largest number of tokens of an answer; None if the data cannot be read here. `problem`: the
     reason why the cell cannot be measured, if it is known without loading a model."""
 
-    cell: SuiteCell
+    cell: SuiteRun
     methods: tuple[str, ...]
     subsets: tuple[tuple[int, int], ...] | None
     is_measured: bool
@@ -178,7 +178,7 @@ def format_duration(seconds: float) -> str:
 Subsets = tuple[tuple[int, int], ...]
 
 
-def make_forecast(cells: Sequence[SuiteCell]) -> Forecast:
+def make_forecast(cells: Sequence[SuiteRun]) -> Forecast:
     """Returns the plan of all cells with their existing records."""
     known: dict[Any, Subsets | ConfigError] = {}
     plan = []
@@ -199,7 +199,7 @@ def make_forecast(cells: Sequence[SuiteCell]) -> Forecast:
     return forecast
 
 
-def subsets_of(cell: SuiteCell) -> Subsets | ConfigError:
+def subsets_of(cell: SuiteRun) -> Subsets | ConfigError:
     """Returns for each subset the number of its blocks and the largest number of tokens of an answer, or the error that
     keeps them unknown."""
     try:
@@ -229,7 +229,7 @@ def cells_table(forecast: Forecast) -> Table:
         done = f"{min(planned.num_done, planned.num_blocks)}/{planned.num_blocks}" if planned.subsets else NULL
         methods = ", ".join(planned.methods[1:] or planned.methods)
         rows.append([cell.pair_name, cell.task.label, cell.setting, methods, done, *times])
-    headings = words("pair", "task", "setting", "methods", "examples", "estimated time", "at most")
+    headings = text_columns("pair", "task", "setting", "methods", "examples", "estimated time", "at most")
     return Table(f"{forecast.plan[0].cell.suite.name} · {counted(len(rows), 'cell')}", headings, rows)
 
 

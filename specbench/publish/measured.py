@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError
-from specbench.publish.cells import RUNS, SuiteCell, cells_of, load_suite, suite_path
+from specbench.publish.suite_runs import RUNS, SuiteRun, cells_of, load_suite, suite_path
 from specbench.publish.suite_spec import (
     FAIRNESS,
     QUALITY,
@@ -23,13 +23,13 @@ from specbench.publish.suite_spec import (
     SuiteSpec,
     file_name,
 )
-from specbench.results.bootstrap import Metric
 from specbench.results.leaderboard import load
+from specbench.results.metric_format import without_digest
 from specbench.results.row import ALL, Row
-from specbench.results.units import short
+from specbench.statistics.bootstrap import Estimate
 
 MACHINE_OPTIONS = {"device", "threads", "warm_up", "allow_code_execution"}
-CellRows = tuple[SuiteCell, Sequence[Row]]
+CellRows = tuple[SuiteRun, Sequence[Row]]
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def value_of(row: Row, metric: str) -> float | None:
     found: Any = row.fairness
     for name in metric.removeprefix(FAIRNESS).split("."):
         found = found.get(name) if isinstance(found, dict) else getattr(found, name, None)
-    if isinstance(found, Metric):
+    if isinstance(found, Estimate):
         return found.value
     return None if found is None or isinstance(found, BaseModel | dict | str) else float(found)
 
@@ -105,7 +105,7 @@ def measured_pairs(name: str, pair: str | None, runs: Path | None) -> list[PairR
     ]
 
 
-def rows_of_cell(rows: Sequence[Row], cell: SuiteCell) -> list[Row]:
+def rows_of_cell(rows: Sequence[Row], cell: SuiteRun) -> list[Row]:
     """Returns the rows of a leaderboard that belong to a cell. If two cells measure the same, the leaderboard has one
     row, which belongs to both."""
     if not rows:
@@ -129,7 +129,7 @@ def measurement_key(settings: dict[str, Any]) -> str:
     return json.dumps(kept, sort_keys=True)
 
 
-def outdated_line(cell: SuiteCell, rows: Sequence[Row]) -> str | None:
+def outdated_line(cell: SuiteRun, rows: Sequence[Row]) -> str | None:
     """Returns a line on rows measured with other options or versions than the cell has now; None without any."""
     now = cell.request.settings()
     own = [row for row in rows if all(row.request.get(key) == now.get(key) for key in ("task", "method", "target"))]
@@ -141,7 +141,7 @@ def outdated_line(cell: SuiteCell, rows: Sequence[Row]) -> str | None:
             first, second = (", ".join(_option(name, each.get(name)) for name in differ) for each in (then, now))
             return f"{cell.task.label}: measured with {first}; the suite now asks for {second}"
     if own and (missing := cell.row_names() - {(row.task, row.method) for row in rows}):
-        names = ", ".join(sorted({f"{short(task)} {short(method)}" for task, method in missing}))
+        names = ", ".join(sorted({f"{without_digest(task)} {without_digest(method)}" for task, method in missing}))
         return f"{cell.task.label}: measured with other versions; the suite now asks for {names}"
     return None
 

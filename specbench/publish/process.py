@@ -39,7 +39,7 @@ from specbench.publish.workers import (
     WorkerSettings,
     failure_reason,
 )
-from specbench.running.models import Models, load_models
+from specbench.running.models import LoadedModels, load_models
 from specbench.specs.run import RunSpec
 
 PROGRAM = "from specbench.publish.process import main; main()"
@@ -219,7 +219,7 @@ def run_job(
     from specbench.core.environment import share_machine
     from specbench.integrations.served.models import serving
     from specbench.models.devices import is_out_of_memory
-    from specbench.results.execute import execute
+    from specbench.running.execute import execute
     from specbench.tasks.sandbox import run as permission
 
     try:
@@ -241,7 +241,7 @@ def run_job(
 
 def add_fairness(job: RunJob) -> None:
     """Adds the numbers of `specbench fairness` to the rows of a job's folder, without the languages of free texts."""
-    from specbench.analysis import fairness
+    from specbench.analysis.fairness import fairness
 
     request = fairness.FairnessRequest([str(job.folder)], replace(job.request.options, subsets=None))
     added = fairness.add_fairness(job.folder / "leaderboard.json", fairness.fairness_report(request))
@@ -290,7 +290,7 @@ class ModelCache:
         self._target: list[Any] = []  # of the last run
         self.load_seconds = 0.0
 
-    def __call__(self, spec: RunSpec) -> Models:
+    def __call__(self, spec: RunSpec) -> LoadedModels:
         """Returns the models of a run. Models of the last run that this one does not use are dropped."""
         started, self.load_seconds = time.monotonic(), 0.0
         self._used = set()

@@ -25,7 +25,7 @@ from specbench.publish.workers import (
     WorkerReady,
     WorkerSettings,
 )
-from specbench.running.records import RecordFile, record_key
+from specbench.records.records import RecordFile, record_key
 
 Files = dict[str, bytes]
 RUN_FILES = ("run.json", "specs.json", "measurements.json", "leaderboard.json")

@@ -16,9 +16,9 @@ from specbench.core.errors import ConfigError
 from specbench.core.files import ResumableFolder
 from specbench.core.progress import ProgressBar
 from specbench.models.loading import choose_device
-from specbench.publish.cells import FOLDER, SuiteCell
 from specbench.publish.forecast import Forecast, Group, TimeEstimate, format_duration, generation_seconds
 from specbench.publish.process import MeasuringProcess
+from specbench.publish.suite_runs import FOLDER, SuiteRun
 from specbench.publish.tables import measured_table
 from specbench.publish.workers import (
     BlockRecorded,
@@ -46,15 +46,15 @@ from specbench.specs.run_options import RunOptions
 MAX_LOSSES = 3  # a cell fails after it has lost so many workers
 
 
-class SuiteRun:
+class SuiteMeasurement:
     """Measures the missing cells, and reports every event of the workers. `rows`: of the measured cells; they are also
     added to the leaderboard. `failures`: the failed cells with their reasons. `losses`: a line for each worker that was
     lost during a job."""
 
     def __init__(self, forecast: Forecast, num_workers: int, leaderboard: Path, console: Console) -> None:
         self.forecast, self.leaderboard, self._console, self._num_workers = forecast, leaderboard, console, num_workers
-        self.rows: list[tuple[SuiteCell, Sequence[Row]]] = []
-        self.failures: list[tuple[SuiteCell, str]] = []
+        self.rows: list[tuple[SuiteRun, Sequence[Row]]] = []
+        self.failures: list[tuple[SuiteRun, str]] = []
         self.losses: list[str] = []
         self.first_only = False  # whether only the first example of each cell is measured
         self._cells: Sequence[int] = ()  # the cell of each job
@@ -62,7 +62,7 @@ class SuiteRun:
         self._num_ended = 0
         self.bar = ProgressBar(console, "starting", None, MofNCompleteColumn(), redirect=False)
 
-    def add(self, cell: SuiteCell, failure: str | None = None) -> str | None:
+    def add(self, cell: SuiteRun, failure: str | None = None) -> str | None:
         """Adds the rows of a cell. Returns the reason why it failed; None if it did not."""
         try:
             if failure is None:
@@ -144,12 +144,12 @@ class SuiteRun:
 
 def run_suite(
     forecast: Forecast, processes: Sequence[WorkerProcess], leaderboard: Path, console: Console
-) -> SuiteRun:  # fmt: skip
+) -> SuiteMeasurement:  # fmt: skip
     """Measures the missing cells. Raises ConfigError before any measurement if the leaderboard cannot take the rows, or
     if the workers differ."""
     missing = [number for number, planned in enumerate(forecast.plan) if not planned.is_measured]
     measured = [planned.cell for planned in forecast.plan if planned.is_measured]
-    run = SuiteRun(forecast, len(processes), leaderboard, console)
+    run = SuiteMeasurement(forecast, len(processes), leaderboard, console)
     for file in dict.fromkeys(forecast.plan[number].cell.request.servers for number in missing):
         if file is not None:
             check_accepts_rows(leaderboard, read_servers(file).device)
@@ -168,7 +168,7 @@ def run_suite(
     return run
 
 
-def check_takes_measured(leaderboard: Path, cells: Sequence[SuiteCell]) -> None:
+def check_takes_measured(leaderboard: Path, cells: Sequence[SuiteRun]) -> None:
     """Raises ConfigError for a leaderboard that cannot be written, is broken, or has rows that may not share a file
     with the rows of measured cells."""
     check_writable(leaderboard)
@@ -192,7 +192,7 @@ def cells_to_try(forecast: Forecast, missing: Sequence[int]) -> list[int]:
     return list(found.values())[::-1]
 
 
-def cell_job(cell: SuiteCell, num_sharing: int, first_only: bool = False) -> RunJob:
+def cell_job(cell: SuiteRun, num_sharing: int, first_only: bool = False) -> RunJob:
     """Returns the job of a cell. `first_only`: only the first example of its first subset."""
     if not first_only:
         return RunJob(cell.request, Path.cwd(), cell.task.fairness, num_sharing)
@@ -215,7 +215,9 @@ def estimate_line(estimate: TimeEstimate, forecast: Forecast, num_missing: int, 
     )
 
 
-def measure_suite(forecast: Forecast, ray: str | None, num_workers: int | None, leaderboard: Path | None) -> SuiteRun:
+def measure_suite(
+    forecast: Forecast, ray: str | None, num_workers: int | None, leaderboard: Path | None
+) -> SuiteMeasurement:
     """Measures the missing cells of a suite in one process of this machine, or with the workers of a ray cluster."""
     cell = forecast.plan[0].cell
     folder = cell.runs / FOLDER / cell.suite.name
@@ -252,7 +254,7 @@ def worker_settings(forecast: Forecast, options: RunOptions, on_cluster: bool) -
     return WorkerSettings(options.device, options.threads)
 
 
-def show(result: SuiteRun, console: Console) -> None:
+def show(result: SuiteMeasurement, console: Console) -> None:
     """Prints the rows, the lost workers, and the failed cells with the commands that repeat them."""
     if result.rows:
         order = {planned.cell.name: number for number, planned in enumerate(result.forecast.plan)}

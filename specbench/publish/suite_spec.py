@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError, nearest
-from specbench.results.units import meaning
+from specbench.results.metric_format import meaning
 from specbench.specs.components import (
     Chat,
     Dtype,

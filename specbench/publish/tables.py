@@ -8,15 +8,15 @@ from itertools import chain, groupby
 
 from rich.text import Text
 
-from specbench.core.table import RULE, Column, Table, numbers, words
+from specbench.core.table import RULE, Column, Table, number_columns, text_columns
 from specbench.models.heads import HEADS
-from specbench.publish.cells import board_names, read_suite
 from specbench.publish.measured import CellRows, FigureComparison, PairRows, compare_row, comparisons, outdated_line
+from specbench.publish.suite_runs import board_names, read_suite
 from specbench.publish.suite_spec import QUALITY, Figure, FigureColumn, PairSpec, PublishedTable
-from specbench.results.captions import dtype_and_device, few_prompts_line, verdict_word, warning_lines, why_unranked
+from specbench.report.captions import dtype_and_device, few_prompts_line, verdict_word, warning_lines, why_unranked
+from specbench.report.tables import score_cell, speedup_cell
+from specbench.results.metric_format import NULL, number, speed, unit_of
 from specbench.results.row import ALL, Row
-from specbench.results.tables import score_cell, speedup_cell
-from specbench.results.units import NULL, number, speed, unit_of
 from specbench.specs.catalogue import load_method
 from specbench.specs.method import MethodSpec
 
@@ -45,8 +45,8 @@ def boards_table() -> Table:
         others = len(suite.pairs) - len(without)
         counts = [str(others or NULL), str(len(suite.tasks)), str(len(suite.published) or NULL)]
         rows.append([suite.name, suite.title or NULL, suite.paper or NULL, ", ".join(without) or NULL, *counts])
-    columns = [*words("name", "title", "paper", "pair without\ndownload")]
-    columns += numbers("pairs with\ndownload", "tasks", "published\ntables")
+    columns = [*text_columns("name", "title", "paper", "pair without\ndownload")]
+    columns += number_columns("pairs with\ndownload", "tasks", "published\ntables")
     caption = ["`specbench board show NAME`: the requirements of each pair, and its measured cells"]
     return Table("boards", columns, rows, caption)
 
@@ -59,8 +59,8 @@ def pairs_table(name: str, found: Sequence[PairRows]) -> Table:
         pair = each.suite.pairs[each.pair_name]
         share = f"{len(each.measured)} of {len(each.cells)}"
         lines.append([each.pair_name, "\n".join(needed_parts(each)), weights(pair), fits_on_gpu(pair, memory), share])
-    columns = [*words("pair", "needs"), *numbers("weights\nGB"), *words("fits on\nthis GPU")]
-    columns += numbers("measured\ncells")
+    columns = [*text_columns("pair", "needs"), *number_columns("weights\nGB"), *text_columns("fits on\nthis GPU")]
+    columns += number_columns("measured\ncells")
     here = "this machine has no GPU" if memory is None else f"this machine's GPU has {memory:.0f} GB"
     caption = [*CAPTION[: 1 + any("*" in line[1] for line in lines)], here]
     caption.append(f"measure a pair: specbench board run {name} --pair PAIR")
@@ -145,11 +145,11 @@ def measured_table(title: str, measured: Sequence[CellRows]) -> Table:
             lines.append([*shown, row.method_name, verdict_word(row), *texts])
         lines.append(RULE)
     same = [f"{name} {values[0]}" for name, values in axes.items() if name not in varying and values[0] != NULL]
-    columns = [*words(*varying), *numbers("n"), *words("method", "verdict")]
+    columns = [*text_columns(*varying), *number_columns("n"), *text_columns("method", "verdict")]
     for metric in metrics:
         heading = HEADINGS.get(metric, metric.replace("_", " "))
-        columns += numbers(heading)
-        columns += words("of") if metric == QUALITY else ()
+        columns += number_columns(heading)
+        columns += text_columns("of") if metric == QUALITY else ()
     caption = [", ".join(same), *_remarks(measured, labels)]
     return Table(title, columns, lines, caption, num_keys=len(varying) + 2)
 
@@ -229,10 +229,10 @@ def _published(published: PublishedTable, columns: Sequence[FigureColumn], rows:
     ours = "" if published.elsewhere else f" and {rows.pair_name} (ours)"
     title = f"{rows.suite.name} · {published.label} (published){ours}"
     heading = f"\n{columns[0].heading}" if columns[0].heading else ""
-    shown: list[Column] = [*words("")]
+    shown: list[Column] = [*text_columns("")]
     for column in columns:
-        shown += numbers(f"{column.label}\npaper")
-        shown += [] if published.elsewhere else numbers("ours", "ratio")
+        shown += number_columns(f"{column.label}\npaper")
+        shown += [] if published.elsewhere else number_columns("ours", "ratio")
     lines: list[Sequence[str]] = []
     digits = [  # for each column the largest number of decimals that the paper prints
         max((_decimals(figure) for _, row in published.rows() if (figure := row.figures[number])), default=0)

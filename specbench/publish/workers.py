@@ -10,8 +10,8 @@ from typing import Protocol
 
 from specbench.core.environment import PACKAGE, called
 from specbench.core.errors import ConfigError
+from specbench.records.records import Record
 from specbench.results.conditions import VERSIONS, check_rows, commit, environment
-from specbench.running.records import Record
 from specbench.running.request import Request
 
 

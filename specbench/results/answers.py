@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from scipy import special
 
 from specbench.core.reasoning import answer_of
-from specbench.results.bootstrap import CONFIDENCE, MIN_PROMPTS, NUM_RESAMPLES, SHARE, Metric, Prompts
-from specbench.results.units import bounds_of
-from specbench.running.records import ACCEPTED, EMITTED, Generation, Record, step_sum
-from specbench.running.records import JUDGED as NUM_JUDGED
+from specbench.records.records import ACCEPTED, EMITTED, Generation, Record, step_sum
+from specbench.records.records import JUDGED as NUM_JUDGED
+from specbench.results.metric_format import bounds_of
 from specbench.specs.task import TaskSpec
+from specbench.statistics.bootstrap import CONFIDENCE, MIN_PROMPTS, NUM_RESAMPLES, SHARE, Estimate, Resampler
 from specbench.tasks.judge import JUDGED
 from specbench.tasks.sandbox.run import ENDED
 from specbench.tasks.scoring import Scorer, as_number, identified_language, language_of, make_scorer
@@ -156,17 +156,17 @@ class CorpusStatistics:
         return np.array([[self.score(totals) for totals in (counts @ sums).tolist()] for sums in self.sums])
 
 
-def corpus_metrics(parts: Sequence[CorpusStatistics], seed: int) -> tuple[Metric, Metric, Metric]:
+def corpus_metrics(parts: Sequence[CorpusStatistics], seed: int) -> tuple[Estimate, Estimate, Estimate]:
     """Returns the score of the method, of AR, and their difference. The score over several subsets is the mean of
     theirs. The bootstrap resamples the prompts of each subset, for the method and AR together, and computes the scores
     from the new sums. There is no interval if a subset has fewer than MIN_PROMPTS prompts."""
     if not parts:
-        return Metric(), Metric(), Metric()
+        return Estimate(), Estimate(), Estimate()
     sizes = [part.num_prompts for part in parts]
     whole = [part.scores(np.ones((1, size))) for part, size in zip(parts, sizes, strict=True)]
     own, baseline = (float(each) for each in np.mean(whole, axis=0)[:, 0])
     if min(sizes) < MIN_PROMPTS:
-        return Metric(value=own), Metric(value=baseline), Metric(value=own - baseline)
+        return Estimate(value=own), Estimate(value=baseline), Estimate(value=own - baseline)
     generator = np.random.default_rng(seed)
     counts = [generator.multinomial(size, np.full(size, 1 / size), size=NUM_RESAMPLES) for size in sizes]
     drawn = np.array([part.scores(each) for part, each in zip(parts, counts, strict=True)])
@@ -177,13 +177,13 @@ def corpus_metrics(parts: Sequence[CorpusStatistics], seed: int) -> tuple[Metric
     )
 
 
-def _with_interval(value: float, drawn: Array, sizes: Sequence[int]) -> Metric:
+def _with_interval(value: float, drawn: Array, sizes: Sequence[int]) -> Estimate:
     """Returns the score with its interval. `drawn`: the score of each subset in each resample [num_subsets,
     NUM_RESAMPLES]. `sizes`: the number of prompts of each subset."""
     confidence = stratified_confidence(drawn.var(axis=1), np.array(sizes))
     low, high = np.quantile(drawn.mean(axis=0), [(1 - confidence) / 2, (1 + confidence) / 2])
     is_constant = high - low <= 1e-9
-    return Metric(value=value, low=value if is_constant else low, high=value if is_constant else high)
+    return Estimate(value=value, low=value if is_constant else low, high=value if is_constant else high)
 
 
 def stratified_confidence(variances: Array, sizes: NDArray[np.int64]) -> float:
@@ -249,9 +249,9 @@ def signatures(scoring: Mapping[str, ScoringSpec], records: Sequence[Record]) ->
 
 
 def quality(
-    prompts: Prompts, records: Sequence[Record], own: Sequence[Generation], baseline: Sequence[Generation],
+    prompts: Resampler, records: Sequence[Record], own: Sequence[Generation], baseline: Sequence[Generation],
     scoring: Mapping[str, ScoringSpec],
-) -> dict[str, Metric]:  # fmt: skip
+) -> dict[str, Estimate]:  # fmt: skip
     """Returns each score by its name, with `_ar` and `_difference`. Scores are means over the answers with a value on
     both sides; corpus scores and pass@k take all answers together. `num_unscored` counts the answers without a score.
     """
@@ -259,7 +259,7 @@ def quality(
     sides = [[_scores(g, each) for g, each in zip(side, subsets, strict=True)] for side in (own, baseline)]
     names = dict.fromkeys(name for each in scoring.values() if each.scorer for name in each.scorer.names)
     names |= dict.fromkeys(name for side in sides for scores in side for name in scores)
-    found: dict[str, Metric] = {}
+    found: dict[str, Estimate] = {}
     for name in names:
         if any(name in g.get("statistics", {}) for g in own):
             numbers = {subset: [i for i, r in enumerate(records) if r["subset"] == subset] for subset in scoring}
@@ -284,8 +284,8 @@ def quality(
     num_unjudged = sum(None in (a.get(JUDGED), b.get(JUDGED)) for a, b in zip(*sides, strict=True))
     return {
         **found,
-        "num_unscored": Metric(value=sum(problems)) if names else Metric(),
-        **({"num_unjudged": Metric(value=num_unjudged)} if JUDGED in names else {}),
+        "num_unscored": Estimate(value=sum(problems)) if names else Estimate(),
+        **({"num_unjudged": Estimate(value=num_unjudged)} if JUDGED in names else {}),
         **_programs_ended(own, baseline),
         **_reasoning(prompts, own, baseline),
         "share_truncated": prompts.mean([float(num_tokens > 0) for num_tokens in truncated], SHARE),
@@ -321,17 +321,17 @@ def _values(
     return values
 
 
-def _programs_ended(own: Sequence[Generation], baseline: Sequence[Generation]) -> dict[str, Metric]:
+def _programs_ended(own: Sequence[Generation], baseline: Sequence[Generation]) -> dict[str, Estimate]:
     """Returns the number of programs of either side that a limit ended, if programs were run. They count as wrong, but
     may be right."""
     ends = [{g.get("outcome", {}).get("status") for g in pair} for pair in zip(own, baseline, strict=True)]
     num_ended = sum(not end.isdisjoint(ENDED) for end in ends)
-    return {"num_programs_ended": Metric(value=num_ended)} if any(end - {None} for end in ends) else {}
+    return {"num_programs_ended": Estimate(value=num_ended)} if any(end - {None} for end in ends) else {}
 
 
 def _reasoning(
-    prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Generation]
-) -> dict[str, Metric]:  # fmt: skip
+    prompts: Resampler, own: Sequence[Generation], baseline: Sequence[Generation]
+) -> dict[str, Estimate]:  # fmt: skip
     """Returns the shares of tokens that were reasoning and of answers that ended inside it, if any answer reasons."""
     sides = {"": own, "_ar": baseline}
     if not any(g.get("reasoning_tokens") for side in sides.values() for g in side):
@@ -349,7 +349,7 @@ def _reasoning(
     return shares | unclosed
 
 
-def _means(prompts: Prompts, name: str, own: Values, baseline: Values) -> dict[str, Metric]:
+def _means(prompts: Resampler, name: str, own: Values, baseline: Values) -> dict[str, Estimate]:
     both = [pair if None not in pair else (None, None) for pair in zip(own, baseline, strict=True)]
     changes = [None if a is None or b is None else a - b for a, b in both]
     bounds = bounds_of(name)

@@ -25,8 +25,8 @@ from specbench.core.environment import PACKAGE
 from specbench.core.errors import ConfigError
 from specbench.core.values import WHOLE, bytes_digest, file_digest
 from specbench.results.leaderboard import check_writable, load
+from specbench.results.metric_format import without_digest
 from specbench.results.row import Row
-from specbench.results.units import short
 
 FIELDS = (
     "task", "subset", "target", "target_revision", "sampling", "dtype", "device", "attention", "engine", "served",
@@ -208,7 +208,7 @@ def shared_values(row: Row) -> Iterator[tuple[str, str, Any]]:
         yield f"versions.{name}", "", row.versions.get(name)
     yield "intervals", "", row.intervals.model_dump_json()
     for field in ("task", "method"):
-        name, _, version = short(getattr(row, field)).partition("@")
+        name, _, version = without_digest(getattr(row, field)).partition("@")
         yield f"{field} {name}: version", name, version
     yield "target_revision", row.target, row.target_revision
     if row.drafter is not None and row.drafter_revision is not None and "routes" not in row.options:

@@ -15,9 +15,9 @@ from specbench.core.console import counted
 from specbench.core.errors import ConfigError
 from specbench.results.conditions import FieldDifference, Sourced, check_together, conflicts, differences
 from specbench.results.leaderboard import ROWS, check_writable, edit_rows, load, merge_rows, read
-from specbench.results.row import LATER_FIELDS, STATED, Evidence, Row, RowWarning
+from specbench.results.metric_format import number
+from specbench.results.row import LATER_FIELDS, UNVERIFIABLE_FIELDS, Evidence, Row, RowWarning
 from specbench.results.runs import RecordedRun, RecordedRuns, finished_run, run_folder_of
-from specbench.results.units import number
 from specbench.results.verdict import FAILS_BELOW
 from specbench.results.warnings import not_steady
 from specbench.tasks.judge import JUDGED
@@ -273,7 +273,9 @@ def compare_with_run(
     own = run.recompute_row(row)
     if (own.warm_up, own.warnings) != (row.warm_up, row.warnings) and may_be_of_earlier_version(row):
         own = with_earlier_warm_up(own, row, run)
-    values, own_values = (dotted.flat(each.model_dump(mode="json", exclude=set(STATED))) for each in (row, own))
+    values, own_values = (
+        dotted.flat(each.model_dump(mode="json", exclude=set(UNVERIFIABLE_FIELDS))) for each in (row, own)
+    )
     found = differences(values, own_values, "absent", _is_equal)
     stated = ["fairness"] if row.fairness is not None else []
     if row.evidence is None:

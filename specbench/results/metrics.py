@@ -1,6 +1,6 @@
 """Records → metrics: computes every number of a row from the raw records alone.
 
-Intervals resample prompts, each with its repeats and AR's answers (`results.bootstrap`). Totals and medians have none.
+Intervals resample prompts, each with its repeats and AR's answers. Totals and medians have none.
 """
 
 from collections import Counter
@@ -11,6 +11,17 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from specbench.records.folder import RecordedMethod
+from specbench.records.records import (
+    ACCEPTED,
+    DRAFTED,
+    JUDGED,
+    Generation,
+    Record,
+    check_counts,
+    describe_record,
+    step_sum,
+)
 from specbench.results.answers import (
     ScoringSpec,
     acceptance_rates,
@@ -25,25 +36,14 @@ from specbench.results.answers import (
     timed_tokens,
     with_own_passes,
 )
-from specbench.results.bootstrap import SHARE, Array, Bounds, Metric, Prompts
 from specbench.results.warnings import drift_of
-from specbench.running.records import (
-    ACCEPTED,
-    DRAFTED,
-    JUDGED,
-    Generation,
-    Record,
-    check_counts,
-    describe_record,
-    step_sum,
-)
-from specbench.running.run_folder import RecordedMethod
 from specbench.specs.method import MethodSpec
+from specbench.statistics.bootstrap import SHARE, Array, Bounds, Estimate, Resampler
 
 Number = TypeVar("Number", float, Array)
 
 
-def acceptance(prompts: Prompts, own: Sequence[Generation], verification: dict[str, Any]) -> dict[str, Metric]:
+def acceptance(prompts: Resampler, own: Sequence[Generation], verification: dict[str, Any]) -> dict[str, Estimate]:
     """Returns the metrics of acceptance and of target passes. A query that the drafter decoded alone has no target
     pass, so it counts in `target_passes_per_token` but not in the acceptance length."""
     levels, judged, accepted = ([step_sum(g, column) for g in own] for column in (DRAFTED, JUDGED, ACCEPTED))
@@ -54,10 +54,10 @@ def acceptance(prompts: Prompts, own: Sequence[Generation], verification: dict[s
     any_judged = sum(judged) > 0  # ar and draft-only judge nothing, so that they have no acceptance
     threshold = verification.get("threshold") if verification.get("rule") == "fuzzy" else None
 
-    def over_values(lists: Sequence[Sequence[float]], bounds: Bounds | None = None) -> Metric:
+    def over_values(lists: Sequence[Sequence[float]], bounds: Bounds | None = None) -> Estimate:
         return prompts.ratio([sum(values) for values in lists], [len(values) for values in lists], bounds=bounds)
 
-    def per_position(key: str, bounds: Bounds | None = None) -> Metric:
+    def per_position(key: str, bounds: Bounds | None = None) -> Estimate:
         columns = [[] if "tree_nodes" in g else g["positions"].get(key) or [] for g in own]
         return over_values([[value for value in column if value is not None] for column in columns], bounds)
 
@@ -72,14 +72,14 @@ def acceptance(prompts: Prompts, own: Sequence[Generation], verification: dict[s
         **unconditional,
         "draft_efficiency": prompts.mean([a / d if d else None for a, d in zip(accepted, drafted, strict=True)], SHARE),
         "mean_acceptance_length": prompts.ratio(*length_columns([own])),
-        "accepted_length": prompts.ratio(accepted, num_steps) if any_judged else Metric(),
-        "drafter_share": prompts.ratio(accepted, num_new, bounds=SHARE) if any_judged else Metric(),
+        "accepted_length": prompts.ratio(accepted, num_steps) if any_judged else Estimate(),
+        "drafter_share": prompts.ratio(accepted, num_new, bounds=SHARE) if any_judged else Estimate(),
         # the prefill is the target pass that gives the first token
         "target_passes_per_token": prompts.ratio(
             [n or 0 for n in passes], [t * (n is not None) for t, n in zip(num_new, passes, strict=True)]
         ),
         # mean of new_tokens · drafter_share · T, as published in arXiv:2502.20704, with the caveats given there
-        "divergence_bound": Metric() if threshold is None else prompts.mean([a * threshold for a in accepted]),
+        "divergence_bound": Estimate() if threshold is None else prompts.mean([a * threshold for a in accepted]),
         "mean_divergence": per_position("divergence"),
     }
 
@@ -95,7 +95,7 @@ def accepted_tokens_per_step(own: Sequence[Generation], num_draft_tokens: int) -
     return tuple(counts[length] for length in range(num_draft_tokens + 1))
 
 
-def consumption(prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Generation]) -> dict[str, Metric]:
+def consumption(prompts: Resampler, own: Sequence[Generation], baseline: Sequence[Generation]) -> dict[str, Estimate]:
     """Returns joules per new token and peak memory of the method and of the baseline. A metric is missing if an answer
     does not record it."""
     found = {}
@@ -106,7 +106,7 @@ def consumption(prompts: Prompts, own: Sequence[Generation], baseline: Sequence[
                 found[f"{place}_joules_per_token{suffix}"] = prompts.ratio(joules, list(map(new_tokens, side)))
         for place in ("host", "device"):
             if side and all(f"peak_{place}_bytes" in g for g in side):
-                found[f"peak_{place}_bytes{suffix}"] = Metric(value=max(g[f"peak_{place}_bytes"] for g in side))
+                found[f"peak_{place}_bytes{suffix}"] = Estimate(value=max(g[f"peak_{place}_bytes"] for g in side))
     return found
 
 
@@ -116,9 +116,9 @@ PER_PASS = (
 
 
 def speeds(
-    prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Generation], *, is_baseline: bool,
-    resampled: Prompts | None = None,
-) -> dict[str, Metric]:  # fmt: skip
+    prompts: Resampler, own: Sequence[Generation], baseline: Sequence[Generation], *, is_baseline: bool,
+    resampled: Resampler | None = None,
+) -> dict[str, Estimate]:  # fmt: skip
     """Returns tokens, tokens per second, and speed-ups over the baseline on the same prompts. `resampled`: the units
     that intervals resample, by default prompts."""
     resampled = resampled or prompts
@@ -128,10 +128,10 @@ def speeds(
         [float(value(g)) for g in side] for side in (own, baseline)
         for value in (new_tokens, lambda g: (g["ttft_seconds"] or 0.0) + g["decode_seconds"])
     ]  # fmt: skip
-    same = Metric(value=1.0)  # AR compared with itself: exact, not measured
+    same = Estimate(value=1.0)  # AR compared with itself: exact, not measured
     return {
-        "num_prompts_timed": Metric(value=len(set(prompts.cluster[np.array(columns[0]) > 0].tolist()))),
-        "new_tokens": Metric(value=sum(new_tokens(g) for g in own)),
+        "num_prompts_timed": Estimate(value=len(set(prompts.cluster[np.array(columns[0]) > 0].tolist()))),
+        "new_tokens": Estimate(value=sum(new_tokens(g) for g in own)),
         "tokens_per_second": resampled.ratio(*columns[:2]),
         "tokens_per_second_ar": resampled.ratio(*columns[2:]),
         "speedup": same if is_baseline else resampled.ratio(*columns),
@@ -139,7 +139,7 @@ def speeds(
     }
 
 
-def times(prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Generation]) -> dict[str, Metric]:
+def times(prompts: Resampler, own: Sequence[Generation], baseline: Sequence[Generation]) -> dict[str, Estimate]:
     """Returns the times of the parts of decoding, and the cost ratio. An external decoder does not report passes."""
     draft_passes = [seconds for g in own for _, seconds in g["passes"]["draft"]]
     token_passes = [seconds for g in baseline for length, seconds in g["passes"]["target"] if length == 1]
@@ -165,22 +165,22 @@ def times(prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Genera
         **sums,  # unknown where an answer does not record them
         "other_seconds": other,
     }  # fmt: skip
-    found = {name: Metric(value=value) for name, value in values.items()} | {
+    found = {name: Estimate(value=value) for name, value in values.items()} | {
         "overhead_share": shares[0], "overhead_share_ar": shares[1],
-        "cost_ratio": Metric(value=draft_pass / token_pass if draft_pass is not None and token_pass else None),
+        "cost_ratio": Estimate(value=draft_pass / token_pass if draft_pass is not None and token_pass else None),
     }  # fmt: skip
     if any("external" in generation for generation in own):
-        found |= {name: Metric() for name in PER_PASS}
+        found |= {name: Estimate() for name in PER_PASS}
     if any(map(is_served, own)):
         found |= served_metrics(prompts, own, baseline)
     return found
 
 
-def ar_drift(records: Sequence[Record]) -> Metric:
+def ar_drift(records: Sequence[Record]) -> Estimate:
     """Returns the change of AR's speed during the run (`warnings.drift_of`), over the answers with a timed token; null
     if a record has no `measured_at`."""
     if any(record.get("measured_at") is None for record in records):
-        return Metric()
+        return Estimate()
     ordered = sorted(records, key=lambda record: float(record["measured_at"]))
     timed = [record for record in ordered if timed_tokens(record["methods"]["ar"]) > 0]
     baseline = [record["methods"]["ar"] for record in timed]
@@ -188,7 +188,7 @@ def ar_drift(records: Sequence[Record]) -> Metric:
         np.array([g["decode_seconds"] for g in baseline], dtype=np.float64),
         np.array([timed_tokens(g) for g in baseline], dtype=np.float64),
         np.array([record["prompt_tokens"] for record in timed], dtype=np.float64),
-        Prompts.of_times(timed, seed=0).cluster,
+        Resampler.of_times(timed, seed=0).cluster,
     )
 
 
@@ -210,7 +210,7 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 def metrics_of(
     records: Sequence[Record], method: MethodSpec, seed: int = 0, scoring: Mapping[str, ScoringSpec] | None = None
-) -> dict[str, Metric]:
+) -> dict[str, Estimate]:
     """Returns every metric of a method, with its parameters taken from the specification (see `summarize`)."""
     taken = routes_taken(records, method)
     part = method.route(taken[0]) if len(taken) == 1 else method
@@ -243,7 +243,7 @@ def summarize(
     records: Sequence[Record], method: str, *, num_draft_tokens: int, verification: dict[str, Any],
     decodes_with: str = "target", drafts_token_by_token: bool = True, seed: int = 0,
     scoring: Mapping[str, ScoringSpec] | None = None,
-) -> dict[str, Metric]:  # fmt: skip
+) -> dict[str, Estimate]:  # fmt: skip
     """Returns every metric of one method over the records, paired with AR on the same prompts.
 
     `verification`: the rule with its options as one mapping: {"rule": "fuzzy", "threshold": 0.3, …}. `decodes_with`:
@@ -261,13 +261,13 @@ def summarize(
         check_counts(record, method, num_draft_tokens)
     own = [_own_generation(record, method, decodes_with) for record in records]
     baseline = [record["methods"]["ar"] for record in records]
-    prompts, expected = Prompts.of(records, seed), Metric()
+    prompts, expected = Resampler.of(records, seed), Estimate()
     scores = quality(prompts, records, own, baseline, scoring or {})
     if method == "ar":  # AR compared with itself: exact, not measured
         same = {name for name, metric in scores.items() if name.endswith("_difference") and metric.value == 0}
-        scores |= dict.fromkeys(same, Metric(value=0.0))
+        scores |= dict.fromkeys(same, Estimate(value=0.0))
     metrics = {
-        **speeds(prompts, own, baseline, is_baseline=method == "ar", resampled=Prompts.of_times(records, seed)),
+        **speeds(prompts, own, baseline, is_baseline=method == "ar", resampled=Resampler.of_times(records, seed)),
         **times(prompts, own, baseline),
         "ar_drift": ar_drift(records),
         **consumption(prompts, own, baseline),
@@ -280,12 +280,12 @@ def summarize(
         alone = [new_tokens(g) * is_drafted_alone(g) for g in own]
         metrics["drafter_share"] = prompts.ratio(alone, list(map(new_tokens, own)), bounds=SHARE)
     if decodes_with != "target":
-        metrics["draft_prefill_seconds"] = Metric()  # part of ttft_seconds, not measured separately
+        metrics["draft_prefill_seconds"] = Estimate()  # part of ttft_seconds, not measured separately
     if len({generation.get("route") for generation in own}) > 1:
-        metrics["cost_ratio"] = Metric()
+        metrics["cost_ratio"] = Estimate()
     rate, cost = metrics["acceptance_rate"].value, metrics["cost_ratio"].value
     if drafts_token_by_token and rate is not None and cost is not None:
-        expected = Metric(value=expected_speedup(rate, num_draft_tokens, cost))
+        expected = Estimate(value=expected_speedup(rate, num_draft_tokens, cost))
     return {**metrics, "speedup_expected": expected}
 
 
@@ -302,8 +302,8 @@ LEVEL_CHANCES = ("tree_acceptance_expected", "tree_acceptance_optimal")
 
 
 def tree_metrics(
-    prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Generation], found: Mapping[str, Metric]
-) -> dict[str, Metric]:
+    prompts: Resampler, own: Sequence[Generation], baseline: Sequence[Generation], found: Mapping[str, Estimate]
+) -> dict[str, Estimate]:
     """Returns the metrics that only draft trees have. `found`: the metrics that all methods have."""
     num_steps, num_plain_steps = ([len(g["steps"]) for g in side] for side in (own, baseline))
     verifying, plain = (
@@ -325,7 +325,7 @@ def tree_metrics(
         plain_step = sum(g["decode_seconds"] for g in baseline) / sum(num_plain_steps) / target_pass
         overhead = (values["overhead_seconds"] or 0.0) / (sum(num_steps) or 1) / target_pass
         speedup = speedup_of_costs(values, overhead, plain_step)
-    return {**trees, "speedup_of_costs": Metric(value=speedup)}
+    return {**trees, "speedup_of_costs": Estimate(value=speedup)}
 
 
 def speedup_of_costs(values: Mapping[str, float | None], overhead: float, plain_step: float) -> float | None:
@@ -339,8 +339,8 @@ def speedup_of_costs(values: Mapping[str, float | None], overhead: float, plain_
 
 
 def costs_by_length(
-    prompts: Prompts, own: Sequence[Generation], baseline: tuple[list[float], list[int]]
-) -> dict[str, Metric]:
+    prompts: Resampler, own: Sequence[Generation], baseline: tuple[list[float], list[int]]
+) -> dict[str, Estimate]:
     """Returns the verification cost by the number of tokens that a pass reads, in classes that end at powers of two.
     Classes of fewer than MIN_PASSES passes are left out. `baseline`: seconds and number of passes of AR's answers."""
     classes: dict[int, list[list[float]]] = {}
@@ -355,7 +355,7 @@ def costs_by_length(
     }  # fmt: skip
 
 
-def rank_chances(prompts: Prompts, own: Sequence[Generation]) -> dict[str, Metric]:
+def rank_chances(prompts: Resampler, own: Sequence[Generation]) -> dict[str, Estimate]:
     """Returns for each rank, from 1 on: of the judged nodes with a child of this rank, the share whose child of this
     rank was accepted."""
     counts = [g.get("tree_ranks") or [] for g in own]
@@ -366,7 +366,7 @@ def rank_chances(prompts: Prompts, own: Sequence[Generation]) -> dict[str, Metri
     }
 
 
-def level_chances(prompts: Prompts, own: Sequence[Generation]) -> dict[str, Metric]:
+def level_chances(prompts: Resampler, own: Sequence[Generation]) -> dict[str, Estimate]:
     """Returns for each level, from 1 on, the mean chance of acceptance under the rule, and the optimal one, over the
     sampled steps."""
     levels = [list(zip_longest(*(g.get("tree_samples") or []))) for g in own]
@@ -379,21 +379,23 @@ def level_chances(prompts: Prompts, own: Sequence[Generation]) -> dict[str, Metr
     return found
 
 
-def numbered_metrics(metrics: Mapping[str, Metric], name: str) -> list[Metric]:
+def numbered_metrics(metrics: Mapping[str, Estimate], name: str) -> list[Estimate]:
     """Returns the metrics NAME@1, NAME@2, … of a row."""
     found = (metrics.get(f"{name}@{number}") for number in count(1))
     return list(takewhile(lambda metric: metric is not None, found))  # type: ignore[arg-type]
 
 
-def served_metrics(prompts: Prompts, own: Sequence[Generation], baseline: Sequence[Generation]) -> dict[str, Metric]:
+def served_metrics(
+    prompts: Resampler, own: Sequence[Generation], baseline: Sequence[Generation]
+) -> dict[str, Estimate]:
     """Returns the metrics that only served answers have: the time from the request to the last token, accepted ÷
     drafted tokens by the engine's counts (null if an answer has none), and the share of repeated answers of `ar` that
     changed."""
     totals = [generation["external"]["totals"] for generation in own]
-    share = Metric()
+    share = Estimate()
     if None not in totals:
         share = prompts.ratio([total[2] for total in totals], [total[0] for total in totals], bounds=SHARE)
     again = [g["external"].get("same_again") for g in baseline]
     changed = prompts.mean([None if same is None else float(not same) for same in again], SHARE)
     whole = median(generation["ttft_seconds"] + generation["decode_seconds"] for generation in own)
-    return {"e2e_seconds": Metric(value=whole), "accepted_per_drafted": share, "ar_changed": changed}
+    return {"e2e_seconds": Estimate(value=whole), "accepted_per_drafted": share, "ar_changed": changed}

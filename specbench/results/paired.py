@@ -12,6 +12,8 @@ from typing import Literal
 
 import numpy as np
 
+from specbench.records.folder import RecordedMethod
+from specbench.records.records import Generation, Key, Record, record_key
 from specbench.results.answers import (
     Columns,
     ScoringSpec,
@@ -21,60 +23,58 @@ from specbench.results.answers import (
     speed_columns,
     with_own_passes,
 )
-from specbench.results.bootstrap import Metric, Prompts
 from specbench.results.row import Row
-from specbench.running.records import Generation, Key, Record, record_key
-from specbench.running.run_folder import RecordedMethod
 from specbench.specs.method import MethodSpec
+from specbench.statistics.bootstrap import Estimate, Resampler
 
 
-def unpaired_difference(first: Metric, second: Metric) -> Metric:
+def unpaired_difference(first: Estimate, second: Estimate) -> Estimate:
     """Returns second − first with an interval from the two intervals alone: the squared distances of the ends are added
     (MOVER: Zou and Donner, Statistics in Medicine 27, 2008)."""
     if first.value is None or second.value is None:
-        return Metric()
+        return Estimate()
     value = second.value - first.value
     if first.low is None or first.high is None or second.low is None or second.high is None:
-        return Metric(value=value)
+        return Estimate(value=value)
     down = math.hypot(second.value - second.low, first.high - first.value)
-    return Metric(
+    return Estimate(
         value=value, low=value - down, high=value + math.hypot(second.high - second.value, first.value - first.low)
     )
 
 
-def widen(change: Metric, by: float) -> Metric:
+def widen(change: Estimate, by: float) -> Estimate:
     """Returns the metric with both ends `by` times as far from its value."""
     if change.value is None or change.low is None or change.high is None:
         return change
     low, high = (change.value + by * (end - change.value) for end in (change.low, change.high))
-    return Metric(value=change.value, low=low, high=high)
+    return Estimate(value=change.value, low=low, high=high)
 
 
-def unpaired_ratio(baseline: Metric, candidate: Metric) -> Metric:
+def unpaired_ratio(baseline: Estimate, candidate: Estimate) -> Estimate:
     """Returns candidate ÷ baseline with an interval from the two intervals alone, like `unpaired_difference` on the log
     scale."""
     if not baseline.value or not candidate.value:
-        return Metric()
+        return Estimate()
     ratio = candidate.value / baseline.value
     if not math.isfinite(ratio):
-        return Metric()
+        return Estimate()
     ends = (baseline.low, baseline.high, candidate.low, candidate.high)
     if any(end is None or end <= 0 for end in ends):
-        return Metric(value=ratio)
+        return Estimate(value=ratio)
     before_low, before_high, low, high = (math.log(end) for end in ends if end is not None)
     before, now = math.log(baseline.value), math.log(candidate.value)
     with np.errstate(over="ignore"):
         least = ratio * np.exp(-math.hypot(now - low, before_high - before))
         most = ratio * np.exp(math.hypot(high - now, before - before_low))
-    return Metric(value=ratio, low=least, high=most) if np.isfinite(most) else Metric(value=ratio)
+    return Estimate(value=ratio, low=least, high=most) if np.isfinite(most) else Estimate(value=ratio)
 
 
-def widen_ratio(ratio: Metric, by: float) -> Metric:
+def widen_ratio(ratio: Estimate, by: float) -> Estimate:
     """Returns the metric with both ends `by` times as far from its value on the log scale."""
     if not ratio.value or not ratio.low or not ratio.high:
         return ratio
     low, high = (ratio.value * (end / ratio.value) ** by for end in (ratio.low, ratio.high))
-    return Metric(value=ratio.value, low=low, high=high)
+    return Estimate(value=ratio.value, low=low, high=high)
 
 
 Kind = Literal["ratio", "difference"]
@@ -93,9 +93,9 @@ class MetricChange:
 
     metric: str
     kind: Kind
-    first: Metric
-    second: Metric
-    change: Metric
+    first: Estimate
+    second: Estimate
+    change: Estimate
     unpaired: str | None = None
 
     @property
@@ -118,11 +118,11 @@ class MetricChange:
         return replace(self, change=make(self.change, by))
 
 
-def metric_of_row(row: Row, metric: str) -> Metric:
+def metric_of_row(row: Row, metric: str) -> Estimate:
     """Returns a row's metric. AR's speed-up over itself is exact: its interval is the value."""
     found = row.metric(metric)
     exact = metric in OVER_AR and row.method_name == "ar" and found.value == 1
-    return Metric(value=1.0, low=1.0, high=1.0) if exact else found
+    return Estimate(value=1.0, low=1.0, high=1.0) if exact else found
 
 
 @dataclass(frozen=True)
@@ -184,14 +184,14 @@ class Pairs:
         return len({record_key(record)[:3] for record in self.records[0]})
 
     @property
-    def prompts(self) -> Prompts:
-        return Prompts.of(self.records[0], seed=0)
+    def prompts(self) -> Resampler:
+        return Resampler.of(self.records[0], seed=0)
 
     @property
-    def times(self) -> Prompts:
+    def times(self) -> Resampler:
         """The prompt or part of each pair of records, for intervals of times."""
         side = next((each for each in self.records if each and "part" in each[0]), self.records[0])
-        return Prompts.of_times(side, seed=0)
+        return Resampler.of_times(side, seed=0)
 
     def select(self, keys: Collection[Key]) -> "Pairs":
         first, second = ([r for r in records if record_key(r) in keys] for records in self.records)
@@ -229,18 +229,18 @@ def pair_up(first: RowWithRecords, second: RowWithRecords, same: Collection[str]
     return Pairs(first, second, ([mine for mine, _ in both], [other for _, other in both]))
 
 
-def _acceptance(pairs: Pairs) -> Metric:
+def _acceptance(pairs: Pairs) -> Estimate:
     both = zip(*map(acceptance_rates, pairs.generations()), strict=True)
     return pairs.prompts.mean([None if a is None or b is None else a - b for a, b in both], (-1.0, 1.0))
 
 
-def _score(pairs: Pairs, name: str) -> Metric:
+def _score(pairs: Pairs, name: str) -> Estimate:
     own, baseline = pairs.generations()
     found = quality(pairs.prompts, pairs.records[0], own, baseline, pairs.first.scoring or {})
-    return found.get(f"{name}_difference", Metric())
+    return found.get(f"{name}_difference", Estimate())
 
 
-_PAIRED: dict[str, Callable[[Pairs], Metric]] = {
+_PAIRED: dict[str, Callable[[Pairs], Estimate]] = {
     "speedup": lambda pairs: pairs.times.ratio(*pairs.speed_columns()),
     "tokens_per_second": lambda pairs: pairs.times.ratio(*pairs.speed_columns(with_ar=False)),
     "tokens_per_second_ar": lambda pairs: pairs.times.ratio(*pairs.speed_columns(with_own=False)),

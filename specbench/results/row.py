@@ -16,8 +16,8 @@ from pydantic import (
 )
 
 from specbench.core.values import all_known, text_digest
-from specbench.results.bootstrap import INTERVALS, SMALL_SAMPLE, FilePart, Intervals, Metric
 from specbench.specs.components import RowEngine
+from specbench.statistics.bootstrap import INTERVALS, SMALL_SAMPLE, Estimate, FilePart, Intervals
 
 
 class BoundChain(FilePart):
@@ -37,27 +37,27 @@ class BoundChain(FilePart):
 class MeasuredNumbers(FilePart):
     """Numbers of a run, from processed distributions on the positions that were drafted."""
 
-    acceptance_rate: Metric
-    mean_acceptance_length: Metric
-    speedup: Metric
-    bleu: Metric | None = None
-    adjusted_acceptance: Metric | None = None  # α·BLEU, 0 … 100 (figure 7)
+    acceptance_rate: Estimate
+    mean_acceptance_length: Estimate
+    speedup: Estimate
+    bleu: Estimate | None = None
+    adjusted_acceptance: Estimate | None = None  # α·BLEU, 0 … 100 (figure 7)
 
 
 class ForcedNumbers(FilePart):
     """Teacher-forced numbers, from the raw distributions of both models on the positions of the reference texts."""
 
     num_positions: int
-    cross_entropy: Metric  # D_T = H(p, q)
-    token_loss: Metric | None = None  # mean −log q of the tokens of the texts
-    kl: Metric
-    tv: Metric
-    acceptance_rate: Metric  # α_T
-    target_misfit: Metric  # r_p; the fitness is 1 − r_p
-    draft_misfit: Metric  # r_q
+    cross_entropy: Estimate  # D_T = H(p, q)
+    token_loss: Estimate | None = None  # mean −log q of the tokens of the texts
+    kl: Estimate
+    tv: Estimate
+    acceptance_rate: Estimate  # α_T
+    target_misfit: Estimate  # r_p; the fitness is 1 − r_p
+    draft_misfit: Estimate  # r_q
     excluded: float  # mass of p on tokens to which q gives no probability; D and KL use the smallest float32 for these
     tokens_per_pass: BoundChain
-    speedup_expected: Metric  # S_T = E[F(α(s))]/(1 + γc); null where c is not known
+    speedup_expected: Estimate  # S_T = E[F(α(s))]/(1 + γc); null where c is not known
     speedup: BoundChain | None = None  # tokens_per_pass ÷ (1 + γc)
 
 
@@ -77,8 +77,8 @@ class GroupNumbers(FilePart):
 class GroupSpread(FilePart):
     """The inequality of a number over the groups."""
 
-    variance: Metric
-    max_over_min: Metric
+    variance: Estimate
+    max_over_min: Estimate
     worst: str
     best: str
 
@@ -88,10 +88,10 @@ class Correlations(FilePart):
     Those of `representation_…` take the shares as given: they do not cover that another sample of the drafter's texts
     would give other shares."""
 
-    representation_and_acceptance: Metric | None = None  # share with α_T: > 0 if well represented languages gain
-    representation_and_measured: Metric | None = None
-    fitness_and_acceptance: Metric | None = None  # 1 − r_q with α_T
-    fitness_and_measured: Metric | None = None
+    representation_and_acceptance: Estimate | None = None  # share with α_T: > 0 if well represented languages gain
+    representation_and_measured: Estimate | None = None
+    fitness_and_acceptance: Estimate | None = None  # 1 − r_q with α_T
+    fitness_and_measured: Estimate | None = None
     fitness_and_acceptance_over_prompts: float | None = None
 
 
@@ -100,7 +100,7 @@ class FairnessSummary(FilePart):
     teacher-forced group, see ForcedNumbers."""
 
     groups: tuple[str, ...]
-    unfairness: Metric | None = None
+    unfairness: Estimate | None = None
     lowest: str | None = None
     excluded: dict[str, float] = Field(default_factory=dict)
     spreads: dict[str, GroupSpread]  # of acceptance_rate, speedup (measured), forced_acceptance_rate, forced_speedup
@@ -132,7 +132,7 @@ Place = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$")]  # the path of a f
 ALL = "all"  # the subset of a row over all subsets of its task
 # Fields that are added later, or that only the file has, so that the run's folder cannot confirm them. All other fields
 # are recomputed from the folder.
-STATED = frozenset({"evidence", "fairness", "run"})
+UNVERIFIABLE_FIELDS = frozenset({"evidence", "fairness", "run"})
 LATER_FIELDS = frozenset({"common_ids", "context", "system", "template_date"})  # that rows of earlier versions lack
 # The outcome of a measurement; all other fields identify what was measured.
 RESULT_FIELDS = frozenset(
@@ -345,7 +345,7 @@ class Row(FilePart):
     warnings: tuple[RowWarning, ...] = ()
     # element k: target passes after the prefill in which k draft tokens were accepted; null where this is unknown
     accepted_tokens_per_step: tuple[NonNegativeInt, ...] | None = None
-    metrics: dict[str, Metric]
+    metrics: dict[str, Estimate]
 
     @field_validator("template_date")
     @classmethod
@@ -401,9 +401,9 @@ class Row(FilePart):
     def names(self) -> tuple[str, str, str]:
         return self.task_name, self.subset, self.method_name
 
-    def metric(self, name: str | None) -> Metric:
+    def metric(self, name: str | None) -> Estimate:
         """Returns a metric, empty if the row has none of this name."""
-        return self.metrics.get(name or "", Metric())
+        return self.metrics.get(name or "", Estimate())
 
     def value(self, name: str) -> float | None:
         return self.metric(name).value

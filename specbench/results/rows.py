@@ -18,8 +18,8 @@ from specbench.core import bounded
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.files import write_atomically
 from specbench.core.values import text_digest
+from specbench.records.records import Key, Record, records_of, with_same_history
 from specbench.results.answers import ScoringSpec, main_metric, signatures
-from specbench.results.bootstrap import FilePart, Metric
 from specbench.results.metrics import accepted_tokens_per_step_of, metrics_of, routes_taken
 from specbench.results.row import ALL, CommonIds, Row, RowContext, RowSampling, RowServing, RowShots, RowWarmUp
 from specbench.results.verdict import (
@@ -30,11 +30,11 @@ from specbench.results.verdict import (
     verdict_of_records,
 )
 from specbench.results.warnings import warnings_of
-from specbench.running.records import Key, Record, records_of, with_same_history
 from specbench.specs.catalogue import versioned_name
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import own_drafter
 from specbench.specs.task import TaskSpec
+from specbench.statistics.bootstrap import Estimate, FilePart
 from specbench.tasks.examples import FewshotInfo
 from specbench.tasks.judge import JUDGED
 
@@ -186,7 +186,7 @@ class MeasuredRun:
         }
         metrics = metrics_of(records, method, self.identity["seed"], scoring)
         if method.name in self.measurement.other_vocabulary:
-            metrics |= dict.fromkeys(SPEEDUPS, Metric())  # tokens of different vocabularies do not compare
+            metrics |= dict.fromkeys(SPEEDUPS, Estimate())  # tokens of different vocabularies do not compare
         row = Row(
             **self._conditions(method), **_data(parts), **self._method(method, records, task, parts),
             task=versioned_name(task), subset=subset, language=None if subset == ALL else task.subset(subset).language,

@@ -13,16 +13,16 @@ from specbench.core.console import counted
 from specbench.core.environment import is_installed
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.files import locked
+from specbench.records.folder import RecordedMethod, read_method_specs, read_methods, read_tasks
+from specbench.records.records import Key, Record, RecordFile, check_record, record_key, records_of
 from specbench.results.answers import ScoringSpec
+from specbench.results.concurrency import load_row, read_windows, windows_of
 from specbench.results.conditions import BASELINE, flat_fields
 from specbench.results.leaderboard import ROWS, load
-from specbench.results.load import load_row, read_windows, windows_of
+from specbench.results.metric_format import without_digest
 from specbench.results.paired import RowWithRecords
 from specbench.results.row import ALL, Row, RowWarmUp
 from specbench.results.rows import MeasuredRun, Measurement, read_measurements
-from specbench.results.units import short
-from specbench.running.records import Key, Record, RecordFile, check_record, record_key, records_of
-from specbench.running.run_folder import RecordedMethod, read_method_specs, read_methods, read_tasks
 from specbench.specs.catalogue import subset_meaning, versioned_name
 from specbench.specs.method import MethodSpec
 from specbench.specs.task import TaskSpec
@@ -256,7 +256,11 @@ def filter_rows(rows: Sequence[Row], filters: Sequence[str]) -> list[Row]:
         found = []
         for row in kept:
             own = str(flat_fields(row).get(key))
-            names = (own, short(own), short(own).partition("@")[0]) if key in ("task", "method") else (own,)
+            names = (
+                (own, without_digest(own), without_digest(own).partition("@")[0])
+                if key in ("task", "method")
+                else (own,)
+            )
             found += [row] if value in names else []
         if not found:
             values = dict.fromkeys(str(flat_fields(row)[key]) for row in kept if key in flat_fields(row))

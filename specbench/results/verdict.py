@@ -8,8 +8,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Literal
 
 from specbench.core.values import Record
-from specbench.results.bootstrap import FilePart
 from specbench.specs.method import MethodSpec
+from specbench.statistics.bootstrap import FilePart
 
 if TYPE_CHECKING:
     import torch

@@ -8,19 +8,19 @@ import numpy as np
 from scipy import special
 
 from specbench.core.console import counted
-from specbench.results.bootstrap import SMALL_SAMPLE, TAILS, Array, Metric
+from specbench.records.records import ACCEPTED, DRAFTED, Generation, Record
 from specbench.results.conditions import differences
+from specbench.results.metric_format import with_interval
 from specbench.results.row import Row, RowWarmUp, RowWarning
-from specbench.results.units import with_interval
 from specbench.results.verdict import control_outcomes, differing_records
-from specbench.running.records import ACCEPTED, DRAFTED, Generation, Record
+from specbench.statistics.bootstrap import SMALL_SAMPLE, TAILS, Array, Estimate
 
 MIN_PROMPTS = 5  # in each third; with fewer, one slow prompt would look like a drift
 MANY_PROMPTS = SMALL_SAMPLE // 3  # in each third; with fewer, the jackknife errors are too uncertain
 TOLERATED = 1.05  # a smaller drift is ignored: the method, measured alternately with the baseline, drifts alike
 
 
-def drift_of(seconds: Array, tokens: Array, prompt_tokens: Array, prompts: np.ndarray) -> Metric:
+def drift_of(seconds: Array, tokens: Array, prompt_tokens: Array, prompts: np.ndarray) -> Estimate:
     """Returns AR's speed in the last third of the run ÷ in the first third, with its interval; null if a third has
     fewer than MIN_PROMPTS prompts, or fewer than MANY_PROMPTS and prompts have several answers. All arrays are
     [num_answers], in the order of measurement. `prompts`: the number of each answer's prompt, from 0."""
@@ -28,7 +28,7 @@ def drift_of(seconds: Array, tokens: Array, prompt_tokens: Array, prompts: np.nd
     nums = [len(set(third.tolist())) for third in (prompts[:size], prompts[len(seconds) - size :])]
     has_many, is_repeated = min(nums) >= MANY_PROMPTS, len(set(prompts.tolist())) < len(prompts)
     if min(nums) < MIN_PROMPTS or (is_repeated and not has_many) or not (seconds > 0).all():
-        return Metric()
+        return Estimate()
     place = np.arange(len(seconds))
     last = place >= len(seconds) - size
     columns = [prompt_tokens + tokens / 2, 1 / tokens, (place >= size) & ~last, last]
@@ -40,10 +40,10 @@ def drift_of(seconds: Array, tokens: Array, prompt_tokens: Array, prompts: np.nd
     # the last column is 1 in the last third and was scaled to a width of 1, so its coefficient is the log ratio
     half = special.stdtrit(num_free, TAILS[1]) * error
     ends = [float(np.exp(-drift + sign * half)) for sign in (-1, 1)]
-    return Metric(value=float(np.exp(-drift)), low=ends[0], high=ends[1]) if np.isfinite(ends).all() else Metric()
+    return Estimate(value=float(np.exp(-drift)), low=ends[0], high=ends[1]) if np.isfinite(ends).all() else Estimate()
 
 
-def has_drifted(ratio: Metric) -> bool:
+def has_drifted(ratio: Estimate) -> bool:
     """Returns whether the whole interval lies beyond TOLERATED on one side."""
     if ratio.low is None or ratio.high is None:
         return False

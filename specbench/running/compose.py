@@ -11,16 +11,16 @@ from specbench.core.errors import ConfigError, DrafterError, naming_code, neares
 from specbench.core.registry import DECODERS
 from specbench.core.source import is_outside
 from specbench.decoding.bridges import VocabularyMismatch, check_equal
+from specbench.decoding.callable_adapters import FunctionDrafter, FunctionRule
 from specbench.decoding.checked_parts import CheckedDrafter, CheckedRule
 from specbench.decoding.decoder import UNKNOWN, Decoder, DraftingDecoder, QueryInfo, stream_seed
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.loop import Generation, StopRules
-from specbench.decoding.python_parts import FunctionDrafter, FunctionRule
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import VerificationRule
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.scoring import ScoringModel
-from specbench.running.models import Models, pauses
+from specbench.running.models import LoadedModels, pauses
 from specbench.specs.catalogue import load_method, method_names
 from specbench.specs.components import identifiable_code
 from specbench.specs.method import DEFAULT, MethodSpec, check_draws
@@ -28,7 +28,7 @@ from specbench.specs.task import GenerationSpec, TaskSpec
 from specbench.tasks.scoring import language_of, prepare_detector
 
 
-def compose(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decoder:
+def build_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decoder:
     """Returns the decoder of a method. Raises ConfigError if the pair does not fit the method."""
     if method.routes is not None:
         return compose_routed(method, models, sampling)
@@ -53,13 +53,15 @@ def compose(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decode
     return DraftingDecoder(method, models.target, drafter, rule, sampling)
 
 
-def misfits(methods: Sequence[MethodSpec], models: Models, samplings: Collection[Sampling]) -> dict[str, str]:
+def incompatible_methods(
+    methods: Sequence[MethodSpec], models: LoadedModels, samplings: Collection[Sampling]
+) -> dict[str, str]:
     """Returns by name why methods do not fit the models at one of the sampling settings."""
     reasons = {}
     for method in methods:
         try:
             for sampling in samplings:
-                compose(method, models.pair(method), sampling)
+                build_decoder(method, models.pair(method), sampling)
         except ConfigError as error:
             reasons[method.name] = str(error)
     return reasons
@@ -168,7 +170,7 @@ def listing_able_methods(method: MethodSpec, models: ModelPair, sampling: Sampli
         able = []
         for each in map(load_method, method_names()):
             with suppress(Exception):  # code of plug-ins may raise anything
-                if not each.same_vocabulary and compose(each, models, sampling):
+                if not each.same_vocabulary and build_decoder(each, models, sampling):
                     able.append(each.name)
         compared = f"`specbench vocab --target {models.target.name} --drafter {models.drafter and models.drafter.name}`"
         raise ConfigError(
@@ -272,7 +274,7 @@ def _route(method: MethodSpec, name: str, models: ModelPair, sampling: Sampling)
         models.target, models.route_drafters.get(part.name, models.drafter) if part.needs_drafter else None
     )
     try:
-        made = compose(part, pair, sampling)
+        made = build_decoder(part, pair, sampling)
     except ConfigError as error:
         raise ConfigError(str(error).replace("drafter.", f"routes.{name}.drafter.")) from error
     assert isinstance(made, DraftingDecoder)
@@ -310,7 +312,7 @@ class RandomAllocation(Decoder):
 def compose_allocation(method: MethodSpec, models: ModelPair, sampling: Sampling) -> RandomAllocation:
     """Returns the decoder of a method that allocates queries at random. The pair must share a vocabulary."""
     target, drafter = (
-        compose(method.model_copy(update={"decodes_with": model, "drafter_share": None}), models, sampling)
+        build_decoder(method.model_copy(update={"decodes_with": model, "drafter_share": None}), models, sampling)
         for model in ("target", "drafter")
     )
     return RandomAllocation(method, models.target, (target, drafter))

@@ -17,22 +17,22 @@ from specbench.decoding.bridges import share_ids
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model
 from specbench.models.scoring import VERBS, ScoringModel
+from specbench.records.folder import RunFolder
 from specbench.running.prompts import PromptBudget, set_template_options
-from specbench.running.run_folder import RunFolder
 from specbench.specs.components import EngineName, RowEngine
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec, checkpoint_key, own_drafter
 
 if TYPE_CHECKING:
-    from specbench.running.plan import Block, Cell
-    from specbench.running.records import Key, Record
+    from specbench.records.records import Key, Record
+    from specbench.running.plan import SubsetRun, Trial
 
 # Options that only affect how a target is loaded, with the values at which they are not passed to the loader.
 TARGET_OPTIONS = {"quantize": "none", "device_map": "none", "trust_remote_code": False}
 
 
 @dataclass(frozen=True)
-class Models:
+class LoadedModels:
     """A target, and the draft models by method name, or METHOD/LANGUAGE for a route. Methods that draft without a model
     have no entry."""
 
@@ -69,12 +69,12 @@ class Models:
         """Makes servers log into the run's folder. Models in this process have no logs."""
 
     def measure_in_turns(
-        self, spec: RunSpec, plan: "Sequence[Block]", folder: RunFolder, done: "dict[Key, Record]", console: Console
+        self, spec: RunSpec, plan: "Sequence[Trial]", folder: RunFolder, done: "dict[Key, Record]", console: Console
     ) -> None:
         """Measures servers in turns, if only one can be up at a time, and adds their records to `done`. Does nothing
         for models in this process."""
 
-    def measure_load(self, spec: RunSpec, cells: "Sequence[Cell]", folder: RunFolder, console: Console) -> bool:
+    def measure_load(self, spec: RunSpec, cells: "Sequence[SubsetRun]", folder: RunFolder, console: Console) -> bool:
         """Measures servers under load, after the run. Returns whether it did; models in this process decode one prompt
         at a time."""
         return False
@@ -137,7 +137,7 @@ def pauses(method: MethodSpec) -> bool:
     return method.decodes_with == "target" and method.drafter.options.get("beyond_context") == "pause"
 
 
-def has_other_vocabulary(method: MethodSpec, models: Models) -> bool:
+def has_other_vocabulary(method: MethodSpec, models: LoadedModels) -> bool:
     """Returns whether the drafter decodes alone in another vocabulary than the target's, so that their tokens/s cannot
     be compared."""
     alone = models.drafters.get(method.name) if method.decodes_with == "drafter" else None
@@ -149,7 +149,7 @@ def parts(methods: Sequence[MethodSpec]) -> list[MethodSpec]:
     return [part for method in methods for part in method.parts]
 
 
-def load_models(spec: RunSpec, load: Callable[..., CausalLM] | None = None) -> Models:
+def load_models(spec: RunSpec, load: Callable[..., CausalLM] | None = None) -> LoadedModels:
     """Returns the models that the methods of a run need, each loaded once and in the target's dtype. All are eager if
     the target's passes cannot be recorded or compiled. `load`: the loader, by default `load_model`."""
     load = load or load_model
@@ -161,7 +161,7 @@ def load_models(spec: RunSpec, load: Callable[..., CausalLM] | None = None) -> M
     set_template_options(target, spec.chat, spec.chat_template_args, spec.chosen_date)
     if target.why_eager is not None:
         warn_not_static(target, spec.engine, "this run and its rows use --engine eager")
-    return Models(target, load_drafters(spec, spec.methods, target, load))
+    return LoadedModels(target, load_drafters(spec, spec.methods, target, load))
 
 
 def engine_for(engine: EngineName, methods: Sequence[MethodSpec]) -> EngineName:

@@ -20,8 +20,9 @@ from specbench.decoding.decoder import Decoder, DraftingDecoder, drafting_decode
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import Prompt, TextModel
-from specbench.running.compose import RoutedDecoder, compose, sampling_of
-from specbench.running.models import Models
+from specbench.records.records import Key
+from specbench.running.compose import RoutedDecoder, build_decoder, sampling_of
+from specbench.running.models import LoadedModels
 from specbench.running.prompts import (
     PromptBudget,
     PromptRenderer,
@@ -33,7 +34,6 @@ from specbench.running.prompts import (
     turn_prompt,
     uses_chat,
 )
-from specbench.running.records import Key
 from specbench.running.request import absent_subsets_line
 from specbench.specs.catalogue import component_revisions, versioned_name
 from specbench.specs.components import PromptChecks
@@ -49,7 +49,7 @@ Loaded = Sequence[tuple[TaskSpec, str, TaskData]]
 
 
 @dataclass(frozen=True)
-class Cell:
+class SubsetRun:
     """One subset of one task, with its data and the decoders of all methods; `decoders[0]` is AR. `renderer`: renders
     all prompts and conversations. `most_tokens`: the tokens of its longest conversation, by the id of a model with
     recorded or compiled passes; it is filled when the cell is measured."""
@@ -57,7 +57,7 @@ class Cell:
     task: TaskSpec
     subset: str
     data: TaskData
-    models: Models
+    models: LoadedModels
     decoders: tuple[Decoder, ...]
     context_limit: int | None
     renderer: PromptRenderer = field(default_factory=PromptRenderer)
@@ -107,7 +107,7 @@ def check_memory(decoders: Sequence[Decoder], repeats: int) -> None:
             )
 
 
-def make_cells(spec: RunSpec, models: Models, loaded: Loaded) -> list[Cell]:
+def make_cells(spec: RunSpec, models: LoadedModels, loaded: Loaded) -> list[SubsetRun]:
     """Returns the cells of a run. Composes the methods once per sampling setting. Raises ConfigError for prompts that
     do not fit all models and for references that a scorer cannot read."""
     cells = []
@@ -116,14 +116,14 @@ def make_cells(spec: RunSpec, models: Models, loaded: Loaded) -> list[Cell]:
         merged = with_prompt_stops(task.subset(subset), models.target, spec.chat)
         sampling = sampling_of(merged.generation)
         if sampling not in composed:
-            composed[sampling] = tuple(compose(method, models.pair(method), sampling) for method in spec.methods)
+            composed[sampling] = tuple(build_decoder(method, models.pair(method), sampling) for method in spec.methods)
             check_memory(composed[sampling], spec.repeats)
         budgets = models.budgets(spec.methods, merged.generation.max_new_tokens)
         renderer = PromptRenderer(spec.chat, budgets, system_prompt(spec, merged))
         if merged.truncation is not None:
             data = truncate_examples(data, models.target, renderer)
         cells.append(
-            Cell(merged, subset, data, models, composed[sampling], models.context_limit(spec.methods), renderer)
+            SubsetRun(merged, subset, data, models, composed[sampling], models.context_limit(spec.methods), renderer)
         )
     for cell in cells:
         check_prompts(cell, spec.prompt_checks)
@@ -136,7 +136,7 @@ def system_prompt(spec: RunSpec, task: TaskSpec) -> str | None:
     return task.system_prompt if spec.system_instruction is None else spec.system_instruction or None
 
 
-def prompt_notes(cells: Sequence[Cell]) -> Iterator[str]:
+def prompt_notes(cells: Sequence[SubsetRun]) -> Iterator[str]:
     """Yields a line for each text that a chat template adds to the prompts, and for each system prompt that has no
     role in a template."""
     for cell in cells:
@@ -151,7 +151,7 @@ def with_prompt_stops(task: TaskSpec, target: TextModel, chat: str) -> TaskSpec:
     return task.model_copy(update={"generation": task.generation.where(uses_chat(target, chat))})
 
 
-def check_prompts(cell: Cell, checks: PromptChecks = "refuse") -> None:
+def check_prompts(cell: SubsetRun, checks: PromptChecks = "refuse") -> None:
     """Renders the first prompt of every example for all models that read it. Raises ConfigError for one that is empty
     or leaves no room for a new token. `checks`: whether a prompt without the user's text, or with an end token of the
     tokenizer behind it, is refused or only warned of."""
@@ -180,7 +180,7 @@ def check_prompts(cell: Cell, checks: PromptChecks = "refuse") -> None:
                 refuse_or_warn(ending, checks, "--prompt-checks warn", warn)
 
 
-def check_references(cell: Cell) -> None:
+def check_references(cell: SubsetRun) -> None:
     """Raises ConfigError for a reference that the scorer cannot read."""
     scorer = cell.scorer
     for example in cell.data.examples:
@@ -264,10 +264,10 @@ def without_calibration(loaded: Loaded, methods: Sequence[MethodSpec]) -> Loaded
 
 
 @dataclass(frozen=True)
-class Block:
+class Trial:
     """The unit of measurement: one turn of one example in one repeat. AR and all methods decode it in `order`."""
 
-    cell: Cell
+    cell: SubsetRun
     example: Example
     repeat: int
     order: tuple[Decoder, ...]
@@ -306,12 +306,12 @@ class Block:
         return self.example.references[self.turn]
 
 
-def block_noun(plan: Sequence[Block]) -> str:
+def block_noun(plan: Sequence[Trial]) -> str:
     """Returns the word for a run's blocks: "turns" if an example has several turns, else "examples"."""
     return "turns" if any(block.turn for block in plan) else "examples"
 
 
-def blocks(cells: Sequence[Cell], repeats: int) -> Iterator[Block]:
+def blocks(cells: Sequence[SubsetRun], repeats: int) -> Iterator[Trial]:
     """Yields all blocks; the turns of an example follow each other. If `may_alternate_subsets`, the first example of
     each subset of a task comes first, then the second of each. The order of the methods is reversed from one example of
     a subset to the next and from one repeat to the next."""
@@ -322,21 +322,21 @@ def blocks(cells: Sequence[Cell], repeats: int) -> Iterator[Block]:
                 for example in cell.data.examples[number : number + 1]:
                     order = cell.decoders if (number + repeat) % 2 == 0 else cell.decoders[::-1]
                     for turn in range(len(example.turns)):
-                        yield Block(cell, example, repeat, order, turn)
+                        yield Trial(cell, example, repeat, order, turn)
 
 
-def may_alternate_subsets(cells: Sequence[Cell]) -> bool:
+def may_alternate_subsets(cells: Sequence[SubsetRun]) -> bool:
     """Returns whether examples of different subsets of a task may alternate. A drafter that learns from prompt to
     prompt would learn from the other subsets, so it needs one subset after the other."""
     decoders = (decoder for cell in cells for decoder in drafting_decoders(cell.decoders))
     return not any(decoder.drafter.learns_over_prompts for decoder in decoders)
 
 
-Drafting = dict[str, str | None]  # name and revision
+DrafterId = dict[str, str | None]  # name and revision
 
 
 def run_identity(
-    spec: RunSpec, cells: Sequence[Cell], models: Models, environment: Mapping[str, Any]
+    spec: RunSpec, cells: Sequence[SubsetRun], models: LoadedModels, environment: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Returns the settings that all records of a folder must share."""
     decoders = {decoder.method.name: decoder for cell in cells[:1] for decoder in cell.decoders}
@@ -375,7 +375,7 @@ def run_identity(
     }
 
 
-def special_stops(cells: Sequence[Cell]) -> list[str]:
+def special_stops(cells: Sequence[SubsetRun]) -> list[str]:
     """Returns the stop strings that have special tokens. Earlier versions did not stop at them."""
     found = {
         stop for cell in cells for model in cell.readers for stop in cell.task.generation.stop
@@ -384,7 +384,7 @@ def special_stops(cells: Sequence[Cell]) -> list[str]:
     return sorted(found)
 
 
-def printed_date(cells: Sequence[Cell]) -> str | None:
+def printed_date(cells: Sequence[SubsetRun]) -> str | None:
     """Returns the date that the chat templates of a run print; None if they read none."""
     found = (
         model.chat_template.printed_date for cell in cells for model in cell.readers
@@ -393,7 +393,7 @@ def printed_date(cells: Sequence[Cell]) -> str | None:
     return next((each.isoformat() for each in found if each is not None), None)
 
 
-def drafter_identity(decoder: Decoder, models: Models) -> Drafting:
+def drafter_identity(decoder: Decoder, models: LoadedModels) -> DrafterId:
     """Returns name and revision of a method's draft model, or of its drafter if it has no model. For a method with
     routes, both values list all routes, each as "language value"."""
     if isinstance(decoder, RoutedDecoder):
@@ -407,7 +407,7 @@ def drafter_identity(decoder: Decoder, models: Models) -> Drafting:
     return {"name": holder.name, "revision": holder.revision}
 
 
-def route_drafter_identities(decoder: RoutedDecoder, models: Models) -> dict[str, Drafting]:
+def route_drafter_identities(decoder: RoutedDecoder, models: LoadedModels) -> dict[str, DrafterId]:
     """Returns name and revision of the drafters by language. A drafter without a name, such as one that copies, is
     named by its type."""
     found = {}

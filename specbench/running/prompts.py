@@ -10,7 +10,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.reasoning import answer_of
 from specbench.core.values import text_digest
 from specbench.models.causal_lm import Prompt, TextModel
-from specbench.running.records import Record, record_key
+from specbench.records.records import Record, record_key
 from specbench.specs.components import PromptChecks
 from specbench.tasks.examples import Example, TaskData
 

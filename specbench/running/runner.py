@@ -16,16 +16,16 @@ from specbench.core.reasoning import answer_of, part_answer
 from specbench.decoding.decoder import Decoder, QueryInfo, stream_seed
 from specbench.decoding.loop import Generation, StopRules, WrittenText
 from specbench.models.meters import Consumption
-from specbench.running.plan import Block
-from specbench.running.records import Key, Record
-from specbench.running.requirements import (
+from specbench.records.folder import RunFolder
+from specbench.records.records import Key, Record
+from specbench.running.capture_plan import (
+    allocate_and_capture,
+    allocate_and_capture_for_trial,
     check_nothing_compiled,
     log_compilation,
     num_compilations,
-    reserve,
-    reserve_for_block,
 )
-from specbench.running.run_folder import RunFolder
+from specbench.running.plan import Trial
 from specbench.running.warm_up import Budget, WarmUp, doing_warm_up, warm_up_cell
 from specbench.specs.run import RunSpec
 from specbench.tasks.scoring import Reference, Scorer, judged, unscored
@@ -36,10 +36,10 @@ Wait = Callable[[int], None]
 
 def run(
     spec: RunSpec,
-    plan: Sequence[Block],
+    plan: Sequence[Trial],
     folder: RunFolder,
     done: Mapping[Key, dict[str, Any]],
-    report: Callable[[Block, dict[str, Any], bool], None],
+    report: Callable[[Trial, dict[str, Any], bool], None],
     say: Say,
     wait: Wait,
 ) -> list[dict[str, Any]]:
@@ -66,14 +66,14 @@ def run(
             if block.cell is not cell:
                 cell = block.cell
                 with doing(f"{cell.task.name}/{cell.subset}: getting the models ready") as tell:
-                    for compilation in reserve(cell, both(tell, say)):
+                    for compilation in allocate_and_capture(cell, both(tell, say)):
                         say(log_compilation(folder.path, compilation))
             if is_first:
                 budget.num_planned = planned_tokens(plan, done, records)
                 budget.num_left = budget.num_planned * (1 - num_measured / num_missing)
                 with doing_warm_up(cell) as tell:
                     warm_ups[id(cell)] = warm_up_cell(cell, budget, tell)
-            for compilation in reserve_for_block(block, earlier, say):
+            for compilation in allocate_and_capture_for_trial(block, earlier, say):
                 say(log_compilation(folder.path, compilation))
         num_compiled = num_compilations()
         record = old or measure(block, spec, earlier, warm_ups[id(cell)], partial(wait, number))
@@ -98,7 +98,7 @@ def both(first: Say, second: Say) -> Say:
     return tell
 
 
-def planned_tokens(plan: Sequence[Block], done: Mapping[Key, Record], records: Mapping[Key, Record]) -> int:
+def planned_tokens(plan: Sequence[Trial], done: Mapping[Key, Record], records: Mapping[Key, Record]) -> int:
     """Returns an estimate of AR's new tokens in the blocks that are not `done`: their max_new_tokens times the mean
     share of max_new_tokens that the answers in `records` have (1 if there are none)."""
     most = {block.key: block.cell.task.generation.max_new_tokens for block in plan}
@@ -107,7 +107,7 @@ def planned_tokens(plan: Sequence[Block], done: Mapping[Key, Record], records: M
     return int(share * sum(number for key, number in most.items() if key not in done))
 
 
-def check_same_examples(plan: Sequence[Block], done: Mapping[Key, dict[str, Any]], folder: RunFolder) -> None:
+def check_same_examples(plan: Sequence[Trial], done: Mapping[Key, dict[str, Any]], folder: RunFolder) -> None:
     """Raises ConfigError if a block was recorded with another prompt, other tokens or another reference than now.
     Of records of earlier versions, which have no digest of the tokens, their number is compared."""
     for block in plan:
@@ -135,7 +135,7 @@ def check_same_examples(plan: Sequence[Block], done: Mapping[Key, dict[str, Any]
                 )
 
 
-def check_reasoning(plan: Sequence[Block], done: Mapping[Key, Record], folder: RunFolder) -> None:
+def check_reasoning(plan: Sequence[Trial], done: Mapping[Key, Record], folder: RunFolder) -> None:
     """Raises ConfigError for a record of an earlier version that took reasoning for a part of the answer."""
     for block in plan:
         tags, old = block.cell.task.generation.reasoning, done.get(block.key)
@@ -160,7 +160,7 @@ def check_reasoning(plan: Sequence[Block], done: Mapping[Key, Record], folder: R
 
 
 def measure(
-    block: Block, spec: RunSpec, earlier: Sequence[Record] = (), warm_ups: Mapping[str, WarmUp] = MappingProxyType({}),
+    block: Trial, spec: RunSpec, earlier: Sequence[Record] = (), warm_ups: Mapping[str, WarmUp] = MappingProxyType({}),
     wait: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:  # fmt: skip
     """Measures one block and returns its record. `earlier`: the records of the earlier turns. `warm_ups`: by method.
@@ -181,7 +181,7 @@ def earlier_answers(earlier: Sequence[Record], name: str) -> list[str]:
 
 
 def measure_method(
-    block: Block, decoder: Decoder, spec: RunSpec, answers: Sequence[str], wait: Callable[[], None] = lambda: None
+    block: Trial, decoder: Decoder, spec: RunSpec, answers: Sequence[str], wait: Callable[[], None] = lambda: None
 ) -> dict[str, Any]:
     """Measures one method on a block and returns its part of the record. `answers`: its own answers to the earlier
     turns. `wait`: is called before the generation."""
@@ -204,7 +204,7 @@ def measure_method(
     return found | ({"truncated_tokens": block.num_cut(answers)} if block.turn else {})
 
 
-def record_of(block: Block, results: Mapping[str, dict[str, Any]], earlier: Sequence[Record]) -> dict[str, Any]:
+def record_of(block: Trial, results: Mapping[str, dict[str, Any]], earlier: Sequence[Record]) -> dict[str, Any]:
     """Returns the record of a block. `results`: each method's part, in the order of measurement."""
     cell, example = block.cell, block.example
     baseline = cell.decoders[0]

@@ -11,11 +11,11 @@ from specbench.core.console import counted
 from specbench.core.environment import EMBEDDED
 from specbench.models.causal_lm import Prompt
 from specbench.models.loading import load_model
+from specbench.report.shown_prompt import ShownPrompt
 from specbench.running.models import load_models
-from specbench.running.plan import Cell, load_requested, make_cells
+from specbench.running.plan import SubsetRun, load_requested, make_cells
 from specbench.running.prompts import turn_prompt, uses_chat
 from specbench.running.request import Request, print_request_notes, run_spec
-from specbench.running.shown import ShownPrompt
 from specbench.tasks.examples import Example
 
 
@@ -71,7 +71,7 @@ def prompt_samples(request: Request, console: Console) -> list[PromptSample]:
     return [_sample(cell, example, spec.chat) for cell in cells for example in cell.data.examples]
 
 
-def _sample(cell: Cell, example: Example, chat: str) -> PromptSample:
+def _sample(cell: SubsetRun, example: Example, chat: str) -> PromptSample:
     target, task = cell.models.target, cell.task
     prompt: Prompt = turn_prompt(cell.renderer, target, example, 0, ())
     tokens = {index: token for token, index in target.vocabulary.items()}

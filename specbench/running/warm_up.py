@@ -19,7 +19,7 @@ from specbench.core.values import all_known
 from specbench.decoding.decoder import Decoder, DraftingDecoder, drafting_decoders
 from specbench.decoding.loop import Generation, StopRules
 from specbench.models.causal_lm import CausalLM, TextModel
-from specbench.running.plan import Cell
+from specbench.running.plan import SubsetRun
 from specbench.running.prompts import Texts, conversation
 from specbench.specs.catalogue import versioned_name
 
@@ -97,7 +97,7 @@ def is_steady(times: Sequence[float]) -> bool:
     return max(parts) <= BAND * min(parts)
 
 
-def warm_up_cell(cell: Cell, budget: Budget | None = None, progress: Say = say_nothing) -> dict[str, WarmUp]:
+def warm_up_cell(cell: SubsetRun, budget: Budget | None = None, progress: Say = say_nothing) -> dict[str, WarmUp]:
     """Warms up AR and every method of a cell on as many tokens as the cell's longest conversation has. Afterwards,
     drafters that learn from prompt to prompt forget everything. Returns the warm-ups by method."""
     models = {id(decoder.model): decoder.model for decoder in cell.decoders}
@@ -109,7 +109,7 @@ def warm_up_cell(cell: Cell, budget: Budget | None = None, progress: Say = say_n
 
 
 @contextmanager
-def doing_warm_up(cell: Cell) -> Iterator[Say]:
+def doing_warm_up(cell: SubsetRun) -> Iterator[Say]:
     """Says that a cell is warmed up until the block ends. Yields a function that receives the lines about it."""
     where = f"warming up {cell.task.name}/{cell.subset}"
     with doing(where) as tell:
@@ -121,7 +121,7 @@ def _reset_drafters(decoders: Iterable[Decoder]) -> None:
         drafting.drafter.begin_cell()
 
 
-def longest_conversation(cell: Cell, model: TextModel) -> int:
+def longest_conversation(cell: SubsetRun, model: TextModel) -> int:
     """Returns the number of tokens of a cell's longest conversation if every answer has the maximum length."""
     num_new = cell.task.generation.max_new_tokens
     most = max(
@@ -131,7 +131,7 @@ def longest_conversation(cell: Cell, model: TextModel) -> int:
     return min(most, cell.context_limit or most)
 
 
-def unanswered_conversations(cell: Cell) -> Iterator[Texts]:
+def unanswered_conversations(cell: SubsetRun) -> Iterator[Texts]:
     """Yields the conversations of a cell, with empty answers."""
     for example in cell.data.examples:
         last = len(example.turns) - 1

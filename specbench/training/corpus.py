@@ -15,10 +15,10 @@ from rich.progress import TaskProgressColumn
 
 from specbench.core.errors import ConfigError
 from specbench.core.progress import ProgressBar
-from specbench.models.array_folder import SUFFIX, Array, ArrayModel, vocabulary_digest
 from specbench.models.corpus_models import DATASTORE_FOLDER, Datastore, NgramModel
 from specbench.models.loading import load_tokenizer
 from specbench.models.meters import CostMeter
+from specbench.models.mmap_store import SUFFIX, Array, ArrayModel, vocabulary_digest
 from specbench.results.conditions import environment
 from specbench.training.command import warn_of_overlap
 from specbench.training.data import CorpusFiles, TrainingData, TrainingPrompt, gather_data

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from specbench.core.errors import ConfigError
-from specbench.models.array_folder import SUFFIX, Array
 from specbench.models.corpus_models import NGRAM_FOLDER, NgramModel, array_name
+from specbench.models.mmap_store import SUFFIX, Array
 
 MIN_BUFFER = 4096  # minimum entries of a run that are in memory
 

@@ -64,5 +64,5 @@ def test_an_interrupt_before_anything_is_measured_is_one_line(
     def interrupted(*given: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("specbench.results.execute.execute", interrupted)
+    monkeypatch.setattr("specbench.running.execute.execute", interrupted)
     assert specbench(*RUN) == (130, "", "interrupted\n")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from specbench.results.check import check
-from tests.test_fairness import run_into
+from specbench.gate.check import check
+from tests.analysis.test_fairness import run_into
 
 EDITS = yaml.safe_load((Path(__file__).parent / "gate_edits.yaml").read_text(encoding="utf-8"))
 

@@ -18,10 +18,20 @@ from specbench.models.heads.checkpoints import read_checkpoint
 from specbench.models.heads.eagle_checkpoint import load_eagle
 from specbench.models.heads.medusa import load_medusa
 from specbench.models.loading import load_model, load_tokenizer
-from tests import tiny
 from tests.attacks.bounds import within_bounds
-from tests.heads import EAGLE1, EAGLE3, SPECFORGE, VOCAB, WIDTH, Tensors, eagle1_tensors, eagle3_tensors, medusa_tensors
-from tests.heads import save_head as save
+from tests.support import tiny
+from tests.support.heads import (
+    EAGLE1,
+    EAGLE3,
+    SPECFORGE,
+    VOCAB,
+    WIDTH,
+    Tensors,
+    eagle1_tensors,
+    eagle3_tensors,
+    medusa_tensors,
+)
+from tests.support.heads import save_head as save
 
 Config = dict[str, Any]
 HUGE, DIGITS = "99999999999", "9" * 5000

@@ -11,11 +11,11 @@ from specbench.core.bounded import MAX_BYTES
 from specbench.core.environment import builtin_dir
 from specbench.core.errors import ConfigError
 from specbench.publish.forecast import records_in
+from specbench.records.records import RecordFile
 from specbench.results.leaderboard import load, write
 from specbench.results.row import with_digest
-from specbench.running.records import RecordFile
 from tests.attacks.bounds import refused, within_bounds
-from tests.site_rows import some_rows
+from tests.support.site_rows import some_rows
 
 TEXTS = {  # JSON, or what makes it → what the error tells
     "brackets": (lambda: "[" * 1_000_000, "nested deeper than 64 levels"),

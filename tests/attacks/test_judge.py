@@ -21,7 +21,7 @@ from specbench.tasks.judge.judgements import judge_records, read_ratings, write_
 from specbench.tasks.judge.requests import JudgeSettings
 from specbench.training import teacher as training
 from tests.attacks.hostile_server import KEY, HostileServer, filled, forms, holds_key, running
-from tests.read_yaml import read_yaml
+from tests.support.read_yaml import read_yaml
 
 HERE = Path(__file__).parent
 REPLIES = read_yaml(HERE / "judge_replies.yaml")

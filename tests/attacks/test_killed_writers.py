@@ -11,7 +11,7 @@ import pytest
 from specbench.core import environment
 from specbench.core.files import write_atomically
 from specbench.results.leaderboard import write
-from tests.site_rows import some_rows
+from tests.support.site_rows import some_rows
 
 ROOT = environment.PACKAGE.parent
 WRITER = """

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from specbench.results.leaderboard import load
-from tests.processes import started
+from tests.support.processes import started
 
 NUM_KILLS = 4
 # One of every kind of record: of a draft model, a point mass, a fuzzy rule, text, strings, an n-gram model, a

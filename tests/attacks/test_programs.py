@@ -10,7 +10,7 @@ import pytest
 
 from specbench.tasks.sandbox.run import Limits, ProgramTest, run_program
 from tests.attacks.world import MODES, isolation, world
-from tests.read_yaml import read_yaml
+from tests.support.read_yaml import read_yaml
 
 FOLDER = Path(__file__).parent / "programs"
 HARM, FORGERIES = (

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from specbench.core.environment import builtin_dir
 from specbench.results.leaderboard import write
 from tests.attacks.bounds import within_bounds
-from tests.site_rows import some_rows
+from tests.support.site_rows import some_rows
 
 DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 FAST, MANY = 10, 100  # examples of each of five commands; the many are others in every run

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from specbench.analysis.audit_report import AuditedIdentity, AuditReport, DrawTest, MethodVerdict, verdict_in_report
+from specbench.analysis.audit.report import AuditedIdentity, AuditReport, DrawTest, MethodVerdict, verdict_in_report
 from specbench.results.leaderboard import load, set_verdicts
 from specbench.results.leaderboard_files import FROM_REPORT, Validity, add_runs, expected_verdict, merge_files, validate
-from specbench.results.row import DIGEST, STATED, Row, with_digest
+from specbench.results.row import DIGEST, UNVERIFIABLE_FIELDS, Row, with_digest
 from specbench.results.verdict import Greedy, Noise
-from tests.read_yaml import read_yaml
-from tests.test_fairness import run_into
+from tests.analysis.test_fairness import run_into
+from tests.support.read_yaml import read_yaml
 
 FORGED = read_yaml(Path(__file__).parent / "forged_rows.yaml")
 FILES = {
@@ -106,7 +106,7 @@ def test_rows_of_earlier_versions_are_read(board: Path) -> None:
 def test_every_field_of_a_row_is_forged(board: Path) -> None:
     assert validate(board, with_records=True, verdict_in=verdict_in_report).problems == ()
     assert {attack["path"].partition(".")[0] for attack in FORGED} == set(Row.model_fields)
-    assert set(Row.model_fields) > STATED
+    assert set(Row.model_fields) > UNVERIFIABLE_FIELDS
 
 
 def report_of(row: Row, p_value: float) -> AuditReport:

@@ -7,9 +7,9 @@ from functools import partial
 from statistics import fmean, median
 from typing import Any
 
+from specbench.results.metric_format import with_interval
 from specbench.results.metrics import expected_speedup
-from specbench.results.units import with_interval
-from specbench.running.requirements import num_compilations
+from specbench.running.capture_plan import num_compilations
 from tools.bench_gpu.models import (
     CONTEXT,
     NUM_DRAFT_TOKENS,

@@ -2,16 +2,16 @@
 
 from collections.abc import Iterable, Sequence
 
-from specbench.analysis.fairness_report import NumberChange
+from specbench.analysis.fairness.report import NumberChange
 from specbench.core.table import markdown_table
-from specbench.results.bootstrap import Metric
+from specbench.statistics.bootstrap import Estimate
 
 
-def number(metric: Metric | None, digits: int = 2) -> str:
+def number(metric: Estimate | None, digits: int = 2) -> str:
     return "–" if metric is None or metric.value is None else f"{metric.value:.{digits}f}"
 
 
-def interval(metric: Metric | None, digits: int = 2) -> str:
+def interval(metric: Estimate | None, digits: int = 2) -> str:
     """The value with its interval where it has one."""
     if metric is None or metric.low is None or metric.high is None:
         return number(metric, digits)

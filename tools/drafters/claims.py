@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from specbench.analysis.fairness_report import FairnessReport, NumberChange
-from specbench.analysis.fairness_tables import MIN_MASS
+from specbench.analysis.fairness.report import FairnessReport, NumberChange
+from specbench.analysis.fairness.tables import MIN_MASS
 
 from .cells import change, interval, table
 

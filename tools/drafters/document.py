@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specbench.analysis.fairness_report import DrafterReport, FairnessReport
+from specbench.analysis.fairness.report import DrafterReport, FairnessReport
 from specbench.embedded import member_path, read_manifest
 from specbench.models.checkpoints import fingerprint
-from specbench.results.bootstrap import Metric
 from specbench.results.leaderboard import load
 from specbench.results.row import GroupNumbers, Row
+from specbench.statistics.bootstrap import Estimate
 
 from .cells import interval, number, table
 from .claims import Claim, section
@@ -91,7 +91,7 @@ def languages(found: Findings) -> str:
         "draft tokens γ": [str(d.num_draft_tokens) for d in drafters.values()],
         "mass that the drafter excludes, at most": [f"{excluded(d):.1%}" for d in drafters.values()],
     }
-    parts: Mapping[str, Callable[[GroupNumbers], Metric | None]] = {
+    parts: Mapping[str, Callable[[GroupNumbers], Estimate | None]] = {
         "α": acceptance, "D": divergence, "speed-up": speedup,
     }  # fmt: skip
     detail = [
@@ -123,15 +123,15 @@ def triple(group: GroupNumbers) -> str:
     return " · ".join(number(get(group)) for get in (acceptance, divergence, speedup))
 
 
-def acceptance(group: GroupNumbers) -> Metric | None:
+def acceptance(group: GroupNumbers) -> Estimate | None:
     return group.measured.acceptance_rate if group.measured else None
 
 
-def divergence(group: GroupNumbers) -> Metric | None:
+def divergence(group: GroupNumbers) -> Estimate | None:
     return group.forced.cross_entropy if group.forced else None
 
 
-def speedup(group: GroupNumbers) -> Metric | None:
+def speedup(group: GroupNumbers) -> Estimate | None:
     return group.measured.speedup if group.measured else None
 
 
@@ -223,7 +223,7 @@ def beside_start(points: Sequence[Point]) -> str:
     return f"{above} of {len(points)} above, {below} below"
 
 
-def grows(slope: Metric) -> str:
+def grows(slope: Estimate) -> str:
     """Returns the direction that the interval of a slope shows."""
     if slope.low is None or slope.high is None:
         return "not known"

@@ -15,12 +15,12 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from specbench.analysis.fairness import read_run
+from specbench.analysis.fairness.fairness import read_run
 from specbench.embedded import member_path
+from specbench.records.records import ACCEPTED, JUDGED, Generation, step_sum
+from specbench.report.display import reach, save_picture
 from specbench.results.answers import timed_tokens
-from specbench.results.bootstrap import Metric, expanded_confidence, ratio_of, resamples
-from specbench.results.display import reach, save_picture
-from specbench.running.records import ACCEPTED, JUDGED, Generation, step_sum
+from specbench.statistics.bootstrap import Estimate, expanded_confidence, ratio_of, resamples
 
 from .measuring import measure, write_held_out
 from .trainings import stage
@@ -44,9 +44,9 @@ class Point:
     seed: int
     num_tokens: int
     rate: float
-    acceptance: Metric
-    speedup: Metric
-    gain: Metric  # of α, over the start as it was
+    acceptance: Estimate
+    speedup: Estimate
+    gain: Estimate  # of α, over the start as it was
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Scaling:
     acceptance and speed-up."""
 
     points: Sequence[Point]
-    slopes: Mapping[str, tuple[Metric, Metric]]
-    untuned: Mapping[str, tuple[Metric, Metric]]
+    slopes: Mapping[str, tuple[Estimate, Estimate]]
+    untuned: Mapping[str, tuple[Estimate, Estimate]]
 
 
 def scaling(place: Workplace) -> Scaling:
@@ -136,13 +136,13 @@ class Columns:
 
     speeds: Mapping[str, Array]
     rates: Mapping[str, Array]
-    rows: Mapping[str, tuple[Metric, Metric]]
+    rows: Mapping[str, tuple[Estimate, Estimate]]
 
-    def gain(self, method: str, start: str) -> Metric:
+    def gain(self, method: str, start: str) -> Estimate:
         """α of a method − that of its start, on the same prompts."""
         return combined([self.rates[method], self.rates[start]], np.array([1.0, -1.0]))
 
-    def slopes(self, points: Sequence[Point]) -> tuple[Metric, Metric]:
+    def slopes(self, points: Sequence[Point]) -> tuple[Estimate, Estimate]:
         """Returns the slopes of speed-up and of α per factor e of the tokens: least squares over the points, prompts
         drawn anew for all of them at once."""
         logs = np.log([point.num_tokens for point in points])
@@ -151,7 +151,7 @@ class Columns:
         return combined(speeds, weights), combined(rates, weights)
 
 
-def combined(columns: Sequence[Array], weights: Array) -> Metric:
+def combined(columns: Sequence[Array], weights: Array) -> Estimate:
     """Σ weight · ratio, with its interval: prompts are drawn anew for all columns at once, expanded percentiles."""
     num_prompts = columns[0].shape[1]
     value = sum(w * ratio_of(c.sum(axis=1)) for w, c in zip(weights, columns, strict=True))
@@ -161,7 +161,7 @@ def combined(columns: Sequence[Array], weights: Array) -> Metric:
     ])  # fmt: skip
     share = expanded_confidence(num_prompts)
     low, high = np.quantile(drawn, [(1 - share) / 2, (1 + share) / 2])
-    return Metric(value=float(value), low=float(low), high=float(high))
+    return Estimate(value=float(value), low=float(low), high=float(high))
 
 
 def columns_of(folder: Path) -> Columns:

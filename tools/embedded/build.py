@@ -22,7 +22,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBas
 from specbench.core.files import TRAINING_RECORD, replacing, write_atomically
 from specbench.embedded import MANIFEST, digest_of, read_manifest
 from specbench.embedded.world import WORLDS
-from specbench.models.array_folder import vocabulary_digest
+from specbench.models.mmap_store import vocabulary_digest
 from specbench.specs.components import build
 from specbench.training.command import cache_folder, train_with_settings
 from specbench.training.corpus import build_datastore

@@ -16,7 +16,7 @@ import torch
 
 from specbench.core.table import markdown_table
 from specbench.results.conditions import environment
-from specbench.results.units import with_interval
+from specbench.results.metric_format import with_interval
 from tools.bench_transformers import ratio
 from tools.engines import compiling, methods
 

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 
-from specbench.running.requirements import reserve_for
+from specbench.running.capture_plan import allocate_and_capture_for
 from specbench.specs.catalogue import load_method
 
 NUM_TOKENS = 300
@@ -43,7 +43,7 @@ def main() -> None:
     methods = [load_method(name) for name in ("ar", "sd")]
     models = load(methods, "compiled")
     started = time.perf_counter()
-    reserve_for(models, methods, NUM_TOKENS, progress=lambda line: None)
+    allocate_and_capture_for(models, methods, NUM_TOKENS, progress=lambda line: None)
     print(time.perf_counter() - started)
 
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from specbench.decoding.loop import Generation, StopRules
 from specbench.models.causal_lm import ModelPair
 from specbench.models.loading import load_model
-from specbench.results.units import with_interval
-from specbench.running.compose import compose
-from specbench.running.models import Models
-from specbench.running.requirements import CompileRequirements, compile_requirements, num_compilations
+from specbench.results.metric_format import with_interval
+from specbench.running.capture_plan import CompileRequirements, compile_requirements, num_compilations
+from specbench.running.compose import build_decoder
+from specbench.running.models import LoadedModels
 from specbench.specs.catalogue import load_method, with_overrides
 from specbench.specs.components import EngineName
 from specbench.specs.method import MethodSpec
@@ -64,7 +64,7 @@ HEAD = (
 )  # fmt: skip
 
 
-def load(methods: Sequence[MethodSpec], engine: EngineName) -> Models:
+def load(methods: Sequence[MethodSpec], engine: EngineName) -> LoadedModels:
     """The embedded target, and for every method that drafts with a model the drafter of its bridge."""
     drafters = {
         method.name: embedded_drafter(
@@ -76,7 +76,7 @@ def load(methods: Sequence[MethodSpec], engine: EngineName) -> Models:
     loaded = {
         name: load_model(f"embedded:{name}", device="cpu", engine=engine) for name in {"target", *drafters.values()}
     }
-    return Models(loaded["target"], {method: loaded[name] for method, name in drafters.items()})
+    return LoadedModels(loaded["target"], {method: loaded[name] for method, name in drafters.items()})
 
 
 def reserve(need: CompileRequirements, num_tokens: int) -> None:
@@ -87,7 +87,7 @@ def reserve(need: CompileRequirements, num_tokens: int) -> None:
     model.static.reserve(min(num_own, model.context_limit or num_own), sorted(need.lengths), need.packs, progress=print)
 
 
-def transformers_own(name: str, eager: Models, max_new_tokens: int, stop: StopRules) -> Run | None:
+def transformers_own(name: str, eager: LoadedModels, max_new_tokens: int, stop: StopRules) -> Run | None:
     if name == "ar":
         return hugging_face(eager.target, max_new_tokens)
     if name == "sd":
@@ -96,7 +96,7 @@ def transformers_own(name: str, eager: Models, max_new_tokens: int, stop: StopRu
         return None
     overrides = ["decoder.options.prune_lm_head=false"] if name == "tli" else []
     _, (method,) = with_overrides([], [load_method(OTHERS[name])], overrides)
-    return ours(compose(method, ModelPair(eager.target, eager.drafters.get(name)), GREEDY), stop)
+    return ours(build_decoder(method, ModelPair(eager.target, eager.drafters.get(name)), GREEDY), stop)
 
 
 def lines(names: Sequence[str] = METHODS, per_language: int = PER_LANGUAGE, max_new_tokens: int = 96) -> Iterator[Line]:
@@ -113,7 +113,7 @@ def lines(names: Sequence[str] = METHODS, per_language: int = PER_LANGUAGE, max_
         plain: list[Generation] = []
         made: list[Generation] = []
         sides = [
-            ours(compose(method, models.pair(method), GREEDY), stop, kept)
+            ours(build_decoder(method, models.pair(method), GREEDY), stop, kept)
             for models, kept in ((eager, plain), (compiled, made))
         ]
         theirs = transformers_own(method.name, eager, max_new_tokens, stop)

@@ -25,7 +25,7 @@ repository](../guide/guard.md) describes the command.
 `specbench check` compared 20 runs of the embedded pair, each with the run before it, and allowed 3 % of regression.
 Each run has AR, sd and fsd on 16 prompts. Times are processor times of the process. The cells are ratios of
 speed-ups, now ÷ before, with the interval that decides. There is no interval where other work on the machine may
-explain the fall (`specbench/results/check_speed.py`).
+explain the fall (`specbench/gate/speed.py`).
 
 """
 INJECTED = """

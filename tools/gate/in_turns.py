@@ -19,12 +19,12 @@ from typing import NamedTuple
 
 from specbench.core.environment import PACKAGE
 from specbench.core.table import markdown_table
-from specbench.results.check import check
-from specbench.results.check_report import EXIT_CODES, CheckReport, Finding
-from specbench.results.check_speed import TYPICAL_SPEED
+from specbench.gate.check import check
+from specbench.gate.report import EXIT_CODES, CheckReport, Finding
+from specbench.gate.speed import TYPICAL_SPEED
 from specbench.results.conditions import BASELINE
+from specbench.results.metric_format import with_interval
 from specbench.results.runs import finished_run
-from specbench.results.units import with_interval
 from tools.gate import simulated
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "measured" / "gate_in_turns.md"

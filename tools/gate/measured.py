@@ -16,12 +16,12 @@ from transformers import AutoModelForCausalLM
 
 from specbench.decoding import loop, verification
 from specbench.decoding.drafters import ModelDrafter
+from specbench.gate.check import check
+from specbench.gate.report import SPEEDUP, CheckReport
 from specbench.models import meters
 from specbench.models.loading import model_source
-from specbench.results.check import check
-from specbench.results.check_report import SPEEDUP, CheckReport
 from specbench.results.conditions import BASELINE
-from specbench.results.execute import execute
+from specbench.running.execute import execute
 from specbench.running.request import Request
 from specbench.specs.run_options import RunOptions
 

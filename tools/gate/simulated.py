@@ -20,9 +20,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from specbench.results.bootstrap import Prompts
-from specbench.results.check_report import CheckReport, MethodFindings
-from specbench.results.check_speed import PendingRatio, SpeedControl, judge_all, ratio_of_speeds, ratios_of_speedups
+from specbench.gate.report import CheckReport, MethodFindings
+from specbench.gate.speed import PendingRatio, SpeedControl, judge_all, ratio_of_speeds, ratios_of_speedups
+from specbench.statistics.bootstrap import Resampler
 
 Array = NDArray[np.float64]
 SIZES = (16, 30, 100)
@@ -76,7 +76,7 @@ def exit_code(
     before = measured(tokens, seconds, clock, generator)
     seconds[1] /= 1 - fall
     now = measured(tokens, seconds, clock, generator)
-    prompts, control = Prompts(np.arange(num_prompts), seed=0), SpeedControl(other_device=False)
+    prompts, control = Resampler(np.arange(num_prompts), seed=0), SpeedControl(other_device=False)
     control.add("simulated", ratio_of_speeds(prompts, np.vstack([now[0], before[0]])))
     compared = [MethodFindings("simulated", f"method {number}") for number in range(num_methods)]
     pending = [
@@ -124,7 +124,7 @@ def exit_code_in_turns(
     before = 0.02 * tokens / np.vstack([np.ones(num_prompts), gained])
     now = before.copy()
     now[-num_falling or len(now) :] /= 1 - fall
-    prompts = Prompts(np.arange(num_prompts), seed=0)
+    prompts = Resampler(np.arange(num_prompts), seed=0)
     compared = [MethodFindings("simulated", f"decoder {number}") for number in range(len(now))]
     for seconds in (now, before):
         seconds *= np.exp(noise.level * generator.normal() + noise.generation * generator.normal(size=seconds.shape))

@@ -159,7 +159,7 @@ def find_help(name: str) -> list[MethodHelp | TaskHelp | ComponentHelp | ModelHe
     elif is_model(name):
         return [model_help(name)]
     else:
-        from specbench.results.units import MEANINGS  # takes long to import
+        from specbench.results.metric_format import MEANINGS  # takes long to import
 
         components = {each for registry, _ in KINDS.values() for each in registry.names()}
         known = [*methods, *tasks, *sorted(components)]

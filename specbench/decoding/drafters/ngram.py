@@ -14,12 +14,12 @@ from specbench.core.registry import DRAFTERS
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.proposal import Proposal
 from specbench.decoding.sampling import DenseProbs, Sampling, residual
-from specbench.models.array_folder import Array, ArrayModel, vocabulary_digest
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.corpus_models import NgramModel, Span
 from specbench.models.devices import upload
 from specbench.models.loading import model_source
 from specbench.models.meters import Clock, PassLog
+from specbench.models.mmap_store import Array, ArrayModel, vocabulary_digest
 from specbench.specs.components import DraftTemperature
 
 RAW = Sampling(temperature=1.0)

@@ -20,12 +20,11 @@ from specbench.decoding.loop import WrittenText
 from specbench.integrations.lm_eval.tasks import MAX_GEN_TOKS, generation_spec
 from specbench.models.causal_lm import TextModel
 from specbench.results.answers import with_own_passes
-from specbench.results.bootstrap import Metric, Prompts
 from specbench.results.metrics import acceptance, speeds
 from specbench.results.rows import SPEEDUPS
 from specbench.results.warnings import not_steady
-from specbench.running.compose import compose, sampling_of
-from specbench.running.models import Models, has_other_vocabulary, load_models
+from specbench.running.compose import build_decoder, sampling_of
+from specbench.running.models import LoadedModels, has_other_vocabulary, load_models
 from specbench.running.prompts import end_problem, refuse_or_warn
 from specbench.running.runner import generation_fields
 from specbench.running.warm_up import Budget, WarmUp, warm_up
@@ -34,6 +33,7 @@ from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
 from specbench.specs.task import GenerationSpec, TaskSpec
+from specbench.statistics.bootstrap import Estimate, Resampler
 
 WARN_ONLY = "--model_args prompt_checks=warn"
 log = logging.getLogger("lm_eval.specbench")
@@ -80,7 +80,7 @@ class LmEvalEngine:
         method."""
         sampling = sampling_of(generation)
         if sampling not in self._decoders:
-            decoders = tuple(compose(method, self.models.pair(method), sampling) for method in self.spec.methods)
+            decoders = tuple(build_decoder(method, self.models.pair(method), sampling) for method in self.spec.methods)
             self._decoders[sampling] = decoders
         return self._decoders[sampling]
 
@@ -161,22 +161,22 @@ COLUMNS = ("acceptance_rate", "mean_acceptance_length", "tokens_per_second")
 WITH_BASELINE = ("tokens_per_second_ar", "speedup")
 
 
-def metrics(answers: Sequence[LmEvalAnswer], method: MethodSpec, models: Models) -> dict[str, Metric]:
+def metrics(answers: Sequence[LmEvalAnswer], method: MethodSpec, models: LoadedModels) -> dict[str, Estimate]:
     """Returns α, τ and tokens/s with intervals, and if every answer has a baseline, its speed and the speed-up."""
-    prompts = Prompts.of([{"task": a.query.task, "subset": "", "example": a.query.doc} for a in answers], seed=0)
+    prompts = Resampler.of([{"task": a.query.task, "subset": "", "example": a.query.doc} for a in answers], seed=0)
     own = [with_own_passes(answer.own, method.decodes_with) for answer in answers]
     baseline = [answer.baseline for answer in answers if answer.baseline is not None]
     has_baseline = len(baseline) == len(answers)
     found = {
         **acceptance(prompts, own, method.verification.model_dump()),
         **speeds(prompts, own, baseline if has_baseline else own, is_baseline=False),
-        **({name: Metric() for name in SPEEDUPS} if has_other_vocabulary(method, models) else {}),
+        **({name: Estimate() for name in SPEEDUPS} if has_other_vocabulary(method, models) else {}),
     }
     return {name: found[name] for name in (*COLUMNS, *(WITH_BASELINE if has_baseline else ()))}
 
 
 def add_columns(
-    results: dict[str, Any], answers: Sequence[LmEvalAnswer], method: MethodSpec, models: Models
+    results: dict[str, Any], answers: Sequence[LmEvalAnswer], method: MethodSpec, models: LoadedModels
 ) -> None:  # fmt: skip
     """Adds the metrics that have a value to lm-eval's `results` as "NAME,METHOD"."""
     for name, row in results["results"].items():
@@ -197,7 +197,7 @@ def tasks_of_group(name: str, groups: Mapping[str, Sequence[str]]) -> set[str]:
     return {name} if not members else set().union(*(tasks_of_group(member, groups) for member in members))
 
 
-def summary(answers: Sequence[LmEvalAnswer], method: MethodSpec, models: Models) -> dict[str, Any]:
+def summary(answers: Sequence[LmEvalAnswer], method: MethodSpec, models: LoadedModels) -> dict[str, Any]:
     """Returns the columns of each task with 95 % intervals over its `n` documents, for the JSON of the results."""
     by_task: dict[str, list[LmEvalAnswer]] = {}
     for answer in answers:

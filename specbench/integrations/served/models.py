@@ -13,17 +13,17 @@ from specbench.core.completions import ApiKey
 from specbench.core.errors import ConfigError
 from specbench.core.progress import doing
 from specbench.integrations.served.client import Client
-from specbench.integrations.served.load import measure_in_turns, measure_load
+from specbench.integrations.served.concurrency import measure_in_turns, measure_load
 from specbench.integrations.served.server import ServedPair, Server, StartedServers, find_server, served_target
 from specbench.models.causal_lm import TextModel
 from specbench.models.loading import load_model
 from specbench.models.scoring import ScoringModel
+from specbench.records.folder import RunFolder
+from specbench.records.records import Key, Record
 from specbench.results.warnings import LEARNS, UNKNOWN_TOKENIZER
-from specbench.running.models import Models
-from specbench.running.plan import Block, Cell
+from specbench.running.models import LoadedModels
+from specbench.running.plan import SubsetRun, Trial
 from specbench.running.prompts import set_template_options
-from specbench.running.records import Key, Record
-from specbench.running.run_folder import RunFolder
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import BASELINE, RunSpec, ServersSpec
 
@@ -31,7 +31,7 @@ COUNTING = 2  # version of the counts of served answers; 1 counted tokens after 
 
 
 @dataclass(frozen=True)
-class ServedModels(Models):
+class ServedModels(LoadedModels):
     """The servers of a run by method. Only the tokenizer and the configuration of the target are in this process."""
 
     servers: Mapping[str, Server]
@@ -41,7 +41,7 @@ class ServedModels(Models):
     def log_into(self, folder: Path) -> None:
         self.started.folder = folder
 
-    def measure_load(self, spec: RunSpec, cells: Sequence[Cell], folder: RunFolder, console: Console) -> bool:
+    def measure_load(self, spec: RunSpec, cells: Sequence[SubsetRun], folder: RunFolder, console: Console) -> bool:
         if self.spec.load is not None:
             measure_load(spec, cells, folder, self.bring_up, self.scoring, console)
         return self.spec.load is not None
@@ -72,7 +72,7 @@ class ServedModels(Models):
         return True
 
     def measure_in_turns(
-        self, spec: RunSpec, plan: Sequence[Block], folder: RunFolder, done: dict[Key, Record], console: Console
+        self, spec: RunSpec, plan: Sequence[Trial], folder: RunFolder, done: dict[Key, Record], console: Console
     ) -> None:
         if self.spec.turns is not None:
             measure_in_turns(spec, plan, folder, done, self.bring_up, console)

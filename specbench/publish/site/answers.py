@@ -7,7 +7,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from specbench.core.errors import ConfigError
 from specbench.core.files import write_atomically
-from specbench.results.shown_answers import ShownRun
+from specbench.running.shown_answers import ShownRun
 
 
 def write_page(path: Path, title: str, run: ShownRun) -> None:

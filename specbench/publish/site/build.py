@@ -14,13 +14,13 @@ from specbench.core import bounded
 from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError
 from specbench.core.files import is_real_folder, replacing
-from specbench.publish.cells import board_names, cells_of, read_suite
 from specbench.publish.measured import FigureComparison, PairRows, comparisons, measurement_key
 from specbench.publish.site.charts import FRAME, PREDICTED_FRAME, prediction_plot, quality_speed_plots
 from specbench.publish.site.entries import Entries, SiteRow, index_table, read_entries
 from specbench.publish.site.row_page import row_page, subset_rows
+from specbench.publish.suite_runs import board_names, cells_of, read_suite
 from specbench.publish.suite_spec import PublishedTable
-from specbench.results.captions import model_name
+from specbench.report.captions import model_name
 from specbench.results.row import Row
 
 MARK = "specbench-site.json"  # marks a folder as a site, and names all its files

@@ -9,9 +9,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from specbench.publish.site.entries import Entries, SiteRow, distinguishing_settings
-from specbench.results.bootstrap import Bounds, Metric
+from specbench.results.metric_format import bounds_of, number, unit_of, with_interval
 from specbench.results.row import ALL, Row
-from specbench.results.units import bounds_of, number, unit_of, with_interval
+from specbench.statistics.bootstrap import Bounds, Estimate
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 HEIGHT, PER_CHARACTER, GAP = 13.0, 6.7, 7.0
@@ -174,9 +174,9 @@ class PlotPoint(NamedTuple):
 class PlotAxis(NamedTuple):
     """The values of one axis by point. `text`: formats a value."""
 
-    metrics: Sequence[Metric]
+    metrics: Sequence[Estimate]
     scale: Scale
-    text: Callable[[Metric], str] = with_interval
+    text: Callable[[Estimate], str] = with_interval
 
     def interval(self, point: int) -> tuple[float, float] | None:
         metric = self.metrics[point]
@@ -299,11 +299,11 @@ def _has_values(row: Row, *names: str | None) -> bool:
     return all(row.metric(name).value is not None for name in names)
 
 
-def _scaled(metric: Metric, factor: float) -> Metric:
-    return Metric(**{name: None if value is None else value * factor for name, value in metric})
+def _scaled(metric: Estimate, factor: float) -> Estimate:
+    return Estimate(**{name: None if value is None else value * factor for name, value in metric})
 
 
-def _ends(metrics: Sequence[Metric]) -> list[float]:
+def _ends(metrics: Sequence[Estimate]) -> list[float]:
     return [end for metric in metrics for end in (metric.value, metric.low, metric.high) if end is not None]
 
 

@@ -8,15 +8,15 @@ from typing import Any
 
 from specbench.core.errors import ConfigError
 from specbench.core.values import text_digest
-from specbench.results.bootstrap import Metric
-from specbench.results.captions import verdict_word, why_unranked
+from specbench.report.captions import verdict_word, why_unranked
+from specbench.report.ranking import SPEEDUP, RankedRow, distinct_names, group_by_conditions, rank_rows
 from specbench.results.conditions import conditions
 from specbench.results.leaderboard import load
+from specbench.results.metric_format import NULL, interval, number, speed, unit_of
 from specbench.results.paired import RowWithRecords
-from specbench.results.ranking import SPEEDUP, RankedRow, distinct_names, group_by_conditions, rank_rows
 from specbench.results.row import Row, digest_of
 from specbench.results.runs import RecordedRuns, rows_of_subsets
-from specbench.results.units import NULL, interval, number, speed, unit_of
+from specbench.statistics.bootstrap import Estimate
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def _quality_cell(row: Row) -> IndexCell:
     return IndexCell(number(metric, unit.digits, unit.factor), _sort_key(metric), f"{difference}{unit.label}")
 
 
-def _sort_key(metric: Metric) -> str:
+def _sort_key(metric: Estimate) -> str:
     return "" if metric.value is None else f"{metric.value:.12g}"
 
 

@@ -14,14 +14,14 @@ from markupsafe import Markup
 from specbench.core.environment import EMBEDDED
 from specbench.publish.site.charts import Scale, bars_of, scale
 from specbench.publish.site.entries import IndexCell, SiteRow
-from specbench.results.captions import decodes_alone, lossless_word, sampling_of, verdict_of
+from specbench.report.captions import decodes_alone, lossless_word, sampling_of, verdict_of
+from specbench.report.shown import ShownRecord
+from specbench.report.tables import per_token
 from specbench.results.conditions import flat_fields
+from specbench.results.metric_format import NULL, PASS_AT, interval, meaning, number, unit_of
 from specbench.results.metrics import accepted_tokens_per_step_of
 from specbench.results.paired import RowWithRecords
-from specbench.results.row import RESULT_FIELDS, STATED, Row
-from specbench.results.shown import ShownRecord
-from specbench.results.tables import per_token
-from specbench.results.units import NULL, PASS_AT, interval, meaning, number, unit_of
+from specbench.results.row import RESULT_FIELDS, UNVERIFIABLE_FIELDS, Row
 from specbench.specs.run_options import RunOptions
 
 SECTIONS: dict[str, tuple[str, ...]] = {
@@ -34,7 +34,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Machine and software": ("device", "versions", "commit", "served"),
     "Result": ("digest", "created", "request", "quality", "signatures", "intervals", "warm_up", "context",
                "common_ids", "format"),
-    "Stated: the run's folder cannot confirm these": tuple(sorted(STATED)),
+    "Stated: the run's folder cannot confirm these": tuple(sorted(UNVERIFIABLE_FIELDS)),
 }  # fmt: skip
 
 

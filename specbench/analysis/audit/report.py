@@ -1,0 +1,321 @@
+"""The report of an audit: the verdict on each method and its evidence, as JSON, as a table and in paragraphs."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ValidationError
+
+from specbench.core import bounded
+from specbench.core.console import counted
+from specbench.core.errors import ConfigError
+from specbench.core.table import Column, Table, number_columns, text_columns
+from specbench.results.metric_format import NULL
+from specbench.results.row import Evidence as RowEvidence
+from specbench.results.row import Row
+from specbench.results.verdict import FAILS_BELOW, FALSE_ALARM, NUM_LONG_TOKENS, NUM_TOKENS, Greedy, Noise
+from specbench.statistics.bootstrap import FilePart
+
+VerdictName = Literal[
+    "lossless", "greedy equal", "near-tie only", "diverged", "lossy by design", "undecided", "not run"
+]
+
+Reference = Literal["target", "ar"]
+
+
+class TokenDeviation(FilePart):
+    """The drawn token whose count is farthest from its expectation. `drawn`: the tokens between the prompt and it."""
+
+    prompt: str
+    drawn: str
+    token: str
+    num_observed: int
+    num_expected: float
+
+
+class DrawStatistics(FilePart):
+    """The test of drawn tokens against the target's exact probabilities, or against draws of AR. `p_by_token`: the
+    p-values of the counts of the first, second, … token; null if too few draws share a prefix. The mean log p (nats per
+    token), its expectation and its standard error are null if the probabilities are not known."""
+
+    num_tokens: int
+    p_value: float
+    p_by_token: list[float | None]
+    mean_log_p: float | None = None
+    expected_log_p: float | None = None
+    standard_error: float | None = None
+
+    @property
+    def failed(self) -> bool:
+        return self.p_value < FAILS_BELOW
+
+
+class DrawTest(DrawStatistics):
+    """The test of a method's draws of up to `most_tokens` tokens each. Drafted, accepted, recovered and bonus tokens
+    are counted over all draws; null for decoders that do not count them."""
+
+    num_draws: int
+    most_tokens: int = NUM_TOKENS
+    num_drafted: int | None = None
+    num_accepted: int | None = None
+    num_recovered: int | None = None
+    num_bonus: int | None = None
+    example: TokenDeviation | None = None
+
+    @property
+    def is_long(self) -> bool:
+        return self.most_tokens > NUM_TOKENS
+
+
+class ControlTest(FilePart):
+    """The same test of a deliberately wrong method, with as many draws. If it is not caught, the draws are too few."""
+
+    name: str
+    distribution: DrawTest
+
+    @property
+    def caught(self) -> bool:
+        return self.distribution.failed
+
+
+class MethodVerdict(FilePart):
+    """The verdict on one method. `reason`: explains every verdict except "lossless". `answers`: the test of a server's
+    whole drawn answers, by their log-probabilities."""
+
+    method: str
+    verdict: VerdictName
+    declared_lossless: bool | None  # null: external code that claims nothing
+    reason: str | None = None
+    greedy: Greedy | None = None
+    distribution: DrawTest | None = None
+    answers: DrawStatistics | None = None
+
+
+class AuditFindings(FilePart):
+    """The verdicts, and the evidence that they share. `reference`: draws are tested against the exact probabilities of
+    the target, or, if a server holds the target, against other draws of AR. `prompts`: the names of the prompts of the
+    draws, and the ends of their texts. `long_control`: the control with long draws, if a method drafted nothing in
+    short draws."""
+
+    reference: Reference = "target"
+    noise: Noise
+    prompts: list[str]
+    control: ControlTest | None
+    long_control: ControlTest | None = None
+    verdicts: list[MethodVerdict]
+
+
+class AuditedIdentity(BaseModel):
+    """An audited method as its leaderboard rows identify it."""
+
+    method: str  # name@version:digest
+    drafter: str | None
+    drafter_revision: str | None
+    engine: str
+
+
+class AuditReport(AuditFindings):
+    """The report of an audit: what was audited, and the findings. `drafters`, `identities`: by method."""
+
+    task: str
+    subsets: list[str]
+    target: str
+    target_revision: str | None
+    drafters: dict[str, str]
+    identities: dict[str, AuditedIdentity]
+    dtype: str
+    engine: str
+    device: str
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    num_draws: int
+    seed: int
+
+    @property
+    def as_declared(self) -> bool:
+        """Returns whether no method that is declared lossless diverged."""
+        return not any(verdict.verdict == "diverged" and verdict.declared_lossless for verdict in self.verdicts)
+
+    def verdict_of(self, row: Row, place: str | None = None) -> tuple[str, RowEvidence] | None:
+        """Returns the verdict on a leaderboard row with its evidence; None if the audit decides nothing about it.
+
+        The row's method and models must have been audited in its dtype and engine and with its kind of sampling. A
+        difference in the row's own outputs outweighs a clean verdict. `place`: the file of the report, for the
+        evidence.
+        """
+        for verdict in self.verdicts:
+            found = self.identities.get(verdict.method)
+            if found is None or (
+                row.method, row.drafter, row.drafter_revision, row.target, row.target_revision, row.dtype, row.engine
+            ) != (
+                found.method, found.drafter, found.drafter_revision, self.target, self.target_revision, self.dtype,
+                found.engine,
+            ):  # fmt: skip
+                continue
+            clean = verdict.verdict in ("lossless", "greedy equal")
+            own_finding = row.evidence is None and row.verdict in ("diverged", "near-tie only")
+            if verdict.verdict in ("undecided", "not run") or (clean and own_finding) or not self._covers(verdict, row):
+                return None
+            draws = verdict.distribution
+            return verdict.verdict, RowEvidence(
+                task=self.task, subsets=tuple(self.subsets),
+                num_prompts=verdict.greedy.num_prompts if verdict.greedy else None,
+                num_draws=draws.num_draws if draws else None, temperature=self.temperature if draws else None,
+                p_value=draws.p_value if draws else None, report=place,
+            )  # fmt: skip
+        return None
+
+    def _covers(self, verdict: MethodVerdict, row: Row) -> bool:
+        """Returns whether the audit's evidence applies to a row: greedy outputs to greedy rows; draws to sampled rows
+        with the same truncation, at any temperature. The subset does not matter."""
+        if row.sampling.temperature == 0:
+            return verdict.greedy is not None
+        return verdict.distribution is not None and (row.sampling.top_k, row.sampling.top_p) == (self.top_k, self.top_p)
+
+
+def verdict_in_report(path: Path, row: Row) -> tuple[str, RowEvidence] | None:
+    """Returns the verdict in an audit's report on a row, with its evidence; None if there is none. Raises ConfigError
+    for a file that is not an audit's report."""
+    try:
+        report = AuditReport.model_validate(bounded.read_json(path, "restore it from a copy"))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        key = ".".join(map(str, problem["loc"]))
+        raise ConfigError(
+            f"{path}: {key} = {problem['input']!r:.60}: {problem['msg']}: not the report of an audit"
+        ) from error
+    return report.verdict_of(row)
+
+
+VERDICT_MEANINGS = (
+    "lossless: greedy outputs and draws passed. greedy equal: the greedy outputs are AR's, token by token; its draws "
+    "were not tested, since it cannot sample. near-tie only: outputs differ from AR's only where two tokens are nearly "
+    "tied. diverged: outputs or draws are not the target's. lossy by design: its rule does not claim to be lossless. "
+    "undecided: no difference was found, but this audit was too weak to find one; the method's line says why."
+)
+COLUMNS: tuple[Column, ...] = (
+    *text_columns("method"), *text_columns("verdict", folds=False),
+    *number_columns("greedy\n= AR", "near-\nties", "differs\nat token", "draws\np-value", "log p drawn\n− expected",
+             "accepted/recovered\n/bonus tokens"),
+)  # fmt: skip
+DRAW_TESTS = {
+    "target": "drafts are both accepted and rejected often, and are tested against the target's exact probabilities; "
+    "log p in nats per token",
+    "ar": "many next tokens are possible, and are tested against as many other draws of the server 'ar', whose own "
+    "line in the table is a control that must pass",
+}  # fmt: skip
+ANSWER_SCORERS = {"target": "the target in this process", "ar": "the server 'ar'"}
+
+
+def audit_table(audit: AuditReport) -> Table:
+    title = f"audit · {audit.task} · {audit.target}"
+    return Table(title, COLUMNS, [cells(verdict) for verdict in audit.verdicts], caption(audit))
+
+
+def cells(verdict: MethodVerdict) -> list[str]:
+    greedy, draws = verdict.greedy, verdict.distribution
+    compared, drawn = [NULL] * 3, [NULL] * 3
+    if greedy is not None:
+        position = NULL if greedy.median_position is None else f"{greedy.median_position:g}"
+        compared = [f"{greedy.num_equal}/{greedy.num_prompts}", str(greedy.num_near_ties), position]
+    if draws is not None:
+        counts = (draws.num_accepted, draws.num_recovered, draws.num_bonus)
+        shown = "/".join(NULL if count is None else str(count) for count in counts)
+        drawn = [p_value(draws.p_value), log_p_of(draws), shown if draws.num_drafted else NULL]
+    return [verdict.method, verdict.verdict, *compared, *drawn]
+
+
+def log_p_of(draws: DrawStatistics) -> str:
+    """Returns the mean log p minus its expectation, with the standard error."""
+    if draws.mean_log_p is None or draws.expected_log_p is None:
+        return NULL
+    return f"{draws.mean_log_p - draws.expected_log_p:+.3f} ± {draws.standard_error:.3f}"
+
+
+def caption(audit: AuditReport) -> list[str]:
+    """Returns the lines below the table: the noise floor, the draws and the control, and the meanings of verdicts."""
+    noise, control = audit.noise, audit.control
+    lines = [
+        f"greedy: {counted(noise.num_prompts, 'prompt')} of {audit.task} {', '.join(audit.subsets)} (--limit of each "
+        f"subset), {counted(noise.num_positions, 'token')}; {audit.dtype} on {audit.device}, {audit.engine}. "
+        f"AR against itself with other query lengths: another token on {noise.num_changed} of {noise.num_prompts}; "
+        f"gaps between logits change by up to {noise.max_gap_change:.2g}. A near-tie is a gap of at most "
+        f"{noise.tolerance:.2g}. “differs at token” is a median over prompts."
+    ]
+    if control is not None:
+        lines.append(
+            f"draws: {audit.num_draws} of each method (--draws), of up to {NUM_TOKENS} tokens at temperature "
+            f"{audit.temperature:g}. They continue {counted(len(audit.prompts), 'beginning')} of these prompts with "
+            f"AR's answers, cut where {DRAW_TESTS[audit.reference]}. "
+            f"They reach the first {NUM_TOKENS - 2} draft positions and as many steps of a text: only the greedy "
+            "comparison shows an error that begins later. "
+            f"A correct method fails with probability ≤ {FALSE_ALARM:g}. The control ({control.name}) was "
+            f"{control_result(control)}.{lossy_summary(audit)}"
+        )
+    if audit.long_control is not None:
+        names = [each.method for each in audit.verdicts if each.distribution and each.distribution.is_long]
+        lines.append(
+            f"{', '.join(names)} drafted nothing in these draws and drew again, up to {NUM_LONG_TOKENS} tokens; the "
+            f"control was {control_result(audit.long_control)} in draws of this length."
+        )
+    if whole := [f"{each.method} {log_p_of(each.answers)}" for each in audit.verdicts if each.answers is not None]:
+        lines.append(
+            "whole answers: a sample of each server to each of the first prompts; log p − expected, in nats per token, "
+            f"by the log-probabilities of {ANSWER_SCORERS[audit.reference]}: {', '.join(whole)}"
+        )
+    return [*lines, VERDICT_MEANINGS]
+
+
+def control_result(control: ControlTest) -> str:
+    return f"{'caught' if control.caught else 'NOT caught'}, {p_text(control.distribution.p_value)}"
+
+
+def lossy_summary(audit: AuditReport) -> str:
+    """Returns how many methods that are lossy by design failed the test of draws; empty if none of them drew."""
+    tests = [each.distribution for each in audit.verdicts if each.verdict == "lossy by design" and each.distribution]
+    if not tests:
+        return ""
+    num_failed = sum(test.failed for test in tests)
+    return f" Of {counted(len(tests), 'method')} lossy by design that drew, {num_failed} failed the test."
+
+
+def paragraphs(audit: AuditReport) -> Iterator[str]:
+    """Yields a paragraph about each method that is not simply lossless, or whose verdict has a reason."""
+    for verdict in audit.verdicts:
+        parts = [part for part in (verdict.reason, *evidence(verdict)) if part]
+        if parts:
+            name = "" if verdict.verdict == "lossless" else f" – {verdict.verdict}"
+            yield f"{verdict.method}{name}: {'. '.join(parts)}."
+
+
+def evidence(verdict: MethodVerdict) -> Iterator[str]:
+    """Yields the first difference between greedy outputs, and the test of the draws if it failed."""
+    difference = verdict.greedy.example if verdict.greedy else None
+    if difference is not None:
+        tokens = (difference.ar_token, difference.method_token)
+        own, other = ("nothing (it had ended)" if token is None else repr(token) for token in tokens)
+        gap = "" if difference.gap is None else f", logit gap {difference.gap:.3g}"
+        yield f"Prompt {difference.prompt}, new token {difference.position}: AR wrote {own}, it wrote {other}{gap}"
+    draws = verdict.distribution
+    if draws is not None and draws.failed:
+        by_token = ", ".join(NULL if p is None else p_value(p) for p in draws.p_by_token)
+        yield f"Draws: {p_text(draws.p_value)}; p of the counts of the 1st, 2nd, … token: {by_token}"
+        if draws.example is not None:
+            found = draws.example
+            yield (
+                f"After {found.prompt!r} + {found.drawn!r}: {found.num_observed} times {found.token!r} where "
+                f"{found.num_expected:.1f} are expected"
+            )
+
+
+SMALLEST_P = 1e-9  # that reports print
+
+
+def p_text(value: float) -> str:
+    """Returns a p-value with its relation: "p = 0.03" or "p < 1e-9"."""
+    return f"p {'= ' * (value >= SMALLEST_P)}{p_value(value)}"
+
+
+def p_value(value: float) -> str:
+    return "< 1e-9" if value < SMALLEST_P else f"{value:.2g}"

@@ -1,0 +1,402 @@
+"""The numbers of each group and over all groups, from sums over prompts; theorems 1 and 2.
+
+Rates are shares, divergences are nats. Intervals are 95 % bootstrap intervals over prompts (`estimate`). Only a group's
+measured acceptance rate, acceptance length and speed-up have the intervals of a leaderboard row.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from specbench.analysis.fairness.drafters import (
+    ACCEPTANCE,
+    CROSS_ENTROPY,
+    DRAFT_MISFIT,
+    EXCLUDED,
+    KL,
+    NUM_COLUMNS,
+    TARGET_MISFIT,
+    TOKEN_LOSS,
+    TV,
+    Numbers,
+)
+from specbench.core.errors import ConfigError
+from specbench.records.records import ACCEPTED, EMITTED, JUDGED, Generation, Key, Record, step_sum
+from specbench.results.answers import speed_columns
+from specbench.results.metric_format import PERCENT
+from specbench.results.row import (
+    BoundChain,
+    Correlations,
+    FairnessSummary,
+    ForcedNumbers,
+    GroupNumbers,
+    GroupSpread,
+    MeasuredNumbers,
+)
+from specbench.statistics.bootstrap import (
+    MIN_PROMPTS,
+    NUM_RESAMPLES,
+    SHARE,
+    Array,
+    Bounds,
+    Estimate,
+    Resampler,
+    expanded_confidence,
+)
+from specbench.tasks.scoring import Scorer
+from specbench.training.passes import unfairness
+
+Values = Callable[[Sequence[Array]], Array]  # the sums of m groups [..., num_columns] → the value of each [..., m]
+
+
+def variance(values: Array) -> Array:
+    """Returns (1/m) Σ (a − mean)² over the last axis."""
+    return np.asarray(values.var(axis=-1))
+
+
+def max_over_min(values: Array) -> Array:
+    """Returns the largest ÷ the smallest value over the last axis; infinite if the smallest is 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(values.max(axis=-1) / values.min(axis=-1))
+
+
+def spearman(ranked: Array, values: Array) -> Array:
+    """Returns Spearman's ρ of `ranked` [m] or [..., m] and `values` [..., m] over the last axis; nan if either is
+    constant or m < 3."""
+    ranked = np.broadcast_to(ranked, values.shape)
+    if values.shape[-1] < 3:
+        return np.full(values.shape[:-1], np.nan)
+    ranks = (stats.rankdata(each, axis=-1) for each in (ranked, values))
+    a, b = (each - each.mean(axis=-1, keepdims=True) for each in ranks)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray((a * b).sum(-1) / np.sqrt((a**2).sum(-1) * (b**2).sum(-1)))
+
+
+def ratios(sums: Sequence[Array], over: int, under: int) -> Array:
+    """Returns column `over` ÷ column `under` of every group: m arrays [..., num_columns] → [..., m]."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.stack([each[..., over] / each[..., under] for each in sums], axis=-1)
+
+
+def estimate(
+    groups: Sequence[Array], function: Values, seed: int, least: float = -np.inf, most: float = np.inf
+) -> Estimate:
+    """Returns a function of the sums over prompts, with its 95 % bootstrap interval.
+
+    groups: for each group the numbers of its prompts [num_prompts, num_columns]. function: takes the sums of each
+    group, m arrays [num_resamples, num_columns] → [num_resamples]. least, most: the bounds of its values.
+
+    The prompts of each group are resampled with all their columns, so that the numbers of two drafters in one row are
+    paired. A convex function of noisy means (𝒰, a variance, a maximum) is biased upwards, and every resample adds the
+    same bias again. So the percentiles (`expanded_confidence`) are moved back by twice the bias of the resamples, and
+    the interval is widened to include the value. A group of fewer than MIN_PROMPTS prompts allows no interval.
+    """
+    value = float(function([prompts.sum(axis=0, keepdims=True) for prompts in groups])[0])
+    if not np.isfinite(value):
+        return Estimate()
+    smallest = min(len(prompts) for prompts in groups)
+    if smallest < MIN_PROMPTS:
+        return Estimate(value=value)
+    generator, sizes = np.random.default_rng(seed), map(len, groups)
+    counts = (generator.multinomial(size, np.full(size, 1 / size), size=NUM_RESAMPLES) for size in sizes)
+    drawn = function([drawn @ prompts for drawn, prompts in zip(counts, groups, strict=True)])
+    drawn = drawn[np.isfinite(drawn)]
+    if len(drawn) < NUM_RESAMPLES / 2:
+        return Estimate(value=value)
+    confidence = expanded_confidence(smallest)
+    shift = 2 * (float(drawn.mean()) - value)
+    low, high = (np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2]) - shift).clip(least, most)
+    return Estimate(value=value, low=min(value, float(low)), high=max(value, float(high)))
+
+
+def quality_weighted(
+    rates: Array, statistics: Array, score: Callable[[Array], Array], seed: int, bounds: tuple[float, float]
+) -> Estimate:
+    """Returns the mean acceptance rate times a score, with its interval. The rates and the statistics of a prompt are
+    resampled together.
+
+    rates: the sum and the number of rates, [num_prompts, 2]. statistics: [num_prompts, num_statistics]. score: takes
+    the sums of the statistics, [num_resamples, num_statistics] → [num_resamples]. bounds: of the product.
+    """
+    both = np.hstack([rates, statistics])
+    return estimate([both], lambda sums: ratios(sums, 0, 1)[..., 0] * score(sums[0][:, 2:]), seed, *bounds)
+
+
+TOLERANCE = 1e-9  # sums of float64 numbers
+
+
+class BoundViolation(ConfigError):
+    """Numbers that contradict a theorem: they come from different texts, or a model's output is wrong."""
+
+
+def tokens_per_pass(rate: Array, num_draft_tokens: int) -> Array:
+    """Returns F(a) = Σ_{k=0..γ} a^k for acceptance rates of any shape (theorem 1; arXiv:2211.17192, theorem 3.8)."""
+    return np.asarray(np.sum([rate**k for k in range(num_draft_tokens + 1)], axis=0))
+
+
+def bound_chain(
+    expected: float, acceptance: float, kl: float, cross_entropy: float, num_draft_tokens: int
+) -> BoundChain:
+    """Returns the links of theorem 1 from the means over positions: E[F(α(s))], α_T, KL_T and D_T (nats)."""
+    rates = np.array([acceptance, pinsker(kl), pinsker(cross_entropy)])
+    chain = zip(BoundChain.model_fields, [expected, *tokens_per_pass(rates, num_draft_tokens).tolist()], strict=True)
+    return BoundChain(**dict(chain))
+
+
+def pinsker(divergence: float) -> float:
+    """Returns max(0, 1 − √(d/2)), the least acceptance rate at a divergence of d nats."""
+    return max(0.0, 1.0 - math.sqrt(divergence / 2))
+
+
+def check_bounds(where: str, links: BoundChain) -> None:
+    """Raises BoundViolation, with the numbers, if theorem 1 does not hold."""
+    values = list(links.model_dump().items())
+    for (upper, high), (lower, low) in pairwise(values):
+        if high < low - TOLERANCE * max(1.0, abs(low)):
+            shown = ", ".join(f"{name} = {value:.6f}" for name, value in values)
+            raise BoundViolation(
+                f"{where}: theorem 1 is violated: {upper} < {lower} in tokens per target pass ({shown}): the numbers "
+                "come from different positions or distributions"
+            )
+
+
+def check_fitness(where: str, acceptance: float, target_misfit: float, draft_misfit: float) -> None:
+    """Raises BoundViolation, with the numbers, if |α_T − (1 − r_q)| ≤ r_p (theorem 2) does not hold.
+
+    The theorem's assumption r_p ≤ r_q is not needed: the triangle inequality holds without it.
+    """
+    gap = abs(acceptance - (1.0 - draft_misfit))
+    if gap > target_misfit + TOLERANCE:
+        raise BoundViolation(
+            f"{where}: theorem 2 is violated: |α_T − (1 − r_q)| = {gap:.6f} > r_p = {target_misfit:.6f} "
+            f"(α_T = {acceptance:.6f}, r_q = {draft_misfit:.6f}): the numbers come from different positions or "
+            "distributions"
+        )
+
+
+# Columns of a prompt's sums after the columns of `position_numbers`: Σ F(α(s)) and the number of positions; Σ
+# accepted/judged and the number of generations with judged tokens; emitted tokens and steps; tokens and seconds of the
+# method; tokens and seconds of AR.
+WIDTH = NUM_COLUMNS + 10
+(PER_PASS, POSITIONS, RATES, RATED, EMITTED_TOKENS, STEPS, TOKENS, SECONDS, AR_TOKENS, AR_SECONDS) = range(
+    NUM_COLUMNS, WIDTH
+)
+
+
+@dataclass(frozen=True)
+class GroupSums:
+    """The sums of each prompt of a group, [num_prompts, WIDTH].
+
+    `num_draft_tokens`: γ; the largest one of several routes. `cost_ratio`: c; None if it is unknown, and for several
+    routes. `bleu`: the statistics of BLEU if it scores the answers, [num_prompts, num_statistics].
+    """
+
+    sums: Array
+    num_draft_tokens: int
+    cost_ratio: float | None = None
+    bleu: Array | None = None
+
+    @property
+    def step_cost(self) -> float | None:
+        """Returns 1 + γc: the cost of a step in target passes over one token."""
+        return None if self.cost_ratio is None else 1 + self.num_draft_tokens * self.cost_ratio
+
+
+def step_costs(groups: Iterable[GroupSums]) -> Array | None:
+    """Returns 1 + γc of every group, [num_groups]; None if one of them is unknown."""
+    costs = [group.step_cost for group in groups]
+    return None if None in costs else np.array(costs, dtype=np.float64)
+
+
+def group_sums(
+    keys: Sequence[Key], records: Mapping[Key, Record], method: str | None, numbers: Numbers, num_draft_tokens: int,
+    cost_ratio: float | None = None,
+) -> GroupSums:  # fmt: skip
+    """Returns the sums of a group's records, by prompt (with all its repeats and turns); a missing number counts as 0.
+    `method`: None if nothing was measured. `numbers`: by position of the teacher-forced texts."""
+    rows: dict[tuple[Any, ...], Array] = {}
+    bleu: dict[tuple[Any, ...], Array] = {}
+    for key in keys:
+        prompt = key[:3]
+        sums = rows.setdefault(prompt, np.zeros(WIDTH))
+        if key in numbers:
+            sums[: POSITIONS + 1] += forced_sums(numbers[key], num_draft_tokens)
+        if method is not None:
+            own, baseline = (records[key]["methods"][name] for name in (method, "ar"))
+            sums[POSITIONS + 1 :] += measured_sums(own, baseline)
+            if (statistics := own.get("statistics", {}).get("bleu")) is not None:
+                bleu[prompt] = bleu.get(prompt, 0) + np.array(statistics, dtype=np.float64)
+    all_bleu = np.stack(list(bleu.values())) if bleu and bleu.keys() == rows.keys() else None
+    return GroupSums(np.stack(list(rows.values())), num_draft_tokens, cost_ratio, all_bleu)
+
+
+def forced_sums(numbers: Array, num_draft_tokens: int) -> Array:
+    """Returns the sums over the positions of one text, then Σ F(α(s)) and the number of positions."""
+    per_pass = tokens_per_pass(numbers[:, ACCEPTANCE], num_draft_tokens)
+    return np.concatenate([numbers.sum(axis=0), [per_pass.sum(), len(numbers)]])
+
+
+def measured_sums(own: Generation, baseline: Generation) -> Array:
+    """Returns the measured columns of one generation and of AR's: acceptance and speed as in results.metrics."""
+    judged = step_sum(own, JUDGED)
+    speeds = [value for [value] in speed_columns([[own], [baseline]])]
+    return np.array([
+        step_sum(own, ACCEPTED) / judged if judged else 0.0, float(judged > 0), step_sum(own, EMITTED),
+        len(own["steps"]), *speeds,
+    ], dtype=np.float64)  # fmt: skip
+
+
+def measured_numbers(group: GroupSums, scorer: Scorer | None, seed: int) -> MeasuredNumbers:
+    """Returns the measured numbers of a group. `scorer`: the scorer of its answers."""
+    prompts, columns = Resampler(np.arange(len(group.sums)), seed), group.sums.T
+    found = MeasuredNumbers(
+        acceptance_rate=prompts.ratio(columns[RATES], columns[RATED], bounds=SHARE),
+        mean_acceptance_length=prompts.ratio(columns[EMITTED_TOKENS], columns[STEPS]),
+        speedup=prompts.ratio(columns[TOKENS], columns[SECONDS], columns[AR_TOKENS], columns[AR_SECONDS]),
+    )
+    if group.bleu is None or scorer is None:
+        return found
+
+    def corpus_bleu(sums: Array) -> Array:
+        return np.array([scorer.corpus("bleu", row) for row in sums.tolist()])
+
+    bleu = estimate([group.bleu], lambda sums: corpus_bleu(sums[0]), seed, *PERCENT)
+    times_rate = quality_weighted(group.sums[:, [RATES, RATED]], group.bleu, corpus_bleu, seed, PERCENT)
+    return found.model_copy(update={"bleu": bleu, "adjusted_acceptance": times_rate})
+
+
+def forced_numbers_of(where: str, group: GroupSums, seed: int) -> ForcedNumbers | None:
+    """Returns the teacher-forced numbers of a group; None if it has no position.
+
+    Raises BoundViolation if the numbers contradict theorem 1 or 2.
+    """
+    totals, cost = group.sums.sum(axis=0), group.step_cost
+    if not totals[POSITIONS]:
+        return None
+    means = totals / totals[POSITIONS]
+    links = bound_chain(means[PER_PASS], means[ACCEPTANCE], means[KL], means[CROSS_ENTROPY], group.num_draft_tokens)
+    check_bounds(where, links)
+    check_fitness(where, means[ACCEPTANCE], means[TARGET_MISFIT], means[DRAFT_MISFIT])
+
+    def mean(column: int, bounds: Bounds = (0.0, np.inf), factor: float = 1.0) -> Estimate:
+        return estimate([group.sums], lambda s: factor * ratios(s, column, POSITIONS)[..., 0], seed, *bounds)
+
+    return ForcedNumbers(
+        num_positions=int(totals[POSITIONS]),
+        cross_entropy=mean(CROSS_ENTROPY),
+        token_loss=mean(TOKEN_LOSS),
+        kl=mean(KL),
+        tv=mean(TV, SHARE),
+        acceptance_rate=mean(ACCEPTANCE, SHARE),
+        target_misfit=mean(TARGET_MISFIT, SHARE),
+        draft_misfit=mean(DRAFT_MISFIT, SHARE),
+        excluded=float(means[EXCLUDED]),
+        tokens_per_pass=links,
+        speedup_expected=Estimate() if cost is None else mean(PER_PASS, factor=1 / cost),
+        speedup=None if cost is None else links.divided_by(cost),
+    )
+
+
+measured_rate: Values = partial(ratios, over=RATES, under=RATED)
+forced_rate: Values = partial(ratios, over=ACCEPTANCE, under=POSITIONS)
+divergence: Values = partial(ratios, over=CROSS_ENTROPY, under=POSITIONS)
+kl_divergence: Values = partial(ratios, over=KL, under=POSITIONS)
+
+
+def speedups(sums: Sequence[Array]) -> Array:
+    """Returns the measured tokens per second over AR's: m arrays → [..., m]."""
+    return ratios(sums, TOKENS, SECONDS) / ratios(sums, AR_TOKENS, AR_SECONDS)
+
+
+def fitness(sums: Sequence[Array]) -> Array:
+    return 1.0 - ratios(sums, DRAFT_MISFIT, POSITIONS)
+
+
+def values_by_name(cost: Array | None) -> dict[str, Values]:
+    """Returns the functions of the numbers whose spread is reported. `cost`: 1 + γc of every group, [num_groups]."""
+    found: dict[str, Values] = {
+        "acceptance_rate": measured_rate, "speedup": speedups, "forced_acceptance_rate": forced_rate,
+    }  # fmt: skip
+    return found if cost is None else {**found, "forced_speedup": lambda s: ratios(s, PER_PASS, POSITIONS) / cost}
+
+
+def bounds_of(name: str) -> Bounds:
+    """Returns the least and the greatest possible value of a number of one group."""
+    return SHARE if name in ("acceptance_rate", "forced_acceptance_rate") else (0.0, np.inf)
+
+
+def variance_bounds(bounds: Bounds) -> Bounds:
+    """Returns the least and the greatest variance of numbers within bounds. It is greatest with half of the numbers at
+    each bound."""
+    return 0.0, ((bounds[1] - bounds[0]) / 2) ** 2
+
+
+def of_values(statistic: Callable[[Array], Array], values: Values) -> Values:
+    """Returns a statistic over groups of the number of each group."""
+    return lambda sums: statistic(values(sums))
+
+
+def excluded_masses(groups: Mapping[str, GroupSums]) -> dict[str, float]:
+    """Returns the mean mass of p on tokens that q excludes, for every teacher-forced group."""
+    totals = {name: group.sums.sum(axis=0) for name, group in groups.items()}
+    return {name: float(sums[EXCLUDED] / sums[POSITIONS]) for name, sums in totals.items() if sums[POSITIONS]}
+
+
+def summarize_family(
+    groups: Mapping[str, GroupSums], numbers: Mapping[str, GroupNumbers], seed: int
+) -> FairnessSummary:
+    """Returns 𝒰, spreads and correlations over all groups. A number that a group lacks is left out."""
+    names, sums = tuple(groups), [group.sums for group in groups.values()]
+    totals, spreads = [group.sum(axis=0) for group in sums], {}
+    for name, values in values_by_name(step_costs(groups.values())).items():
+        if np.isfinite(found := values(totals)).all():
+            spreads[name] = GroupSpread(
+                variance=estimate(sums, of_values(variance, values), seed, *variance_bounds(bounds_of(name))),
+                max_over_min=estimate(sums, of_values(max_over_min, values), seed, least=1.0),
+                worst=names[int(found.argmin())],
+                best=names[int(found.argmax())],
+            )
+    is_forced = all(group[POSITIONS] > 0 for group in totals)
+    return FairnessSummary(
+        groups=names,
+        unfairness=estimate(sums, lambda s: unfairness(divergence(s)), seed, least=0.0) if is_forced else None,
+        excluded=excluded_masses(groups),
+        lowest=names[int(divergence(totals).argmin())] if is_forced else None,
+        spreads=spreads,
+        correlations=correlations(sums, [numbers[name].representation_share for name in names], seed),
+    )
+
+
+def correlations(sums: Sequence[Array], shares: Sequence[float | None], seed: int) -> Correlations:
+    """Returns Spearman's ρ between acceptance and the share of a group's language in the drafter's texts (over groups
+    with a known language), and between acceptance and the drafter's fitness (over all groups). An undefined ρ is
+    None."""
+    represented = [(group, share) for group, share in zip(sums, shares, strict=True) if share is not None]
+    groups, known_shares = [group for group, _ in represented], np.array([share for _, share in represented])
+
+    def correlation(of: Sequence[Array], function: Values) -> Estimate | None:
+        found = estimate(of, function, seed, least=-1.0, most=1.0) if of else Estimate()
+        return None if found.value is None else found
+
+    return Correlations(
+        representation_and_acceptance=correlation(groups, lambda s: spearman(known_shares, forced_rate(s))),
+        representation_and_measured=correlation(groups, lambda s: spearman(known_shares, measured_rate(s))),
+        fitness_and_acceptance=correlation(sums, lambda s: spearman(fitness(s), forced_rate(s))),
+        fitness_and_measured=correlation(sums, lambda s: spearman(fitness(s), measured_rate(s))),
+        fitness_and_acceptance_over_prompts=correlation_over_prompts(sums),
+    )
+
+
+def correlation_over_prompts(sums: Sequence[Array]) -> float | None:
+    """Returns Spearman's ρ of 1 − r_q and α_T over the prompts of all groups (figure 2a); None if it is undefined."""
+    prompts = np.concatenate(list(sums))
+    prompts = prompts[prompts[:, POSITIONS] > 0]
+    means = prompts / prompts[:, [POSITIONS]]
+    found = float(spearman(1.0 - means[:, DRAFT_MISFIT], means[:, ACCEPTANCE])) if len(prompts) else np.nan
+    return found if np.isfinite(found) else None

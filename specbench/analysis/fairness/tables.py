@@ -1,0 +1,335 @@
+"""A fairness report as tables for a terminal of 100 columns, and as a picture."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specbench.analysis.fairness.drafters import TINY
+from specbench.analysis.fairness.groups import pinsker
+from specbench.analysis.fairness.report import DrafterComparison, DrafterReport, FairnessReport, NumberChange
+from specbench.core.table import RULE, Table, number_columns, text_columns
+from specbench.report.display import reach, save_picture
+from specbench.results.metric_format import NULL, number, with_interval
+from specbench.results.row import FairnessSummary, ForcedNumbers, GroupNumbers
+from specbench.statistics.bootstrap import Estimate
+
+COLUMNS = {
+    "cross_entropy": "cross-entropy (D)", "forced_acceptance_rate": "acceptance rate (α_T)",
+    "acceptance_rate": "measured rate (α)", "speedup": "speed-up",
+}  # fmt: skip
+DIVERGENCES = ("cross_entropy", "kl", "unfairness")  # numbers that depend on the tokens that a drafter excludes
+NAMES = {
+    "unfairness": "unfairness (𝒰)", "kl": "divergence (KL)", "forced_speedup": "expected speed-up (S_T)",
+    "mean": "mean", "variance": "variance",
+    "max_over_min": "max/min", **COLUMNS,
+}  # fmt: skip
+SPREAD_NAMES = {
+    "acceptance_rate": "measured rate (α)", "speedup": "measured speed-up",
+    "forced_acceptance_rate": "acceptance rate (α_T)", "forced_speedup": "expected speed-up (S_T)",
+}  # fmt: skip
+FORCED = "ᵀ"  # marks an α_T in a column of measured α
+
+
+def tables(report: FairnessReport) -> Iterator[Table]:
+    """Yields the measured and teacher-forced numbers of each drafter, the overview of drafters, and the comparison."""
+    for drafter in report.drafters:
+        if drafter.method is not None:
+            yield measured_table(drafter)
+        if drafter.problem is None:
+            yield from (forced_table(drafter, report), bounds_table(drafter))
+    if len(report.drafters) > 1:
+        yield overview(report)
+    if report.comparison is not None:
+        yield comparison_table(report.comparison)
+
+
+MARK = "*"
+MIN_MASS = 1e-6  # of the target: a smaller mass adds less than 1e-4 nats
+MAX_NAMED = 12  # groups
+
+
+def add_mark(text: str, *masses: float) -> str:
+    """Returns a number as text, with the mark if the excluded `masses` change its digits."""
+    return text + MARK * any(mass >= MIN_MASS for mass in masses)
+
+
+def exclusion_notes(masses: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Returns the lines of a caption that explain the mark; empty if nothing is marked. `masses`: the target's mean
+    mass on excluded tokens, by drafter and group."""
+    lines = []
+    for drafter, found in masses.items():
+        shown = {group: f"{100 * mass:.2g} %" for group, mass in found.items() if mass >= MIN_MASS}
+        if len(shown) > MAX_NAMED:
+            least, most = (end(shown, key=lambda group: found[group]) for end in (min, max))
+            lines.append(f"{drafter} excludes {shown[least]} to {shown[most]} in {len(shown)} groups")
+        elif shown:
+            lines.append(f"{drafter} excludes {', '.join(f'{mass} in {group}' for group, mass in shown.items())}")
+    meaning = (
+        f"{MARK} by convention, a token to which the drafter gives no probability counts as {TINY:.1e}, which adds "
+        f"{-math.log(TINY) / 100:.2f} nats for each % of the target's mass on such tokens; the exact D and KL are "
+        "infinite"
+    )
+    return [meaning, *lines] if lines else []
+
+
+def comparison_table(found: DrafterComparison) -> Table:
+    """Returns a table of after − before with a line per group. Its caption has a line for each number over groups."""
+    sides = {found.before: found.excluded_before, found.after: found.excluded_after}
+
+    def change_cell(label: str, name: str, change: NumberChange | None) -> str:
+        masses = [side.get(label, 0.0) for side in sides.values()] if name in DIVERGENCES else []
+        return add_mark(with_interval(change.difference, 2), *masses) if change else NULL
+
+    def change_line(name: str, change: NumberChange) -> str:
+        subject = " of ".join(NAMES[part] for part in reversed(name.split(".")))
+        both = " → ".join(number(metric, 5) for metric in (change.before, change.after))
+        masses = [mass for side in sides.values() for mass in side.values()]
+        line = f"{subject}: {both} ({with_interval(change.percent, 1)} %)"
+        return add_mark(line, *(masses if name.partition(".")[0] in DIVERGENCES else ()))
+
+    rows = [
+        [label, *(change_cell(label, name, changes.get(name)) for name in COLUMNS)]
+        for label, changes in found.groups.items()
+    ]
+    means = {name.removesuffix(".mean"): each for name, each in found.family.items() if name.endswith(".mean")}
+    overall = found.family if len(found.groups) > 1 else means  # a single group has no spread
+    caption = [
+        "differences after − before with 95 % intervals, paired by prompt",
+        *(change_line(name, change) for name, change in overall.items()),
+        *exclusion_notes(sides),
+    ]
+    columns = text_columns("group") + number_columns(*(name.replace(" (", "\n(") for name in COLUMNS.values()))
+    return Table(f"{found.after} − {found.before}", columns, rows, caption)
+
+
+def _spread_lines(drafter: DrafterReport, names: tuple[str, ...]) -> list[str]:
+    """Returns a line for the spread of each known number; empty for a single group."""
+    spreads = drafter.family.spreads if len(drafter.groups) > 1 else {}
+    return [
+        f"{SPREAD_NAMES[name]}: variance {with_interval(found.variance, 5)}, max/min "
+        f"{with_interval(found.max_over_min, 2)}, worst {found.worst}, best {found.best}"
+        for name in names
+        if (found := spreads.get(name))
+    ]
+
+
+def forced_table(drafter: DrafterReport, report: FairnessReport) -> Table:
+    rows = [[label, *forced_cells(group.forced)] for label, group in drafter.groups.items() if group.forced]
+    columns = text_columns("group") + number_columns(
+        "cross-entropy\n(D)", "tokens'\nloss\n(−log q)", "divergence\n(KL)", "acceptance\nrate (α_T)",
+        "fit of q · p\n(1−r)",
+    )  # fmt: skip
+    return Table(f"{drafter.label}: teacher-forced", columns, rows, forced_caption(drafter, report))
+
+
+def forced_cells(found: ForcedNumbers) -> list[str]:
+    fitness = (1 - (metric.value or 0.0) for metric in (found.draft_misfit, found.target_misfit))
+    return [
+        add_mark(with_interval(found.cross_entropy, 2), found.excluded),
+        add_mark(number(found.token_loss, 2), found.excluded) if found.token_loss else NULL,
+        add_mark(number(found.kl, 2), found.excluded),
+        with_interval(found.acceptance_rate, 2), " · ".join(f"{value:.2f}" for value in fitness),
+    ]  # fmt: skip
+
+
+def bounds_table(drafter: DrafterReport) -> Table:
+    """Returns the expected speed-up with its bounds, a line per group. Without a draft cost, tokens per pass replace
+    it."""
+    forced = {label: group.forced for label, group in drafter.groups.items() if group.forced}
+    speedups = {label: found.speedup for label, found in forced.items() if found.speedup}
+    what = "speed-up" if len(speedups) == len(forced) else "tokens per pass"
+    chains = speedups if what == "speed-up" else {label: found.tokens_per_pass for label, found in forced.items()}
+    rows = [[label, *(f"{value:.2f}" for _, value in chain)] for label, chain in chains.items()]
+    columns = text_columns("group") + number_columns(
+        "expected\n(S_T)", "at least, by\nacceptance\nrate (α_T)", "at least, by\ndivergence\n(KL)",
+        "at least, by\ncross-entropy\n(D)",
+    )  # fmt: skip
+    caption = [
+        f"at least: the lower bound of the expected {what} that follows from the acceptance rate, the divergence "
+        "or the cross-entropy alone",
+        *_spread_lines(drafter, ("forced_speedup",)),
+        "checked in every group: these bounds, and that acceptance rate and drafter's fit differ by at most 1 − the "
+        "target's fit (theorems 1 and 2 of arXiv:2510.02128)",
+    ]
+    return Table(f"{drafter.label}: expected {what}", columns, rows, caption)
+
+
+def forced_caption(drafter: DrafterReport, report: FairnessReport) -> list[str]:
+    source = "the target's own continuations" if report.reference == "continuation" else "the data's references"
+    num_positions = sum(group.forced.num_positions for group in drafter.groups.values() if group.forced)
+    cost = "not one" if drafter.cost_ratio is None else f"{drafter.cost_ratio:.3f}"
+    family = drafter.family
+    lines = [
+        f"{num_positions} positions of {source}, probabilities without temperature and truncation; draft cost c {cost}",
+        "cross-entropy: Σ −p log q over the target's distribution p and the drafter's q; tokens' loss: −log q of the "
+        "texts' tokens alone; divergence: of drafter and target; all in nats; total variation: 1 − acceptance rate",
+        "fit: probability that the drafter (q) and the target (p) give to the tokens of the texts",
+    ]
+    if family.unfairness is not None and len(drafter.groups) > 1:
+        unfairness = add_mark(with_interval(family.unfairness, 4), *family.excluded.values())
+        lines.append(
+            f"unfairness (𝒰): {unfairness}, the mean squared distance of the groups' cross-entropies from the lowest, "
+            f"which {family.lowest} has"
+        )
+    lines += _spread_lines(drafter, ("forced_acceptance_rate",))
+    found = family.correlations
+    for name, metric in (("representation share", found.representation_and_acceptance),
+                         ("drafter's fit", found.fitness_and_acceptance)):  # fmt: skip
+        if metric is not None:
+            lines.append(f"rank correlation (ρ) of {name} and acceptance rate over groups: {with_interval(metric, 2)}")
+    return [*lines, *exclusion_notes({drafter.label: family.excluded})]
+
+
+def measured_table(drafter: DrafterReport) -> Table:
+    groups = drafter.groups
+    has_bleu = any(group.measured and group.measured.bleu for group in groups.values())
+    has_rank = any(group.representation_rank for group in groups.values())
+    rows = []
+    for label, group in groups.items():
+        found, rank, share = group.measured, group.representation_rank, group.representation_share
+        assert found is not None
+        cells = [
+            label, str(group.num_prompts), with_interval(found.acceptance_rate, 3),
+            number(found.mean_acceptance_length, 2), with_interval(found.speedup, 2),
+        ]  # fmt: skip
+        cells += [number(found.bleu, 1), with_interval(found.adjusted_acceptance, 1)] * has_bleu
+        ranked = [NULL, NULL] if rank is None or share is None else [str(rank), f"{100 * share:.1f}"]
+        rows.append(cells + ranked * has_rank)
+    headings = ["prompts", "acceptance\nrate α", "tokens per\npass τ", "speed-up\n95 % interval"]
+    headings += ["BLEU", "α·BLEU"] * has_bleu + ["rank of the\nlanguage", "% of the\ntexts"] * has_rank
+    columns = text_columns("group") + number_columns(*headings)
+    return Table(f"{drafter.label}: measured", columns, rows, measured_caption(drafter))
+
+
+def measured_caption(drafter: DrafterReport) -> list[str]:
+    lines = [f"drafter {drafter.drafter or 'without a name'}, {drafter.draft_length}; run {drafter.run}"]
+    lines += _spread_lines(drafter, ("acceptance_rate", "speedup"))
+    found = drafter.family.correlations.representation_and_measured
+    if found is not None:
+        lines.append(f"rank correlation (ρ) of representation share and acceptance rate: {with_interval(found, 2)}")
+    if drafter.num_texts_represented:
+        texts = f"{drafter.num_texts_represented} texts after {drafter.prompt_represented!r}, identified by lingua"
+        lines.append(f"rank of the language in {texts}; 1: the drafter writes it most often")
+    if drafter.problem is not None:
+        lines.append(f"no teacher-forced numbers: {drafter.problem}")
+    return lines
+
+
+def overview(report: FairnessReport) -> Table:
+    """Returns a table of α, D and speed-up by group and drafter; the last line has 𝒰, if there are several groups."""
+    groups = report.drafters[0].groups
+    rows: list[Sequence[str]] = [
+        [label, *(overview_cell(drafter.groups[label]) for drafter in report.drafters)] for label in groups
+    ]
+    if len(groups) > 1:
+        rows += [RULE, ["unfairness (𝒰)", *(unfairness_cell(drafter.family) for drafter in report.drafters)]]
+    headings = (f"{each.label}\n{'α_T' if each.method is None else 'α'} · D · ×" for each in report.drafters)
+    columns = text_columns("group") + number_columns(*headings)
+    return Table("all drafters", columns, rows, overview_caption(report))
+
+
+def overview_caption(report: FairnessReport) -> list[str]:
+    lines = ["acceptance rate (α) and speed-up (×) as a run measured them; cross-entropy (D) teacher-forced"]
+    if any(drafter.method is None for drafter in report.drafters):
+        lines.append(
+            f"{FORCED}: no run measured this drafter: the cell shows its teacher-forced α_T, which is comparable with "
+            "the α_T of the tables above, not with a measured α; it has no speed-up"
+        )
+    return [*lines, *exclusion_notes({drafter.label: drafter.family.excluded for drafter in report.drafters})]
+
+
+def unfairness_cell(family: FairnessSummary) -> str:
+    if family.unfairness is None:
+        return NULL
+    return add_mark(with_interval(family.unfairness, 3), *family.excluded.values())
+
+
+def overview_cell(group: GroupNumbers) -> str:
+    rate, divergence, speedup = NULL, NULL, NULL
+    if group.forced:
+        rate = f"{number(group.forced.acceptance_rate, 2)}{FORCED}"
+        divergence = add_mark(number(group.forced.cross_entropy, 2), group.forced.excluded)
+    if group.measured:
+        rate, speedup = (number(each, 2) for each in (group.measured.acceptance_rate, group.measured.speedup))
+    return " · ".join([rate, divergence, speedup])
+
+
+def draw_fairness(report: FairnessReport, path: Path) -> None:
+    """Draws acceptance rates by group, acceptance over fitness, and acceptance over divergence.
+
+    `display.check_plot` checks the name of the file. Raises ConfigError if it cannot be written.
+    """
+    width = max(12.0, 0.35 * len(report.drafters[0].groups) * len(report.drafters))
+    forced = [drafter for drafter in report.drafters if drafter.problem is None]
+    bars = partial(draw_bars, drafters=report.drafters)
+    panels = [[bars, bars], [partial(draw_fitness, drafters=forced), partial(draw_divergence, drafters=forced)]]
+    save_picture(panels, path, size=(width, 9))
+
+
+def draw_bars(axes: Any, drafters: Sequence[DrafterReport]) -> None:
+    """Draws acceptance rates by group with 95 % intervals, a bar for each drafter. Bars of α_T are hatched."""
+    labels = list(drafters[0].groups)
+    width = 0.8 / len(drafters)
+    for place, drafter in enumerate(drafters):
+        shift = (place - (len(drafters) - 1) / 2) * width
+        for is_measured in (True, False):
+            found = _rates(drafter, is_measured)
+            metrics = list(found.values())
+            if metrics:
+                axes.bar([group + shift for group in found], [m.value for m in metrics], width, yerr=reach(metrics),
+                         capsize=2, color=f"C{place}", hatch=None if is_measured else "//", edgecolor="white",
+                         label=drafter.label if is_measured else f"{drafter.label}: α_T, teacher-forced")  # fmt: skip
+    axes.set_xticks(range(len(labels)), labels, rotation=45 if len(labels) > 12 else 0)
+    axes.set_ylabel("acceptance rate α, 95 %")
+    axes.legend(ncols=min(6, len(drafters)), frameon=False, loc="lower right", bbox_to_anchor=(1, 1))
+
+
+def _rates(drafter: DrafterReport, is_measured: bool) -> dict[int, Estimate]:
+    """Returns the measured acceptance rates by index of the group, or the α_T of groups that were not measured."""
+    parts = {
+        place: group.measured if is_measured else group.forced
+        for place, group in enumerate(drafter.groups.values())
+        if is_measured == (group.measured is not None)
+    }
+    rates = {place: found.acceptance_rate for place, found in parts.items() if found is not None}
+    return {place: rate for place, rate in rates.items() if rate.value is not None}
+
+
+def draw_fitness(axes: Any, drafters: Sequence[DrafterReport]) -> None:
+    """Draws α_T over the drafter's fitness 1 − r_q (figure 2)."""
+    for drafter in drafters:
+        found = {
+            label: (1 - group.forced.draft_misfit.value, group.forced.acceptance_rate)
+            for label, group in drafter.groups.items()
+            if group.forced and group.forced.draft_misfit.value is not None
+        }
+        fitness, metrics = [x for x, _ in found.values()], [metric for _, metric in found.values()]
+        heights = [metric.value for metric in metrics]
+        axes.errorbar(fitness, heights, yerr=reach(metrics), fmt="o", capsize=2, label=drafter.label)
+        for label, x, y in zip(found, fitness, heights, strict=True):
+            axes.annotate(label, (x, y), xytext=(4, 4), textcoords="offset points", fontsize=8)
+    axes.set_xlabel("drafter fitness 1 − r_q")
+    axes.set_ylabel("α_T")
+
+
+def draw_divergence(axes: Any, drafters: Sequence[DrafterReport]) -> None:
+    """Draws α_T over KL_T and D_T, with the bound 1 − √(d/2) of both."""
+    largest = 2.0
+    for place, drafter in enumerate(drafters):
+        found = [group.forced for group in drafter.groups.values() if group.forced]
+        heights = [forced.acceptance_rate.value for forced in found]
+        for name, marker, metrics in (("KL", "o", [f.kl for f in found]), ("D", "s", [f.cross_entropy for f in found])):
+            axes.plot([m.value for m in metrics], heights, marker, color=f"C{place}",
+                      label=f"{drafter.label}: {add_mark(name, *drafter.family.excluded.values())}",
+                      fillstyle="full" if name == "KL" else "none")  # fmt: skip
+            largest = max([largest, *(m.value or 0.0 for m in metrics)])
+    line = np.linspace(0, largest, 200)
+    axes.plot(line, [pinsker(float(d)) for d in line], color="black", linewidth=0.8, label="bound 1 − √(d/2)")
+    axes.set_xlabel(f"divergence, nats ({MARK}: tokens that the drafter excludes count as {TINY:.1e})")
+    axes.set_ylabel("α_T")
+    axes.set_ylim(0, 1.02)
+    axes.legend(frameon=False, fontsize=8)

@@ -1,0 +1,1 @@
+"""`specbench roofline` and `specbench predict`."""

@@ -1,0 +1,394 @@
+"""`specbench predict`: speeds and speed-ups on another machine, from recorded steps and the pass times of that machine.
+
+Every recorded pass gets the time of a pass of its length there; nothing is averaged over steps, and no formula is used.
+
+A recorded generation is also divided into the steps of a shorter draft length. Whether a draft token is accepted
+depends only on its position in the text: the drafter's token there depends on nothing but the text before it. A shorter
+draft length changes only where steps end, so the recorded verdicts give its steps. One kind of position has no verdict:
+after a fully accepted draft the target's own token follows, and nothing was drafted there.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from pydantic import BaseModel, ValidationError
+
+from specbench.analysis.roofline.report import MS, LimitReport
+from specbench.core import bounded
+from specbench.core.errors import ConfigError
+from specbench.core.table import Table, number_columns, text_columns
+from specbench.records.records import ACCEPTED, DRAFTED, EMITTED, JUDGED, Generation, Record, step_sum
+from specbench.report.captions import dtype_and_device, model_name
+from specbench.results.answers import speed_columns, with_own_passes
+from specbench.results.metric_format import NULL, number, speed, with_interval
+from specbench.results.row import Row
+from specbench.results.runs import RecordedRun, RecordedRuns, read_input, rows_of_subsets, run_folder_of
+from specbench.specs.method import MethodSpec
+from specbench.statistics.bootstrap import Array, Estimate, Resampler
+
+RULES = ("rejection", "exact_match")  # the text has the same distribution with any draft length
+
+
+class PlacedStep(NamedTuple):
+    """The counts of a step."""
+
+    num_drafted: int
+    num_judged: int
+    num_accepted: int
+
+
+@dataclass(frozen=True)
+class RecordedVerdicts:
+    """The verdicts of one generation. `accepted`: whether the draft token at each new position was accepted; None if
+    nothing was drafted there.
+
+    drafted: the number of draft tokens, by the position where a recorded step began. ends: the positions before which
+    the drafter itself ended a draft, each with whether the draft token before it was rejected; a draft in which that
+    token is accepted has another text and may go on. most_tokens: the new tokens that the limits allow.
+    """
+
+    accepted: Sequence[bool | None]
+    drafted: Mapping[int, int]
+    ends: frozenset[tuple[int, bool]]
+    most_tokens: int
+
+    @classmethod
+    def of(cls, generation: Generation, num_draft_tokens: int, max_new_tokens: int) -> "RecordedVerdicts":
+        """Reads the steps of a record. `num_draft_tokens`: the recorded draft length."""
+        num_tokens = len(generation["token_ids"])
+        most = num_tokens if generation["finish"] in ("length", "context") else max_new_tokens
+        accepted: list[bool | None] = [None] * num_tokens
+        drafted, ends = {}, set()
+        start = 1  # the token of the prefill
+        for step in generation["steps"]:
+            place = start + step[ACCEPTED]
+            accepted[start:place] = [True] * step[ACCEPTED]
+            is_ended = step[JUDGED] == step[DRAFTED] < min(num_draft_tokens, most - start - 1)
+            is_rejected = step[JUDGED] > step[ACCEPTED]
+            if place < num_tokens and is_rejected:
+                accepted[place] = False
+            if is_ended:
+                ends.add((start + step[DRAFTED], is_rejected))
+            drafted[start] = step[DRAFTED]
+            start += step[EMITTED]
+        return cls(accepted, drafted, frozenset(ends), most)
+
+    def steps(self, num_draft_tokens: int, unknown: bool) -> tuple[list[PlacedStep], int]:
+        """Returns the steps with drafts of at most `num_draft_tokens`, and the number of missing verdicts. `unknown`
+        takes the place of a missing verdict: True gives the fewest possible steps, False the most."""
+        made, num_missing, start = [], 0, 1
+        while start < len(self.accepted):
+            length = max(0, min(num_draft_tokens, self.most_tokens - start - 1))
+            end, place = start + min(length, self.drafted.get(start, length)), start
+            while place < min(end, len(self.accepted)):
+                verdict = self.accepted[place]
+                num_missing += verdict is None
+                is_accepted = unknown if verdict is None else verdict
+                end = place + 1 if (place + 1, not is_accepted) in self.ends else end
+                if not is_accepted:
+                    break
+                place += 1
+            is_rejected = place < min(end, len(self.accepted))
+            made.append(PlacedStep(end - start, place - start + is_rejected, place - start))
+            start = place + 1
+        return made, num_missing
+
+
+def query_lengths(steps: Sequence[PlacedStep]) -> tuple[list[int], list[int]]:
+    """Returns the query lengths of the target's and the draft model's passes. After a fully accepted draft, the next
+    draft begins with a pass over two tokens, because the draft model has not read the last draft token."""
+    target, draft, first = [], [], 1
+    for step in steps:
+        target.append(step.num_drafted + 1)
+        if step.num_drafted:
+            draft += [first, *[1] * (step.num_drafted - 1)]
+            first = 2 if step.num_accepted == step.num_drafted else 1
+    return target, draft
+
+
+def last_token_acceptance(generations: Sequence[Generation], num_draft_tokens: int) -> float:
+    """Returns the acceptance rate of the last token of full-length drafts, an estimate for the token after it."""
+    judged = [step for generation in generations for step in generation["steps"] if step[JUDGED] == num_draft_tokens]
+    return sum(step[ACCEPTED] == num_draft_tokens for step in judged) / len(judged) if judged else 0.5
+
+
+Seconds = Mapping[int, float]  # by the query length of a pass
+
+
+@dataclass(frozen=True)
+class PassTimes:
+    """The seconds of passes on a machine by query length, interpolated linearly. `draft`: None if unknown. `outside`:
+    seconds outside passes, per token of AR and per step of a method."""
+
+    target: Seconds
+    draft: Seconds | None
+    outside: tuple[float, float] = (0.0, 0.0)
+
+    def seconds(self, target: Sequence[int], draft: Sequence[int], outside: float) -> float:
+        """Returns the seconds of passes of these query lengths, plus `outside`. Beyond the known lengths, the nearest
+        known one is used."""
+        pairs = (
+            (times, lengths) for times, lengths in ((self.target, target), (self.draft, draft)) if times and lengths
+        )
+        return sum(float(np.interp(each, list(times), list(times.values())).sum()) for times, each in pairs) + outside
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The pass times of the other machine as the user gives them, in milliseconds or as a report of `specbench
+    limit`."""
+
+    target_pass: float | None = None
+    draft_pass: float | None = None
+    verification_cost: float | None = None
+    report: LimitReport | None = None
+
+    def times(self, method: MethodSpec, longest: int) -> PassTimes:
+        """Returns the times for a method. `longest`: the query length of its longest target pass. Raises ConfigError if
+        the report lacks them."""
+        own = None if self.draft_pass is None else {1: self.draft_pass / MS}
+        if self.report is None:
+            assert self.target_pass is not None
+            single = self.target_pass / MS
+            longer = {longest: single * (self.verification_cost or 1.0)} if longest > 1 else {}
+            return PassTimes({1: single} | longer, own)
+        found = self.report
+        target, drafter = (
+            {point.query_length: point.seconds.median for point in model.points if point.context == found.context}
+            for model in (found.target, found.drafter)
+        )
+        if longest > max(target):
+            raise ConfigError(
+                f"--limit-report: method '{method.name}' verifies up to {longest} tokens, and the report has passes of "
+                f"up to {max(target)}: give --target-pass and --draft-pass"
+            )
+        outside = (found.target.overhead.median, found.step.overhead.median)
+        return PassTimes(target, own or (drafter if method.needs_drafter else None), outside)
+
+    def caption(self) -> list[str]:
+        if self.report is None:
+            cost = self.verification_cost or 1.0
+            draft = "" if self.draft_pass is None else f", a draft pass {self.draft_pass:g} ms"
+            return [
+                f"there a target pass takes {self.target_pass:g} ms{draft}; the longest verifying pass costs "
+                f"{cost:g} times as much",
+                "no time is added between passes",
+            ]
+        environment, (target, drafter) = self.report.environment, (self.report.target.model, self.report.drafter.model)
+        names = " and ".join(model_name(model.name, model.revision) for model in (target, drafter))
+        return [
+            f"there: {target.dtype} on {environment['device']}, {environment['engine']}, passes of {names} after "
+            f"{self.report.context} tokens",
+            *([] if self.draft_pass is None else [f"a draft pass takes {self.draft_pass:g} ms there"]),
+        ]
+
+
+def read_limit(path: Path) -> LimitReport:
+    """Returns a report that `specbench limit --output` wrote. Raises ConfigError for any other file."""
+    remedy = "give a file that `specbench limit --output FILE` wrote"
+    try:
+        return LimitReport.model_validate(bounded.read_json(path, remedy))
+    except ValidationError as error:
+        problem: Any = error.errors()[0]
+        key = ".".join(map(str, problem["loc"]))
+        raise ConfigError(f"--limit-report {path}: {key or 'content'}: {problem['msg']}: {remedy}") from error
+
+
+class Prediction(BaseModel):
+    """A method at a draft length on the other machine. `is_recorded`: whether the run had this draft length.
+    `known_share`: the share of the needed verdicts that the records have. `measured`: the speed-up of the run."""
+
+    run: str
+    task: str
+    subset: str
+    method: str
+    num_draft_tokens: int
+    is_recorded: bool
+    known_share: float
+    mean_acceptance_length: Estimate
+    tokens_per_second: Estimate
+    speedup: Estimate
+    measured: Estimate
+
+
+class PredictReport(BaseModel):
+    """Predictions for the other machine. `machine`: its pass times in words. `only_own`: by method, the reason why no
+    shorter draft length is predicted."""
+
+    machine: list[str]
+    runs: dict[str, str]  # run → where it was measured
+    only_own: dict[str, str]
+    predictions: list[Prediction]
+
+
+SAME_TIMES = "these times are used for every method: for heads and trees, name RUN:METHOD and give their own times"
+LOOK_UPS = "look-ups take no draft pass: "
+
+
+def predict(runs: Sequence[str], subsets: Sequence[str], machine: Machine) -> PredictReport:
+    """Predicts the rows of runs, each given as RUN, RUN:METHOD or FILE:NUMBER of a leaderboard. Raises ConfigError for
+    rows without records or recorded steps, and for missing pass times."""
+    opened = RecordedRuns()
+    report = PredictReport(machine=machine.caption(), runs={}, only_own={}, predictions=[])
+    looking_up: dict[str, None] = {}
+    for text in dict.fromkeys(runs):
+        given = read_input(text)
+        for row in rows_of_subsets(given.rows, subsets):
+            place = run_folder_of(row, given.file)
+            if place is None or not place.is_dir():
+                raise ConfigError(f"'{text}': {row.place} has no records here: give the folder of its run")
+            recorded = RecordedRow.of(opened.at(place), row, machine)
+            if any(part.drafter.features.looks_up for part in recorded.method.parts):
+                looking_up[recorded.method.name] = None
+            report.runs[text] = dtype_and_device(row)
+            report.predictions += recorded.predictions(text)
+            if (reason := why_only_own(recorded.method)) is not None:
+                report.only_own[recorded.method.name] = reason
+    if machine.report is None and len({each.method for each in report.predictions}) > 1:
+        report.machine.append(SAME_TIMES)
+    if looking_up:
+        report.machine.append(LOOK_UPS + ", ".join(looking_up))
+    return report
+
+
+def why_only_own(method: MethodSpec) -> str | None:
+    """Returns the reason why a method's records do not give its steps at shorter draft lengths; None if they do."""
+    if method.decodes_with != "target" or not method.num_draft_tokens:
+        return "a model decodes alone"
+    if method.routes is not None:
+        return "each of its routes has a draft length of its own"
+    if method.drafter.type != "model":
+        return f"the drafts of {method.drafter.type} depend on where a step begins"
+    if method.bridge.type in ("union", "intersection"):
+        return f"bridge {method.bridge.type}: the drafter's own tokens for the text depend on where steps end"
+    if method.bridge.type != "shared":
+        return f"bridge {method.bridge.type}: its draft tokens are not the target's"
+    if method.verification.rule not in RULES:
+        own = "; `specbench sweep` estimates them" if method.verification.rule == "fuzzy" else ""
+        return f"with rule {method.verification.rule} the text or its acceptance depends on the draft length{own}"
+    return None
+
+
+Replayed = (
+    Array  # the steps and the seconds of each generation at a draft length on the other machine, [2, num_records]
+)
+
+
+@dataclass(frozen=True)
+class RecordedRow:
+    """A row with its records, and the pass times of the other machine. `own`: the generations of its method, with the
+    passes of each model; the records list the time of a look-up as a draft pass, which it is not."""
+
+    row: Row
+    method: MethodSpec
+    records: Sequence[Record]
+    own: Sequence[Generation]
+    times: PassTimes
+    max_new_tokens: Mapping[str, int]  # by subset
+
+    @classmethod
+    def of(cls, run: RecordedRun, row: Row, machine: Machine) -> "RecordedRow":
+        """Raises ConfigError for an external decoder, and if pass times of the method are missing."""
+        method, records, task = run.method_spec_of(row), run.records_of_row(row), run.task_of(row)
+        if method.decoder is not None:
+            raise ConfigError(f"{run.path}: method '{method.name}' is an external decoder, whose passes are unknown")
+        looks_up: dict[str | None, bool] = {None: method.drafter.features.looks_up}
+        looks_up |= {name: method.route(name).drafter.features.looks_up for name in method.routes or ()}
+        own = [with_own_passes(record["methods"][method.name], method.decodes_with) for record in records]
+        own = [{**g, "passes": {**g["passes"], "draft": []}} if looks_up[g.get("route")] else g for g in own]
+        longest = max((length for g in own for length, _ in g["passes"]["target"]), default=1)
+        times = machine.times(method, longest)
+        if times.draft is None and any(g["passes"]["draft"] for g in own):
+            drafter, problem = method.drafter.type, "it makes draft passes"
+            if machine.report:
+                problem = f"the report has no draft passes of {drafter}"
+            raise ConfigError(f"method '{method.name}': {problem}: give --draft-pass MS (0 if they cost nothing)")
+        tokens = {name: task.subset(name).generation.max_new_tokens for name in {r["subset"] for r in records}}
+        return cls(row, method, records, own, times, tokens)
+
+    def predictions(self, run: str) -> list[Prediction]:
+        """Returns a prediction for each draft length that the records allow, the recorded one last."""
+        length = self.method.most_draft_tokens
+        shorter = range(1, length) if why_only_own(self.method) is None else ()
+        recorded = np.array([[len(g["steps"]), self._seconds(g, self.times.outside[1])] for g in self.own]).T
+        return [
+            *(self._at(number, run) for number in shorter),
+            self._prediction(run, length, 1.0, recorded, recorded, recorded),
+        ]
+
+    def _seconds(self, generation: Generation, outside: float) -> float:
+        target, draft = ([length for length, _ in generation["passes"][name]] for name in ("target", "draft"))
+        return self.times.seconds(target, draft, outside * len(generation["steps"]))
+
+    def _at(self, num_draft_tokens: int, run: str) -> Prediction:
+        """Returns the prediction for a shorter draft length. If verdicts are missing, its values lie between those with
+        no and with full acceptance at these positions, and its interval covers both."""
+        verdicts = [
+            RecordedVerdicts.of(g, self.method.num_draft_tokens, self.max_new_tokens[record["subset"]])
+            for g, record in zip(self.own, self.records, strict=True)
+        ]  # fmt: skip
+        made = [[each.steps(num_draft_tokens, unknown) for each in verdicts] for unknown in (False, True)]
+        times, outside = self.times, self.times.outside[1]
+        slow, fast = (
+            np.array([[len(steps), times.seconds(*query_lengths(steps), outside * len(steps))] for steps, _ in each]).T
+            for each in made
+        )
+        num_needed = sum(step.num_judged for steps, _ in made[True] for step in steps)
+        num_missing = sum(missing for _, missing in made[True])
+        share = last_token_acceptance(self.own, self.method.num_draft_tokens)
+        known = 1 - num_missing / num_needed if num_needed else 1.0
+        return self._prediction(run, num_draft_tokens, known, slow, (1 - share) * slow + share * fast, fast)
+
+    def _prediction(
+        self, run: str, num_draft_tokens: int, known: float, slow: Replayed, likely: Replayed, fast: Replayed
+    ) -> Prediction:
+        prompts = Resampler.of(list(self.records), self.row.seed)
+        baseline = [record["methods"]["ar"] for record in self.records]
+        alone = [{**g, "decode_seconds": self._seconds(g, self.times.outside[0])} for g in baseline]
+        emitted = [step_sum(g, EMITTED) for g in self.own]
+
+        def reach(metric_of: Callable[[Replayed], Estimate]) -> Estimate:
+            """Returns the likely value; its interval covers the intervals of the slow and of the fast steps."""
+            low, value, high = map(metric_of, (slow, likely, fast))
+            is_known = low.low is not None and high.high is not None
+            return Estimate(value=value.value, low=low.low if is_known else None, high=high.high if is_known else None)
+
+        def columns(replayed: Replayed) -> list[list[float]]:
+            timed = zip(self.own, replayed[1], strict=True)
+            return speed_columns([[{**g, "decode_seconds": float(seconds)} for g, seconds in timed], alone])
+
+        return Prediction(
+            run=run, task=self.row.task_name, subset=self.row.subset, method=self.method.name,
+            num_draft_tokens=num_draft_tokens, known_share=known,
+            is_recorded=num_draft_tokens == self.method.most_draft_tokens,
+            mean_acceptance_length=reach(lambda replayed: prompts.ratio(emitted, replayed[0])),
+            tokens_per_second=reach(lambda replayed: prompts.ratio(*columns(replayed)[:2])),
+            speedup=reach(lambda replayed: prompts.ratio(*columns(replayed))),
+            measured=self.row.metric("speedup"),
+        )  # fmt: skip
+
+
+def table(report: PredictReport) -> Table:
+    """Returns the predictions, a line for each row and draft length; several runs have headings."""
+    rows: list[Sequence[str]] = []
+    for run in report.runs:
+        rows += [[run]] if len(report.runs) > 1 else []
+        rows += [
+            [f"{each.task}/{each.subset}", each.method, str(each.num_draft_tokens),
+             number(each.mean_acceptance_length, 2), speed(each.tokens_per_second), with_interval(each.speedup),
+             f"{each.known_share:.0%}", with_interval(each.measured) if each.is_recorded else NULL]
+            for each in report.predictions if each.run == run
+        ]  # fmt: skip
+    caption = [
+        *report.machine,
+        *(f"here{f', {run}' if len(report.runs) > 1 else ''}: {where}" for run, where in report.runs.items()),
+        "known: share of the verdicts on draft tokens that the records hold",
+        "intervals are over prompts; if verdicts are missing, they cover all cases from none to all accepted",
+        *(f"{name}: no shorter draft lengths: {reason}" for name, reason in report.only_own.items()),
+    ]
+    heads = number_columns("γ", "τ", "tok/s", "speed-up\nthere [95 %]", "known", "measured\nhere [95 %]")
+    columns = (*text_columns("task", "method", folds=False), *heads)
+    return Table("predicted from recorded steps", columns, rows, caption, num_keys=2)

@@ -1,0 +1,373 @@
+"""The report of `specbench limit` on a pair: bounds, measurements and draft lengths; its tables and its picture."""
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Generic
+
+from pydantic import BaseModel, FiniteFloat
+
+from specbench.core.table import Table, number_columns, text_columns
+from specbench.report.captions import model_name
+from specbench.report.display import reach, save_picture
+from specbench.results.metric_format import NULL, with_interval
+from specbench.results.metrics import Number, expected_speedup
+from specbench.results.row import RowWarning
+from specbench.statistics.bootstrap import MIN_PROMPTS, Estimate
+
+RATES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+
+
+@dataclass(frozen=True)
+class Costs(Generic[Number]):
+    """Costs in single-token target passes: the draft cost c (`cost_ratio`), and the verification cost by query length.
+
+    They are numbers, or arrays of equal shape.
+    """
+
+    cost_ratio: Number
+    verifying: Mapping[int, Number]
+
+    def verification(self, query_length: int) -> Number:
+        """Returns the cost of a pass over `query_length` tokens, interpolated linearly between measured lengths."""
+        lengths = sorted(self.verifying)
+        place = bisect_left(lengths, query_length)
+        if lengths[place] == query_length:
+            return self.verifying[query_length]
+        low, high = lengths[place - 1], lengths[place]
+        part = (query_length - low) / (high - low)
+        return (1 - part) * self.verifying[low] + part * self.verifying[high]
+
+    def speedup(self, acceptance_rate: float, num_draft_tokens: int) -> Number:
+        """Returns the expected speed-up Σ_{k=0..γ} α^k / (γc + v(γ+1))."""
+        verification = self.verification(num_draft_tokens + 1)
+        return expected_speedup(acceptance_rate, num_draft_tokens, self.cost_ratio, verification)
+
+
+def fastest_length(costs: Costs[float], acceptance_rate: float) -> int:
+    """Returns the draft length with the highest speed-up; 0 if drafting does not pay."""
+    return max(range(max(costs.verifying)), key=lambda length: costs.speedup(acceptance_rate, length))
+
+
+class Quartiles(BaseModel):
+    """The median and the quartiles over rounds."""
+
+    median: float
+    low: float
+    high: float
+
+
+class Ratio(Estimate):
+    """A median over rounds with its 95 % interval; with few rounds there is no interval."""
+
+    value: FiniteFloat
+
+    @property
+    def digits(self) -> int:
+        return 2 if self.value >= 0.1 else 3
+
+    @property
+    def text(self) -> str:
+        return with_interval(self, self.digits)
+
+    @property
+    def span(self) -> str:
+        """Returns the ends of the interval, which must exist, such as "1.02 to 1.31"."""
+        return f"{self.low:.{self.digits}f} to {self.high:.{self.digits}f}"
+
+    @property
+    def width(self) -> float:
+        """Returns the end of the interval ÷ its start; 1 if there is no interval."""
+        return self.high / self.low if self.low and self.high else 1.0
+
+    def excludes(self, value: float) -> bool:
+        """Returns whether a value lies outside the interval; True if there is no interval."""
+        return self.low is None or self.high is None or not self.low <= value <= self.high
+
+
+class ModelConditions(BaseModel):
+    """A measured model. `capacity`: how many tokens the static buffers of compiled passes hold; null for eager passes,
+    whose cache is as long as the sequence."""
+
+    name: str
+    revision: str | None
+    dtype: str
+    attention: str
+    capacity: int | None
+
+
+class PassPoint(BaseModel):
+    """Passes over `query_length` tokens after `context` cached tokens. `seconds`: over the means of rounds. The bounds
+    are the seconds for copying as many bytes, and for as many operations of matrix products."""
+
+    query_length: int
+    context: int
+    seconds: Quartiles
+    bandwidth_seconds: float
+    arithmetic_seconds: float
+
+    @property
+    def bound_seconds(self) -> float:
+        return max(self.bandwidth_seconds, self.arithmetic_seconds)
+
+    @property
+    def bound_name(self) -> str:
+        return "memory bound" if self.bandwidth_seconds >= self.arithmetic_seconds else "compute bound"
+
+
+class ModelLimit(BaseModel):
+    """One model. `bytes_read`, `operations`: of a pass over one token after the context. `bytes_per_second`: of copies,
+    bytes read and written; `read_bytes_per_second`: of sums. `per_token`: seconds of autoregressive decoding;
+    `overhead`: the part of it outside passes. `share_of_bound`: the bound of a pass ÷ `per_token`."""
+
+    model: ModelConditions
+    bytes_read: float
+    operations: float
+    bytes_per_second: Quartiles
+    read_bytes_per_second: Quartiles
+    operations_per_second: Quartiles
+    per_token: Quartiles
+    overhead: Quartiles
+    share_of_bound: Ratio
+    points: list[PassPoint]
+
+    def at(self, query_length: int, context: int) -> PassPoint:
+        return next(p for p in self.points if (p.query_length, p.context) == (query_length, context))
+
+
+class DrafterLimit(ModelLimit):
+    """A drafter. `per_draft_token`, `share_of_bound_drafting`: in speculative decoding."""
+
+    per_draft_token: Quartiles
+    share_of_bound_drafting: Ratio
+
+
+class StepLimit(BaseModel):
+    """A step of speculative decoding: its seconds, and the part of them outside passes."""
+
+    num_draft_tokens: int
+    seconds: Quartiles
+    overhead: Quartiles
+
+
+class BestLength(BaseModel):
+    """The best draft length at an acceptance rate. `free_…`: if verifying cost as much as one single-token pass."""
+
+    acceptance_rate: float
+    num_draft_tokens: int
+    speedup: Ratio
+    free_num_draft_tokens: int
+    free_speedup: Ratio
+
+
+class LimitReport(BaseModel):
+    """The report on a pair, with the conditions of the measurement; times are in seconds. `verification_cost`: by query
+    length, in single-token passes. `warnings`: about the figures of the verdict."""
+
+    environment: dict[str, Any]
+    seed: int
+    repeats: int
+    context: int
+    target: ModelLimit
+    drafter: DrafterLimit
+    step: StepLimit
+    cost_ratio: Ratio
+    verification_cost: dict[int, Ratio]
+    best: list[BestLength]
+    verdict: str
+    warnings: list[RowWarning]
+
+    @property
+    def costs(self) -> Costs[float]:
+        return Costs(self.cost_ratio.value, {length: cost.value for length, cost in self.verification_cost.items()})
+
+
+COMMIT_DIGITS = 10
+MS, MEGA, GIGA = 1e3, 1e-6, 1e-9
+UNDECIDED = "†"
+COLOURS = {"target": "#2f6f94", "drafter": "#b5493a"}
+SHOWN_RATES = (0.5, 0.7, 0.9)
+
+
+def tables(report: LimitReport) -> list[Table]:
+    """Returns the tables of bounds and times, of passes by query length and by context, and of draft lengths."""
+    return [bounds_table(report), lengths_table(report), contexts_table(report), drafts_table(report)]
+
+
+def bounds_table(report: LimitReport) -> Table:
+    """Returns the bounds, the forward pass and the decoding time of one token after the context, a column per model."""
+    models, step = (report.target, report.drafter), report.step
+    points = [model.at(1, report.context) for model in models]
+    rows = [
+        ("weights and cache that a pass reads, MB", *(f"{MEGA * model.bytes_read:.1f}" for model in models)),
+        ("copy bandwidth, GB/s", *(quartiles(m.bytes_per_second, GIGA) for m in models)),
+        ("read bandwidth, GB/s", *(quartiles(m.read_bytes_per_second, GIGA) for m in models)),
+        ("matrix products, GFLOP/s", *(quartiles(model.operations_per_second, GIGA) for model in models)),
+        ("memory bound, ms", *(ms(point.bandwidth_seconds) for point in points)),
+        ("compute bound, ms", *(ms(point.arithmetic_seconds) for point in points)),
+        ("forward pass, ms", *(quartiles(point.seconds) for point in points)),
+        ("decoding alone, ms per token", *(quartiles(model.per_token) for model in models)),
+        ("  overhead", *(f"{m.overhead.median / m.per_token.median:.0%}" for m in models)),
+        ("  bound ÷ decoding [95 %]", *(model.share_of_bound.text for model in models)),
+        ("drafting, ms per draft token", NULL, quartiles(report.drafter.per_draft_token)),
+        ("  bound ÷ drafting [95 %]", NULL, report.drafter.share_of_bound_drafting.text),
+        (f"a speculative step, γ = {step.num_draft_tokens}, ms", quartiles(step.seconds), NULL),
+        ("  overhead", f"{step.overhead.median / step.seconds.median:.0%}", NULL),
+    ]
+    title = f"one token after {report.context} · {report.environment['engine']} · median (quartiles)"
+    caption = [*conditions(report), *explanations(report), report.verdict]
+    return Table(title, _columns("", "target", "drafter"), rows, caption)
+
+
+def lengths_table(report: LimitReport) -> Table:
+    rows = [
+        [str(point.query_length), quartiles(point.seconds), report.verification_cost[point.query_length].text,
+         ms(point.bound_seconds), quartiles(own.seconds), ms(own.bound_seconds)]
+        for point in report.target.points if point.context == report.context
+        for own in [report.drafter.at(point.query_length, point.context)]
+    ]  # fmt: skip
+    columns = _columns("tokens", "target", "single passes\n[95 %]", "bound", "drafter", "bound")
+    return Table(f"passes over tokens after {report.context} · ms", columns, rows)
+
+
+def contexts_table(report: LimitReport) -> Table:
+    rows = [
+        [str(point.context), quartiles(point.seconds), ms(point.bound_seconds), quartiles(own.seconds),
+         ms(own.bound_seconds)]
+        for point in report.target.points if point.query_length == 1
+        for own in [report.drafter.at(1, point.context)]
+    ]  # fmt: skip
+    return Table("one token by context · ms", _columns("context", "target", "bound", "drafter", "bound"), rows)
+
+
+def drafts_table(report: LimitReport) -> Table:
+    """Returns the best draft lengths by the measured costs and with free verification, a line per acceptance rate."""
+
+    def cells(num_draft_tokens: int, speedup: Ratio) -> list[str]:
+        """Returns a draft length and its speed-up, marked if the interval includes 1; without drafting it is 1."""
+        is_decided = num_draft_tokens == 0 or speedup.excludes(1.0)
+        return [str(num_draft_tokens), speedup.text if is_decided else f"{UNDECIDED}{speedup.text}"]
+
+    rows = [
+        [f"{each.acceptance_rate:g}", *cells(each.num_draft_tokens, each.speedup),
+         *cells(each.free_num_draft_tokens, each.free_speedup)]
+        for each in report.best
+    ]  # fmt: skip
+    columns = _columns("α", "γ", "speed-up [95 %]", "γ, free\nverification", "speed-up [95 %],\nfree verification")
+    caption = [
+        f"Σ α^k / (γc + v(γ+1)), c = {report.cost_ratio.text},",
+        "v: single passes as measured above",
+        "γ = 0: drafting does not pay",
+        f"{UNDECIDED} the interval includes 1",
+    ]
+    return Table("best draft length", columns, rows, caption)
+
+
+def _columns(first: str, *others: str) -> tuple[Any, ...]:
+    return text_columns(first, folds=False) + number_columns(*others)
+
+
+def conditions(report: LimitReport) -> list[str]:
+    """Returns the models, the machine, the versions and the rounds, a line each."""
+    known = report.environment
+    versions = [f"{name} {known['versions'].get(name)}" for name in ("torch", "transformers", "specbench")]
+    if commit := known["commit"]:
+        versions.append(f"commit {commit[:COMMIT_DIGITS]}{' with changes' if '-dirty-' in commit else ''}")
+    intervals = "95 % of resampled rounds" if report.repeats >= MIN_PROMPTS else f"none below {MIN_PROMPTS} rounds"
+    return [
+        f"target {_model_conditions(report.target.model)}",
+        f"drafter {_model_conditions(report.drafter.model)}",
+        f"on {known['device']}",
+        ", ".join(versions),
+        f"{report.repeats} interleaved rounds, seed {report.seed}",
+        f"ratios: medians over rounds; intervals: {intervals}",
+    ]
+
+
+def _model_conditions(model: ModelConditions) -> str:
+    buffers = f", buffers of {model.capacity} tokens" if model.capacity else ""
+    return f"{model_name(model.name, model.revision)}: {model.dtype}, {model.attention}{buffers}"
+
+
+def explanations(report: LimitReport) -> list[str]:
+    """Returns the warnings. If a share of a memory bound is above 1, also explains why it may be."""
+    target, drafter = report.target, report.drafter
+    shares = (
+        (target, target.share_of_bound), (drafter, drafter.share_of_bound), (drafter, drafter.share_of_bound_drafting)
+    )  # fmt: skip
+    lines = [f"warning: {warning.text}" for warning in report.warnings]
+    if any(share.value > 1 and model.at(1, report.context).bound_name == "memory bound" for model, share in shares):
+        lines.append("a share above 1: a pass only reads, perhaps from a processor's cache, while a copy also writes")
+    return lines
+
+
+def ms(seconds: float) -> str:
+    return _three_digits(MS * seconds) if seconds else NULL
+
+
+def quartiles(values: Quartiles, unit: float = MS) -> str:
+    """Returns the median with its quartiles, such as "1.2 (1.1–1.4)"."""
+    median, low, high = (_three_digits(unit * value) for value in (values.median, values.low, values.high))
+    return f"{median} ({low}–{high})"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
+def draw_limit(report: LimitReport, path: Path) -> None:
+    """Draws passes and bounds by query length and by context, and speed-ups by draft length.
+
+    Raises ConfigError if the file cannot be written.
+    """
+    engine, device = report.environment["engine"], report.environment["device"]
+    names = (model.model.name.rpartition("/")[2] for model in (report.target, report.drafter))
+    panels = [
+        partial(_draw_passes, report=report, by_context=False), partial(_draw_passes, report=report, by_context=True),
+        partial(_draw_speedups, report=report),
+    ]  # fmt: skip
+    save_picture([panels], path, size=(13, 4), title=f"{' and '.join(names)}, {engine}: {device}")
+
+
+def _draw_passes(panel: Any, report: LimitReport, by_context: bool) -> None:
+    """Draws the passes and bounds of both models: over one token by context, or after the context by query length."""
+    for role, model in (("target", report.target), ("drafter", report.drafter)):
+        if by_context:
+            points = {point.context: point for point in model.points if point.query_length == 1}
+        else:
+            points = {point.query_length: point for point in model.points if point.context == report.context}
+        places, colour = list(points), COLOURS[role]
+        low, middle, high = (
+            [MS * getattr(point.seconds, name) for point in points.values()] for name in ("low", "median", "high")
+        )
+        panel.plot(places, middle, "o-", markersize=3, color=colour, label=role)
+        panel.fill_between(places, low, high, color=colour, alpha=0.2, linewidth=0)
+        bounds = [MS * point.bound_seconds for point in points.values()]
+        panel.plot(places, bounds, ":", color=colour, label=f"{role}: bound")
+    panel.set_xscale("log", base=2)
+    panel.set_yscale("log")
+    panel.xaxis.set_major_formatter("{x:.0f}")
+    panel.set_ylabel("ms")
+    if by_context:
+        panel.set_xlabel("context of a pass over one token")
+    else:
+        panel.set_xlabel(f"tokens in the pass, after {report.context}")
+        panel.legend(frameon=False, fontsize="small")
+
+
+def _draw_speedups(panel: Any, report: LimitReport) -> None:
+    lengths = range(max(report.verification_cost))
+    for best in report.best:
+        rate = best.acceptance_rate
+        if rate in SHOWN_RATES:
+            [line] = panel.plot(lengths, [report.costs.speedup(rate, n) for n in lengths], label=f"α = {rate:g}")
+            panel.errorbar(
+                [best.num_draft_tokens], [best.speedup.value], reach([best.speedup]), fmt="o", capsize=3,
+                color=line.get_color(),
+            )  # fmt: skip
+    panel.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
+    panel.set_xlabel("draft tokens γ")
+    panel.set_ylabel("speed-up by the measured costs; best: 95 %")
+    panel.legend(frameon=False)

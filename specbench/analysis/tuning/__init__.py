@@ -1,0 +1,1 @@
+"""`specbench sweep` and `specbench tune`."""

@@ -1,0 +1,310 @@
+"""Several runs on the same examples and the same loaded models, each in a folder of its own under one parent."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from specbench.core import dotted
+from specbench.core.environment import EMBEDDED, is_installed, set_threads
+from specbench.core.errors import ConfigError
+from specbench.core.table import Table
+from specbench.decoding.decoder import DraftingDecoder
+from specbench.decoding.proposal import Proposal, Verification
+from specbench.decoding.sampling import Distributions
+from specbench.decoding.verification import VerificationRule
+from specbench.models.causal_lm import CausalLM
+from specbench.models.loading import choose_device
+from specbench.records.folder import RunFolder, folder_of, selection_of
+from specbench.records.records import Record, RecordFile
+from specbench.report.display import check_plot
+from specbench.results.answers import ScoringSpec, main_metric
+from specbench.results.conditions import check_accepts_rows, environment
+from specbench.results.leaderboard_files import add_rows
+from specbench.results.metrics import metrics_of
+from specbench.results.row import Row
+from specbench.running.execute import measure_into
+from specbench.running.models import LoadedModels, load_drafters, load_models, parts
+from specbench.running.plan import (
+    DrafterId,
+    Loaded,
+    SubsetRun,
+    drafter_identity,
+    load_data,
+    make_cells,
+    run_identity,
+    with_present_subsets,
+    without_calibration,
+)
+from specbench.running.request import Request, run_spec
+from specbench.specs.components import build
+from specbench.specs.method import MethodSpec
+from specbench.specs.run import RunSpec
+from specbench.statistics.bootstrap import Estimate
+
+THRESHOLD, LENGTH = "verification.threshold", "num_draft_tokens"
+SHOWN_METRICS = (
+    "acceptance_rate", "mean_acceptance_length", "drafter_share", "tokens_per_second_ar", "tokens_per_second",
+    "speedup",
+)  # fmt: skip
+
+
+def with_value(method: MethodSpec, path: str, value: Any, place: str = "") -> MethodSpec:
+    """Returns the method with another value at a dotted path. Raises ConfigError, beginning with `place`, for an
+    invalid value."""
+    data = dotted.put(method.model_dump(exclude={"sweep"}), path, value)
+    return build(MethodSpec, data, prefix=f"{place}: " if place else "")
+
+
+def fuzzy_at(method: MethodSpec, threshold: float, num_draft_tokens: int, name: str | None = None) -> MethodSpec:
+    changed = with_value(with_value(method, THRESHOLD, threshold), LENGTH, num_draft_tokens)
+    return changed.model_copy(update={"name": name}) if name else changed
+
+
+def shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
+
+
+EVIDENCE = "drafted"  # key of a generation in the records, next to `steps` and `positions`
+
+
+class RecordingRule(VerificationRule):
+    """A verification rule that decides like the given rule and records the divergences of all drafted positions.
+
+    While decoding it stores only references, so that the run is not slower; numbers are read afterwards.
+    """
+
+    def __init__(self, rule: VerificationRule) -> None:
+        self._rule = rule
+        self.compares_processed = rule.compares_processed
+        self._steps: list[tuple[list[int], Verification, torch.Tensor | None]] = []
+
+    def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
+        verification, greedy = self._rule(proposal, target, generator), target.sampling.greedy
+        self._steps.append((proposal.token_ids, verification, target.best if greedy else None))
+        return verification
+
+    def take(self, num_steps: int) -> dict[str, Any]:
+        """Returns the evidence of the last `num_steps` steps, and forgets all steps. Evidence: the draft tokens, their
+        divergences and, if the target is greedy, its own token at every drafted position and at the next one."""
+        steps, self._steps = self._steps[len(self._steps) - num_steps :], []
+        own = [tokens.tolist() for _, _, tokens in steps if tokens is not None]
+        columns = [verification.divergence for _, verification, _ in steps]
+        return {
+            "token_ids": [token_ids for token_ids, _, _ in steps],
+            "divergence": [
+                [] if each is None else each.tolist() if isinstance(each, torch.Tensor) else list(each)
+                for each in columns
+            ],
+            "own": own if len(own) == num_steps else None,
+        }
+
+
+class EvidenceFile(RecordFile):
+    """A file of records with the evidence of one method's rule."""
+
+    def __init__(self, path: Path, rules: Mapping[tuple[str, str], RecordingRule], method: str) -> None:
+        super().__init__(path)
+        self._rules = rules  # by (task, subset)
+        self._method = method
+
+    def append(self, record: Record) -> None:
+        generation = record["methods"][self._method]
+        generation[EVIDENCE] = self._rules[record["task"], record["subset"]].take(len(generation["steps"]))
+        super().append(record)
+
+
+@dataclass(frozen=True)
+class TrialRun:
+    """One run with its records and rows."""
+
+    folder: Path
+    methods: Sequence[MethodSpec]
+    cells: Sequence[SubsetRun]
+    records: Sequence[Record]
+    rows: Sequence[Row]
+    seed: int
+    scoring: Mapping[str, ScoringSpec]
+
+    def method(self, name: str) -> MethodSpec:
+        return next(method for method in self.methods if method.name == name)
+
+    def rows_of(self, method: MethodSpec) -> list[Row]:
+        return [row for row in self.rows if row.method_name == method.name]
+
+    @property
+    def quality(self) -> str | None:
+        """Returns the main score that all subsets share; None if there is none."""
+        return main_metric(self.scoring)
+
+    def metrics(self, name: str) -> dict[str, Estimate]:
+        return metrics_of(self.records, self.method(name), self.seed, self.scoring)
+
+
+def shown_metrics(metrics: Mapping[str, Estimate], quality: str | None) -> dict[str, Any]:
+    """Returns the metrics of a method that JSON reports show: speeds, acceptance, and the main score."""
+    return dumped(metrics, [*SHOWN_METRICS, *([f"{quality}_ar", quality] if quality else [])])
+
+
+def dumped(metrics: Mapping[str, Estimate], names: Iterable[str]) -> dict[str, Any]:
+    """Returns the named metrics with their intervals, for JSON."""
+    return {name: metrics[name].model_dump() for name in names}
+
+
+@dataclass(frozen=True)
+class Trials:
+    """What several runs share: examples, models, and the parent folder. `spec.methods[1]`: the method that they
+    vary."""
+
+    spec: RunSpec
+    loaded: Loaded
+    models: LoadedModels
+    console: Console
+    command: str
+    output: Path | None
+    kind: str
+
+    @property
+    def base(self) -> MethodSpec:
+        return self.spec.methods[1]
+
+    @cached_property
+    def scoring(self) -> dict[str, ScoringSpec]:
+        return {subset: ScoringSpec.of(task.subset(subset), is_installed("lingua")) for task, subset, _ in self.loaded}
+
+    @cached_property
+    def quality(self) -> str | None:
+        """Returns the main score that all subsets share; None if there is none."""
+        return main_metric(self.scoring)
+
+    @cached_property
+    def conditions(self) -> dict[str, Any]:
+        target = self.models.target
+        return environment(target.placement, target.precision, target.attention, target.engine)
+
+    @cached_property
+    def cells(self) -> list[SubsetRun]:
+        return make_cells(self.spec, self.models, self.loaded)
+
+    @cached_property
+    def drafter(self) -> DrafterId:
+        """Returns the name and revision of the method's drafter, or of the drafter of each route."""
+        found = drafter_identity(self.cells[0].decoders[1], self.models)
+        return {**found, "name": found["name"] or self.base.drafter.type}
+
+    @cached_property
+    def folder(self) -> Path:
+        """Returns the parent folder: the given one, else one that the same command finds again, also with other
+        values."""
+        if self.output is not None:
+            return self.output
+        identity = {
+            **run_identity(self.spec, self.cells, self.models, self.conditions), **selection_of(self.spec),
+            "examples": [[example.index for example in data.examples] for _, _, data in self.loaded],
+        }  # fmt: skip
+        return folder_of(f"{self.kind}-{self.spec.tasks[0].name}-{self.base.name}", identity)
+
+    def run(self, name: str, methods: Sequence[MethodSpec], *, recorded: str | None = None) -> TrialRun:
+        """Measures AR and the methods in the folder `name` under the parent, or reads what was measured there before.
+        `recorded`: the only method, if its evidence is recorded."""
+        spec, models, cells = self.compose(methods)
+        identity = run_identity(spec, cells, models, self.conditions)
+        folder = RunFolder(self.folder / name, {**identity, **({"evidence_of": recorded} if recorded else {})})
+        if recorded is not None:
+            rules = {}
+            for place, cell in enumerate(cells):
+                ar, decoder = cell.decoders
+                assert isinstance(decoder, DraftingDecoder)
+                rule = rules[cell.task.name, cell.subset] = RecordingRule(decoder.rule)
+                cells[place] = replace(cell, decoders=(ar, replace(decoder, rule=rule)))
+            folder.records = EvidenceFile(folder.records.path, rules, recorded)
+        records, rows = measure_into(folder, spec, cells, models, self.command, self.console)
+        return TrialRun(folder.path, spec.methods, cells, records, rows, spec.seed, self.scoring)
+
+    def compose(self, methods: Sequence[MethodSpec]) -> tuple[RunSpec, LoadedModels, list[SubsetRun]]:
+        """Returns the spec, models and cells of a run of AR and the methods. Raises ConfigError for a method that does
+        not fit."""
+        models = LoadedModels(self.models.target, self.drafters(methods))
+        spec = self.spec.model_copy(update={"methods": (self.spec.methods[0], *methods)})
+        return spec, models, make_cells(spec, models, self.loaded)
+
+    def drafters(self, methods: Sequence[MethodSpec]) -> dict[str, CausalLM]:
+        """Returns the draft models of the methods: the base method's (of the same route), or one that a method
+        names."""
+        base = {part.name: part for part in parts([self.base])}
+        found = {}
+        for part in parts(methods):
+            like = base.get(part.name, self.base)
+            drafter = self.models.drafters.get(like.name)
+            names_none = part.checkpoint is None and part.name not in base
+            if part.needs_drafter and drafter is not None and (names_none or part.checkpoint == like.checkpoint):
+                found[part.name] = drafter
+            elif part.needs_drafter:
+                found |= load_drafters(self.spec, [part], self.models.target)
+        return found
+
+
+def trial_spec(request: Request, kind: str, console: Console) -> RunSpec:
+    """Returns the specification of the runs: AR and one method on one task, with the subsets that the user's files
+    have. `kind`: the command.
+
+    Raises ConfigError for several tasks or methods, for a method that drafts nothing, for a picture that cannot be
+    written, and for a leaderboard that cannot take the rows.
+    """
+    options = request.options
+    if request.plot is not None:
+        check_plot(request.plot)
+    if request.leaderboard is not None and options.device_map == "none":
+        set_threads(options.threads, (options.target or EMBEDDED).startswith(EMBEDDED))
+        check_accepts_rows(request.leaderboard, str(choose_device(options.device)))
+    for option, names in (("task", request.tasks), ("method", request.methods)):
+        if len(set(names)) != 1:
+            raise ConfigError(f"--{option} {','.join(names)}: specbench {kind} takes one {option}: give one")
+    spec = run_spec(request)
+    method = spec.methods[-1]
+    if method.routes is not None and kind == "tune":
+        raise ConfigError(
+            f"--method {request.methods[0]}: has a drafter and a draft length for each language, but tune finds one "
+            "draft length: tune a method with one of its drafters on the subset of its language, or sweep "
+            "routes.LANGUAGE.num_draft_tokens"
+        )
+    is_allocation = kind == "sweep" and method.decodes_with == "random"
+    if len(spec.methods) != 2 or (method.most_draft_tokens == 0 and not is_allocation):
+        raise ConfigError(f"--method {request.methods[0]}: drafts nothing, so there is nothing to {kind}")
+    return with_present_subsets(spec, console)
+
+
+def open_trials(spec: RunSpec, request: Request, console: Console, kind: str) -> Trials:
+    """Loads the data and the models. `kind`: the beginning of the parent folder's name."""
+    embedded = spec.target.startswith(EMBEDDED)
+    set_threads(request.options.threads, embedded)
+    loaded = without_calibration(load_data(spec, use_sample=embedded), spec.methods)
+    return Trials(spec, loaded, load_models(spec), console, request.command, request.output, kind)
+
+
+@dataclass(frozen=True)
+class TuningReport:
+    """The output of `specbench sweep` or `specbench tune`."""
+
+    data: dict[str, Any]
+    tables: Sequence[Table]
+    folder: Path
+
+
+def finish(
+    request: Request, trials: Trials, runs: Sequence[TrialRun], data: dict[str, Any], tables: Sequence[Table],
+    draw: Callable[[Path], None],
+) -> TuningReport:  # fmt: skip
+    """Adds the rows of the runs (never estimates) to the leaderboard and draws the picture, if the request names them.
+    Returns the output of the command."""
+    if request.leaderboard is not None:
+        for run in runs:
+            add_rows(request.leaderboard, run.rows, run.folder)
+    if request.plot is not None:
+        draw(request.plot)
+    return TuningReport(data, tables, trials.folder)

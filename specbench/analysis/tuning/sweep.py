@@ -1,0 +1,345 @@
+"""`specbench sweep`: measures every value, or for fuzzy methods replays one recorded run at every setting."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from specbench.analysis.tuning.replay import EstimateCheck, Recording, SettingEstimate, check_estimate
+from specbench.analysis.tuning.shared_runs import (
+    LENGTH,
+    THRESHOLD,
+    TrialRun,
+    Trials,
+    TuningReport,
+    finish,
+    fuzzy_at,
+    open_trials,
+    shown,
+    shown_metrics,
+    trial_spec,
+    with_value,
+)
+from specbench.core import dotted
+from specbench.core.console import counted, say
+from specbench.core.errors import ConfigError, nearest
+from specbench.core.table import Table, in_sections, number_columns, text_columns
+from specbench.report.display import Panel, reach, save_picture
+from specbench.results.metric_format import number, score_pair, unit_of, with_interval
+from specbench.running.request import Request
+from specbench.specs import yaml_files
+from specbench.specs.method import MethodSpec
+from specbench.statistics.bootstrap import Estimate
+
+Setting = tuple[str, Any, MethodSpec]  # the path and the value that are swept, and the method with this value
+# Keys that do not change what a method does, or that make it another method with other options.
+FIXED = ("name", "version", "title", "paper", "calibration", "decodes_with", "drafter.type", "decoder.type")
+MIN_CHECKS = 3
+
+
+def run_sweep(
+    request: Request, path: str | None, values: str | None, *, measure_all: bool, num_checks: int, console: Console
+) -> TuningReport:
+    """Measures what was not measured before. Raises ConfigError for bad input, before anything is measured."""
+    spec = trial_spec(request, "sweep", console)
+    method = spec.methods[1]
+    by_path = values_by_path(method, path, values)
+    settings = [  # one path at a time: the product of all values would be too many runs
+        (key, value, with_value(method, key, value, place=f"--path {key}, value {shown(value)}"))
+        for key, key_values in by_path.items() for value in key_values
+    ]  # fmt: skip
+    # One recorded run is enough for a sweep of the threshold, also with the draft length.
+    is_fuzzy = method.routes is None and method.verification.rule == "fuzzy"
+    if measure_all or not (is_fuzzy and THRESHOLD in by_path and set(by_path) <= {THRESHOLD, LENGTH}):
+        trials = open_trials(spec, request, console, "sweep")
+        measured = measure_values(trials, settings)
+        data, tables = {"measured": [each.as_json() for each in measured]}, [values_table(trials, measured)]
+        return finish(request, trials, [each.run for each in measured], data, tables, partial(draw_values, measured))
+    thresholds = sorted({each.verification.options["threshold"] for path, _, each in settings if path == THRESHOLD})
+    lengths = sorted({each.num_draft_tokens for path, _, each in settings if path == LENGTH})
+    least = min(MIN_CHECKS, len(thresholds))
+    if num_checks < least:
+        raise ConfigError(f"--checks {num_checks}: estimates are shown with their errors: give at least {least}")
+    trials = open_trials(spec, request, console, "sweep")
+    checked = pick_evenly(thresholds, num_checks)
+    sweep = sweep_one_pass(trials, thresholds, lengths or [method.num_draft_tokens], checked)
+    tables = [estimates_table(trials, sweep), checks_table(sweep.checks)]
+    runs = [check.run for check in sweep.checks]
+    return finish(request, trials, runs, sweep.as_json(), tables, partial(draw_estimates, sweep))
+
+
+def values_by_path(method: MethodSpec, path: str | None, values: str | None) -> dict[str, list[Any]]:
+    """Returns the values to sweep by path: the method's own `sweep`; or one path with the given values, else with the
+    method's own.
+
+    Raises ConfigError for a path that the method lacks, and if there are no values.
+    """
+    if path is None:
+        if values is not None:
+            raise ConfigError(f"--values {values}: needs --path, the key of these values, such as --path {THRESHOLD}")
+        if not method.sweep:
+            raise ConfigError(f"method '{method.name}' has no `sweep`: give --path KEY --values A,B,C")
+        return {key: list(listed) for key, listed in method.sweep.items()}
+    leaves = dotted.flat(method.model_dump(exclude={"sweep"}))
+    known = [leaf for leaf in leaves if not leaf.startswith(FIXED) and not leaf.endswith(".drafter.type")]
+    if path not in known:
+        raise ConfigError(f"--path {path}: method '{method.name}' has no such key: {nearest(path, known)}")
+    if values is None:
+        if path not in method.sweep:
+            raise ConfigError(f"--path {path}: method '{method.name}' sweeps no values of it: give --values A,B,C")
+        return {path: list(method.sweep[path])}
+    given = yaml_files.parse(f"[{values}]", f"--values {values}")
+    if not given:
+        raise ConfigError("--values: is empty: give values separated by commas")
+    return {path: given}
+
+
+@dataclass(frozen=True)
+class MeasuredValue:
+    """One value at one path of a method, and its run. All other keys are as in the method's file."""
+
+    path: str
+    value: Any
+    run: TrialRun
+
+    @cached_property
+    def metrics(self) -> dict[str, Estimate]:
+        return self.run.metrics(self.run.methods[1].name)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "path": self.path, "value": self.value, "estimate": False, "folder": str(self.run.folder),
+            "metrics": shown_metrics(self.metrics, self.run.quality),
+        }  # fmt: skip
+
+
+def measure_values(trials: Trials, settings: Sequence[Setting]) -> list[MeasuredValue]:
+    """Measures every value and AR, each in its own folder. Equal methods are measured once."""
+    runs: dict[str, TrialRun] = {}
+    measured = []
+    for path, value, method in settings:
+        try:
+            trials.compose([method])
+        except ConfigError as error:
+            raise ConfigError(f"--path {path}, value {shown(value)}: {error}") from error
+    for place, (path, value, method) in enumerate(settings, start=1):
+        meaning, name = method.model_dump_json(), re.sub(r"[^\w.=+-]+", "_", f"{path}={shown(value)}")
+        say(trials.console, f"[{place}/{len(settings)}] {path} = {shown(value)}")
+        if meaning not in runs:
+            runs[meaning] = trials.run(name, [method])
+        measured.append(MeasuredValue(path, value, runs[meaning]))
+    return measured
+
+
+def record_run(trials: Trials, threshold: float, num_draft_tokens: int) -> tuple[TrialRun, Recording]:
+    """Measures a run that records the divergences of all drafted positions."""
+    method = fuzzy_at(trials.base, threshold, num_draft_tokens)
+    say(trials.console, f"recording at threshold {threshold:g} with {num_draft_tokens} draft tokens")
+    run = trials.run(f"record-{_folder_name(threshold, num_draft_tokens)}", [method], recorded=method.name)
+    return run, Recording.of(run, method.name)
+
+
+def _folder_name(threshold: float, num_draft_tokens: int) -> str:
+    return f"{THRESHOLD}={threshold:g}-{LENGTH}={num_draft_tokens}"
+
+
+@dataclass(frozen=True)
+class OnePassSweep:
+    """One recorded run, the estimates made from it, and their checks by real runs."""
+
+    run: TrialRun
+    estimates: Sequence[SettingEstimate]
+    checks: Sequence[EstimateCheck]
+
+    @property
+    def recorded_at(self) -> tuple[float, int]:
+        """Returns the threshold and the draft length of the recorded run."""
+        method = self.run.methods[1]
+        return method.verification.options["threshold"], method.num_draft_tokens
+
+    def as_json(self) -> dict[str, Any]:
+        threshold, length = self.recorded_at
+        return {
+            "recorded": {"threshold": threshold, "num_draft_tokens": length, "folder": str(self.run.folder)},
+            "estimates": [estimate.as_json() for estimate in self.estimates],
+            "measured": [check.as_json() for check in self.checks],
+        }
+
+
+def sweep_one_pass(
+    trials: Trials, thresholds: Sequence[float], lengths: Sequence[int], checked: Sequence[float]
+) -> OnePassSweep:
+    """Records one run, replays it at every threshold and draft length, and measures the `checked` thresholds to show
+    the errors of the estimates.
+
+    The run is recorded at the smallest threshold, because its answers are nearest to the target's own and the answers
+    at all other thresholds begin like them; and with the longest draft, which contains the shorter ones. A check uses
+    the draft length with the best estimated speed, which a user would choose.
+    """
+    run, recording = record_run(trials, thresholds[0], lengths[-1])
+    estimates = [recording.estimate(threshold, length) for threshold in thresholds for length in lengths]
+    checks = []
+    for threshold in checked:
+        by_length = [each for each in estimates if each.threshold == threshold]
+        best = max(by_length, key=lambda each: each.metrics["tokens_per_second"].value or 0.0)
+        method = fuzzy_at(trials.base, threshold, best.num_draft_tokens)
+        setting = f"threshold {threshold:g} with {best.num_draft_tokens} draft tokens"
+        say(trials.console, f"checking the estimate for {setting}")
+        real = trials.run(_folder_name(threshold, best.num_draft_tokens), [method])
+        checks.append(check_estimate(recording, best, real, method.name))
+    return OnePassSweep(run, estimates, checks)
+
+
+def pick_evenly(values: Sequence[float], count: int) -> list[float]:
+    """Returns `count` evenly spaced values from first to last; all values if there are fewer."""
+    if count >= len(values):
+        return list(values)
+    if count == 1:
+        return [values[len(values) // 2]]
+    return [values[round(i * (len(values) - 1) / (count - 1))] for i in range(count)]
+
+
+KEPT = "; the runs are kept"
+
+
+def title(trials: Trials, subject: str) -> str:
+    """Returns the title of a table: task, method and subject."""
+    return f"{trials.spec.tasks[0].name} · {trials.base.name}: {subject}"
+
+
+def conditions(trials: Trials) -> str:
+    """Returns the models and the number of prompts of the runs, for a caption."""
+    subsets = ", ".join(subset for _, subset, _ in trials.loaded)
+    num_prompts = sum(len(data.examples) for _, _, data in trials.loaded)
+    prompts = counted(num_prompts, "prompt")
+    return f"target {trials.models.target.name}, drafter {trials.drafter['name']}; {prompts} of {subsets}"
+
+
+def values_table(trials: Trials, values: Sequence[MeasuredValue]) -> Table:
+    quality = values[0].run.quality
+    rows = [
+        (value.path, shown(value.value), number(metrics["acceptance_rate"], 3),
+         number(metrics["mean_acceptance_length"], 2), number(metrics["tokens_per_second_ar"], 1),
+         number(metrics["tokens_per_second"], 1), with_interval(metrics["speedup"], 2), score_pair(metrics, quality))
+        for value in values for metrics in [value.metrics]
+    ]  # fmt: skip
+    columns = text_columns("key") + number_columns(
+        "value", "α", "τ", "tok/s\nar", "tok/s", "speed-up\n95 % interval", heading(quality, "method")
+    )
+    caption = ["One key is changed at a time; the others are as in the method's file.", conditions(trials)]
+    return Table(title(trials, "every value measured"), columns, in_sections(rows), caption)
+
+
+def estimates_table(trials: Trials, sweep: OnePassSweep) -> Table:
+    """Returns a table with a line for each replayed setting; none of them was measured."""
+    rows = [
+        (shown(estimate.threshold), str(estimate.num_draft_tokens), number(metrics["acceptance_rate"], 3),
+         number(metrics["mean_acceptance_length"], 2), number(metrics["drafter_share"], 1, 100),
+         number(metrics["tokens_per_second"], 1), number(metrics["speedup"], 2),
+         f"{100 * estimate.num_exact / max(1, estimate.num_steps):.0f}")
+        for estimate in sweep.estimates for metrics in [estimate.metrics]
+    ]  # fmt: skip
+    columns = number_columns("threshold", "draft\ntokens", "≈ α", "≈ τ", "≈ share of\ndrafter %", "≈ tok/s",
+                             "≈ speed-up", "exact\nsteps %")  # fmt: skip
+    threshold, length = sweep.recorded_at
+    caption = [
+        f"≈ estimated, not measured: from one recorded run at threshold {shown(threshold)} with {length} draft tokens. "
+        "The last column gives the share of steps whose counts are exact (up to the first other token); later counts "
+        "are estimated. Seconds are modelled from the passes of that run. The next table shows the error against real "
+        "runs.",
+        conditions(trials),
+    ]
+    return Table(title(trials, "one run, all thresholds"), columns, in_sections(rows), caption, num_keys=2)
+
+
+def checks_table(checks: Sequence[EstimateCheck]) -> Table:
+    quality = checks[0].run.quality if checks else None
+    rows = [
+        [shown(check.estimate.threshold), str(check.estimate.num_draft_tokens),
+         " → ".join(number(each["mean_acceptance_length"], 2) for each in (estimated, metrics)),
+         with_interval(check.errors["mean_acceptance_length"], 0, 100), number(estimated["speedup"], 2),
+         with_interval(metrics["speedup"], 2), with_interval(check.errors["speedup"], 0, 100),
+         score_pair(metrics, quality)]
+        for check in checks for estimated, metrics in [(check.estimate.metrics, check.metrics)]
+    ]  # fmt: skip
+    columns = number_columns("thres-\nhold", "draft\ntokens", "τ\n≈ → run", "error of\nτ %", "≈ speed-\nup",
+                      "speed-up, run\n95 % interval", "error of\nspeed-up %", heading(quality, "run"))  # fmt: skip
+    num_exact = sum(check.estimate.num_exact for check in checks)
+    num_confirmed = sum(check.num_confirmed for check in checks)
+    agreement = f"{num_confirmed} of {num_exact} exact steps were the same in the real runs"
+    if num_confirmed < num_exact:
+        agreement += ": because of rounding, or a model whose output depends on the length of its passes"
+    has_interval = any(error.low is not None for check in checks for error in check.errors.values())
+    interval = ", with 95 % interval over prompts" if has_interval else ""
+    caption = [
+        f"error: ≈ / run − 1{interval}. {agreement}. Speed-ups are over the AR of the same run; quality is only "
+        "measured."
+    ]
+    return Table("the estimates against real runs", columns, rows, caption, num_keys=2)
+
+
+def heading(quality: str | None, method: str) -> str:
+    return f"{unit_of(quality).label}\nar → {method}"
+
+
+def draw_estimates(sweep: OnePassSweep, path: Path) -> None:
+    """Draws speed-up over threshold: a line of estimates for each draft length; real runs as points, with their score.
+
+    `display.check_plot` checks the name of the file.
+    """
+
+    def panel(axes: Any) -> None:
+        for length in sorted({estimate.num_draft_tokens for estimate in sweep.estimates}):
+            line = [estimate for estimate in sweep.estimates if estimate.num_draft_tokens == length]
+            heights = [estimate.metrics["speedup"].value for estimate in line]
+            axes.plot([each.threshold for each in line], heights, "--", marker=".", label=f"≈ {length} draft tokens")
+        places = [check.estimate.threshold for check in sweep.checks]
+        _draw_points(axes, places, [check.metrics for check in sweep.checks], sweep.run.quality)
+        for place, check in zip(places, sweep.checks, strict=True):
+            point = (place, check.metrics["speedup"].value or 0.0)
+            axes.annotate(f"{check.estimate.num_draft_tokens}", point, xytext=(5, 5), fontsize=8,
+                          textcoords="offset points")  # fmt: skip
+        axes.set_xlabel("threshold   (≈ estimated from one run; points: real runs, with their draft length)")
+
+    save_picture([[panel]], path, size=(9, 4), kept=KEPT)
+
+
+def draw_values(values: Sequence[MeasuredValue], path: Path) -> None:
+    """Draws a panel for each key: speed-up with its interval, and the score, at every measured value."""
+
+    def panel_of(key: str) -> Panel:
+        key_values = [value for value in values if value.path == key]
+
+        def panel(axes: Any) -> None:
+            _draw_points(axes, range(len(key_values)), [v.metrics for v in key_values], key_values[0].run.quality)
+            axes.set_xticks(range(len(key_values)), [shown(value.value) for value in key_values])
+            axes.set_xlabel("draft tokens" if key == LENGTH else key)
+
+        return panel
+
+    panels = [[panel_of(key)] for key in dict.fromkeys(value.path for value in values)]
+    save_picture(panels, path, size=(9, 4 * len(panels)), kept=KEPT)
+
+
+def _draw_points(
+    axes: Any, places: Sequence[float], metrics: Sequence[Mapping[str, Estimate]], quality: str | None
+) -> None:
+    """Draws measured speed-ups with their intervals and, if there is one, the score on a second axis."""
+    speedups = [each["speedup"] for each in metrics]
+    axes.errorbar(places, [speedup.value or 0.0 for speedup in speedups], yerr=reach(speedups), fmt="o", color="black",
+                  capsize=3, label="measured speed-up, 95 %")  # fmt: skip
+    axes.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
+    axes.set_ylabel("speed-up over AR")
+    unit = unit_of(quality)
+    values = [each[quality].value if quality else None for each in metrics]
+    scored = [(place, unit.factor * value) for place, value in zip(places, values, strict=True) if value is not None]
+    if scored:
+        right = axes.twinx()
+        right.plot(*zip(*scored, strict=True), "s", color="#b5493a", label=f"measured {unit.label}")
+        right.set_ylim(0, max(1.02 * unit.factor * unit.most, *(1.02 * value for _, value in scored)))
+        right.set_ylabel(unit.label, color="#b5493a")
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, frameon=False)

@@ -1,0 +1,1 @@
+"""The regression check of two runs or two versions."""

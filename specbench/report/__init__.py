@@ -1,0 +1,1 @@
+"""Reports: tables, captions, ranking, plots and exports of rows."""

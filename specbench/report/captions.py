@@ -1,0 +1,394 @@
+"""Rows → the sentences below their tables: conditions, evidence, and reasons to doubt the numbers."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from textwrap import shorten
+from typing import Any
+
+from specbench.core.console import counted
+from specbench.records.records import Record
+from specbench.results.metric_format import names_by_text, score_pair, unit_of
+from specbench.results.row import ALL, Evidence, Row
+from specbench.statistics.bootstrap import MIN_PROMPTS, SMALL_SAMPLE
+from specbench.tasks.judge import JUDGED
+
+SYNTHETIC = "synthetic"  # the drafter with a prescribed acceptance rate
+
+
+def drafter_of(row: Row) -> str:
+    """Returns the drafter with its revision, and whether it is the method's draft model or replaces that one."""
+    if "routes" in row.options:
+        source = "task" if row.options["language"] == "given" else "prompt"
+        return f"by the language of the {source}: {row.drafter}{_replacement(row)}"
+    return f"{model_name(row.drafter, row.drafter_revision)}{_replacement(row)}" if row.drafter else drafter_kind(row)
+
+
+def _replacement(row: Row) -> str:
+    replaced = [drafter["replaces"] for drafter in _drafters(row) if "replaces" in drafter]
+    if replaced:
+        return f", which replaces the method's drafter {', '.join(replaced)}"
+    return ", the method's own" if any(drafter.get("checkpoint") for drafter in _drafters(row)) else ""
+
+
+def _drafters(row: Row) -> list[dict[str, Any]]:
+    """Returns the options of the drafter of the method, or of each route."""
+    return [part.get("drafter") or {} for part in _parts(row)]
+
+
+def _parts(row: Row) -> list[dict[str, Any]]:
+    """Returns the options of the method, or of each route."""
+    return [*row.options.get("routes", {"": row.options}).values()]
+
+
+def bridges(row: Row) -> frozenset[str]:
+    return frozenset(str(part.get("bridge", "shared")) for part in _parts(row))
+
+
+def draft_length(row: Row) -> str:
+    """Returns in words the number of draft tokens or of levels of draft trees, or that one model decodes alone."""
+    if "drafter_share" in row.options:
+        return f"alone with {row.options['drafter_share']:.0%} of the queries, drawn at random"
+    if decodes_alone(row):
+        return "the target decodes alone" if row.lossless else "which decodes alone"
+    if "routes" in row.options:
+        lengths = [f"{name} {route['num_draft_tokens']}" for name, route in row.options["routes"].items()]
+        return f"draft tokens {', '.join(lengths)}"
+    plural = "s" * (row.num_draft_tokens != 1)
+    is_tree = row.value("tree_nodes") is not None
+    tokens = f"up to {row.num_draft_tokens} level{plural}" if is_tree else f"{row.num_draft_tokens} draft token{plural}"
+    bridge = row.options.get("bridge", "shared")
+    name = bridge["type"] if isinstance(bridge, dict) else bridge
+    return tokens if name == "shared" else f"{tokens}, bridge {name}"
+
+
+def decodes_alone(row: Row) -> bool:
+    """Returns whether one model decodes alone, so that nothing is drafted or judged."""
+    return row.num_draft_tokens == 0 and "decoder" not in row.options
+
+
+def drafter_kind(row: Row) -> str:
+    """Returns the type of the drafter; for a server its speculation method, for other external code "its own"."""
+    if "decoder" in row.options:
+        return str(row.options["decoder"]["options"].get("method", "none")) if row.served else "its own"
+    return str(row.options.get("drafter", {}).get("type", "none"))
+
+
+def model_name(name: str, revision: str | None) -> str:
+    """Returns a model with the beginning of its revision, and what the revision says besides."""
+    digest, comma, note = (revision or "").removeprefix("local-").partition(",")
+    return f"{name} ({digest[:12]}{comma}{note})" if revision else name
+
+
+def why_unranked(row: Row) -> str | None:
+    """Returns the reason why a row is not ranked: its drafter is synthetic, with a prescribed acceptance rate. None for
+    all other rows."""
+    rates = [drafter["acceptance"] for drafter in _drafters(row) if drafter.get("type") == SYNTHETIC]
+    return f"its α is prescribed ({', '.join(f'{rate:g}' for rate in rates)}), not a drafter's" if rates else None
+
+
+FEW = f"fewer than {SMALL_SAMPLE} prompts"
+MANY_CUT = 0.1  # a larger share of answers cut at the limit is reported
+NO_INTERVAL = f"; with fewer than {MIN_PROMPTS} in a subset: no interval"
+OWN_OUTPUTS = "by comparing this run's outputs with AR's"
+SOURCES = {
+    "greedy equal": "as this run's outputs equal AR's",
+    "lossy by design": "as its rule declares",
+}
+
+
+def few_prompts_line(rows: Iterable[Row], names: Sequence[str] = ()) -> list[str]:
+    """Returns the line about rows whose speed-up is of few prompts, none without such rows. `names`: what it names."""
+    few = [row for row in rows if row.has_few_prompts]
+    where = f" in {', '.join(names)}" if names else ""
+    lacks_interval = any(row.metrics["speedup"].low is None for row in few)
+    return [f"{FEW}{where}{NO_INTERVAL if lacks_interval else ''}"] if few else []
+
+
+def caption_lines(rows: Sequence[Row]) -> list[str]:
+    row = rows[0]
+    location, *others = dict.fromkeys(each.data_location for each in rows if len(rows) == 1 or each.subset != ALL)
+    locations = f"{location} and {len(others)} more" if others else location
+    audited = rows[-1:] if rows[-1].subset == ALL else rows
+    lossless = {
+        "yes": "lossless", "no": "lossy: the output is not the target's own",
+        "claimed": "claimed lossless, not verified here", "not claimed": "not claimed to be lossless",
+    }[lossless_word(row)]  # fmt: skip
+    sentences = [
+        f"target {model_name(row.target, row.target_revision)}",
+        *_code(row),
+        f"drafter {drafter_of(row)}, {draft_length(row)}, {lossless}{_options(row)}",
+        *common_id_lines(row),
+        *([f"not ranked: {reason}"] if (reason := why_unranked(row)) else []),
+        f"{_by_subset(rows, list(map(sampling_of, rows)))}; {dtype_and_device(row)}",
+        f"verdict: {_by_subset(audited, list(map(verdict_of, audited)))}",
+        f"data: {row.data_source} ({locations})",
+    ]
+    if isinstance(row.chat, dict):
+        given = ", ".join(f"{name} = {json.dumps(value)}" for name, value in row.chat.items())
+        sentences.append(f"chat template with {given}")
+    if row.template_date is not None:
+        sentences.append(f"the chat template prints the date {row.template_date}")
+    if row.system is not None:
+        sentences.append(f"system prompt: {json.dumps(shorten(row.system, 100, placeholder=' …'), ensure_ascii=False)}")
+    if row.value("tree_nodes") is not None:
+        nodes, depth = (rows[-1].value(name) or 0.0 for name in ("tree_nodes", "tree_depth"))
+        sentences.append(f"draft trees of {nodes:.1f} tokens on {depth:.1f} levels; α is defined for chains only")
+    if row.options.get("drafter", {}).get("memory") == "cell":
+        sentences.append("the drafter keeps state across prompts; speed depends on their order")
+    cut = [r.subset for r in rows if (r.value("share_cut_by_length") or 0.0) > MANY_CUT]
+    if cut:
+        sentences.append(f"more than {MANY_CUT:.0%} of the answers were cut at max_new_tokens in {', '.join(cut)}")
+    sentences += untested_lines(rows, [row.subset for row in rows])
+    reason = next(filter(None, map(no_forecast, rows)), None)
+    if reason is not None:
+        sentences.append(f"no expected speed-up: {reason}")
+    small = [r.subset if r.num_timed == r.n else f"{r.subset} ({r.num_timed} of {r.n} with a speed)"
+             for r in rows if r.has_few_prompts]  # fmt: skip
+    sentences += few_prompts_line(rows, small)
+    return sentences
+
+
+def common_id_lines(row: Row) -> list[str]:
+    """Returns a line for each drafter whose vocabulary differs from the target's in a few tokens."""
+    return [
+        f"vocabularies differ{f' ({name})' if '/' in name else ''}: {ids.common:,} of the target's {ids.target:,} and "
+        f"the drafter's {ids.drafter:,} ids in common; it drafts only these"
+        for name, ids in row.common_ids.items()
+    ]
+
+
+def untested_lines(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
+    """Returns a line with the rows before which too few blocks were decoded to tell whether the speed was steady."""
+    found = [
+        (name, counted(row.warm_up.blocks, "block") if row.warm_up and row.warm_up.steady is None else None)
+        for row, name in zip(rows, names, strict=True)
+    ]
+    by_text = names_by_text(found)
+    texts = [text if len(own) == len(rows) else f"{text} in {', '.join(own)}" for text, own in by_text.items()]
+    if not texts:
+        return []
+    return [f"steadiness not tested, as the warm-up was short: {'; '.join(texts)} (--warm-up SECONDS allows more)"]
+
+
+def no_forecast(row: Row) -> str | None:
+    """Returns the reason why a row with an acceptance rate has no expected speed-up; otherwise None."""
+    rate, cost, expected = map(row.value, ("acceptance_rate", "cost_ratio", "speedup_expected"))
+    if rate is None or expected is not None or row.is_baseline:
+        return None
+    if cost is None:
+        return "its formula needs one cost ratio c, and these records have none"
+    return f"its formula assumes one draft pass per judged token, which does not hold for {row.method_name}"
+
+
+def verdict_word(row: Row) -> str:
+    """Returns the verdict as tables show it; "baseline" for the baseline, which has none."""
+    return "baseline" if row.is_baseline else row.verdict
+
+
+def verdict_of(row: Row) -> str:
+    """Returns the verdict with its source: an audit with its evidence, the rule, or the run's own outputs. Outputs
+    never give "lossless", and those of a sampled run give no verdict."""
+    if row.verdict == "not audited":
+        return row.verdict
+    if row.evidence is not None:
+        return f"{row.verdict}, by an audit: {_evidence(row.evidence)}"
+    if row.verdict == "lossy by design" and "decoder" in row.options:
+        return f"{row.verdict}, as its external decoder states: not measured"
+    if row.verdict not in SOURCES and (row.verdict in ("lossless", "undecided") or row.sampling.temperature):
+        return f"{row.verdict}, stated without evidence"
+    return f"{row.verdict}, {SOURCES.get(row.verdict, OWN_OUTPUTS)}"
+
+
+def stated_verdicts(rows: Sequence[Row]) -> list[str]:
+    """Returns a line with the verdicts that were not measured: those that an external decoder declares, and those in a
+    file without evidence."""
+    verdicts = {f"{row.method_name}: {verdict_of(row)}" for row in rows if not row.is_baseline}
+    stated = sorted(text for text in verdicts if text.endswith((": not measured", "stated without evidence")))
+    return [f"verdict of {'; '.join(stated)}"] if stated else []
+
+
+def _evidence(found: Evidence) -> str:
+    parts = [] if found.num_prompts is None else [f"greedy on {counted(found.num_prompts, 'prompt')}"]
+    if found.num_draws is not None:
+        parts.append(f"{found.num_draws} draws at temperature {found.temperature:g}, p = {found.p_value:.2g}")
+    report = "stated: its report was not kept" if found.report is None else f"its report: {found.report}"
+    return f"{', '.join(parts)} ({found.task}: {', '.join(found.subsets)}); {report}"
+
+
+def lossless_word(row: Row) -> str:
+    """Returns whether the rule of a method is lossless, or whether external code claims to be."""
+    if "decoder" in row.options:
+        return "claimed" if row.lossless else "not claimed"
+    return "yes" if row.lossless else "no"
+
+
+def _code(row: Row) -> list[str]:
+    """Returns a line on the external code of a method, with a note if it reports no first token."""
+    decoder = row.options.get("decoder")
+    if decoder is None:
+        return []
+    if row.served is not None:
+        return [f"{row.engine}, settings {row.served.settings}; acceptance from: {row.served.acceptance_source}"]
+    silent = row.value("ttft_seconds") is None
+    clock = "; it reports no first token, so its tok/s include the prompt" if silent else ""
+    return [f"external decoder {decoder['entry']} ({str(decoder['revision']).removeprefix('local-')}){clock}"]
+
+
+def _options(row: Row) -> str:
+    """Returns the options of the verification rule or of external code, such as the threshold."""
+    if decodes_alone(row):
+        return ""
+    options = row.options.get("verification", row.options.get("decoder", {}).get("options", {}))
+    if row.served is not None:  # the drafter names the method
+        options = {name: value for name, value in options.items() if name != "method"}
+    return f" ({', '.join(f'{name} {value}' for name, value in options.items())})" if options else ""
+
+
+def _by_subset(rows: Sequence[Row], texts: Sequence[str | None]) -> str:
+    """Returns the text that all rows share; if they differ, each text with its subsets."""
+    return str(texts[0]) if len(set(texts)) == 1 else _with_subsets(rows, texts)
+
+
+def dtype_and_device(row: Row) -> str:
+    return f"{row.dtype} on {row.device}" + ("" if row.engine == "eager" else f", {row.engine}")
+
+
+def sampling_of(row: Row) -> str:
+    sampling = row.sampling
+    if sampling.temperature == 0:
+        return "greedy"
+    parts = (("temperature", sampling.temperature), ("top-k", sampling.top_k), ("top-p", sampling.top_p))
+    return ", ".join(f"{name} {value:g}" for name, value in parts if value is not None)
+
+
+IN_LANGUAGE = 0.9  # a smaller share of answers in the language of the subset is reported for every task
+
+
+def score_heading(rows: Sequence[Row]) -> str:
+    """Returns the name and unit of the score; "score" if rows have several, which `score_notes` then lists."""
+    names = {row.quality for row in rows if row.quality is not None}
+    return unit_of(names.pop()).label if len(names) == 1 else "score"
+
+
+COUNTS_OF_ANSWERS = {
+    "num_unscored": "not scored, and left out of means",
+    "num_programs_ended": "programs that a limit ended (time, output), counted as wrong",
+    "num_unjudged": "not rated by the judge, and left out of the mean rating",
+}
+
+
+REASONING = {
+    "reasoning_share": "tokens of reasoning, which no score sees, %, ar → method",
+    "share_cut_in_reasoning": "answers that ended inside their reasoning and count as empty, %, ar → method",
+}
+
+
+def score_notes(rows: Sequence[Row]) -> list[str]:
+    parts, lines = [row for row in rows if row.subset != ALL] or rows, []
+    if len({row.quality for row in rows if row.quality is not None}) > 1:
+        lines.append(f"score: {_with_subsets(rows, [row.quality and unit_of(row.quality).label for row in rows])}")
+    for name in dict.fromkeys(name for row in parts for name in row.signatures):
+        lines.append(f"{unit_of(name).label}: {_by_subset(parts, [row.signatures.get(name) for row in parts])}")
+    reported: dict[str, Sequence[str | None]] = {
+        f"{unit_of(name).label}, ar → method": [
+            score_pair(row.metrics, name) if _is_reported(row, name) else None for row in rows
+        ]
+        for name in (JUDGED, "language_share", "repetition_rate")
+    }
+    reported["language of the answers"] = [
+        "cannot be identified"
+        if row.quality == "loop_free" and row.subset != ALL and row.value("language_share") is None
+        else None
+        for row in rows
+    ]
+    for name, meaning in COUNTS_OF_ANSWERS.items():
+        reported[meaning] = [counted(round(value), "answer") if (value := row.value(name)) else None for row in rows]
+    for name, text in REASONING.items():
+        pairs = [(row.value(f"{name}_ar"), row.value(name)) for row in rows]
+        reported[text] = [
+            " → ".join(f"{100 * (each or 0):.1f}" for each in pair) if any(pair) else None for pair in pairs
+        ]
+    context = next((row.context for row in rows if row.context is not None), None)
+    limit = f"the context of {context.model}, {context.tokens} tokens" if context and context.model else "the context"
+    shortened = [f"{value:.0%}" if (value := row.value("share_truncated")) else None for row in rows]
+    reported["prompts shortened in the middle to fit the context"] = shortened  # also that of a bridged drafter
+    remedy = "" if context is None or context.model in (None, rows[0].target) or not _may_pause(rows[0]) else PAUSE
+    reported[f"answers cut at {limit}{remedy}"] = list(map(_share_cut, rows))
+    if context is not None and context.pauses_at:
+        shares = [row.context and row.context.share_paused for row in rows]
+        pause = f"tokens behind the drafter's context of {context.pauses_at} tokens, where it drafts nothing"
+        reported[f"{pause} (the expected speed-up leaves them out)"] = [
+            f"{share:.0%}" if share else None for share in shares
+        ]
+    return lines + [f"{name}: {_with_subsets(rows, texts)}" for name, texts in reported.items() if any(texts)]
+
+
+PAUSE = " (--set drafter.beyond_context=pause lets the drafter pause there instead)"
+
+
+def _may_pause(row: Row) -> bool:
+    """Returns whether the drafter has the option to pause at the end of its draft model's context."""
+    return any(drafter.get("type") in ("model", "model_tree", "synthetic") for drafter in _drafters(row))
+
+
+def _share_cut(row: Row) -> str | None:
+    """Returns the shares of AR's and of the method's answers that the context cut; None if it cut none."""
+    own, baseline = row.value("share_cut_by_context") or 0.0, row.context.share_cut_ar if row.context else None
+    if not own and not baseline:
+        return None
+    shares = {} if baseline is None or row.is_baseline else {"ar": baseline}
+    return ", ".join(f"{share:.0%} of {name}" for name, share in (shares | {row.method_name: own}).items())
+
+
+def why_unscored(records: Sequence[Record]) -> str | None:
+    """Returns a line with the most frequent reason for missing scores; None if none is missing."""
+    generations = (generation for record in records for generation in record["methods"].values())
+    problems = Counter(generation["problem"] for generation in generations if generation.get("problem"))
+    if not problems:
+        return None
+    reason, count = problems.most_common(1)[0]
+    num_other = problems.total() - count
+    other = f"; {num_other} for other reasons (see `problem` in the records)" if num_other else ""
+    return f"not scored: {counted(count, 'answer')}, because {' '.join(reason.split())}{other}"
+
+
+def _is_reported(row: Row, name: str) -> bool:
+    """Returns whether a caption reports a metric: always for texts without a reference; for others the language share
+    if it is low, and the judge's rating in addition to the main score."""
+    if name == JUDGED:
+        return row.quality != JUDGED and any(map(row.value, (name, f"{name}_ar")))
+    shares = [value for value in map(row.value, (name, f"{name}_ar")) if value is not None]
+    low = name == "language_share" and min(shares, default=1.0) < IN_LANGUAGE
+    return name in row.metrics and (row.quality == "loop_free" or low)
+
+
+def _with_subsets(rows: Sequence[Row], texts: Sequence[str | None]) -> str:
+    subsets = names_by_text((row.subset, text) for row, text in zip(rows, texts, strict=True))
+    return "; ".join(f"{text} in {', '.join(names)}" for text, names in subsets.items())
+
+
+MARK = "†"
+
+
+def marked(text: str, row: Row) -> str:
+    return f"{text} {MARK}" if marked_warnings(row) else text
+
+
+def marked_warnings(row: Row) -> dict[str, str]:
+    """Returns the text of each marked warning by its code. Few prompts have a line of their own in every caption."""
+    return {warning.code: warning.text for warning in row.warnings if warning.code != "few_prompts"}
+
+
+def warning_lines(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
+    """Returns a line for each kind of warning: the text of the first row that has it, and the names of the others."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for row, name in zip(rows, names, strict=True):
+        for code, text in marked_warnings(row).items():
+            found.setdefault(code, []).append((name, text))
+    lines = []
+    for (first, text), *others in found.values():
+        same = dict.fromkeys(name for name, _ in others if name != first)
+        numbers_differ = ", with other numbers" * any(other != text for _, other in others)
+        lines.append(f"{MARK} {first}: {text}" + (f"; also for {', '.join(same)}{numbers_differ}" if same else ""))
+    return lines

@@ -1,0 +1,350 @@
+"""Compares two runs, methods or rows: their configurations, numbers and answers."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from specbench.core.console import counted
+from specbench.core.errors import ConfigError
+from specbench.core.table import Table, number_columns, text_columns
+from specbench.records.records import EMITTED, Generation, Record
+from specbench.report.captions import FEW, marked, warning_lines
+from specbench.results.conditions import FieldDifference, conditions_that_differ, differences, flat_fields
+from specbench.results.metric_format import NULL, interval, number, unit_of
+from specbench.results.paired import KINDS, MetricChange, Pairs, pair_up
+from specbench.results.row import ALL, RESULT_FIELDS, Row
+from specbench.results.runs import ComparisonInput, RecordedRuns
+from specbench.results.verdict import first_difference
+from specbench.statistics.bootstrap import SMALL_SAMPLE
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The agreement of paired answers. `num_equal`: pairs with the same tokens. `num_with_steps`: pairs whose steps
+    both sides know. `num_same_steps`: those with equally many tokens in every step. `differences`: the first of each
+    subset."""
+
+    num_answers: int
+    num_equal: int
+    num_with_steps: int
+    num_same_steps: int
+    differences: tuple[str, ...]
+
+    def lines(self) -> list[str]:
+        steps = (
+            f"{self.num_same_steps} of {self.num_with_steps} have as many tokens in each step"
+            if self.num_with_steps
+            else "steps are not compared, since one side does not know them"
+        )
+        first = f"{self.num_equal} of {counted(self.num_answers, 'answer')} have the same tokens; {steps}"
+        return [first, *(f"first difference (first ≠ second): {where}" for where in self.differences)]
+
+
+def agreement_of(records: Sequence[Record], first: Sequence[Generation], second: Sequence[Generation]) -> Agreement:
+    """Returns the agreement of paired answers. Steps are compared by their emitted tokens, since engines differ in how
+    they count an accepted end token and drafted tokens after the drafter's end token."""
+    answers, steps = [], []
+    differences: dict[str, str] = {}
+    for record, own, other in zip(records, first, second, strict=True):
+        tokens_differ, steps_differ, both = None, None, (own["token_ids"], other["token_ids"])
+        if (place := first_difference(*both)) is not None:
+            tokens = ("its end" if place == len(ids) else f"token {ids[place]}" for ids in both)
+            tokens_differ = f"position {place}: {' ≠ '.join(tokens)}"
+        answers.append(tokens_differ)
+        if own["steps"] and other["steps"]:
+            steps_differ = _steps_differ(own["steps"], other["steps"])
+            steps.append(steps_differ)
+        if found := steps_differ or tokens_differ:
+            differences.setdefault(record["subset"], f"{record['subset']} example {record['example']}, {found}")
+    return Agreement(len(answers), answers.count(None), len(steps), steps.count(None), tuple(differences.values()))
+
+
+def _steps_differ(own: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> str | None:
+    for place, pair in enumerate(zip_longest(own, other)):
+        sizes = ["no step" if step is None else counted(step[EMITTED], "token") for step in pair]
+        if sizes[0] != sizes[1]:
+            return f"step {place}: {' ≠ '.join(sizes)}"
+    return None
+
+
+@dataclass(frozen=True)
+class ComparedSubset:
+    """A row of each side with the same task and subset. `num_paired`: the number of prompts with records on both sides;
+    0 if records cannot be read. `same_counts`: whether outputs and steps are equal on all of them. `agreement`: of a
+    served row and a row of this process. `changes`: of each metric that both sides have."""
+
+    first: Row
+    second: Row
+    num_paired: int
+    same_counts: bool
+    agreement: Agreement | None
+    changes: tuple[MetricChange, ...]
+
+    @property
+    def task(self) -> str:
+        return self.first.task_name
+
+    @property
+    def subset(self) -> str:
+        return self.first.subset
+
+    @property
+    def rests_on_few(self) -> bool:
+        return self.first.has_few_prompts or self.second.has_few_prompts
+
+    @property
+    def methods(self) -> str:
+        """ "sd", or "sd → ngram" if the sides have different methods; with the level of load."""
+        names = " → ".join(dict.fromkeys((self.first.method_name, self.second.method_name)))
+        levels = " → ".join(dict.fromkeys((self.first.level, self.second.level)))
+        return f"{names} · {levels}" if levels else names
+
+    def change(self, metric: str) -> MetricChange | None:
+        return next((each for each in self.changes if each.metric == metric), None)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The comparison of two inputs. `hindrances`: fields that must match but differ. `differing`: all other fields that
+    differ. `alone`: methods that only one side has, if a side has several. `unread`: why existing records could not be
+    read."""
+
+    first: str
+    second: str
+    hindrances: tuple[FieldDifference, ...]
+    differing: tuple[FieldDifference, ...]
+    alone: tuple[str, ...]
+    compared: tuple[ComparedSubset, ...]
+    unread: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "first": self.first, "second": self.second, "comparable": not self.hindrances,
+            "must_match": [vars(each) for each in self.hindrances], "differs": [vars(each) for each in self.differing],
+            "methods_of_one_side": list(self.alone), "unread": list(self.unread),
+            "compared": [
+                {
+                    "task": each.task, "subset": each.subset, "n": [each.first.n, each.second.n],
+                    **({"loads": [each.first.level, each.second.level]} if each.first.level else {}),
+                    "methods": [each.first.method_name, each.second.method_name],
+                    "paired_prompts": each.num_paired,
+                    **({"agreement": vars(each.agreement)} if each.agreement else {}),
+                    "changes": {
+                        change.metric: {
+                            "first": change.first.model_dump(), "second": change.second.model_dump(),
+                            change.kind: change.change.model_dump(), "paired": change.paired,
+                            "not_paired_because": change.unpaired,
+                            "separable": change.separable if change.has_interval else None,
+                        }
+                        for change in each.changes
+                    },
+                }
+                for each in self.compared
+            ],
+        }  # fmt: skip
+
+
+def compare(first: ComparisonInput, second: ComparisonInput) -> Comparison:
+    """Compares the `rows_in_common`. Raises ConfigError if there are none, or if both sides are the same rows."""
+    runs, common = RecordedRuns(), rows_in_common(first, second)
+    if all((own.key, own.created) == (other.key, other.created) for own, other in common):
+        raise ConfigError(
+            f"{first.text} and {second.text} are the same rows: name two runs, or two methods of one "
+            "(`specbench check` accepts a run as its own baseline)"
+        )
+    found = []
+    for own, other in common:
+        pairs = pair_up(runs.with_records(own, first.file), runs.with_records(other, second.file))
+        others, answers = pairs.generations() if pairs.records[0] else ([], [])
+        is_same = all(
+            a[name] == b[name] for name in ("token_ids", "steps") for a, b in zip(others, answers, strict=True)
+        )
+        agreement = None
+        if answers and (own.served is None) != (other.served is None):
+            agreement = agreement_of(pairs.records[0], answers, others)
+        same = bool(answers) and is_same
+        found.append(ComparedSubset(own, other, pairs.num_prompts, same, agreement, metric_changes(pairs)))
+    differ = partial(conditions_and_keys, runs=runs, files=(first.file, second.file))
+    hindrances = distinct_differences(common, differ)
+    named, methods = {each.field for each in hindrances}, {row.method_name for pair in common for row in pair}
+    return Comparison(
+        first.text, second.text, hindrances,
+        differing=tuple(each for each in distinct_differences(common, differing_fields) if each.field not in named),
+        alone=tuple(dict.fromkeys(name for name in (*first.methods, *second.methods) if name not in methods)),
+        compared=tuple(found), unread=tuple(runs.problem_lines()),
+    )  # fmt: skip
+
+
+def conditions_and_keys(
+    own: Row, other: Row, *, runs: RecordedRuns, files: tuple[Path, Path]
+) -> list[FieldDifference]:  # fmt: skip
+    """Returns the conditions that must match but differ. If the tasks differ, their differing keys follow the task."""
+    found = conditions_that_differ(own, other)
+    if not found or found[0].field != "task":
+        return found
+    keys, others = (runs.task_keys(row, file) for row, file in zip((own, other), files, strict=True))
+    if keys is None or others is None:
+        return found
+    of_task = [replace(each, field=f"{own.task_name}: {each.field}") for each in differences(keys, others)]
+    return [found[0], *of_task, *found[1:]]
+
+
+def rows_in_common(first: ComparisonInput, second: ComparisonInput) -> list[tuple[Row, Row]]:
+    """Pairs the rows of both sides by task and subset; also by method if a side has several methods, and by level of
+    load if it has several levels. Raises ConfigError if there is no pair."""
+    several = max(len(first.methods), len(second.methods)) > 1
+    has_levels = any(len({row.level for row in side.rows}) > 1 for side in (first, second))
+
+    def place(row: Row) -> tuple[str, ...]:
+        own = (row.task_name, row.subset, *([row.method_name] if several else []))
+        return (*own, row.level) if has_levels and row.level else own
+
+    others = {place(row): row for row in second.rows}
+    found = [(row, others[place(row)]) for row in first.rows if place(row) in others]
+    if found:
+        return found
+    own, other = (", ".join(dict.fromkeys(" ".join(place(row)) for row in side.rows)) for side in (first, second))
+    raise ConfigError(
+        f"{first.text} and {second.text} have no task{',' if several else ' and'} subset"
+        f"{' and method' if several else ''} in common: the first has {own:.200}, the second {other:.200}"
+        + (": to compare two methods, name one of each, as PATH:METHOD" if several else "")
+    )
+
+
+def distinct_differences(
+    common: Sequence[tuple[Row, Row]], differ: Callable[[Row, Row], Sequence[FieldDifference]]
+) -> tuple[FieldDifference, ...]:
+    """Returns each field in which rows differ once, since the rows of different subsets mostly differ in the same
+    fields. If a field does not differ in all methods, or differs in its values, it begins with the method's name."""
+    by_method: dict[str, dict[str, FieldDifference]] = {own.method_name: {} for own, _ in common}
+    for own, other in common:
+        by_method[own.method_name] |= {each.field: each for each in differ(own, other)}
+    found: list[FieldDifference] = []
+    for name in dict.fromkeys(name for fields in by_method.values() for name in fields):
+        having = {method: fields[name] for method, fields in by_method.items() if name in fields}
+        first, *others = having.values()
+        if len(having) == len(by_method) and all(each == first for each in others):
+            found.append(first)
+        else:
+            found += [replace(each, field=f"{method}: {name}") for method, each in having.items()]
+    return tuple(found)
+
+
+def metric_changes(pairs: Pairs) -> tuple[MetricChange, ...]:
+    """Returns the changes of speed, acceptance and score for which both sides have a value."""
+    quality = pairs.first.row.quality
+    names = [*KINDS, *([quality] if quality is not None and quality == pairs.second.row.quality else [])]
+    made = [pairs.change(name) for name in names]
+    return tuple(each for each in made if each.first.value is not None and each.second.value is not None)
+
+
+OUTCOMES = RESULT_FIELDS - {"command"}  # fields that are not part of a configuration
+
+
+def differing_fields(first: Row, second: Row) -> list[FieldDifference]:
+    """Returns every field that differs, except those of the outcome. A missing option equals one that is null."""
+    own, others = (
+        {name: value for name, value in flat_fields(row).items() if name.partition(".")[0] not in OUTCOMES}
+        for row in (first, second)
+    )
+    absent = ((NULL, "null"), ("null", NULL))
+    return [each for each in differences(own, others) if (each.first, each.second) not in absent]
+
+
+LABELS = {
+    "speedup": ("speed-up", 3), "tokens_per_second": ("tok/s", 1), "tokens_per_second_ar": ("tok/s of AR", 1),
+    "mean_acceptance_length": ("τ", 3), "acceptance_rate": ("α", 3), "tpot_ratio": ("TPOT ratio", 3),
+    "e2e_ratio": ("E2E ratio", 3),
+}  # fmt: skip
+IN_SUBSETS = ("speedup", "mean_acceptance_length", "acceptance_rate")
+HINDERED = "these conditions differ, so the changes below may come from them"
+
+
+def comparison_tables(comparison: Comparison) -> list[Table]:
+    """Returns a table of the configuration, a table of metrics for each task and method, and for each method with
+    several subsets a table of these."""
+    num_rows = Counter((each.task, each.methods) for each in comparison.compared)
+    wholes = [each for each in comparison.compared if each.subset == ALL or num_rows[each.task, each.methods] == 1]
+    parts: dict[str, list[ComparedSubset]] = {}
+    for each in comparison.compared:
+        if each not in wholes:
+            parts.setdefault(each.methods, []).append(each)
+    return [configuration_table(comparison), *map(changes_table, wholes), *map(subsets_table, parts.values())]
+
+
+def configuration_table(comparison: Comparison) -> Table:
+    rows = [
+        (mark, each.field, str(each.first), str(each.second))
+        for mark, found in (("!", comparison.hindrances), (" ", comparison.differing)) for each in found
+    ]  # fmt: skip
+    caption = [f"first: {comparison.first}", f"second: {comparison.second}"]
+    if comparison.alone:
+        caption.append(f"not compared, since only one side has these methods: {', '.join(comparison.alone)}")
+    if comparison.hindrances:
+        caption.append(f"! {HINDERED}")
+    elif not comparison.differing:
+        caption.append("nothing differs: these are two measurements of one configuration")
+    columns = (*text_columns("", folds=False), *text_columns("field", "first", "second"))
+    return Table("what differs in the configuration", columns, rows, caption, num_keys=2)
+
+
+def changes_table(each: ComparedSubset) -> Table:
+    figures = number_columns("first", "second", "change", "95 % interval")
+    caption = [*_caption(each), *warning_lines([each.first, each.second], ["first", "second"])]
+    rows = []
+    for change in each.changes:
+        unit = unit_of(change.metric)
+        label, digits, factor = *LABELS.get(change.metric, (unit.label, unit.digits)), unit.factor
+        values = [number(change.first, digits, factor), number(change.second, digits, factor)]
+        if change.metric == "speedup":
+            values = [marked(value, row) for value, row in zip(values, (each.first, each.second), strict=True)]
+        remarks = {"not separable": not change.separable, "not paired": not change.paired}
+        remark = ", ".join(remark for remark, holds in remarks.items() if holds)
+        rows.append((label, *values, *_change(change, factor), remark if change.has_interval else "no interval"))
+    columns = (*text_columns("metric", folds=False), *figures, *text_columns(""))
+    return Table(f"{each.task} · {each.subset} · {each.methods}", columns, rows, caption)
+
+
+def subsets_table(parts: Sequence[ComparedSubset]) -> Table:
+    several = len({each.task for each in parts}) > 1
+    figures = (f"{LABELS[name][0]}: change\n95 % interval" for name in IN_SUBSETS)
+    columns = (*text_columns("subset"), *number_columns("n", "speed-up\nfirst → second", *figures))
+    rows = []
+    for each in parts:
+        changes = [each.change(name) for name in IN_SUBSETS]
+        speedup = changes[0]
+        pair = NULL if speedup is None else f"{number(speedup.first, 2)} → {number(speedup.second, 2)}"
+        cells = [NULL if change is None else " ".join(filter(None, _change(change, 1.0))) for change in changes]
+        name = f"{each.task} {each.subset}" if several else each.subset
+        rows.append((name, str(each.num_paired or NULL), pair, *cells))
+    few = [each for each in parts if each.num_paired < SMALL_SAMPLE and (each.num_paired or each.rests_on_few)]
+    caption = [f"{FEW} in {', '.join(each.subset for each in few)}"] if few else []
+    return Table(f"by subset · {parts[0].methods}", columns, rows, caption)
+
+
+def _change(change: MetricChange, factor: float) -> tuple[str, str]:
+    if change.kind == "ratio":
+        return f"× {number(change.change, 3)}", interval(change.change, 3)
+    digits = 3 if factor == 1 else 1
+    return number(change.change, digits, factor, "+"), interval(change.change, digits, factor, "+")
+
+
+def _caption(each: ComparedSubset) -> list[str]:
+    if not each.num_paired:
+        few = [FEW] if each.rests_on_few else []
+        return [*few, f"not paired: {', '.join(sorted({c.unpaired for c in each.changes if c.unpaired}))}"]
+    left_out = max(each.first.n, each.second.n) - each.num_paired
+    lines = [f"paired over {counted(each.num_paired, 'prompt')}"]
+    if left_out:
+        lines[0] += f"; the changes leave out {left_out} that only one side has"
+    if each.same_counts:
+        lines.append("outputs and steps are equal on all of these; the intervals are about further prompts of the task")
+    if each.agreement is not None:
+        lines += each.agreement.lines()
+    if each.num_paired < SMALL_SAMPLE:
+        lines.append(FEW)
+    return lines

@@ -1,0 +1,262 @@
+"""Windows of concurrent requests → throughput, latencies and speed-ups by level of load."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from specbench.core.console import counted
+from specbench.core.errors import ConfigError
+from specbench.records.records import RecordFile
+from specbench.results.row import ALL, Row, RowLoad, RowWarmUp, RowWarning
+from specbench.results.verdict import served_verdict
+from specbench.results.warnings import unsteady_start
+from specbench.statistics.bootstrap import Estimate, Resampler
+
+LOAD_RECORDS = "load.jsonl"  # in a run's folder
+BASELINE = "ar"
+# warnings that hold at any load
+SERVER_WARNINGS = (
+    "baseline_unchecked", "caches_unknown", "memory_not_stated", "settings_differ", "tokenizer_unchecked",
+    "idle_unchecked",
+)  # fmt: skip
+LoadAnswer = Mapping[str, Any]
+Window = Mapping[str, Any]
+
+
+def read_windows(folder: Path) -> list[dict[str, Any]]:
+    """Returns the windows of a run; an empty list if it measured no load."""
+    return RecordFile(folder / LOAD_RECORDS).read() if (folder / LOAD_RECORDS).exists() else []
+
+
+@dataclass(frozen=True)
+class SteadySpan:
+    """The part of a window under full load, without ramp-up and drain."""
+
+    begin: float
+    end: float
+
+    @classmethod
+    def of(cls, answers: Sequence[LoadAnswer], num_in_flight: int | None) -> "SteadySpan":
+        """Returns the time in which `num_in_flight` requests were in flight; for None, the time from the first request
+        to the last."""
+        sent = sorted(answer["sent"] for answer in answers)
+        if num_in_flight is None:
+            return cls(sent[0], sent[-1])
+        done = sorted(answer["sent"] + answer["reads"][-1][0] for answer in answers)
+        return cls(sent[num_in_flight - 1], done[len(done) - num_in_flight])
+
+    def num_tokens(self, answers: Sequence[LoadAnswer]) -> int:
+        times = [(answer["sent"] + seconds, num) for answer in answers for seconds, num in answer["reads"]]
+        return sum(num for time, num in times if self.begin < time <= self.end)
+
+
+def load_rows(rows: Sequence[Row], windows: Sequence[Window]) -> list[Row]:
+    """Returns a row for each level, subset and server, and one over all subsets of a task. `rows`: the rows of the same
+    run with one request at a time."""
+    loads = dict.fromkeys((w["task"], w["kind"], w["level"], w["requests"]) for w in windows)
+    subsets = {(w["task"], w["subset"]) for w in windows} | {(w["task"], ALL) for w in windows}
+    found = []
+    for task, kind, level, requests in loads:
+        load = RowLoad(kind=kind, level=level, windows=1, requests=requests)
+        own = [row for row in rows if row.task_name == task and (task, row.subset) in subsets and not row.level]
+        found += [load_row(row, windows, load) for row in own]
+    return found
+
+
+def windows_of(row: Row, windows: Sequence[Window], load: RowLoad) -> list[Window]:
+    """Returns the windows of a row's task and subset at a level of load."""
+    place = (row.task_name, load.kind, load.level, load.requests)
+    return [
+        w for w in windows
+        if (w["task"], w["kind"], w["level"], w["requests"]) == place and row.subset in (ALL, w["subset"])
+    ]  # fmt: skip
+
+
+def load_row(row: Row, windows: Sequence[Window], load: RowLoad) -> Row:
+    """Returns the row of a server at a level of load, with the number of windows that the run has. `row`: the row of
+    the same server, task and subset with one request at a time. Raises ConfigError if the run has no such windows."""
+    own = windows_of(row, windows, load)
+    if not own or row.served is None or row.method_name not in own[0]["methods"]:
+        raise ConfigError(f"{LOAD_RECORDS}: has no windows of {row.place} at {load}: repeat the run's command")
+    answers, plain = ([window["methods"][name] for window in own] for name in (row.method_name, BASELINE))
+    verdict, warnings = _equality(row, own)
+    warm_up = None  # a window may not record it
+    warm_ups = [w["warm_up"] for w in own if "warm_up" in w]
+    starts, plain_starts = ([[w[name]] for w in warm_ups if name in w] for name in (row.method_name, BASELINE))
+    if len(warm_ups) == len(own) and starts:
+        warm_up = RowWarmUp.of(starts)
+    examples = {(window["subset"], answer["example"]) for window in own for answer in window["methods"][BASELINE]}
+    subsets = Counter(subset for subset, _ in sorted(examples))
+    load = load.model_copy(update={"windows": len(own)})
+    found = row.model_copy(
+        update={
+            "served": row.served.model_copy(update={"load": load}), "quality": None, "signatures": {},
+            "n": len(examples), "subsets": dict(subsets) if row.subset == ALL else {}, "repeats": 1,
+            "created": datetime.fromtimestamp(own[-1]["measured_at"], UTC).isoformat(timespec="seconds"),
+            "accepted_tokens_per_step": None, "warm_up": warm_up, "verdict": verdict,
+            "metrics": metrics_of(answers, plain, int(load.level) if load.kind == "concurrency" else None),
+        }
+    )  # fmt: skip
+    if text := unsteady_start(found, RowWarmUp.of(plain_starts) if plain_starts else None):
+        warnings.append(RowWarning(code="not_steady", text=text))
+    return found.model_copy(update={"warnings": tuple(warnings)})
+
+
+def _equality(row: Row, windows: Sequence[Window]) -> tuple[str, list[RowWarning]]:
+    """Returns the verdict on greedy answers, and the warnings about servers and differing answers. A prompt counts
+    once, however many windows repeat it. The control is `ar`: its later answers to a prompt are compared with its first
+    one. The later answers of a method are compared with the same first answer, so that a prompt can differ equally
+    often on both sides."""
+    warnings = [each for each in row.warnings if each.code in SERVER_WARNINGS]
+    if row.sampling.temperature or row.method_name == BASELINE:
+        return row.verdict if row.method_name == BASELINE else "not audited", warnings
+    prompts: dict[tuple[str, int], list[tuple[LoadAnswer, LoadAnswer]]] = {}
+    for window in windows:
+        for pair in zip(*(window["methods"][name] for name in (row.method_name, BASELINE)), strict=True):
+            prompts.setdefault((window["subset"], pair[1]["example"]), []).append(pair)
+    differing = [
+        wrong for pairs in prompts.values()
+        if (wrong := [own for own, plain in pairs if own["token_ids"] != plain["token_ids"]])
+    ]  # fmt: skip
+    ties = [[own.get("near_tie") for own in wrong] for wrong in differing]  # None: unknown
+    if not differing or all(map(all, ties)):
+        return "near-tie only" if differing else "greedy equal", warnings
+    first = {place: pairs[0][1]["token_ids"] for place, pairs in prompts.items()}
+    repeated = {place: pairs[1:] for place, pairs in prompts.items() if len(pairs) > 1}
+    again = [all(plain["token_ids"] == first[place] for _, plain in pairs) for place, pairs in repeated.items()]
+    num_later = sum(
+        any(own["token_ids"] != first[place] for own, _ in repeated.get(place, pairs))
+        for place, pairs in prompts.items()
+    )
+    text = (
+        f"the answers to {len(differing)} of {counted(len(prompts), 'prompt')} differ from those of ar, which itself "
+        f"changed its answers to {again.count(False)} of {counted(len(again), 'prompt')} repeated at this load"
+    )
+    warnings.append(RowWarning(code="answers_differ", text=text))
+    knows_ties = not any(None in each for each in ties)
+    return served_verdict(again, len(prompts), num_later, knows_ties=knows_ties), warnings
+
+
+def metrics_of(
+    own: Sequence[Sequence[LoadAnswer]], baseline: Sequence[Sequence[LoadAnswer]], num_in_flight: int | None
+) -> dict[str, Estimate]:
+    """Returns the metrics of a server and of `ar` from their answers in the same windows. speedup_user =
+    mean_acceptance_length ÷ pass_ratio, if the first read of each answer has one token. A level by rate
+    (`num_in_flight` is None) has no speedup: below saturation, both servers write as fast as requests come."""
+    prompts = Resampler(np.arange(len(own), dtype=np.int64), seed=0)
+    throughput: list[list[float]] = []
+    for side in (own, baseline):
+        spans = [SteadySpan.of(answers, num_in_flight) for answers in side]
+        throughput.append([float(span.num_tokens(answers)) for span, answers in zip(spans, side, strict=True)])
+        throughput.append([span.end - span.begin for span in spans])
+    user = [
+        [float(sum(_timed(answer)[part] for answer in answers)) for answers in side]
+        for side in (own, baseline) for part in (0, 1)
+    ]  # fmt: skip
+    is_known = all(answer["passes"] is not None for window in own for answer in window)
+    passes = _sums(own, lambda answer: answer["passes"]) if is_known else None
+    plain = _sums(baseline, lambda answer: answer["passes"])
+    found = {
+        "tokens_per_second": prompts.ratio(*throughput[:2]), "tokens_per_second_ar": prompts.ratio(*throughput[2:]),
+        "speedup": Estimate() if num_in_flight is None else prompts.ratio(*throughput),
+        "tokens_per_second_user": prompts.ratio(*user[:2]), "speedup_user": prompts.ratio(*user), **_latencies(own),
+        "tpot_ratio": _median_ratio(prompts, own, baseline, _tpot),
+        "e2e_ratio": _median_ratio(prompts, own, baseline, lambda answer: answer["reads"][-1][0]),
+    }  # fmt: skip
+    if passes is not None:
+        # the prefill makes the first token
+        after_first = _sums(own, lambda answer: sum(num for _, num in answer["reads"]) - 1)
+        found["mean_acceptance_length"] = prompts.ratio(after_first, passes)
+        found["pass_ratio"] = prompts.ratio(user[1], passes, user[3], plain)
+    return found
+
+
+def _sums(windows: Sequence[Sequence[LoadAnswer]], part: Callable[[LoadAnswer], float]) -> list[float]:
+    return [float(sum(map(part, answers))) for answers in windows]
+
+
+def _timed(answer: LoadAnswer) -> tuple[int, float]:
+    """Returns the tokens after the first read, and the seconds in which they came."""
+    return sum(num for _, num in answer["reads"][1:]), float(answer["reads"][-1][0] - answer["reads"][0][0])
+
+
+def _tpot(answer: LoadAnswer) -> float | None:
+    num_tokens, seconds = _timed(answer)
+    return seconds / num_tokens if num_tokens else None
+
+
+def _median_ratio(
+    prompts: Resampler, own: Sequence[Sequence[LoadAnswer]], baseline: Sequence[Sequence[LoadAnswer]],
+    part: Callable[[LoadAnswer], float | None],
+) -> Estimate:  # fmt: skip
+    """Returns the sum over windows of the medians of `ar` ÷ the same sum of a server. Windows without a value on either
+    side are left out."""
+    kept = []
+    for window, plain in zip(own, baseline, strict=True):
+        values = [[value for value in map(part, answers) if value is not None] for answers in (plain, window)]
+        if all(values):
+            kept.append([median(side) for side in values])
+    return replace(prompts, cluster=np.arange(len(kept))).ratio(*zip(*kept, strict=True)) if kept else Estimate()
+
+
+def _latencies(windows: Sequence[Sequence[LoadAnswer]]) -> dict[str, Estimate]:
+    answers = [answer for window in windows for answer in window]
+    times = {
+        "ttft": [answer["reads"][0][0] for answer in answers],
+        "tpot": [seconds for each in answers if (seconds := _tpot(each)) is not None],
+        "e2e": [answer["reads"][-1][0] for answer in answers],
+    }
+    return {
+        f"{name}_{kind}": Estimate(value=float(np.quantile(values, share)) if values else None)
+        for name, values in times.items() for kind, share in (("seconds", 0.5), ("p99_seconds", 0.99))
+    }  # fmt: skip
+
+
+def break_even(rows: Sequence[Row]) -> float | None:
+    """Returns the lowest level at which a method's throughput falls to AR's, interpolated over the logarithm of the
+    level. Levels whose interval contains 1 do not count. None if the method never goes from faster to slower."""
+    points = [
+        (load_of(row).level, row.value("speedup") or 0.0)
+        for row in sorted(rows, key=lambda row: load_of(row).level) if is_faster(row) is not None
+    ]  # fmt: skip
+    for (low, above), (high, below) in pairwise(points):
+        if above > 1 > below:
+            share = (above - 1) / (above - below)
+            return math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
+    return None
+
+
+def is_faster(row: Row) -> bool | None:
+    """Returns whether a method has more throughput than AR; None if the interval of its speed-up contains 1."""
+    found = row.metric("speedup")
+    if found.low is None or found.high is None or found.low <= 1 <= found.high:
+        return None
+    return found.low > 1
+
+
+def load_groups(rows: Sequence[Row]) -> list[list[Row]]:
+    """Returns the rows with a load by task, subset and kind of load, lowest level first."""
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        if row.level:
+            groups.setdefault((row.task_name, row.subset, load_of(row).kind), []).append(row)
+    return [sorted(group, key=lambda row: load_of(row).level) for group in groups.values()]
+
+
+def load_of(row: Row) -> RowLoad:
+    assert row.served is not None and row.served.load is not None
+    return row.served.load
+
+
+def rows_by_server(rows: Sequence[Row]) -> list[list[Row]]:
+    """Returns the rows of each server, the baseline's first."""
+    names = sorted(dict.fromkeys(row.method_name for row in rows), key=lambda name: name != BASELINE)
+    return [[row for row in rows if row.method_name == name] for name in names]

@@ -1,0 +1,236 @@
+"""What methods require of recorded or compiled models: the shapes of passes, and the capacity for prompts and
+answers."""
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from specbench.core.errors import ConfigError
+from specbench.core.progress import Say, say_nothing
+from specbench.core.reasoning import answer_of
+from specbench.decoding.decoder import Decoder, DraftingDecoder, drafting_decoders
+from specbench.models.causal_lm import CausalLM
+from specbench.models.scoring import PACKED, VERBS, PassShape
+from specbench.records.records import Record
+from specbench.running.models import LoadedModels, parts, pauses, uses_bridge
+from specbench.running.plan import SubsetRun, Trial
+from specbench.running.prompts import PromptRenderer, Texts, fitting_turn, translated_ids
+from specbench.running.warm_up import MIN_NEW_TOKENS, longest_conversation, unanswered_conversations, warm_up_ids
+from specbench.specs.method import MethodSpec, proposes_trees
+
+SPARE = 1.5  # margin for answers in another vocabulary, which may need more tokens per target token than prompts
+
+
+@dataclass
+class CompileRequirements:
+    """The requirements of methods on one model.
+
+    `lengths`: the lengths of its passes in tokens. `shapes`: the shapes of its passes over trees and of those that
+    return hidden states. `has_own_tokens`: it drafts in another vocabulary than the target's. `packs`: it scores
+    several continuations per pass. `decodes`: it decodes alone. `limit`: the maximum number of tokens in its context;
+    None if there is no limit.
+    """
+
+    model: CausalLM
+    target: CausalLM
+    limit: int | None
+    lengths: set[int] = field(default_factory=lambda: {1})
+    shapes: set[PassShape] = field(default_factory=set)
+    has_own_tokens: bool = False
+    packs: bool = False
+    decodes: bool = False
+
+    def room(self, ids: list[int], num_new: int) -> int:
+        """Returns the number of tokens that the model must hold for a prompt `ids` and an answer of `num_new` tokens,
+        both in the target's vocabulary."""
+        num_read = len(ids)
+        if self.has_own_tokens:
+            num_read = len(translated_ids(ids, self.target, self.model))
+            num_new = math.ceil(num_new * SPARE * max(1, num_read / max(len(ids), 1)))
+        return min(num_read + num_new, self.limit or num_read + num_new)
+
+    def room_for(self, texts: Texts, num_new: int, renderer: PromptRenderer) -> int:
+        """Returns the number of tokens that the model must hold for a conversation. A model that decodes alone also
+        needs room for the conversation in its own encoding."""
+        most = self.room(renderer.render(self.target, texts).ids, num_new)
+        own = len(renderer.render(self.model, texts).packed_ids) + num_new if self.decodes else 0
+        return max(most, min(own, self.limit or own))
+
+
+def compile_requirements(
+    models: LoadedModels, methods: Sequence[MethodSpec], decoders: Iterable[Decoder] = ()
+) -> list[CompileRequirements]:
+    """Returns the requirements of methods on every model. `decoders`: the methods' decoders; their drafters may propose
+    trees or read hidden states."""
+    target, limit = models.target, models.context_limit(methods)
+    found = {id(model): CompileRequirements(model, target, limit) for model in (target, *models.drafters.values())}
+    for part in parts(methods):
+        drafter = models.drafters.get(part.name)
+        if part.decodes_with != "target":
+            if drafter is not None:
+                found[id(drafter)].decodes = True
+            continue
+        verified = part.num_draft_tokens + 1
+        if not proposes_trees(part):
+            found[id(target)].lengths.add(verified)
+        if drafter is None:
+            continue
+        need = found[id(drafter)]
+        need.lengths.add(2)  # if all draft tokens were accepted, it reads the last of them and the bonus token
+        if uses_bridge(part):
+            need.has_own_tokens, need.limit = True, drafter.context_limit
+            need.lengths.add(verified)
+        if pauses(part):
+            need.limit = drafter.context_limit
+        if part.bridge.type == "string":  # scores several continuations per pass
+            need.packs = True
+            need.lengths |= set(PACKED)
+    for drafting in drafting_decoders(decoders):
+        add_shapes(drafting, found)
+    return list(found.values())
+
+
+def add_shapes(decoder: DraftingDecoder, found: Mapping[int, CompileRequirements]) -> None:
+    """Adds a decoder's passes over trees and its passes that return hidden states. `found`: by id of the model."""
+    drafter, num_tokens = decoder.drafter, decoder.method.num_draft_tokens
+    trees, hidden = drafter.tree_lengths(num_tokens), drafter.hidden_layers
+    shapes = {PassShape(length, "tree", hidden) for length in trees}
+    if hidden:
+        shapes |= {PassShape(length, "chain", hidden) for length in ({1} if trees else {1, num_tokens + 1})}
+    found[id(decoder.model)].shapes |= shapes
+    own = None if drafter.model is None else drafter.model.underlying
+    if id(own) in found:
+        levels = drafter.level_lengths(num_tokens)
+        found[id(own)].shapes |= {PassShape(length, "tree") for length in levels}
+
+
+FILE = "compilations.jsonl"  # in a run's folder: one line per cell and model with new passes
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """The compilation or recording of a model's passes for a cell. No measured speed includes its seconds."""
+
+    task: str
+    subset: str
+    model: str
+    capacity: int
+    num_passes: int
+    seconds: float
+    engine: str = "compiled"
+
+
+def num_compilations() -> int:
+    """Returns the number of graphs that torch has compiled plus the number of CUDA graphs recorded in this process."""
+    from specbench.models.recording import num_recordings
+
+    if "torch._dynamo" not in sys.modules:
+        return num_recordings()
+    from torch._dynamo.utils import counters
+
+    return int(counters["stats"]["unique_graphs"]) + num_recordings()
+
+
+def check_nothing_compiled(since: int, block: Trial) -> None:
+    """Raises ConfigError if a pass was compiled or recorded while a block was measured, which is then not kept."""
+    if number := num_compilations() - since:
+        where = f"{block.cell.task.name}/{block.cell.subset} example {block.example.id}"
+        raise ConfigError(
+            f"{where}: {number} passes were compiled or recorded while it was measured, so its time includes more than "
+            "decoding, and the block is not kept: take --engine eager, or a smaller generation.max_new_tokens"
+        )
+
+
+def allocate_and_capture(cell: SubsetRun, progress: Say = say_nothing) -> Iterator[Compilation]:
+    """Allocates the buffers and compiles or records the passes of every model for the longest conversation of a cell.
+    Buffers and passes of earlier cells are kept and reused. `progress` receives lines."""
+
+    def room(need: CompileRequirements) -> int:
+        key = id(need.model)
+        if key not in cell.most_tokens:
+            cell.most_tokens[key] = longest_in_tokens(cell, need)
+        return cell.most_tokens[key]
+
+    methods = [decoder.method for decoder in cell.decoders]
+    yield from _allocate_and_capture(
+        cell.models, methods, cell.decoders, room, progress, (cell.task.name, cell.subset), True
+    )
+
+
+def allocate_and_capture_for_trial(
+    block: Trial, earlier: Sequence[Record], progress: Say = say_nothing
+) -> Iterator[Compilation]:
+    """Compiles or records missing passes for a block before it is measured. They are rarely missing: an earlier answer
+    may have more tokens when its text is encoded again than when it was generated. `earlier`: the records of the
+    earlier turns."""
+    cell = block.cell
+    if cell.models.target.static is None:
+        return
+    methods = [decoder.method for decoder in cell.decoders]
+    histories = ([answer_of(record["methods"][method.name]) for record in earlier] for method in methods)
+    read = {fitting_turn(cell.renderer, block.example, block.turn, answers) for answers in histories}
+    num_new = cell.task.generation.max_new_tokens
+
+    def room(need: CompileRequirements) -> int:
+        return max(need.room_for(texts, num_new, cell.renderer) for texts in read)
+
+    yield from _allocate_and_capture(cell.models, methods, cell.decoders, room, progress, (cell.task.name, cell.subset))
+
+
+def _allocate_and_capture(
+    models: LoadedModels, methods: Sequence[MethodSpec], decoders: Sequence[Decoder],
+    room: Callable[[CompileRequirements], int], progress: Say, place: tuple[str, str], exactly: bool = False,
+) -> Iterator[Compilation]:  # fmt: skip
+    for need in compile_requirements(models, methods, decoders):
+        sequence = need.model.static
+        if sequence is None:
+            continue
+        number, seconds = sequence.reserve(
+            room(need), sorted(need.lengths), need.packs, shapes=need.shapes, exactly=exactly, progress=progress
+        )
+        for decoder in drafting_decoders(decoders):
+            if decoder.drafter.model is need.model:
+                num_drafts, more = decoder.drafter.reserve(decoder.method.num_draft_tokens)
+                number, seconds = number + num_drafts, seconds + more
+        if number:
+            yield Compilation(*place, need.model.name, sequence.capacity, number, seconds, sequence.engine)
+
+
+def allocate_and_capture_for(
+    models: LoadedModels, methods: Sequence[MethodSpec], num_tokens: int, progress: Say,
+    prompts: Sequence[list[int]] = ([],), decoders: Sequence[Decoder] = (),
+) -> None:  # fmt: skip
+    """Compiles or records the passes that methods need, with room for `num_tokens` tokens of the target after any of
+    the `prompts`, and the drafts of `decoders`."""
+
+    def room(need: CompileRequirements) -> int:
+        return max(need.room(ids, num_tokens) for ids in prompts)
+
+    list(_allocate_and_capture(models, methods, decoders, room, progress, ("", ""), True))
+
+
+def longest_in_tokens(cell: SubsetRun, need: CompileRequirements) -> int:
+    """Returns the number of tokens, in the model's vocabulary, of a cell's longest conversation or of the warm-up text,
+    whichever is longer."""
+    num_new = cell.task.generation.max_new_tokens
+    most = max(
+        need.room_for(texts, (len(texts) // 2 + 1) * num_new, cell.renderer) for texts in unanswered_conversations(cell)
+    )
+    if need.has_own_tokens:
+        num_tokens = longest_conversation(cell, need.target)
+        ids = warm_up_ids(need.target, num_tokens, MIN_NEW_TOKENS)
+        most = max(most, need.room(ids, num_tokens - len(ids)))
+    return most
+
+
+def log_compilation(folder: Path, compilation: Compilation) -> str:
+    """Appends a compilation to the file in the run's folder. Returns a line that describes it."""
+    with (folder / FILE).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(asdict(compilation)) + "\n")
+    return (
+        f"{compilation.task}/{compilation.subset}: {VERBS[compilation.engine]} {compilation.num_passes} passes of "
+        f"{compilation.model} for {compilation.capacity} tokens in {compilation.seconds:.0f} s"
+    )

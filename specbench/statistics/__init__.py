@@ -1,0 +1,1 @@
+"""Statistics: the resampler, intervals, ratios and shares."""

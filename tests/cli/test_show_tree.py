@@ -1,0 +1,106 @@
+"""The drawing of a draft tree and of its step in `specbench show`."""
+
+import json
+
+import pytest
+import torch
+
+from specbench.cli.help.method import drawing, first_sentence, tree_help
+from specbench.cli.help.text import find_help, help_text
+from specbench.cli.info import show
+from specbench.decoding.drafters.lookahead import Lookahead, largest_tree
+from specbench.decoding.proposal import TreeProposal
+from specbench.decoding.sampling import Sampling
+from specbench.decoding.tree_shape import TreeShape, best_shape, regular_shape
+from specbench.specs.catalogue import load_method, with_overrides
+from tests.support.toys import models
+
+
+def test_a_tree_is_drawn_from_left_to_right() -> None:
+    shape = regular_shape([2, 2])
+    assert drawing(shape, set(range(6))) == [
+        "last token─┬─1─┬─1",
+        "           │   └─2",
+        "           └─2─┬─1",
+        "               └─2",
+    ]
+    assert drawing(shape, {0, 1, 2}) == ["last token─┬─1───1", "           └─2"]
+    assert drawing(TreeShape((-1, -1), (-1, 0)), {0, 1}) == ["last token─┬─1", "           └─w"]
+
+
+def test_a_large_tree_is_cut() -> None:
+    lines = drawing(best_shape([0.5, 0.3, 0.2], 300, 8), set(range(300)))
+    assert len(lines) == 25 and lines[-1].startswith("… and ") and lines[-1].endswith(" more paths")
+
+
+@pytest.mark.parametrize(
+    ("method", "by_depth", "num_own"),
+    [
+        ("sd-tree", [3, 6, 6, 6, 6], 0),
+        ("token-recycling", [8, 21, 25, 15, 10, 1], 0),
+        ("lookahead", [7, 7, 7, 7], 28),
+        ("medusa", [10, 28, 23, 2], 0),
+        ("eagle", [4, 8, 7, 5, 1], 0),
+    ],
+)
+def test_every_method_with_trees_is_drawn(method: str, by_depth: list[int], num_own: int) -> None:
+    found = tree_help(load_method(method))
+    assert found is not None and not found.is_example
+    assert (found.nodes_by_depth, found.num_own) == (by_depth, num_own)
+    text = help_text(find_help(method)[0])
+    assert f"tree: at most {sum(by_depth)} draft tokens on {len(by_depth)} levels" in text
+    assert f"up to {sum(by_depth) + num_own} tokens of the tree" in " ".join(text.split())
+    assert "a step:\n  1. draft: " in text and "\n  2. one pass: " in text and "\n  4. cache: " in text
+    assert all(len(line) <= 100 for line in text.splitlines())
+
+
+def test_fewer_draft_tokens_cut_the_drawing() -> None:
+    _, (method,) = with_overrides([], [load_method("sd-tree")], ["num_draft_tokens=2"])
+    found = tree_help(method)
+    assert found is not None and found.nodes_by_depth == [3, 6] and "1 to 3" in found.step[-1]
+
+
+def test_a_tree_that_grows_is_an_example() -> None:
+    found = tree_help(load_method("eagle3"))
+    assert found is not None and found.is_example and sum(found.nodes_by_depth) == 12
+    text = help_text(find_help("eagle3")[0])
+    heading = "it grows as it is drafted; with example acceptance rates 0.5, 0.2, 0.1 by rank: 12 draft tokens"
+    assert heading in " ".join(text.split())
+    assert "1. draft: An EAGLE head drafts a tree; it grows as it is drafted" in " ".join(text.split())
+    assert "up to 59 tokens of the tree" in text
+
+
+@pytest.mark.parametrize("method", ["ar", "sd", "pld", "routed", "hf-sd", "draft-only"])
+def test_other_methods_have_no_tree(method: str) -> None:
+    assert tree_help(load_method(method)) is None
+    assert "tree:" not in help_text(find_help(method)[0])
+
+
+def test_the_tree_of_lookahead_is_that_of_its_drafter() -> None:
+    """With a full window and as many guesses as it keeps."""
+    drafter = Lookahead(models(), Sampling(), window=3, ngram=4, guesses=2)
+    drafter.prefill([7, 8])
+    drafter._pool = {8: {(1, 2, 3): None, (4, 5, 6): None}}
+    drafter._levels = [[10, 11, 12], [13, 14, 15], [16, 17, 18]]
+    tree = drafter.propose([7, 8], 3, torch.Generator())
+    assert isinstance(tree, TreeProposal)
+    shape = largest_tree(window=3, ngram=4, guesses=2)
+    assert tuple(tree.parents) == shape.parents
+    own = [node for node, rank in enumerate(shape.ranks) if rank < 0]
+    assert own == list(range(6, 15)) and not any(tree.has_children(node) for node in own)
+    assert [shape.ranks[node] for node in tree.children(-1)] == [0, 1]
+
+
+def test_json_has_the_tree(capsys: pytest.CaptureFixture[str]) -> None:
+    show("sd-tree", as_json=True)
+    found = json.loads(capsys.readouterr().out)["tree"]
+    assert found["nodes_by_depth"] == [3, 6, 6, 6, 6] and len(found["drawing"]) == 6 and len(found["step"]) == 4
+    show("sd", as_json=True)
+    assert json.loads(capsys.readouterr().out)["tree"] is None
+
+
+def test_a_sentence_ends_before_a_capital() -> None:
+    def code() -> None:
+        """Draws one token (arXiv:1, Alg. 2). Then another."""
+
+    assert first_sentence(code) == "Draws one token (arXiv:1, Alg. 2)"

@@ -1,0 +1,383 @@
+"""Several requests at once: windows, what is counted of them, and what becomes of a server that fails."""
+
+import io
+import json
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from specbench.core.errors import ConfigError
+from specbench.integrations.served import concurrency as load
+from specbench.integrations.served.models import load_served
+from specbench.report.concurrency import load_tables
+from specbench.report.display import picture_of
+from specbench.results.concurrency import (
+    SteadySpan,
+    break_even,
+    load_groups,
+    load_of,
+    metrics_of,
+    read_windows,
+)
+from specbench.results.concurrency import load_row as make_load_row
+from specbench.results.leaderboard import load as load_leaderboard
+from specbench.results.leaderboard_files import with_earlier_warm_up
+from specbench.results.row import Row, RowLoad, RowServing
+from specbench.results.runs import RecordedRun
+from specbench.running.execute import execute
+from specbench.running.request import Request
+from specbench.running.warm_up import MAX_BLOCKS_CPU
+from specbench.specs.run import read_servers
+from specbench.specs.run_options import RunOptions
+from specbench.statistics.bootstrap import Estimate
+from tests.analysis.test_audit_served import SHORT, tied
+from tests.results.test_leaderboard import row as make_row
+from tests.support.scripted_server import AR, SD, Script, servers_file
+
+LEAST = {"concurrency": [2], "windows": 2, "requests": 2}
+
+
+def run(folder: Path, limit: int = 3, overrides: tuple[str, ...] = (), **keys: Any) -> list[Row]:
+    scripts = {"ar": keys.pop("ar", Script("vllm", AR)), "draft": keys.pop("draft", Script("vllm", SD))}
+    folder.mkdir(exist_ok=True)
+    warm_up = keys.pop("warm_up", None)
+    with servers_file(folder, scripts, **keys) as file:
+        options = RunOptions(subsets=("en",), limit=limit, overrides=overrides, warm_up=warm_up)
+        request = Request(["mgsm"], [], options, "", output=folder / "run", servers=file)
+        outcome = execute(request, Console(file=io.StringIO()), load_served)
+    assert load_leaderboard(outcome.leaderboard) == list(outcome.rows)
+    return [row for row in outcome.rows if row.level]
+
+
+class Hurried(random.Random):
+    """Waits of a rate that is 25 times as high as it says, so that few requests last long enough to be measured."""
+
+    def expovariate(self, lambd: float = 1.0) -> float:
+        return super().expovariate(25 * lambd)
+
+
+@pytest.fixture(scope="module")
+def hurried() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("specbench.integrations.served.concurrency.random", SimpleNamespace(Random=Hurried))
+        yield
+
+
+@pytest.fixture(scope="module")
+def by_rate(hurried, tmp_path_factory) -> tuple[Path, list[Row]]:
+    """The folder and the rows of a load of one request and of a rate, with a slow server ar."""
+    folder, slow = tmp_path_factory.mktemp("rate"), Script("vllm", AR, delay_seconds=0.004)
+    return folder / "run", run(folder, ar=slow, load={"concurrency": [1], "rate": [4], "windows": 5, "requests": 2})
+
+
+def answer(sent: float, reads: list[tuple[float, int]], passes: int | None, example: int = 0) -> dict[str, Any]:
+    return {"example": example, "sent": sent, "token_ids": [1] * sum(n for _, n in reads), "passes": passes,
+            "reads": [list(read) for read in reads]}  # fmt: skip
+
+
+def test_each_level_has_a_row_for_each_server(tmp_path, hurried) -> None:
+    rows = run(tmp_path, load={"concurrency": [2, 1], "rate": [4], "windows": 5, "requests": 2})
+    assert [(load_of(row).kind, load_of(row).level, row.method_name) for row in rows] == [
+        (kind, level, name)
+        for kind, level in (("concurrency", 1), ("concurrency", 2), ("rate", 4)) for name in ("ar", "draft")
+    ]  # fmt: skip
+    assert [load_of(row).windows * load_of(row).requests for row in rows] == [10, 10, 20, 20, 40, 40]
+    emitted = sum(accepted + 1 for _, accepted in SD)
+    for row in rows:
+        assert load_of(row).windows == 5 and row.n == 3
+        assert row.verdict == "greedy equal"
+        tau, ratio = (row.value(name) for name in ("mean_acceptance_length", "pass_ratio"))
+        assert tau == pytest.approx(1.0 if row.method_name == "ar" else emitted / len(SD))
+        assert ratio is not None and row.value("speedup_user") == pytest.approx(tau / ratio)
+        assert row.metrics["tokens_per_second_user"].low is not None
+        assert (row.value("ttft_p99_seconds") or 0) >= (row.value("ttft_seconds") or 0) > 0
+    assert rows[0].value("speedup") == 1.0
+    by_concurrency, by_rate = load_tables(rows)
+    assert by_concurrency.title == "mgsm · en · load by concurrency" and by_rate.title == "mgsm · en · load by rate"
+
+
+def test_a_level_by_rate_has_ratios_of_latencies_and_no_speed_up(by_rate) -> None:
+    _, rows = by_rate
+    (_, alone), (_, own) = rows[:2], rows[2:]
+    assert alone.value("speedup") is not None
+    assert load_of(own).kind == "rate" and own.value("speedup") is None and own.value("tokens_per_second") is not None
+    for name in ("tpot_ratio", "e2e_ratio"):
+        found = own.metric(name)
+        assert found.value is not None and found.low is not None and 0 < found.low <= found.value
+    tables = load_tables(rows)
+    headings = [[column.heading for column in table.columns] for table in tables]
+    assert "speed-up\n95 %" in headings[0] and "E2E ratio\n95 %" not in headings[0]
+    assert "speed-up\n95 %" not in headings[1] and {"TPOT ratio\n95 %", "E2E ratio\n95 %"} <= set(headings[1])
+    assert any("there is no speed-up in tok/s" in line for line in tables[1].caption)
+    assert break_even([own]) is None
+
+
+def test_latencies_are_compared_by_the_medians_of_windows() -> None:
+    own = [[answer(0, [(1.0, 1), (3.0, 4)], 1), answer(0, [(1.0, 1), (9.0, 4)], 1)], [answer(0, [(2.0, 5)], 1)]]
+    plain = [[answer(0, [(1.0, 1), (9.0, 4)], 4)] * 2, [answer(0, [(4.0, 5)], 4)]]
+    found = metrics_of(own, plain, None)
+    assert found["tpot_ratio"].value == pytest.approx(2.0 / 1.25)  # the second window has no time per token
+    assert found["e2e_ratio"].value == pytest.approx((9.0 + 4.0) / (6.0 + 2.0)) and found["speedup"].value is None
+
+
+def test_as_many_requests_are_in_flight_as_the_level_says_and_all_servers_get_the_same(tmp_path, monkeypatch) -> None:
+    in_flight, most, lock = [0], [0], threading.Lock()
+    generate_under_load = load.ServedDecoder.generate_under_load
+
+    def counted(self: Any, *args: Any, **keys: Any) -> Any:
+        with lock:
+            in_flight[0] += 1
+            most[0] = max(most[0], in_flight[0])
+        try:
+            return generate_under_load(self, *args, **keys)
+        finally:
+            with lock:
+                in_flight[0] -= 1
+
+    monkeypatch.setattr(load.ServedDecoder, "generate_under_load", counted)
+    run(tmp_path, load={"concurrency": [3], "windows": 2}, draft=Script("vllm", SD, delay_seconds=0.002))
+    assert most[0] == 3
+    windows = read_windows(tmp_path / "run")
+    for window in windows:
+        first, second = ([each["example"] for each in window["methods"][name]] for name in ("ar", "draft"))
+        assert first == second == [number % 3 for number in range(12)]
+
+
+def test_windows_are_resumed_and_a_failure_is_one_line(tmp_path) -> None:
+    keys = {"load": {"concurrency": [2], "windows": 2, "requests": 2}}
+    run(tmp_path, **keys)
+    file = tmp_path / "run/load.jsonl"
+    first, _ = file.read_text().splitlines()
+    file.write_text(first + "\n")
+    with pytest.raises(
+        ConfigError, match=r"server 'draft' .* reports an error in the middle of an answer: .*CUDA error"
+    ) as caught:
+        run(tmp_path, draft=Script("vllm", SD, fail_after=2), **keys)
+    assert "\n" not in str(caught.value) and file.read_text() == first + "\n"
+    assert [load_of(row).windows for row in run(tmp_path, **keys)] == [2, 2]
+    assert file.read_text().splitlines()[0] == first
+
+
+OTHER = (*Script("vllm").answer[:-2], 7, 0)
+
+
+@pytest.mark.parametrize(("limit", "verdict"), [(3, "not audited"), (6, "diverged")])
+def test_prompts_with_other_answers_under_load_are_counted_once(tmp_path, limit, verdict) -> None:
+    other = Script("vllm", SD, answer=OTHER)
+    rows = run(tmp_path, limit, draft=other, load={"concurrency": [2], "windows": 2, "requests": 6})
+    assert [row.verdict for row in rows] == ["greedy equal", verdict]  # 24 answers to three prompts tell little
+    (table,) = load_tables(rows)
+    text = (
+        f"the answers to {limit} of {limit} prompts differ from those of ar, which itself changed its answers to 0 of "
+        f"{limit} prompts repeated at this load"
+    )
+    assert any(line.endswith(text) and "draft at 2" in line for line in table.caption)
+
+
+def test_a_prompt_has_as_many_chances_to_differ_as_that_of_the_control(tmp_path) -> None:
+    """The first answer of a method to a prompt that is repeated has none to stand beside it on the control's side."""
+    (row,) = [each for each in run(tmp_path, load=LEAST) if each.method_name == "draft"]
+    (window, other) = read_windows(tmp_path / "run")
+    for number in range(3):
+        window["methods"]["draft"][number]["token_ids"] = list(OTHER)
+    alone = row.model_copy(update={"served": row.served and row.served.model_copy(update={"load": None})})
+    found = make_load_row(alone, [window, other], load_of(row))
+    assert found.verdict == "not audited" and "answers_differ" in {each.code for each in found.warnings}
+
+
+@pytest.mark.parametrize(("gap", "verdict"), [(1e-7, "near-tie only"), (1e-3, "diverged")])
+def test_near_ties_under_load_are_told_apart(tmp_path, gap, verdict) -> None:
+    target, other = tied(gap)
+    servers = {"ar": Script("vllm", model=target), "draft": Script("vllm", passes=SD, model=other)}
+    rows = run(tmp_path, overrides=SHORT, load=LEAST, **servers)
+    assert [row.verdict for row in rows] == ["greedy equal", verdict]
+    assert ("answers_differ" in {each.code for each in rows[1].warnings}) == (verdict == "diverged")
+    ties = [each["near_tie"] for window in read_windows(tmp_path / "run") for each in window["methods"]["draft"]]
+    assert ties == [verdict == "near-tie only"] * 8
+
+
+def test_a_load_is_warmed_up_until_it_is_steady(tmp_path, monkeypatch) -> None:
+    """A tenth of the expected time is enough for one block here; more than that gives as many as the rule needs."""
+    monkeypatch.setattr("specbench.running.warm_up.is_steady", lambda times: False)
+    first, row = run(tmp_path / "short", load=LEAST, warm_up=0.0)
+    assert [each.warm_up and (each.warm_up.blocks, each.warm_up.steady) for each in (first, row)] == [(1, None)] * 2
+    monkeypatch.setattr("specbench.integrations.served.concurrency.MAX_SHARE", 1e9)
+    monkeypatch.setattr("specbench.running.warm_up.is_steady", lambda times: len(times) >= 3)
+    steady = run(tmp_path / "steady", load=LEAST)
+    assert [row.warm_up and (row.warm_up.blocks, row.warm_up.steady) for row in steady] == [(3, True), (3, True)]
+    first, second = read_windows(tmp_path / "steady/run")
+    assert set(first["warm_up"]) == {"ar", "draft"} and not second["warm_up"]
+    monkeypatch.setattr("specbench.running.warm_up.is_steady", lambda times: False)
+    _, row = run(tmp_path / "not", load=LEAST)
+    assert row.warm_up is not None and row.warm_up.blocks == MAX_BLOCKS_CPU and row.warm_up.steady is False
+    assert "not_steady" in {each.code for each in row.warnings}
+
+
+def test_ramp_up_and_drain_are_cut() -> None:
+    answers = [answer(0.0, [(1.0, 1), (2.0, 4)], 1), answer(0.5, [(1.0, 1), (3.0, 4)], 1), answer(2.0, [(9.0, 5)], 0)]
+    span = SteadySpan.of(answers, 2)
+    assert (span.begin, span.end) == (0.5, 3.5)
+    assert span.num_tokens(answers) == 5 + 5  # none of the last answer, which ends alone
+    assert SteadySpan.of(answers, None) == SteadySpan(0.0, 2.0)
+
+
+def test_a_speed_up_is_what_speculation_gains_over_what_its_passes_cost() -> None:
+    own = [[answer(0, [(1.0, 1), (3.0, 4), (5.0, 4)], 2)] for _ in range(5)]
+    plain = [[answer(0, [(1.0, 1), *((1.0 + number, 1) for number in range(1, 9))], 8)] for _ in range(5)]
+    found = {name: metric.value for name, metric in metrics_of(own, plain, 1).items()}
+    assert found["mean_acceptance_length"] == 4.0 and found["pass_ratio"] == pytest.approx(2.0)
+    assert found["speedup_user"] == pytest.approx(2.0)
+    assert found["speedup"] == pytest.approx((9 / 5) / (9 / 9)) and found["tpot_seconds"] == pytest.approx(0.5)
+
+
+def test_unknown_passes_have_no_decomposition() -> None:
+    own = [[answer(0, [(1.0, 1), (3.0, 4)], None)]]
+    found = metrics_of(own, [[answer(0, [(1.0, 1), (3.0, 4)], 4)]], 1)
+    assert "mean_acceptance_length" not in found and found["speedup"].value == 1.0
+
+
+def load_row(level: float, speedup: float, method: str = "draft", throughput: float = 10.0) -> Row:
+    """Returns a row of a load with as many tokens/s in all, and per user that ÷ the level."""
+    load = RowLoad(kind="concurrency", level=level, windows=10, requests=4)
+    serving = RowServing(acceptance_source="steps", caches="verified empty", memory="same KV", load=load, settings="0")
+    values = {"speedup": speedup, "tokens_per_second": throughput, "tokens_per_second_user": throughput / level}
+    metrics = {name: Estimate(value=value, low=0.95 * value, high=1.05 * value) for name, value in values.items()}
+    return make_row(method=f"{method}@1:0", task="t@1:0", subset="s", served=serving, metrics=metrics)
+
+
+@pytest.mark.parametrize(
+    ("points", "level", "line"),
+    [
+        ([(1, 2.0), (4, 1.5), (16, 0.5)], 8.0, "draft: as fast as ar at 8.0 (interpolated)"),
+        ([(1, 2.0), (4, 1.5)], None, "draft: faster than ar at every measured level"),
+        ([(1, 0.9), (4, 0.5)], None, "draft: slower than ar at every measured level"),
+        ([(1, 2.0), (2, 1.01), (4, 0.99), (16, 0.5)], 16 ** (2 / 3), "draft: as fast as ar at 6.3 (interpolated)"),
+        ([(1, 1.01), (4, 0.99)], None, "draft: not separable from ar at any measured level"),
+        ([(1, 1.2), (4, 0.99)], None, "draft: faster than ar at some levels, not separable from ar at others"),
+    ],
+)
+def test_the_break_even_level_is_interpolated(points, level, line) -> None:
+    rows = [load_row(*point) for point in points]
+    found = break_even(rows)
+    assert found == (level if level is None else pytest.approx(level))
+    (table,) = load_tables([load_row(points[0][0], 1.0, "ar"), *rows])
+    assert line in table.caption
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({}, r"load: name levels, such as \{concurrency"), ({"concurrency": [0]}, "load.concurrency.0 = 0: .*greater"),
+        ({"rate": [1], "windows": 1}, "load.windows = 1: .*greater"),
+    ],
+)  # fmt: skip
+def test_a_wrong_load_is_one_line(tmp_path, value, message) -> None:
+    path = tmp_path / "servers.yaml"
+    servers = {"ar": {"url": "http://a:1", "speculation": "none"}}
+    path.write_text(json.dumps({"tokenizer": "embedded:target", "servers": servers, "load": value}))
+    with pytest.raises(ConfigError, match=message):
+        read_servers(path)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("load")
+    run(folder, load={"concurrency": [1, 2], "windows": 5, "requests": 2})
+    return folder / "run"
+
+
+def test_rows_of_a_load_are_recomputed_from_the_run(measured, specbench) -> None:
+    board = measured / "leaderboard.json"
+    rows = load_leaderboard(board)
+    assert [row.level for row in rows] == ["", "", *["concurrency 1"] * 2, *["concurrency 2"] * 2]
+    assert len({row.key for row in rows}) == 6
+    code, shown, _ = specbench("leaderboard", "validate", board, "--records")
+    assert code == 0 and "6 rows, all recomputed" in shown
+    run = RecordedRun(measured)
+    earlier = run.earlier_warm_up(rows[3])  # of AR and the method in all windows, as earlier versions summed it
+    assert earlier is not None and rows[3].warm_up is not None and earlier.blocks > rows[3].warm_up.blocks
+    row = rows[3].model_copy(update={"warm_up": earlier})
+    assert with_earlier_warm_up(rows[3], row, run).warm_up == earlier
+    windows = measured / "load.jsonl"
+    text = windows.read_text()
+    try:
+        windows.write_text(text.partition("\n")[2])
+        code, _, problem = specbench("leaderboard", "validate", board, "--records")
+    finally:
+        windows.write_text(text)
+    assert code == 2 and "rows.2 (mgsm@4 en ar@1 concurrency 1): " in problem.replace("\n", " ")
+
+
+def test_each_level_has_a_ranked_table_of_its_own(measured, specbench, tmp_path) -> None:
+    board = measured / "leaderboard.json"
+    _, shown, _ = specbench("leaderboard", "show", board)
+    assert [line.strip() for line in shown.splitlines() if "mgsm@4 · en" in line] == [
+        "mgsm@4 · en", "mgsm@4 · en · concurrency 1", "mgsm@4 · en · concurrency 2"
+    ]  # fmt: skip
+    _, shown, _ = specbench("leaderboard", "show", board, "--filter", "served.load.level=2.0")
+    assert "concurrency 2" in shown and "concurrency 1" not in shown
+    code, *_ = specbench("leaderboard", "add", measured, "--leaderboard", tmp_path / "all.json")
+    assert code == 0 and len(load_leaderboard(tmp_path / "all.json")) == 6
+
+
+def test_levels_are_compared_with_the_same_level(measured, specbench) -> None:
+    code, shown, _ = specbench("compare", f"{measured}:ar", f"{measured}:draft", "--json")
+    found = json.loads(shown)["compared"]
+    assert code == 0 and [each.get("loads") for each in found] == [None, ["concurrency 1"] * 2, ["concurrency 2"] * 2]
+    reasons = {change["not_paired_because"] for each in found[1:] for change in each["changes"].values()}
+    assert reasons == {"rows of several requests at once rest on windows"}
+    code, shown, _ = specbench("compare", f"{measured / 'leaderboard.json'}:3", f"{measured / 'leaderboard.json'}:5")
+    assert code == 0 and "draft · concurrency 1 → concurrency 2" in shown and "served.load" in shown
+
+
+def test_the_site_has_rows_of_a_load(measured, specbench, tmp_path) -> None:
+    code, _, problem = specbench("site", measured / "leaderboard.json", "--output", tmp_path / "site")
+    assert code == 0, problem
+    index = (tmp_path / "site/index.html").read_text()
+    assert "concurrency 2" in index and len(list((tmp_path / "site/rows").iterdir())) == 6
+    assert any("served.load.level" in page.read_text() for page in (tmp_path / "site/rows").iterdir())
+
+
+def test_the_picture_has_a_curve_for_each_server_and_marks_the_break_even() -> None:
+    pytest.importorskip("matplotlib")
+    plain = [load_row(level, 1.0, "ar", throughput) for level, throughput in ((1, 10.0), (4, 30.0), (16, 80.0))]
+    own = [load_row(1, 2.0, throughput=20.0), load_row(4, 1.5, throughput=45.0), load_row(16, 0.5, throughput=40.0)]
+    (panel,) = picture_of([], load_groups([*plain, *own])).axes
+    first, second, cross = (line.get_xydata().tolist() for line in panel.get_lines())
+    assert first == [[10.0, 10.0], [7.5, 30.0], [5.0, 80.0]] and second == [[20.0, 20.0], [11.25, 45.0], [2.5, 40.0]]
+    ((user, whole),) = cross  # half of the way from 4 to 16 requests, of the logarithms
+    assert user == pytest.approx((11.25 * 2.5) ** 0.5) and whole == pytest.approx((45 * 40) ** 0.5)
+    assert [text.get_text() for text in panel.get_legend().get_texts()][2] == "draft: as fast as ar at 8.0"
+
+
+def test_subsets_together_have_a_row_at_each_level(tmp_path) -> None:
+    scripts = {"ar": Script("vllm", AR), "draft": Script("vllm", SD)}
+    with servers_file(tmp_path, scripts, load={"concurrency": [2], "windows": 2, "requests": 2}) as file:
+        options = RunOptions(subsets=("en", "de"), limit=2)
+        request = Request(["mgsm"], [], options, "", output=tmp_path / "run", servers=file)
+        outcome = execute(request, Console(file=io.StringIO()), load_served)
+    rows = [row for row in outcome.rows if row.level and row.method_name == "draft"]
+    assert [(row.subset, row.n, load_of(row).windows) for row in rows] == [("en", 2, 2), ("de", 2, 2), ("all", 4, 4)]
+    assert rows[2].subsets == {"de": 2, "en": 2}
+    assert load_leaderboard(outcome.leaderboard) == list(outcome.rows)
+
+
+def test_a_level_by_rate_is_ranked_by_no_speed_up(specbench, by_rate) -> None:
+    folder, _ = by_rate
+    board = folder / "leaderboard.json"
+    of_rate = ("--filter", "served.load.kind=rate")
+    _, shown, _ = specbench("leaderboard", "show", board, *of_rate, "--format", "markdown")
+    (line,) = [each for each in shown.splitlines() if each.startswith("|") and "draft" in each]
+    rank, *_, speedup, _, _ = (cell.strip() for cell in line.strip("|").split("|"))
+    assert rank == "" and speedup.startswith("–")
+    _, shown, _ = specbench("leaderboard", "show", board, *of_rate, "--sort", "e2e_ratio")
+    assert "ranked by e2e_ratio" in " ".join(shown.split())
+    code, shown, _ = specbench("compare", f"{folder}:ar", f"{folder}:draft", "--json")
+    *_, found = json.loads(shown)["compared"]
+    assert code == 0 and "speedup" not in found["changes"] and "e2e_ratio" in found["changes"]

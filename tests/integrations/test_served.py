@@ -1,0 +1,745 @@
+"""Methods that servers run: what each engine tells, and what becomes of servers that fail or lie."""
+
+import io
+import json
+import random
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from specbench.core.completions import ApiKey
+from specbench.core.errors import ConfigError
+from specbench.core.reasoning import TAGS
+from specbench.core.registry import ENGINES
+from specbench.decoding.loop import GenerationState, StopRules
+from specbench.integrations.served.acceptance import (
+    contradiction,
+    from_histogram,
+    from_passes,
+    kept_counts,
+    passes_of_event,
+    steps_of,
+)
+from specbench.integrations.served.client import Client, EventReader
+from specbench.integrations.served.decoder import Answer, ServedDecoder
+from specbench.integrations.served.engine import Page, held_ids
+from specbench.integrations.served.engines import LlamaCpp
+from specbench.integrations.served.models import load_served
+from specbench.models.causal_lm import TextModel
+from specbench.models.loading import load_tokenizer
+from specbench.models.vocabulary import Vocabulary
+from specbench.report.compare import agreement_of
+from specbench.report.tables import comparison_table, served_table
+from specbench.results.answers import acceptance_rates
+from specbench.results.conditions import check_together, conditions_that_differ
+from specbench.results.row import Row
+from specbench.results.runs import RecordedRun
+from specbench.running.execute import RunOutcome, execute
+from specbench.running.request import Request
+from specbench.specs.run import read_servers
+from specbench.specs.run_options import RunOptions
+from tests.support.scripted_server import ANSWER, AR, SD, TOKENIZER, VERSION, Script, passes_for, scripted, servers_file
+
+NUM_EXAMPLES = 2
+
+
+def run(folder: Path, scripts: Mapping[str, Script], num_examples: int = NUM_EXAMPLES, **keys: Any) -> RunOutcome:
+    with servers_file(folder, scripts, **keys) as file:
+        request = Request(
+            ["mgsm"], [], RunOptions(subsets=("en",), limit=num_examples), "specbench run", output=folder / "run",
+            servers=file,
+        )  # fmt: skip
+        return execute(request, Console(file=io.StringIO()), load_served)
+
+
+def pair(engine: str, **sd: Any) -> dict[str, Script]:
+    return {"ar": Script(engine), "draft": Script(engine, **{"passes": SD, **sd})}
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], RunOutcome]:
+    """Runs honest servers of an engine, once."""
+    return cache(lambda engine: run(tmp_path_factory.mktemp("honest"), pair(engine)))
+
+
+def row_of(outcome: RunOutcome, method: str = "draft") -> Row:
+    (row,) = (row for row in outcome.rows if row.method_name == method)
+    return row
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "run/records.jsonl").read_text().splitlines()]
+
+
+STEPS = steps_of(SD, sum(accepted + 1 for _, accepted in SD) + 1)
+NUM_ACCEPTED, NUM_JUDGED = sum(s.num_accepted for s in STEPS), sum(s.num_judged for s in STEPS)
+ALPHA, TAU = NUM_ACCEPTED / NUM_JUDGED, sum(s.num_emitted for s in STEPS) / len(STEPS)
+OF_ENGINE = sum(a for _, a in SD) / sum(d for d, _ in SD)
+
+
+@pytest.mark.parametrize(
+    ("engine", "source", "options"),
+    [
+        ("llama.cpp", "steps", {}), ("vllm", "steps", {}), ("vllm", "histogram", {"summary": True}),
+        ("sglang", "histogram", {}), ("tensorrt-llm", "histogram", {}), ("lmdeploy", "counters", {}),
+        ("vllm", "counters", {"tells": False}), ("vllm", "steps", {"merges": 2}),
+    ],
+)  # fmt: skip
+def test_acceptance_is_the_same_whatever_an_engine_tells(tmp_path, honest, engine, source, options) -> None:
+    row = row_of(run(tmp_path, pair(engine, **options)) if options else honest(engine))
+    assert row.served is not None and row.served.acceptance_source == source
+    assert row.value("acceptance_rate_pooled") == pytest.approx(ALPHA)
+    assert row.value("mean_acceptance_length") == pytest.approx(TAU)
+    assert row.value("accepted_per_drafted") == pytest.approx(OF_ENGINE)
+    assert row.verdict == "greedy equal"
+    assert row.engine.startswith(f"served {engine}") and (engine in ("llama.cpp", "lmdeploy") or VERSION in row.engine)
+    assert (row.accepted_tokens_per_step is not None) == (source == "steps")
+    assert {"ttft_seconds", "tpot_seconds", "e2e_seconds", "speedup"} <= {n for n, m in row.metrics.items() if m.value}
+
+
+@pytest.mark.parametrize(
+    ("engine", "options"), [("vllm", {}), ("vllm", {"summary": True}), ("sglang", {}), ("lmdeploy", {})]
+)
+def test_tokens_after_the_end_of_an_answer_count_nowhere(tmp_path, engine, options) -> None:
+    ended = (*SD[:-1], (3, 3))  # the answer ends within the last draft
+    steps = steps_of(ended, len(ANSWER))
+    accepted, judged = sum(s.num_accepted for s in steps), sum(s.num_judged for s in steps)
+    row = row_of(run(tmp_path, pair(engine, passes=ended, **options)))
+    knows_steps = engine == "vllm" and not options  # else the last step may have rejected a token after the end
+    assert row.value("acceptance_rate_pooled") == pytest.approx(accepted / (judged if knows_steps else judged - 1))
+    assert row.served is not None and ("α is an upper bound" in row.served.acceptance_source) != knows_steps
+    assert row.value("mean_acceptance_length") == pytest.approx(TAU)
+
+
+def test_answers_that_were_counted_in_another_way_are_not_added_to(tmp_path) -> None:
+    run(tmp_path, pair("vllm"), num_examples=1)
+    path = tmp_path / "run/run.json"
+    content = json.loads(path.read_text())
+    assert content.pop("counting") == 2
+    path.write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match="counting") as caught:
+        run(tmp_path, pair("vllm"))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("engine", "key"), [("vllm", "max_model_len"), ("sglang", "context_length")])
+def test_the_shortest_context_cuts_the_answers_of_all_servers(tmp_path, engine, key) -> None:
+    """As in process: no server is asked for more, and the answer says why it ended."""
+    scripts = pair(engine, settings={key: 60})
+    run(tmp_path, scripts)
+    for record in records(tmp_path):
+        for name in ("ar", "draft"):
+            answer = record["methods"][name]
+            assert answer["finish"] == "context"
+            request = next(
+                each for each in scripts[name].requests
+                if len(each.get("prompt") or each.get("input_ids")) + len(answer["token_ids"]) == 60
+            )  # fmt: skip
+            most = request.get("max_tokens") or request["sampling_params"]["max_new_tokens"]
+            assert most == len(answer["token_ids"])
+
+
+def test_a_server_that_tells_nothing_has_a_speed_and_no_acceptance(honest) -> None:
+    row = row_of(honest("openai"))
+    assert row.served is not None and row.served.acceptance_source == "none: this engine does not report it"
+    names = ("acceptance_rate", "acceptance_rate_pooled", "mean_acceptance_length", "accepted_per_drafted")
+    assert [row.value(name) for name in names] == [None] * 4
+    assert row.value("speedup") and row.value("accuracy") is not None
+    (warning,) = (w.text for w in row.warnings if w.code == "baseline_unchecked")
+    assert "it is unknown whether the server 'ar' drafts" in warning
+
+
+def run_method(folder: Path, method: str, scripts: Mapping[str, Script]) -> Row:
+    """Runs servers the second of which is declared with a speculation method."""
+    with servers_file(folder, scripts) as file:
+        content = json.loads(file.read_text())
+        content["servers"]["draft"]["speculation"]["method"] = method
+        file.write_text(json.dumps(content))
+        options = RunOptions(subsets=("en",), limit=NUM_EXAMPLES)
+        request = Request(["mgsm"], [], options, "", output=folder / "run", servers=file)
+        return row_of(execute(request, Console(file=io.StringIO()), load_served))
+
+
+SKIPPING = ((0, 0), (0, 0), (3, 3), (0, 0), (3, 1), (2, 0), (0, 0))
+SKIPPING += ((0, 0),) * (len(Script("vllm").answer) - 1 - sum(accepted + 1 for _, accepted in SKIPPING))
+WITHOUT = "the server does not report steps without a draft: steps = tokens − 1 − accepted"
+
+
+@pytest.mark.parametrize(
+    ("options", "source", "alpha"),
+    [
+        ({}, f"steps ({WITHOUT})", 4 / (3 + 2 + 1)),
+        (
+            {"summary": True},
+            "histogram (α is not known, since its drafter may draft fewer tokens than declared; ",
+            None,
+        ),
+        ({"tells": False}, "counters (α is not known, since its drafter may draft fewer tokens than declared; ", None),
+    ],
+)
+def test_steps_without_a_draft_follow_from_the_number_of_tokens(tmp_path, options, source, alpha) -> None:
+    """vLLM counts no step in which an n-gram drafter found nothing."""
+    row = run_method(tmp_path, "ngram", pair("vllm", passes=SKIPPING, skips=True, **options))
+    assert row.served is not None and row.served.acceptance_source.startswith(source)
+    assert row.served.acceptance_source.endswith(f"{WITHOUT})")
+    assert row.value("mean_acceptance_length") == pytest.approx((len(Script("vllm").answer) - 1) / len(SKIPPING))
+    assert row.value("acceptance_rate_pooled") == (alpha if alpha is None else pytest.approx(alpha))
+    assert row.value("accepted_per_drafted") == pytest.approx(4 / 8)
+
+
+def test_counts_that_fall_short_contradict_each_other_where_each_step_drafts(tmp_path) -> None:
+    row = run_method(tmp_path, "draft_model", pair("vllm", passes=SKIPPING, skips=True))
+    assert row.served is not None and row.served.acceptance_source.startswith("none: its counts contradict each other")
+
+
+def test_a_draft_that_stopped_early_leaves_alpha_unknown_without_steps(tmp_path) -> None:
+    """Five passes with 1 to 3 drafted tokens each, whose sum is 2 for each."""
+    length = len(Script("vllm").answer) - 1
+    short = ((1, 1), (3, 3), (1, 0), (3, 1), (2, 2), *((2, 0),) * (length - 12))
+    row = row_of(run(tmp_path, pair("vllm", passes=short, summary=True)))
+    assert row.served is not None
+    assert row.served.acceptance_source == "histogram (α is not known, since not every step drafted 3 tokens)"
+    assert row.value("acceptance_rate") is None and row.value("acceptance_rate_pooled") is None
+    assert row.value("mean_acceptance_length") == pytest.approx(length / len(short))
+    (tmp_path / "told").mkdir()
+    assert row_of(run(tmp_path / "told", pair("vllm", passes=short))).value("acceptance_rate_pooled") is not None
+
+
+def test_alpha_is_of_all_answers_or_of_none() -> None:
+    known, unknown = ({"steps": [], "external": {"totals": totals}} for totals in ((6, 4, 3), (5, None, 3)))
+    assert acceptance_rates([known]) == [0.75] and acceptance_rates([known, unknown]) == [None, None]
+    nothing = {"steps": [], "external": {"totals": (0, None, 0)}}
+    assert acceptance_rates([known, nothing]) == [0.75, None]
+
+
+UNCHECKED = {"tokenizer_unchecked", "idle_unchecked"}
+
+
+@pytest.mark.parametrize(
+    ("engine", "is_known", "missing"),
+    [
+        ("vllm", True, set()), ("vllm", False, UNCHECKED), ("llama.cpp", True, set()), ("sglang", True, set()),
+        ("sglang", False, UNCHECKED), ("tensorrt-llm", True, {"tokenizer_unchecked"}),
+        ("tensorrt-llm", False, UNCHECKED), ("lmdeploy", True, {"tokenizer_unchecked"}), ("openai", True, UNCHECKED),
+    ],
+)  # fmt: skip
+def test_what_a_server_offers_no_way_to_check_is_marked(tmp_path, honest, engine, is_known, missing) -> None:
+    unknown = {name: replace(each, is_known=False) for name, each in pair(engine).items()}
+    outcome = honest(engine) if is_known else run(tmp_path, unknown)
+    row = row_of(outcome)
+    texts = {each.code: each.text for each in row.warnings}
+    assert set(texts) & UNCHECKED == missing
+    assert all("could not be checked" in texts[code] for code in missing)
+    shown = "\n".join(comparison_table(outcome.by_task()[0]).caption)
+    assert all(f"† draft: {texts[code]}" in shown for code in missing)
+
+
+def test_a_busy_tensorrt_llm_is_not_measured(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("specbench.integrations.served.server.IDLE_SECONDS", 0.05)
+    with pytest.raises(ConfigError, match=r"server 'ar' .* is busy with 2 requests of other programs"):
+        run(tmp_path, {**pair("tensorrt-llm"), "ar": Script("tensorrt-llm", num_running=2)})
+
+
+CACHE = 'vllm:cache_config_info{{block_size="16",cache_dtype="{}",engine="0",num_gpu_blocks="{}"}} 1.0\n'
+CONFIG = {"model_config": {"dtype": "bfloat16", "hf_config": {"a": 1}}, "speculative_config": None,
+          "scheduler_config": {"async_scheduling": True}, "parallel_config": {"data_parallel_rpc_port": 1}}  # fmt: skip
+
+
+def vllm_pages(dtype: str, blocks: int, **config: Any) -> dict[str, Any]:
+    info = {"vllm_config": {**CONFIG, **config}}
+    return {"/metrics": CACHE.format(dtype, blocks), "/server_info?config_format=json": info}
+
+
+def test_all_that_vllm_tells_of_its_settings_is_compared(tmp_path) -> None:
+    """Numbers that another start would change are not; nor is the speculation."""
+    own = vllm_pages(
+        "fp8", 90, scheduler_config={"async_scheduling": False}, speculative_config={"method": "ngram"},
+        parallel_config={"data_parallel_rpc_port": 2},
+    )  # fmt: skip
+    servers = pair("vllm", pages=own)
+    row = row_of(run(tmp_path, {**servers, "ar": replace(servers["ar"], pages=vllm_pages("auto", 100))}))
+    (text,) = (each.text for each in row.warnings if each.code == "settings_differ")
+    assert text.endswith("speculation: scheduler_config.async_scheduling True ≠ False, cache.cache_dtype auto ≠ fp8")
+
+
+@pytest.mark.parametrize(("told", "is_slow"), [(1.0, False), (0.5, True)])
+def test_a_client_that_waits_beside_its_server_is_marked(tmp_path, told, is_slow) -> None:
+    servers = pair("llama.cpp", delay_seconds=0.02, told_time=told)
+    servers["ar"] = replace(servers["ar"], delay_seconds=0.02, told_time=told)
+    found = {each.code: each.text for each in row_of(run(tmp_path, servers)).warnings}
+    assert ("slow_client" in found) == is_slow
+    if is_slow:
+        assert re.fullmatch(
+            "(49|5[0-9])% of the time of the answers of '(ar|draft)' is spent outside the server: the client or the "
+            "network is the bottleneck",
+            found["slow_client"],
+        )
+
+
+def test_rows_of_servers_are_recomputed_from_the_folder(honest) -> None:
+    outcome = honest("llama.cpp")
+    found = RecordedRun(outcome.records.parent)
+    assert [found.recompute_row(row) for row in outcome.rows] == list(outcome.rows)
+
+
+def test_rows_of_servers_share_no_file_with_others(honest) -> None:
+    row = row_of(honest("vllm"))
+    other = row.model_copy(update={"served": None, "engine": "eager"})
+    with pytest.raises(ConfigError, match=r"where methods run = in this process, but .* has in servers: a file holds"):
+        check_together([("board.json: rows.0", row), ("board.json: rows.1", other)])
+    assert {each.field for each in conditions_that_differ(row, other)} >= {"engine"}
+
+
+LIES = {  # beside those of test_servers_page.py
+    "500 in mid-stream": ({"fail_after": 2}, "reports an error in the middle of an answer: .*CUDA error"),
+    "nested answer": ({"form": "[" * 5000}, "sent an answer whose format is not"),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_lie_is_one_line_and_keeps_what_was_measured(tmp_path, name) -> None:
+    lie, message = LIES[name]
+    run(tmp_path, pair("vllm"), num_examples=1)
+    (measured,) = records(tmp_path)
+    with pytest.raises(ConfigError, match=f"server 'draft' .* {message}") as caught:
+        run(tmp_path, pair("vllm", **lie))
+    assert "\n" not in str(caught.value)
+    assert records(tmp_path) == [measured]
+    if name == "500 in mid-stream":  # whatever has ended a run, the next command resumes it
+        outcome = run(tmp_path, pair("vllm"))
+        assert records(tmp_path)[0] == measured and len(records(tmp_path)) == NUM_EXAMPLES
+        assert row_of(outcome).n == NUM_EXAMPLES
+
+
+def test_a_baseline_that_says_how_it_was_started_is_checked(honest) -> None:
+    assert "baseline_unchecked" not in {w.code for w in row_of(honest("sglang")).warnings}
+
+
+def test_sums_that_contradict_their_parts_are_no_acceptance(tmp_path) -> None:
+    row = row_of(run(tmp_path, pair("vllm", overstated=2, counts=False)))
+    assert row.served is not None and row.served.acceptance_source.startswith("none: ")
+    assert row.value("acceptance_rate") is None
+
+
+def test_more_drafted_than_declared_is_no_acceptance(tmp_path) -> None:
+    row = row_of(run(tmp_path, pair("vllm", passes=tuple((5, a) for _, a in SD))))
+    assert row.served is not None
+    assert "a step with 5 drafted (of at most 3)" in row.served.acceptance_source
+
+
+@pytest.mark.parametrize(
+    ("engine", "options", "source"),
+    [
+        ("vllm", {}, "steps"), ("llama.cpp", {}, "steps"), ("openai", {}, "none: this engine does not report it"),
+        ("vllm", {"summary": True}, "none: the server wrote on after a stop string"),
+        ("vllm", {"tells": False}, "none: the server wrote on after a stop string"),
+    ],
+)  # fmt: skip
+def test_an_answer_ends_at_a_stop_string_that_the_request_had_no_room_for(
+    tmp_path, monkeypatch, engine, options, source
+) -> None:
+    """vLLM and OpenAI take four. These servers write on: what they wrote then counts nowhere."""
+    rules = ServedDecoder.stop_rules
+    stops = ("one", "two", "six", "four", "3 =")
+    monkeypatch.setattr(
+        ServedDecoder, "stop_rules", lambda self, *given: replace(rules(self, *given), stop_strings=stops)
+    )
+    row = row_of(run(tmp_path, pair(engine, **options)))
+    assert row.served is not None and row.served.acceptance_source == source
+    generation = records(tmp_path)[0]["methods"]["draft"]
+    kept = generation["token_ids"]
+    assert generation["finish"] == "stop" and "3 =" in TOKENIZER.decode(kept) and len(kept) < len(ANSWER) - 3
+    assert row.verdict == "greedy equal"
+    if source == "steps":
+        steps = steps_of(SD, len(kept))
+        assert row.value("mean_acceptance_length") == pytest.approx(sum(s.num_emitted for s in steps) / len(steps))
+
+
+THOUGHTS = "We add.\n\nQuestion: 5</think>\n\n5 is it."
+
+
+def stops_of(request: Mapping[str, Any]) -> list[str]:
+    return list({**request, **request.get("sampling_params", {})}.get("stop", ()))
+
+
+class StopsAnywhere(Script):
+    """A server that ends an answer at a stop string wherever it stands, as engines do."""
+
+    def drawn(self, request: Mapping[str, Any]) -> Script:
+        text = TOKENIZER.decode(self.answer)
+        kept = min((text.find(stop) for stop in stops_of(request) if stop in text), default=len(text))
+        ids = [*TOKENIZER.encode(text[:kept]).ids, 0]
+        return replace(self, answer=tuple(ids), passes=passes_for(len(ids), (1,), 3) if self.passes else AR)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "llama.cpp", "openai"])
+@pytest.mark.parametrize("opens", [True, False])
+def test_a_server_does_not_stop_inside_reasoning(tmp_path, monkeypatch, engine, opens) -> None:
+    """The requests have no stop strings if the prompt opened the reasoning, or once the server has stopped in it; the
+    client then looks for them in the answer."""
+    if opens:
+        render = TextModel.render_prompt
+        monkeypatch.setattr(
+            TextModel,
+            "render_prompt",
+            lambda self, texts, *rest: render(self, [*texts[:-1], f"{texts[-1]}<think>\n"], *rest),
+        )
+    answer = (*TOKENIZER.encode("<think>" * (not opens) + THOUGHTS + "Question: 6").ids, 0)
+    scripts = {"ar": StopsAnywhere(engine, answer=answer), "draft": StopsAnywhere(engine, SD, answer)}
+    outcome = run(tmp_path, scripts)
+    for record in records(tmp_path):
+        for generation in record["methods"].values():
+            assert generation["answer"] == "5 is it." and generation["finish"] == "stop", generation
+            assert THOUGHTS in generation["text"] and generation["reasoning_tokens"] > 10
+    assert row_of(outcome).verdict == "greedy equal" and row_of(outcome).value("reasoning_share") > 0.5
+    for script in scripts.values():
+        sent = [bool(stops_of(request)) for request in script.requests]
+        assert sent.count(True) <= (0 if opens else 1 + sent.index(False)), sent
+
+
+def test_reasoning_that_a_server_parts_itself_is_kept_apart() -> None:
+    rules = StopRules(99, stop_strings=("Q:",), decode_text=lambda ids, keep=(): "", reasoning=TAGS)
+    read = ENGINES.get("openai")().read
+    for parts, text in (
+        ([{"reasoning_content": "Q: 1"}, {"reasoning_content": " + 1"}, {"text": "\n2"}, {"text": "."}],
+         "<think>Q: 1 + 1</think>\n2."),
+        ([{"reasoning": "1 + 1", "text": ""}, {"text": "2"}], "<think>1 + 1</think>2"),
+        ([{"reasoning": "1 + 1"}], "<think>1 + 1"),
+        ([{"text": "2"}], "2"),
+    ):  # fmt: skip
+        answer = Answer(GenerationState([1], rules))
+        for part in parts:
+            answer.add(0.0, read({"choices": [part]}, 0))
+        assert answer.text == text and not answer.has_stop(["Q:"]) and len(answer.reads) == len(parts)
+
+
+def test_a_method_that_drafts_nothing_is_marked(tmp_path) -> None:
+    row = row_of(run(tmp_path, pair("llama.cpp", passes=AR)))
+    assert "its server drafted nothing in 2 answers" in dict((w.code, w.text) for w in row.warnings)["drafts_nothing"]
+
+
+def test_other_conditions_are_marked(tmp_path) -> None:
+    other = {"settings": {"max_model_len": 4096}, "answer": (*Script("vllm").answer[:-2], 5, 0), "num_cached": None}
+    row = row_of(run(tmp_path, pair("vllm", **other), memory=None))
+    found = {warning.code: warning.text for warning in row.warnings}
+    assert "context 2048 ≠ 4096" in found["settings_differ"]
+    assert "2 of 2 answers differ from those of the server 'ar'" in found["answers_differ"]
+    assert {"caches_unknown", "memory_not_stated"} <= set(found)
+    assert row.verdict == "not audited"
+
+
+@pytest.mark.parametrize(("unstable", "verdict", "num_changed"), [(False, "diverged", 0), (True, "not audited", 6)])
+def test_answers_diverge_if_they_differ_more_often_than_those_of_ar(tmp_path, unstable, verdict, num_changed) -> None:
+    servers = pair("vllm", answer=(*Script("vllm").answer[:-2], 7, 0))
+    outcome = run(tmp_path, {**servers, "ar": Script("vllm", unstable=unstable)}, num_examples=6)
+    row = row_of(outcome)
+    assert row.value("ar_changed") == num_changed / 6
+    assert row.verdict == verdict
+    (warning,) = (each.text for each in row.warnings if each.code == "answers_differ")
+    assert (
+        f"differ from those of the server 'ar', which itself changed {num_changed} of 6 answers when asked" in warning
+    )
+    shown = "\n".join(served_table([row]).caption)
+    assert f"control: asked again, 'ar' changed {100 * num_changed / 6:.1f} [" in shown
+
+
+def test_the_control_ends_after_a_number_of_answers(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("specbench.integrations.served.decoder.NUM_CONTROLS", 1)
+    row = row_of(run(tmp_path, pair("vllm")))
+    assert [each["methods"]["ar"]["external"]["same_again"] for each in records(tmp_path)] == [True, None]
+    assert row.value("ar_changed") == 0 and row.verdict == "greedy equal"
+
+
+def test_a_drafter_that_learns_across_requests_is_named_and_not_repeated(tmp_path) -> None:
+    scripts = pair("llama.cpp")
+    keys = {"speculation": {"method": "ngram-mod", "num_draft_tokens": 3}}
+    with servers_file(tmp_path, scripts) as file:
+        content = json.loads(file.read_text())
+        content["servers"]["draft"] |= keys
+        file.write_text(json.dumps(content))
+        options = RunOptions(subsets=("en",), limit=1)
+        request = Request(["mgsm"], [], options, "", output=tmp_path / "run", servers=file)
+        row = row_of(execute(request, Console(file=io.StringIO()), load_served))
+        assert "learns" in {warning.code for warning in row.warnings}
+        with pytest.raises(ConfigError, match="--repeats 2: the drafter of server 'draft' learns across requests"):
+            execute(replace(request, options=replace(options, repeats=2)), Console(file=io.StringIO()), load_served)
+
+
+def test_a_folder_refuses_another_server(tmp_path) -> None:
+    run(tmp_path, pair("vllm"), num_examples=1)
+    with pytest.raises(ConfigError, match=r"another|changed|differ") as caught:
+        run(tmp_path, pair("vllm", settings={"max_model_len": 4096}))
+    assert "4096" in str(caught.value) and len(records(tmp_path)) == 1
+
+
+KEY = "sk-a-secret-of-some-length"
+
+
+def run_with_key(folder: Path, given: str, *, engine: str = "openai", **keys: Any) -> RunOutcome:
+    """Runs servers that ask for KEY, whose variable holds `given`."""
+    scripts = {name: replace(script, key=KEY) for name, script in pair(engine).items()}
+    with servers_file(folder, scripts) as file, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SERVED_KEY", given)
+        content = json.loads(file.read_text())
+        for server in content["servers"].values():
+            server |= {"api_key_env": "SERVED_KEY"} | keys
+        file.write_text(json.dumps(content))
+        options = RunOptions(subsets=("en",), limit=1)
+        request = Request(["mgsm"], [], options, "", output=folder / "run", servers=file)
+        return execute(request, Console(file=io.StringIO()), load_served)
+
+
+@pytest.mark.parametrize("engine", ["openai", "vllm", "llama.cpp"])
+def test_a_key_is_sent_and_is_in_no_file(tmp_path, engine) -> None:
+    assert row_of(run_with_key(tmp_path, KEY, engine=engine)).n == 1
+    written = [path.read_text() for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert written and not any(KEY in text for text in written)
+
+
+@pytest.mark.parametrize(
+    ("given", "keys", "message"),
+    [
+        (KEY, {"api_key_env": "NOT_SET"}, "^servers.ar.api_key_env: NOT_SET is not set: export the key"),
+        (KEY, {"api_key_env": None}, r"server 'ar' .* is none of .*; a server that asks for a key needs its api_key_e"),
+        (KEY, {"api_key_env": KEY}, r"servers.yaml: servers.ar.api_key_env = 'sk-a-secret-of-some-length': "),
+        ("sk-another-key-than-it", {}, "server 'ar' .* is none of the known engines: engine is one of [^;]*$"),
+    ],
+)
+def test_a_key_that_is_missing_or_wrong_is_one_line(tmp_path, given, keys, message) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        run_with_key(tmp_path, given, **keys)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_server_that_repeats_the_key_does_not_show_it() -> None:
+    with scripted(Script("vllm", key=KEY)) as url, pytest.raises(ConfigError, match=r"wrong key: Bearer \(key\)"):
+        list(Client("ar", url, 5.0, ApiKey(f"{KEY}-s")).stream("/v1/completions", {}))
+
+
+def test_servers_of_two_engines_are_refused(tmp_path) -> None:
+    with pytest.raises(ConfigError, match=r"servers of several engines \(ar vllm, draft sglang\)"):
+        run(tmp_path, {"ar": Script("vllm"), "draft": Script("sglang", passes=SD)})
+
+
+def test_a_server_that_does_not_listen_is_named(tmp_path) -> None:
+    with scripted(Script("vllm")) as gone:
+        pass
+    with pytest.raises(ConfigError, match=f"server 'ar' \\({gone}\\) does not listen: start it, or correct its url"):
+        Client("ar", gone, 1.0).get("/v1/models")
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"tokeniser": "x"}, r"servers.yaml: .*unknown key 'tokeniser': did you mean 'tokenizer'\?"),
+        ({"engine": "vlm"}, r"servers.yaml: .*unknown engine 'vlm': did you mean 'vllm'\?"),
+        ({"timeout_seconds": 0}, "servers.yaml: timeout_seconds = 0: .*greater than 0"),
+        ({"servers": {"sd": {"url": "http://a:1", "speculation": "none"}}}, "servers: there is no .*'ar'"),
+        *(
+            ({"servers": {"ar": {"url": url, "speculation": "none"}}}, f"servers.yaml: servers.ar.url = '{url}': write")
+            for url in ("a:1", "http://a:99999", "http://a:x", "http://a..b", "http://u:p@a:1", "http://a:1/ü")
+        ),
+        *(
+            (
+                {"servers": {"ar": {"url": "http://a:1", "speculation": "none", "start": {"command": ["x"], **start}}}},
+                rf"servers.yaml: servers.ar.start.\S* = '{value}': string should match pattern",
+            )
+            for start, value in (
+                ({"environment": {"A=B": "c"}}, "A=B"), ({"environment": {"": "c"}}, ""), ({"health": "/a b"}, "/a b"),
+            )
+        ),
+        ({"load": {"rate": [1e-300]}}, "servers.yaml: load.rate.0 = 1e-300: input should be greater than"),
+        (
+            {"servers": {n: {"url": "http://a:1", "speculation": "none"} for n in ("ar", "b")}},
+            "servers.ar.url = 'http://a:1': 'b' has this address too",
+        ),
+        (
+            {"servers": {"ar": {"url": "http://a:1", "speculation": {"method": "x", "num_draft_token": 3}}}},
+            r"servers.ar.speculation.num_draft_token: unknown key .*did you mean 'num_draft_tokens'\?",
+        ),
+    ],
+)  # fmt: skip
+def test_a_wrong_file_is_one_line_with_key_and_value(tmp_path, keys, message) -> None:
+    content = {"tokenizer": "embedded:target", "servers": {"ar": {"url": "http://a:1", "speculation": "none"}}}
+    path = tmp_path / "servers.yaml"
+    path.write_text(json.dumps(content | keys))
+    with pytest.raises(ConfigError, match=message) as caught:
+        read_servers(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_options_of_models_in_this_process_are_refused(tmp_path) -> None:
+    with servers_file(tmp_path, pair("vllm")) as file:
+        for methods, options, message in (
+            (["drft"], RunOptions(), "--method drft: .*servers.yaml has no such server: did you mean 'draft'"),
+            ([], RunOptions(dtype="float16"), "--dtype float16: has no effect with --servers"),
+        ):
+            with pytest.raises(ConfigError, match=message):
+                execute(Request(["mgsm"], methods, options, "", servers=file), Console(file=io.StringIO()), load_served)
+
+
+def test_steps_end_where_the_answer_does() -> None:
+    found = steps_of([(3, 3), (3, 1), (3, 2)], 8)  # 1 + 4 + 2 tokens, and one of the last pass
+    assert [tuple(step)[:4] if isinstance(step, tuple) else
+            (step.num_drafted, step.num_judged, step.num_accepted, step.num_emitted) for step in found] == [
+        (3, 3, 3, 4), (3, 2, 1, 2), (3, 1, 1, 1)]  # fmt: skip
+
+
+def test_no_token_is_drafted_for_the_last_place() -> None:
+    """As in the decode loop, whatever the server does there."""
+    for last in ((5, 5), (5, 3), (5, 2), (2, 2)):  # 3 places left: two draft tokens and the target's own
+        steps = steps_of([(5, 1), last], 6, most_tokens=6)
+        assert [(s.num_drafted, s.num_judged, s.num_accepted, s.num_emitted) for s in steps] == [
+            (4, 2, 1, 2), (2, 2, 2, 3)]  # fmt: skip
+    steps = steps_of([(5, 1), (5, 5)], 6, most_tokens=20)  # ends at the third draft token
+    assert [(s.num_drafted, s.num_judged, s.num_accepted, s.num_emitted) for s in steps] == [
+        (5, 2, 1, 2), (5, 3, 3, 3)]  # fmt: skip
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 5])
+def test_counts_without_steps_are_those_of_the_steps_or_a_bound(length: int) -> None:
+    """Random answers with an end anywhere in the last pass, before or at the limit."""
+    rng, num_bounds = random.Random(length), 0
+    for _ in range(400):
+        passes = [(length, rng.randint(0, length)) for _ in range(rng.randint(1, 6))]
+        num_tokens = 1 + sum(a + 1 for _, a in passes[:-1]) + rng.randint(1, passes[-1][1] + 1)
+        most = num_tokens + rng.choice([0, 0, length + 1, 50])
+        steps = steps_of(passes, num_tokens, most)
+        right = sum(step.num_accepted for step in steps), sum(step.num_judged for step in steps)
+        counts = [sum(a == n for _, a in passes) for n in range(length + 1)]
+        told = from_histogram(counts, len(passes) * length, length)
+        assert contradiction(told, num_tokens, length) is None
+        found = kept_counts(told, num_tokens, most, length)
+        assert found.accepted == right[0]
+        assert right[1] - found.judged in ((0, 1) if found.is_bound else (0,))
+        num_bounds += found.is_bound
+    assert num_bounds
+
+
+def test_tokens_after_the_end_are_not_accepted_without_steps() -> None:
+    """Passes (5, 1) and (5, 5); the end token is the first of the second draft."""
+    told = from_histogram([0, 1, 0, 0, 0, 1], 10, 5)
+    assert (told.num_accepted, told.num_judged) == (6, 7)
+    found = kept_counts(told, 4, 100, 5)
+    assert (found.accepted, found.judged, found.is_bound) == (2, 3, False)
+    wrong = contradiction(from_histogram([2, 0, 1, 0], 9, 3), 3, 3)  # three tokens after the end, of drafts of 0 and 2
+    assert wrong == "3 steps with 2 accepted tokens for an answer of 3 tokens"
+
+
+def test_a_histogram_of_drafts_of_several_lengths_has_no_judged_tokens() -> None:
+    passes = [(3, 0), (3, 3), (2, 2)]
+    assert from_histogram([1, 0, 1, 1], 9, 3).num_judged == 1 + 3 + 3
+    assert from_histogram([1, 0, 1, 1], 8, 3).num_judged is None
+    assert from_histogram([1, 0, 1, 1], 9, 5).num_judged is None  # 1, 3 and 5 drafted would be 9, too
+    assert from_passes(passes).num_judged == 1 + 3 + 2
+
+
+def test_ids_that_were_held_back_follow_from_the_bytes_of_a_character() -> None:
+    vocabulary, found = Vocabulary(load_tokenizer("embedded:target")), 0
+    for character in "กขคงจฉชซญดตถทธนบปผพภมยรลวศสหอ":
+        ids = vocabulary.encode(character)
+        if len(ids) > 1:
+            found += 1
+            assert held_ids(character, ids[-1], len(ids) - 1, vocabulary) == tuple(ids[:-1])
+    assert found > 3
+    with pytest.raises(ConfigError, match="held back the ids of 2 tokens, and its text 'a' does not determine them"):
+        held_ids("a", vocabulary.encode("b")[0], 2, vocabulary)
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "drafted", "accepted", "passes"),
+    [
+        (1, 5, 3, [(5, 3)]), (1, 0, 0, [(0, 0)]), (3, 0, 0, [(0, 0)] * 3), (2, 10, 4, [(5, 0), (5, 4)]),
+        (3, 10, 7, [(5, 2), (5, 5)]), (2, 2, 0, [(0, 0), (2, 0)]), (3, 12, 1, [(5, 0), (5, 0), (2, 1)]),
+    ],
+)  # fmt: skip
+def test_passes_follow_from_the_growth_of_the_sums(num_tokens, drafted, accepted, passes) -> None:
+    assert passes_of_event(num_tokens, drafted, accepted, 5) == passes
+
+
+def test_the_first_difference_of_a_subset_is_named() -> None:
+    def made(tokens: list[int], sizes: list[int]) -> dict[str, Any]:
+        return {"token_ids": tokens, "steps": [[3, 1, 0, size] for size in sizes]}
+
+    records = [{"subset": "en", "example": 4}, {"subset": "en", "example": 5}, {"subset": "th", "example": 0}]
+    first = [made([1, 2, 3, 4], [2, 1]), made([1, 2], [1]), made([1, 2], [])]
+    second = [made([1, 2, 3, 4], [1, 2]), made([1, 9], [1]), made([1], [])]
+    found = agreement_of(records, first, second)
+    assert (found.num_answers, found.num_equal, found.num_with_steps, found.num_same_steps) == (3, 1, 2, 1)
+    assert found.lines()[1:] == [
+        "first difference (first ≠ second): en example 4, step 0: 2 tokens ≠ 1 token",
+        "first difference (first ≠ second): th example 0, position 1: token 2 ≠ its end",
+    ]
+
+
+def test_an_engine_of_a_plug_in_is_found(tmp_path, monkeypatch) -> None:
+    class Mine(LlamaCpp):
+        name = "mine"
+
+        def version(self, page: Page) -> str | None:
+            return "7" if page("/props") else None
+
+    point = SimpleNamespace(name="mine", value="mine:Mine", load=lambda: Mine)
+    monkeypatch.setitem(ENGINES.plugins, "mine", point)
+    row = row_of(run(tmp_path, pair("llama.cpp"), engine="mine"))
+    assert row.engine == "served mine 7" and row.served is not None and row.served.acceptance_source == "steps"
+
+
+def test_events_are_whole_however_they_are_cut() -> None:
+    stream = b': comment\r\ndata: {"a": 1}\r\n\r\ndata: {"b":\ndata:  2}\n\nevent: x\n\ndata: [DONE]\n\n'
+    for size in range(1, len(stream)):
+        reader, found = EventReader(), []
+        for start in range(0, len(stream), size):
+            found += reader.feed(stream[start : start + size])
+        assert [json.loads(text) for text in found] == [{"a": 1}, {"b": 2}] and reader.is_done
+
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "vllm": {"choices": [{"logprobs": {"top_logprobs": [{"token_id:5": -0.1, "token_id:7": -2.4}]}}]},
+    "sglang": {"meta_info": {"output_top_logprobs": [[[-0.1, 5, None], [-2.4, 7, None]]]}},
+    "llama.cpp": {
+        "completion_probabilities": [
+            {"bytes": [65], "top_logprobs": [{"id": 5, "logprob": -0.1}, {"id": 7, "logprob": -2.4}]},
+            {"bytes": [0xB8], "top_logprobs": [{"id": 1, "logprob": 0.0}]},  # a part of a character was left out
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang", "llama.cpp", "lmdeploy", "tensorrt-llm", "openai"])
+def test_log_probabilities_are_read_by_token_id(name) -> None:
+    engine = ENGINES.get(name)()
+    body = engine.scoring_request([1, 2, 3], 4, "target")
+    assert (body is not None) == (name in SHAPES)
+    if name in SHAPES:
+        assert [1, 2, 3] in body.values() and not body.get("stream")
+        assert engine.log_probs(SHAPES[name]) == [{5: -0.1, 7: -2.4}]
+
+
+def test_options_of_the_chat_template_reach_served_targets(tmp_path: Path) -> None:
+    """The prompts of servers are rendered here, so that they take the options too."""
+    for option in ({"template_date": "2025-03-01"}, {"chat_template_args": ("thinking=true",)}):
+        with servers_file(tmp_path, pair("vllm")) as file, pytest.raises(ConfigError, match="has no chat template"):
+            request = Request(
+                ["mgsm"], [], RunOptions(subsets=("en",), **option), "", output=tmp_path / "r", servers=file
+            )
+            execute(request, Console(file=io.StringIO()), load_served)
+
+
+def test_top_k_is_refused_where_requests_have_none(tmp_path: Path) -> None:
+    with (
+        servers_file(tmp_path, pair("openai")) as file,
+        pytest.raises(ConfigError, match=r"server 'ar' .*no top_k, and"),
+    ):
+        overrides = ("generation.temperature=0.6", "generation.top_k=20")
+        options = RunOptions(subsets=("en",), limit=1, overrides=overrides)
+        execute(
+            Request(["mgsm"], [], options, "", output=tmp_path / "run", servers=file), Console(quiet=True), load_served
+        )

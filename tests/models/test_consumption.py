@@ -1,0 +1,75 @@
+"""Energy per token and peak memory: from the counters of the machine to the metrics of a row."""
+
+import mmap
+from pathlib import Path
+
+import pytest
+import torch
+
+from specbench.models import meters
+from specbench.models.meters import Consumption
+from specbench.results.metrics import summarize
+from tests.results.test_metrics import autoregressive, generation, record
+
+MIB = 2**20
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The counter of a processor package, in microjoules."""
+    zone = tmp_path / "intel-rapl:0"
+    zone.mkdir()
+    for name, text in (("name", "package-0"), ("energy_uj", "5000000"), ("max_energy_range_uj", "262143328850")):
+        (zone / name).write_text(text)
+    monkeypatch.setattr(meters.ProcessorEnergy.__init__, "__defaults__", (tmp_path, lambda: 0.0))
+    return zone / "energy_uj"
+
+
+def test_the_energy_of_the_processors_during_a_generation(package: Path) -> None:
+    measured = Consumption("cpu")
+    package.write_text("7500000")
+    assert measured.fields()["cpu_joules"] == 2.5
+
+
+def test_what_the_machine_does_not_tell_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meters.ProcessorEnergy.__init__, "__defaults__", (tmp_path, lambda: 0.0))
+    monkeypatch.setattr(meters, "PROCESS", tmp_path / "no-such-folder")
+    assert Consumption("cpu").fields() == {}
+
+
+@pytest.mark.skipif(not meters.reset_peak_resident_bytes(), reason="the system does not reset the peak")
+def test_the_peak_is_of_one_generation_alone() -> None:
+    first = Consumption("cpu")
+    # New pages of the system: malloc may hand out what an earlier test left resident.
+    with mmap.mmap(-1, 64 * MIB) as content:
+        content.write(b"1" * (64 * MIB))
+        high = first.fields()["peak_host_bytes"]
+    second = Consumption("cpu")
+    low = second.fields()["peak_host_bytes"]
+    assert 40 * MIB < high - low < 200 * MIB
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_peak_of_tensors_on_a_gpu() -> None:
+    measured = Consumption("cuda:0")
+    before = torch.cuda.memory_allocated(0)
+    content = torch.ones(64 * MIB, dtype=torch.uint8, device="cuda:0")
+    del content
+    torch.cuda.synchronize()
+    assert measured.fields()["peak_device_bytes"] >= before + 64 * MIB
+
+
+def test_joules_per_token_are_of_all_answers_and_peaks_the_largest() -> None:
+    ar = [autoregressive(4) | {"gpu_joules": 8.0, "peak_host_bytes": 10}, autoregressive(2) | {"gpu_joules": 4.0}]
+    own = [
+        generation([[2, 2, 2, 3]]) | {"gpu_joules": 4.0, "peak_host_bytes": 30},
+        generation([[2, 1, 0, 1]]) | {"gpu_joules": 5.0, "peak_host_bytes": 20},
+    ]
+    records = [record(number, *pair) for number, pair in enumerate(zip(ar, own, strict=True))]
+    metrics = summarize(records, "m", num_draft_tokens=2, verification={"rule": "rejection"})
+    assert metrics["gpu_joules_per_token"].value == pytest.approx(9 / 6)
+    assert metrics["gpu_joules_per_token_ar"].value == pytest.approx(12 / 6)
+    assert metrics["peak_host_bytes"].value == 30
+    assert "peak_host_bytes_ar" not in metrics, "one answer of the baseline does not record it"
+    assert not any(name.startswith(("cpu_joules", "peak_device")) for name in metrics)

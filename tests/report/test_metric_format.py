@@ -1,0 +1,57 @@
+"""`specbench/results/metric_format.py`: the glossary explains exactly the metrics that a row has."""
+
+import pytest
+
+from specbench.results.metric_format import MEANINGS, OF_SCORES, SCORES, meaning
+from specbench.results.metrics import summarize
+from tests.results.test_metrics import autoregressive, generation, record
+
+ONLY_OF_SOME_DRAFTS = {  # of `draw_overlap`, `tree_nodes`, what was consumed, servers, and models that reason
+    "acceptance_rate_unconditional", "tree_nodes", "tree_depth", "draft_passes_per_step",
+    "cpu_joules_per_token", "cpu_joules_per_token_ar", "gpu_joules_per_token", "gpu_joules_per_token_ar",
+    "peak_host_bytes", "peak_host_bytes_ar", "peak_device_bytes", "peak_device_bytes_ar",
+    "tree_acceptance_expected@k", "tree_acceptance_optimal@k", "verification_cost",
+    "verification_cost@k", "speedup_of_costs", "rank_chance@k",
+    "e2e_seconds", "accepted_per_drafted", "ar_changed",
+    "ttft_p99_seconds", "tpot_p99_seconds", "tokens_per_second_user", "speedup_user", "pass_ratio",
+    "e2e_p99_seconds", "tpot_ratio", "e2e_ratio",
+    "reasoning_share", "reasoning_share_ar", "share_cut_in_reasoning", "share_cut_in_reasoning_ar",
+}  # fmt: skip
+
+
+def test_every_metric_is_explained_and_nothing_else() -> None:
+    metrics = summarize([], "sd", num_draft_tokens=5, verification={"rule": "rejection"})
+    assert set(metrics) | ONLY_OF_SOME_DRAFTS == set(MEANINGS) - set(SCORES) - set(OF_SCORES)
+    assert all(unit and said for unit, said in MEANINGS.values())
+
+
+def test_scores_are_explained_with_what_is_derived_from_them() -> None:
+    told = "bleu: the baseline's score, over the answers for which both have one"
+    assert meaning("bleu_ar") == ("0 … 100", told)
+    assert meaning("accuracy_difference") == ("share", "accuracy: method − baseline, paired by example")
+    assert meaning("pass@10") == meaning("pass@k") and meaning("rank_chance@2") == MEANINGS["rank_chance@k"]
+    assert meaning("tokens_per_second_ar") != meaning("speedup")
+    assert meaning("unheard_of") is None and meaning("unheard_of_ar") is None
+
+
+def test_a_rate_of_conversations_is_said_to_be_the_mean_over_turns() -> None:
+    """9 of 13 in one turn and 8 of 14 in the next."""
+    turns = [
+        record(0, autoregressive(20), generation([[13, 13, 9, 10], [14, 14, 8, 9]][turn : turn + 1])) | {"turn": turn}
+        for turn in (0, 1)
+    ]
+    found = summarize(turns, "m", num_draft_tokens=14, verification={"rule": "rejection"})
+    for name in ("acceptance_rate", "draft_efficiency"):
+        assert found[name].value == pytest.approx((9 / 13 + 8 / 14) / 2)
+        assert MEANINGS[name][1].endswith("mean over answers (each turn of a conversation is an answer)")
+    assert found["acceptance_rate_pooled"].value == pytest.approx(17 / 27)
+
+
+def test_an_answer_of_one_token_is_said_to_be_in_no_speed() -> None:
+    one = record(1, autoregressive(20, decode=1.0), generation([], decode=50.0))
+    found = summarize(
+        [record(0, autoregressive(20, decode=1.0), autoregressive(20, decode=2.0)), one],
+        "m", num_draft_tokens=1, verification={"rule": "rejection"},
+    )  # fmt: skip
+    assert (found["tokens_per_second"].value, found["tokens_per_second_ar"].value) == (9.5, 19.0)
+    assert MEANINGS["tokens_per_second"][1].endswith("and answers of one token are excluded on both sides")

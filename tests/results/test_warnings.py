@@ -1,0 +1,298 @@
+"""Warnings of a row: when there are any, what they say to do, and that every table with a speed-up shows them."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+from typer.testing import CliRunner
+
+from specbench.cli import make_app
+from specbench.gate.check import check
+from specbench.report.ranking import ranking_tables
+from specbench.report.tables import comparison_table, overview_table, run_table
+from specbench.results.leaderboard import load, write
+from specbench.results.leaderboard_files import validate
+from specbench.results.row import Row, RowWarmUp, RowWarning
+from specbench.results.rows import warm_up_of
+from specbench.results.runs import RecordedRuns
+from specbench.results.warnings import WIDE, warnings_of
+from specbench.statistics.bootstrap import Estimate
+from tests.results.test_leaderboard import row
+
+SOUND = Estimate(value=1.5, low=1.45, high=1.55)
+Call = Callable[..., Any]
+
+
+def measured(n: int = 100, **metrics: Estimate) -> Row:
+    made: Row = row(n=n, metrics={"speedup": SOUND, **metrics})
+    return made
+
+
+def codes(of: Row) -> list[str]:
+    return [each.code for each in warnings_of(of, [])]
+
+
+def text_of(of: Row, *processes: str) -> str:
+    (found,) = warnings_of(of, [{"process": name} for name in processes])
+    assert "\n" not in found.text and not found.text.endswith(".")
+    return found.text
+
+
+def test_a_sound_row_has_none() -> None:
+    assert codes(measured(ar_drift=Estimate(value=1.0, low=0.97, high=1.03))) == []
+    slow = Estimate(value=0.5, low=0.4, high=0.6)
+    assert codes(measured(speedup=Estimate(value=1.0), ar_drift=slow)) == [], "the baseline beside itself"
+
+
+def test_a_wide_interval_says_how_many_prompts_it_takes() -> None:
+    """Twice as wide on the scale of logs takes four times as many."""
+    twice = Estimate(value=1.25, low=1.0, high=WIDE**2)
+    assert text_of(measured(speedup=twice)) == (
+        "the speed-up's interval is wide, 1.00 to 1.56 (× 1.56): for × 1.25 measure about 400 prompts instead of 100, "
+        "or on a quieter machine"
+    )
+    assert "about 200 prompts instead of 50" in text_of(measured(speedup=twice, num_prompts_timed=Estimate(value=50)))
+    assert codes(measured(speedup=Estimate(value=1.1, low=1.0, high=WIDE))) == []
+
+
+UNSTEADY, STEADY, SHORT = (RowWarmUp(blocks=n, seconds=n / 2, steady=s) for n, s in ((16, False), (9, True), (1, None)))
+
+
+@pytest.mark.parametrize(
+    ("method", "own", "baseline", "text"),
+    [
+        ("sd", UNSTEADY, STEADY, "the speed was not steady after the warm-up (16 blocks, 8 s): measure again"),
+        ("sd", STEADY, UNSTEADY, "the speed of ar was not steady after the warm-up (16 blocks, 8 s): measure again"),
+        ("ar", UNSTEADY, UNSTEADY, "the speed was not steady after the warm-up (16 blocks, 8 s): measure again"),
+        ("sd", STEADY, STEADY, None),
+        ("sd", SHORT, SHORT, None),
+        ("ar", SHORT, SHORT, None),
+        ("sd", None, None, None),
+    ],
+)
+def test_a_speed_that_was_not_steady(
+    method: str, own: RowWarmUp | None, baseline: RowWarmUp | None, text: str | None
+) -> None:
+    """The method's own or its baseline's; the baseline's row has it, too. Too few blocks to tell are no warning."""
+    made = measured().model_copy(update={"method": f"{method}@1:0", "warm_up": own})
+    found = [each.text for each in warnings_of(made, [], baseline_warm_up=baseline) if each.code == "not_steady"]
+    assert [line.partition(", into")[0] for line in found] == ([] if text is None else [text])
+
+
+def test_the_warm_up_of_a_row_is_that_of_the_method_in_the_process_with_the_fewest_blocks() -> None:
+    """Two subsets in the first process, of which one was resumed in a second."""
+
+    def record(subset: str, process: str, blocks: int, steady: bool | None = True) -> dict[str, Any]:
+        part = {"blocks": blocks, "seconds": 2.0 * blocks, "steady": steady}
+        return {"subset": subset, "process": process, "methods": {"ar": {"warm_up": UNSTEADY}, "sd": {"warm_up": part}}}
+
+    records = [record("en", "a", 9), record("en", "a", 9), record("de", "a", 1), record("de", "b", 8, None)]
+    assert warm_up_of(records, "sd") == RowWarmUp(blocks=8, seconds=16.0, steady=None)
+    assert warm_up_of(records[:3], "sd") == RowWarmUp(blocks=10, seconds=20.0, steady=True)
+    assert warm_up_of([*records, record("en", "b", 9, False)], "sd") == RowWarmUp(blocks=10, seconds=20.0, steady=False)
+    del records[0]["methods"]["sd"]["warm_up"]
+    assert warm_up_of(records, "sd") is None
+
+
+def test_a_speed_up_that_the_tokens_per_pass_do_not_allow() -> None:
+    """One prompt on a real model: α 0, and 13.58 times AR, whose first passes took seconds."""
+    tau = {"mean_acceptance_length": Estimate(value=1.0)}
+    (text,) = [each.text for each in warnings_of(measured(1, speedup=Estimate(value=13.58), **tau), [])
+               if each.code == "implausible"]  # fmt: skip
+    assert text.startswith("a speed-up of 13.58 or more is not possible with 1.00 tokens per target pass")
+    for allowed in (
+        measured(speedup=Estimate(value=1.3, low=1.09, high=1.35), **tau),
+        measured(speedup=Estimate(value=2.0, low=1.95, high=2.1)),
+        measured(speedup=Estimate(value=9.0, low=8.9, high=9.1), **tau).model_copy(update={"options": {"decoder": {}}}),
+    ):
+        assert "implausible" not in codes(allowed)
+
+
+def test_few_prompts_are_those_of_the_captions() -> None:
+    assert codes(measured(29)) == ["few_prompts"] and codes(measured(30)) == []
+    assert text_of(measured(29)).startswith(
+        "the speed-up's interval rests on 29 prompts and may be too narrow: measure"
+    )
+    for num, prompts in ((1, "1 prompt"), (4, "4 prompts")):
+        without = measured(num, speedup=Estimate(value=1.5))
+        assert text_of(without) == f"the speed-up rests on {prompts} and has no interval: measure 30 or more"
+        assert codes(without.model_copy(update={"method": "ar@1:0"})) == [], "beside itself it is exact"
+    assert codes(measured(4, speedup=Estimate())) == [], "there is nothing to doubt"
+
+
+@pytest.mark.parametrize("kind", ["eagle", "eagle_tree", "medusa", "mtp"])
+def test_a_head_that_is_rarely_accepted_may_be_misread(kind: str) -> None:
+    """Only drafters with a head, only steps with a draft, and only where there are enough of them."""
+    head = measured().model_copy(update={"method": "head@1:0", "options": {"drafter": {"type": kind}}})
+
+    def records(num_accepted: int, num_steps: int = 100) -> list[dict[str, Any]]:
+        steps = [[3, 1, int(number < num_accepted), 1] for number in range(num_steps)]
+        return [{"methods": {"head": {"steps": [*steps, *[[0, 0, 0, 1]] * 30]}}}]
+
+    def found(row: Row, *given: int) -> list[str]:
+        return [each.text for each in warnings_of(row, records(*given)) if each.code == "misread_head"]
+
+    (text,) = found(head, 29)
+    assert text.startswith(
+        "the first draft token of its head is accepted in only 29% of 100 steps, and heads usually reach 30%"
+    )
+    assert ("check drafter.path" in text) == (kind != "mtp") and "\n" not in text
+    assert found(head, 30) == [] and found(head, 0, 49) == [] and found(head, 0, 0) == []
+    assert found(head.model_copy(update={"options": {"drafter": {"type": "ngram"}}}), 0) == []
+
+
+def test_of_the_trees_of_a_head_only_first_children_count() -> None:
+    """One of ten children is accepted in every step; ranks are added over the answers."""
+    head = measured().model_copy(update={"method": "head@1:0", "options": {"drafter": {"type": "eagle_tree"}}})
+
+    def found(*firsts: list[int]) -> list[str]:
+        generations = [
+            {"steps": [[1, 1, 1, 2]] * num, "tree_nodes": [10] * num, "tree_ranks": [[num, first], [num, num - first]]}
+            for num, first in firsts
+        ]
+        empty = {"steps": [[0, 0, 0, 1]], "tree_nodes": [0], "tree_ranks": []}
+        records = [{"methods": {"head": generation}} for generation in [*generations, empty]]
+        return [each.text for each in warnings_of(head, records) if each.code == "misread_head"]
+
+    (text,) = found([60, 2], [40, 27])
+    assert text.startswith(
+        "the first child of a node of its head is accepted in only 29% of 100 judged nodes, and heads"
+    )
+    assert found([60, 3], [40, 27]) == [] and found([49, 0]) == [] and found() == []
+
+
+def test_a_drift_names_the_ratio_and_a_resumed_run() -> None:
+    drifting = measured(ar_drift=Estimate(value=0.8, low=0.75, high=0.85))
+    assert text_of(drifting, "a", "a").startswith(
+        "in the last third of the run the baseline ran at 0.80 [0.75, 0.85] times"
+    )
+    resumed = ", 2 processes one after the other,"
+    assert resumed in text_of(drifting, "a", "b") and resumed not in text_of(drifting, "a", "a")
+    assert codes(measured(ar_drift=Estimate(value=1.2, low=1.1, high=1.3))) == ["ar_drift"]
+    assert codes(measured(ar_drift=Estimate(value=0.8, low=0.6, high=1.0))) == []
+
+
+DOUBTS = (
+    RowWarning(code="wide_interval", text="too wide: measure more"),
+    RowWarning(code="few_prompts", text="too few"),
+)
+
+
+def shown(*found: Table) -> str:
+    console = Console(width=200, record=True, quiet=True)
+    console.quiet = False
+    with console.capture() as captured:
+        for table in found:
+            console.print(table)
+    return captured.get()
+
+
+TABLES: dict[str, Callable[[Row], list[Table]]] = {
+    "run": lambda each: [run_table([each])],
+    "methods": lambda each: [comparison_table([each])],
+    "tasks": lambda each: [overview_table([[each]])],
+    "leaderboard": lambda each: ranking_tables({"1": RecordedRuns().with_records(each, Path("board.json"))}),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_with_a_speed_up_marks_it_and_says_why_below(name: str) -> None:
+    sound = measured()
+    text = shown(*TABLES[name](sound.model_copy(update={"warnings": DOUBTS})))
+    assert "1.50 [1.45, 1.55] †" in text and "too wide: measure more" in text and "too few" not in text
+    assert "†" not in shown(*TABLES[name](sound))
+
+
+def test_the_same_warning_of_several_rows_is_one_line() -> None:
+    rows = [row(subset=name, warnings=DOUBTS[:1], metrics={"speedup": SOUND}) for name in ("en", "de", "sw")]
+    text = " ".join(shown(run_table(rows)).split())
+    assert "† en: too wide: measure more; also for de, sw" in text
+
+
+@pytest.fixture(scope="module")
+def drifting(tmp_path_factory: pytest.TempPathFactory, tiny_pair: tuple[str, str]) -> Path:
+    """A run of a small pair in whose records the last third has half the speed of the first."""
+    folder = tmp_path_factory.mktemp("drifting") / "run"
+    run = ["run", "--task", "mgsm", "--method", "sd", "--subset", "en,de", "--limit", "20", "--output", str(folder)]
+    run += ["--set", "generation.max_new_tokens=8", "--target", tiny_pair[0], "--drafter", tiny_pair[1]]
+    run += ["--data", "sample"]
+    assert CliRunner().invoke(make_app(), run).exit_code == 0
+    path = folder / "records.jsonl"
+    records = read(path)
+    assert all(each["measured_at"] > 1.7e9 for each in records), "seconds since 1970"
+    for number, each in enumerate(records):
+        for generation in each["methods"].values():
+            slower = 1 + 0.5 * (number >= 13) + 0.5 * (number >= 27)
+            seconds = 0.02 * len(generation["token_ids"]) * slower * (1 + number % 7 / 100)
+            scale = seconds / generation["decode_seconds"]
+            generation["decode_seconds"] = seconds
+            for passes in generation["passes"].values():
+                passes[:] = [[length, spent * scale] for length, spent in passes]
+    path.write_text("".join(json.dumps(each) + "\n" for each in records), encoding="utf-8")
+    assert CliRunner().invoke(make_app(), run).exit_code == 0
+    return folder
+
+
+@pytest.fixture
+def drifted(drifting: Path, tmp_path: Path) -> Path:
+    """A copy that a test may alter."""
+    return Path(shutil.copytree(drifting, tmp_path / "run"))
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_a_run_whose_baseline_drifts_says_so_everywhere(drifted: Path, specbench: Call) -> None:
+    board = drifted / "leaderboard.json"
+    rows = {(each.method_name, each.subset): each for each in load(board)}
+    whole = rows["sd", "all"]
+    assert whole.metrics["ar_drift"].value == pytest.approx(0.5, rel=0.1)
+    assert "ar_drift" in [each.code for each in whole.warnings]
+    assert rows["sd", "en"].metrics["ar_drift"].value == pytest.approx(0.5, rel=0.1), "subsets take turns"
+    assert not validate(board, with_records=True).problems
+    for command in (("leaderboard", "show", "run/leaderboard.json"), ("compare", "run:sd", "run:ar")):
+        _, out, _ = specbench(*command)
+        assert "†" in out and "the baseline ran at 0.5" in " ".join(out.split())
+    other = drifted.parent / "board.json"
+    write(other, [each.model_copy(update={"run": "run"}) for each in rows.values()])
+    notes = " ".join(" ".join(each.notes) for each in check(str(other), str(drifted), 0.03).compared)
+    assert notes.count("all: in the last third of the run the baseline ran at 0.5") == 2
+
+
+def test_accepted_tokens_per_step_are_those_of_the_steps_and_recomputed(drifted: Path) -> None:
+    board = drifted / "leaderboard.json"
+    found = load(board)
+    whole = {each.method_name: each for each in found if each.subset == "all"}
+    for name, each in whole.items():
+        steps = [step for record in read(drifted / "records.jsonl") for step in record["methods"][name]["steps"]]
+        by_hand = [sum(step[2] == length for step in steps) for length in range(each.num_draft_tokens + 1)]
+        assert each.accepted_tokens_per_step == tuple(by_hand) and sum(by_hand) == len(steps)
+    assert len(whole["ar"].accepted_tokens_per_step or ()) == 1 and len(whole["sd"].accepted_tokens_per_step or ()) == 6
+    for field, value in (("warnings", ()), ("accepted_tokens_per_step", (1, 2))):
+        write(board, [each.model_copy(update={field: value}) for each in found])
+        problems = validate(board, with_records=True).problems
+        assert any(f"{field} = {list(value)!r}" in problem for problem in problems if "all sd" in problem)
+
+
+@pytest.mark.parametrize(("source", "num_seen"), [("mgsm", 2), ("world:mgsm", 0)])
+def test_a_drafter_that_saw_measured_prompts_says_so(
+    specbench: Call, tmp_path: Path, source: str, num_seen: int
+) -> None:
+    """Two of four; the world's rows, which are never measured, are the control."""
+    data = () if source.startswith("world") else ("--data", "sample")
+    train = ("train", "ngram", "--task", source, *data, "--subset", "en", "--limit", "2", "--output", "mine")
+    code, _, err = specbench(*train)
+    assert code == 0, err
+    run = ("run", "--task", "mgsm", "--method", "ngram", "--subset", "en", "--limit", "4", "--output", "run")
+    assert specbench(*run, "--set", "drafter.path=mine", "--set", "generation.max_new_tokens=4")[0] == 0
+    rows = {each.method_name: each for each in load(tmp_path / "run" / "leaderboard.json")}
+    told = [each.text for each in rows["ngram"].warnings if each.code == "trained_on_test"]
+    assert len(told) == bool(num_seen) and not rows["ar"].warnings
+    assert not num_seen or f"on {num_seen} of the 4 measured prompts" in told[0]
+    assert not validate(tmp_path / "run" / "leaderboard.json", with_records=True).problems

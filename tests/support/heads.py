@@ -1,0 +1,234 @@
+"""Folders of draft heads in published layouts, with random weights, and networks of plain loops to compare with."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+Tensors = dict[str, torch.Tensor]
+WIDTH, INNER, HEADS, KV_HEADS, HEAD_DIM, VOCAB = 32, 48, 4, 2, 8, 257  # those of tests.support.tiny
+DRAFT_VOCAB = 64
+LAYER: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": WIDTH,
+    "intermediate_size": INNER,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": KV_HEADS,
+    "num_hidden_layers": 1,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-5,
+    "vocab_size": VOCAB,
+    "max_position_embeddings": 2048,
+}
+EAGLE1: dict[str, Any] = {**LAYER, "architectures": ["LlamaForCausalLM"], "bias": True}
+EAGLE3: dict[str, Any] = {**LAYER, "architectures": ["LlamaForCausalLM"], "draft_vocab_size": DRAFT_VOCAB}
+SPECFORGE: dict[str, Any] = {**EAGLE3, "architectures": ["LlamaForCausalLMEagle3"]}
+SPECULATORS: dict[str, Any] = {
+    "architectures": ["Eagle3Speculator"],
+    "speculators_model_type": "eagle3",
+    "speculators_version": "0.5.0",
+    "speculators_config": {"algorithm": "eagle3", "verifier": {"name_or_path": "org/target"}},
+    "transformer_layer_config": LAYER,
+    "draft_vocab_size": DRAFT_VOCAB,
+    "norm_before_residual": True,
+    "norm_before_fc": False,
+    "target_hidden_size": None,
+    "eagle_aux_hidden_state_layer_ids": None,
+    "embed_requires_grad": False,
+}
+
+
+def save_head(folder: Path, config: Mapping[str, Any], tensors: Tensors, file: str = "model.safetensors") -> Path:
+    """Writes a checkpoint folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    if file.endswith(".safetensors"):
+        save_file(contiguous, folder / file)
+    else:
+        torch.save(contiguous, folder / file)
+    return folder
+
+
+class Draws:
+    """Random tensors; gains of norms are near 1."""
+
+    def __init__(self, seed: int) -> None:
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def __call__(self, *shape: int) -> torch.Tensor:
+        return 0.2 * torch.randn(shape, generator=self.generator)
+
+    def gain(self, size: int) -> torch.Tensor:
+        return 1 + self(size)
+
+
+def layer_tensors(draw: Draws, prefix: str, num_read: int, width: int = WIDTH, head_dim: int = HEAD_DIM) -> Tensors:
+    return {
+        f"{prefix}.self_attn.q_proj.weight": draw(HEADS * head_dim, num_read),
+        f"{prefix}.self_attn.k_proj.weight": draw(KV_HEADS * head_dim, num_read),
+        f"{prefix}.self_attn.v_proj.weight": draw(KV_HEADS * head_dim, num_read),
+        f"{prefix}.self_attn.o_proj.weight": draw(width, HEADS * head_dim),
+        f"{prefix}.mlp.gate_proj.weight": draw(INNER, width),
+        f"{prefix}.mlp.up_proj.weight": draw(INNER, width),
+        f"{prefix}.mlp.down_proj.weight": draw(width, INNER),
+        f"{prefix}.post_attention_layernorm.weight": draw.gain(width),
+    }
+
+
+def eagle1_tensors(seed: int = 1, *, bias: bool = True, embeddings: bool = True) -> Tensors:
+    """The tensors of EAGLE-1 and EAGLE-2."""
+    draw = Draws(seed)
+    return {
+        **({"embed_tokens.weight": draw(VOCAB, WIDTH)} if embeddings else {}),
+        "fc.weight": draw(WIDTH, 2 * WIDTH),
+        **({"fc.bias": draw(WIDTH)} if bias else {}),
+        **layer_tensors(draw, "layers.0", WIDTH),
+    }
+
+
+def eagle3_tensors(
+    seed: int = 2, *, prefix: str = "midlayer", width: int = WIDTH, head_dim: int = HEAD_DIM, num_features: int = 3,
+    draft_vocab: int = DRAFT_VOCAB,
+) -> Tensors:  # fmt: skip
+    """The tensors of EAGLE-3 with d2t and t2d, and without embeddings."""
+    draw = Draws(seed)
+    is_drafted = torch.zeros(VOCAB, dtype=torch.bool)
+    is_drafted[torch.randperm(VOCAB, generator=draw.generator)[:draft_vocab]] = True
+    return {
+        "fc.weight": draw(width, num_features * WIDTH),
+        **layer_tensors(draw, prefix, 2 * width, width, head_dim),
+        f"{prefix}.hidden_norm.weight": draw.gain(width),
+        f"{prefix}.input_layernorm.weight": draw.gain(width),
+        "norm.weight": draw.gain(width),
+        "lm_head.weight": draw(draft_vocab, width),
+        "d2t": is_drafted.nonzero()[:, 0] - torch.arange(draft_vocab),
+        "t2d": is_drafted,
+    }
+
+
+def medusa_tensors(seed: int = 3, num_heads: int = 5, num_blocks: int = 1, vocab_size: int = VOCAB) -> Tensors:
+    draw = Draws(seed)
+    found: Tensors = {}
+    for head in range(num_heads):
+        for block in range(num_blocks):
+            found[f"{head}.{block}.linear.weight"] = draw(WIDTH, WIDTH)
+            found[f"{head}.{block}.linear.bias"] = draw(WIDTH)
+        found[f"{head}.{num_blocks}.weight"] = draw(vocab_size, WIDTH)
+    return found
+
+
+@dataclass(frozen=True)
+class PlainEagle:
+    """An EAGLE head by its papers and reference codes, in float64, without cache: every call computes all positions.
+
+    `tensors`: as published, with the layer under `prefix`. `embeddings` [vocab, width] and `lm_head` [vocab, width] are
+    those that the head uses.
+    """
+
+    tensors: Tensors
+    embeddings: torch.Tensor
+    lm_head: torch.Tensor
+    prefix: str = "midlayer"
+    head_dim: int = HEAD_DIM
+    rope_theta: float = 10000.0
+    eps: float = 1e-5
+    norm_before_residual: bool = False
+    feeds_norm: bool = False
+    norm_before_head: bool = True
+
+    def weight(self, name: str) -> torch.Tensor:
+        return self.tensors[name].double()
+
+    def norm(self, name: str, values: torch.Tensor) -> torch.Tensor:
+        return values / torch.sqrt((values * values).mean() + self.eps) * self.weight(name)
+
+    @property
+    def is_eagle3(self) -> bool:
+        return f"{self.prefix}.hidden_norm.weight" in self.tensors
+
+    def logits(self, features: Sequence[Sequence[torch.Tensor]], tokens: Sequence[int]) -> torch.Tensor:
+        """The logits after the last token. features: of each of the first positions, one for each of the target's
+        layers; tokens: the one after each position, of which there may be more: then the head continues alone."""
+        states = [self.project(each) for each in features]
+        while True:
+            outputs = self.layer(states, tokens)
+            if len(states) == len(tokens):
+                return self.head(outputs[-1])
+            states.append(self.norm("norm.weight", outputs[-1]) if self.feeds_norm else outputs[-1])
+
+    def project(self, features: Sequence[torch.Tensor]) -> torch.Tensor:
+        values = [feature.double() for feature in features]
+        if not self.is_eagle3:
+            return values[0]
+        if "fc_norm.0.weight" in self.tensors:
+            values = [self.norm(f"fc_norm.{number}.weight", value) for number, value in enumerate(values)]
+        joined = torch.cat(values)
+        if "input_norm.weight" in self.tensors:
+            joined = self.norm("input_norm.weight", joined)
+        return self.weight("fc.weight") @ joined
+
+    def layer(self, states: Sequence[torch.Tensor], tokens: Sequence[int]) -> list[torch.Tensor]:
+        inputs, residuals = [], []
+        for state, token in zip(states, tokens, strict=False):
+            embedding = self.embeddings[token].double()
+            if self.is_eagle3:
+                normed = self.norm(f"{self.prefix}.hidden_norm.weight", state)
+                inputs.append(torch.cat([self.norm(f"{self.prefix}.input_layernorm.weight", embedding), normed]))
+                residuals.append(normed if self.norm_before_residual else state)
+            else:
+                joined = self.weight("fc.weight") @ torch.cat([embedding, state])
+                joined = joined + self.weight("fc.bias") if "fc.bias" in self.tensors else joined
+                inputs.append(joined)
+                residuals.append(joined)
+        outputs = []
+        for position, residual in enumerate(residuals):
+            middle = residual + self.attention(inputs, position)
+            read = self.norm(f"{self.prefix}.post_attention_layernorm.weight", middle)
+            gate, up = (self.weight(f"{self.prefix}.mlp.{name}_proj.weight") @ read for name in ("gate", "up"))
+            made = self.weight(f"{self.prefix}.mlp.down_proj.weight") @ (gate * torch.sigmoid(gate) * up)
+            outputs.append(middle + made)
+        return outputs
+
+    def attention(self, inputs: Sequence[torch.Tensor], position: int) -> torch.Tensor:
+        made = []
+        for head in range(HEADS):
+            query = self.rotated(self.part("q", head, inputs[position]), position)
+            kv_head = head * KV_HEADS // HEADS
+            scores, values = [], []
+            for earlier in range(position + 1):
+                key = self.rotated(self.part("k", kv_head, inputs[earlier]), earlier)
+                scores.append(query @ key / math.sqrt(self.head_dim))
+                values.append(self.part("v", kv_head, inputs[earlier]))
+            chances = torch.softmax(torch.stack(scores), dim=0)
+            made.append(sum(chance * value for chance, value in zip(chances, values, strict=True)))
+        return self.weight(f"{self.prefix}.self_attn.o_proj.weight") @ torch.cat(made)
+
+    def part(self, name: str, head: int, read: torch.Tensor) -> torch.Tensor:
+        rows = slice(head * self.head_dim, (head + 1) * self.head_dim)
+        made = self.weight(f"{self.prefix}.self_attn.{name}_proj.weight")[rows] @ read
+        bias = f"{self.prefix}.self_attn.{name}_proj.bias"
+        return made + self.weight(bias)[rows] if bias in self.tensors else made
+
+    def rotated(self, values: torch.Tensor, position: int) -> torch.Tensor:
+        """Rotates the pairs (i, i + half) by position · theta^(−2i ÷ head_dim)."""
+        half = self.head_dim // 2
+        angles = position * self.rope_theta ** (-2 * torch.arange(half, dtype=torch.float64) / self.head_dim)
+        first, second = values[:half], values[half:]
+        return torch.cat([first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()])
+
+    def head(self, state: torch.Tensor) -> torch.Tensor:
+        if self.is_eagle3 and self.norm_before_head:
+            state = self.norm("norm.weight", state)
+        drafted = self.lm_head.double() @ state
+        if "d2t" not in self.tensors:
+            return drafted
+        found = torch.full((VOCAB,), -math.inf, dtype=torch.float64)
+        for number, offset in enumerate(self.tensors["d2t"].tolist()):
+            found[number + offset] = drafted[number]
+        return found

@@ -10,11 +10,9 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 from scipy import special
 
-from specbench.core.reasoning import answer_of
 from specbench.records.columns import PassTimes
 from specbench.records.generation import Passes
-from specbench.records.records import ACCEPTED, EMITTED, Generation, Record, step_sum
-from specbench.records.records import JUDGED as NUM_JUDGED
+from specbench.records.records import Generation, Record
 from specbench.results.metric_format import bounds_of
 from specbench.specs.task import TaskSpec
 from specbench.statistics.bootstrap import CONFIDENCE, MIN_PROMPTS, NUM_RESAMPLES, SHARE, Estimate, Resampler
@@ -44,39 +42,36 @@ def is_drafted_alone(generation: Generation) -> bool:
 
 
 def new_tokens(generation: Generation) -> int:
-    return len(generation["token_ids"])
+    return generation.num_new_tokens
 
 
 def timed_tokens(generation: Generation) -> int:
     """Returns the number of tokens that decode_seconds covers: all except those that exist when its clock starts. That
     is one token, unless an external decoder reports several first tokens, or none."""
-    return new_tokens(generation) - int(generation.get("external", {}).get("num_first_tokens", 1))
+    return generation.num_timed_tokens
 
 
 def target_passes(generation: Generation) -> int | None:
     """Returns the number of target passes with the prefill; None for an external decoder that does not report it."""
-    if "external" in generation:
-        num_passes: int | None = generation["external"]["num_target_passes"]
-        return num_passes
-    return 0 if is_drafted_alone(generation) else len(generation["steps"]) + 1
+    return generation.target_passes
 
 
 def is_served(generation: Generation) -> bool:
-    return "acceptance_source" in generation.get("external", {})
+    return generation.is_served
 
 
 def tokens_of_passes(generation: Generation) -> tuple[int, int]:
     """Returns the emitted tokens and the target passes that emitted them; (0, 0) if the passes are unknown. If the
     steps are known, a prefill that emits a token by itself is left out with its token. The prefill of a server always
     emits one."""
-    num_passes, num_steps = target_passes(generation), len(generation["steps"])
+    num_passes, num_steps = target_passes(generation), len(generation.steps)
     if not num_passes:
         return 0, 0
     if is_served(generation):
         return new_tokens(generation) - 1, num_passes - 1
-    if "external" in generation and (num_steps == 0 or num_passes == num_steps):
+    if generation.is_external and (num_steps == 0 or num_passes == num_steps):
         return new_tokens(generation), num_passes
-    return step_sum(generation, EMITTED), num_steps
+    return generation.num_emitted, num_steps
 
 
 Sides = Sequence[Sequence[Generation]]  # generations by side, in the same order of prompts
@@ -89,7 +84,7 @@ def speed_columns(sides: Sides) -> Columns:
     timed = [min(map(timed_tokens, each)) > 0 for each in zip(*sides, strict=True)]
     return [
         [float(value(g) * keep) for g, keep in zip(generations, timed, strict=True)]
-        for generations in sides for value in (timed_tokens, lambda g: g["decode_seconds"])
+        for generations in sides for value in (timed_tokens, lambda g: g.decode_seconds)
     ]  # fmt: skip
 
 
@@ -107,17 +102,19 @@ def judged_tokens(own: Sequence[Generation]) -> tuple[list[int], list[int]]:
     """Returns the accepted and the judged tokens of each generation. Both are 0 for draft trees, whose number of judged
     tokens depends on the order of siblings. All are 0 if a server reports an answer without its judged tokens, since
     the other answers may then be a biased choice."""
-    counts = [(0, 0) if "tree_nodes" in g else _judged(g) for g in own]
+    counts = [(0, 0) if g.is_tree else _judged(g) for g in own]
     is_known = None not in (judged for _, judged in counts)
     return [accepted * is_known for accepted, _ in counts], [(judged or 0) * is_known for _, judged in counts]
 
 
 def _judged(generation: Generation) -> tuple[int, int | None]:
-    if generation["steps"]:
-        return step_sum(generation, ACCEPTED), step_sum(generation, NUM_JUDGED)
-    external = generation.get("external", {})
-    drafted, judged, accepted = external.get("totals") or (0, 0, 0)
-    accepted, judged = external.get("kept") or (accepted, judged)  # absent from records of earlier versions
+    if generation.steps:
+        return generation.num_accepted, generation.num_verified
+    external = generation.external
+    if external is None:
+        return 0, 0
+    drafted, judged, accepted = external.totals or (0, 0, 0)
+    accepted, judged = external.kept or (accepted, judged)  # absent from records of earlier versions
     return (accepted, judged) if drafted else (0, 0)
 
 
@@ -140,7 +137,7 @@ class CorpusStatistics:
     ) -> "CorpusStatistics | None":
         """Returns the statistics of the metric `name` over the answers that have them on all sides; None if there are
         none. `prompts`: the number of the prompt of each answer."""
-        found = [[g.get("statistics", {}).get(name) for g in side] for side in sides]
+        found = [[g.statistics.get(name) for g in side] for side in sides]
         kept = [place for place, pair in enumerate(zip(*found, strict=True)) if None not in pair]
         if not kept:
             return None
@@ -244,7 +241,7 @@ def signatures(scoring: Mapping[str, ScoringSpec], records: Sequence[Record]) ->
     sacrebleu's signature is taken from the records."""
     found: dict[str, dict[str, None]] = {}
     for subset, each in scoring.items():
-        references = [record.get("reference") for record in records if record["subset"] == subset]
+        references = [record.reference for record in records if record.subset == subset]
         counts = {len(reference) if isinstance(reference, list) else 1 for reference in references if reference} or {1}
         num_references = str(*counts) if len(counts) == 1 else "var"
         for name, text in each.scorer.signature.items() if each.scorer else ():
@@ -259,14 +256,14 @@ def quality(
     """Returns each score by its name, with `_ar` and `_difference`. Scores are means over the answers with a value on
     both sides; corpus scores and pass@k take all answers together. `num_unscored` counts the answers without a score.
     """
-    subsets = [scoring.get(record["subset"], ScoringSpec()) for record in records]
+    subsets = [scoring.get(record.subset, ScoringSpec()) for record in records]
     sides = [[_scores(g, each) for g, each in zip(side, subsets, strict=True)] for side in (own, baseline)]
     names = dict.fromkeys(name for each in scoring.values() if each.scorer for name in each.scorer.names)
     names |= dict.fromkeys(name for side in sides for scores in side for name in scores)
     found: dict[str, Estimate] = {}
     for name in names:
-        if any(name in g.get("statistics", {}) for g in own):
-            numbers = {subset: [i for i, r in enumerate(records) if r["subset"] == subset] for subset in scoring}
+        if any(name in g.statistics for g in own):
+            numbers = {subset: [i for i, r in enumerate(records) if r.subset == subset] for subset in scoring}
             parts = [
                 CorpusStatistics.of(
                     name, each.scorer, prompts.cluster[numbers[subset]],
@@ -281,28 +278,27 @@ def quality(
     if any(each.code for each in scoring.values()):
         found |= _means(prompts, LANGUAGE, *(_in_language(side, subsets) for side in (own, baseline)))
     truncated = [
-        g["truncated_tokens"] if "truncated_tokens" in g else record.get("truncated_tokens", 0)
+        g.truncated_tokens if g.truncated_tokens is not None else record.truncated_tokens
         for g, record in zip(own, records, strict=True)
     ]
-    problems = ["problem" in a or "problem" in b for a, b in zip(own, baseline, strict=True)]
+    problems = [a.problem or b.problem for a, b in zip(own, baseline, strict=True)]
     num_unjudged = sum(None in (a.get(JUDGED), b.get(JUDGED)) for a, b in zip(*sides, strict=True))
     return {
         **found,
-        "num_unscored": Estimate(value=sum(problems)) if names else Estimate(),
+        "num_unscored": Estimate(value=sum(map(bool, problems))) if names else Estimate(),
         **({"num_unjudged": Estimate(value=num_unjudged)} if JUDGED in names else {}),
         **_programs_ended(own, baseline),
         **_reasoning(prompts, own, baseline),
         "share_truncated": prompts.mean([float(num_tokens > 0) for num_tokens in truncated], SHARE),
-        **{f"share_cut_by_{end}": prompts.mean([float(g["finish"] == end) for g in own], SHARE) for end in CUTS},
+        **{f"share_cut_by_{end}": prompts.mean([float(g.finish == end) for g in own], SHARE) for end in CUTS},
     }
 
 
 def _scores(generation: Generation, scoring: ScoringSpec) -> Mapping[str, float | None]:
     """Returns the scores of one answer by metric. A record without `scores` has a single `score`."""
-    if "scores" in generation:
-        scores: Mapping[str, float | None] = generation["scores"]
-        return scores
-    return {} if generation["score"] is None else {scoring.main or "accuracy": generation["score"]}
+    if generation.scores:
+        return generation.scores
+    return {} if generation.score is None else {scoring.main or "accuracy": generation.score}
 
 
 def _values(
@@ -314,7 +310,7 @@ def _values(
     for number, record in enumerate(records):
         scorer = scoring[number].scorer
         if scorer is not None and name in scorer.names and scorer.combines_samples:
-            key = (record["task"], record["subset"], record["example"], record.get("turn", 0))
+            key = (record.task, record.subset, record.example, record.turn)
             answers.setdefault(key, []).append(number)
         else:
             values[number] = scores[number].get(name)
@@ -328,7 +324,7 @@ def _values(
 def _programs_ended(own: Sequence[Generation], baseline: Sequence[Generation]) -> dict[str, Estimate]:
     """Returns the number of programs of either side that a limit ended, if programs were run. They count as wrong, but
     may be right."""
-    ends = [{g.get("outcome", {}).get("status") for g in pair} for pair in zip(own, baseline, strict=True)]
+    ends = [{g.outcome.get("status") for g in pair} for pair in zip(own, baseline, strict=True)]
     num_ended = sum(not end.isdisjoint(ENDED) for end in ends)
     return {"num_programs_ended": Estimate(value=num_ended)} if any(end - {None} for end in ends) else {}
 
@@ -338,16 +334,16 @@ def _reasoning(
 ) -> dict[str, Estimate]:  # fmt: skip
     """Returns the shares of tokens that were reasoning and of answers that ended inside it, if any answer reasons."""
     sides = {"": own, "_ar": baseline}
-    if not any(g.get("reasoning_tokens") for side in sides.values() for g in side):
+    if not any(g.reasoning_tokens for side in sides.values() for g in side):
         return {}
     shares = {
         f"reasoning_share{end}": prompts.ratio(
-            [g.get("reasoning_tokens", 0) for g in side], list(map(new_tokens, side)), bounds=SHARE
+            [g.reasoning_tokens for g in side], list(map(new_tokens, side)), bounds=SHARE
         )
         for end, side in sides.items()
     }
     unclosed = {
-        f"share_cut_in_reasoning{end}": prompts.mean([float(not g.get("reasoning_closed", True)) for g in side], SHARE)
+        f"share_cut_in_reasoning{end}": prompts.mean([float(not g.reasoning_closed) for g in side], SHARE)
         for end, side in sides.items()
     }
     return shares | unclosed
@@ -369,6 +365,6 @@ def _in_language(generations: Sequence[Generation], scoring: Sequence[ScoringSpe
     """Returns 1 for an answer in the language of its subset, 0 for any other answer, even one without words; None if
     lingua does not know the language of the subset."""
     return [
-        None if each.code is None else float(language_of(answer_of(g), each.code) == each.code)
+        None if each.code is None else float(language_of(g.answer, each.code) == each.code)
         for g, each in zip(generations, scoring, strict=True)
     ]

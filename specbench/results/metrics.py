@@ -5,7 +5,7 @@ Intervals resample prompts, each with its repeats and AR's answers. Totals and m
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import count, takewhile, zip_longest
+from itertools import chain, count, takewhile, zip_longest
 from statistics import median
 from typing import Any, TypeVar
 
@@ -13,14 +13,8 @@ import numpy as np
 
 from specbench.records.folder import RecordedMethod
 from specbench.records.records import (
-    ACCEPTED,
-    DRAFTED,
-    JUDGED,
     Generation,
     Record,
-    check_counts,
-    describe_record,
-    step_sum,
 )
 from specbench.results.answers import (
     ScoringSpec,
@@ -46,9 +40,9 @@ Number = TypeVar("Number", float, Array)
 def acceptance(prompts: Resampler, own: Sequence[Generation], verification: dict[str, Any]) -> dict[str, Estimate]:
     """Returns the metrics of acceptance and of target passes. A query that the drafter decoded alone has no target
     pass, so it counts in `target_passes_per_token` but not in the acceptance length."""
-    levels, judged, accepted = ([step_sum(g, column) for g in own] for column in (DRAFTED, JUDGED, ACCEPTED))
-    drafted = [sum(g.get("tree_nodes", ())) or number for g, number in zip(own, levels, strict=True)]
-    num_steps = [len(g["steps"]) for g in own]
+    drafted = [g.num_drafted for g in own]
+    judged, accepted = [g.num_verified for g in own], [g.num_accepted for g in own]
+    num_steps = [len(g.steps) for g in own]
     passes = [target_passes(g) for g in own]
     num_new = [new_tokens(g) for g in own]
     any_judged = sum(judged) > 0  # ar and draft-only judge nothing, so that they have no acceptance
@@ -58,12 +52,12 @@ def acceptance(prompts: Resampler, own: Sequence[Generation], verification: dict
         return prompts.ratio([sum(values) for values in lists], [len(values) for values in lists], bounds=bounds)
 
     def per_position(key: str, bounds: Bounds | None = None) -> Estimate:
-        columns = [[] if "tree_nodes" in g else g["positions"].get(key) or [] for g in own]
-        return over_values([[value for value in column if value is not None] for column in columns], bounds)
+        columns: list[Sequence[float]] = [[] if g.is_tree else g.positions.get(key) or [] for g in own]
+        return over_values([[value for value in column if value == value] for column in columns], bounds)
 
     unconditional = {}
-    if any("draw_overlap" in g for g in own):  # else it would equal acceptance_rate_expected
-        overlaps = [g.get("draw_overlap") or [] for g in own]
+    if any(g.draw_overlap is not None for g in own):  # else it would equal acceptance_rate_expected
+        overlaps: list[Sequence[float]] = [g.draw_overlap or [] for g in own]
         unconditional["acceptance_rate_unconditional"] = over_values(overlaps, SHARE)
     return {
         "acceptance_rate": prompts.mean(acceptance_rates(own), SHARE),
@@ -89,9 +83,9 @@ def accepted_tokens_per_step(own: Sequence[Generation], num_draft_tokens: int) -
     k from 0 to `num_draft_tokens`. Queries that the drafter decoded alone are left out. Returns None for an external
     decoder, and if no answer has a target pass."""
     verified = [g for g in own if not is_drafted_alone(g)]
-    if not verified or any("external" in g and not (is_served(g) and g["steps"]) for g in verified):
+    if not verified or any(g.is_external and not (is_served(g) and g.steps) for g in verified):
         return None
-    counts = Counter(step[ACCEPTED] for g in verified for step in g["steps"])
+    counts = Counter(number for g in verified for number in g.steps.accepted.tolist())
     return tuple(counts[length] for length in range(num_draft_tokens + 1))
 
 
@@ -101,12 +95,13 @@ def consumption(prompts: Resampler, own: Sequence[Generation], baseline: Sequenc
     found = {}
     for suffix, side in (("", own), ("_ar", baseline)):
         for place in ("cpu", "gpu"):
-            if side and all(f"{place}_joules" in g for g in side):
-                joules = [g[f"{place}_joules"] for g in side]
+            if side and all(getattr(g, f"{place}_joules") is not None for g in side):
+                joules = [getattr(g, f"{place}_joules") for g in side]
                 found[f"{place}_joules_per_token{suffix}"] = prompts.ratio(joules, list(map(new_tokens, side)))
         for place in ("host", "device"):
-            if side and all(f"peak_{place}_bytes" in g for g in side):
-                found[f"peak_{place}_bytes{suffix}"] = Estimate(value=max(g[f"peak_{place}_bytes"] for g in side))
+            name = f"peak_{place}_bytes"
+            if side and all(getattr(g, name) is not None for g in side):
+                found[f"{name}{suffix}"] = Estimate(value=max(getattr(g, f"peak_{place}_bytes") for g in side))
     return found
 
 
@@ -126,7 +121,7 @@ def speeds(
     columns = speed_columns([own, baseline])
     end_to_end = [
         [float(value(g)) for g in side] for side in (own, baseline)
-        for value in (new_tokens, lambda g: (g["ttft_seconds"] or 0.0) + g["decode_seconds"])
+        for value in (new_tokens, lambda g: (g.ttft_seconds or 0.0) + g.decode_seconds)
     ]  # fmt: skip
     same = Estimate(value=1.0)  # AR compared with itself: exact, not measured
     return {
@@ -141,26 +136,26 @@ def speeds(
 
 def times(prompts: Resampler, own: Sequence[Generation], baseline: Sequence[Generation]) -> dict[str, Estimate]:
     """Returns the times of the parts of decoding, and the cost ratio. An external decoder does not report passes."""
-    draft_passes = [seconds for g in own for _, seconds in g["passes"]["draft"]]
-    token_passes = [seconds for g in baseline for length, seconds in g["passes"]["target"] if length == 1]
+    draft_passes = [seconds for g in own for seconds in g.passes.draft.seconds]
+    token_passes = [seconds for g in baseline for length, seconds in g.passes.target if length == 1]
     draft_pass, token_pass = _median(draft_passes), _median(token_passes)
     overheads = [
-        [float(g["decode_seconds"] - sum(s for _, s in g["passes"]["target"] + g["passes"]["draft"])) for g in side]
+        [float(g.decode_seconds - sum(chain(g.passes.target.seconds, g.passes.draft.seconds))) for g in side]
         for side in (own, baseline)
     ]
     shares = [
-        prompts.ratio(seconds, [g["decode_seconds"] for g in side], bounds=SHARE)
+        prompts.ratio(seconds, [g.decode_seconds for g in side], bounds=SHARE)
         for seconds, side in zip(overheads, (own, baseline), strict=True)
     ]
-    parts = {name: [g.get(name) for g in own] for name in ("rule_seconds", "tokenizer_seconds")}
+    parts = {name: [getattr(g, name) for g in own] for name in ("rule_seconds", "tokenizer_seconds")}
     sums = {name: None if None in column else sum(filter(None, column)) for name, column in parts.items()}
     other = None if None in sums.values() else sum(overheads[0]) - sum(filter(None, sums.values()))
     values = {
-        "ttft_seconds": _median(g["ttft_seconds"] for g in own),
-        "draft_prefill_seconds": _median(g["draft_prefill_seconds"] for g in own),
-        "tpot_seconds": _median(g["decode_seconds"] / timed_tokens(g) for g in own if timed_tokens(g) > 0),
+        "ttft_seconds": _median(g.ttft_seconds for g in own),
+        "draft_prefill_seconds": _median(g.draft_prefill_seconds for g in own),
+        "tpot_seconds": _median(g.decode_seconds / timed_tokens(g) for g in own if timed_tokens(g) > 0),
         "draft_seconds": sum(draft_passes),
-        "verify_seconds": sum(seconds for g in own for _, seconds in g["passes"]["target"]),
+        "verify_seconds": sum(seconds for g in own for seconds in g.passes.target.seconds),
         "overhead_seconds": sum(overheads[0]),
         **sums,  # unknown where an answer does not record them
         "other_seconds": other,
@@ -169,7 +164,7 @@ def times(prompts: Resampler, own: Sequence[Generation], baseline: Sequence[Gene
         "overhead_share": shares[0], "overhead_share_ar": shares[1],
         "cost_ratio": Estimate(value=draft_pass / token_pass if draft_pass is not None and token_pass else None),
     }  # fmt: skip
-    if any("external" in generation for generation in own):
+    if any(generation.is_external for generation in own):
         found |= {name: Estimate() for name in PER_PASS}
     if any(map(is_served, own)):
         found |= served_metrics(prompts, own, baseline)
@@ -179,15 +174,15 @@ def times(prompts: Resampler, own: Sequence[Generation], baseline: Sequence[Gene
 def ar_drift(records: Sequence[Record]) -> Estimate:
     """Returns the change of AR's speed during the run (`warnings.drift_of`), over the answers with a timed token; null
     if a record has no `measured_at`."""
-    if any(record.get("measured_at") is None for record in records):
+    if any(record.measured_at is None for record in records):
         return Estimate()
-    ordered = sorted(records, key=lambda record: float(record["measured_at"]))
-    timed = [record for record in ordered if timed_tokens(record["methods"]["ar"]) > 0]
-    baseline = [record["methods"]["ar"] for record in timed]
+    ordered = sorted(records, key=lambda record: record.measured_at or 0.0)
+    timed = [record for record in ordered if timed_tokens(record.methods["ar"]) > 0]
+    baseline = [record.methods["ar"] for record in timed]
     return drift_of(
-        np.array([g["decode_seconds"] for g in baseline], dtype=np.float64),
+        np.array([g.decode_seconds for g in baseline], dtype=np.float64),
         np.array([timed_tokens(g) for g in baseline], dtype=np.float64),
-        np.array([record["prompt_tokens"] for record in timed], dtype=np.float64),
+        np.array([record.prompt_tokens for record in timed], dtype=np.float64),
         Resampler.of_times(timed, seed=0).cluster,
     )
 
@@ -232,10 +227,10 @@ def routes_taken(records: Sequence[Record], method: MethodSpec) -> list[str]:
     routes. Raises ValueError naming a record of an unknown route."""
     if method.routes is None:
         return []
-    found = {record["methods"][method.name].get("route"): record for record in records}
+    found = {record.methods[method.name].get("route"): record for record in records}
     for route, record in found.items():
         if route not in method.routes:
-            raise ValueError(f"record of {describe_record(record)}: {method.name}: the method has no route {route!r}")
+            raise ValueError(f"record of {record.name}: {method.name}: the method has no route {route!r}")
     return [route for route in method.routes if route in found]
 
 
@@ -258,10 +253,10 @@ def summarize(
     """
     records = [Record.of(record) for record in records]  # temporary
     for record in records:
-        check_counts(record, "ar", 0)
-        check_counts(record, method, num_draft_tokens)
+        record.check_counts("ar", 0)
+        record.check_counts(method, num_draft_tokens)
     own = [_own_generation(record, method, decodes_with) for record in records]
-    baseline = [record["methods"]["ar"] for record in records]
+    baseline = [record.methods["ar"] for record in records]
     prompts, expected = Resampler.of(records, seed), Estimate()
     scores = quality(prompts, records, own, baseline, scoring or {})
     if method == "ar":  # AR compared with itself: exact, not measured
@@ -275,14 +270,14 @@ def summarize(
         **acceptance(prompts, own, verification),
         **scores,
     }
-    if any("tree_nodes" in generation for generation in own):
+    if any(generation.is_tree for generation in own):
         metrics |= tree_metrics(prompts, own, baseline, metrics)
     if decodes_with == "random":
         alone = [new_tokens(g) * is_drafted_alone(g) for g in own]
         metrics["drafter_share"] = prompts.ratio(alone, list(map(new_tokens, own)), bounds=SHARE)
     if decodes_with != "target":
         metrics["draft_prefill_seconds"] = Estimate()  # part of ttft_seconds, not measured separately
-    if len({generation.get("route") for generation in own}) > 1:
+    if len({generation.route for generation in own}) > 1:
         metrics["cost_ratio"] = Estimate()
     rate, cost = metrics["acceptance_rate"].value, metrics["cost_ratio"].value
     if drafts_token_by_token and rate is not None and cost is not None:
@@ -292,9 +287,9 @@ def summarize(
 
 def _own_generation(record: Record, method: str, decodes_with: str) -> Generation:
     try:
-        return with_own_passes(record["methods"][method], decodes_with)
+        return with_own_passes(record.methods[method], decodes_with)
     except ValueError as error:
-        raise ValueError(f"record of {describe_record(record)}: {method}: {error}") from error
+        raise ValueError(f"record of {record.name}: {method}: {error}") from error
 
 
 COST = "verification_cost"
@@ -306,14 +301,12 @@ def tree_metrics(
     prompts: Resampler, own: Sequence[Generation], baseline: Sequence[Generation], found: Mapping[str, Estimate]
 ) -> dict[str, Estimate]:
     """Returns the metrics that only draft trees have. `found`: the metrics that all methods have."""
-    num_steps, num_plain_steps = ([len(g["steps"]) for g in side] for side in (own, baseline))
-    verifying, plain = (
-        [sum(seconds for _, seconds in g["passes"]["target"]) for g in side] for side in (own, baseline)
-    )
+    num_steps, num_plain_steps = ([len(g.steps) for g in side] for side in (own, baseline))
+    verifying, plain = ([sum(seconds for _, seconds in g.passes.target) for g in side] for side in (own, baseline))
     trees = {
-        "tree_nodes": prompts.ratio([sum(g.get("tree_nodes", ())) for g in own], num_steps),
-        "tree_depth": prompts.ratio([step_sum(g, DRAFTED) for g in own], num_steps),
-        "draft_passes_per_step": prompts.ratio([len(g["passes"]["draft"]) for g in own], num_steps),
+        "tree_nodes": prompts.ratio([sum(g.tree_nodes or ()) for g in own], num_steps),
+        "tree_depth": prompts.ratio([g.num_draft_levels for g in own], num_steps),
+        "draft_passes_per_step": prompts.ratio([len(g.passes.draft) for g in own], num_steps),
         COST: prompts.ratio(verifying, num_steps, plain, num_plain_steps),
         **costs_by_length(prompts, own, (plain, num_plain_steps)),
         **rank_chances(prompts, own),
@@ -323,7 +316,7 @@ def tree_metrics(
     speedup = None
     if sum(plain):
         target_pass = sum(plain) / sum(num_plain_steps)
-        plain_step = sum(g["decode_seconds"] for g in baseline) / sum(num_plain_steps) / target_pass
+        plain_step = sum(g.decode_seconds for g in baseline) / sum(num_plain_steps) / target_pass
         overhead = (values["overhead_seconds"] or 0.0) / (sum(num_steps) or 1) / target_pass
         speedup = speedup_of_costs(values, overhead, plain_step)
     return {**trees, "speedup_of_costs": Estimate(value=speedup)}
@@ -346,7 +339,7 @@ def costs_by_length(
     Classes of fewer than MIN_PASSES passes are left out. `baseline`: seconds and number of passes of AR's answers."""
     classes: dict[int, list[list[float]]] = {}
     for place, generation in enumerate(own):
-        for length, seconds in generation["passes"]["target"]:
+        for length, seconds in generation.passes.target:
             sums = classes.setdefault(1 << (length - 1).bit_length(), [[0.0] * len(own), [0.0] * len(own)])
             sums[0][place] += seconds
             sums[1][place] += 1
@@ -359,7 +352,7 @@ def costs_by_length(
 def rank_chances(prompts: Resampler, own: Sequence[Generation]) -> dict[str, Estimate]:
     """Returns for each rank, from 1 on: of the judged nodes with a child of this rank, the share whose child of this
     rank was accepted."""
-    counts = [g.get("tree_ranks") or [] for g in own]
+    counts = [g.tree_ranks or [] for g in own]
     ranks = [[each[rank] if rank < len(each) else (0, 0) for each in counts] for rank in range(max(map(len, counts)))]
     return {
         f"rank_chance@{rank}": prompts.ratio([pair[1] for pair in pairs], [pair[0] for pair in pairs], bounds=SHARE)
@@ -398,5 +391,5 @@ def served_metrics(
         share = prompts.ratio([total[2] for total in totals], [total[0] for total in totals], bounds=SHARE)
     again = [g["external"].get("same_again") for g in baseline]
     changed = prompts.mean([None if same is None else float(not same) for same in again], SHARE)
-    whole = median(generation["ttft_seconds"] + generation["decode_seconds"] for generation in own)
+    whole = median(generation.ttft_seconds + generation.decode_seconds for generation in own)
     return {"e2e_seconds": Estimate(value=whole), "accepted_per_drafted": share, "ar_changed": changed}

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from specbench.records.folder import RecordedMethod
-from specbench.records.records import Generation, Key, Record, record_key
+from specbench.records.records import Generation, Key, Record
 from specbench.results.answers import (
     Columns,
     ScoringSpec,
@@ -138,7 +138,7 @@ class RowWithRecords:
         """Returns the method's generations, with each pass listed under the model that ran it."""
         assert self.method is not None
         name, decodes_with = self.method.name, self.method.decodes_with
-        return [with_own_passes(record["methods"][name], decodes_with) for record in records]
+        return [with_own_passes(record.methods[name], decodes_with) for record in records]
 
 
 NO_FORM, NO_RECORDS, OTHER_PROMPTS, OF_LOAD = (
@@ -181,7 +181,7 @@ class Pairs:
 
     @property
     def num_prompts(self) -> int:
-        return len({record_key(record)[:3] for record in self.records[0]})
+        return len({record.key[:3] for record in self.records[0]})
 
     @property
     def prompts(self) -> Resampler:
@@ -194,7 +194,7 @@ class Pairs:
         return Resampler.of_times(side, seed=0)
 
     def select(self, keys: Collection[Key]) -> "Pairs":
-        first, second = ([r for r in records if record_key(r) in keys] for records in self.records)
+        first, second = ([r for r in records if r.key in keys] for records in self.records)
         return replace(self, records=(first, second))
 
     def generations(self) -> tuple[list[Generation], list[Generation]]:
@@ -204,7 +204,7 @@ class Pairs:
     def speed_columns(self, with_ar: bool = True, with_own: bool = True) -> Columns:
         """Returns tokens and seconds of the method and of AR on the second side, then on the first
         (`speed_columns`)."""
-        baseline = ([record["methods"]["ar"] for record in records] for records in reversed(self.records))
+        baseline = ([record.methods["ar"] for record in records] for records in reversed(self.records))
         sides = [
             generations for own, ar in zip(self.generations(), baseline, strict=True)
             for generations in (*([own] if with_own else []), *([ar] if with_ar else []))
@@ -220,11 +220,11 @@ def join_pairs(parts: Sequence[Pairs]) -> Pairs:
 
 def pair_up(first: RowWithRecords, second: RowWithRecords, same: Collection[str] = ("prompt", "reference")) -> Pairs:
     """Pairs the records of both sides by example, repeat and turn, and leaves out pairs that differ in `same`."""
-    others = {record_key(record): record for record in second.records}
+    others = {record.key: record for record in second.records}
     both = [
         (record, other)
         for record in first.records
-        if (other := others.get(record_key(record))) is not None and all(record[name] == other[name] for name in same)
+        if (other := others.get(record.key)) is not None and all(record[name] == other[name] for name in same)
     ]
     return Pairs(first, second, ([mine for mine, _ in both], [other for _, other in both]))
 

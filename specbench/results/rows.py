@@ -202,10 +202,10 @@ class MeasuredRun:
             context=context_of(self.measurement, records, method),
             common_ids={name: found for name, found in self.measurement.common_ids.items() if name in names_of(method)},
         )  # fmt: skip
-        baseline = warm_up_of(records, "ar") if all("ar" in record["methods"] for record in records) else None
+        baseline = warm_up_of(records, "ar") if all("ar" in record.methods for record in records) else None
         trained = set(self.measurement.trained_on.get(method.name, ()))
-        first = [record for record in records if not record.get("turn")]
-        learned = {(record["subset"], record["example"]) for record in first if record["prompt"] in trained}
+        first = [record for record in records if not record.turn]
+        learned = {(record.subset, record.example) for record in first if record.prompt in trained}
         return row.model_copy(update={"warnings": warnings_of(row, records, len(learned), self.identity, baseline)})
 
     def _system(self, task: TaskSpec, parts: Sequence[MeasuredSubset]) -> str | None:
@@ -254,7 +254,7 @@ class MeasuredRun:
     def _records(self, parts: Sequence[MeasuredSubset]) -> list[Record]:
         examples, repeats = {part.subset: part.num_examples for part in parts}, self.measurement.repeats
         found = records_of(self.records, parts[0].task, examples, repeats)
-        num_found = len({(record["subset"], record["example"], record["repeat"]) for record in found})
+        num_found = len({(record.subset, record.example, record.repeat) for record in found})
         if num_found != sum(examples.values()) * repeats:
             raise ConfigError(
                 f"the folder has records of {num_found} answers to {parts[0].task}/{', '.join(examples)}, but its "
@@ -369,7 +369,7 @@ def context_of(measurement: Measurement, records: Sequence[Record], method: Meth
         return None
     num_new = num_paused = 0
     for record in records:
-        own = record["methods"][method.name]
+        own = record.methods[method.name]
         pauses_at = pauses.get(f"{method.name}/{own['route']}" if "route" in own else method.name)
         num_new += len(own["token_ids"])
         if pauses_at is not None:
@@ -377,7 +377,7 @@ def context_of(measurement: Measurement, records: Sequence[Record], method: Meth
             num_paused += min(len(own["token_ids"]), max(0, num_before + len(own["token_ids"]) - pauses_at))
     return RowContext(
         model=limit.model if limit else None, tokens=limit.tokens if limit else None,
-        share_cut_ar=sum(record["methods"]["ar"]["finish"] == "context" for record in records) / max(1, len(records)),
+        share_cut_ar=sum(record.methods["ar"].finish == "context" for record in records) / max(1, len(records)),
         pauses_at=min(filter(None, pauses.values()), default=None),
         share_paused=num_paused / max(1, num_new) if any(pauses.values()) else None,
     )  # fmt: skip
@@ -387,10 +387,10 @@ def warm_up_of(records: Sequence[Record], method: str) -> RowWarmUp | None:
     """Returns the warm-up of a method, counting each once although many records hold it; None if a record lacks it."""
     starts: dict[Any, dict[str, Any]] = {}  # by process and part (of servers in turns): the warm-up of each subset
     for record in records:
-        found = record["methods"][method].get("warm_up")
+        found = record.methods[method].get("warm_up")
         if found is None:
             return None
-        starts.setdefault((record.get("process"), record.get("part")), {})[record["subset"]] = found
+        starts.setdefault((record.process, record.part), {})[record.subset] = found
     return RowWarmUp.of([list(each.values()) for each in starts.values()]) if starts else None
 
 
@@ -407,8 +407,8 @@ def serving_of(records: Sequence[Record], method: str, identity: Mapping[str, An
     """Returns the serving conditions of a row; None for a method that ran in this process."""
     if "servers" not in identity:
         return None
-    own = [record["methods"][method]["external"] for record in records]
-    every = [record["methods"][name]["external"] for record in records for name in (method, "ar")]
+    own = [record.methods[method]["external"] for record in records]
+    every = [record.methods[name]["external"] for record in records for name in (method, "ar")]
     return RowServing(
         acceptance_source=", ".join(dict.fromkeys(counts["acceptance_source"] for counts in own)),
         caches="verified empty" if all(counts["cached_tokens"] == 0 for counts in every) else "not told",

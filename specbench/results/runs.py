@@ -14,7 +14,7 @@ from specbench.core.environment import is_installed
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.files import locked
 from specbench.records.folder import RecordedMethod, read_method_specs, read_methods, read_tasks
-from specbench.records.records import Key, Record, RecordFile, check_record, record_key, records_of
+from specbench.records.records import Key, Record, RecordFile, check_record, records_of
 from specbench.results.answers import ScoringSpec
 from specbench.results.concurrency import load_row, read_windows, windows_of
 from specbench.results.conditions import BASELINE, flat_fields
@@ -86,7 +86,7 @@ class RecordedRun:
             records = RecordFile(self.path / "records.jsonl").read(lambda record: check_record(record, methods))
         if not records:
             raise ConfigError(f"run '{self.path}': has no records: {RUN_HINT}")
-        return {record_key(record): record for record in records}
+        return {record.key: record for record in records}
 
     @cached_property
     def measurements(self) -> Sequence[Measurement]:
@@ -116,7 +116,7 @@ class RecordedRun:
                 return None
             return RowWarmUp.of_all([part for w in windows for name, part in w["warm_up"].items() if name in names])
         parts = {  # many records hold the same one
-            (record["subset"], record.get("process"), name): record["methods"][name].get("warm_up")
+            (record.subset, record.process, name): record.methods[name].get("warm_up")
             for record in self.records_of_row(row) for name in names
         }.values()  # fmt: skip
         return RowWarmUp.of_all([part for part in parts if part]) if all(parts) else None
@@ -139,7 +139,7 @@ class RecordedRun:
     def records_of_row(self, row: Row) -> list[Record]:
         """Returns the records of a row in the order of the run, with the ratings of its judge."""
         found = records_of(self._records_rated_by(row.signatures.get(JUDGED)), row.task_name, row.examples, row.repeats)
-        num_found = len({(record["subset"], record["example"]) for record in found})
+        num_found = len({(record.subset, record.example) for record in found})
         if num_found != row.n:
             raise ConfigError(
                 f"{self.path}: {row.place}: n = {row.n}, but the folder has records of {num_found} examples in "
@@ -162,7 +162,7 @@ class RecordedRun:
 
             records = list(self.records.values())
             rated = add_scores(records, read_ratings(self.path, judge))
-            self._judged[judge] = {record_key(record): record for record in rated}
+            self._judged[judge] = {record.key: record for record in rated}
         return self._judged[judge]
 
     def _of_name(self, name: str, known: Mapping[str, Found]) -> Found:
@@ -338,7 +338,7 @@ def _of_method(found: ComparisonInput, method: str | None) -> ComparisonInput:
     run do not match the n of its rows."""
     for row in found.run.rows_of(BASELINE) if found.run is not None else ():
         records = records_of(found.run.records, row.task_name, row.examples, row.repeats) if found.run else []
-        num_found = len({record["example"] for record in records})
+        num_found = len({record.example for record in records})
         if row.subset != ALL and num_found != row.n:
             raise ConfigError(
                 f"{found.text}: {row.task_name}/{row.subset} has a row of n = {row.n} and records of {num_found}: "

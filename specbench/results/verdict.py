@@ -96,7 +96,7 @@ def first_difference(first: Sequence[int], second: Sequence[int]) -> int | None:
 
 def differing_records(records: Sequence[Record], method: str) -> list[Record]:
     """Returns the records in which a method's answer differs from AR's."""
-    return [each for each in records if each["methods"][method]["token_ids"] != each["methods"]["ar"]["token_ids"]]
+    return [each for each in records if each.methods[method].token_ids != each.methods["ar"].token_ids]
 
 
 def declares_lossless(method: MethodSpec) -> bool | None:
@@ -124,7 +124,7 @@ BEYOND_CONTROL = 0.01  # below this p-value, answers differ more often than repe
 
 def control_outcomes(records: Sequence[Record]) -> list[bool]:
     """Returns for each answer that the server `ar` gave twice whether it was the same both times."""
-    found = [record["methods"]["ar"]["external"].get("same_again") for record in records]
+    found = [record.methods["ar"]["external"].get("same_again") for record in records]
     return [same for same in found if same is not None]
 
 
@@ -271,10 +271,12 @@ def count_ties(
     The model keeps only its last sequence.
     """
     answers = [
-        BaselineAnswer(f"{record['subset']} {record['id']}", prompt_ids(record), record["methods"]["ar"]["token_ids"])
+        BaselineAnswer(
+            f"{record['subset']} {record['id']}", prompt_ids(record), record.methods["ar"].token_ids.tolist()
+        )
         for record in records
     ]
-    outputs = [record["methods"][method.name]["token_ids"] for record in records]
+    outputs = [record.methods[method.name].token_ids.tolist() for record in records]
     tolerance = near_tie_tolerance(target, answers, method.most_draft_tokens + 1)
     return sum(each.near_tie for each in find_differences(target, answers, outputs, tolerance)), tolerance
 

@@ -92,7 +92,7 @@ def warnings_of(
     found = {
         "wide_interval": wide_interval(row),
         "few_prompts": few_prompts(row),
-        "ar_drift": drift(row, len({record.get("process") for record in records})),
+        "ar_drift": drift(row, len({record.process for record in records})),
         "not_steady": unsteady_start(row, baseline_warm_up),
         "implausible": implausible(row),
         "trained_on_test": num_trained_on
@@ -193,13 +193,13 @@ def misread_head(row: Row, records: Sequence[Record]) -> str | None:
     kind = row.options.get("drafter", {}).get("type")
     if kind not in HEADS:
         return None
-    own = [record["methods"][row.method_name] for record in records]
-    if any("tree_nodes" in generation for generation in own):
-        firsts = [generation["tree_ranks"][0] for generation in own if generation.get("tree_ranks")]
+    own = [record.methods[row.method_name] for record in records]
+    if any(generation.is_tree for generation in own):
+        firsts = [generation.tree_ranks[0] for generation in own if generation.tree_ranks]
         num_judged, num_accepted = (sum(pair[place] for pair in firsts) for place in (0, 1))
         token, cases = "the first child of a node", "judged nodes"
     else:
-        drafted = [step for generation in own for step in generation["steps"] if step[DRAFTED]]
+        drafted = [step for generation in own for step in generation.steps if step[DRAFTED]]
         num_judged, num_accepted = len(drafted), sum(step[ACCEPTED] > 0 for step in drafted)
         token, cases = "the first draft token", "steps"
     if num_judged < MIN_JUDGED or num_accepted / num_judged >= USUAL:
@@ -226,7 +226,7 @@ def served_warnings(row: Row, records: Sequence[Record], identity: Mapping[str, 
     """Returns by its code a warning for each condition of a fair comparison that a server does not meet."""
     assert row.served is not None
     method = row.method_name
-    own, baseline = ([record["methods"][name]["external"] for record in records] for name in (method, "ar"))
+    own, baseline = ([record.methods[name]["external"] for record in records] for name in (method, "ar"))
     again = control_outcomes(records)
     unknown = [source for each in baseline if (source := each["acceptance_source"]).startswith(UNKNOWN_SOURCE)]
     has_drafted = any(counts["totals"] is None or counts["totals"][0] for counts in own)
@@ -240,7 +240,7 @@ def served_warnings(row: Row, records: Sequence[Record], identity: Mapping[str, 
     differing = ", ".join(f"{each.field} {each.first} ≠ {each.second}" for each in changed)
     impossible = next((told for each in (*own, *baseline) if (told := each.get("impossible_time"))), None)
     waiting, waiting_for = max((share_of_waiting(records, name), name) for name in ("ar", method))
-    num_late = {name: sum(is_read_late(record["methods"][name]) for record in records) for name in ("ar", method)}
+    num_late = {name: sum(is_read_late(record.methods[name]) for record in records) for name in ("ar", method)}
     return {
         "baseline_unchecked": unknown
         and f"it is unknown whether the server 'ar' drafts ({unknown[0].removeprefix(UNKNOWN_SOURCE)})",
@@ -282,8 +282,8 @@ def served_warnings(row: Row, records: Sequence[Record], identity: Mapping[str, 
 def share_of_waiting(records: Sequence[Record], method: str) -> float:
     """Returns the share of the time of a server's answers that is spent outside the server; 0 if it does not report its
     time."""
-    answers = [record["methods"][method] for record in records]
-    pairs = [(each["ttft_seconds"] + each["decode_seconds"], each["external"]["server_seconds"]) for each in answers]
+    answers = [record.methods[method] for record in records]
+    pairs = [(each.ttft_seconds + each.decode_seconds, each["external"]["server_seconds"]) for each in answers]
     known = [(whole, reported) for whole, reported in pairs if reported is not None]
     whole = sum(whole for whole, _ in known)
     return (whole - sum(reported for _, reported in known)) / whole if whole > 0 else 0.0
@@ -293,8 +293,8 @@ def is_read_late(answer: Generation) -> bool:
     """Returns whether the client read the tokens after its first read in less than half the time in which the server
     reports to have written them, so that they waited for the client."""
     reported, num_first = answer["external"].get("server_decode_seconds"), answer["external"]["num_first_tokens"]
-    num_new = len(answer["token_ids"])
+    num_new = len(answer.token_ids)
     if reported is None or num_new < 2:
         return False
     written = reported * (num_new - num_first) / (num_new - 1)  # the server's time begins with the first token
-    return bool(answer["decode_seconds"] < written / 2)
+    return bool(answer.decode_seconds < written / 2)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.loop import Generation, StopRules
+from specbench.decoding.loop import Output as LoopOutput
+from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.mmap_store import vocabulary_digest
@@ -63,7 +64,7 @@ def stop_of(target: CausalLM) -> StopRules:
 
 
 @pytest.fixture(scope="module")
-def plain(target: CausalLM) -> Generation:
+def plain(target: CausalLM) -> LoopOutput:
     """The target's own greedy tokens."""
     decoder = build_decoder(load_method("ar"), ModelPair(target), Sampling(0.0))
     return decoder.generate(prompt_of(target), stop_of(target), seed=0)
@@ -92,7 +93,7 @@ def test_a_combination(
     rule: str,
     bridge: str,
     target: CausalLM,
-    plain: Generation,
+    plain: LoopOutput,
     pairs: dict[str, ModelPair],
     ngram_folder: Path,
 ) -> None:

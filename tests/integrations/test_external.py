@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.loop import Generation, StopRules
+from specbench.decoding.loop import Output as LoopOutput
+from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.records.records import check_record
@@ -141,7 +142,7 @@ def method(code: Path, name: str, num_draft_tokens: int = 3, **decoder: Any) -> 
 def run(
     spec: MethodSpec, models: ModelPair, sampling: Sampling = GREEDY, stop: StopRules | None = None, seed: int = 0,
     prompt: list[int] = PROMPT,
-) -> Generation:  # fmt: skip
+) -> LoopOutput:  # fmt: skip
     return build_decoder(spec, models, sampling).generate(prompt, stop or StopRules(24), seed)
 
 

@@ -16,7 +16,8 @@ from torch._inductor.exc import InvalidCxxCompiler
 
 from specbench.analysis.audit import audit as subjects
 from specbench.core.errors import ConfigError
-from specbench.decoding.loop import Generation, StopRules
+from specbench.decoding.loop import Output as LoopOutput
+from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models import compiling as check_compilable
 from specbench.models import static_passes, static_sequence
@@ -294,7 +295,7 @@ def test_a_packed_pass_that_sees_other_continuations_is_refused(monkeypatch: pyt
         sequence.reserve(100, (1, 2, 16, 64), packs=True)
 
 
-def generation(pair: ModelPair, name: str, sampling: Sampling, prompt: list[int]) -> Generation:
+def generation(pair: ModelPair, name: str, sampling: Sampling, prompt: list[int]) -> LoopOutput:
     decoder = build_decoder(load_method(name), pair, sampling)
     return decoder.generate(prompt, StopRules(20 if len(prompt) == max(PROMPTS) else 8), seed=5)
 

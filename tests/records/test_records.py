@@ -231,7 +231,7 @@ DAMAGED = {
     "a token that is none": (whole(token_ids=["1", 2, 3]), "methods.sd.token_ids: "),
     "half a step": (whole(steps=[[3, 2]]), "methods.sd.steps: "),
     "time before the start": (whole(decode_seconds=-1.0), "methods.sd.decode_seconds: "),
-    "no time": (whole(ttft_seconds=float("nan")), "a time or a score"),
+    "no time": (whole(ttft_seconds=float("nan")), "methods.sd.ttft_seconds: "),
     "half a pass": (whole(passes={"target": [[4]], "draft": []}), "methods.sd.passes.target: "),
     "an unknown end": (whole(finish="tired"), "methods.sd.finish: "),
     "more reasoning than tokens": (whole(answer="", reasoning_tokens=4), "4 reasoning_tokens of 3 new tokens"),

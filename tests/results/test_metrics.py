@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 
+from specbench.records.generation import Generation
 from specbench.results.metrics import accepted_tokens_per_step, expected_speedup, metrics_of, summarize
 from specbench.specs.catalogue import load_method
 
@@ -414,14 +415,18 @@ def test_a_simulated_run_gives_what_was_put_in_without_warnings():
 
 def test_accepted_tokens_per_step_count_the_target_passes_by_what_they_accepted():
     """Of a drafter that decodes alone, and of an external decoder, nothing is known of such passes."""
+
+    def counted_steps(generations, num):
+        return accepted_tokens_per_step([Generation.of(each) for each in generations], num)
+
     drafted = [FIRST["methods"]["m"], SECOND["methods"]["m"]]
-    assert accepted_tokens_per_step(drafted, 4) == (0, 1, 1, 1, 0)
-    assert accepted_tokens_per_step([autoregressive(7)], 0) == (6,)
+    assert counted_steps(drafted, 4) == (0, 1, 1, 1, 0)
+    assert counted_steps([autoregressive(7)], 0) == (6,)
     alone = {**autoregressive(7), "decoded_by": "drafter"}
-    assert accepted_tokens_per_step([alone], 0) is None
-    assert accepted_tokens_per_step([alone, *drafted], 3) == (0, 1, 1, 1)
+    assert counted_steps([alone], 0) is None
+    assert counted_steps([alone, *drafted], 3) == (0, 1, 1, 1)
     external = {"num_first_tokens": 1, "num_target_passes": 2}
-    assert accepted_tokens_per_step([*drafted, {**autoregressive(1), "external": external}], 3) is None
+    assert counted_steps([*drafted, {**autoregressive(1), "external": external}], 3) is None
 
 
 def of_parts(num_parts, part_of):

@@ -1,6 +1,7 @@
 """Decoding through a bridge."""
 
-from specbench.decoding.loop import Generation, StopRules
+from specbench.decoding.loop import Output as LoopOutput
+from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
 from specbench.running.compose import build_decoder
@@ -11,6 +12,6 @@ GREEDY = Sampling(0.0)
 
 def generate(
     method: str, models: ModelPair, prompt: list[int], num: int = 12, sampling: Sampling = GREEDY
-) -> Generation:
+) -> LoopOutput:
     decoder = build_decoder(load_method(method), models, sampling)
     return decoder.generate(prompt, StopRules(num, models.target.eos_token_ids), seed=1)

@@ -3,7 +3,8 @@
 import torch
 
 from specbench.decoding.drafters import Drafter
-from specbench.decoding.loop import Generation, StopRules, decode
+from specbench.decoding.loop import Output as LoopOutput
+from specbench.decoding.loop import StopRules, decode
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import VerificationRule
 from specbench.models.scoring import ScoringModel
@@ -14,7 +15,7 @@ VOCAB, PROMPT = 3, [1, 2]
 def generate(
     target: ScoringModel, drafter: Drafter, rule: VerificationRule, length: int, seed: int, sampling: Sampling,
     prompt: list[int] = PROMPT,
-) -> Generation:  # fmt: skip
+) -> LoopOutput:  # fmt: skip
     generator = torch.Generator().manual_seed(seed)
     return decode(
         target,

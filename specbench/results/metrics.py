@@ -391,5 +391,5 @@ def served_metrics(
         share = prompts.ratio([total[2] for total in totals], [total[0] for total in totals], bounds=SHARE)
     again = [g["external"].get("same_again") for g in baseline]
     changed = prompts.mean([None if same is None else float(not same) for same in again], SHARE)
-    whole = median(generation.ttft_seconds + generation.decode_seconds for generation in own)
+    whole = median((generation.ttft_seconds or 0.0) + generation.decode_seconds for generation in own)
     return {"e2e_seconds": Estimate(value=whole), "accepted_per_drafted": share, "ar_changed": changed}

@@ -283,7 +283,7 @@ def share_of_waiting(records: Sequence[Record], method: str) -> float:
     """Returns the share of the time of a server's answers that is spent outside the server; 0 if it does not report its
     time."""
     answers = [record.methods[method] for record in records]
-    pairs = [(each.ttft_seconds + each.decode_seconds, each["external"]["server_seconds"]) for each in answers]
+    pairs = [((each.ttft_seconds or 0.0) + each.decode_seconds, each["external"]["server_seconds"]) for each in answers]
     known = [(whole, reported) for whole, reported in pairs if reported is not None]
     whole = sum(whole for whole, _ in known)
     return (whole - sum(reported for _, reported in known)) / whole if whole > 0 else 0.0

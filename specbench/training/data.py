@@ -7,7 +7,6 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
-from difflib import get_close_matches
 from itertools import chain
 from pathlib import Path
 from random import Random
@@ -18,8 +17,8 @@ from specbench.core.console import counted
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.values import bytes_digest
 from specbench.decoding.decoder import stream_seed
-from specbench.embedded.world import WORLDS, World
-from specbench.specs.catalogue import load_task
+from specbench.embedded import MAX_WORLD_ROWS, world_names, world_rows
+from specbench.specs.catalogue import builtin_task_names, load_task
 from specbench.specs.components import build
 from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import TaskData, load_examples
@@ -141,34 +140,25 @@ def prompts_of(task: TaskSpec, subset: str, spec: DataSpec, num_subsets: int) ->
 
 WORLD = "world:"
 NUM_ROWS = 256  # of each subset, without a limit
-MAX_DRAWS = 20  # per requested row, since some subsets have few different rows
-
-
-def load_world(name: str) -> World:
-    """Returns a kind of rows of the embedded world by name. Raises ConfigError for an unknown name."""
-    if name not in WORLDS:
-        choices = [task for task, world in WORLDS.items() if world.has_task]
-        alike = [f"{WORLD}{task}" for task in get_close_matches(name, choices, n=1, cutoff=0.5)]
-        found = nearest("".join(alike), [f"{WORLD}{task}" for task in choices])
-        raise ConfigError(f"data.tasks: '{WORLD}{name}' does not exist: {found}")
-    return WORLDS[name]
 
 
 def is_measured(name: str) -> bool:
-    """Returns whether a kind of rows has a task that `specbench run` measures. Drills are only for training."""
-    return load_world(name).has_task
+    """Returns whether a kind of rows of the embedded world has a task. Drills are only for training."""
+    return name in builtin_task_names()
 
 
-def draw_pairs(name: str, subset: str, num_rows: int, seed: int) -> Pairs:
-    """Returns different training rows as (prompt, answer). Of a conversation, it is the first turn."""
-    world, random = load_world(name), Random(stream_seed(seed, "world", name, subset))
-    found: dict[tuple[str, str | None], None] = {}
-    for _ in range(MAX_DRAWS * num_rows):
-        prompt, answer, *_ = world.example(world.draw(subset, False, random))
-        found[prompt, answer] = None
-        if len(found) == num_rows:
-            break
-    return list(found)
+def world_prompts(spec: DataSpec, name: str, seed: int) -> Iterator[TaskPrompts]:
+    """Yields the rows of the embedded world for each requested subset. Seed 0 takes the first ones, another seed draws
+    from all. Of a conversation, they are the first turn."""
+    if spec.limit is not None and spec.limit > MAX_WORLD_ROWS:
+        raise ConfigError(
+            f"data.limit = {spec.limit}: {WORLD}{name} has at most {MAX_WORLD_ROWS} rows of each subset: give fewer"
+        )
+    for subset, rows in world_rows(name).items():
+        if spec.subsets is None or subset in spec.subsets:
+            if seed:
+                rows = Random(stream_seed(seed, "world", name, subset)).sample(rows, len(rows))
+            yield TaskPrompts(subset, f"{WORLD}{name}", list(rows[: spec.limit or NUM_ROWS]))
 
 
 @dataclass(frozen=True)
@@ -253,7 +243,11 @@ def data_parts(spec: DataSpec, seed: int) -> Iterable[TaskPrompts]:
     """Yields the prompts of each task, pair of aligned files and text file."""
     tasks = [with_split(load_task(name), spec) for name in spec.tasks if not name.startswith(WORLD)]
     worlds = [name.removeprefix(WORLD) for name in spec.tasks if name.startswith(WORLD)]
-    of_worlds = [subset for name in worlds for subset in load_world(name).weights()]
+    for name in worlds:
+        if name not in world_names():
+            choices = [f"{WORLD}{each}" for each in world_names()]
+            raise ConfigError(f"data.tasks: '{WORLD}{name}' does not exist: {nearest(f'{WORLD}{name}', choices)}")
+    of_worlds = [subset for name in worlds for subset in world_rows(name)]
     known = [*(subset for task in tasks for subset in task.subset_names), *of_worlds]
     for name in spec.subsets or ():
         if name not in known:
@@ -265,9 +259,7 @@ def data_parts(spec: DataSpec, seed: int) -> Iterable[TaskPrompts]:
         subsets = [subset for subset in task.subset_names if is_wanted(task, subset, spec)]
         yield from (prompts_of(task, subset, spec, len(subsets)) for subset in subsets)
     for name in worlds:
-        for subset in load_world(name).weights():
-            if spec.subsets is None or subset in spec.subsets:
-                yield TaskPrompts(subset, f"{WORLD}{name}", draw_pairs(name, subset, spec.limit or NUM_ROWS, seed))
+        yield from world_prompts(spec, name, seed)
     files: Iterator[tuple[str, str, str, Pairs]] = chain(
         ((name, "parallel", each.source, aligned_pairs(name, each)) for name, each in spec.parallel.items()),
         ((name, "text", each, text_pairs(name, each, spec.column)) for name, each in spec.text.items()),

@@ -21,7 +21,6 @@ from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBas
 
 from specbench.core.files import TRAINING_RECORD, replacing, write_atomically
 from specbench.embedded import MANIFEST, digest_of, read_manifest
-from specbench.embedded.world import WORLDS
 from specbench.models.mmap_store import vocabulary_digest
 from specbench.specs.components import build
 from specbench.training.command import cache_folder, train_with_settings
@@ -33,6 +32,7 @@ from tools.embedded.evaluation import member_figures
 from tools.embedded.recipes import MEMBERS, TOKENIZERS, CorpusRecipe, Member, Recipe, TokenizerRecipe, TrainedMember
 from tools.embedded.rows import evaluation_rows, training_rows
 from tools.embedded.training import batches, encode_example, grow_model, new_model, train_stage, world_examples
+from tools.world import WORLDS
 
 
 def kept_tokenizers(output: Path, members: Iterable[Recipe], names: list[str]) -> dict[str, PreTrainedTokenizerBase]:

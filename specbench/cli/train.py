@@ -166,7 +166,7 @@ def trainer(kind: str) -> Callable[..., None]:
     ) -> None:
         from specbench.running.preflight import check_all, check_options, option_checks
         from specbench.specs import yaml_files
-        from specbench.training.settings import read_settings
+        from specbench.training.spec import read_settings
 
         options, place = run_options(given), f"--learning-rate {learning_rate}"
         rates = None if learning_rate is None else yaml_files.parse(f"[{learning_rate}]", place)
@@ -212,14 +212,14 @@ def build_model(kind: str, spec: CorpusModelSpec) -> None:
 
 
 def train_drafter(spec: TrainSpec, threads: int | None) -> None:
-    from specbench.training.command import measurement_command, run_training
+    from specbench.training.train import measurement_command, run_training
 
     record = run_training(spec, threads, stderr, command_line())
     if record is None:  # this is not the main process, or the training was already finished
         return
     folder = Path(spec.output)
     stdout.print(f"{folder}: {record.summary()}", soft_wrap=True)
-    stderr.print(f"measure it: {measurement_command(record.settings, folder)}", soft_wrap=True)
+    stderr.print(f"measure it: {measurement_command(spec)}", soft_wrap=True)
 
 
 def files_by_language(texts: list[str] | None) -> dict[str, str] | None:

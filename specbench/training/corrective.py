@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from specbench.decoding.decoder import stream_seed
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM
-from specbench.training.loop import LossPart
+from specbench.training.loop import LogRow, LossPart
 from specbench.training.passes import (
     Batch,
     LogitsCache,
@@ -147,12 +146,12 @@ class CorrectiveObjective:
         self._weights = dict(zip(languages, shares, strict=True))
         return [self._part(language, place) for language, found in batches.items() for place in range(len(found))]
 
-    def rows(self, drafter: nn.Module, number: int) -> list[dict[str, Any]]:
+    def rows(self, drafter: nn.Module, number: int) -> list[LogRow]:
         """Returns D, weights and 𝒰 of the last pass, with acceptance and misfit, which are measured on its prompts
         now."""
         divergences = {language: each.divergence for language, each in self._measured.items()}
         seed = partial(stream_seed, self._spec.seed, "acceptance", number)
-        shared = {
+        shared: LogRow = {
             "star_lang": min(divergences, key=divergences.__getitem__),
             "unfairness": float(unfairness(np.array(list(divergences.values())))),
         }

@@ -12,8 +12,10 @@ from pathlib import Path
 from random import Random
 from typing import IO, cast
 
+from rich.console import Console
+
 from specbench.core import bounded
-from specbench.core.console import counted
+from specbench.core.console import counted, say
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.values import bytes_digest
 from specbench.decoding.decoder import stream_seed
@@ -237,6 +239,17 @@ def gather_data(spec: DataSpec, seed: int) -> TrainingData:
         if part.is_measured:
             overlap.append(f"{part.language}: {counted(len(part.pairs), 'row')} of {part.place}")
     return TrainingData({name: tuple(found) for name, found in prompts.items()}, tuple(sources), tuple(overlap))
+
+
+def warn_of_overlap(data: TrainingData, console: Console) -> None:
+    """Warns if the training data contains rows that `specbench run` measures."""
+    if data.overlap:
+        first, more = data.overlap[0], len(data.overlap) - 1
+        say(
+            console,
+            f"warning: `specbench run` measures the training rows ({first}{f' and {more} more' * bool(more)}): give "
+            "--data with other files and --set data.split=train, or --task world:NAME for the embedded models",
+        )
 
 
 def data_parts(spec: DataSpec, seed: int) -> Iterable[TaskPrompts]:

@@ -17,7 +17,7 @@ from specbench.running.prompts import PromptBudget, PromptRenderer
 from specbench.training.corrective import CorrectiveObjective
 from specbench.training.data import TrainingData
 from specbench.training.heads import DraftHead, HeadLosses
-from specbench.training.loop import LossPart
+from specbench.training.loop import LogRow, LossPart
 from specbench.training.passes import (
     MAX_CACHED_BYTES,
     Batch,
@@ -86,7 +86,7 @@ class SampleObjective:
         order = shuffled(len(self.samples), self._seed, "epoch", epoch)
         return [self.samples[i] for i in order[place * self._batch_size : (place + 1) * self._batch_size]]
 
-    def rows(self, drafter: nn.Module, number: int) -> list[dict[str, Any]]:
+    def rows(self, drafter: nn.Module, number: int) -> list[LogRow]:
         """Returns the loss and the tokens of each group in this process's part of the batch."""
         return [
             {"lang": group, "loss": loss / num_tokens, "num_tokens": num_tokens}

@@ -202,7 +202,15 @@ class DraftHead:
             name: value.detach().to("cpu", dtype).contiguous() for name, value in self.own_parameters.items()
         }  # fmt: skip
         if isinstance(self.model, MedusaHeads):
-            config, tensors = medusa_config(self.model, self.target), with_vllm_names(tensors)
+            heads = self.model
+            config: dict[str, object] = {
+                "architectures": ["MedusaModel"], "model_type": "medusa", "medusa_num_heads": len(heads),
+                "medusa_num_layers": heads.num_blocks, "base_model_name_or_path": self.target.name,
+                # vLLM assumes no biases by default.
+                "medusa_fc_bias": any(name.endswith("bias") for name, _ in heads.named_parameters()),
+                "hidden_size": output_weight(self.target).shape[1], "vocab_size": heads.vocab_size,
+            }  # fmt: skip
+            tensors = with_vllm_names(tensors)
         else:
             config = eagle_config(self.model, self.target)
             tensors = eagle_tensors(self.model, tensors, self.target.vocab_size)
@@ -253,26 +261,16 @@ def new_eagle(spec: TrainSpec, target: CausalLM) -> EagleHead:
     return head
 
 
-def medusa_config(heads: MedusaHeads, target: CausalLM) -> dict[str, Any]:
-    """Returns the configuration for vLLM's Medusa, which assumes no biases by default."""
-    return {
-        "architectures": ["MedusaModel"], "model_type": "medusa", "medusa_num_heads": len(heads),
-        "medusa_num_layers": heads.num_blocks, "base_model_name_or_path": target.name,
-        "medusa_fc_bias": any(name.endswith("bias") for name, _ in heads.named_parameters()),
-        "hidden_size": output_weight(target).shape[1], "vocab_size": heads.vocab_size,
-    }  # fmt: skip
-
-
-def eagle_config(head: EagleHead, target: CausalLM) -> dict[str, Any]:
+def eagle_config(head: EagleHead, target: CausalLM) -> dict[str, object]:
     """Returns the configuration of the head's layer with the keys of EAGLE or EAGLE-3. The rope is written twice, since
     transformers before version 5 does not know `rope_parameters`. So are the layers whose hidden states the head reads:
     vLLM numbers the inputs of layers, and SGLang, in `eagle_config`, the outputs."""
     kept = head.config.to_diff_dict()
     kept.pop("transformers_version", None)
-    rope: dict[str, Any] = dict(head.config.rope_parameters or {})
+    rope = dict(head.config.rope_parameters or {})
     kept |= {"rope_theta": rope.pop("rope_theta")} if "rope_theta" in rope else {}
     kept |= {"rope_scaling": rope} if rope.get("rope_type", "default") != "default" else {}
-    given: dict[str, Any] = {**kept, "model_type": "llama", "num_hidden_layers": 1, "vocab_size": target.vocab_size}
+    given = {**kept, "model_type": "llama", "num_hidden_layers": 1, "vocab_size": target.vocab_size}
     if head.layout.generation == 1:
         return {**given, "architectures": ["LlamaForCausalLM"], "bias": head.layout.has_bias}
     layout = head.layout

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import torch
 from rich.console import Console
@@ -77,15 +77,18 @@ class Generator:
         self.model.eval()
         uniforms = None if self.sampling.greedy else torch.stack([self._uniforms(job.seed) for job in jobs])
         found: list[list[int]] = [[] for _ in jobs]
+        ended: set[int] = set()
         live = list(range(len(jobs)))  # the job index of every row of the batch
         sequence = LeftPadded(self.model, [job.prompt_ids for job in jobs])
         for step in range(self.max_new_tokens):
             probs = process(sequence.logits[:, : self.vocab_size], self.sampling).cpu()
             tokens = probs.argmax(-1) if uniforms is None else draw_by_inverse(probs, uniforms[live, step])
             for job, token in zip(live, tokens.tolist(), strict=True):
-                if not self._has_ended(found[job]):
+                if job not in ended:
                     found[job].append(token)
-            unfinished = [row for row, job in enumerate(live) if not self._has_ended(found[job])]
+                if token in self.eos_token_ids:
+                    ended.add(job)
+            unfinished = [row for row, job in enumerate(live) if job not in ended]
             if not unfinished or step + 1 == self.max_new_tokens:
                 break
             if sequence.can_drop_rows and 2 * len(unfinished) <= len(live):
@@ -94,9 +97,6 @@ class Generator:
             sequence.append(tokens)
         self.model.train(was_training)
         return [tuple(tokens) for tokens in found]
-
-    def _has_ended(self, tokens: Sequence[int]) -> bool:
-        return bool(tokens) and tokens[-1] in self.eos_token_ids
 
     def _uniforms(self, seed: int) -> Tensor:
         generator = torch.Generator().manual_seed(seed)
@@ -124,7 +124,7 @@ class LeftPadded:
         width = max(map(len, prompts))
         ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts])
         self._mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-        self._options: dict[str, Any] = {"logits_to_keep": 1} if accepts_argument(model, "logits_to_keep") else {}
+        self._options = {"logits_to_keep": 1} if accepts_argument(model, "logits_to_keep") else {}
         self._counts_positions = accepts_argument(model, "position_ids")
         self._cache_name = cache_parameter(innermost(model).forward)
         self._cache = DynamicCache(config=self._model.config)
@@ -144,7 +144,7 @@ class LeftPadded:
         self._cache.batch_select_indices(torch.tensor(rows, device=self._device))
 
     def _feed(self, ids: Tensor, positions: Tensor) -> Tensor:
-        options = {**self._options, self._cache_name: self._cache}
+        options: dict[str, object] = {**self._options, self._cache_name: self._cache}
         if self._counts_positions:
             options["position_ids"] = positions.to(self._device)
         is_prefill = ids.shape == self._mask.shape
@@ -248,6 +248,13 @@ class ServerQuestion:
     seed: int
 
 
+class ServerAnswer(TypedDict):
+    """An answer, and whether it ended by itself."""
+
+    text: str
+    ended: bool
+
+
 class CompletionServer:
     """Sends several requests at once. The key is read from the environment and never returned.
 
@@ -258,15 +265,15 @@ class CompletionServer:
         check_url(base_url, SETTING)
         self.base_url, self.model, self._num_retries = base_url, model, num_retries
 
-    def answers(self, questions: Sequence[ServerQuestion]) -> Iterator[list[tuple[int, dict[str, Any]]]]:
-        """Yields batches of (question index, answer {"text", "ended"})."""
+    def answers(self, questions: Sequence[ServerQuestion]) -> Iterator[list[tuple[int, ServerAnswer]]]:
+        """Yields batches of (question index, answer)."""
         client = Completions(self.base_url, SETTING, TIMEOUT_SECONDS, self._num_retries)
         with ThreadPoolExecutor(CONCURRENCY) as pool:
             for start in range(0, len(questions), 4 * CONCURRENCY):
                 batch = questions[start : start + 4 * CONCURRENCY]
                 yield list(enumerate(pool.map(partial(self._answer, client), batch), start))
 
-    def _answer(self, client: Completions, question: ServerQuestion) -> dict[str, Any]:
+    def _answer(self, client: Completions, question: ServerQuestion) -> ServerAnswer:
         request = {"model": self.model, **vars(question)}
         prompt, path = request.pop("prompt"), "completions"
         if request.pop("chat"):

@@ -65,7 +65,16 @@ class TokenizedTexts:
     def __iter__(self) -> Iterator[Sequence[int]]:
         start = time.perf_counter()
         texts = self._texts()
-        while prompts := next_batch(texts):
+        while True:
+            # 1. About BATCH_CHARACTERS at once, since a tokenizer is slow on single texts.
+            prompts: list[TrainingPrompt] = []
+            size = 0
+            while size < BATCH_CHARACTERS and (prompt := next(texts, None)) is not None:
+                prompts.append(prompt)
+                size += len(prompt.whole)
+            if not prompts:
+                break
+            # 2. Their tokens. The time in which the tokens are used is not counted.
             batch = self._tokens(prompts)
             self.num_documents += len(batch)
             self.num_tokens += sum(map(len, batch))
@@ -105,16 +114,6 @@ class TokenizedTexts:
         """Shows the progress of `count_into` or `store_into` after all texts are read."""
         if doing != "reading":
             self.bar.update(f"{doing} · {num_tokens:,} of {self.num_tokens:,} tokens", self._size)
-
-
-def next_batch(prompts: Iterator[TrainingPrompt]) -> list[TrainingPrompt]:
-    """Returns the next texts for the tokenizer, about BATCH_CHARACTERS; an empty list at the end."""
-    batch: list[TrainingPrompt] = []
-    size = 0
-    while size < BATCH_CHARACTERS and (prompt := next(prompts, None)) is not None:
-        batch.append(prompt)
-        size += len(prompt.whole)
-    return batch
 
 
 def build_datastore(documents: Iterable[Document], vocab_size: int, output: Path, tokenizer_digest: str) -> Datastore:

@@ -2,12 +2,11 @@
 
 import gzip
 import json
-import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
-from itertools import chain
+from math import ceil, inf
 from pathlib import Path
 from random import Random
 from typing import IO, cast
@@ -53,7 +52,7 @@ class CorpusFiles:
             try:
                 with path.open("rb") as raw, gzip.open(raw) if path.suffix == ".gz" else nullcontext(raw) as lines:
                     packed = path.stat().st_size if path.suffix == ".gz" else None
-                    bounded_lines = bounded.lines(cast(IO[bytes], lines), path, packed, max_lines=math.inf)
+                    bounded_lines = bounded.lines(cast(IO[bytes], lines), path, packed, max_lines=inf)
                     for number, line in enumerate(bounded_lines, start=1):
                         self.num_bytes_read = finished + raw.tell()
                         if line.strip():
@@ -130,12 +129,10 @@ def prompts_of(task: TaskSpec, subset: str, spec: DataSpec, num_subsets: int) ->
             f"data.split = '{spec.split}': task '{task.name}' reads {data.location}, which is not named after the "
             "split: give --data a file or folder that is"
         )
-    references = [example.reference for example in data.examples]
-    answers = [each[0] if isinstance(each, list) else each for each in references]  # the first of several right ones
-    pairs: Pairs = [
-        (example.prompt, answer if isinstance(answer, str) else None)
-        for example, answer in zip(data.examples, answers, strict=True)
-    ]
+    pairs: Pairs = []
+    for example in data.examples:
+        answer = example.reference[0] if isinstance(example.reference, list) else example.reference
+        pairs.append((example.prompt, answer if isinstance(answer, str) else None))
     language = subset if task.subsets else task.language or task.name
     return TaskPrompts(language, f"{task.name} ({data.location})", pairs, is_measured=spec.split is None)
 
@@ -269,25 +266,28 @@ def data_parts(spec: DataSpec, seed: int) -> Iterable[TaskPrompts]:
         key = "source" if spec.source else "split"
         raise ConfigError(f"data.{key}: has no effect on rows of the embedded world: delete the key")
     for task in tasks:
-        subsets = [subset for subset in task.subset_names if is_wanted(task, subset, spec)]
+        if spec.subsets is not None and task.subsets:
+            subsets = [subset for subset in task.subset_names if subset in spec.subsets]
+        else:  # not every subset has bundled rows
+            has_rows = spec.source != "sample"
+            subsets = [subset for subset in task.subset_names if has_rows or task.sample_of(subset) is not None]
         yield from (prompts_of(task, subset, spec, len(subsets)) for subset in subsets)
     for name in worlds:
         yield from world_prompts(spec, name, seed)
-    files: Iterator[tuple[str, str, str, Pairs]] = chain(
-        ((name, "parallel", each.source, aligned_pairs(name, each)) for name, each in spec.parallel.items()),
-        ((name, "text", each, text_pairs(name, each, spec.column)) for name, each in spec.text.items()),
-    )
-    for language, key, file, pairs in files:
-        if not pairs:
-            raise ConfigError(f"data.{key}.{language}: '{file}': the corpus is empty: give a file with text")
-        yield TaskPrompts(language, file, pairs[: spec.limit])
+    for language, each in spec.parallel.items():
+        yield of_file(language, "parallel", each.source, aligned_pairs(language, each), spec.limit)
+    for language, file in spec.text.items():
+        try:
+            texts = [text for text in CorpusFiles([Path(file)], spec.column) if text.strip()]
+        except ConfigError as error:
+            raise ConfigError(f"data.text.{language}: {str(error).removeprefix('--corpus ')}") from error
+        yield of_file(language, "text", file, [(text, None) for text in texts], spec.limit)
 
 
-def is_wanted(task: TaskSpec, subset: str, spec: DataSpec) -> bool:
-    """Returns whether a subset is requested. With bundled samples, every subset with a sample is."""
-    if spec.subsets is not None and task.subsets:
-        return subset in spec.subsets
-    return spec.source != "sample" or task.sample_of(subset) is not None
+def of_file(language: str, key: str, file: str, pairs: Pairs, limit: int | None) -> TaskPrompts:
+    if not pairs:
+        raise ConfigError(f"data.{key}.{language}: '{file}': the corpus is empty: give a file with text")
+    return TaskPrompts(language, file, pairs[:limit])
 
 
 def aligned_pairs(language: str, files: ParallelSpec) -> Pairs:
@@ -300,14 +300,6 @@ def aligned_pairs(language: str, files: ParallelSpec) -> Pairs:
     return [(files.prompt.format(source=row["source"]), row.get("target")) for row in rows if row["source"].strip()]
 
 
-def text_pairs(language: str, file: str, column: str) -> Pairs:
-    """Returns the texts of a file as prompts without answers."""
-    try:
-        return [(text, None) for text in CorpusFiles([Path(file)], column) if text.strip()]
-    except ConfigError as error:
-        raise ConfigError(f"data.text.{language}: {str(error).removeprefix('--corpus ')}") from error
-
-
 def total_steps(spec: TrainSpec, num_items: int) -> int:
     """Returns the number of updates: the requested one, or that of the epochs over `num_items` sequences. The last
     batch of an epoch may be smaller, and the last update may begin another epoch.
@@ -317,7 +309,7 @@ def total_steps(spec: TrainSpec, num_items: int) -> int:
     if spec.num_steps is not None:
         return spec.num_steps
     assert spec.epochs is not None
-    num_passes = spec.epochs * -(-num_items // spec.batch_size)
-    num_steps = -(-num_passes // spec.gradient_accumulation)
+    num_passes = spec.epochs * ceil(num_items / spec.batch_size)
+    num_steps = ceil(num_passes / spec.gradient_accumulation)
     check_warmup(spec.warmup, num_steps)
     return num_steps

@@ -146,14 +146,9 @@ class DraftHead:
 
     def __init__(self, model: MedusaHeads | EagleHead, target: CausalLM, name: str, revision: str | None) -> None:
         self.model: Any = model.float()
-        self.target = target
-        self.name = name
-        self.revision = revision
-        self.tokenizer = target.tokenizer
-        self.context_limit = target.context_limit
-        self.device = target.device
-        self.dtype = "float32"
-        self.attention = target.attention
+        self.target, self.name, self.revision = target, name, revision
+        self.tokenizer, self.context_limit = target.tokenizer, target.context_limit
+        self.device, self.dtype, self.attention = target.device, "float32", target.attention
 
     @classmethod
     def of(cls, spec: TrainSpec, target: CausalLM) -> "DraftHead":

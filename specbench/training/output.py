@@ -106,35 +106,34 @@ class OutputFolder(ResumableFolder):
                 raise OSError(str(error)) from error
 
     def kept(self) -> str:
-        return f"; {self.what_is_kept()}"
+        return f"; {self.what_is_saved()}"
 
-    def what_is_kept(self) -> str:
+    def what_is_saved(self) -> str:
         """Returns what the same command can resume from if the training ends now."""
         if any(self.work.glob(f"*/{CHECKPOINT}")):
             return f"the last checkpoint is in {self.path}, and the same command resumes it"
         return "nothing is saved yet"
 
     @contextmanager
-    def reporting_what_is_kept(self, console: Console) -> Iterator[None]:
+    def reporting_what_is_saved(self, console: Console) -> Iterator[None]:
         """If the training is interrupted or out of memory, ends it with a line that says what was saved."""
         try:
             yield
         except KeyboardInterrupt:
-            say(console, f"interrupted: {self.what_is_kept()}")
+            say(console, f"interrupted: {self.what_is_saved()}")
             sys.exit(INTERRUPTED)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
             raise ConfigError(
-                f"out of memory; {self.what_is_kept()}: free memory and repeat the command, or train into "
+                f"out of memory; {self.what_is_saved()}: free memory and repeat the command, or train into "
                 "another --output with smaller batches, --set gradient_checkpointing=true or --set lora.rank=16"
             ) from error
 
     def publish(self, finished: Path) -> None:
         """Moves a finished checkpoint into place, the record last, and removes the unfinished work."""
-        names = sorted((path.name for path in finished.iterdir()), key=lambda name: name == TRAINING_RECORD)
-        for name in names:
-            os.replace(finished / name, self.path / name)
+        for path in sorted(finished.iterdir(), key=lambda path: path.name == TRAINING_RECORD):
+            os.replace(path, self.path / path.name)
         shutil.rmtree(self.work, ignore_errors=True)
 
 

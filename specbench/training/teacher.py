@@ -9,9 +9,8 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
@@ -283,13 +282,10 @@ class CompletionServer:
         try:
             reply = client.ask(path, request)
         except RequestFailed as error:
-            problem = f"does not answer: {error}"
-            if error.status == 401:
-                problem = f"refuses the key in {KEY_VARIABLE}: set a key of this server"
-            elif error.status == 404:
-                problem = (
-                    f"has no model '{self.model}', or no completions there: check finetune.server.model and the URL"
-                )
+            problem = {
+                401: f"refuses the key in {KEY_VARIABLE}: set a key of this server",
+                404: f"has no model '{self.model}', or no completions there: check finetune.server.model and the URL",
+            }.get(error.status or 0, f"does not answer: {error}")
             raise ConfigError(f"{SETTING} = '{self.base_url}': {problem}; the answers so far are saved") from None
         return {"text": reply.text, "ended": reply.finish_reason == "stop"}
 
@@ -305,11 +301,11 @@ def self_distill(
     An answer's random stream depends only on seed, temperature and prompt, so that more data or another order does not
     change it. Samples are cut to `max_tokens`. Raises ConfigError for a language without samples.
     """
-    answers = chain.from_iterable(
-        answer_prompts(spec, target, texts, temperature, store) for temperature in spec.answer_temperatures
-    )
-    cut = [Sample(sample.group, sample.ids[:max_tokens], sample.num_given) for sample in answers]
-    samples = [sample for sample in cut if sample.num_learnt > 0]
+    samples = []
+    for temperature in spec.answer_temperatures:
+        for answer in answer_prompts(spec, target, texts, temperature, store):
+            if answer.num_given < min(max_tokens, len(answer.ids)):
+                samples.append(replace(answer, ids=answer.ids[:max_tokens]))
     learnt = {sample.group for sample in samples}
     for language in dict.fromkeys(language for language, _ in texts):
         if language not in learnt:

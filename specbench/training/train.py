@@ -136,7 +136,7 @@ def train_with_settings(
     target = load_target(spec, device)
     drafter = load_drafter(spec, device, target)
 
-    with output.reporting_what_is_kept(console):
+    with output.reporting_what_is_saved(console):
         # 3. The objective. The target answers the prompts now, unless s-CDF draws them in every pass.
         with CostMeter(drafter.device) as meter:
             objective = build_objective(spec, target, drafter, data, cache, console)
@@ -308,7 +308,7 @@ def train_drafter(
     if all(progress.lost for progress in tried):
         raise ConfigError(
             f"{'; '.join(str(progress.lost) for progress in tried)}: lower --learning-rate or --set clip, or train "
-            f"with --dtype float32, into another --output; {folder.what_is_kept()}"
+            f"with --dtype float32, into another --output; {folder.what_is_saved()}"
         )
 
     # 3. The validation loss selects a rate. Without one there is a single rate.

@@ -83,8 +83,8 @@ def prompt_misfit(prompts: Sequence[Sample], model: Logits, batch_size: int) -> 
     """Returns 1 − the mean raw probability of the prompts' tokens, which is the total variation to the data as a point
     mass (P0 eq. 7). Returns None if no prompt has two tokens."""
     longer = [prompt for prompt in prompts if prompt.num_learnt]
-    found = [token_probs(model(batch), batch.learnt_ids) for batch in batches_of(longer, batch_size)]
-    return float(1 - torch.cat(found).mean()) if found else None
+    probs = [token_probs(model(batch), batch.learnt_ids) for batch in batches_of(longer, batch_size)]
+    return float(1 - torch.cat(probs).mean()) if probs else None
 
 
 @dataclass(frozen=True)
@@ -139,8 +139,8 @@ class CorrectiveObjective:
         # 2. The drafter's loss on each language before the update.
         with torch.no_grad():
             self._measured = {
-                language: MeasuredLanguage(found, [float(self._loss(batch, drafter)) for batch in found])
-                for language, found in batches.items()
+                language: MeasuredLanguage(each, [float(self._loss(batch, drafter)) for batch in each])
+                for language, each in batches.items()
             }
         # 3. The weights of the languages, and with them the mini-batches.
         shares = [times / languages.total() for times in languages.values()]  # of the draws, for the baselines
@@ -205,7 +205,7 @@ class CorrectiveObjective:
         samples: dict[str, list[Sample]] = {language: [] for language in languages}
         for (language, ids), end in zip(prompts, ends, strict=True):
             samples[language].append(Sample(language, (*ids, *end), len(ids)))
-        return {language: batches_of(found, self._settings.mini_batch) for language, found in samples.items()}
+        return {language: batches_of(each, self._settings.mini_batch) for language, each in samples.items()}
 
     def _random(self, *purpose: str | int) -> torch.Generator:
         return torch.Generator().manual_seed(stream_seed(self._spec.seed, *purpose))

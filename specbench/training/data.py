@@ -235,7 +235,9 @@ def gather_data(spec: DataSpec, seed: int) -> TrainingData:
         sources.append(f"{part.language}: {len(part.pairs)} from {part.place}")
         if part.is_measured:
             overlap.append(f"{part.language}: {counted(len(part.pairs), 'row')} of {part.place}")
-    return TrainingData({name: tuple(found) for name, found in prompts.items()}, tuple(sources), tuple(overlap))
+    return TrainingData(
+        {name: tuple(of_language) for name, of_language in prompts.items()}, tuple(sources), tuple(overlap)
+    )
 
 
 def warn_of_overlap(data: TrainingData, console: Console) -> None:

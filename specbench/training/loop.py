@@ -169,10 +169,10 @@ class Log:
         if num_bytes == 0:
             self.path.write_text(",".join(self.columns) + "\n", encoding="utf-8")
             return
-        found = self.path.stat().st_size if self.path.exists() else 0
-        if found < num_bytes:
+        size = self.path.stat().st_size if self.path.exists() else 0
+        if size < num_bytes:
             raise ConfigError(
-                f"{self.path}: has {found} bytes, but had {num_bytes} at the checkpoint: restore the log, or delete "
+                f"{self.path}: has {size} bytes, but had {num_bytes} at the checkpoint: restore the log, or delete "
                 f"{self.path.parent} to start again"
             )
         os.truncate(self.path, num_bytes)

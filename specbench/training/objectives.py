@@ -220,12 +220,12 @@ def raw_samples(tokenizer: Any, data: TrainingData, max_tokens: int, end: int | 
     for language in data.languages:
         encoded = (tokenizer(text)["input_ids"] for text in data.texts(language))
         ended = ([*ids, *([] if end is None else [end])][:max_tokens] for ids in encoded)
-        found = [Sample(language, tuple(ids), 1) for ids in ended if len(ids) > 1]
-        if not found:
+        learnt = [Sample(language, tuple(ids), 1) for ids in ended if len(ids) > 1]
+        if not learnt:
             raise ConfigError(
                 f"data: no text of '{language}' has two tokens, so nothing can be learnt: give longer texts"
             )
-        samples += found
+        samples += learnt
     return samples
 
 
@@ -297,12 +297,12 @@ def fitting_prompts(
             "can read: lower it"
         )
     renderer = PromptRenderer(budgets=[PromptBudget(target, min(spec.max_prompt_tokens, room))])
-    found = [
+    texts = [
         (language, renderer.shorten((prompt.text,))[0])
         for language, prompts in data.prompts.items()
         for prompt in prompts
     ]
-    for language, text in found:
+    for language, text in texts:
         if not renderer.render(target, (text,)).packed_ids:
             raise ConfigError(f"data: a prompt of '{language}' has no tokens: remove it")
-    return found
+    return texts

@@ -24,9 +24,9 @@ class ScdfSpec(Spec):
     """Estimator of the loss: full is the cross-entropy with the target's whole distribution (P0 eq. 10); sampled is
     that on its sampled tokens."""
     languages_per_pass: Positive = 5
-    """Languages drawn for each pass."""
+    """Languages drawn per pass."""
     prompts_per_language: Positive = 64
-    """Prompts of each drawn language that the target continues."""
+    """Prompts per drawn language."""
     mini_batch: Positive = 8
     """Texts in one forward pass."""
     num_draft_tokens: Positive = 5
@@ -61,11 +61,11 @@ class DistillSpec(Spec):
     corpus: Literal["task", "general"] = "task"
     """task: learn the target's greedy answers to the prompts; general: learn the texts."""
     top_k: Positive = 20
-    """The drafter learns this number of the target's most probable tokens at each position."""
+    """The drafter learns the target's top_k most probable tokens at each position."""
     batch_size: Positive = 16
     """Texts of a pass."""
     validation_share: Share = 0.05
-    """Share of the prompts that is held out for validation."""
+    """Share of the prompts held out for validation."""
 
 
 class TeacherServerSpec(Spec):
@@ -90,7 +90,7 @@ class FinetuneSpec(Spec):
     epochs: Positive = 3
     """Epochs if num_steps is null. The paper uses 3 after pretraining and 5 without it."""
     validation_share: Share = 0.0
-    """Share of the prompts that is held out for validation."""
+    """Share of the prompts held out for validation."""
 
 
 class HeadSpec(Spec):
@@ -103,7 +103,7 @@ class HeadSpec(Spec):
     epochs: Positive = 2
     """Epochs if num_steps is null."""
     validation_share: Share = 0.02
-    """Share of the prompts that is held out for validation."""
+    """Share of the prompts held out for validation."""
     decay: Annotated[float, Field(gt=0, le=1)] = 0.8
     """The loss of draft token k has the weight decay^(k − 1)."""
 
@@ -112,7 +112,7 @@ class MedusaSpec(HeadSpec):
     """Settings of Medusa heads (arXiv:2401.10774, §2.2)."""
 
     num_heads: Annotated[int, Field(ge=1, le=16)] = 5
-    """Number of heads, which is the maximum draft length."""
+    """Number of heads, and so the maximum draft length."""
     num_blocks: Annotated[int, Field(ge=0, le=4)] = 1
     """Residual blocks of each head."""
 
@@ -123,7 +123,7 @@ class EagleSpec(HeadSpec):
     epochs: Positive = 20
     """Epochs if num_steps is null."""
     num_draft_steps: Annotated[int, Field(ge=1, le=16)] = 1
-    """Draft steps that are trained. From the second step on, the head reads its own states."""
+    """Draft steps unrolled in training; from the second on, the head reads its own states."""
     state_weight: Annotated[float, Field(ge=0)] = 1.0
     """Weight of the distance to the target's hidden state (smooth L1)."""
     logit_weight: Annotated[float, Field(ge=0)] = 0.1
@@ -136,9 +136,9 @@ class Eagle3Spec(HeadSpec):
     epochs: Positive = 10
     """Epochs if num_steps is null. The paper uses at most 40."""
     num_draft_steps: Annotated[int, Field(ge=1, le=16)] = 7
-    """Draft steps that are trained. From the second step on, the head reads its own states."""
+    """Draft steps unrolled in training; from the second on, the head reads its own states."""
     draft_vocab_size: Positive | None = None
-    """The head drafts only this number of tokens, the most frequent in the training texts; null: all tokens."""
+    """Size of the draft vocabulary: the most frequent tokens of the training texts; null: all tokens."""
 
 
 class LoraSpec(Spec):
@@ -186,7 +186,7 @@ class DataSpec(Spec):
     subsets: Annotated[tuple[Text, ...], Field(min_length=1)] | None = None
     """Subsets of the tasks; null: all."""
     limit: Annotated[int, Field(ge=1)] | None = None
-    """Maximum rows of each subset and file; null: all, but 256 of a subset of the embedded world."""
+    """Maximum rows per subset and file; null: all, but 256 per subset of the embedded world, which has 2048."""
     source: Text | None = None
     """Source of the tasks' rows: hub, sample (the bundled rows, which a run measures), a folder or a file; null:
     hub."""
@@ -276,25 +276,25 @@ class TrainSpec(Spec):
     schedule: Literal["constant", "cosine"]
     """Schedule of the learning rate after the warm-up."""
     warmup: Annotated[float, Field(ge=0)]
-    """Updates until the learning rate reaches its peak; a value below 1 is a share of num_steps."""
+    """Warm-up updates of the learning rate; below 1: a share of num_steps."""
     weight_decay: Annotated[float, Field(ge=0)]
     """Weight decay of AdamW."""
     clip: Annotated[float, Field(ge=0)] = 1.0
-    """Maximum norm of the gradient; 0: no clipping."""
+    """Maximum gradient norm; 0: no clipping."""
     gradient_accumulation: Positive
     """Passes of each update."""
     max_prompt_tokens: Positive = 512
-    """The middle of longer prompts is removed."""
+    """Longer prompts are truncated in the middle."""
     max_new_tokens: Positive
     """Maximum length of the target's continuations."""
     max_text_tokens: Positive
-    """The end of longer texts is removed; in finetune, also of prompts with their answers."""
+    """Longer texts are truncated; in finetune, so are prompts with their answers."""
     generation_batch: Positive = 32
-    """Prompts that the target continues together."""
+    """Batch size of the target's generation."""
     checkpoint_every: Positive = 100
-    """Updates between two checkpoints. An interrupted training resumes from the last checkpoint."""
+    """Updates between checkpoints. An interrupted training resumes from the last one."""
     log_every: Positive = 1
-    """Updates between two entries of log.csv."""
+    """Updates between entries of log.csv."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """bfloat16: mixed precision, in which the trained weights stay float32 until the drafter is saved in its original
     dtype. auto: float32 on a CPU, else bfloat16."""
@@ -429,7 +429,7 @@ class NgramSpec(CorpusModelSpec):
 
     kind: Literal["ngram"] = "ngram"
     order: Annotated[int, Field(ge=1, le=16)] = 2
-    """Tokens of the longest n-gram; 2: bigrams."""
+    """Longest n-gram, in tokens; 2: bigrams."""
 
 
 class RetrievalSpec(CorpusModelSpec):

@@ -60,8 +60,8 @@ class Generator:
 
     def continue_all(self, jobs: Sequence[GenerationJob], batch_size: int) -> list[Ids]:
         """Returns the continuations in the order of the jobs."""
-        found = dict(pair for batch in self.batches(jobs, batch_size) for pair in batch)
-        return [found[place] for place in range(len(jobs))]
+        by_job = dict(pair for batch in self.batches(jobs, batch_size) for pair in batch)
+        return [by_job[place] for place in range(len(jobs))]
 
     def batches(self, jobs: Sequence[GenerationJob], batch_size: int) -> Iterator[list[tuple[int, Ids]]]:
         """Yields batches of (job index, continuation). Prompts of similar length are batched together."""
@@ -75,7 +75,7 @@ class Generator:
         was_training = self.model.training
         self.model.eval()
         uniforms = None if self.sampling.greedy else torch.stack([self._uniforms(job.seed) for job in jobs])
-        found: list[list[int]] = [[] for _ in jobs]
+        continuations: list[list[int]] = [[] for _ in jobs]
         ended: set[int] = set()
         live = list(range(len(jobs)))  # the job index of every row of the batch
         sequence = LeftPadded(self.model, [job.prompt_ids for job in jobs])
@@ -84,7 +84,7 @@ class Generator:
             tokens = probs.argmax(-1) if uniforms is None else draw_by_inverse(probs, uniforms[live, step])
             for job, token in zip(live, tokens.tolist(), strict=True):
                 if job not in ended:
-                    found[job].append(token)
+                    continuations[job].append(token)
                 if token in self.eos_token_ids:
                     ended.add(job)
             unfinished = [row for row, job in enumerate(live) if job not in ended]
@@ -95,7 +95,7 @@ class Generator:
                 live, tokens = [live[row] for row in unfinished], tokens[unfinished]
             sequence.append(tokens)
         self.model.train(was_training)
-        return [tuple(tokens) for tokens in found]
+        return [tuple(tokens) for tokens in continuations]
 
     def _uniforms(self, seed: int) -> Tensor:
         generator = torch.Generator().manual_seed(seed)
@@ -179,8 +179,8 @@ class GenerationCache:
         contents = ({**common, "prompt": job.prompt_ids, "seed": 0 if greedy else job.seed} for job in jobs)
         keys = [json_digest(content, WHOLE) for content in contents]
         noun = f"continuations by {target.name} at temperature {generator.sampling.temperature:g}"
-        found = self.complete(keys, jobs, lambda missing: generator.batches(missing, batch_size), noun)
-        return [tuple(ids) for ids in found]
+        continuations = self.complete(keys, jobs, lambda missing: generator.batches(missing, batch_size), noun)
+        return [tuple(ids) for ids in continuations]
 
     def complete(self, keys: Sequence[str], jobs: Sequence[Job], make: Make[Job], noun: str) -> list[Any]:
         """Returns the value of each key. `make` is called once with the jobs of the missing keys. `noun`: the values'

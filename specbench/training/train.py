@@ -52,7 +52,7 @@ def run_training(spec: TrainSpec, threads: int | None, console: Console, command
     """Starts or resumes a training. Returns its record, or None if it was already finished or this is not the main
     process. Raises ConfigError."""
     if is_finished(spec):
-        say(console, f"{spec.output}: is already finished with the same settings; to repeat it, give another --output")
+        say(console, f"{spec.output}: is already finished with the same settings; use another --output to train again")
         return None
     OutputFolder(Path(spec.output)).check()
     set_threads(threads, spec.target.startswith(EMBEDDED))

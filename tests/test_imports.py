@@ -74,8 +74,8 @@ def test_the_list_of_names_reads_the_files_of_methods_without_their_code() -> No
 
 UNUSED = (  # by a run of `sd` without a judge
     "specbench.analysis", "specbench.publish", "specbench.integrations", "specbench.training",
-    "specbench.embedded.world", "specbench.tasks.judge.judgements", "specbench.core.completions",
-    "specbench.models.corpus_models", "specbench.decoding.drafters.ngram", "specbench.decoding.tree_rules",
+    "specbench.tasks.judge.judgements", "specbench.core.completions", "specbench.models.corpus_models",
+    "specbench.decoding.drafters.ngram", "specbench.decoding.tree_rules",
     "specbench.decoding.bridges.string", "specbench.tasks.scoring.texts", "specbench.cli.train", "specbench.cli.help",
     "scipy.stats", "sacrebleu", "lm_eval", "matplotlib",
 )  # fmt: skip

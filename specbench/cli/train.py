@@ -45,7 +45,7 @@ def about() -> None:
 
 
 Config = Annotated[Path | None, path_option(help="YAML file of settings; options and --set override it.")]
-Task = Annotated[str | None, typer.Option(help="Tasks, separated by commas; world:NAME for the embedded world's.")]
+Task = Annotated[str | None, typer.Option(help="Comma-separated tasks; world:NAME for rows of the embedded world.")]
 Texts = Annotated[list[str] | None, typer.Option(help="LANGUAGE=FILE: texts, one per line (.txt) or as .jsonl.")]
 DATA = ("subsets", "limit", "data")  # run options
 
@@ -94,7 +94,7 @@ Corpus = Annotated[
     list[str] | None, typer.Option(help="Text files of any size: .txt, one document per line, or .jsonl; also .gz.")
 ]
 MoreFiles = Annotated[list[str] | None, typer.Argument(metavar="FILE", help="More files of the corpus.")]
-Column = Annotated[str | None, typer.Option(help="Column of a .jsonl file with the text; by default text.")]
+Column = Annotated[str | None, typer.Option(help="Text column of .jsonl files; by default text.")]
 ROWS = (
     "Source of the rows of --task: hub (the default), sample (the bundled rows, which `specbench run` measures), a "
     "folder or a file; not needed for world:NAME."
@@ -106,7 +106,7 @@ CORPUS_KINDS = {
     "retrieval": "Sort the tokens of texts into a datastore, for drafts by the method rest.",
 }
 KINDS = {
-    "scdf": "Fine-tune a drafter on the target's continuations, weighting the languages that it drafts worst most.",
+    "scdf": "Fine-tune a drafter on the target's continuations, mostly in the languages that it drafts worst.",
     "distill": "Distil the target's most probable tokens into a drafter, on answers to a task or on raw text.",
     "finetune": "Pretrain a drafter on texts, or fine-tune it on text that the target generates.",
     "medusa": "Train Medusa heads on text that the target generates.",
@@ -144,13 +144,13 @@ def trainer(kind: str) -> Callable[..., None]:
         *,
         text: Texts = None,
         column: Column = None,
-        order: Annotated[int | None, typer.Option(help="Tokens of the longest n-gram; by default 2 (bigrams).")] = None,
+        order: Annotated[int | None, typer.Option(help="Longest n-gram, in tokens; by default 2 (bigrams).")] = None,
         output: Annotated[Path | None, path_option(help=FOLDERS[kind])] = None,
         num_steps: Annotated[
             int | None, typer.Option(help=f"Updates of the weights; by default {NUM_STEPS.get(kind)}.")
         ] = None,
         learning_rate: Annotated[
-            str | None, typer.Option(help="One, or several separated by commas; the validation loss selects one.")
+            str | None, typer.Option(help="One or more, comma-separated; the validation loss selects one.")
         ] = None,
         seed: Annotated[int | None, typer.Option(help="Seed of every random stream.")] = None,
         own_dtype: Annotated[
@@ -166,7 +166,7 @@ def trainer(kind: str) -> Callable[..., None]:
     ) -> None:
         from specbench.running.preflight import check_all, check_options, option_checks
         from specbench.specs import yaml_files
-        from specbench.training.settings import read_settings
+        from specbench.training.spec import read_settings
 
         options, place = run_options(given), f"--learning-rate {learning_rate}"
         rates = None if learning_rate is None else yaml_files.parse(f"[{learning_rate}]", place)
@@ -212,14 +212,14 @@ def build_model(kind: str, spec: CorpusModelSpec) -> None:
 
 
 def train_drafter(spec: TrainSpec, threads: int | None) -> None:
-    from specbench.training.command import measurement_command, run_training
+    from specbench.training.train import measurement_command, run_training
 
     record = run_training(spec, threads, stderr, command_line())
     if record is None:  # this is not the main process, or the training was already finished
         return
     folder = Path(spec.output)
     stdout.print(f"{folder}: {record.summary()}", soft_wrap=True)
-    stderr.print(f"measure it: {measurement_command(record.settings, folder)}", soft_wrap=True)
+    stderr.print(f"measure it: {measurement_command(spec)}", soft_wrap=True)
 
 
 def files_by_language(texts: list[str] | None) -> dict[str, str] | None:

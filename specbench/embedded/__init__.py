@@ -1,18 +1,31 @@
-"""The embedded models: tiny models, and the small synthetic world that they know.
+"""The embedded family: tiny models with their manifest, and rows of the small synthetic world that they know.
 
-This file has the shipped members of the family: their folders, their manifest and their digests.
+`python -m tools.embedded` builds both in a clone of the repository.
 """
 
 import json
+import lzma
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.values import WHOLE, file_digest, json_digest
 
 WEIGHTS = Path(__file__).parent / "weights"
 MANIFEST = "manifest.json"
+WORLD_ROWS = Path(__file__).parent / "rows"  # one NAME.jsonl.xz for each kind of rows
+MAX_WORLD_ROWS = 2048  # of each subset; a subset with fewer different rows has all of them
+
+
+class Member(TypedDict):
+    """The entry of a model in the manifest. `files`: the sha256 of each file."""
+
+    role: str
+    version: int
+    digest: str
+    num_bytes: int
+    files: dict[str, str]
 
 
 def digest_of(folder: Path) -> tuple[str, dict[str, str]]:
@@ -21,10 +34,10 @@ def digest_of(folder: Path) -> tuple[str, dict[str, str]]:
     return json_digest(files, WHOLE), files
 
 
-def read_manifest(weights: Path = WEIGHTS) -> dict[str, Any]:
+def read_manifest(weights: Path = WEIGHTS) -> dict[str, Member]:
     """Returns the manifest's entries by member name. They are empty without a manifest."""
     path = weights / MANIFEST
-    entries: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["members"] if path.is_file() else {}
+    entries: dict[str, Member] = json.loads(path.read_text(encoding="utf-8"))["members"] if path.is_file() else {}
     return entries
 
 
@@ -43,3 +56,19 @@ def member_path(name: str) -> Path:
         raise ConfigError(f"{folder / wrong[0]}: the file was changed (its digest differs from {MANIFEST}): restore it "
                           "from the distribution")  # fmt: skip
     return folder
+
+
+def world_names() -> list[str]:
+    """Returns the kinds of rows. All but the drills are named after the task that they are rows of."""
+    return sorted(path.name.removesuffix(".jsonl.xz") for path in WORLD_ROWS.glob("*.jsonl.xz"))
+
+
+@cache
+def world_rows(name: str) -> dict[str, list[tuple[str, str]]]:
+    """Returns different rows for training as (prompt, answer) by subset, at most MAX_WORLD_ROWS of each. `specbench
+    run` never measures them."""
+    rows: dict[str, list[tuple[str, str]]] = {}
+    with lzma.open(WORLD_ROWS / f"{name}.jsonl.xz", "rt", encoding="utf-8") as lines:
+        for row in map(json.loads, lines):
+            rows.setdefault(row["subset"], []).append((row["prompt"], row["answer"]))
+    return rows

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,8 +20,7 @@ from specbench.models.loading import load_tokenizer
 from specbench.models.meters import CostMeter
 from specbench.models.mmap_store import SUFFIX, Array, ArrayModel, vocabulary_digest
 from specbench.results.conditions import environment
-from specbench.training.command import warn_of_overlap
-from specbench.training.data import CorpusFiles, TrainingData, TrainingPrompt, gather_data
+from specbench.training.data import CorpusFiles, TrainingData, TrainingPrompt, gather_data, warn_of_overlap
 from specbench.training.ngram_build import (
     CHUNK_TOKENS,
     NOTHING,
@@ -33,7 +32,7 @@ from specbench.training.ngram_build import (
     smallest,
     token_chunks,
 )
-from specbench.training.output import CorpusRecord, data_record
+from specbench.training.output import CorpusCounts, CorpusRecord, data_record
 from specbench.training.spec import CorpusModelSpec, CorpusSpec, NgramSpec
 
 BATCH_CHARACTERS = 500_000
@@ -66,7 +65,16 @@ class TokenizedTexts:
     def __iter__(self) -> Iterator[Sequence[int]]:
         start = time.perf_counter()
         texts = self._texts()
-        while prompts := next_batch(texts):
+        while True:
+            # 1. About BATCH_CHARACTERS at once, since a tokenizer is slow on single texts.
+            prompts: list[TrainingPrompt] = []
+            size = 0
+            while size < BATCH_CHARACTERS and (prompt := next(texts, None)) is not None:
+                prompts.append(prompt)
+                size += len(prompt.whole)
+            if not prompts:
+                break
+            # 2. Their tokens. The time in which the tokens are used is not counted.
             batch = self._tokens(prompts)
             self.num_documents += len(batch)
             self.num_tokens += sum(map(len, batch))
@@ -106,16 +114,6 @@ class TokenizedTexts:
         """Shows the progress of `count_into` or `store_into` after all texts are read."""
         if doing != "reading":
             self.bar.update(f"{doing} · {num_tokens:,} of {self.num_tokens:,} tokens", self._size)
-
-
-def next_batch(prompts: Iterator[TrainingPrompt]) -> list[TrainingPrompt]:
-    """Returns the next texts for the tokenizer, about BATCH_CHARACTERS; an empty list at the end."""
-    batch: list[TrainingPrompt] = []
-    size = 0
-    while size < BATCH_CHARACTERS and (prompt := next(prompts, None)) is not None:
-        batch.append(prompt)
-        size += len(prompt.whole)
-    return batch
 
 
 def build_datastore(documents: Iterable[Document], vocab_size: int, output: Path, tokenizer_digest: str) -> Datastore:
@@ -192,28 +190,27 @@ def build_from_corpus(spec: CorpusModelSpec, console: Console, command: str) -> 
             else:
                 store_into(folder, documents, vocab_size, digest, documents.building)
             seconds = time.perf_counter() - start
+            model = model_type.load(folder)
+            counts: CorpusCounts = {"num_documents": documents.num_documents, "num_tokens": model.num_tokens}
+            if isinstance(model, NgramModel):
+                counts["num_ngrams"] = model.num_ngrams
+            counts["num_bytes"] = sum(path.stat().st_size for path in folder.iterdir())
+            counts["digest"], counts["tokenizing_seconds"] = model.digest, documents.seconds
+            work: Literal["counting_seconds", "sorting_seconds"]
+            work = "counting_seconds" if isinstance(model, NgramModel) else "sorting_seconds"
+            counts[work] = seconds - documents.seconds
             num_texts = documents.num_documents - data.num_prompts
             corpus = [f"{num_texts} from {', '.join(spec.data.corpus)}"] if spec.data.corpus else []
+            read = data_record(data)
+            read["digest"], read["sources"] = documents.digest, [*data.sources, *corpus]
             record = CorpusRecord(
                 settings=spec.model_dump(mode="json"),
-                data={**data_record(data), "digest": documents.digest, "sources": [*data.sources, *corpus]},
+                data=read,
                 models={"target": {"name": spec.target, "tokenizer_digest": digest}},
-                counts=counts_of(model_type.load(folder), documents, seconds),
+                counts=counts,
                 cost=meter.cost(),
                 environment={k: v for k, v in environment("cpu", "", "").items() if k not in NETWORK_FIELDS},
                 command=command,
             )
             record.write(folder)
     return record
-
-
-def counts_of(model: ArrayModel, documents: TokenizedTexts, seconds: float) -> dict[str, Any]:
-    """Returns the `counts` of `CorpusRecord`. `seconds`: the total time, including tokenizing."""
-    counts: dict[str, Any] = {"num_documents": documents.num_documents, "num_tokens": model.num_tokens}
-    if isinstance(model, NgramModel):
-        counts["num_ngrams"] = model.num_ngrams
-    return counts | {
-        "num_bytes": sum(path.stat().st_size for path in model.path.iterdir()), "digest": model.digest,
-        "tokenizing_seconds": documents.seconds,
-        "counting_seconds" if "num_ngrams" in counts else "sorting_seconds": seconds - documents.seconds,
-    }  # fmt: skip

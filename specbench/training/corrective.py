@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from specbench.decoding.decoder import stream_seed
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM
-from specbench.training.loop import LossPart
+from specbench.training.loop import LogRow, LossPart
 from specbench.training.passes import (
     Batch,
     LogitsCache,
@@ -84,8 +83,8 @@ def prompt_misfit(prompts: Sequence[Sample], model: Logits, batch_size: int) -> 
     """Returns 1 − the mean raw probability of the prompts' tokens, which is the total variation to the data as a point
     mass (P0 eq. 7). Returns None if no prompt has two tokens."""
     longer = [prompt for prompt in prompts if prompt.num_learnt]
-    found = [token_probs(model(batch), batch.learnt_ids) for batch in batches_of(longer, batch_size)]
-    return float(1 - torch.cat(found).mean()) if found else None
+    probs = [token_probs(model(batch), batch.learnt_ids) for batch in batches_of(longer, batch_size)]
+    return float(1 - torch.cat(probs).mean()) if probs else None
 
 
 @dataclass(frozen=True)
@@ -134,25 +133,36 @@ class CorrectiveObjective:
     def parts(self, drafter: nn.Module, number: int) -> list[LossPart]:
         """Returns the mini-batches of a pass with constant weights: Σ weight · ∇loss is the gradient of P0 eq. 9."""
         self._frozen.forget()
+        # 1. Languages, their prompts, and the target's continuations.
         languages = self._draw_languages(number)
         batches = self._draw_batches(number, languages)
+        # 2. The drafter's loss on each language before the update.
         with torch.no_grad():
             self._measured = {
-                language: MeasuredLanguage(found, [float(self._loss(batch, drafter)) for batch in found])
-                for language, found in batches.items()
+                language: MeasuredLanguage(each, [float(self._loss(batch, drafter)) for batch in each])
+                for language, each in batches.items()
             }
+        # 3. The weights of the languages, and with them the mini-batches.
         shares = [times / languages.total() for times in languages.values()]  # of the draws, for the baselines
         if self._settings.weighting == "corrective":
             shares = corrective_weights([self._measured[language].divergence for language in languages])
         self._weights = dict(zip(languages, shares, strict=True))
-        return [self._part(language, place) for language, found in batches.items() for place in range(len(found))]
+        parts = []
+        for language, measured in self._measured.items():
+            weight = self._weights[language]
+            for batch, known in zip(measured.batches, measured.losses, strict=True):
+                share = batch.num_learnt / measured.num_tokens
+                # Without a weight no gradient is needed, and the loss is known.
+                loss = partial(self._loss, batch) if weight else partial(constant, known)
+                parts.append(LossPart(language, weight * share, batch.num_learnt, loss))
+        return parts
 
-    def rows(self, drafter: nn.Module, number: int) -> list[dict[str, Any]]:
+    def rows(self, drafter: nn.Module, number: int) -> list[LogRow]:
         """Returns D, weights and 𝒰 of the last pass, with acceptance and misfit, which are measured on its prompts
         now."""
         divergences = {language: each.divergence for language, each in self._measured.items()}
         seed = partial(stream_seed, self._spec.seed, "acceptance", number)
-        shared = {
+        shared: LogRow = {
             "star_lang": min(divergences, key=divergences.__getitem__),
             "unfairness": float(unfairness(np.array(list(divergences.values())))),
         }
@@ -181,26 +191,21 @@ class CorrectiveObjective:
 
     def _draw_batches(self, number: int, languages: Counter[str]) -> dict[str, list[Batch]]:
         """Returns the prompts of a pass with sampled continuations by the target, as mini-batches by language."""
-        prompts = [
-            (language, ids)
-            for language, times in languages.items()
-            for ids in self._draw_prompts(number, language, times)
-        ]
+        prompts: list[tuple[str, Ids]] = []
+        for language, times in languages.items():
+            pool, random = self._prompts[language], self._random("prompts", number, language)
+            wanted = times * self._settings.prompts_per_language
+            # None is repeated before all were drawn.
+            rounds = -(-wanted // len(pool))
+            drawn = [place for _ in range(rounds) for place in torch.randperm(len(pool), generator=random).tolist()]
+            prompts += [(language, pool[place]) for place in drawn[:wanted]]
         seed = partial(stream_seed, self._spec.seed, "continuation", number)
         jobs = [GenerationJob(ids, seed(place)) for place, (_, ids) in enumerate(prompts)]
         ends = self._generator.continue_all(jobs, self._spec.generation_batch)
         samples: dict[str, list[Sample]] = {language: [] for language in languages}
         for (language, ids), end in zip(prompts, ends, strict=True):
             samples[language].append(Sample(language, (*ids, *end), len(ids)))
-        return {language: batches_of(found, self._settings.mini_batch) for language, found in samples.items()}
-
-    def _draw_prompts(self, number: int, language: str, times: int) -> list[Ids]:
-        """Returns prompts in random order. None is repeated before all were drawn."""
-        pool, random = self._prompts[language], self._random("prompts", number, language)
-        wanted = times * self._settings.prompts_per_language
-        rounds = -(-wanted // len(pool))
-        drawn = [place for _ in range(rounds) for place in torch.randperm(len(pool), generator=random).tolist()]
-        return [pool[place] for place in drawn[:wanted]]
+        return {language: batches_of(each, self._settings.mini_batch) for language, each in samples.items()}
 
     def _random(self, *purpose: str | int) -> torch.Generator:
         return torch.Generator().manual_seed(stream_seed(self._spec.seed, *purpose))
@@ -212,12 +217,6 @@ class CorrectiveObjective:
             return cross_entropy_sampled(batch.learnt_ids, draft_logits).mean()
         return cross_entropy_full(self._frozen.of(batch), draft_logits).mean()
 
-    def _part(self, language: str, place: int) -> LossPart:
-        """Returns a mini-batch with its share of the language's weight. With weight 0 it reuses the measured loss."""
-        measured, weight = self._measured[language], self._weights[language]
-        batch = measured.batches[place]
-        if weight == 0.0:
-            known = torch.tensor(measured.losses[place])
-            return LossPart(language, 0.0, batch.num_learnt, lambda drafter: known)
-        share = batch.num_learnt / measured.num_tokens
-        return LossPart(language, weight * share, batch.num_learnt, partial(self._loss, batch))
+
+def constant(value: float, drafter: nn.Module) -> Tensor:
+    return torch.tensor(value)

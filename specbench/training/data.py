@@ -2,24 +2,24 @@
 
 import gzip
 import json
-import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
-from difflib import get_close_matches
-from itertools import chain
+from math import ceil, inf
 from pathlib import Path
 from random import Random
 from typing import IO, cast
 
+from rich.console import Console
+
 from specbench.core import bounded
-from specbench.core.console import counted
+from specbench.core.console import counted, say
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.values import bytes_digest
 from specbench.decoding.decoder import stream_seed
-from specbench.embedded.world import WORLDS, World
-from specbench.specs.catalogue import load_task
+from specbench.embedded import MAX_WORLD_ROWS, world_names, world_rows
+from specbench.specs.catalogue import builtin_task_names, load_task
 from specbench.specs.components import build
 from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import TaskData, load_examples
@@ -52,7 +52,7 @@ class CorpusFiles:
             try:
                 with path.open("rb") as raw, gzip.open(raw) if path.suffix == ".gz" else nullcontext(raw) as lines:
                     packed = path.stat().st_size if path.suffix == ".gz" else None
-                    bounded_lines = bounded.lines(cast(IO[bytes], lines), path, packed, max_lines=math.inf)
+                    bounded_lines = bounded.lines(cast(IO[bytes], lines), path, packed, max_lines=inf)
                     for number, line in enumerate(bounded_lines, start=1):
                         self.num_bytes_read = finished + raw.tell()
                         if line.strip():
@@ -129,46 +129,35 @@ def prompts_of(task: TaskSpec, subset: str, spec: DataSpec, num_subsets: int) ->
             f"data.split = '{spec.split}': task '{task.name}' reads {data.location}, which is not named after the "
             "split: give --data a file or folder that is"
         )
-    references = [example.reference for example in data.examples]
-    answers = [each[0] if isinstance(each, list) else each for each in references]  # the first of several right ones
-    pairs: Pairs = [
-        (example.prompt, answer if isinstance(answer, str) else None)
-        for example, answer in zip(data.examples, answers, strict=True)
-    ]
+    pairs: Pairs = []
+    for example in data.examples:
+        answer = example.reference[0] if isinstance(example.reference, list) else example.reference
+        pairs.append((example.prompt, answer if isinstance(answer, str) else None))
     language = subset if task.subsets else task.language or task.name
     return TaskPrompts(language, f"{task.name} ({data.location})", pairs, is_measured=spec.split is None)
 
 
 WORLD = "world:"
 NUM_ROWS = 256  # of each subset, without a limit
-MAX_DRAWS = 20  # per requested row, since some subsets have few different rows
-
-
-def load_world(name: str) -> World:
-    """Returns a kind of rows of the embedded world by name. Raises ConfigError for an unknown name."""
-    if name not in WORLDS:
-        choices = [task for task, world in WORLDS.items() if world.has_task]
-        alike = [f"{WORLD}{task}" for task in get_close_matches(name, choices, n=1, cutoff=0.5)]
-        found = nearest("".join(alike), [f"{WORLD}{task}" for task in choices])
-        raise ConfigError(f"data.tasks: '{WORLD}{name}' does not exist: {found}")
-    return WORLDS[name]
 
 
 def is_measured(name: str) -> bool:
-    """Returns whether a kind of rows has a task that `specbench run` measures. Drills are only for training."""
-    return load_world(name).has_task
+    """Returns whether a kind of rows of the embedded world has a task. Drills are only for training."""
+    return name in builtin_task_names()
 
 
-def draw_pairs(name: str, subset: str, num_rows: int, seed: int) -> Pairs:
-    """Returns different training rows as (prompt, answer). Of a conversation, it is the first turn."""
-    world, random = load_world(name), Random(stream_seed(seed, "world", name, subset))
-    found: dict[tuple[str, str | None], None] = {}
-    for _ in range(MAX_DRAWS * num_rows):
-        prompt, answer, *_ = world.example(world.draw(subset, False, random))
-        found[prompt, answer] = None
-        if len(found) == num_rows:
-            break
-    return list(found)
+def world_prompts(spec: DataSpec, name: str, seed: int) -> Iterator[TaskPrompts]:
+    """Yields the rows of the embedded world for each requested subset. Seed 0 takes the first ones, another seed draws
+    from all. Of a conversation, they are the first turn."""
+    if spec.limit is not None and spec.limit > MAX_WORLD_ROWS:
+        raise ConfigError(
+            f"data.limit = {spec.limit}: {WORLD}{name} has at most {MAX_WORLD_ROWS} rows of each subset: give fewer"
+        )
+    for subset, rows in world_rows(name).items():
+        if spec.subsets is None or subset in spec.subsets:
+            if seed:
+                rows = Random(stream_seed(seed, "world", name, subset)).sample(rows, len(rows))
+            yield TaskPrompts(subset, f"{WORLD}{name}", list(rows[: spec.limit or NUM_ROWS]))
 
 
 @dataclass(frozen=True)
@@ -246,14 +235,31 @@ def gather_data(spec: DataSpec, seed: int) -> TrainingData:
         sources.append(f"{part.language}: {len(part.pairs)} from {part.place}")
         if part.is_measured:
             overlap.append(f"{part.language}: {counted(len(part.pairs), 'row')} of {part.place}")
-    return TrainingData({name: tuple(found) for name, found in prompts.items()}, tuple(sources), tuple(overlap))
+    return TrainingData(
+        {name: tuple(of_language) for name, of_language in prompts.items()}, tuple(sources), tuple(overlap)
+    )
+
+
+def warn_of_overlap(data: TrainingData, console: Console) -> None:
+    """Warns if the training data contains rows that `specbench run` measures."""
+    if data.overlap:
+        first, more = data.overlap[0], len(data.overlap) - 1
+        say(
+            console,
+            f"warning: `specbench run` measures the training rows ({first}{f' and {more} more' * bool(more)}): give "
+            "--data with other files and --set data.split=train, or --task world:NAME for the embedded models",
+        )
 
 
 def data_parts(spec: DataSpec, seed: int) -> Iterable[TaskPrompts]:
     """Yields the prompts of each task, pair of aligned files and text file."""
     tasks = [with_split(load_task(name), spec) for name in spec.tasks if not name.startswith(WORLD)]
     worlds = [name.removeprefix(WORLD) for name in spec.tasks if name.startswith(WORLD)]
-    of_worlds = [subset for name in worlds for subset in load_world(name).weights()]
+    for name in worlds:
+        if name not in world_names():
+            choices = [f"{WORLD}{each}" for each in world_names()]
+            raise ConfigError(f"data.tasks: '{WORLD}{name}' does not exist: {nearest(f'{WORLD}{name}', choices)}")
+    of_worlds = [subset for name in worlds for subset in world_rows(name)]
     known = [*(subset for task in tasks for subset in task.subset_names), *of_worlds]
     for name in spec.subsets or ():
         if name not in known:
@@ -262,27 +268,28 @@ def data_parts(spec: DataSpec, seed: int) -> Iterable[TaskPrompts]:
         key = "source" if spec.source else "split"
         raise ConfigError(f"data.{key}: has no effect on rows of the embedded world: delete the key")
     for task in tasks:
-        subsets = [subset for subset in task.subset_names if is_wanted(task, subset, spec)]
+        if spec.subsets is not None and task.subsets:
+            subsets = [subset for subset in task.subset_names if subset in spec.subsets]
+        else:  # not every subset has bundled rows
+            has_rows = spec.source != "sample"
+            subsets = [subset for subset in task.subset_names if has_rows or task.sample_of(subset) is not None]
         yield from (prompts_of(task, subset, spec, len(subsets)) for subset in subsets)
     for name in worlds:
-        for subset in load_world(name).weights():
-            if spec.subsets is None or subset in spec.subsets:
-                yield TaskPrompts(subset, f"{WORLD}{name}", draw_pairs(name, subset, spec.limit or NUM_ROWS, seed))
-    files: Iterator[tuple[str, str, str, Pairs]] = chain(
-        ((name, "parallel", each.source, aligned_pairs(name, each)) for name, each in spec.parallel.items()),
-        ((name, "text", each, text_pairs(name, each, spec.column)) for name, each in spec.text.items()),
-    )
-    for language, key, file, pairs in files:
-        if not pairs:
-            raise ConfigError(f"data.{key}.{language}: '{file}': the corpus is empty: give a file with text")
-        yield TaskPrompts(language, file, pairs[: spec.limit])
+        yield from world_prompts(spec, name, seed)
+    for language, each in spec.parallel.items():
+        yield of_file(language, "parallel", each.source, aligned_pairs(language, each), spec.limit)
+    for language, file in spec.text.items():
+        try:
+            texts = [text for text in CorpusFiles([Path(file)], spec.column) if text.strip()]
+        except ConfigError as error:
+            raise ConfigError(f"data.text.{language}: {str(error).removeprefix('--corpus ')}") from error
+        yield of_file(language, "text", file, [(text, None) for text in texts], spec.limit)
 
 
-def is_wanted(task: TaskSpec, subset: str, spec: DataSpec) -> bool:
-    """Returns whether a subset is requested. With bundled samples, every subset with a sample is."""
-    if spec.subsets is not None and task.subsets:
-        return subset in spec.subsets
-    return spec.source != "sample" or task.sample_of(subset) is not None
+def of_file(language: str, key: str, file: str, pairs: Pairs, limit: int | None) -> TaskPrompts:
+    if not pairs:
+        raise ConfigError(f"data.{key}.{language}: '{file}': the corpus is empty: give a file with text")
+    return TaskPrompts(language, file, pairs[:limit])
 
 
 def aligned_pairs(language: str, files: ParallelSpec) -> Pairs:
@@ -295,14 +302,6 @@ def aligned_pairs(language: str, files: ParallelSpec) -> Pairs:
     return [(files.prompt.format(source=row["source"]), row.get("target")) for row in rows if row["source"].strip()]
 
 
-def text_pairs(language: str, file: str, column: str) -> Pairs:
-    """Returns the texts of a file as prompts without answers."""
-    try:
-        return [(text, None) for text in CorpusFiles([Path(file)], column) if text.strip()]
-    except ConfigError as error:
-        raise ConfigError(f"data.text.{language}: {str(error).removeprefix('--corpus ')}") from error
-
-
 def total_steps(spec: TrainSpec, num_items: int) -> int:
     """Returns the number of updates: the requested one, or that of the epochs over `num_items` sequences. The last
     batch of an epoch may be smaller, and the last update may begin another epoch.
@@ -312,7 +311,7 @@ def total_steps(spec: TrainSpec, num_items: int) -> int:
     if spec.num_steps is not None:
         return spec.num_steps
     assert spec.epochs is not None
-    num_passes = spec.epochs * -(-num_items // spec.batch_size)
-    num_steps = -(-num_passes // spec.gradient_accumulation)
+    num_passes = spec.epochs * ceil(num_items / spec.batch_size)
+    num_steps = ceil(num_passes / spec.gradient_accumulation)
     check_warmup(spec.warmup, num_steps)
     return num_steps

@@ -77,15 +77,15 @@ class HeadLosses:
 
     def __call__(self, batch: Batch, model: nn.Module) -> Tensor:
         head: DraftNetwork = unwrapped(model)
-        found = read_by_target(self.target, batch, head)
-        teacher, is_covered = draft_teacher(head, found.logits)
+        output = read_by_target(self.target, batch, head)
+        teacher, is_covered = draft_teacher(head, output.logits)
         rows, columns = batch.places.to(self.target.device)
         total = torch.zeros(len(rows), device=self.target.device)
-        for number, step in enumerate(draft_steps(head, found, batch, self.num_steps)):
+        for number, step in enumerate(draft_steps(head, output, batch, self.num_steps)):
             entropy = -(teacher[step.learnt] * torch.log_softmax(in_float32(step.logits), dim=-1)).sum(-1)
             loss = self.logit_weight * entropy * is_covered[step.learnt]
             if self.state_weight:
-                wanted = found.hidden[0][rows[step.learnt], columns[step.learnt]]
+                wanted = output.hidden[0][rows[step.learnt], columns[step.learnt]]
                 distance = functional.smooth_l1_loss(step.states, wanted, reduction="none")
                 loss = loss + self.state_weight * distance.mean(-1)
             total = total.index_add(0, step.learnt, self.decay**number * loss)
@@ -104,10 +104,10 @@ def draft_teacher(head: DraftNetwork, logits: Tensor) -> tuple[Tensor, Tensor]:
     return kept / kept.sum(-1, keepdim=True).clamp_min(1e-20), is_drafted[probs.argmax(-1)]
 
 
-def draft_steps(head: DraftNetwork, found: TargetOutput, batch: Batch, num_steps: int) -> Iterator[DraftStep]:
+def draft_steps(head: DraftNetwork, output: TargetOutput, batch: Batch, num_steps: int) -> Iterator[DraftStep]:
     """Yields the output of draft steps 1, 2, … for the learnt tokens that have enough text before them."""
-    rows, columns = batch.places.to(found.ids.device)
-    states = unroll(head, found, num_steps) if isinstance(head, EagleHead) else list(found.hidden) * num_steps
+    rows, columns = batch.places.to(output.ids.device)
+    states = unroll(head, output, num_steps) if isinstance(head, EagleHead) else list(output.hidden) * num_steps
     for step in range(num_steps):
         learnt = (columns > step).nonzero()[:, 0]
         step_states = states[step][rows[learnt], columns[learnt] - 1 - step]
@@ -115,23 +115,23 @@ def draft_steps(head: DraftNetwork, found: TargetOutput, batch: Batch, num_steps
         yield DraftStep(learnt, logits, step_states)
 
 
-def unroll(head: EagleHead, found: TargetOutput, num_steps: int) -> list[Tensor]:
+def unroll(head: EagleHead, output: TargetOutput, num_steps: int) -> list[Tensor]:
     """Returns the head's states of each draft step: [num_rows, length, width].
 
     Position i of step s drafts token i + 2 + s from the target's states up to i and the tokens up to i + 1 + s. It
     attends to the target's states up to i and to its own states of earlier steps (the training-time test of
     arXiv:2503.01840, §3.2).
     """
-    length = found.ids.shape[1]
+    length = output.ids.shape[1]
     cache = DynamicCache()
-    states = head.project(found.hidden)
+    states = head.project(output.hidden)
     unrolled: list[Tensor] = []
-    past = torch.ones(length, length, dtype=torch.bool, device=found.ids.device).tril()
-    own = torch.eye(length, dtype=torch.bool, device=found.ids.device)
+    past = torch.ones(length, length, dtype=torch.bool, device=output.ids.device).tril()
+    diagonal = torch.eye(length, dtype=torch.bool, device=output.ids.device)
     for step in range(num_steps):
-        tokens = functional.pad(found.ids[:, 1 + step :], (0, min(length, 1 + step)))[:, :length]
-        mask = torch.cat([past, *([own] * step)], dim=1)[None, None]
-        positions = torch.arange(step, step + length, device=found.ids.device)[None]
+        tokens = functional.pad(output.ids[:, 1 + step :], (0, min(length, 1 + step)))[:, :length]
+        mask = torch.cat([past, *([diagonal] * step)], dim=1)[None, None]
+        positions = torch.arange(step, step + length, device=output.ids.device)[None]
         unrolled.append(head(tokens, states, positions, mask, cache))
         states = head.next_states(unrolled[-1])
     return unrolled
@@ -146,14 +146,9 @@ class DraftHead:
 
     def __init__(self, model: MedusaHeads | EagleHead, target: CausalLM, name: str, revision: str | None) -> None:
         self.model: Any = model.float()
-        self.target = target
-        self.name = name
-        self.revision = revision
-        self.tokenizer = target.tokenizer
-        self.context_limit = target.context_limit
-        self.device = target.device
-        self.dtype = "float32"
-        self.attention = target.attention
+        self.target, self.name, self.revision = target, name, revision
+        self.tokenizer, self.context_limit = target.tokenizer, target.context_limit
+        self.device, self.dtype, self.attention = target.device, "float32", target.attention
 
     @classmethod
     def of(cls, spec: TrainSpec, target: CausalLM) -> "DraftHead":
@@ -202,7 +197,15 @@ class DraftHead:
             name: value.detach().to("cpu", dtype).contiguous() for name, value in self.own_parameters.items()
         }  # fmt: skip
         if isinstance(self.model, MedusaHeads):
-            config, tensors = medusa_config(self.model, self.target), with_vllm_names(tensors)
+            heads = self.model
+            config: dict[str, object] = {
+                "architectures": ["MedusaModel"], "model_type": "medusa", "medusa_num_heads": len(heads),
+                "medusa_num_layers": heads.num_blocks, "base_model_name_or_path": self.target.name,
+                # vLLM assumes no biases by default.
+                "medusa_fc_bias": any(name.endswith("bias") for name, _ in heads.named_parameters()),
+                "hidden_size": output_weight(self.target).shape[1], "vocab_size": heads.vocab_size,
+            }  # fmt: skip
+            tensors = with_vllm_names(tensors)
         else:
             config = eagle_config(self.model, self.target)
             tensors = eagle_tensors(self.model, tensors, self.target.vocab_size)
@@ -232,8 +235,8 @@ def new_eagle(spec: TrainSpec, target: CausalLM) -> EagleHead:
     given = target.model.config.get_text_config()
     fields = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "rms_norm_eps",
               "head_dim", "rope_parameters", "max_position_embeddings", "bos_token_id", "eos_token_id")  # fmt: skip
-    found = {name: getattr(given, name) for name in fields if getattr(given, name, None) is not None}
-    config = LlamaConfig(vocab_size=given.vocab_size, num_hidden_layers=1, tie_word_embeddings=False, **found)
+    shape = {name: getattr(given, name) for name in fields if getattr(given, name, None) is not None}
+    config = LlamaConfig(vocab_size=given.vocab_size, num_hidden_layers=1, tie_word_embeddings=False, **shape)
     config._attn_implementation = "sdpa"
     num_layers, is_third = given.num_hidden_layers, spec.eagle3 is not None
     layers = (min(2, num_layers - 1), num_layers // 2, max(num_layers - 3, 0))  # a target may have fewer than five
@@ -253,26 +256,16 @@ def new_eagle(spec: TrainSpec, target: CausalLM) -> EagleHead:
     return head
 
 
-def medusa_config(heads: MedusaHeads, target: CausalLM) -> dict[str, Any]:
-    """Returns the configuration for vLLM's Medusa, which assumes no biases by default."""
-    return {
-        "architectures": ["MedusaModel"], "model_type": "medusa", "medusa_num_heads": len(heads),
-        "medusa_num_layers": heads.num_blocks, "base_model_name_or_path": target.name,
-        "medusa_fc_bias": any(name.endswith("bias") for name, _ in heads.named_parameters()),
-        "hidden_size": output_weight(target).shape[1], "vocab_size": heads.vocab_size,
-    }  # fmt: skip
-
-
-def eagle_config(head: EagleHead, target: CausalLM) -> dict[str, Any]:
+def eagle_config(head: EagleHead, target: CausalLM) -> dict[str, object]:
     """Returns the configuration of the head's layer with the keys of EAGLE or EAGLE-3. The rope is written twice, since
     transformers before version 5 does not know `rope_parameters`. So are the layers whose hidden states the head reads:
     vLLM numbers the inputs of layers, and SGLang, in `eagle_config`, the outputs."""
     kept = head.config.to_diff_dict()
     kept.pop("transformers_version", None)
-    rope: dict[str, Any] = dict(head.config.rope_parameters or {})
+    rope = dict(head.config.rope_parameters or {})
     kept |= {"rope_theta": rope.pop("rope_theta")} if "rope_theta" in rope else {}
     kept |= {"rope_scaling": rope} if rope.get("rope_type", "default") != "default" else {}
-    given: dict[str, Any] = {**kept, "model_type": "llama", "num_hidden_layers": 1, "vocab_size": target.vocab_size}
+    given = {**kept, "model_type": "llama", "num_hidden_layers": 1, "vocab_size": target.vocab_size}
     if head.layout.generation == 1:
         return {**given, "architectures": ["LlamaForCausalLM"], "bias": head.layout.has_bias}
     layout = head.layout

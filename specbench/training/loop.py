@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 from accelerate import Accelerator
@@ -23,20 +23,11 @@ from specbench.core.files import write_bytes
 from specbench.decoding.decoder import stream_seed
 from specbench.models.loading import bitsandbytes
 from specbench.models.meters import Cost, CostMeter
-from specbench.training.output import CHECKPOINT, OutputFolder
+from specbench.training.output import CHECKPOINT, OutputFolder, RateCurve, StepCurve
 from specbench.training.spec import TrainSpec
 
 Loss = tuple[str, float, int]  # of a mini-batch: group, mean loss, number of tokens
-
-
-@dataclass
-class StepCurve:
-    """One step, counted from 1: the learning rate of its update, and each language's mean loss over its tokens."""
-
-    step: int
-    learning_rate: float
-    loss: dict[str, float]
-    num_tokens: int
+LogRow = dict[str, float | str | None]  # by column
 
 
 @dataclass
@@ -56,14 +47,14 @@ class RateProgress:
         """Returns the last validation loss, None if the rate diverged."""
         return None if self.lost else self.validation.get(self.num_done)
 
-    def record(self, rate: float) -> dict[str, Any]:
-        """Returns the entry of a learning rate in training.json. `validation`: losses by number of finished steps."""
+    def record(self, rate: float) -> RateCurve:
+        """Returns the entry of a learning rate in training.json."""
         return {
             "learning_rate": rate,
             "validation_loss": self.last_validation,
             "lost": self.lost,
             "validation": {str(num_done): loss for num_done, loss in self.validation.items()},
-            "steps": [asdict(point) for point in self.curve],
+            "steps": self.curve,
         }
 
 
@@ -99,10 +90,9 @@ class MuonWithAdamW(torch.optim.Optimizer):
             raise ConfigError("optimizer = 'muon': needs torch 2.9 or later: install it, or give optimizer=adamw")
         outputs = {id(parameter) for layer in head.output_layers() for parameter in layer.parameters()}  # type: ignore[operator]
         trained = list(trained_parameters(head).values())
-        matrices: list[nn.Parameter] = []
-        others: list[nn.Parameter] = []
-        for parameter in trained:
-            (matrices if parameter.ndim == 2 and id(parameter) not in outputs else others).append(parameter)
+        matrices = [value for value in trained if value.ndim == 2 and id(value) not in outputs]
+        inside = set(map(id, matrices))
+        others = [value for value in trained if id(value) not in inside]
         self.parts: list[torch.optim.Optimizer] = [
             torch.optim.Muon(matrices, lr=0.0, weight_decay=weight_decay),
             torch.optim.AdamW(others, lr=0.0, weight_decay=0.0),
@@ -117,12 +107,10 @@ class MuonWithAdamW(torch.optim.Optimizer):
             part.param_groups[0]["lr"] = rate * share
             part.step()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the state of both optimizers."""
+    def state_dict(self) -> dict[str, object]:
         return {"parts": [part.state_dict() for part in self.parts]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores the state of both optimizers."""
         for part, state in zip(self.parts, state_dict["parts"], strict=True):
             part.load_state_dict(state)
 
@@ -156,14 +144,12 @@ def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optim
         set_weights(model, content["weights"])
         if optimizer is not None:
             optimizer.load_state_dict(content["optimizer"])
-        progress = RateProgress(**content["progress"])
-        progress.curve = [StepCurve(**point) for point in content["progress"]["curve"]]
+        return RateProgress(**content["progress"])
     except Exception as error:
         raise ConfigError(
             f"{folder / CHECKPOINT}: is not a checkpoint of this training ({type(error).__name__}): delete {folder} to "
             "start again"
         ) from error
-    return progress
 
 
 FIRST_COLUMNS = ("timestamp", "step", "pass")
@@ -181,31 +167,28 @@ class Log:
         """Removes what was written after the checkpoint; 0 starts a new log. Raises ConfigError if the log is shorter
         than `num_bytes`."""
         if num_bytes == 0:
-            self._write([self.columns], "w")
+            self.path.write_text(",".join(self.columns) + "\n", encoding="utf-8")
             return
-        found = self.path.stat().st_size if self.path.exists() else 0
-        if found < num_bytes:
+        size = self.path.stat().st_size if self.path.exists() else 0
+        if size < num_bytes:
             raise ConfigError(
-                f"{self.path}: has {found} bytes, but had {num_bytes} at the checkpoint: restore the log, or delete "
+                f"{self.path}: has {size} bytes, but had {num_bytes} at the checkpoint: restore the log, or delete "
                 f"{self.path.parent} to start again"
             )
         os.truncate(self.path, num_bytes)
 
-    def append(self, step: int, number: int, rows: Sequence[Mapping[str, Any]]) -> None:
+    def append(self, step: int, number: int, rows: Sequence[LogRow]) -> None:
         """Writes the rows of a pass. Missing columns are empty."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        cells = [[now, step, number, *(row.get(name) for name in self.columns[len(FIRST_COLUMNS) :])] for row in rows]
-        self._write(cells, "a")
+        with self.path.open("a", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, self.columns, lineterminator="\n")
+            writer.writerows({"timestamp": now, "step": step, "pass": number, **row} for row in rows)
 
     def sync(self) -> int:
         """Flushes the file to the disk and returns its size in bytes."""
         with self.path.open("rb+") as file:
             os.fsync(file.fileno())
             return file.seek(0, os.SEEK_END)
-
-    def _write(self, rows: Sequence[Sequence[Any]], mode: Literal["w", "a"]) -> None:
-        with self.path.open(mode, encoding="utf-8", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 @dataclass(frozen=True)
@@ -236,7 +219,7 @@ class Objective(Protocol):
     columns: tuple[str, ...]
 
     def parts(self, drafter: nn.Module, number: int) -> list[LossPart]: ...
-    def rows(self, drafter: nn.Module, number: int) -> list[dict[str, Any]]: ...
+    def rows(self, drafter: nn.Module, number: int) -> list[LogRow]: ...
     def validation(self, drafter: nn.Module) -> float | None: ...
 
 
@@ -252,6 +235,7 @@ def rate_at(spec: TrainSpec, highest: float, step: int, num_steps: int) -> float
     return highest * (1 + math.cos(math.pi * share)) / 2
 
 
+@dataclass
 class Loop:
     """Trains one drafter with one learning rate in its own folder.
 
@@ -260,15 +244,18 @@ class Loop:
     gradients.
     """
 
-    def __init__(
-        self, model: nn.Module, objective: Objective, spec: TrainSpec, num_steps: int, rate: float, folder: Path,
-        accelerator: Accelerator,
-    ) -> None:  # fmt: skip
-        self.model, self.objective, self.spec, self.num_steps, self.rate = model, objective, spec, num_steps, rate
-        self.folder, self.accelerator = folder, accelerator
-        self.parameters = list(trained_parameters(model).values())
-        self.optimizer = make_optimizer(model, spec)
-        self.log = Log(folder / "log.csv", objective.columns)
+    model: nn.Module
+    objective: Objective
+    spec: TrainSpec
+    num_steps: int
+    rate: float
+    folder: Path
+    accelerator: Accelerator
+
+    def __post_init__(self) -> None:
+        self.parameters = list(trained_parameters(self.model).values())
+        self.optimizer = make_optimizer(self.model, self.spec)
+        self.log = Log(self.folder / "log.csv", self.objective.columns)
 
     def run(self, output: OutputFolder, bar: Any) -> RateProgress:
         """Runs all steps after the checkpoint until the end, or until a loss or a gradient is not finite. Raises
@@ -295,54 +282,57 @@ class Loop:
         return step % every == 0 or step == self.num_steps
 
     def step(self, step: int, output: OutputFolder) -> StepCurve:
-        """Computes the gradients of a step's passes, logs them, and updates the weights."""
+        """Computes the gradients of a step's passes, logs them, and updates the weights. Raises FloatingPointError."""
         num_passes = self.spec.gradient_accumulation
-        losses: list[Loss] = []
-        for place in range(num_passes):
-            number = (step - 1) * num_passes + place
-            losses += self._pass(number, step)
-            if self.is_due(step, self.spec.log_every):
-                self._log(step, place + 1, number, output)
-        rate = self._update(step)
         sums: dict[str, float] = defaultdict(float)
         counts: Counter[str] = Counter()
-        for group, loss, num_tokens in losses:
-            sums[group] += loss * num_tokens
-            counts[group] += num_tokens
+        for place in range(num_passes):
+            number = (step - 1) * num_passes + place
+            for group, loss, num_tokens in self._pass(number, step):
+                sums[group] += loss * num_tokens
+                counts[group] += num_tokens
+            if self.is_due(step, self.spec.log_every):
+                with self._evaluating():
+                    rows = self.objective.rows(self.model, number)
+                if self.accelerator.is_main_process:
+                    with output.writing():
+                        self.log.append(step, place + 1, rows)
+        rate = self._update(step)
         means = {group: sums[group] / max(1, counts[group]) for group in sums}
-        return StepCurve(step, rate, means, counts.total())
+        return {"step": step, "learning_rate": rate, "loss": means, "num_tokens": counts.total()}
 
     def _pass(self, number: int, step: int) -> list[Loss]:
-        """Adds the gradients of this process's parts of a pass. Returns the losses of all parts. Raises
-        FloatingPointError in every process if a loss is not finite."""
+        """Adds the gradients of this process's parts of a pass. Returns the losses of all parts."""
+        # The stream of dropout depends on the pass only, so that a resumed training repeats it.
         torch.manual_seed(stream_seed(self.spec.seed, number, "dropout"))
         with self._evaluating():
             parts = self.objective.parts(self.model, number)
         self.model.train()
-        share = slice(self.accelerator.process_index, None, self.accelerator.num_processes)
-        losses = [self._backward(part) for part in parts[share]]
+        losses: list[Loss] = []
+        for part in parts[self.accelerator.process_index :: self.accelerator.num_processes]:
+            with self.accelerator.autocast(), torch.set_grad_enabled(part.weight != 0):
+                loss = part.loss(self.model)
+            if part.weight != 0:
+                self.accelerator.backward(loss * (part.weight / self.spec.gradient_accumulation))
+            losses.append((part.group, float(loss.detach()), part.num_tokens))
         if self.accelerator.num_processes > 1:
             losses = gather_object(losses)
-        for group, loss, _ in losses:
-            check_finite(loss, f"the loss of '{group}'", step)
+        # All processes see all losses, so that they stop together.
+        for group, value, _ in losses:
+            check_finite(value, f"the loss of '{group}'", step)
         return losses
 
     def _evaluating(self) -> AbstractContextManager[None]:
+        """Turns dropout off. Returns the context of mixed precision."""
         self.model.eval()
         precision: AbstractContextManager[None] = self.accelerator.autocast()
         return precision
-
-    def _backward(self, part: LossPart) -> Loss:
-        with self.accelerator.autocast(), torch.set_grad_enabled(part.weight != 0):
-            loss = part.loss(self.model)
-        if part.weight != 0:
-            self.accelerator.backward(loss * (part.weight / self.spec.gradient_accumulation))
-        return part.group, float(loss.detach()), part.num_tokens
 
     def _update(self, step: int) -> float:
         """Updates the weights. Returns the learning rate."""
         if self.accelerator.num_processes > 1:
             for parameter in self.parameters:
+                # A process without parts in this step has no gradients, but all must take part in the sum.
                 own = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
                 parameter.grad = self.accelerator.reduce(own, reduction="sum")
         norm = nn.utils.clip_grad_norm_(self.parameters, self.spec.clip or math.inf)
@@ -354,13 +344,6 @@ class Loop:
         self.optimizer.zero_grad(set_to_none=True)
         return rate
 
-    def _log(self, step: int, place: int, number: int, output: OutputFolder) -> None:
-        with self._evaluating():
-            rows = self.objective.rows(self.model, number)
-        if self.accelerator.is_main_process:
-            with output.writing():
-                self.log.append(step, place, rows)
-
     def _checkpoint(self, done: RateProgress, meter: CostMeter, output: OutputFolder) -> None:
         with self._evaluating():
             held_out = self.objective.validation(self.model)
@@ -370,7 +353,7 @@ class Loop:
         done.cost = meter.cost()
         if self.accelerator.is_main_process:
             with output.writing():
-                done.log_bytes = self.log.sync()
+                done.log_bytes = self.log.sync()  # a resumed training cuts the log back to this length
                 save_checkpoint(self.folder, self.model, self.optimizer, done)
         self.accelerator.wait_for_everyone()
 

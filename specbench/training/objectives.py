@@ -1,7 +1,8 @@
 """Objectives on samples: distillation on the target's most probable tokens (P1 §3.3, App. B) and language modelling.
 `build_objective` builds the objective of any training."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from specbench.running.prompts import PromptBudget, PromptRenderer
 from specbench.training.corrective import CorrectiveObjective
 from specbench.training.data import TrainingData
 from specbench.training.heads import DraftHead, HeadLosses
-from specbench.training.loop import LossPart
+from specbench.training.loop import LogRow, LossPart
 from specbench.training.passes import (
     MAX_CACHED_BYTES,
     Batch,
@@ -52,18 +53,15 @@ class SampleObjective:
         self._batch_size, self._seed, self._token_losses = batch_size, seed, token_losses
         self._mixes_groups = mixes_groups
         self.samples, self.held_out = split_held_out(samples, share, seed)
+        self.num_items = len(self.samples)  # of an epoch
         if mixes_groups:
             self.samples.sort(key=lambda sample: len(sample.ids))
-        self._totals: dict[str, tuple[float, int]] = {}  # of the last pass: each group's loss and tokens
-
-    @property
-    def num_items(self) -> int:
-        """Returns the number of samples of an epoch."""
-        return len(self.samples)
+        self._sums: dict[str, float] = {}  # of the last pass: the loss of each group over its tokens
+        self._counts: Counter[str] = Counter()
 
     def parts(self, drafter: nn.Module, number: int) -> list[LossPart]:
         """Returns the mini-batches of a batch. Their weights sum to 1."""
-        self._totals = {}
+        self._sums, self._counts = defaultdict(float), Counter()
         samples = self.batch(number)
         if self._mixes_groups:
             batch = Batch(samples)
@@ -86,11 +84,11 @@ class SampleObjective:
         order = shuffled(len(self.samples), self._seed, "epoch", epoch)
         return [self.samples[i] for i in order[place * self._batch_size : (place + 1) * self._batch_size]]
 
-    def rows(self, drafter: nn.Module, number: int) -> list[dict[str, Any]]:
+    def rows(self, drafter: nn.Module, number: int) -> list[LogRow]:
         """Returns the loss and the tokens of each group in this process's part of the batch."""
         return [
-            {"lang": group, "loss": loss / num_tokens, "num_tokens": num_tokens}
-            for group, (loss, num_tokens) in self._totals.items()
+            {"lang": group, "loss": self._sums[group] / num_tokens, "num_tokens": num_tokens}
+            for group, num_tokens in self._counts.items()
         ]
 
     @torch.no_grad()
@@ -104,19 +102,17 @@ class SampleObjective:
 
     def _loss(self, group: str, batch: Batch, drafter: nn.Module) -> Tensor:
         loss = self._token_losses(batch, drafter).mean()
-        self._count(group, float(loss.detach()) * batch.num_learnt, batch.num_learnt)
+        self._sums[group] += float(loss.detach()) * batch.num_learnt
+        self._counts[group] += batch.num_learnt
         return loss
 
     def _loss_of_groups(self, batch: Batch, drafter: nn.Module) -> Tensor:
         losses = self._token_losses(batch, drafter)
         lengths = [sample.num_learnt for sample in batch.samples]
         for sample, part in zip(batch.samples, losses.detach().split(lengths), strict=True):
-            self._count(sample.group, float(part.sum()), len(part))
+            self._sums[sample.group] += float(part.sum())
+            self._counts[sample.group] += len(part)
         return losses.mean()
-
-    def _count(self, group: str, loss: float, num_tokens: int) -> None:
-        before, num_before = self._totals.get(group, (0.0, 0))
-        self._totals[group] = before + loss, num_before + num_tokens
 
 
 def split_held_out(samples: Sequence[Sample], share: float, seed: int) -> tuple[list[Sample], list[Sample]]:
@@ -124,30 +120,19 @@ def split_held_out(samples: Sequence[Sample], share: float, seed: int) -> tuple[
     ConfigError for a group that is too small for both."""
     if not share:
         return list(samples), []
+    # 1. The different prompts of each group in random order. If only the first token is given, the text is the prompt.
     groups: dict[str, dict[Ids, list[Sample]]] = {}
     for sample in samples:
-        groups.setdefault(sample.group, {}).setdefault(prompt_of(sample), []).append(sample)
-    prompts = {group: list(by_prompt) for group, by_prompt in groups.items()}
-    orders = {
-        group: [found[i] for i in shuffled(len(found), seed, "held back", group)] for group, found in prompts.items()
-    }
-    chosen = held_out_prompts(orders, share)
-    learnt: list[Sample] = []
-    held_out: list[Sample] = []
+        prompt = sample.ids[: sample.num_given] if sample.num_given > 1 else sample.ids
+        groups.setdefault(sample.group, {}).setdefault(prompt, []).append(sample)
+    orders: dict[str, list[Ids]] = {}
     for group, by_prompt in groups.items():
-        for prompt in orders[group]:
-            (held_out if prompt in chosen else learnt).extend(by_prompt[prompt])
-    return learnt, held_out
+        prompts = list(by_prompt)
+        orders[group] = [prompts[i] for i in shuffled(len(prompts), seed, "held back", group)]
 
-
-def held_out_prompts(orders: Mapping[str, Sequence[Ids]], share: float) -> set[Ids]:
-    """Returns the held-out prompts of all groups. `orders`: each group's different prompts in random order. The first
-    ones are held out: the share, and at least one.
-
-    The smallest group with a prompt decides whether it is held out, and larger groups count it. A group holds out none
-    if smaller groups learn all its prompts.
-    """
-    decided: dict[Ids, bool] = {}
+    # 2. The share, and at least one, is held out. The smallest group with a prompt decides about it, and larger groups
+    # count it. A group holds out none of its own if smaller groups learn all its prompts.
+    is_held_out: dict[Ids, bool] = {}
     for group in sorted(orders, key=lambda group: len(orders[group])):
         prompts = orders[group]
         remedy = "give more texts, or validation_share=0 and one learning rate"
@@ -157,20 +142,21 @@ def held_out_prompts(orders: Mapping[str, Sequence[Ids]], share: float) -> set[I
                 f"out: {remedy}"
             )
         number = max(1, round(share * len(prompts)))
-        missing = number - sum(decided.get(prompt, False) for prompt in prompts)
-        free = [prompt for prompt in prompts if prompt not in decided]
-        decided |= {prompt: place < missing for place, prompt in enumerate(free)}
-        if all(decided[prompt] for prompt in prompts):
+        missing = number - sum(is_held_out.get(prompt, False) for prompt in prompts)
+        free = [prompt for prompt in prompts if prompt not in is_held_out]
+        is_held_out |= {prompt: place < missing for place, prompt in enumerate(free)}
+        if all(is_held_out[prompt] for prompt in prompts):
             raise ConfigError(
                 f"data: validation_share = {share:g} holds out every text of '{group}', since other languages have "
                 f"equal texts: {remedy}"
             )
-    return {prompt for prompt, is_held_out in decided.items() if is_held_out}
 
-
-def prompt_of(sample: Sample) -> Ids:
-    """Returns the key of equal samples: the given prompt, or the whole text if only its first token is given."""
-    return sample.ids[: sample.num_given] if sample.num_given > 1 else sample.ids
+    learnt: list[Sample] = []
+    held_out: list[Sample] = []
+    for group, prompts in orders.items():
+        for prompt in prompts:
+            (held_out if is_held_out[prompt] else learnt).extend(groups[group][prompt])
+    return learnt, held_out
 
 
 def shuffled(number: int, seed: int, *purpose: str | int) -> list[int]:
@@ -181,11 +167,6 @@ def shuffled(number: int, seed: int, *purpose: str | int) -> list[int]:
 
 
 ENTRY_BYTES = 12  # of a cached probability with its token id
-
-
-def text_losses(batch: Batch, drafter: nn.Module, vocab_size: int) -> Tensor:
-    """Returns a drafter's cross-entropy on the samples' tokens."""
-    return cross_entropy_sampled(batch.learnt_ids, learnt_logits(drafter, batch, vocab_size))
 
 
 class SoftTargets:
@@ -239,22 +220,19 @@ def raw_samples(tokenizer: Any, data: TrainingData, max_tokens: int, end: int | 
     for language in data.languages:
         encoded = (tokenizer(text)["input_ids"] for text in data.texts(language))
         ended = ([*ids, *([] if end is None else [end])][:max_tokens] for ids in encoded)
-        found = [Sample(language, tuple(ids), 1) for ids in ended if len(ids) > 1]
-        if not found:
+        learnt = [Sample(language, tuple(ids), 1) for ids in ended if len(ids) > 1]
+        if not learnt:
             raise ConfigError(
                 f"data: no text of '{language}' has two tokens, so nothing can be learnt: give longer texts"
             )
-        samples += found
+        samples += learnt
     return samples
-
-
-AnyObjective = CorrectiveObjective | SampleObjective
 
 
 def build_objective(
     spec: TrainSpec, target: CausalLM, drafter: CausalLM | DraftHead, data: TrainingData, cache_folder: Path,
     console: Console | None = None,
-) -> AnyObjective:  # fmt: skip
+) -> CorrectiveObjective | SampleObjective:  # fmt: skip
     """Returns the objective of a training. Its `num_items` are the prompts or samples of an epoch.
 
     target: as `train.load_target` returns it. drafter: has the target's vocabulary (see `train.check_fit`), and
@@ -262,10 +240,12 @@ def build_objective(
     target's continuations. console: shows the progress of generation. Raises ConfigError if nothing can be learnt from
     the data, and if the target's server fails.
     """
-    losses: TokenLosses
-    store = GenerationCache(cache_folder, console)
+    # 1. No text may be longer than what both models can read.
+    is_head = isinstance(drafter, DraftHead)
     context = target.context_limit if isinstance(drafter, DraftHead) else shortest_context([target, drafter])
     limit = min(spec.max_text_tokens, context or spec.max_text_tokens)
+
+    # 2. The samples: plain texts, or prompts with the target's answers.
     tokenizer = drafter.tokenizer
     if spec.distill is not None and spec.distill.corpus == "general":
         samples = raw_samples(tokenizer, data, limit)
@@ -277,18 +257,24 @@ def build_objective(
             renderer = PromptRenderer()
             prompts = [(language, tuple(renderer.render(target, (text,)).ids)) for language, text in texts]
             return CorrectiveObjective(spec, target, prompts)
+        store = GenerationCache(cache_folder, console)
         if spec.distill is not None:
             samples = answer_prompts(spec, target, texts, 0.0, store)
         else:
             samples = self_distill(spec, target, texts, store, limit)
+
+    # 3. What the drafter learns at each token: the target's distribution, or the token.
+    losses: TokenLosses
     if spec.distill is not None:
         losses = SoftTargets(target, samples, spec.distill.top_k, spec.generation_batch)
     elif isinstance(drafter, DraftHead):
         drafter.choose_vocabulary(spec, samples)
         losses = HeadLosses(spec, target)
     else:
-        losses = partial(text_losses, vocab_size=target.vocab_size)
-    is_head = isinstance(drafter, DraftHead)
+
+        def losses(batch: Batch, drafter: nn.Module) -> Tensor:
+            return cross_entropy_sampled(batch.learnt_ids, learnt_logits(drafter, batch, target.vocab_size))
+
     return SampleObjective(samples, spec.batch_size, spec.validation_share, spec.seed, losses, mixes_groups=is_head)
 
 
@@ -311,12 +297,12 @@ def fitting_prompts(
             "can read: lower it"
         )
     renderer = PromptRenderer(budgets=[PromptBudget(target, min(spec.max_prompt_tokens, room))])
-    found = [
+    texts = [
         (language, renderer.shorten((prompt.text,))[0])
         for language, prompts in data.prompts.items()
         for prompt in prompts
     ]
-    for language, text in found:
+    for language, text in texts:
         if not renderer.render(target, (text,)).packed_ids:
             raise ConfigError(f"data: a prompt of '{language}' has no tokens: remove it")
-    return found
+    return texts

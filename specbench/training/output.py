@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import Any, TypedDict
 
 from rich.console import Console
 from rich.filesize import decimal
@@ -106,35 +106,34 @@ class OutputFolder(ResumableFolder):
                 raise OSError(str(error)) from error
 
     def kept(self) -> str:
-        return f"; {self.what_is_kept()}"
+        return f"; {self.what_is_saved()}"
 
-    def what_is_kept(self) -> str:
+    def what_is_saved(self) -> str:
         """Returns what the same command can resume from if the training ends now."""
         if any(self.work.glob(f"*/{CHECKPOINT}")):
             return f"the last checkpoint is in {self.path}, and the same command resumes it"
         return "nothing is saved yet"
 
     @contextmanager
-    def reporting_what_is_kept(self, console: Console) -> Iterator[None]:
+    def reporting_what_is_saved(self, console: Console) -> Iterator[None]:
         """If the training is interrupted or out of memory, ends it with a line that says what was saved."""
         try:
             yield
         except KeyboardInterrupt:
-            say(console, f"interrupted: {self.what_is_kept()}")
+            say(console, f"interrupted: {self.what_is_saved()}")
             sys.exit(INTERRUPTED)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
             raise ConfigError(
-                f"out of memory; {self.what_is_kept()}: free memory and repeat the command, or train into "
+                f"out of memory; {self.what_is_saved()}: free memory and repeat the command, or train into "
                 "another --output with smaller batches, --set gradient_checkpointing=true or --set lora.rank=16"
             ) from error
 
     def publish(self, finished: Path) -> None:
         """Moves a finished checkpoint into place, the record last, and removes the unfinished work."""
-        names = sorted((path.name for path in finished.iterdir()), key=lambda name: name == TRAINING_RECORD)
-        for name in names:
-            os.replace(finished / name, self.path / name)
+        for path in sorted(finished.iterdir(), key=lambda path: path.name == TRAINING_RECORD):
+            os.replace(path, self.path / path.name)
         shutil.rmtree(self.work, ignore_errors=True)
 
 
@@ -142,16 +141,69 @@ FORMAT = 1
 MOST_LISTED = 100_000  # prompt digests in the record, 1.6 MB
 
 
+class StepCurve(TypedDict):
+    """One step, counted from 1: the learning rate of its update, and each language's mean loss over its tokens."""
+
+    step: int
+    learning_rate: float
+    loss: dict[str, float]
+    num_tokens: int
+
+
+class RateCurve(TypedDict):
+    """One learning rate. `validation`: losses by number of finished steps. `lost`: the step and the value that was not
+    finite, if the training diverged."""
+
+    learning_rate: float
+    validation_loss: float | None
+    lost: str | None
+    validation: dict[str, float]
+    steps: list[StepCurve]
+
+
+class DataRecord(TypedDict):
+    """The identity of the data, and which parts `specbench run` measures. `prompts`: digests, by which a run finds
+    prompts that were trained on; None for more than MOST_LISTED."""
+
+    digest: str
+    languages: dict[str, int]
+    sources: list[str]
+    overlap: list[str]
+    prompts: list[str] | None
+
+
+def data_record(data: TrainingData) -> DataRecord:
+    """Returns the entry of training.json on the data."""
+    texts = dict.fromkeys(prompt.text for prompts in data.prompts.values() for prompt in prompts)
+    return {
+        "digest": data.digest,
+        "languages": {language: len(prompts) for language, prompts in data.prompts.items()},
+        "sources": list(data.sources),
+        "overlap": list(data.overlap),
+        "prompts": [text_digest(text) for text in texts] if data.num_prompts <= MOST_LISTED else None,
+    }
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What the record of a training says besides its result."""
+
+    data: DataRecord = field(default_factory=lambda: data_record(TrainingData({})))
+    models: dict[str, object] = field(default_factory=dict)
+    preparation: Cost = field(default_factory=dict)
+    command: str | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class DrafterRecord:
     """The content of training.json. `cost`: see `meters.CostMeter`; with several processes, some values are only
     the main process's. `finished`: UTC."""
 
-    settings: dict[str, Any]
-    data: dict[str, Any]
-    models: dict[str, Any]
+    settings: dict[str, object]
+    data: DataRecord
+    models: dict[str, object]
     cost: Cost
-    environment: dict[str, Any]
+    environment: dict[str, object]
     command: str | None = None
     finished: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     format: int = FORMAT
@@ -173,7 +225,7 @@ class TrainingRecord(DrafterRecord):
     """
 
     chosen: int
-    curves: list[dict[str, Any]]
+    curves: list[RateCurve]
     preparation: Cost
 
     def summary(self) -> str:
@@ -186,18 +238,34 @@ class TrainingRecord(DrafterRecord):
         return f"{last['step']} steps · loss {losses}{held_out}{rates} · {self.cost['wall_seconds']:.0f} s"
 
 
+class CorpusCounts(TypedDict, total=False):
+    """The size of a model that is built from a corpus. n-gram models have `num_ngrams` by order from 1 and
+    `counting_seconds`, datastores have `sorting_seconds`."""
+
+    num_documents: int
+    num_tokens: int
+    num_ngrams: Sequence[int]
+    num_bytes: int
+    digest: str
+    tokenizing_seconds: float
+    counting_seconds: float
+    sorting_seconds: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class CorpusRecord(DrafterRecord):
-    """The record of a model that is built from a corpus. `counts`: num_documents, num_tokens, num_bytes and digest of
-    the model, tokenizing_seconds, counting_seconds (for a datastore sorting_seconds), and num_ngrams by order from 1.
-    """
+    """The record of a model that is built from a corpus."""
 
-    counts: dict[str, Any]
+    counts: CorpusCounts
 
     def summary(self) -> str:
         """Returns one line: tokens, n-grams per order, size and speeds."""
         counts, num_tokens = self.counts, self.counts["num_tokens"]
-        speeds = {work: counts.get(f"{work}_seconds") for work in ("tokenizing", "counting", "sorting")}
+        speeds = {
+            "tokenizing": counts["tokenizing_seconds"],
+            "counting": counts.get("counting_seconds"),
+            "sorting": counts.get("sorting_seconds"),
+        }
         return " · ".join([
             f"{num_tokens:,} tokens in {counts['num_documents']:,} documents",
             *(f"{count:,} {order}-grams" for order, count in enumerate(counts.get("num_ngrams", ()), start=1)),
@@ -206,20 +274,7 @@ class CorpusRecord(DrafterRecord):
         ])  # fmt: skip
 
 
-def data_record(data: TrainingData) -> dict[str, Any]:
-    """Returns the identity of the data, and which parts `specbench run` measures. `prompts`: digests, by which a run
-    finds prompts that were trained on; None for more than MOST_LISTED."""
-    texts = dict.fromkeys(prompt.text for prompts in data.prompts.values() for prompt in prompts)
-    return {
-        "digest": data.digest,
-        "languages": {language: len(prompts) for language, prompts in data.prompts.items()},
-        "sources": list(data.sources),
-        "overlap": list(data.overlap),
-        "prompts": [text_digest(text) for text in texts] if data.num_prompts <= MOST_LISTED else None,
-    }
-
-
-def all_settings(spec: TrainSpec, num_steps: int) -> dict[str, Any]:
+def all_settings(spec: TrainSpec, num_steps: int) -> dict[str, object]:
     """Returns all settings with the resolved number of steps."""
     return {**spec.model_dump(mode="json"), "num_steps": num_steps}
 

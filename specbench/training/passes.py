@@ -80,7 +80,7 @@ def learnt_logits(model: nn.Module, batch: Batch, vocab_size: int) -> Tensor:
     ids = batch.ids[:, :-1]
     first = int(columns.min())
     num_kept = ids.shape[1] - first
-    options: dict[str, Any] = {"logits_to_keep": num_kept} if accepts_argument(model, "logits_to_keep") else {}
+    options = {"logits_to_keep": num_kept} if accepts_argument(model, "logits_to_keep") else {}
     logits: Tensor = model(input_ids=ids.to(device), use_cache=False, **options).logits[:, -num_kept:]
     return logits[rows.to(device), (columns - first).to(device), :vocab_size]
 

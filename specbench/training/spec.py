@@ -1,26 +1,155 @@
-"""The settings of a training, with the papers' defaults. All keys are validated."""
+"""The settings of `specbench train`, with the papers' defaults, and how they are read. Imports no torch."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from string import Formatter
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
+from specbench.core import dotted
 from specbench.core.errors import ConfigError, nearest
-from specbench.specs.components import Spec, Text
-from specbench.training.kinds import (
-    DistillSpec,
-    Eagle3Spec,
-    EagleSpec,
-    FinetuneSpec,
-    HeadSpec,
-    LoraSpec,
-    MedusaSpec,
-    Positive,
-    ScdfSpec,
-)
+from specbench.specs import yaml_files
+from specbench.specs.components import AnySpec, Spec, Temperature, Text, build
 
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Positive = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class ScdfSpec(Spec):
+    """Settings of s-CDF (P0 Alg. 1, App. D) and its baselines."""
+
+    estimator: Literal["full", "sampled"] = "full"
+    """Estimator of the loss: full is the cross-entropy with the target's whole distribution (P0 eq. 10); sampled is
+    that on its sampled tokens."""
+    languages_per_pass: Positive = 5
+    """Languages drawn per pass."""
+    prompts_per_language: Positive = 64
+    """Prompts per drawn language."""
+    mini_batch: Positive = 8
+    """Texts in one forward pass."""
+    num_draft_tokens: Positive = 5
+    """Draft tokens for the proxy acceptance in the log."""
+    temperature: Annotated[Temperature, Field(gt=0)] = 1.0
+    """Temperature of the target's sampled continuations."""
+    weighting: Literal["corrective", "equal", "balanced"] = "corrective"
+    """corrective: s-CDF; equal: all languages have the same weight; balanced: languages are drawn by proportions."""
+    proportions: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+    """Relative frequency of each language if weighting is balanced: {en: 1, sw: 3}."""
+
+    @model_validator(mode="after")
+    def _check_weighting(self) -> "ScdfSpec":
+        if self.weighting == "corrective" and self.languages_per_pass < 2:
+            raise ConfigError(
+                "scdf.languages_per_pass = 1: the best language of a pass has weight 0, so nothing would be learnt: "
+                "give 2 or more, or scdf.weighting=equal"
+            )
+        if self.weighting != "balanced" and self.proportions:
+            raise ConfigError(
+                f"scdf.proportions: have no effect with scdf.weighting = '{self.weighting}': set it to balanced, or "
+                "delete the key"
+            )
+        if self.weighting == "balanced" and sum(self.proportions.values()) <= 0:
+            raise ConfigError("scdf.proportions: weighting = 'balanced' needs them: give a number per language")
+        return self
+
+
+class DistillSpec(Spec):
+    """Settings of distillation on the target's top-k probabilities (P1 §3.3, App. B)."""
+
+    corpus: Literal["task", "general"] = "task"
+    """task: learn the target's greedy answers to the prompts; general: learn the texts."""
+    top_k: Positive = 20
+    """The drafter learns the target's top_k most probable tokens at each position."""
+    batch_size: Positive = 16
+    """Texts of a pass."""
+    validation_share: Share = 0.05
+    """Share of the prompts held out for validation."""
+
+
+class TeacherServerSpec(Spec):
+    """An OpenAI-compatible server that generates instead of the target. Its key is read from OPENAI_API_KEY."""
+
+    base_url: Text | None = None
+    """URL such as http://localhost:8000/v1; null: the target itself generates."""
+    model: Text | None = None
+    """Name of the target on the server; null: the value of target."""
+
+
+class FinetuneSpec(Spec):
+    """Settings of language modelling (P3 §2.3, App. F)."""
+
+    stage: Literal["pretrain", "finetune"] = "finetune"
+    """pretrain: learn the texts; finetune: learn the target's answers to the prompts."""
+    temperatures: Annotated[tuple[Temperature, ...], Field(min_length=1)] = (0.0, 0.3, 0.7, 1.0)
+    """The target answers every prompt once at each of these temperatures."""
+    server: TeacherServerSpec = TeacherServerSpec()
+    batch_size: Positive = 8
+    """Texts of a pass."""
+    epochs: Positive = 3
+    """Epochs if num_steps is null. The paper uses 3 after pretraining and 5 without it."""
+    validation_share: Share = 0.0
+    """Share of the prompts held out for validation."""
+
+
+class HeadSpec(Spec):
+    """Settings of a draft head. It learns the target's distributions on the target's answers to the prompts."""
+
+    temperatures: Annotated[tuple[Temperature, ...], Field(min_length=1)] = (0.0,)
+    """The target answers every prompt once at each of these temperatures."""
+    batch_size: Positive = 16
+    """Texts of a pass."""
+    epochs: Positive = 2
+    """Epochs if num_steps is null."""
+    validation_share: Share = 0.02
+    """Share of the prompts held out for validation."""
+    decay: Annotated[float, Field(gt=0, le=1)] = 0.8
+    """The loss of draft token k has the weight decay^(k − 1)."""
+
+
+class MedusaSpec(HeadSpec):
+    """Settings of Medusa heads (arXiv:2401.10774, §2.2)."""
+
+    num_heads: Annotated[int, Field(ge=1, le=16)] = 5
+    """Number of heads, and so the maximum draft length."""
+    num_blocks: Annotated[int, Field(ge=0, le=4)] = 1
+    """Residual blocks of each head."""
+
+
+class EagleSpec(HeadSpec):
+    """Settings of an EAGLE-1 head (arXiv:2401.15077, §3.2, §4)."""
+
+    epochs: Positive = 20
+    """Epochs if num_steps is null."""
+    num_draft_steps: Annotated[int, Field(ge=1, le=16)] = 1
+    """Draft steps unrolled in training; from the second on, the head reads its own states."""
+    state_weight: Annotated[float, Field(ge=0)] = 1.0
+    """Weight of the distance to the target's hidden state (smooth L1)."""
+    logit_weight: Annotated[float, Field(ge=0)] = 0.1
+    """Weight of the cross-entropy with the target's distribution."""
+
+
+class Eagle3Spec(HeadSpec):
+    """Settings of an EAGLE-3 head (arXiv:2503.01840, §3.2)."""
+
+    epochs: Positive = 10
+    """Epochs if num_steps is null. The paper uses at most 40."""
+    num_draft_steps: Annotated[int, Field(ge=1, le=16)] = 7
+    """Draft steps unrolled in training; from the second on, the head reads its own states."""
+    draft_vocab_size: Positive | None = None
+    """Size of the draft vocabulary: the most frequent tokens of the training texts; null: all tokens."""
+
+
+class LoraSpec(Spec):
+    """Low-rank adapters on all linear layers (arXiv:2106.09685), merged into the weights at the end."""
+
+    rank: Positive = 16
+    """Rank of the adapters."""
+    alpha: Positive = 32
+    """The adapters are scaled by alpha / rank."""
+    dropout: Share = 0.0
+    """Dropout of the adapters' input."""
 
 
 class ParallelSpec(Spec):
@@ -57,7 +186,7 @@ class DataSpec(Spec):
     subsets: Annotated[tuple[Text, ...], Field(min_length=1)] | None = None
     """Subsets of the tasks; null: all."""
     limit: Annotated[int, Field(ge=1)] | None = None
-    """Maximum rows of each subset and file; null: all, but 256 of a subset of the embedded world."""
+    """Maximum rows per subset and file; null: all, but 256 per subset of the embedded world, which has 2048."""
     source: Text | None = None
     """Source of the tasks' rows: hub, sample (the bundled rows, which a run measures), a folder or a file; null:
     hub."""
@@ -90,11 +219,11 @@ NOT_FOR_HEADS = ("lora", "gradient_checkpointing", "quantize")  # a head is one 
 # With another num_steps the warm-up keeps its share. The papers do not give weight decay and clipping (P1, P3) and the
 # schedule (P0), so usual values are used.
 # Learning rates, warm-up and clipping of heads are from the papers or their published training code.
-NEW_HEAD: dict[str, Any] = {
+NEW_HEAD: dict[str, object] = {
     "drafter": None, "schedule": "cosine", "warmup": 0.03, "weight_decay": 0.0, "gradient_accumulation": 1,
     "max_new_tokens": 512, "max_text_tokens": 2048,
 }  # fmt: skip
-DEFAULTS: dict[str, dict[str, Any]] = {
+DEFAULTS: dict[str, dict[str, object]] = {
     "scdf": {"num_steps": 250, "learning_rate": 1e-4, "schedule": "constant", "warmup": 0, "weight_decay": 0.01,
              "gradient_accumulation": 4, "max_new_tokens": 64, "max_text_tokens": 512,
              "checkpoint_every": 25},  # a step is 4 passes of 5 · 64 continuations
@@ -147,25 +276,25 @@ class TrainSpec(Spec):
     schedule: Literal["constant", "cosine"]
     """Schedule of the learning rate after the warm-up."""
     warmup: Annotated[float, Field(ge=0)]
-    """Updates until the learning rate reaches its peak; a value below 1 is a share of num_steps."""
+    """Warm-up updates of the learning rate; below 1: a share of num_steps."""
     weight_decay: Annotated[float, Field(ge=0)]
     """Weight decay of AdamW."""
     clip: Annotated[float, Field(ge=0)] = 1.0
-    """Maximum norm of the gradient; 0: no clipping."""
+    """Maximum gradient norm; 0: no clipping."""
     gradient_accumulation: Positive
     """Passes of each update."""
     max_prompt_tokens: Positive = 512
-    """The middle of longer prompts is removed."""
+    """Longer prompts are truncated in the middle."""
     max_new_tokens: Positive
     """Maximum length of the target's continuations."""
     max_text_tokens: Positive
-    """The end of longer texts is removed; in finetune, also of prompts with their answers."""
+    """Longer texts are truncated; in finetune, so are prompts with their answers."""
     generation_batch: Positive = 32
-    """Prompts that the target continues together."""
+    """Batch size of the target's generation."""
     checkpoint_every: Positive = 100
-    """Updates between two checkpoints. An interrupted training resumes from the last checkpoint."""
+    """Updates between checkpoints. An interrupted training resumes from the last one."""
     log_every: Positive = 1
-    """Updates between two entries of log.csv."""
+    """Updates between entries of log.csv."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """bfloat16: mixed precision, in which the trained weights stay float32 until the drafter is saved in its original
     dtype. auto: float32 on a CPU, else bfloat16."""
@@ -300,7 +429,7 @@ class NgramSpec(CorpusModelSpec):
 
     kind: Literal["ngram"] = "ngram"
     order: Annotated[int, Field(ge=1, le=16)] = 2
-    """Tokens of the longest n-gram; 2: bigrams."""
+    """Longest n-gram, in tokens; 2: bigrams."""
 
 
 class RetrievalSpec(CorpusModelSpec):
@@ -323,3 +452,41 @@ EXAMPLES = {
     "retrieval": "data.split=train",
 }
 KINDS = (*get_args(Kind), *CORPUS_MODELS)
+
+
+def read_settings(
+    model: type[AnySpec], kind: str, config: Path | None, options: Mapping[str, object], overrides: Sequence[str]
+) -> AnySpec:
+    """Returns the validated settings: the command line overrides the YAML file, which overrides the defaults.
+
+    `options`: values by dotted key, None for options that are not given. `overrides`: key=value. Raises ConfigError
+    that names the file or the option, the key and the value.
+    """
+    file = yaml_files.read(config) if config is not None else {}
+    if file.get("kind", kind) != kind:
+        raise ConfigError(
+            f"{config}: kind = {file['kind']!r}, but the command is `train {kind}`: {nearest(kind, KINDS)}"
+        )
+    data = {**file, "kind": kind}
+    for path, value in options.items():
+        if value is not None:
+            data = dotted.put(data, path, value)
+    origins = {}  # of the keys that --set gives
+    for pair in overrides:
+        path, equals, text = pair.partition("=")
+        if not equals or not path.strip():
+            raise ConfigError(f"--set '{pair}': write it as key=value, such as --set {EXAMPLES[kind]}")
+        origins[path.strip()] = f"--set {pair}"
+        data = dotted.put(data, path.strip(), yaml_files.parse(text, f"--set {pair}"))
+    if not data.get("output"):
+        raise ConfigError("--output: is missing: give a folder for the trained drafter")
+    try:
+        return build(model, {"data": {}, **data})
+    except ConfigError as error:
+        key = str(error).split(" = ")[0].split(": ")[0]
+        block = key.split(".")[0]
+        named = (
+            place for path, place in origins.items() if f"{key}.".startswith(f"{path}.") or key == path.split(".")[0]
+        )
+        place = next(named, str(config) if block in file else "")
+        raise ConfigError(f"{place}: {error}" if place else str(error)) from error

@@ -9,11 +9,10 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import torch
 from rich.console import Console
@@ -61,8 +60,8 @@ class Generator:
 
     def continue_all(self, jobs: Sequence[GenerationJob], batch_size: int) -> list[Ids]:
         """Returns the continuations in the order of the jobs."""
-        found = dict(pair for batch in self.batches(jobs, batch_size) for pair in batch)
-        return [found[place] for place in range(len(jobs))]
+        by_job = dict(pair for batch in self.batches(jobs, batch_size) for pair in batch)
+        return [by_job[place] for place in range(len(jobs))]
 
     def batches(self, jobs: Sequence[GenerationJob], batch_size: int) -> Iterator[list[tuple[int, Ids]]]:
         """Yields batches of (job index, continuation). Prompts of similar length are batched together."""
@@ -76,16 +75,19 @@ class Generator:
         was_training = self.model.training
         self.model.eval()
         uniforms = None if self.sampling.greedy else torch.stack([self._uniforms(job.seed) for job in jobs])
-        found: list[list[int]] = [[] for _ in jobs]
+        continuations: list[list[int]] = [[] for _ in jobs]
+        ended: set[int] = set()
         live = list(range(len(jobs)))  # the job index of every row of the batch
         sequence = LeftPadded(self.model, [job.prompt_ids for job in jobs])
         for step in range(self.max_new_tokens):
             probs = process(sequence.logits[:, : self.vocab_size], self.sampling).cpu()
             tokens = probs.argmax(-1) if uniforms is None else draw_by_inverse(probs, uniforms[live, step])
             for job, token in zip(live, tokens.tolist(), strict=True):
-                if not self._has_ended(found[job]):
-                    found[job].append(token)
-            unfinished = [row for row, job in enumerate(live) if not self._has_ended(found[job])]
+                if job not in ended:
+                    continuations[job].append(token)
+                if token in self.eos_token_ids:
+                    ended.add(job)
+            unfinished = [row for row, job in enumerate(live) if job not in ended]
             if not unfinished or step + 1 == self.max_new_tokens:
                 break
             if sequence.can_drop_rows and 2 * len(unfinished) <= len(live):
@@ -93,10 +95,7 @@ class Generator:
                 live, tokens = [live[row] for row in unfinished], tokens[unfinished]
             sequence.append(tokens)
         self.model.train(was_training)
-        return [tuple(tokens) for tokens in found]
-
-    def _has_ended(self, tokens: Sequence[int]) -> bool:
-        return bool(tokens) and tokens[-1] in self.eos_token_ids
+        return [tuple(tokens) for tokens in continuations]
 
     def _uniforms(self, seed: int) -> Tensor:
         generator = torch.Generator().manual_seed(seed)
@@ -124,7 +123,7 @@ class LeftPadded:
         width = max(map(len, prompts))
         ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts])
         self._mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-        self._options: dict[str, Any] = {"logits_to_keep": 1} if accepts_argument(model, "logits_to_keep") else {}
+        self._options = {"logits_to_keep": 1} if accepts_argument(model, "logits_to_keep") else {}
         self._counts_positions = accepts_argument(model, "position_ids")
         self._cache_name = cache_parameter(innermost(model).forward)
         self._cache = DynamicCache(config=self._model.config)
@@ -144,7 +143,7 @@ class LeftPadded:
         self._cache.batch_select_indices(torch.tensor(rows, device=self._device))
 
     def _feed(self, ids: Tensor, positions: Tensor) -> Tensor:
-        options = {**self._options, self._cache_name: self._cache}
+        options: dict[str, object] = {**self._options, self._cache_name: self._cache}
         if self._counts_positions:
             options["position_ids"] = positions.to(self._device)
         is_prefill = ids.shape == self._mask.shape
@@ -180,8 +179,8 @@ class GenerationCache:
         contents = ({**common, "prompt": job.prompt_ids, "seed": 0 if greedy else job.seed} for job in jobs)
         keys = [json_digest(content, WHOLE) for content in contents]
         noun = f"continuations by {target.name} at temperature {generator.sampling.temperature:g}"
-        found = self.complete(keys, jobs, lambda missing: generator.batches(missing, batch_size), noun)
-        return [tuple(ids) for ids in found]
+        continuations = self.complete(keys, jobs, lambda missing: generator.batches(missing, batch_size), noun)
+        return [tuple(ids) for ids in continuations]
 
     def complete(self, keys: Sequence[str], jobs: Sequence[Job], make: Make[Job], noun: str) -> list[Any]:
         """Returns the value of each key. `make` is called once with the jobs of the missing keys. `noun`: the values'
@@ -248,6 +247,13 @@ class ServerQuestion:
     seed: int
 
 
+class ServerAnswer(TypedDict):
+    """An answer, and whether it ended by itself."""
+
+    text: str
+    ended: bool
+
+
 class CompletionServer:
     """Sends several requests at once. The key is read from the environment and never returned.
 
@@ -258,15 +264,15 @@ class CompletionServer:
         check_url(base_url, SETTING)
         self.base_url, self.model, self._num_retries = base_url, model, num_retries
 
-    def answers(self, questions: Sequence[ServerQuestion]) -> Iterator[list[tuple[int, dict[str, Any]]]]:
-        """Yields batches of (question index, answer {"text", "ended"})."""
+    def answers(self, questions: Sequence[ServerQuestion]) -> Iterator[list[tuple[int, ServerAnswer]]]:
+        """Yields batches of (question index, answer)."""
         client = Completions(self.base_url, SETTING, TIMEOUT_SECONDS, self._num_retries)
         with ThreadPoolExecutor(CONCURRENCY) as pool:
             for start in range(0, len(questions), 4 * CONCURRENCY):
                 batch = questions[start : start + 4 * CONCURRENCY]
                 yield list(enumerate(pool.map(partial(self._answer, client), batch), start))
 
-    def _answer(self, client: Completions, question: ServerQuestion) -> dict[str, Any]:
+    def _answer(self, client: Completions, question: ServerQuestion) -> ServerAnswer:
         request = {"model": self.model, **vars(question)}
         prompt, path = request.pop("prompt"), "completions"
         if request.pop("chat"):
@@ -276,13 +282,10 @@ class CompletionServer:
         try:
             reply = client.ask(path, request)
         except RequestFailed as error:
-            problem = f"does not answer: {error}"
-            if error.status == 401:
-                problem = f"refuses the key in {KEY_VARIABLE}: set a key of this server"
-            elif error.status == 404:
-                problem = (
-                    f"has no model '{self.model}', or no completions there: check finetune.server.model and the URL"
-                )
+            problem = {
+                401: f"refuses the key in {KEY_VARIABLE}: set a key of this server",
+                404: f"has no model '{self.model}', or no completions there: check finetune.server.model and the URL",
+            }.get(error.status or 0, f"does not answer: {error}")
             raise ConfigError(f"{SETTING} = '{self.base_url}': {problem}; the answers so far are saved") from None
         return {"text": reply.text, "ended": reply.finish_reason == "stop"}
 
@@ -298,11 +301,11 @@ def self_distill(
     An answer's random stream depends only on seed, temperature and prompt, so that more data or another order does not
     change it. Samples are cut to `max_tokens`. Raises ConfigError for a language without samples.
     """
-    answers = chain.from_iterable(
-        answer_prompts(spec, target, texts, temperature, store) for temperature in spec.answer_temperatures
-    )
-    cut = [Sample(sample.group, sample.ids[:max_tokens], sample.num_given) for sample in answers]
-    samples = [sample for sample in cut if sample.num_learnt > 0]
+    samples = []
+    for temperature in spec.answer_temperatures:
+        for answer in answer_prompts(spec, target, texts, temperature, store):
+            if answer.num_given < min(max_tokens, len(answer.ids)):
+                samples.append(replace(answer, ids=answer.ids[:max_tokens]))
     learnt = {sample.group for sample in samples}
     for language in dict.fromkeys(language for language, _ in texts):
         if language not in learnt:

@@ -1,49 +1,174 @@
-"""One training from loaded models to a finished checkpoint: all learning rates, the selection, the record."""
+"""One training, from settings to a finished checkpoint: data, models, objective, all learning rates, the record."""
 
+import shlex
 import shutil
 import time
-from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import partial
 from math import inf
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
 from accelerate import Accelerator
+from huggingface_hub import cached_assets_path
 from rich.console import Console
 from torch import nn
 from transformers import AutoConfig
 
-from specbench.core.console import say
-from specbench.core.environment import require
+from specbench.core import bounded
+from specbench.core.console import counted, say
+from specbench.core.environment import EMBEDDED, require, set_threads
 from specbench.core.errors import ConfigError
+from specbench.core.files import TRAINING_RECORD, changed_settings
 from specbench.core.progress import ProgressBar
 from specbench.decoding.bridges import VocabularyMismatch, check_equal
 from specbench.decoding.decoder import stream_seed
 from specbench.models.causal_lm import CausalLM
-from specbench.models.loading import choose_device, load_model
+from specbench.models.checkpoints import checkpoint_identity
+from specbench.models.loading import choose_device, load_model, model_source
+from specbench.models.meters import CostMeter
 from specbench.results.conditions import environment
+from specbench.training.data import WORLD, is_measured, load_data, total_steps, warn_of_overlap
 from specbench.training.heads import DraftHead
-from specbench.training.loop import (
-    Loop,
-    Objective,
-    RateProgress,
-    StepCurve,
-    load_checkpoint,
-    set_weights,
-    trained_parameters,
-)
+from specbench.training.loop import Loop, Objective, load_checkpoint, set_weights, trained_parameters
+from specbench.training.objectives import build_objective
 from specbench.training.output import (
+    FORMAT,
+    WITHOUT_EFFECT,
     OutputFolder,
+    Provenance,
+    StepCurve,
     TrainingRecord,
     all_settings,
+    data_record,
     draw_curves,
     total_cost,
 )
-from specbench.training.spec import TrainSpec
+from specbench.training.spec import HEADS, TrainSpec
 
-MAX_SHOWN = 6  # languages in a progress line
+
+def run_training(spec: TrainSpec, threads: int | None, console: Console, command: str) -> TrainingRecord | None:
+    """Starts or resumes a training. Returns its record, or None if it was already finished or this is not the main
+    process. Raises ConfigError."""
+    if is_finished(spec):
+        say(console, f"{spec.output}: is already finished with the same settings; use another --output to train again")
+        return None
+    OutputFolder(Path(spec.output)).check()
+    set_threads(threads, spec.target.startswith(EMBEDDED))
+    return train_with_settings(spec, console, cache_folder(), command)
+
+
+def cache_folder() -> Path:
+    """Returns the folder of the target's continuations, which the user's trainings share."""
+    return cached_assets_path("specbench", namespace="training", subfolder="continuations")
+
+
+def is_finished(spec: TrainSpec) -> bool:
+    """Returns whether the output folder has the result of these settings, data and models. Returns False if it has no
+    training of this kind. Raises ConfigError with the differences if it has another training of this kind."""
+    try:
+        record = bounded.read_json(Path(spec.output) / TRAINING_RECORD, "train it again", strict=False)
+        settings, kind, digest = record["settings"], record["settings"]["kind"], record["data"]["digest"]
+        revisions = {role: record["models"][role]["revision"] for role in ("target", "drafter")}
+    except (ConfigError, LookupError, TypeError):
+        return False
+    if kind != spec.kind:
+        return False
+    requested = {key: value for key, value in spec.model_dump(mode="json").items() if key not in WITHOUT_EFFECT}
+    if spec.num_steps is None:  # the data determine it
+        del requested["num_steps"]
+    # The settings come first: reading data and checkpoints takes longer.
+    changed = changed_settings({key: settings.get(key) for key in requested}, requested)
+    if not changed:
+        sources = {"target": (spec.target, spec.target_revision), "drafter": (spec.drafter, spec.drafter_revision)}
+        now = {role: name and checkpoint_identity(model_source(name), given) for role, (name, given) in sources.items()}
+        changed = changed_settings(
+            {"data_digest": digest, "revisions": revisions},
+            {"data_digest": load_data(spec).digest, "revisions": now},
+        )
+    if changed:
+        raise ConfigError(
+            f"--output {spec.output}: has a finished training with other settings ({'; '.join(changed)}): choose "
+            "another --output, or delete it"
+        )
+    return True
+
+
+def measurement_command(spec: TrainSpec) -> str:
+    """Returns the command that measures a trained drafter on the tasks of its training, or on TASK if it has none."""
+    names = [name.removeprefix(WORLD) for name in spec.data.tasks]
+    measured = [name for name, given in zip(names, spec.data.tasks, strict=True) if name == given or is_measured(name)]
+    words = ["--task", ",".join(dict.fromkeys(measured)) or "TASK", "--method"]
+    if spec.kind in HEADS:
+        words += [spec.kind, "--set", f"drafter.path={spec.output}"]
+    else:
+        words += ["sd", "--drafter", spec.output]
+    if spec.target != TrainSpec.model_fields["target"].default:
+        words += ["--target", spec.target]
+    if spec.target_revision is not None:
+        words += ["--target-revision", spec.target_revision]
+    if spec.trust_remote_code:
+        words += ["--trust-remote-code"]
+    if spec.data.subsets is not None:
+        words += ["--subset", ",".join(spec.data.subsets)]
+    return shlex.join(["specbench", "run", *words])
+
+
+def train_with_settings(
+    spec: TrainSpec, console: Console, cache: Path, command: str | None = None
+) -> TrainingRecord | None:
+    """Trains with validated settings. Returns the record in the main process, else None.
+
+    cache: the folder of the target's continuations. Raises ConfigError.
+    """
+    # 1. The output folder is tried first, so that no hours of generation are lost to a missing permission.
+    output = OutputFolder(Path(spec.output))
+    accelerator = make_accelerator(spec)
+    if accelerator.is_main_process:
+        output.check_writable()
+
+    # 2. Data and models.
+    data = load_data(spec)
+    if accelerator.is_main_process:
+        warn_of_overlap(data, console)
+    device = str(accelerator.device if accelerator.num_processes > 1 else choose_device(spec.device))
+    target = load_target(spec, device)
+    drafter = load_drafter(spec, device, target)
+
+    with output.reporting_what_is_saved(console):
+        # 3. The objective. The target answers the prompts now, unless s-CDF draws them in every pass.
+        with CostMeter(drafter.device) as meter:
+            objective = build_objective(spec, target, drafter, data, cache, console)
+            preparation = meter.cost()
+        num_steps = total_steps(spec, objective.num_items)
+        about = Provenance(
+            data=data_record(data),
+            models={
+                "target": {"name": target.name, "revision": target.revision},
+                "drafter": {"name": drafter.name, "revision": drafter.revision},
+            },
+            preparation=preparation,
+            command=command,
+        )
+
+        # 4. The training. Only the main process locks the folder and writes.
+        identity = training_identity(spec, num_steps, about, accelerator.num_processes)
+        with output.held(identity) if accelerator.is_main_process else nullcontext():
+            if accelerator.is_main_process:
+                steps = f"{counted(num_steps, 'step')} of {spec.gradient_accumulation} passes"
+                say(console, f"training {drafter.name} for {target.name}: {steps} into {output.path}")
+            record = train_drafter(drafter, objective, spec, output, console, num_steps, about)
+    return record if accelerator.is_main_process else None
+
+
+def training_identity(spec: TrainSpec, num_steps: int, about: Provenance, num_processes: int) -> dict[str, object]:
+    """Returns what must be equal to resume a training, with dtype auto resolved for this device."""
+    kept = {key: value for key, value in all_settings(spec, num_steps).items() if key not in WITHOUT_EFFECT}
+    return {
+        "format": FORMAT, "settings": {**kept, "dtype": dtype_of(spec)}, "num_processes": num_processes,
+        "data_digest": about.data["digest"], "models": about.models,
+    }  # fmt: skip
 
 
 def make_accelerator(spec: TrainSpec) -> Accelerator:
@@ -78,10 +203,16 @@ def load_target(spec: TrainSpec, device: str) -> CausalLM:
 
 
 def load_drafter(spec: TrainSpec, device: str, target: CausalLM) -> CausalLM | DraftHead:
-    """Returns the drafter before the training, in float32 unless it is quantised."""
+    """Returns the drafter before the training, in float32 unless it is quantized. Raises ConfigError for a draft model
+    with another vocabulary than the target's, since training compares them token by token."""
     if spec.head is not None:
         return DraftHead.of(spec, target)
-    return load_role(spec, "drafter", dtype="float32", device=device, quantize=spec.quantize)
+    drafter = load_role(spec, "drafter", dtype="float32", device=device, quantize=spec.quantize)
+    try:
+        check_equal(target, drafter)
+    except VocabularyMismatch as error:
+        raise ConfigError(f"--drafter: {error}: choose a drafter of the target's family") from error
+    return drafter
 
 
 def load_role(
@@ -100,16 +231,6 @@ def load_role(
         return load_model(name, **{**options, "dtype": "bfloat16", "quantize": quantize})
     except ConfigError as error:
         raise ConfigError(f"quantize = 'nf4': {error}: try quantize=none") from error
-
-
-def check_fit(target: CausalLM, drafter: CausalLM | DraftHead) -> None:
-    """Raises ConfigError if the models have different vocabularies, since training compares them token by token."""
-    if isinstance(drafter, DraftHead):
-        return
-    try:
-        check_equal(target, drafter)
-    except VocabularyMismatch as error:
-        raise ConfigError(f"--drafter: {error}: choose a drafter of the target's family") from error
 
 
 def prepare_network(drafter: CausalLM | DraftHead, spec: TrainSpec) -> nn.Module:
@@ -153,45 +274,100 @@ STATE_BYTES = 12  # per trained parameter in a checkpoint: the value and two mom
 
 def train_drafter(
     drafter: CausalLM | DraftHead, objective: Objective, spec: TrainSpec, folder: OutputFolder, console: Console,
-    num_steps: int, about: Mapping[str, Any] = MappingProxyType({}), command: str | None = None,
+    num_steps: int, about: Provenance | None = None,
 ) -> TrainingRecord:  # fmt: skip
     """Trains a drafter into an open output folder (`OutputFolder.held`), resuming its checkpoint if there is one.
 
-    `about`: the entries of training.json on data, models and preparation. The drafter's network is changed in place.
-    Raises ConfigError if the disk lacks space, if all learning rates diverge, or if a file cannot be written.
+    The drafter's network is changed in place. Raises ConfigError if the disk lacks space, if all learning rates
+    diverge, or if a file cannot be written.
     """
-    accelerator = make_accelerator(spec)
+    about = about or Provenance()
+    accelerator, rates = make_accelerator(spec), spec.learning_rate
     model = prepare_network(drafter, spec)
-    folder.check_room(needed_bytes(model, len(spec.learning_rate)))
-    tried = train_all_rates(model, objective, spec, folder, console, num_steps, accelerator)
+
+    # 1. The disk holds a checkpoint per rate, another one while a checkpoint is replaced, and the finished model.
+    num_trained = sum(parameter.numel() for parameter in trained_parameters(model).values())
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    folder.check_room(num_trained * STATE_BYTES * (len(rates) + 1) + num_parameters * 4)
+
+    # 2. Every learning rate starts from the same weights. A rate that diverges does not stop the others.
+    initial = {name: parameter.detach().clone() for name, parameter in trained_parameters(model).items()}
+    work = [folder.work / f"rate-{number}" for number in range(len(rates))]
+    tried = []
+    for number, rate in enumerate(rates):
+        set_weights(model, initial)
+        model.zero_grad(set_to_none=True)  # a rate that diverged leaves gradients behind
+        loop = Loop(model, objective, spec, num_steps, rate, work[number], accelerator)
+        speaks = len(rates) > 1 and accelerator.is_main_process
+        if speaks:
+            say(console, f"learning rate {rate:g} ({number + 1} of {len(rates)})")
+        bar = partial(TrainingProgress, console, num_steps, quiet=not accelerator.is_main_process)
+        tried.append(loop.run(folder, bar))
+        if speaks and tried[-1].lost and number + 1 < len(rates):
+            say(console, f"learning rate {rate:g} diverged ({tried[-1].lost}); trying the next one")
     if all(progress.lost for progress in tried):
         raise ConfigError(
             f"{'; '.join(str(progress.lost) for progress in tried)}: lower --learning-rate or --set clip, or train "
-            f"with --dtype float32, into another --output; {folder.what_is_kept()}"
+            f"with --dtype float32, into another --output; {folder.what_is_saved()}"
         )
+
+    # 3. The validation loss selects a rate. Without one there is a single rate.
     losses = [inf if progress.last_validation is None else progress.last_validation for progress in tried]
     chosen = losses.index(min(losses))
+    dtype = stored_dtype(drafter, spec)
     record = TrainingRecord(
         settings=all_settings(spec, num_steps),
-        data=about.get("data", {}),
+        data=about.data,
         models={
-            **about.get("models", {}),
-            "num_trained_parameters": num_elements(trained_parameters(model)),
-            "stored_dtype": str(stored_dtype(drafter, spec)).removeprefix("torch."),
+            **about.models,
+            "num_trained_parameters": num_trained,
+            "stored_dtype": str(dtype).removeprefix("torch."),
         },
         chosen=chosen,
-        curves=[progress.record(rate) for rate, progress in zip(spec.learning_rate, tried, strict=True)],
+        curves=[progress.record(rate) for rate, progress in zip(rates, tried, strict=True)],
         cost=total_cost([progress.cost for progress in tried]),
-        preparation=about.get("preparation", {}),
+        preparation=about.preparation,
         environment=environment(str(drafter.device), drafter.dtype, drafter.attention),
-        command=command,
+        command=about.command,
     )
+
+    # 4. All files are written into the work folder, then moved into place.
     if accelerator.is_main_process:
-        load_checkpoint(rate_folder(folder, chosen), model)
+        load_checkpoint(work[chosen], model)
         with folder.writing():
-            write_finished(model, drafter, spec, folder, record)
+            final = folder.work / "final"
+            shutil.rmtree(final, ignore_errors=True)
+            final.mkdir()
+            if isinstance(drafter, DraftHead):
+                drafter.save(final, dtype)
+            else:
+                save_draft_model(model, drafter, spec, final, dtype)
+            shutil.copyfile(work[chosen] / "log.csv", final / "log.csv")
+            draw_curves(record, final / "curves.png")
+            record.write(final)
+            for path in final.iterdir():
+                path.chmod(0o644)  # safetensors writes files that only the owner can read
+            folder.publish(final)
     accelerator.wait_for_everyone()
     return record
+
+
+def save_draft_model(model: nn.Module, drafter: CausalLM, spec: TrainSpec, folder: Path, dtype: torch.dtype) -> None:
+    """Writes a draft model, with merged adapters, and its tokenizer."""
+    if spec.quantize == "nf4":  # adapters are merged into the weights before quantization
+        weights = {name: parameter.detach() for name, parameter in trained_parameters(model).items()}
+        model = prepare_network(load_role(spec, "drafter", dtype="float32", device="cpu"), spec)
+        set_weights(model, weights)
+    plain: Any = model
+    if spec.gradient_checkpointing:
+        plain.gradient_checkpointing_disable()
+    if spec.lora is not None:
+        plain = plain.merge_and_unload()
+    plain.to(dtype).save_pretrained(folder)
+    drafter.tokenizer.save_pretrained(folder)
+
+
+MAX_SHOWN = 6  # languages in a progress line
 
 
 class TrainingProgress(ProgressBar):
@@ -206,12 +382,13 @@ class TrainingProgress(ProgressBar):
 
     def report(self, point: StepCurve) -> None:
         """Shows a finished step."""
-        self._losses |= point.loss
-        text = f"loss {losses_text(self._losses)} · rate {point.learning_rate:.2g}"
-        seconds_per_step = (time.monotonic() - self._started) / (point.step - self._num_done_before)
-        seconds_left = seconds_per_step * (self.num_steps - point.step)
-        plain = f"step {point.step}/{self.num_steps} {text} · {seconds_left:.0f} s left"
-        self.update(text, point.step, plain, point.step == self.num_steps)
+        step = point["step"]
+        self._losses |= point["loss"]
+        text = f"loss {losses_text(self._losses)} · rate {point['learning_rate']:.2g}"
+        seconds_per_step = (time.monotonic() - self._started) / (step - self._num_done_before)
+        seconds_left = seconds_per_step * (self.num_steps - step)
+        plain = f"step {step}/{self.num_steps} {text} · {seconds_left:.0f} s left"
+        self.update(text, step, plain, step == self.num_steps)
 
 
 def losses_text(by_language: dict[str, float]) -> str:
@@ -219,76 +396,3 @@ def losses_text(by_language: dict[str, float]) -> str:
     worst = sorted(by_language.items(), key=lambda pair: -pair[1])
     more = f" and {len(worst) - MAX_SHOWN} more" if len(worst) > MAX_SHOWN else ""
     return " ".join(f"{language} {loss:.3f}" for language, loss in worst[:MAX_SHOWN]) + more
-
-
-def train_all_rates(
-    model: nn.Module, objective: Objective, spec: TrainSpec, folder: OutputFolder, console: Console, num_steps: int,
-    accelerator: Accelerator,
-) -> list[RateProgress]:  # fmt: skip
-    """Trains with every learning rate from the same initial weights. A rate that diverges does not stop the others."""
-    initial = {name: parameter.detach().clone() for name, parameter in trained_parameters(model).items()}
-    tried = []
-    for number, rate in enumerate(spec.learning_rate):
-        set_weights(model, initial)
-        model.zero_grad(set_to_none=True)  # a rate that diverged leaves gradients behind
-        loop = Loop(model, objective, spec, num_steps, rate, rate_folder(folder, number), accelerator)
-        if len(spec.learning_rate) > 1 and accelerator.is_main_process:
-            say(console, f"learning rate {rate:g} ({number + 1} of {len(spec.learning_rate)})")
-        bar = partial(TrainingProgress, console, num_steps, quiet=not accelerator.is_main_process)
-        tried.append(loop.run(folder, bar))
-        if tried[-1].lost and number + 1 < len(spec.learning_rate) and accelerator.is_main_process:
-            say(console, f"learning rate {rate:g} diverged ({tried[-1].lost}); trying the next one")
-    return tried
-
-
-def rate_folder(folder: OutputFolder, number: int) -> Path:
-    """Returns the folder of a learning rate's checkpoint and log during the training."""
-    return folder.work / f"rate-{number}"
-
-
-def write_finished(
-    model: nn.Module, drafter: CausalLM | DraftHead, spec: TrainSpec, folder: OutputFolder, record: TrainingRecord
-) -> None:
-    """Writes checkpoint, log, record and plot into the work folder, then moves them into place."""
-    final = folder.work / "final"
-    shutil.rmtree(final, ignore_errors=True)
-    final.mkdir()
-    if isinstance(drafter, DraftHead):
-        drafter.save(final, stored_dtype(drafter, spec))
-    else:
-        save_draft_model(model, drafter, spec, final)
-    shutil.copyfile(rate_folder(folder, record.chosen) / "log.csv", final / "log.csv")
-    draw_curves(record, final / "curves.png")
-    record.write(final)
-    for path in final.iterdir():
-        path.chmod(0o644)  # safetensors writes files that only the owner can read
-    folder.publish(final)
-
-
-def save_draft_model(model: nn.Module, drafter: CausalLM, spec: TrainSpec, folder: Path) -> None:
-    """Writes a draft model, with merged adapters, and its tokenizer."""
-    if spec.quantize == "nf4":  # adapters are merged into the weights before quantisation
-        weights = {name: parameter.detach() for name, parameter in trained_parameters(model).items()}
-        model = prepare_network(load_role(spec, "drafter", dtype="float32", device="cpu"), spec)
-        set_weights(model, weights)
-    plain: Any = model
-    if spec.gradient_checkpointing:
-        plain.gradient_checkpointing_disable()
-    if spec.lora is not None:
-        plain = plain.merge_and_unload()
-    plain.to(stored_dtype(drafter, spec)).save_pretrained(folder)
-    drafter.tokenizer.save_pretrained(folder)
-
-
-def needed_bytes(model: nn.Module, num_rates: int) -> int:
-    """Returns the needed disk space in bytes: one checkpoint per rate, another one while a checkpoint is replaced, and
-    the finished model."""
-    return (
-        num_elements(trained_parameters(model)) * STATE_BYTES * (num_rates + 1)
-        + num_elements(dict(model.named_parameters())) * 4
-    )
-
-
-def num_elements(parameters: dict[str, Any]) -> int:
-    """Returns the number of elements of all parameters."""
-    return sum(parameter.numel() for parameter in parameters.values())

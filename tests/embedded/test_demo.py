@@ -16,9 +16,6 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 from specbench import embedded as family
 from specbench.core.environment import builtin_dir
 from specbench.core.errors import ConfigError
-from specbench.embedded.world import WORLDS
-from specbench.embedded.world import math as world_math
-from specbench.embedded.world.rows import tables
 from specbench.models.corpus_models import Datastore, NgramModel, most_frequent_tree
 from specbench.models.kv_cache import CACHE_NAMES
 from specbench.models.mmap_store import vocabulary_digest
@@ -34,10 +31,14 @@ from tools.embedded.rows import (
     SAMPLE_SEED,
     evaluation_rows,
     held_out_rows,
+    shipped_rows,
     training_rows,
     write_samples,
 )
 from tools.embedded.training import encode_example, grow_model, new_model
+from tools.world import WORLDS
+from tools.world import math as world_math
+from tools.world.rows import tables
 
 NAMES = [*MEMBERS]
 MODELS = [name for name, recipe in MEMBERS.items() if isinstance(recipe, Member)]
@@ -229,6 +230,25 @@ def test_samples_are_what_the_build_writes(tmp_path):
     by_hand = {"livecodebench.jsonl", "math500.jsonl", "mbpp.jsonl", "mbpp-prompt.jsonl", "speed_bench.jsonl"}
     kept = {path.name: path.read_bytes() for path in SAMPLES.parent.glob("*.jsonl") if path.name not in by_hand}
     assert written == kept
+
+
+@pytest.mark.parametrize("num_per_subset", [24, pytest.param(family.MAX_WORLD_ROWS, marks=pytest.mark.slow)])
+def test_the_shipped_rows_of_the_world_are_what_the_build_writes(num_per_subset):
+    assert set(family.world_names()) == set(WORLDS)
+    assert {name for name, world in WORLDS.items() if not world.has_task} == {"drill"}
+    for name, world in WORLDS.items():
+        shipped = family.world_rows(name)
+        assert list(shipped) == list(world.weights())  # also in this order, in which a training reads them
+        drawn: dict[str, list[tuple[str, str]]] = {}
+        for row in shipped_rows(name, num_per_subset):
+            drawn.setdefault(row["subset"], []).append((row["prompt"], row["answer"]))
+        assert drawn == {subset: rows[:num_per_subset] for subset, rows in shipped.items()}
+        if num_per_subset == family.MAX_WORLD_ROWS:
+            assert drawn == shipped
+
+
+def test_the_shipped_rows_stay_small():
+    assert sum(path.stat().st_size for path in family.WORLD_ROWS.iterdir()) <= 4_000_000
 
 
 @pytest.mark.parametrize("task", [task for task, world in WORLDS.items() if world.has_task])

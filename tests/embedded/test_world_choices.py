@@ -7,12 +7,12 @@ from collections import Counter
 
 import pytest
 
-from specbench.embedded.world import WORLDS
-from specbench.embedded.world import choices as world_choices
-from specbench.embedded.world import math as world_math
-from specbench.embedded.world.rows import tables
 from specbench.specs.catalogue import load_task
 from tools.embedded.rows import held_out_rows
+from tools.world import WORLDS
+from tools.world import choices as world_choices
+from tools.world import math as world_math
+from tools.world.rows import tables
 
 CASES = [("csqa", "default"), *(("mmlu", subject) for subject in WORLDS["mmlu"].weights())]
 SHOWN = {"csqa": world_choices.csqa_exemplars, "mmlu": world_choices.mmlu_exemplar_questions}

@@ -5,10 +5,10 @@ import random
 
 import pytest
 
-from specbench.embedded.world import WORLDS
-from specbench.embedded.world import code as world_code
-from specbench.embedded.world.code import variants
-from specbench.embedded.world.rows import tables
+from tools.world import WORLDS
+from tools.world import code as world_code
+from tools.world.code import variants
+from tools.world.rows import tables
 
 NUM_ROWS = 80
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from specbench.embedded.world import WORLDS, chat
-from specbench.embedded.world import documents as story
-from specbench.embedded.world import math as world_math
-from specbench.embedded.world.rows import tables
+from tools.world import WORLDS, chat
+from tools.world import documents as story
+from tools.world import math as world_math
+from tools.world.rows import tables
 
 TASKS = ("cnn_dm", "mlsum", "scrolls", "story", "mt_bench", "spec_bench", "multilingual_spec_bench")
 SUBSETS = [(task, subset) for task in TASKS for subset in WORLDS[task].weights()]

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from specbench.embedded.world import math as world_math
+from tools.world import math as world_math
 
 
 def _texts(language: str) -> list[str]:

@@ -5,12 +5,12 @@ from itertools import combinations
 
 import pytest
 
-from specbench.embedded.world import WORLDS, chat
-from specbench.embedded.world import chat as dolly
-from specbench.embedded.world import sentences as world_sentences
-from specbench.embedded.world.grammar import LANGUAGES, Sentence, gender_of, say, words
-from specbench.embedded.world.rows import tables
 from tools.embedded.rows import SAMPLE_SEED, held_out_rows
+from tools.world import WORLDS, chat
+from tools.world import chat as dolly
+from tools.world import sentences as world_sentences
+from tools.world.grammar import LANGUAGES, Sentence, gender_of, say, words
+from tools.world.rows import tables
 
 PAIRS = list(WORLDS["wmt"].weights())
 SAID = [

@@ -7,11 +7,11 @@ from random import Random
 import pytest
 
 from specbench.core.errors import ConfigError
-from specbench.embedded.world import WORLDS, chat
 from specbench.specs.catalogue import load_task
 from specbench.tasks.examples import load_examples
 from specbench.tasks.readers import SPEED_CATEGORIES
 from specbench.tasks.scoring import make_scorer
+from tools.world import WORLDS, chat
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 GROUPS = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag")

@@ -11,10 +11,10 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
 from specbench.decoding.loop import text_before_stop
-from specbench.embedded.world import WORLDS
-from specbench.embedded.world import choices as world_choices
 from specbench.specs.catalogue import load_task
 from specbench.tasks.examples import load_examples
+from tools.world import WORLDS
+from tools.world import choices as world_choices
 
 TASKS = {name: load_task(name) for name in ("csqa", "mmlu")}
 CASES = [("csqa", "default"), *(("mmlu", subject) for subject in WORLDS["mmlu"].weights())]

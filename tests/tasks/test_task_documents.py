@@ -7,10 +7,10 @@ from random import Random
 import pytest
 
 from specbench.core.errors import ConfigError
-from specbench.embedded.world import WORLDS
 from specbench.specs.catalogue import load_task
 from specbench.tasks.examples import load_examples
 from specbench.tasks.scoring import make_scorer
+from tools.world import WORLDS
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 TASKS = ("cnn_dm", "mlsum", "scrolls")

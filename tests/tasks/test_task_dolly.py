@@ -9,11 +9,11 @@ import pytest
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
-from specbench.embedded.world import WORLDS
-from specbench.embedded.world import chat as dolly
 from specbench.specs.catalogue import load_task
 from specbench.tasks.examples import load_examples
 from specbench.tasks.readers import aya
+from tools.world import WORLDS
+from tools.world import chat as dolly
 
 LANGUAGES = ("ar", "de", "en", "es", "fr", "it", "ja", "ko", "pt", "ru", "th", "vi", "zh")  # that Qwen2.5 names
 SUITE = [  # as the published file: the languages one after the other, some in two scripts

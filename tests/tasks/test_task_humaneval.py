@@ -11,13 +11,13 @@ import pytest
 
 from specbench.core.registry import SCORERS
 from specbench.decoding.loop import text_before_stop
-from specbench.embedded.world import code as world_code
 from specbench.running.plan import with_prompt_stops
 from specbench.specs.catalogue import digest, load_task, with_overrides
 from specbench.specs.components import build
 from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import load_examples
 from specbench.tasks.sandbox import run as permission
+from tools.world import code as world_code
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data" / "humaneval"
 

@@ -10,10 +10,10 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
 from specbench.decoding.loop import text_before_stop
-from specbench.embedded.world import WORLDS
-from specbench.embedded.world import math as world_math
 from specbench.specs.catalogue import load_task
 from specbench.tasks.examples import load_examples
+from tools.world import WORLDS
+from tools.world import math as world_math
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 TASKS = ("gsm8k", "mcot", "msvamp")

@@ -135,7 +135,7 @@ def test_stories_are_sampled_as_in_the_paper_and_judged_without_a_reference():
 def test_samples_are_topics_only():
     from random import Random
 
-    from specbench.embedded.world import documents as story
+    from tools.world import documents as story
 
     row = story.story_draw("fr", True, Random(1))
     assert {key for key in row if key[0] != "_"} == {"subset", "adjective", "noun"}

@@ -8,10 +8,10 @@ import pytest
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
-from specbench.embedded.world import WORLDS
 from specbench.specs.catalogue import load_task, with_overrides
 from specbench.tasks.examples import load_examples
 from specbench.tasks.readers.documents import translation as reader
+from tools.world import WORLDS
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 TASKS = ("wmt", "iwslt14", "low_resource_mt")

@@ -6,10 +6,10 @@ import random
 import pytest
 
 from specbench.core.errors import ConfigError
-from specbench.embedded.world import WORLDS
-from specbench.embedded.world import sentences as world_sentences
 from specbench.specs.catalogue import load_task
 from specbench.tasks.examples import load_examples
+from tools.world import WORLDS
+from tools.world import sentences as world_sentences
 
 
 def load(subset, tmp_path, rows, **options):

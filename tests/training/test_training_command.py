@@ -13,13 +13,13 @@ from safetensors.torch import load_file
 
 from specbench.models.checkpoints import fingerprint
 from specbench.models.loading import load_model, load_weights
-from specbench.training.command import measurement_command, training_identity
 from specbench.training.corrective import CorrectiveObjective
 from specbench.training.loop import make_optimizer
 from specbench.training.objectives import SampleObjective
-from specbench.training.output import OutputFolder
+from specbench.training.output import OutputFolder, Provenance
 from specbench.training.spec import TrainSpec
 from specbench.training.teacher import CompletionServer
+from specbench.training.train import measurement_command, training_identity
 from tests.support import tiny
 from tests.support.training_toys import in_a_process, killed_at, same
 
@@ -28,7 +28,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("specbench.training.command.cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr("specbench.training.train.cache_folder", lambda: tmp_path / "cache")
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +93,7 @@ def test_a_finished_training_is_not_repeated(specbench: Run, models: tuple[str, 
 
 def test_a_trained_drafter_is_measured_on_the_tasks_of_its_data() -> None:
     def command(**given: Any) -> str:
-        made = TrainSpec.model_validate({"kind": "scdf", "output": "x", **given})
-        return measurement_command(made.model_dump(mode="json"), Path("my drafter"))
+        return measurement_command(TrainSpec.model_validate({"kind": "scdf", "output": "my drafter", **given}))
 
     tasks = ["world:mgsm", "world:drill", "wmt", "world:wmt"]
     assert command(data={"tasks": tasks, "subsets": ["en", "sw"]}) == (
@@ -218,7 +217,7 @@ def test_an_output_that_cannot_be_made_is_said_before_any_work(
     specbench: Run, models: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, reason: str
 ) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr("specbench.training.command.load_data", lambda spec: pytest.fail("data are loaded"))
+    monkeypatch.setattr("specbench.training.train.load_data", lambda spec: pytest.fail("data are loaded"))
     outcome = specbench(*arguments("scdf", models, tmp_path, *corpus(tmp_path), "--output", str(tmp_path / output)))
     fails(outcome, f"--output {tmp_path / output}: cannot be written ({reason}", "choose another --output")
     assert outcome[2].count("\n") == 1
@@ -278,7 +277,7 @@ def test_an_interrupt_and_a_full_memory_say_what_is_kept(
 
         return instead
 
-    monkeypatch.setattr("specbench.training.command.train_drafter", failing(KeyboardInterrupt()))
+    monkeypatch.setattr("specbench.training.train.train_drafter", failing(KeyboardInterrupt()))
     code, _, err = specbench(*given)
     assert code == 130 and "interrupted: nothing is saved yet" in err
     checkpoint = tmp_path / "out" / ".training" / "rate-0" / "state.pt"
@@ -286,7 +285,7 @@ def test_an_interrupt_and_a_full_memory_say_what_is_kept(
     checkpoint.write_bytes(b"")
     code, _, err = specbench(*given)
     assert code == 130 and "interrupted: the last checkpoint is in" in err
-    monkeypatch.setattr("specbench.training.command.train_drafter", failing(RuntimeError("CUDA out of memory")))
+    monkeypatch.setattr("specbench.training.train.train_drafter", failing(RuntimeError("CUDA out of memory")))
     fails(specbench(*given), "out of memory; the last checkpoint is in")
     checkpoint.unlink()
     fails(specbench(*given), "out of memory; nothing is saved yet: free memory and repeat the command, or train into")
@@ -295,8 +294,7 @@ def test_an_interrupt_and_a_full_memory_say_what_is_kept(
 def test_what_a_training_is_resumed_by_names_the_precision_that_was_computed_in() -> None:
     def of(dtype: str, num_processes: int = 1) -> dict[str, Any]:
         given = {"kind": "scdf", "data": {"tasks": ["mgsm"]}, "output": "x", "dtype": dtype, "device": "cpu"}
-        about = {"data": {"digest": "d"}, "models": {}}
-        return training_identity(TrainSpec.model_validate(given), 3, about, num_processes)
+        return training_identity(TrainSpec.model_validate(given), 3, Provenance(), num_processes)
 
     assert of("auto") == of("float32") != of("bfloat16")
     assert of("auto") != of("auto", 2)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from specbench.core.errors import ConfigError
+from specbench.embedded import MAX_WORLD_ROWS
 from specbench.specs.components import build
 from specbench.training.data import TrainingData, TrainingPrompt, load_data, total_steps
 from specbench.training.spec import TrainSpec
@@ -27,6 +28,13 @@ def test_rows_of_the_world_are_seeded_and_never_those_that_are_measured() -> Non
     assert not [prompt for prompt in data.prompts["en"] if any(question in prompt.text for question in measured)]
     texts = [prompt.whole for prompt in data.prompts["en"]]
     assert len(set(texts)) == 200 and all("Step-by-Step Answer: " in text for text in texts)
+
+
+def test_more_rows_than_the_world_has_are_one_line() -> None:
+    given: dict[str, Any] = {"tasks": ["world:mgsm"], "subsets": ["en"]}
+    assert loaded(limit=MAX_WORLD_ROWS, **given).num_prompts == MAX_WORLD_ROWS
+    with pytest.raises(ConfigError, match=rf"data.limit = 2049: world:mgsm has at most {MAX_WORLD_ROWS} rows"):
+        loaded(limit=MAX_WORLD_ROWS + 1, **given)
 
 
 def test_measured_rows_are_said_to_be_so() -> None:
@@ -85,7 +93,7 @@ def test_a_language_from_several_places_is_one(tmp_path: Path) -> None:
         ({"tasks": ["mgsm"], "subsets": ["xx"], "source": "sample"}, "data.subsets: mgsm has no language 'xx'"),
         ({"tasks": ["mgsm", "world:wmt"], "subsets": ["en", "xx"], "source": "sample"}, "has no language 'xx'"),
         ({"tasks": ["world:mgms"]}, "data.tasks: 'world:mgms' does not exist: did you mean 'world:mgsm'? (choices: "),
-        ({"tasks": ["world:dril"]}, "data.tasks: 'world:dril' does not exist: the choices are world:cnn_dm, "),
+        ({"tasks": ["world:dril"]}, "data.tasks: 'world:dril' does not exist: did you mean 'world:drill'?"),
         ({"tasks": ["mgms"]}, "mgsm"),
         ({"tasks": ["world:mgsm"], "source": "hub"}, "data.source: has no effect on rows of the embedded world"),
         ({"text": {"en": "{folder}/empty.txt"}}, "data.text.en: '{folder}/empty.txt': the corpus is empty"),

@@ -91,7 +91,7 @@ def test_two_processes_share_the_parts_and_make_the_same_updates(tmp_path: Path)
 
 @pytest.mark.slow
 def test_scdf_on_two_processes_is_that_of_one(specbench: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specbench.training.command.cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr("specbench.training.train.cache_folder", lambda: tmp_path / "cache")
     models = {
         name: str(tiny.save(tmp_path / name, hidden_size=16, num_hidden_layers=1)) for name in ("target", "draft")
     }

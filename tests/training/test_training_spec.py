@@ -8,8 +8,7 @@ import pytest
 from specbench.cli.train import NUM_STEPS
 from specbench.core.errors import ConfigError
 from specbench.specs.components import build
-from specbench.training.settings import read_settings
-from specbench.training.spec import CORPUS_MODELS, EXAMPLES, TrainSpec
+from specbench.training.spec import CORPUS_MODELS, EXAMPLES, TrainSpec, read_settings
 
 BASE: dict[str, Any] = {"data": {"tasks": ["world:mgsm"]}, "output": "out"}
 

@@ -1,4 +1,4 @@
-"""Builds the members of the embedded family.
+"""Builds the members of the embedded family, and writes the rows of their world that the package ships.
 
 `python -m tools.embedded [--smoke] [--output DIR] [--only MEMBER]`.
 
@@ -17,10 +17,10 @@ import torch
 import transformers
 
 from specbench.core.environment import builtin_dir
-from specbench.embedded import WEIGHTS, read_manifest
+from specbench.embedded import WEIGHTS, WORLD_ROWS, read_manifest
 from tools.embedded.build import build_members, say
 from tools.embedded.recipes import MEMBERS
-from tools.embedded.rows import write_samples
+from tools.embedded.rows import write_samples, write_shipped_rows
 
 
 def main() -> None:
@@ -40,8 +40,10 @@ def main() -> None:
     names = [arguments.only] if arguments.only else [*MEMBERS]
     if output == WEIGHTS:
         shipped = read_manifest()
-        names = [name for name in names if shipped.get(name, {}).get("version") != MEMBERS[name].version]
+        names = [name for name in names if name not in shipped or shipped[name]["version"] != MEMBERS[name].version]
     write_samples(builtin_dir("tasks") / "samples" if output == WEIGHTS else output / "samples")
+    if not arguments.smoke:
+        write_shipped_rows(WORLD_ROWS if output == WEIGHTS else output / "rows")
     say(f"building {', '.join(names) or 'nothing: every member is there at its version'} in {output}")
     log = build_members(output, names, arguments.smoke)
     say(json.dumps(log.get("figures", {}), indent=2))

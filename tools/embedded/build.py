@@ -21,18 +21,18 @@ from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBas
 
 from specbench.core.files import TRAINING_RECORD, replacing, write_atomically
 from specbench.embedded import MANIFEST, digest_of, read_manifest
-from specbench.embedded.world import WORLDS
 from specbench.models.mmap_store import vocabulary_digest
 from specbench.specs.components import build
-from specbench.training.command import cache_folder, train_with_settings
 from specbench.training.corpus import build_datastore
 from specbench.training.ngram_build import build_ngrams as count_ngrams
-from specbench.training.output import TrainingRecord
+from specbench.training.output import StepCurve, TrainingRecord
 from specbench.training.spec import TrainSpec
+from specbench.training.train import cache_folder, train_with_settings
 from tools.embedded.evaluation import member_figures
 from tools.embedded.recipes import MEMBERS, TOKENIZERS, CorpusRecipe, Member, Recipe, TokenizerRecipe, TrainedMember
 from tools.embedded.rows import evaluation_rows, training_rows
 from tools.embedded.training import batches, encode_example, grow_model, new_model, train_stage, world_examples
+from tools.world import WORLDS
 
 
 def kept_tokenizers(output: Path, members: Iterable[Recipe], names: list[str]) -> dict[str, PreTrainedTokenizerBase]:
@@ -123,7 +123,7 @@ def training_log(record: TrainingRecord, stage: Mapping[str, Any]) -> dict[str, 
     }
 
 
-def mean_loss(steps: list[dict[str, Any]]) -> dict[str, float]:
+def mean_loss(steps: list[StepCurve]) -> dict[str, float]:
     """Returns the mean loss of each language over the steps in which it was drawn."""
     losses: dict[str, list[float]] = {}
     for step in steps:

@@ -11,7 +11,6 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from specbench.decoding.sampling import Sampling
-from specbench.embedded.world import WORLDS
 from specbench.models.corpus_models import Datastore, NgramModel, most_frequent_tree
 from specbench.models.heads.checkpoints import read_checkpoint
 from specbench.models.heads.eagle_checkpoint import load_eagle
@@ -21,6 +20,7 @@ from specbench.training.heads import draft_steps, read_by_target
 from specbench.training.passes import Sample, batches_of
 from specbench.training.teacher import GenerationJob, Generator
 from tools.embedded.recipes import CorpusRecipe, Recipe, TrainedMember
+from tools.world import WORLDS
 
 WorldRow = dict[str, Any]
 Predict = Callable[[list[int], list[int]], list[int]]  # a prompt and its output → the most likely token at each place

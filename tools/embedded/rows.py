@@ -1,13 +1,17 @@
-"""Rows of the embedded world for the build: those of the training, the samples, and those that models answer."""
+"""Rows of the embedded world for the build: those of the training, those that the package ships, the samples, and those
+that models answer."""
 
 import json
-from collections.abc import Mapping
+import lzma
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from specbench.embedded.world import WORLDS
-from specbench.embedded.world import choices as mmlu
+from specbench.decoding.decoder import stream_seed
+from specbench.embedded import MAX_WORLD_ROWS
+from tools.world import WORLDS
+from tools.world import choices as mmlu
 
 SEED_STRIDE, MAX_DRAWS = 100, 10_000
 SAMPLE_SEED, EVALUATION_SEED = 11, 12
@@ -49,6 +53,31 @@ def held_out_rows(task: str, num_per_subset: int, seed: int) -> list[dict[str, A
                              f"{MAX_DRAWS} draws gave {len(different)}; ask for fewer")  # fmt: skip
         rows += [{**row, "task": task, "id": f"{subset}-{number}"} for number, row in enumerate(different.values())]
     return rows
+
+
+DRAWS_PER_ROW = 20  # at most, since some subsets have few different rows
+
+
+def shipped_rows(name: str, num_per_subset: int = MAX_WORLD_ROWS) -> Iterator[dict[str, str]]:
+    """Yields different training rows of each subset: the rows that `specbench train --task world:NAME` reads. Of a
+    conversation, it is the first turn."""
+    for subset in WORLDS[name].weights():
+        random = Random(stream_seed(0, "world", name, subset))
+        different: dict[tuple[str, str], None] = {}
+        for _ in range(DRAWS_PER_ROW * num_per_subset):
+            prompt, answer, *_ = WORLDS[name].example(WORLDS[name].draw(subset, False, random))
+            different[prompt, answer] = None
+            if len(different) == num_per_subset:
+                break
+        yield from ({"subset": subset, "prompt": prompt, "answer": answer} for prompt, answer in different)
+
+
+def write_shipped_rows(folder: Path) -> None:
+    """Writes the rows that the package ships, one compressed file of JSON lines for each kind."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in WORLDS:
+        with lzma.open(folder / f"{name}.jsonl.xz", "wt", encoding="utf-8", preset=9) as file:
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in shipped_rows(name))
 
 
 def write_samples(folder: Path) -> None:

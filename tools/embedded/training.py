@@ -13,9 +13,9 @@ from torch import nn
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
-from specbench.embedded.world import WORLDS
 from tools.embedded.recipes import Stage
 from tools.embedded.rows import training_rows
+from tools.world import WORLDS
 
 
 def orthogonal(matrices: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from specbench.embedded.world.rows import tables
+from tools.world.rows import tables
 
 Words = dict[str, Any]
 

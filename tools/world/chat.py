@@ -7,10 +7,10 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from specbench.embedded.world import documents, math, sentences
-from specbench.embedded.world.grammar import Sentence, capital, clause, name, say, words
-from specbench.embedded.world.rows import is_held_out, tables
-from specbench.embedded.world.sentences import draw_sentence, is_held_out_content
+from tools.world import documents, math, sentences
+from tools.world.grammar import Sentence, capital, clause, name, say, words
+from tools.world.rows import is_held_out, tables
+from tools.world.sentences import draw_sentence, is_held_out_content
 
 Talk = list[tuple[str, str]]  # the user's message and the answer, turn by turn
 

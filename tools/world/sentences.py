@@ -8,8 +8,8 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from specbench.embedded.world.grammar import Sentence, capital, clause, gender_of, name, say, words
-from specbench.embedded.world.rows import example_of, is_held_out_text
+from tools.world.grammar import Sentence, capital, clause, gender_of, name, say, words
+from tools.world.rows import example_of, is_held_out_text
 
 
 def is_held_out_content(*content: object) -> bool:

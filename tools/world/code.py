@@ -11,7 +11,7 @@ from functools import cached_property
 from random import Random
 from typing import Any
 
-from specbench.embedded.world.rows import is_held_out_text, tables
+from tools.world.rows import is_held_out_text, tables
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from specbench.embedded.world.rows import is_held_out, listed_weights, one_subset, tables
+from tools.world.rows import is_held_out, listed_weights, one_subset, tables
 
 TELUGU_U = "\u0c41"  # the vowel sign that a plural loses before a case ending
 

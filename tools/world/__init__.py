@@ -6,8 +6,8 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from specbench.embedded.world import chat, choices, code, documents, math, sentences
-from specbench.embedded.world.rows import equal_weights, example_of, listed_weights, one_subset, tables
+from tools.world import chat, choices, code, documents, math, sentences
+from tools.world.rows import equal_weights, example_of, listed_weights, one_subset, tables
 
 Weights = Callable[[], Mapping[str, float]]
 Draw = Callable[[str, bool, Random], dict[str, Any]]

@@ -5,7 +5,7 @@ from itertools import product
 from random import Random
 from typing import Any
 
-from specbench.embedded.world.rows import is_held_out, tables
+from tools.world.rows import is_held_out, tables
 
 Facts = dict[str, Any]
 

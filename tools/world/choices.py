@@ -12,10 +12,10 @@ from functools import cache, partial
 from random import Random
 from typing import Any
 
-from specbench.embedded.world import math
-from specbench.embedded.world.grammar import capital as first_capital
-from specbench.embedded.world.rows import is_held_out_text, tables
 from specbench.specs.catalogue import load_task
+from tools.world import math
+from tools.world.grammar import capital as first_capital
+from tools.world.rows import is_held_out_text, tables
 
 LETTERS = "ABCDE"
 

@@ -16,12 +16,11 @@ from specbench.results.answers import (
     corpus_metrics,
     main_metric,
     signatures,
-    stratified_confidence,
 )
 from specbench.results.metric_format import meaning, unit_of
 from specbench.results.metrics import summarize
 from specbench.running.runner import score_fields
-from specbench.statistics.bootstrap import expanded_confidence
+from specbench.statistics.bootstrap import Resampler, expanded_confidence, stratified_confidence
 from specbench.tasks.scoring import Score, Scorer
 from tests.results.test_metrics import autoregressive
 
@@ -252,7 +251,8 @@ def test_intervals_of_many_small_subsets_are_as_wide_as_each_asks_for():
     assert stratified_confidence(np.zeros(3), np.array([5, 5, 5])) == 0.95
     scores = np.random.default_rng(0).normal(30, 10, (10, 5, 2))
     metric = corpus_metrics(
-        [CorpusStatistics(np.stack([each, np.zeros((5, 2))]), lambda sums: sums[0] / 5) for each in scores], seed=0
+        [CorpusStatistics(np.stack([each, np.zeros((5, 2))]), lambda sums: sums[0] / 5) for each in scores],
+        Resampler.of_units(50, seed=0),
     )[0]
     errors = scores[:, :, 0].var(axis=1, ddof=1) / 5  # the squared standard error of each subset's mean
     freedom = errors.sum() ** 2 / (errors**2 / 4).sum()

@@ -147,7 +147,7 @@ class CorpusStatistics:
 
     @property
     def num_prompts(self) -> int:
-        return self.sums.shape[1]
+        return len(self.sums[0])
 
     def scores(self, sums: Array) -> Array:
         """Returns the score of each side for each of several totals: [num_sides, num_totals, num_statistics] →

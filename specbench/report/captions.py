@@ -8,7 +8,7 @@ from typing import Any
 
 from specbench.core.console import counted
 from specbench.records.records import Record
-from specbench.results.metric_format import names_by_text, score_pair, unit_of
+from specbench.results.metric_format import metric_of, names_by_text, score_pair
 from specbench.results.row import ALL, Evidence, Row
 from specbench.statistics.bootstrap import MIN_PROMPTS, SMALL_SAMPLE
 from specbench.tasks.judge import JUDGED
@@ -268,7 +268,7 @@ IN_LANGUAGE = 0.9  # a smaller share of answers in the language of the subset is
 def score_heading(rows: Sequence[Row]) -> str:
     """Returns the name and unit of the score; "score" if rows have several, which `score_notes` then lists."""
     names = {row.quality for row in rows if row.quality is not None}
-    return unit_of(names.pop()).label if len(names) == 1 else "score"
+    return metric_of(names.pop()).label if len(names) == 1 else "score"
 
 
 COUNTS_OF_ANSWERS = {
@@ -287,11 +287,11 @@ REASONING = {
 def score_notes(rows: Sequence[Row]) -> list[str]:
     parts, lines = [row for row in rows if row.subset != ALL] or rows, []
     if len({row.quality for row in rows if row.quality is not None}) > 1:
-        lines.append(f"score: {_with_subsets(rows, [row.quality and unit_of(row.quality).label for row in rows])}")
+        lines.append(f"score: {_with_subsets(rows, [row.quality and metric_of(row.quality).label for row in rows])}")
     for name in dict.fromkeys(name for row in parts for name in row.signatures):
-        lines.append(f"{unit_of(name).label}: {_by_subset(parts, [row.signatures.get(name) for row in parts])}")
+        lines.append(f"{metric_of(name).label}: {_by_subset(parts, [row.signatures.get(name) for row in parts])}")
     reported: dict[str, Sequence[str | None]] = {
-        f"{unit_of(name).label}, ar → method": [
+        f"{metric_of(name).label}, ar → method": [
             score_pair(row.metrics, name) if _is_reported(row, name) else None for row in rows
         ]
         for name in (JUDGED, "language_share", "repetition_rate")

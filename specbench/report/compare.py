@@ -14,7 +14,7 @@ from specbench.core.table import Table, number_columns, text_columns
 from specbench.records.records import EMITTED, Generation, Record
 from specbench.report.captions import FEW, marked, warning_lines
 from specbench.results.conditions import FieldDifference, conditions_that_differ, differences, flat_fields
-from specbench.results.metric_format import NULL, interval, number, unit_of
+from specbench.results.metric_format import NULL, interval, metric_of, number
 from specbench.results.paired import KINDS, MetricChange, Pairs, pair_up
 from specbench.results.row import ALL, RESULT_FIELDS, Row
 from specbench.results.runs import ComparisonInput, RecordedRuns
@@ -255,11 +255,6 @@ def differing_fields(first: Row, second: Row) -> list[FieldDifference]:
     return [each for each in differences(own, others) if (each.first, each.second) not in absent]
 
 
-LABELS = {
-    "speedup": ("speed-up", 3), "tokens_per_second": ("tok/s", 1), "tokens_per_second_ar": ("tok/s of AR", 1),
-    "mean_acceptance_length": ("τ", 3), "acceptance_rate": ("α", 3), "tpot_ratio": ("TPOT ratio", 3),
-    "e2e_ratio": ("E2E ratio", 3),
-}  # fmt: skip
 IN_SUBSETS = ("speedup", "mean_acceptance_length", "acceptance_rate")
 HINDERED = "these conditions differ, so the changes below may come from them"
 
@@ -297,8 +292,8 @@ def changes_table(each: ComparedSubset) -> Table:
     caption = [*_caption(each), *warning_lines([each.first, each.second], ["first", "second"])]
     rows = []
     for change in each.changes:
-        unit = unit_of(change.metric)
-        label, digits, factor = *LABELS.get(change.metric, (unit.label, unit.digits)), unit.factor
+        metric = metric_of(change.metric)
+        label, digits, factor = metric.label, metric.digits, metric.factor
         values = [number(change.first, digits, factor), number(change.second, digits, factor)]
         if change.metric == "speedup":
             values = [marked(value, row) for value, row in zip(values, (each.first, each.second), strict=True)]
@@ -311,7 +306,7 @@ def changes_table(each: ComparedSubset) -> Table:
 
 def subsets_table(parts: Sequence[ComparedSubset]) -> Table:
     several = len({each.task for each in parts}) > 1
-    figures = (f"{LABELS[name][0]}: change\n95 % interval" for name in IN_SUBSETS)
+    figures = (f"{metric_of(name).label}: change\n95 % interval" for name in IN_SUBSETS)
     columns = (*text_columns("subset"), *number_columns("n", "speed-up\nfirst → second", *figures))
     rows = []
     for each in parts:

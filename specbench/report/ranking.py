@@ -23,20 +23,13 @@ from specbench.report.captions import (
 from specbench.report.tables import acceptance_cells, acceptance_heading, speed_cells
 from specbench.results.conditions import conditions, flat_fields
 from specbench.results.leaderboard import load
-from specbench.results.metric_format import MEANINGS, number, speed, without_digest
+from specbench.results.metric_format import find_metric, metric_of, number, speed, without_digest
 from specbench.results.paired import KINDS, RowWithRecords, metric_of_row, pair_up
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRuns, filter_rows, rows_of_subsets
 from specbench.statistics.bootstrap import TAILS, Array, Estimate, bonferroni
 
 MOST_PAIRED = 100  # larger tables are not compared prompt by prompt
-
-# Metrics where lower is better. Times and perplexities count too; so do the AR value and the difference of each.
-LOWER_IS_BETTER = (
-    "cost_ratio", "overhead_share", "target_passes_per_token", "divergence_bound", "mean_divergence", "repetition_rate",
-    "num_unscored", "num_unjudged", "num_programs_ended", "share_truncated", "share_cut_by_length",
-    "share_cut_by_context", "share_cut_in_reasoning",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -62,11 +55,6 @@ class RankedRow:
         return str(self.best) if self.best == self.worst else f"{self.best}–{self.worst}"
 
 
-def lower_is_better(metric: str) -> bool:
-    name = metric.removesuffix("_ar").removesuffix("_difference")
-    return name in LOWER_IS_BETTER or name.endswith("_seconds") or "perplexity" in name
-
-
 def rank_rows(sides: Sequence[RowWithRecords], metric: str) -> list[RankedRow]:
     """Returns the rows from the best to the worst, then rows without a value, then rows with a prescribed acceptance
     rate, which are not ranked.
@@ -76,7 +64,7 @@ def rank_rows(sides: Sequence[RowWithRecords], metric: str) -> list[RankedRow]:
     widened together (`widening`), or equal rows would often look separable. More than MOST_PAIRED rows are compared by
     their own intervals instead of prompt by prompt.
     """
-    sign = 1 if lower_is_better(metric) else -1
+    sign = 1 if metric_of(metric).lower_is_better else -1
     drafters = [side for side in sides if why_unranked(side.row) is None]
     present = [(value, side) for side in drafters if (value := side.row.value(metric)) is not None]
     valued = [side for _, side in sorted(present, key=lambda each: sign * each[0])]
@@ -253,7 +241,8 @@ def unranked_line(rows: Sequence[Row]) -> list[str]:
 
 def _ranking_lines(order: Sequence[RankedRow], metric: str) -> list[str]:
     what = "ratio contains 1" if KINDS.get(metric) == "ratio" else "difference contains 0"
-    text = f"ranked by {metric}" + (f" ({MEANINGS[metric][0]})" if metric in MEANINGS else "")
+    known = find_metric(metric)
+    text = f"ranked by {metric}" + (f" ({known.unit})" if known else "")
     if len(order) < 2:
         return [text]
     num_valued = sum(each.best is not None for each in order)

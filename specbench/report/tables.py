@@ -18,7 +18,7 @@ from specbench.report.captions import (
     warning_lines,
     why_unranked,
 )
-from specbench.results.metric_format import NULL, number, score_pair, speed, unit_of, with_interval, without_digest
+from specbench.results.metric_format import NULL, metric_of, number, score_pair, speed, with_interval, without_digest
 from specbench.results.metrics import COST, LEVEL_CHANCES, expected_speedup, numbered_metrics
 from specbench.results.row import ALL, Row
 
@@ -31,7 +31,7 @@ def speedup_cell(row: Row) -> str:
 
 
 def score_cell(row: Row) -> str:
-    unit = unit_of(row.quality)
+    unit = metric_of(row.quality)
     return number(row.metric(row.quality), unit.digits, unit.factor)
 
 

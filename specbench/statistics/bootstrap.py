@@ -40,9 +40,10 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, FiniteFloat, model_validator
 from scipy import special
 
+from specbench.core.metric import SHARE as SHARE
+from specbench.core.metric import Bounds as Bounds
+
 Array = NDArray[np.float64]
-Bounds = tuple[float, float]
-SHARE: Bounds = (0.0, 1.0)
 NUM_RESAMPLES = 2000
 CONFIDENCE = 0.95
 TAILS = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)

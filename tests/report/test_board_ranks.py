@@ -11,9 +11,10 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.core.files import locked
 from specbench.report.compare import compare, subsets_table
-from specbench.report.ranking import lower_is_better, rank_rows, ranking_tables, show, widening
+from specbench.report.ranking import rank_rows, ranking_tables, show, widening
 from specbench.results.leaderboard import load, write
 from specbench.results.leaderboard_files import add_runs
+from specbench.results.metric_format import metric_of
 from specbench.results.paired import KINDS, NO_FORM, NO_RECORDS, OTHER_PROMPTS, RowWithRecords, pair_up
 from specbench.results.runs import RecordedRun, read_input
 from specbench.specs.catalogue import load_method
@@ -187,7 +188,7 @@ def test_ranks_overlap_where_intervals_do():
     assert [(each.row.method, each.text) for each in rank_rows(unknown, "ttft_seconds")] == [
         ("1@1:0", "1–2"), ("2@1:0", "1–2"),
     ]  # fmt: skip
-    assert lower_is_better("ttft_seconds") and not lower_is_better("speedup")
+    assert metric_of("ttft_seconds").lower_is_better and not metric_of("speedup").lower_is_better
 
 
 DEMO = Path(__file__).resolve().parents[2] / "leaderboards" / "demo.json"
@@ -345,6 +346,6 @@ def test_mistakes_of_compare_are_one_line(tmp_path, monkeypatch, text):
 
 def test_of_costs_less_is_better() -> None:
     for metric in ("ttft_seconds", "repetition_rate", "repetition_rate_ar", "share_cut_by_length", "word_perplexity"):
-        assert lower_is_better(metric), metric
+        assert metric_of(metric).lower_is_better, metric
     for metric in ("speedup", "num_prompts_timed", "share_contained", "bleu_difference", "new_tokens"):
-        assert not lower_is_better(metric), metric
+        assert not metric_of(metric).lower_is_better, metric

@@ -27,9 +27,9 @@ from specbench.analysis.fairness.drafters import (
     Numbers,
 )
 from specbench.core.errors import ConfigError
+from specbench.core.metric import PERCENT
 from specbench.records.records import ACCEPTED, EMITTED, JUDGED, Generation, Key, Record, step_sum
 from specbench.results.answers import speed_columns
-from specbench.results.metric_format import PERCENT
 from specbench.results.row import (
     BoundChain,
     Correlations,

@@ -12,7 +12,7 @@ from specbench.report.captions import verdict_word, why_unranked
 from specbench.report.ranking import SPEEDUP, RankedRow, distinct_names, group_by_conditions, rank_rows
 from specbench.results.conditions import conditions
 from specbench.results.leaderboard import load
-from specbench.results.metric_format import NULL, interval, number, speed, unit_of
+from specbench.results.metric_format import NULL, interval, metric_of, number, speed
 from specbench.results.paired import RowWithRecords
 from specbench.results.row import Row, digest_of
 from specbench.results.runs import RecordedRuns, rows_of_subsets
@@ -96,7 +96,7 @@ def _quality_cell(row: Row) -> IndexCell:
     """Returns the main score with its difference to the baseline, in the unit of the score."""
     if row.quality is None:
         return IndexCell(NULL, "")
-    unit, metric = unit_of(row.quality), row.metric(row.quality)
+    unit, metric = metric_of(row.quality), row.metric(row.quality)
     change = row.value(f"{row.quality}_difference")
     difference = "" if change is None else f"Δ {number(change, unit.digits, unit.factor, '+')} "
     return IndexCell(number(metric, unit.digits, unit.factor), _sort_key(metric), f"{difference}{unit.label}")

@@ -90,10 +90,10 @@ def why_unranked(row: Row) -> str | None:
 FEW = f"fewer than {SMALL_SAMPLE} prompts"
 MANY_CUT = 0.1  # a larger share of answers cut at the limit is reported
 NO_INTERVAL = f"; with fewer than {MIN_PROMPTS} in a subset: no interval"
-OWN_OUTPUTS = "by comparing this run's outputs with AR's"
+OWN_OUTPUTS = "this run's outputs compared with AR's"
 SOURCES = {
-    "greedy equal": "as this run's outputs equal AR's",
-    "lossy by design": "as its rule declares",
+    "greedy equal": "this run's outputs equal AR's",
+    "lossy by design": "declared by its rule",
 }
 
 
@@ -168,7 +168,7 @@ def untested_lines(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
     texts = [text if len(own) == len(rows) else f"{text} in {', '.join(own)}" for text, own in by_text.items()]
     if not texts:
         return []
-    return [f"steadiness not tested, as the warm-up was short: {'; '.join(texts)} (--warm-up SECONDS allows more)"]
+    return [f"warm-up too short to test for a steady speed: {'; '.join(texts)} (--warm-up SECONDS allows more)"]
 
 
 def no_forecast(row: Row) -> str | None:
@@ -197,7 +197,7 @@ def verdict_of(row: Row) -> str:
         return f"{row.verdict}, as its external decoder states: not measured"
     if row.verdict not in SOURCES and (row.verdict in ("lossless", "undecided") or row.sampling.temperature):
         return f"{row.verdict}, stated without evidence"
-    return f"{row.verdict}, {SOURCES.get(row.verdict, OWN_OUTPUTS)}"
+    return f"{row.verdict} ({SOURCES.get(row.verdict, OWN_OUTPUTS)})"
 
 
 def stated_verdicts(rows: Sequence[Row]) -> list[str]:
@@ -272,14 +272,14 @@ def score_heading(rows: Sequence[Row]) -> str:
 
 
 COUNTS_OF_ANSWERS = {
-    "num_unscored": "not scored, and left out of means",
+    "num_unscored": "not scored (excluded from means)",
     "num_programs_ended": "programs that a limit ended (time, output), counted as wrong",
-    "num_unjudged": "not rated by the judge, and left out of the mean rating",
+    "num_unjudged": "not rated by the judge (excluded from the mean rating)",
 }
 
 
 REASONING = {
-    "reasoning_share": "tokens of reasoning, which no score sees, %, ar → method",
+    "reasoning_share": "reasoning tokens, which scores ignore, %, ar → method",
     "share_cut_in_reasoning": "answers that ended inside their reasoning and count as empty, %, ar → method",
 }
 
@@ -312,7 +312,7 @@ def score_notes(rows: Sequence[Row]) -> list[str]:
     context = next((row.context for row in rows if row.context is not None), None)
     limit = f"the context of {context.model}, {context.tokens} tokens" if context and context.model else "the context"
     shortened = [f"{value:.0%}" if (value := row.value("share_truncated")) else None for row in rows]
-    reported["prompts shortened in the middle to fit the context"] = shortened  # also that of a bridged drafter
+    reported["prompts truncated in the middle to fit the context"] = shortened  # also that of a bridged drafter
     remedy = "" if context is None or context.model in (None, rows[0].target) or not _may_pause(rows[0]) else PAUSE
     reported[f"answers cut at {limit}{remedy}"] = list(map(_share_cut, rows))
     if context is not None and context.pauses_at:
@@ -389,6 +389,6 @@ def warning_lines(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
     lines = []
     for (first, text), *others in found.values():
         same = dict.fromkeys(name for name, _ in others if name != first)
-        numbers_differ = ", with other numbers" * any(other != text for _, other in others)
+        numbers_differ = " (values differ)" * any(other != text for _, other in others)
         lines.append(f"{MARK} {first}: {text}" + (f"; also for {', '.join(same)}{numbers_differ}" if same else ""))
     return lines

@@ -36,7 +36,7 @@ class Agreement:
 
     def lines(self) -> list[str]:
         steps = (
-            f"{self.num_same_steps} of {self.num_with_steps} have as many tokens in each step"
+            f"{self.num_same_steps} of {self.num_with_steps} have equally many tokens in every step"
             if self.num_with_steps
             else "steps are not compared, since one side does not know them"
         )
@@ -256,7 +256,7 @@ def differing_fields(first: Row, second: Row) -> list[FieldDifference]:
 
 
 IN_SUBSETS = ("speedup", "mean_acceptance_length", "acceptance_rate")
-HINDERED = "these conditions differ, so the changes below may come from them"
+HINDERED = "these conditions differ and may explain the changes below"
 
 
 def comparison_tables(comparison: Comparison) -> list[Table]:
@@ -337,7 +337,7 @@ def _caption(each: ComparedSubset) -> list[str]:
     if left_out:
         lines[0] += f"; the changes leave out {left_out} that only one side has"
     if each.same_counts:
-        lines.append("outputs and steps are equal on all of these; the intervals are about further prompts of the task")
+        lines.append("all outputs and steps are equal; the intervals account for prompts that were not measured")
     if each.agreement is not None:
         lines += each.agreement.lines()
     if each.num_paired < SMALL_SAMPLE:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,12 +20,10 @@ from specbench.core.errors import ConfigError
 from specbench.core.files import check_output, write_output
 from specbench.core.table import Table
 from specbench.report.compare import Comparison, comparison_tables
+from specbench.report.tables import RunRows
 from specbench.results.concurrency import break_even, load_of, rows_by_server
 from specbench.results.row import Row
 from specbench.statistics.bootstrap import Estimate
-
-if TYPE_CHECKING:
-    from specbench.running.execute import RunOutcome
 
 
 class DisplayedResult:
@@ -54,7 +52,7 @@ class DisplayedResult:
 class Results(DisplayedResult):
     """The rows and the records of a run, or the rows of a leaderboard file. `path`: its folder or its file."""
 
-    outcome: "RunOutcome"
+    outcome: RunRows
     path: Path
 
     @property
@@ -255,7 +253,7 @@ def _draw_panel(panel: Any, rows: Sequence[Row]) -> None:
 
 
 def _draw_loads(panel: Any, rows: Sequence[Row]) -> None:
-    """Draws tokens/s in all over tokens/s per user: a curve for each server with a point for each level of load. A
+    """Draws total tokens/s over tokens/s per user: a curve for each server with a point for each level of load. A
     cross marks the level at which a method is as fast as the baseline."""
     for own in rows_by_server(rows):
         points = [(row.value("tokens_per_second_user"), row.value("tokens_per_second"), row) for row in own]
@@ -274,7 +272,7 @@ def _draw_loads(panel: Any, rows: Sequence[Row]) -> None:
     unit = "requests in flight" if load.kind == "concurrency" else "requests per second"
     panel.set_title(f"{first.task_name} · {first.subset} · {unit} next to the points", loc="left")
     panel.set_xlabel("tokens/s per user")
-    panel.set_ylabel("tokens/s in all")
+    panel.set_ylabel("total tokens/s")
     panel.set_xlim(left=0)
     panel.set_ylim(bottom=0)
     panel.legend(frameon=False)

@@ -60,7 +60,8 @@ def rank_rows(sides: Sequence[RowWithRecords], metric: str) -> list[RankedRow]:
     rate, which are not ranked.
 
     A row loses a rank to every better row that is separable from it: the interval of their ratio (or difference)
-    excludes "no change". So the ranks of rows that are not separable overlap. The intervals of all pairs of rows are
+    excludes "no change". So the ranks of rows that are not separable overlap. Down the table, no rank begins or ends
+    above one before it (`_in_order`). The intervals of all pairs of rows are
     widened together (`widening`), or equal rows would often look separable. More than MOST_PAIRED rows are compared by
     their own intervals instead of prompt by prompt.
     """
@@ -71,7 +72,7 @@ def rank_rows(sides: Sequence[RowWithRecords], metric: str) -> list[RankedRow]:
     without = [side for side in drafters if side.row.value(metric) is None]
     rest = [RankedRow(side, None, None) for side in (*without, *(side for side in sides if why_unranked(side.row)))]
     if len(valued) > MOST_PAIRED:
-        return [*_interval_ranking(valued, metric), *rest]
+        return [*_in_order(_interval_ranking(valued, metric)), *rest]
     pairs = [(i, j) for i in range(len(valued)) for j in range(i + 1, len(valued))]
     by = widening(len(pairs), min((each.row.n for each in valued), default=0))
     changes = {(i, j): pair_up(valued[i], valued[j]).change(metric).widened(by) for i, j in pairs}
@@ -83,7 +84,17 @@ def rank_rows(sides: Sequence[RowWithRecords], metric: str) -> list[RankedRow]:
         reasons = frozenset(change.unpaired for change in own if change.unpaired is not None)
         unknown = sum(not change.has_interval for change in own)
         ranked.append(RankedRow(side, better + 1, len(valued) - worse, reasons, unknown))
-    return [*ranked, *rest]
+    return [*_in_order(ranked), *rest]
+
+
+def _in_order(ranked: Sequence[RankedRow]) -> list[RankedRow]:
+    """Returns the rows with ranks that do not fall, such as 1–5 and 1–5 instead of 1–5 above 1–3: a row with a better
+    value has no worse a rank. Ranks only become wider."""
+    best = np.minimum.accumulate([each.best for each in reversed(ranked)])[::-1]
+    worst = np.maximum.accumulate([each.worst for each in ranked])
+    return [
+        replace(each, best=int(first), worst=int(last)) for each, first, last in zip(ranked, best, worst, strict=True)
+    ]
 
 
 def widening(num_pairs: int, num_prompts: int) -> float:
@@ -251,12 +262,10 @@ def _ranking_lines(order: Sequence[RankedRow], metric: str) -> list[str]:
     lines = [text]
     if any(each.best != each.worst for each in order):
         absent = ", or there is none" * any(each.unknown for each in order)
-        lines.append(
-            f"a rank such as 2–3: the row cannot be told from its neighbours, as the interval of the {what}{absent}"
-        )
+        lines.append(f"a rank such as 2–3: not separable from its neighbours (the interval of the {what}{absent})")
     lines.append("intervals are corrected for all pairs of rows (Bonferroni, 5 % for the table)")
     if reasons := sorted({reason for each in order for reason in each.unpaired}):
-        lines.append(f"not all rows are paired ({', '.join(reasons)}): unpaired rows can be separated less often")
+        lines.append(f"not all rows are paired ({', '.join(reasons)}): unpaired intervals are wider")
     return lines
 
 

@@ -349,3 +349,10 @@ def test_of_costs_less_is_better() -> None:
         assert metric_of(metric).lower_is_better, metric
     for metric in ("speedup", "num_prompts_timed", "share_contained", "bleu_difference", "new_tokens"):
         assert not metric_of(metric).lower_is_better, metric
+
+
+def test_ranks_do_not_fall_down_the_table() -> None:
+    """1–5 stands above 1–3 if only the second row is separable from the fourth: the second gets 1–5 too."""
+    sides = [RowWithRecords(row(f"m{number}")) for number in range(3)]
+    ranked = [RankedRow(side, best, worst) for side, best, worst in zip(sides, (1, 2, 1), (5, 3, 3), strict=True)]
+    assert [each.text for each in _in_order(ranked)] == ["1–5", "1–5", "1–5"]

@@ -214,7 +214,9 @@ def test_in_turns_every_method_is_compared_with_itself_and_ar_too(base, tmp_path
     report = check(str(base), str(shared), 0.01, in_turns=True)
     assert report.exit_code == 1 and speeds_that_fell(report) == {"ar", "sd", "fsd"}
     assert {what for _, what in regressions(report)} <= {SPEED, TYPICAL_SPEED}
-    assert "| speed in tokens/s |" in markdown(report) and "or a ratio of speed in tokens/s whose whole interval" in markdown(report)
+    assert "| speed in tokens/s |" in markdown(
+        report
+    ) and "or a ratio of speed in tokens/s whose whole interval" in markdown(report)
     assert speeds_that_fell(check(str(base), str(shared), 0.01)) == set(), "control: no speed-up fell"
     alone = again_in_turns(base, tmp_path / "alone", 5, ("sd",), 1.15)
     assert speeds_that_fell(check(str(base), str(alone), 0.01, in_turns=True)) == {"sd"}

@@ -4,7 +4,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from textwrap import shorten
-from typing import Any
 
 from specbench.core.console import counted
 from specbench.records.records import Record
@@ -31,12 +30,12 @@ def _replacement(row: Row) -> str:
     return ", the method's own" if any(drafter.get("checkpoint") for drafter in _drafters(row)) else ""
 
 
-def _drafters(row: Row) -> list[dict[str, Any]]:
+def _drafters(row: Row) -> list[dict[str, object]]:
     """Returns the options of the drafter of the method, or of each route."""
     return [part.get("drafter") or {} for part in _parts(row)]
 
 
-def _parts(row: Row) -> list[dict[str, Any]]:
+def _parts(row: Row) -> list[dict[str, object]]:
     """Returns the options of the method, or of each route."""
     return [*row.options.get("routes", {"": row.options}).values()]
 

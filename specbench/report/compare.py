@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
 from specbench.core.console import counted
 from specbench.core.errors import ConfigError
@@ -121,7 +120,7 @@ class Comparison:
     compared: tuple[ComparedSubset, ...]
     unread: tuple[str, ...]
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return {
             "first": self.first, "second": self.second, "comparable": not self.hindrances,
             "must_match": [vars(each) for each in self.hindrances], "differs": [vars(each) for each in self.differing],

@@ -19,6 +19,7 @@ from specbench.core.environment import require
 from specbench.core.errors import ConfigError
 from specbench.core.files import check_output, write_output
 from specbench.core.table import Table
+from specbench.records.records import Record
 from specbench.report.compare import Comparison, comparison_tables
 from specbench.report.tables import RunRows
 from specbench.results.concurrency import break_even, load_of, rows_by_server
@@ -61,7 +62,7 @@ class Results(DisplayedResult):
         return self.outcome.rows
 
     @cached_property
-    def records(self) -> list[dict[str, Any]]:
+    def records(self) -> list[Record]:
         """The records: for every example the tokens, steps and times of each method. Raises ConfigError if there are
         none."""
         from specbench.results.runs import RecordedRun
@@ -73,7 +74,7 @@ class Results(DisplayedResult):
     def tables(self) -> Iterable[Table]:
         return self.outcome.tables()
 
-    def columns(self) -> list[dict[str, Any]]:
+    def columns(self) -> list[dict[str, object]]:
         """Returns the rows as flat mappings, as `leaderboard export` writes them."""
         return columns(self.rows)
 
@@ -120,13 +121,13 @@ class ComparedRuns(DisplayedResult, Comparison):
 FORMATS = (".csv", ".parquet")
 
 
-def columns(rows: Iterable[Row]) -> list[dict[str, Any]]:
+def columns(rows: Iterable[Row]) -> list[dict[str, object]]:
     """Returns the rows as flat mappings with the same keys. Tasks and methods have their bare names, and their
     versioned names as task_id and method_id. Each metric has its interval as NAME_low and NAME_high. Other values that
     have parts are JSON text."""
     flat = []
     for row in rows:
-        cells: dict[str, Any] = {"task": row.task_name, "subset": row.subset, "method": row.method_name}
+        cells: dict[str, object] = {"task": row.task_name, "subset": row.subset, "method": row.method_name}
         for name, value in row.model_dump(mode="json", exclude={"metrics", *cells}).items():
             cells[name] = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
         cells |= {"task_id": row.task, "method_id": row.method}
@@ -165,7 +166,7 @@ def without_formula(cell: Any) -> Any:
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\n")) else text
 
 
-def parquet_bytes(flat: Sequence[dict[str, Any]]) -> bytes:
+def parquet_bytes(flat: Sequence[dict[str, object]]) -> bytes:
     import pyarrow
     from pyarrow import parquet
 

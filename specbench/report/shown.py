@@ -7,11 +7,30 @@ from typing import Any
 from specbench.core.console import counted
 from specbench.core.reasoning import answer_of
 from specbench.records.records import Generation, Record
-from specbench.report.shown_prompt import ShownPrompt
 from specbench.results.metric_format import score_of_answer
 from specbench.tasks.scoring import Scorer, explained
 
 NOT_TEXTS = ("finish", "problem", "decoded_by", "route")  # keys of a generation with a word instead of a text
+
+
+@dataclass(frozen=True)
+class ShownPrompt:
+    """A prompt as a model reads it. `text`: all tokens as text, special ones too; some tokenizers change case or
+    blanks, so it may differ from the text that was given to them."""
+
+    text: str
+    ids: list[int]
+
+    @classmethod
+    def of(cls, tokenizer: Any, ids: list[int]) -> "ShownPrompt":
+        return cls(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False), ids)
+
+    def lines(self, with_ids: bool = True) -> Iterator[str]:
+        yield f"prompt, {counted(len(self.ids), 'token')}:"
+        yield self.text
+        yield ""  # without a chat template, nothing else marks the end of the prompt
+        if with_ids:
+            yield f"ids: {' '.join(map(str, self.ids))}"
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The declaration of every metric by its name, and the printed form of values and intervals."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -34,10 +34,14 @@ def speed(metric: Estimate | None) -> str:
 
 def interval(metric: Estimate | None, digits: int = 2, factor: float = 1, sign: str = "") -> str:
     """Returns the 95 % interval, such as "[1.20, 1.31]"; empty where there is none."""
+    return interval_of(metric, lambda end: f"{factor * end:{sign}z.{digits}f}")
+
+
+def interval_of(metric: Estimate | None, text: Callable[[float], str]) -> str:
+    """Returns the 95 % interval; `text`: formats its ends."""
     if metric is None or metric.low is None or metric.high is None:
         return ""
-    low, high = (f"{factor * end:{sign}z.{digits}f}" for end in (metric.low, metric.high))
-    return f"[{low}, {high}]"
+    return f"[{text(metric.low)}, {text(metric.high)}]"
 
 
 def with_interval(metric: Estimate | None, digits: int = 2, factor: float = 1, sign: str = "") -> str:

@@ -300,13 +300,13 @@ class Resampler:
         return cls(np.arange(num_units), seed)
 
     @classmethod
-    def of(cls, records: Sequence[Mapping[str, Any]], seed: int, *, is_quick: bool = False) -> Self:
+    def of(cls, records: Sequence[Mapping[str, object]], seed: int, *, is_quick: bool = False) -> Self:
         return cls._of_keys(
             [(record["task"], record["subset"], record["example"]) for record in records], seed, is_quick
         )
 
     @classmethod
-    def of_times(cls, records: Sequence[Mapping[str, Any]], seed: int) -> Self:
+    def of_times(cls, records: Sequence[Mapping[str, object]], seed: int) -> Self:
         """Returns the units to resample for intervals of times: the parts of a run if its servers took turns, since the
         records of a part share the start of their servers; otherwise prompts."""
         parts = [record.get("part") for record in records]

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from specbench.core.errors import ConfigError
 from specbench.core.values import text_digest
@@ -213,7 +212,7 @@ COLUMNS = (
 FILTERS = ("task", "method", "subset", "verdict")
 
 
-def index_table(rows: Sequence[SiteRow]) -> dict[str, Any]:
+def index_table(rows: Sequence[SiteRow]) -> dict[str, object]:
     """Returns the template values of the table of all rows. Language and load are left out if no row has one, and
     engine if all are eager. `filters`: the values that each filter offers. `with_more`: the columns in which a cell has
     small text; all their cells leave room for it, so that numbers align."""

@@ -18,7 +18,7 @@ from specbench.report.captions import decodes_alone, lossless_word, sampling_of,
 from specbench.report.shown import ShownRecord
 from specbench.report.tables import per_token
 from specbench.results.conditions import flat_fields
-from specbench.results.metric_format import NULL, find_metric, interval, metric_of, number
+from specbench.results.metric_format import NULL, find_metric, interval, interval_of, metric_of, number
 from specbench.results.metrics import accepted_tokens_per_step_of
 from specbench.results.paired import RowWithRecords
 from specbench.results.row import RESULT_FIELDS, UNVERIFIABLE_FIELDS, Row
@@ -170,7 +170,7 @@ BASELINE = (
 
 def row_page(
     entry: SiteRow, subsets: Sequence[SiteRow], peers: Sequence[SiteRow], baseline: Row | None, num_answers: int = 0
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Returns the template values of a row's page. `subsets`: the rows of all subsets. `peers`: rows with which it
     compares, itself included. `baseline`: AR's row of the same run. `num_answers`: how many of its records are shown.
     """
@@ -273,8 +273,7 @@ def metric_lines(row: Row) -> Iterator[tuple[str, str, str, Markup]]:
     last.
     """
     for name, metric in sorted(row.metrics.items(), key=lambda each: each[1].value is None):
-        ends = f"[{_number(metric.low)}, {_number(metric.high)}]" if metric.low is not None else ""
-        yield name, _number(metric.value), ends, _meaning(name)
+        yield name, _number(metric.value), interval_of(metric, _number), _meaning(name)
 
 
 @cache

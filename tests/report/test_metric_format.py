@@ -2,9 +2,12 @@
 
 import pytest
 
-from specbench.results.metric_format import all_metrics, find_metric
+from specbench.core.metric import Metric
+from specbench.core.registry import SCORERS
+from specbench.results.metric_format import all_metrics, bounds_of, find_metric, metric_of, score
 from specbench.results.metrics import summarize
 from specbench.results.row_metrics import ROW_METRICS
+from specbench.statistics.bootstrap import Estimate
 from tests.results.test_metrics import autoregressive, generation, record
 
 ONLY_OF_SOME_DRAFTS = {  # of `draw_overlap`, `tree_nodes`, what was consumed, servers, and models that reason
@@ -62,3 +65,16 @@ def test_an_answer_of_one_token_is_said_to_be_in_no_speed() -> None:
     )  # fmt: skip
     assert (found["tokens_per_second"].value, found["tokens_per_second_ar"].value) == (9.5, 19.0)
     assert ROW_METRICS["tokens_per_second"].explanation.endswith("and answers of one token are excluded on both sides")
+
+
+def test_the_scorer_of_a_plug_in_declares_its_metrics() -> None:
+    polite = Metric("polite", "share", "answers that say please", label="polite %", bounds=(0.0, 1.0), factor=100.0)
+
+    @SCORERS.declare(metrics=(polite,))
+    def factory() -> None:
+        """A scorer."""
+
+    assert metric_of("polite") == polite and "polite" in all_metrics()
+    assert score(Estimate(value=0.5), "polite") == "50.000" and bounds_of("polite") == (0.0, 1.0)
+    assert explained("polite_difference") == ("share", "polite: method − baseline, paired by example")
+    assert metric_of("not_declared").label == "not_declared"

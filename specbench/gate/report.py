@@ -6,7 +6,7 @@ from typing import Literal
 from xml.etree import ElementTree
 
 from specbench.core.table import Table, escaped_markdown, markdown_table, number_columns, text_columns
-from specbench.core.values import Generation
+from specbench.records.records import Generation
 from specbench.report.display import DisplayedResult
 from specbench.results.answers import acceptance_rates, length_columns, new_tokens, target_passes
 from specbench.results.conditions import RowPair
@@ -148,8 +148,8 @@ def counts_of(own: Sequence[Generation]) -> Counts:
     tokens, steps = map(sum, length_columns([own]))
     rates = [rate for rate in acceptance_rates(own) if rate is not None]
     num_tokens = sum(map(new_tokens, own))
-    num_drafts = sum(len(g["passes"]["draft"]) for g in own)
-    known = own and not any("external" in g for g in own)
+    num_drafts = sum(len(g.passes.draft) for g in own)
+    known = own and not any(g.is_external for g in own)
     return {
         PASSES: None if None in passes or not own else sum(n or 0 for n in passes) / num_tokens,
         LENGTH: tokens / steps if steps else None,

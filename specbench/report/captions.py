@@ -342,8 +342,8 @@ def _share_cut(row: Row) -> str | None:
 
 def why_unscored(records: Sequence[Record]) -> str | None:
     """Returns a line with the most frequent reason for missing scores; None if none is missing."""
-    generations = (generation for record in records for generation in record["methods"].values())
-    problems = Counter(generation["problem"] for generation in generations if generation.get("problem"))
+    generations = (generation for record in records for generation in record.methods.values())
+    problems = Counter(generation.problem for generation in generations if generation.problem)
     if not problems:
         return None
     reason, count = problems.most_common(1)[0]

@@ -10,7 +10,8 @@ from pathlib import Path
 from specbench.core.console import counted
 from specbench.core.errors import ConfigError
 from specbench.core.table import Table, number_columns, text_columns
-from specbench.records.records import EMITTED, Generation, Record
+from specbench.records.columns import Steps
+from specbench.records.records import Generation, Record
 from specbench.report.captions import FEW, marked, warning_lines
 from specbench.results.conditions import FieldDifference, conditions_that_differ, differences, flat_fields
 from specbench.results.metric_format import NULL, interval, metric_of, number
@@ -49,22 +50,22 @@ def agreement_of(records: Sequence[Record], first: Sequence[Generation], second:
     answers, steps = [], []
     differences: dict[str, str] = {}
     for record, own, other in zip(records, first, second, strict=True):
-        tokens_differ, steps_differ, both = None, None, (own["token_ids"], other["token_ids"])
+        tokens_differ, steps_differ, both = None, None, (own.token_ids, other.token_ids)
         if (place := first_difference(*both)) is not None:
             tokens = ("its end" if place == len(ids) else f"token {ids[place]}" for ids in both)
             tokens_differ = f"position {place}: {' ≠ '.join(tokens)}"
         answers.append(tokens_differ)
-        if own["steps"] and other["steps"]:
-            steps_differ = _steps_differ(own["steps"], other["steps"])
+        if len(own.steps) and len(other.steps):
+            steps_differ = _steps_differ(own.steps, other.steps)
             steps.append(steps_differ)
         if found := steps_differ or tokens_differ:
-            differences.setdefault(record["subset"], f"{record['subset']} example {record['example']}, {found}")
+            differences.setdefault(record.subset, f"{record.subset} example {record.example}, {found}")
     return Agreement(len(answers), answers.count(None), len(steps), steps.count(None), tuple(differences.values()))
 
 
-def _steps_differ(own: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> str | None:
+def _steps_differ(own: Steps, other: Steps) -> str | None:
     for place, pair in enumerate(zip_longest(own, other)):
-        sizes = ["no step" if step is None else counted(step[EMITTED], "token") for step in pair]
+        sizes = ["no step" if step is None else counted(step.emitted, "token") for step in pair]
         if sizes[0] != sizes[1]:
             return f"step {place}: {' ≠ '.join(sizes)}"
     return None
@@ -159,9 +160,7 @@ def compare(first: ComparisonInput, second: ComparisonInput) -> Comparison:
     for own, other in common:
         pairs = pair_up(runs.with_records(own, first.file), runs.with_records(other, second.file))
         others, answers = pairs.generations() if pairs.records[0] else ([], [])
-        is_same = all(
-            a[name] == b[name] for name in ("token_ids", "steps") for a, b in zip(others, answers, strict=True)
-        )
+        is_same = all(a.token_ids == b.token_ids and a.steps == b.steps for a, b in zip(others, answers, strict=True))
         agreement = None
         if answers and (own.served is None) != (other.served is None):
             agreement = agreement_of(pairs.records[0], answers, others)

@@ -30,10 +30,10 @@ and 1.3 times at n = 100. The 95th percentile of the widths is four times as lar
 speed-up of 2), and more than twice at n = 100. docs/measured/coverage.md has more populations and their widths.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -277,6 +277,19 @@ INTERVALS = Intervals(
 )
 
 
+class HasUnit(Protocol):
+    """What a record says about the unit that its answers belong to."""
+
+    @property
+    def task(self) -> str: ...
+    @property
+    def subset(self) -> str: ...
+    @property
+    def example(self) -> int: ...
+    @property
+    def part(self) -> int | None: ...
+
+
 @dataclass(frozen=True)
 class Resampler:
     """Draws units with replacement, and gives statistics their 95 % intervals.
@@ -300,16 +313,14 @@ class Resampler:
         return cls(np.arange(num_units), seed)
 
     @classmethod
-    def of(cls, records: Sequence[Mapping[str, object]], seed: int, *, is_quick: bool = False) -> Self:
-        return cls._of_keys(
-            [(record["task"], record["subset"], record["example"]) for record in records], seed, is_quick
-        )
+    def of(cls, records: Sequence[HasUnit], seed: int, *, is_quick: bool = False) -> Self:
+        return cls._of_keys([(record.task, record.subset, record.example) for record in records], seed, is_quick)
 
     @classmethod
-    def of_times(cls, records: Sequence[Mapping[str, object]], seed: int) -> Self:
+    def of_times(cls, records: Sequence[HasUnit], seed: int) -> Self:
         """Returns the units to resample for intervals of times: the parts of a run if its servers took turns, since the
         records of a part share the start of their servers; otherwise prompts."""
-        parts = [record.get("part") for record in records]
+        parts = [record.part for record in records]
         return cls._of_keys(parts, seed) if len(set(parts)) > 1 else cls.of(records, seed)
 
     @classmethod

@@ -185,7 +185,7 @@ def row_page(
         "metrics": list(metric_lines(row)), "command": repeat_command(row),
         "facts": list(provenance(row, entry.digest)), "peers": peers,
         "records": [
-            ShownRecord.of(record, {"ar", row.method_name}, scorer=(entry.side.scoring or {})[record["subset"]].scorer)
+            ShownRecord.of(record, {"ar", row.method_name}, scorer=(entry.side.scoring or {})[record.subset].scorer)
             for record in entry.side.records[:num_answers]
         ],
     }  # fmt: skip

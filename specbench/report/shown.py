@@ -56,7 +56,8 @@ class ShownAnswer:
         elif scorer is not None and reference is not None and "reason" not in reasons:
             reasons["reason"] = explained(scorer, generation.answer, reference)
         return cls(
-            method, generation.score, dict(generation.scores), generation.finish, len(generation.token_ids), texts, {name: text for name, text in reasons.items() if text},
+            method, generation.score, dict(generation.scores), generation.finish, len(generation.token_ids), texts,
+            {name: text for name, text in reasons.items() if text},
         )  # fmt: skip
 
     @property
@@ -91,7 +92,8 @@ class ShownRecord:
             for name, own in record.methods.items() if name in methods
         )  # fmt: skip
         return cls(
-            record.task, record.subset, str(record.id), record.repeat, record.turn, record.prompt_tokens or 0, prompt, record.reference, answers,
+            record.task, record.subset, str(record.id), record.repeat, record.turn, record.prompt_tokens or 0, prompt,
+            record.reference, answers,
         )  # fmt: skip
 
     @property

@@ -587,8 +587,7 @@ def test_an_answer_without_passes_on_one_side_has_no_length_there_and_is_left_ou
     def answer(num_passes):
         return {"token_ids": [0] * (3 * num_passes + 1), "steps": [[2, 2, 2, 3]] * num_passes}
 
-    records = [{"task": "t", "subset": "s", "example": number} for number in range(MIN_PROMPTS + 1)]
-    prompts = Resampler.of(records, seed=0)
+    prompts = Resampler.of_units(MIN_PROMPTS + 1, seed=0)
     before, now = [answer(2)] * (MIN_PROMPTS + 1), [*[answer(1)] * MIN_PROMPTS, answer(0)]
     found = length_ratio(SimpleNamespace(generations=lambda: (now, before), prompts=prompts))
     assert found.num_prompts == MIN_PROMPTS and [each.value for each in found.values] == [3.0, 3.0]

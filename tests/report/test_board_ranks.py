@@ -10,6 +10,7 @@ import pytest
 
 from specbench.core.errors import ConfigError
 from specbench.core.files import locked
+from specbench.records.records import Record
 from specbench.report.compare import compare, subsets_table
 from specbench.report.ranking import RankedRow, _in_order, rank_rows, ranking_tables, show, widening
 from specbench.results.leaderboard import load, write
@@ -93,12 +94,11 @@ def equal_sides(rng, num_methods, num_prompts):
     tokens = rng.lognormal(4, 1, num_prompts).astype(int) + 2
 
     def generation(count, speed):
-        return {"token_ids": [0] * count, "decode_seconds": count / speed / rng.lognormal(0, 0.8),
-                "passes": {"target": [], "draft": []}}  # fmt: skip
+        return {"token_ids": [0] * count, "decode_seconds": count / speed / rng.lognormal(0, 0.8)}
 
     records = [
-        {"task": "t", "subset": "s", "example": number, "repeat": 0, "prompt": "", "reference": "", "methods": {
-            "ar": generation(count, 50), **{method.name: generation(count, 100) for method in methods}}}
+        Record.of({"task": "t", "subset": "s", "example": number, "reference": "", "methods": {
+            "ar": generation(count, 50), **{method.name: generation(count, 100) for method in methods}}})
         for number, count in enumerate(tokens.tolist())
     ]  # fmt: skip
     rows = [row(method=f"{m.name}@1:0", n=num_prompts, metrics={"speedup": Estimate(value=2.0)}) for m in methods]

@@ -1,4 +1,5 @@
 import re
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -252,7 +253,7 @@ def test_a_judge_s_ratings_beside_a_score_of_the_task_are_said():
 
 def test_the_most_frequent_reason_for_no_score_is_told():
     def record(*problems):
-        return {"methods": {str(n): {"problem": text} if text else {} for n, text in enumerate(problems)}}
+        return SimpleNamespace(methods={str(n): SimpleNamespace(problem=text) for n, text in enumerate(problems)})
 
     assert why_unscored([record(None), record()]) is None
     assert why_unscored([record("no\nanswer", "no\nanswer")]) == "not scored: 2 answers, because no answer"

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from textwrap import shorten
+from typing import Any
 
 from specbench.core.console import counted
 from specbench.records.records import Record
@@ -24,7 +25,7 @@ def drafter_of(row: Row) -> str:
 
 
 def _replacement(row: Row) -> str:
-    replaced = [drafter["replaces"] for drafter in _drafters(row) if "replaces" in drafter]
+    replaced = [str(drafter["replaces"]) for drafter in _drafters(row) if "replaces" in drafter]
     if replaced:
         return f", which replaces the method's drafter {', '.join(replaced)}"
     return ", the method's own" if any(drafter.get("checkpoint") for drafter in _drafters(row)) else ""
@@ -35,7 +36,7 @@ def _drafters(row: Row) -> list[dict[str, object]]:
     return [part.get("drafter") or {} for part in _parts(row)]
 
 
-def _parts(row: Row) -> list[dict[str, object]]:
+def _parts(row: Row) -> list[dict[str, Any]]:
     """Returns the options of the method, or of each route."""
     return [*row.options.get("routes", {"": row.options}).values()]
 

@@ -19,7 +19,6 @@ from specbench.core.environment import require
 from specbench.core.errors import ConfigError
 from specbench.core.files import check_output, write_output
 from specbench.core.table import Table
-from specbench.records.records import Record
 from specbench.report.compare import Comparison, comparison_tables
 from specbench.report.tables import RunRows
 from specbench.results.concurrency import break_even, load_of, rows_by_server
@@ -62,7 +61,7 @@ class Results(DisplayedResult):
         return self.outcome.rows
 
     @cached_property
-    def records(self) -> list[Record]:
+    def records(self) -> list[dict[str, Any]]:
         """The records: for every example the tokens, steps and times of each method. Raises ConfigError if there are
         none."""
         from specbench.results.runs import RecordedRun

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -90,11 +91,9 @@ def rank_rows(sides: Sequence[RowWithRecords], metric: str) -> list[RankedRow]:
 def _in_order(ranked: Sequence[RankedRow]) -> list[RankedRow]:
     """Returns the rows with ranks that do not fall, such as 1–5 and 1–5 instead of 1–5 above 1–3: a row with a better
     value has no worse a rank. Ranks only become wider."""
-    best = np.minimum.accumulate([each.best for each in reversed(ranked)])[::-1]
-    worst = np.maximum.accumulate([each.worst for each in ranked])
-    return [
-        replace(each, best=int(first), worst=int(last)) for each, first, last in zip(ranked, best, worst, strict=True)
-    ]
+    best = list(accumulate((each.best or 0 for each in reversed(ranked)), min))[::-1]
+    worst = accumulate((each.worst or 0 for each in ranked), max)
+    return [replace(each, best=first, worst=last) for each, first, last in zip(ranked, best, worst, strict=True)]
 
 
 def widening(num_pairs: int, num_prompts: int) -> float:

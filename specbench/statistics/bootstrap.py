@@ -314,17 +314,17 @@ class Resampler:
 
     @classmethod
     def of(cls, records: Sequence[HasUnit], seed: int, *, is_quick: bool = False) -> Self:
-        return cls._of_keys([(record.task, record.subset, record.example) for record in records], seed, is_quick)
+        return cls.of_keys([(record.task, record.subset, record.example) for record in records], seed, is_quick)
 
     @classmethod
     def of_times(cls, records: Sequence[HasUnit], seed: int) -> Self:
         """Returns the units to resample for intervals of times: the parts of a run if its servers took turns, since the
         records of a part share the start of their servers; otherwise prompts."""
         parts = [record.part for record in records]
-        return cls._of_keys(parts, seed) if len(set(parts)) > 1 else cls.of(records, seed)
+        return cls.of_keys(parts, seed) if len(set(parts)) > 1 else cls.of(records, seed)
 
     @classmethod
-    def _of_keys(cls, keys: Sequence[Any], seed: int, is_quick: bool = False) -> Self:
+    def of_keys(cls, keys: Sequence[Any], seed: int, is_quick: bool = False) -> Self:
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         return cls(np.array([numbers[key] for key in keys], dtype=np.int64), seed, is_quick)
 

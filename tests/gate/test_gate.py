@@ -585,7 +585,7 @@ def test_an_answer_without_passes_on_one_side_has_no_length_there_and_is_left_ou
     """Answers of 3 tokens a pass; the last of the candidate ended with the prefill. Nothing at all is no fine gate."""
 
     def answer(num_passes):
-        return {"token_ids": [0] * (3 * num_passes + 1), "steps": [[2, 2, 2, 3]] * num_passes}
+        return made_generation(steps=[[2, 2, 2, 3]] * num_passes)
 
     prompts = Resampler.of_units(MIN_PROMPTS + 1, seed=0)
     before, now = [answer(2)] * (MIN_PROMPTS + 1), [*[answer(1)] * MIN_PROMPTS, answer(0)]

@@ -44,6 +44,7 @@ from specbench.running.request import Request
 from specbench.specs.run_options import RunOptions
 from specbench.statistics.bootstrap import Estimate, Resampler, bonferroni
 from tests.support import tiny
+from tests.support.records import generation as made_generation
 from tools.gate.simulated import CLOCKS, shares
 
 NUM_PROMPTS = 20

@@ -22,11 +22,10 @@ from specbench.models.kv_cache import by_layer_type, cache_parameter, tree_input
 from specbench.models.loading import load_model
 from specbench.models.scoring import PassShape
 from specbench.results.metric_format import with_interval
-from specbench.statistics.bootstrap import Estimate
+from specbench.statistics.bootstrap import Resampler
 
 DEPTH = 5
 ACCEPTED = 3  # nodes of the accepted path
-NUM_RESAMPLES = 2000
 WANTED = 1.15
 
 
@@ -97,10 +96,8 @@ def measure(step: Step, num_pairs: int) -> np.ndarray:
 
 
 def median_ratio(own: np.ndarray, other: np.ndarray) -> str:
-    ratios = own / other
-    drawn = np.random.default_rng(0).integers(0, len(ratios), (NUM_RESAMPLES, len(ratios)))
-    low, high = np.percentile(np.median(ratios[drawn], axis=1), [2.5, 97.5])
-    return with_interval(Estimate(value=float(np.median(ratios)), low=float(low), high=float(high)), 3)
+    rounds = Resampler.of_units(len(own), seed=0)
+    return with_interval(rounds.of_resamples(rounds.medians(own / other)), 3)
 
 
 def main() -> None:

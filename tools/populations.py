@@ -147,7 +147,9 @@ def _geometric(sums: Sequence[float]) -> float:
 
 
 def _corpus(columns: Array, seed: int) -> Ends:
-    found = corpus_metrics([CorpusStatistics(np.stack([columns.T] * 2), _geometric)], seed)[0]
+    found = corpus_metrics(
+        [CorpusStatistics(np.stack([columns.T] * 2), _geometric)], Resampler.of_units(columns.shape[1], seed)
+    )[0]
     return found.low, found.high
 
 

@@ -22,7 +22,7 @@ from specbench.cli.help.method import MethodHelp, method_help, prose
 from specbench.cli.help.text import KINDS, component_parameters, shown
 from specbench.core.table import markdown_table
 from specbench.publish.suite_spec import PublishedTable, SuiteSpec
-from specbench.results.metric_format import MEANINGS
+from specbench.results.metric_format import all_metrics
 from specbench.results.row import Row
 from specbench.specs.catalogue import load_method, load_task, method_names, task_names
 from specbench.specs.components import Component
@@ -189,7 +189,7 @@ def training() -> str:
 
 def metrics() -> str:
     """Returns the meaning of every metric and of every other field of a leaderboard row."""
-    rows = [[f"`{name}`", unit, escaped(text)] for name, (unit, text) in MEANINGS.items()]
+    rows = [[f"`{each.name}`", each.unit, escaped(each.explanation)] for each in all_metrics().values()]
     about = "`specbench list metrics` prints the same. Null stands where a number is not defined."
     fields = keys("Fields of a leaderboard row", {"Fields of a leaderboard row": Row}).split("\n\n", 1)[1]
     return "\n".join(["# Metrics and rows", "", about, "", *table(["metric", "unit", "meaning"], rows), fields])

@@ -62,9 +62,9 @@ def components_table() -> Table:
 
 
 def metrics_table() -> Table:
-    from specbench.results.metric_format import MEANINGS  # imports scipy, which the other tables do not need
+    from specbench.results.metric_format import all_metrics  # imports scipy, which the other tables do not need
 
-    rows = [[name, unit, meaning] for name, (unit, meaning) in MEANINGS.items()]
+    rows = [[each.name, each.unit, each.explanation] for each in all_metrics().values()]
     return Table("metrics of a leaderboard row", columns("name", "unit", "meaning"), rows)
 
 

@@ -21,6 +21,7 @@ from pydantic_core import CoreSchema, ErrorDetails
 from specbench import BUILT_IN
 from specbench.core.environment import OBJECT
 from specbench.core.errors import ConfigError, import_problem, nearest
+from specbench.core.metric import Metric
 from specbench.core.source import code_revision
 
 Factory = Callable[..., Any]
@@ -81,6 +82,10 @@ class Registry(Generic[Declared, AnyFeatures]):
     def is_declared(self, factory: Any) -> bool:
         """Returns whether `register` or `declare` has decorated a factory."""
         return isinstance(factory, Hashable) and factory in self._features
+
+    def declared(self) -> list[AnyFeatures]:
+        """Returns what the factories loaded so far declare."""
+        return list(self._features.values())
 
     def features(self, name: str) -> AnyFeatures:
         """Returns the features that a factory declares, by default those of an empty declaration."""
@@ -299,9 +304,11 @@ class ScorerFeatures:
 
     needs_reference: if False, the scorer is called with "" as reference. takes_language: whether the factory's first
         argument is the task's language. examples: for tasks of another harness, a function of the scorer's options,
-        `data` and `limit`. It returns the TaskData that replaces the task's rows.
+        `data` and `limit`. It returns the TaskData that replaces the task's rows. metrics: the declarations of its
+        metrics.
     """
 
+    metrics: tuple[Metric, ...] = ()
     needs_reference: bool = True
     takes_language: bool = False
     examples: Callable[..., Any] | None = None

@@ -38,7 +38,7 @@ from specbench.gate.speed import (
     ratio_of_speeds,
     speed_ratios,
 )
-from specbench.records.records import Key, record_key, records_of
+from specbench.records.records import Key, records_of
 from specbench.report.captions import marked_warnings
 from specbench.results.conditions import BASELINE, IGNORABLE, RowPair, pair_rows
 from specbench.results.metric_format import names_by_text
@@ -148,9 +148,9 @@ class RecordsOfSubset:
         """Returns the records with the keys of the method's equal and different answers."""
         keys: dict[bool, list[Key]] = {True: [], False: []}
         differ = set[Key]()
-        both = {record_key(first): (first, second) for first, second in zip(*pairs.records, strict=True)}
+        both = {first.key: (first, second) for first, second in zip(*pairs.records, strict=True)}
         for key in sorted(both):  # the turns of an example in their order
-            first, second = (record["methods"][pairs.method]["token_ids"] for record in both[key])
+            first, second = (record.methods[pairs.method].token_ids for record in both[key])
             if (*key[:4], 0) in differ:
                 continue
             keys[first == second].append(key)
@@ -181,9 +181,9 @@ def changes_with_equal_tokens(subset: str, pairs: Pairs) -> Iterator[Finding]:
     for what, names in DERIVED.items():
         changed = []
         for records in both:
-            before, now = (record["methods"][pairs.method] for record in records)
-            name = next((name for name in names if before.get(name) != now.get(name)), None)
-            changed += [] if name is None else [(records[0]["id"], before.get(name), now.get(name))]
+            before, now = (record.methods[pairs.method] for record in records)
+            name = next((name for name in names if getattr(before, name) != getattr(now, name)), None)
+            changed += [] if name is None else [(records[0].id, getattr(before, name), getattr(now, name))]
         if changed:
             prompt, before, now = changed[0]
             detail = f"prompt {prompt}: {f'{before!r:.60}'} before, {f'{now!r:.60}'} now"
@@ -250,15 +250,15 @@ class ByRecords:
             return []
         for name in ("prompt", "prompt_tokens", "prompt_ids_digest"):
             # the prompts of later turns hold earlier answers, which may differ
-            both = [(a, b) for a, b in zip(*pairs.records, strict=True) if record_key(a)[4] == 0]
+            both = [(a, b) for a, b in zip(*pairs.records, strict=True) if a.turn == 0]
             if name == "prompt_ids_digest":  # records of earlier versions have none
-                both = [(a, b) for a, b in both if name in a and name in b]
-            other = [(a, b) for a, b in both if a.get(name) != b.get(name)]
+                both = [(a, b) for a, b in both if a.prompt_ids_digest and b.prompt_ids_digest]
+            other = [(a, b) for a, b in both if getattr(a, name) != getattr(b, name)]
             if other:
                 first, second = other[0]
                 compared.problems.append(
                     f"{pair.subset}: {name} differs in {len(other)} of {num_records} records; example "
-                    f"{first['id']}: {first.get(name)} in the baseline, {second.get(name)} in the candidate"
+                    f"{first.id}: {getattr(first, name)} in the baseline, {getattr(second, name)} in the candidate"
                 )
                 return []
         return [RecordsOfSubset.of(pair, pairs)]
@@ -290,7 +290,7 @@ class ByRecords:
         """Returns the first difference of each output that differs from the baseline's, scored by the target."""
         self.say(f"asking the target about {len(part.different)} outputs of {compared.name} {part.rows.subset}")
         row = part.rows.baseline
-        candidate = {record_key(record): record for record in part.records.records[1]}
+        candidate = {record.key: record for record in part.records.records[1]}
         return self.target.differences(row, part.different, candidate, compared.method, row.num_draft_tokens + 1)
 
 

@@ -148,8 +148,8 @@ def counts_of(own: Sequence[Generation]) -> Counts:
     tokens, steps = map(sum, length_columns([own]))
     rates = [rate for rate in acceptance_rates(own) if rate is not None]
     num_tokens = sum(map(new_tokens, own))
-    num_drafts = sum(len(g["passes"]["draft"]) for g in own)
-    known = own and not any("external" in g for g in own)
+    num_drafts = sum(len(g.passes.draft) for g in own)
+    known = own and not any(g.is_external for g in own)
     return {
         PASSES: None if None in passes or not own else sum(n or 0 for n in passes) / num_tokens,
         LENGTH: tokens / steps if steps else None,
@@ -249,10 +249,9 @@ def decision_line(report: CheckReport) -> list[str]:
     if not report.num_tolerant:
         return []
     return [
-        f"a {report.speed_name} has regressed if its whole interval lies below {1 - report.max_regression:.3g}; "
-        f"intervals are {report.widening:.2f} times as wide as 95 % intervals, so that at most about "
-        f"{FALSE_ALARMS:.0%} of checks with {report.num_tolerant} intervals and no regression fail; any worse count "
-        "is a regression"
+        f"a regression is any worse count, or a ratio of {report.speed_name} whose whole interval lies below "
+        f"{1 - report.max_regression:.3g}; intervals are 95 % intervals widened by {report.widening:.2f} for "
+        f"{report.num_tolerant} comparisons (false alarms in about {FALSE_ALARMS:.0%} of checks)"
     ]
 
 

@@ -265,7 +265,7 @@ def files_of(request: Request, folder: Path = Path()) -> dict[str, str]:
     return {name: file_digest(file, WHOLE) for name, file in files.items()}
 
 
-def recorded_code(folder: Path) -> dict[str, Any]:
+def recorded_code(folder: Path) -> dict[str, object]:
     """Returns the revisions of the code outside specbench that a run used, as its identity has them."""
     file = folder / RunFolder.IDENTITY
     identity = bounded.read_mapping(file, "measure again", strict=False) if file.is_file() else {}

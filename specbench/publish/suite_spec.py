@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError, nearest
-from specbench.results.metric_format import meaning
+from specbench.results.metric_format import find_metric
 from specbench.specs.components import (
     Chat,
     Dtype,
@@ -144,7 +144,7 @@ class PublishedTable(FigureReference):
 
 def check_metric(where: str, metric: str) -> None:
     """Raises ConfigError for an unknown metric."""
-    if metric != QUALITY and not metric.startswith(FAIRNESS) and meaning(metric) is None:
+    if metric != QUALITY and not metric.startswith(FAIRNESS) and find_metric(metric) is None:
         raise ConfigError(f"{where}: unknown metric '{metric}': `specbench list metrics` shows them")
 
 

@@ -15,7 +15,7 @@ from specbench.publish.suite_runs import board_names, read_suite
 from specbench.publish.suite_spec import QUALITY, Figure, FigureColumn, PairSpec, PublishedTable
 from specbench.report.captions import dtype_and_device, few_prompts_line, verdict_word, warning_lines, why_unranked
 from specbench.report.tables import score_cell, speedup_cell
-from specbench.results.metric_format import NULL, number, speed, unit_of
+from specbench.results.metric_format import NULL, metric_of, number, speed
 from specbench.results.row import ALL, Row
 from specbench.specs.catalogue import load_method
 from specbench.specs.method import MethodSpec
@@ -163,7 +163,7 @@ def rows_over_subsets(rows: Sequence[Row]) -> list[Row]:
 def _metric_cells(row: Row, metric: str) -> list[str]:
     """Returns the cell of a metric; for the main score a second one with its name."""
     if metric == QUALITY:
-        return [score_cell(row), unit_of(row.quality).label if row.quality in row.metrics else ""]
+        return [score_cell(row), metric_of(row.quality).label if row.quality in row.metrics else ""]
     if metric == "speedup":
         return [speedup_cell(row)]
     found = row.metrics.get(metric)

@@ -8,7 +8,7 @@ from typing import Any
 
 from specbench.core.console import counted
 from specbench.records.records import Record
-from specbench.results.metric_format import names_by_text, score_pair, unit_of
+from specbench.results.metric_format import metric_of, names_by_text, score_pair
 from specbench.results.row import ALL, Evidence, Row
 from specbench.statistics.bootstrap import MIN_PROMPTS, SMALL_SAMPLE
 from specbench.tasks.judge import JUDGED
@@ -25,13 +25,13 @@ def drafter_of(row: Row) -> str:
 
 
 def _replacement(row: Row) -> str:
-    replaced = [drafter["replaces"] for drafter in _drafters(row) if "replaces" in drafter]
+    replaced = [str(drafter["replaces"]) for drafter in _drafters(row) if "replaces" in drafter]
     if replaced:
         return f", which replaces the method's drafter {', '.join(replaced)}"
     return ", the method's own" if any(drafter.get("checkpoint") for drafter in _drafters(row)) else ""
 
 
-def _drafters(row: Row) -> list[dict[str, Any]]:
+def _drafters(row: Row) -> list[dict[str, object]]:
     """Returns the options of the drafter of the method, or of each route."""
     return [part.get("drafter") or {} for part in _parts(row)]
 
@@ -90,10 +90,10 @@ def why_unranked(row: Row) -> str | None:
 FEW = f"fewer than {SMALL_SAMPLE} prompts"
 MANY_CUT = 0.1  # a larger share of answers cut at the limit is reported
 NO_INTERVAL = f"; with fewer than {MIN_PROMPTS} in a subset: no interval"
-OWN_OUTPUTS = "by comparing this run's outputs with AR's"
+OWN_OUTPUTS = "this run's outputs compared with AR's"
 SOURCES = {
-    "greedy equal": "as this run's outputs equal AR's",
-    "lossy by design": "as its rule declares",
+    "greedy equal": "this run's outputs equal AR's",
+    "lossy by design": "declared by its rule",
 }
 
 
@@ -168,7 +168,7 @@ def untested_lines(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
     texts = [text if len(own) == len(rows) else f"{text} in {', '.join(own)}" for text, own in by_text.items()]
     if not texts:
         return []
-    return [f"steadiness not tested, as the warm-up was short: {'; '.join(texts)} (--warm-up SECONDS allows more)"]
+    return [f"warm-up too short to test for a steady speed: {'; '.join(texts)} (--warm-up SECONDS allows more)"]
 
 
 def no_forecast(row: Row) -> str | None:
@@ -197,7 +197,7 @@ def verdict_of(row: Row) -> str:
         return f"{row.verdict}, as its external decoder states: not measured"
     if row.verdict not in SOURCES and (row.verdict in ("lossless", "undecided") or row.sampling.temperature):
         return f"{row.verdict}, stated without evidence"
-    return f"{row.verdict}, {SOURCES.get(row.verdict, OWN_OUTPUTS)}"
+    return f"{row.verdict} ({SOURCES.get(row.verdict, OWN_OUTPUTS)})"
 
 
 def stated_verdicts(rows: Sequence[Row]) -> list[str]:
@@ -268,18 +268,18 @@ IN_LANGUAGE = 0.9  # a smaller share of answers in the language of the subset is
 def score_heading(rows: Sequence[Row]) -> str:
     """Returns the name and unit of the score; "score" if rows have several, which `score_notes` then lists."""
     names = {row.quality for row in rows if row.quality is not None}
-    return unit_of(names.pop()).label if len(names) == 1 else "score"
+    return metric_of(names.pop()).label if len(names) == 1 else "score"
 
 
 COUNTS_OF_ANSWERS = {
-    "num_unscored": "not scored, and left out of means",
+    "num_unscored": "not scored (excluded from means)",
     "num_programs_ended": "programs that a limit ended (time, output), counted as wrong",
-    "num_unjudged": "not rated by the judge, and left out of the mean rating",
+    "num_unjudged": "not rated by the judge (excluded from the mean rating)",
 }
 
 
 REASONING = {
-    "reasoning_share": "tokens of reasoning, which no score sees, %, ar → method",
+    "reasoning_share": "reasoning tokens, which scores ignore, %, ar → method",
     "share_cut_in_reasoning": "answers that ended inside their reasoning and count as empty, %, ar → method",
 }
 
@@ -287,11 +287,11 @@ REASONING = {
 def score_notes(rows: Sequence[Row]) -> list[str]:
     parts, lines = [row for row in rows if row.subset != ALL] or rows, []
     if len({row.quality for row in rows if row.quality is not None}) > 1:
-        lines.append(f"score: {_with_subsets(rows, [row.quality and unit_of(row.quality).label for row in rows])}")
+        lines.append(f"score: {_with_subsets(rows, [row.quality and metric_of(row.quality).label for row in rows])}")
     for name in dict.fromkeys(name for row in parts for name in row.signatures):
-        lines.append(f"{unit_of(name).label}: {_by_subset(parts, [row.signatures.get(name) for row in parts])}")
+        lines.append(f"{metric_of(name).label}: {_by_subset(parts, [row.signatures.get(name) for row in parts])}")
     reported: dict[str, Sequence[str | None]] = {
-        f"{unit_of(name).label}, ar → method": [
+        f"{metric_of(name).label}, ar → method": [
             score_pair(row.metrics, name) if _is_reported(row, name) else None for row in rows
         ]
         for name in (JUDGED, "language_share", "repetition_rate")
@@ -312,7 +312,7 @@ def score_notes(rows: Sequence[Row]) -> list[str]:
     context = next((row.context for row in rows if row.context is not None), None)
     limit = f"the context of {context.model}, {context.tokens} tokens" if context and context.model else "the context"
     shortened = [f"{value:.0%}" if (value := row.value("share_truncated")) else None for row in rows]
-    reported["prompts shortened in the middle to fit the context"] = shortened  # also that of a bridged drafter
+    reported["prompts truncated in the middle to fit the context"] = shortened  # also that of a bridged drafter
     remedy = "" if context is None or context.model in (None, rows[0].target) or not _may_pause(rows[0]) else PAUSE
     reported[f"answers cut at {limit}{remedy}"] = list(map(_share_cut, rows))
     if context is not None and context.pauses_at:
@@ -343,8 +343,8 @@ def _share_cut(row: Row) -> str | None:
 
 def why_unscored(records: Sequence[Record]) -> str | None:
     """Returns a line with the most frequent reason for missing scores; None if none is missing."""
-    generations = (generation for record in records for generation in record["methods"].values())
-    problems = Counter(generation["problem"] for generation in generations if generation.get("problem"))
+    generations = (generation for record in records for generation in record.methods.values())
+    problems = Counter(generation.problem for generation in generations if generation.problem)
     if not problems:
         return None
     reason, count = problems.most_common(1)[0]
@@ -389,6 +389,6 @@ def warning_lines(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
     lines = []
     for (first, text), *others in found.values():
         same = dict.fromkeys(name for name, _ in others if name != first)
-        numbers_differ = ", with other numbers" * any(other != text for _, other in others)
+        numbers_differ = " (values differ)" * any(other != text for _, other in others)
         lines.append(f"{MARK} {first}: {text}" + (f"; also for {', '.join(same)}{numbers_differ}" if same else ""))
     return lines

@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
 from specbench.core.console import counted
 from specbench.core.errors import ConfigError
 from specbench.core.table import Table, number_columns, text_columns
-from specbench.records.records import EMITTED, Generation, Record
+from specbench.records.columns import Steps
+from specbench.records.records import Generation, Record
 from specbench.report.captions import FEW, marked, warning_lines
 from specbench.results.conditions import FieldDifference, conditions_that_differ, differences, flat_fields
-from specbench.results.metric_format import NULL, interval, number, unit_of
+from specbench.results.metric_format import NULL, interval, metric_of, number
 from specbench.results.paired import KINDS, MetricChange, Pairs, pair_up
 from specbench.results.row import ALL, RESULT_FIELDS, Row
 from specbench.results.runs import ComparisonInput, RecordedRuns
@@ -36,7 +36,7 @@ class Agreement:
 
     def lines(self) -> list[str]:
         steps = (
-            f"{self.num_same_steps} of {self.num_with_steps} have as many tokens in each step"
+            f"{self.num_same_steps} of {self.num_with_steps} have equally many tokens in every step"
             if self.num_with_steps
             else "steps are not compared, since one side does not know them"
         )
@@ -50,22 +50,22 @@ def agreement_of(records: Sequence[Record], first: Sequence[Generation], second:
     answers, steps = [], []
     differences: dict[str, str] = {}
     for record, own, other in zip(records, first, second, strict=True):
-        tokens_differ, steps_differ, both = None, None, (own["token_ids"], other["token_ids"])
+        tokens_differ, steps_differ, both = None, None, (own.token_ids, other.token_ids)
         if (place := first_difference(*both)) is not None:
             tokens = ("its end" if place == len(ids) else f"token {ids[place]}" for ids in both)
             tokens_differ = f"position {place}: {' ≠ '.join(tokens)}"
         answers.append(tokens_differ)
-        if own["steps"] and other["steps"]:
-            steps_differ = _steps_differ(own["steps"], other["steps"])
+        if len(own.steps) and len(other.steps):
+            steps_differ = _steps_differ(own.steps, other.steps)
             steps.append(steps_differ)
         if found := steps_differ or tokens_differ:
-            differences.setdefault(record["subset"], f"{record['subset']} example {record['example']}, {found}")
+            differences.setdefault(record.subset, f"{record.subset} example {record.example}, {found}")
     return Agreement(len(answers), answers.count(None), len(steps), steps.count(None), tuple(differences.values()))
 
 
-def _steps_differ(own: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> str | None:
+def _steps_differ(own: Steps, other: Steps) -> str | None:
     for place, pair in enumerate(zip_longest(own, other)):
-        sizes = ["no step" if step is None else counted(step[EMITTED], "token") for step in pair]
+        sizes = ["no step" if step is None else counted(step.emitted, "token") for step in pair]
         if sizes[0] != sizes[1]:
             return f"step {place}: {' ≠ '.join(sizes)}"
     return None
@@ -121,7 +121,7 @@ class Comparison:
     compared: tuple[ComparedSubset, ...]
     unread: tuple[str, ...]
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return {
             "first": self.first, "second": self.second, "comparable": not self.hindrances,
             "must_match": [vars(each) for each in self.hindrances], "differs": [vars(each) for each in self.differing],
@@ -160,9 +160,7 @@ def compare(first: ComparisonInput, second: ComparisonInput) -> Comparison:
     for own, other in common:
         pairs = pair_up(runs.with_records(own, first.file), runs.with_records(other, second.file))
         others, answers = pairs.generations() if pairs.records[0] else ([], [])
-        is_same = all(
-            a[name] == b[name] for name in ("token_ids", "steps") for a, b in zip(others, answers, strict=True)
-        )
+        is_same = all(a.token_ids == b.token_ids and a.steps == b.steps for a, b in zip(others, answers, strict=True))
         agreement = None
         if answers and (own.served is None) != (other.served is None):
             agreement = agreement_of(pairs.records[0], answers, others)
@@ -255,13 +253,8 @@ def differing_fields(first: Row, second: Row) -> list[FieldDifference]:
     return [each for each in differences(own, others) if (each.first, each.second) not in absent]
 
 
-LABELS = {
-    "speedup": ("speed-up", 3), "tokens_per_second": ("tok/s", 1), "tokens_per_second_ar": ("tok/s of AR", 1),
-    "mean_acceptance_length": ("τ", 3), "acceptance_rate": ("α", 3), "tpot_ratio": ("TPOT ratio", 3),
-    "e2e_ratio": ("E2E ratio", 3),
-}  # fmt: skip
 IN_SUBSETS = ("speedup", "mean_acceptance_length", "acceptance_rate")
-HINDERED = "these conditions differ, so the changes below may come from them"
+HINDERED = "these conditions differ and may explain the changes below"
 
 
 def comparison_tables(comparison: Comparison) -> list[Table]:
@@ -297,8 +290,8 @@ def changes_table(each: ComparedSubset) -> Table:
     caption = [*_caption(each), *warning_lines([each.first, each.second], ["first", "second"])]
     rows = []
     for change in each.changes:
-        unit = unit_of(change.metric)
-        label, digits, factor = *LABELS.get(change.metric, (unit.label, unit.digits)), unit.factor
+        metric = metric_of(change.metric)
+        label, digits, factor = metric.label, metric.digits, metric.factor
         values = [number(change.first, digits, factor), number(change.second, digits, factor)]
         if change.metric == "speedup":
             values = [marked(value, row) for value, row in zip(values, (each.first, each.second), strict=True)]
@@ -311,7 +304,7 @@ def changes_table(each: ComparedSubset) -> Table:
 
 def subsets_table(parts: Sequence[ComparedSubset]) -> Table:
     several = len({each.task for each in parts}) > 1
-    figures = (f"{LABELS[name][0]}: change\n95 % interval" for name in IN_SUBSETS)
+    figures = (f"{metric_of(name).label}: change\n95 % interval" for name in IN_SUBSETS)
     columns = (*text_columns("subset"), *number_columns("n", "speed-up\nfirst → second", *figures))
     rows = []
     for each in parts:
@@ -342,7 +335,7 @@ def _caption(each: ComparedSubset) -> list[str]:
     if left_out:
         lines[0] += f"; the changes leave out {left_out} that only one side has"
     if each.same_counts:
-        lines.append("outputs and steps are equal on all of these; the intervals are about further prompts of the task")
+        lines.append("all outputs and steps are equal; the intervals account for prompts that were not measured")
     if each.agreement is not None:
         lines += each.agreement.lines()
     if each.num_paired < SMALL_SAMPLE:

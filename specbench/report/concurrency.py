@@ -37,13 +37,13 @@ def _table(rows: Sequence[Row]) -> Table:
     columns = (
         *number_columns(f"requests\n{unit}"), *text_columns("server", folds=False),
         *number_columns(
-            "tok/s\nin all", *RATIOS[load.kind].values(), "tok/s\nper user", "τ", "pass ÷\nAR's", "TTFT ms\nmedian",
+            "total\ntok/s", *RATIOS[load.kind].values(), "tok/s\nper user", "τ", "pass ÷\nAR's", "TTFT ms\nmedian",
             "p99", "TPOT ms\nmedian", "p99",
         ),
     )  # fmt: skip
     caption = [
         f"{counted(load.windows, 'window')} of each server at each level, in turns; intervals resample windows",
-        "tok/s in all: under full load, without ramp-up and drain; latencies: of all answers",
+        "total tok/s: under full load, without ramp-up and drain; latencies: of all answers",
         *([BY_RATE] if load.kind == "rate" else []),
         "per user, speed-up = τ ÷ (pass ÷ AR's): the gain of speculation ÷ the cost of its passes at this load",
         *filter(None, (_break_even_line(own) for own in rows_by_server(rows)[1:])),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,12 +20,10 @@ from specbench.core.errors import ConfigError
 from specbench.core.files import check_output, write_output
 from specbench.core.table import Table
 from specbench.report.compare import Comparison, comparison_tables
+from specbench.report.tables import RunRows
 from specbench.results.concurrency import break_even, load_of, rows_by_server
 from specbench.results.row import Row
 from specbench.statistics.bootstrap import Estimate
-
-if TYPE_CHECKING:
-    from specbench.running.execute import RunOutcome
 
 
 class DisplayedResult:
@@ -54,7 +52,7 @@ class DisplayedResult:
 class Results(DisplayedResult):
     """The rows and the records of a run, or the rows of a leaderboard file. `path`: its folder or its file."""
 
-    outcome: "RunOutcome"
+    outcome: RunRows
     path: Path
 
     @property
@@ -75,7 +73,7 @@ class Results(DisplayedResult):
     def tables(self) -> Iterable[Table]:
         return self.outcome.tables()
 
-    def columns(self) -> list[dict[str, Any]]:
+    def columns(self) -> list[dict[str, object]]:
         """Returns the rows as flat mappings, as `leaderboard export` writes them."""
         return columns(self.rows)
 
@@ -122,13 +120,13 @@ class ComparedRuns(DisplayedResult, Comparison):
 FORMATS = (".csv", ".parquet")
 
 
-def columns(rows: Iterable[Row]) -> list[dict[str, Any]]:
+def columns(rows: Iterable[Row]) -> list[dict[str, object]]:
     """Returns the rows as flat mappings with the same keys. Tasks and methods have their bare names, and their
     versioned names as task_id and method_id. Each metric has its interval as NAME_low and NAME_high. Other values that
     have parts are JSON text."""
     flat = []
     for row in rows:
-        cells: dict[str, Any] = {"task": row.task_name, "subset": row.subset, "method": row.method_name}
+        cells: dict[str, object] = {"task": row.task_name, "subset": row.subset, "method": row.method_name}
         for name, value in row.model_dump(mode="json", exclude={"metrics", *cells}).items():
             cells[name] = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
         cells |= {"task_id": row.task, "method_id": row.method}
@@ -167,7 +165,7 @@ def without_formula(cell: Any) -> Any:
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\n")) else text
 
 
-def parquet_bytes(flat: Sequence[dict[str, Any]]) -> bytes:
+def parquet_bytes(flat: Sequence[dict[str, object]]) -> bytes:
     import pyarrow
     from pyarrow import parquet
 
@@ -255,7 +253,7 @@ def _draw_panel(panel: Any, rows: Sequence[Row]) -> None:
 
 
 def _draw_loads(panel: Any, rows: Sequence[Row]) -> None:
-    """Draws tokens/s in all over tokens/s per user: a curve for each server with a point for each level of load. A
+    """Draws total tokens/s over tokens/s per user: a curve for each server with a point for each level of load. A
     cross marks the level at which a method is as fast as the baseline."""
     for own in rows_by_server(rows):
         points = [(row.value("tokens_per_second_user"), row.value("tokens_per_second"), row) for row in own]
@@ -274,7 +272,7 @@ def _draw_loads(panel: Any, rows: Sequence[Row]) -> None:
     unit = "requests in flight" if load.kind == "concurrency" else "requests per second"
     panel.set_title(f"{first.task_name} · {first.subset} · {unit} next to the points", loc="left")
     panel.set_xlabel("tokens/s per user")
-    panel.set_ylabel("tokens/s in all")
+    panel.set_ylabel("total tokens/s")
     panel.set_xlim(left=0)
     panel.set_ylim(bottom=0)
     panel.legend(frameon=False)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -23,20 +24,13 @@ from specbench.report.captions import (
 from specbench.report.tables import acceptance_cells, acceptance_heading, speed_cells
 from specbench.results.conditions import conditions, flat_fields
 from specbench.results.leaderboard import load
-from specbench.results.metric_format import MEANINGS, number, speed, without_digest
+from specbench.results.metric_format import find_metric, metric_of, number, speed, without_digest
 from specbench.results.paired import KINDS, RowWithRecords, metric_of_row, pair_up
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRuns, filter_rows, rows_of_subsets
 from specbench.statistics.bootstrap import TAILS, Array, Estimate, bonferroni
 
 MOST_PAIRED = 100  # larger tables are not compared prompt by prompt
-
-# Metrics where lower is better. Times and perplexities count too; so do the AR value and the difference of each.
-LOWER_IS_BETTER = (
-    "cost_ratio", "overhead_share", "target_passes_per_token", "divergence_bound", "mean_divergence", "repetition_rate",
-    "num_unscored", "num_unjudged", "num_programs_ended", "share_truncated", "share_cut_by_length",
-    "share_cut_by_context", "share_cut_in_reasoning",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -62,28 +56,24 @@ class RankedRow:
         return str(self.best) if self.best == self.worst else f"{self.best}–{self.worst}"
 
 
-def lower_is_better(metric: str) -> bool:
-    name = metric.removesuffix("_ar").removesuffix("_difference")
-    return name in LOWER_IS_BETTER or name.endswith("_seconds") or "perplexity" in name
-
-
 def rank_rows(sides: Sequence[RowWithRecords], metric: str) -> list[RankedRow]:
     """Returns the rows from the best to the worst, then rows without a value, then rows with a prescribed acceptance
     rate, which are not ranked.
 
     A row loses a rank to every better row that is separable from it: the interval of their ratio (or difference)
-    excludes "no change". So the ranks of rows that are not separable overlap. The intervals of all pairs of rows are
+    excludes "no change". So the ranks of rows that are not separable overlap. Down the table, no rank begins or ends
+    above one before it (`_in_order`). The intervals of all pairs of rows are
     widened together (`widening`), or equal rows would often look separable. More than MOST_PAIRED rows are compared by
     their own intervals instead of prompt by prompt.
     """
-    sign = 1 if lower_is_better(metric) else -1
+    sign = 1 if metric_of(metric).lower_is_better else -1
     drafters = [side for side in sides if why_unranked(side.row) is None]
     present = [(value, side) for side in drafters if (value := side.row.value(metric)) is not None]
     valued = [side for _, side in sorted(present, key=lambda each: sign * each[0])]
     without = [side for side in drafters if side.row.value(metric) is None]
     rest = [RankedRow(side, None, None) for side in (*without, *(side for side in sides if why_unranked(side.row)))]
     if len(valued) > MOST_PAIRED:
-        return [*_interval_ranking(valued, metric), *rest]
+        return [*_in_order(_interval_ranking(valued, metric)), *rest]
     pairs = [(i, j) for i in range(len(valued)) for j in range(i + 1, len(valued))]
     by = widening(len(pairs), min((each.row.n for each in valued), default=0))
     changes = {(i, j): pair_up(valued[i], valued[j]).change(metric).widened(by) for i, j in pairs}
@@ -95,7 +85,15 @@ def rank_rows(sides: Sequence[RowWithRecords], metric: str) -> list[RankedRow]:
         reasons = frozenset(change.unpaired for change in own if change.unpaired is not None)
         unknown = sum(not change.has_interval for change in own)
         ranked.append(RankedRow(side, better + 1, len(valued) - worse, reasons, unknown))
-    return [*ranked, *rest]
+    return [*_in_order(ranked), *rest]
+
+
+def _in_order(ranked: Sequence[RankedRow]) -> list[RankedRow]:
+    """Returns the rows with ranks that do not fall, such as 1–5 and 1–5 instead of 1–5 above 1–3: a row with a better
+    value has no worse a rank. Ranks only become wider."""
+    best = list(accumulate((each.best or 0 for each in reversed(ranked)), min))[::-1]
+    worst = accumulate((each.worst or 0 for each in ranked), max)
+    return [replace(each, best=first, worst=last) for each, first, last in zip(ranked, best, worst, strict=True)]
 
 
 def widening(num_pairs: int, num_prompts: int) -> float:
@@ -253,7 +251,8 @@ def unranked_line(rows: Sequence[Row]) -> list[str]:
 
 def _ranking_lines(order: Sequence[RankedRow], metric: str) -> list[str]:
     what = "ratio contains 1" if KINDS.get(metric) == "ratio" else "difference contains 0"
-    text = f"ranked by {metric}" + (f" ({MEANINGS[metric][0]})" if metric in MEANINGS else "")
+    known = find_metric(metric)
+    text = f"ranked by {metric}" + (f" ({known.unit})" if known else "")
     if len(order) < 2:
         return [text]
     num_valued = sum(each.best is not None for each in order)
@@ -262,12 +261,10 @@ def _ranking_lines(order: Sequence[RankedRow], metric: str) -> list[str]:
     lines = [text]
     if any(each.best != each.worst for each in order):
         absent = ", or there is none" * any(each.unknown for each in order)
-        lines.append(
-            f"a rank such as 2–3: the row cannot be told from its neighbours, as the interval of the {what}{absent}"
-        )
+        lines.append(f"a rank such as 2–3: not separable from its neighbours (the interval of the {what}{absent})")
     lines.append("intervals are corrected for all pairs of rows (Bonferroni, 5 % for the table)")
     if reasons := sorted({reason for each in order for reason in each.unpaired}):
-        lines.append(f"not all rows are paired ({', '.join(reasons)}): unpaired rows can be separated less often")
+        lines.append(f"not all rows are paired ({', '.join(reasons)}): unpaired intervals are wider")
     return lines
 
 

@@ -5,13 +5,31 @@ from dataclasses import dataclass
 from typing import Any
 
 from specbench.core.console import counted
-from specbench.core.reasoning import answer_of
 from specbench.records.records import Generation, Record
-from specbench.report.shown_prompt import ShownPrompt
 from specbench.results.metric_format import score_of_answer
 from specbench.tasks.scoring import Scorer, explained
 
 NOT_TEXTS = ("finish", "problem", "decoded_by", "route")  # keys of a generation with a word instead of a text
+
+
+@dataclass(frozen=True)
+class ShownPrompt:
+    """A prompt as a model reads it. `text`: all tokens as text, special ones too; some tokenizers change case or
+    blanks, so it may differ from the text that was given to them."""
+
+    text: str
+    ids: list[int]
+
+    @classmethod
+    def of(cls, tokenizer: Any, ids: list[int]) -> "ShownPrompt":
+        return cls(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False), ids)
+
+    def lines(self, with_ids: bool = True) -> Iterator[str]:
+        yield f"prompt, {counted(len(self.ids), 'token')}:"
+        yield self.text
+        yield ""  # without a chat template, nothing else marks the end of the prompt
+        if with_ids:
+            yield f"ids: {' '.join(map(str, self.ids))}"
 
 
 @dataclass(frozen=True)
@@ -32,14 +50,14 @@ class ShownAnswer:
         texts = {
             key: value for key, value in generation.as_json().items() if isinstance(value, str) and key not in NOT_TEXTS
         }
-        reasons = {"problem": generation.get("problem"), **generation.get("outcome", {})}
-        if generation.get("reasoning_closed") is False:
+        reasons = {"problem": generation.problem, **generation.outcome}
+        if not generation.reasoning_closed:
             reasons["reason"] = "cut inside its reasoning, so the answer is empty"
         elif scorer is not None and reference is not None and "reason" not in reasons:
-            reasons["reason"] = explained(scorer, answer_of(generation), reference)
+            reasons["reason"] = explained(scorer, generation.answer, reference)
         return cls(
-            method, generation["score"], dict(generation.get("scores", {})), generation["finish"],
-            len(generation["token_ids"]), texts, {name: text for name, text in reasons.items() if text},
+            method, generation.score, dict(generation.scores), generation.finish, len(generation.token_ids), texts,
+            {name: text for name, text in reasons.items() if text},
         )  # fmt: skip
 
     @property
@@ -70,12 +88,12 @@ class ShownRecord:
     ) -> "ShownRecord":
         """Returns a record. `scorer`: that of its task, which says what it read in the answers."""
         answers = tuple(
-            ShownAnswer.of(name, own, record["reference"], scorer)
-            for name, own in record["methods"].items() if name in methods
+            ShownAnswer.of(name, own, record.reference, scorer)
+            for name, own in record.methods.items() if name in methods
         )  # fmt: skip
         return cls(
-            record["task"], record["subset"], str(record["id"]), record["repeat"], record.get("turn", 0),
-            record.get("prompt_tokens", 0), prompt, record["reference"], answers,
+            record.task, record.subset, str(record.id), record.repeat, record.turn, record.prompt_tokens or 0, prompt,
+            record.reference, answers,
         )  # fmt: skip
 
     @property

@@ -1,6 +1,7 @@
 """Rows → tables: one method by subset, several methods and tasks, draft trees, times by part, answers of servers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise, permutations
 
 from specbench.core.table import RULE, Column, Table, number_columns, text_columns
@@ -18,7 +19,8 @@ from specbench.report.captions import (
     warning_lines,
     why_unranked,
 )
-from specbench.results.metric_format import NULL, number, score_pair, speed, unit_of, with_interval, without_digest
+from specbench.report.concurrency import load_tables
+from specbench.results.metric_format import NULL, metric_of, number, score_pair, speed, with_interval, without_digest
 from specbench.results.metrics import COST, LEVEL_CHANCES, expected_speedup, numbered_metrics
 from specbench.results.row import ALL, Row
 
@@ -31,7 +33,7 @@ def speedup_cell(row: Row) -> str:
 
 
 def score_cell(row: Row) -> str:
-    unit = unit_of(row.quality)
+    unit = metric_of(row.quality)
     return number(row.metric(row.quality), unit.digits, unit.factor)
 
 
@@ -373,8 +375,8 @@ def skewed_cost(row: Row, plain: float | None) -> str | None:
     if mean < SKEWED * cost or row.num_draft_tokens * (mean - cost) < NEGLIGIBLE:
         return None
     return (
-        f"{row.method_name}: c = {cost:.3f} is a ratio of medians, but its draft passes took {mean:.3f} target passes "
-        "on average: a few took far longer than most (a busy machine?), which the expected speed-up does not include"
+        f"{row.method_name}: c = {cost:.3f} compares medians, but the mean draft pass took {mean:.3f} target passes: "
+        "a few were much slower than the rest (a busy machine?); the expected speed-up uses c"
     )
 
 
@@ -407,3 +409,41 @@ def served_table(rows: Sequence[Row]) -> Table:
         caption.append(f"control: asked again, 'ar' changed {with_interval(changed, 1, 100)} % of its answers")
     columns = (*text_columns("server", folds=False), *figures, *text_columns("acceptance from"))
     return Table(f"{without_digest(rows[0].task)} · {rows[0].subset} · answers of servers", columns, cells, caption)
+
+
+@dataclass(frozen=True)
+class RunRows:
+    """The rows of a run or of a leaderboard file, as the tables that a run prints."""
+
+    rows: Sequence[Row]
+
+    def tables(self) -> Iterator[Table]:
+        """Yields a table for each method, then the comparison, the draft trees and the time breakdown of each task, an
+        overview of several tasks, and the tables of loads."""
+        yield from map(run_table, self.by_method())
+        groups = self.by_task()
+        for group in groups:
+            if len(group) > 2:
+                yield comparison_table(group)
+            if any(row.value("tree_nodes") is not None for row in group):
+                yield tree_table(group)
+            yield breakdown_table(group) if group[0].served is None else served_table(group)
+        if len(groups) > 1:
+            yield overview_table(groups)
+        yield from load_tables(self.rows)
+
+    def by_method(self) -> list[list[Row]]:
+        """Returns the rows of each task and method without rows of a load; AR's only if it is the only method."""
+        rows = [row for row in self.rows if not row.level]
+        pairs = dict.fromkeys((row.task, row.method) for row in rows)
+        shown = [pair for pair in pairs if not pair[1].startswith("ar@")] or list(pairs)
+        return [[row for row in rows if (row.task, row.method) == pair] for pair in shown]
+
+    def by_task(self) -> list[list[Row]]:
+        """Returns the rows of each task over all its subsets, or of its only subset: a row per method."""
+        groups = []
+        for task in dict.fromkeys(row.task for row in self.rows):
+            rows = [row for row in self.rows if row.task == task and not row.level]
+            subset = rows[-1].subset  # `all` comes last
+            groups.append([row for row in rows if row.subset == subset])
+        return groups

@@ -3,19 +3,18 @@ same prompts."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
-from scipy import special
 
 from specbench.records.columns import PassTimes
 from specbench.records.generation import Passes
 from specbench.records.records import Generation, Record
 from specbench.results.metric_format import bounds_of
 from specbench.specs.task import TaskSpec
-from specbench.statistics.bootstrap import CONFIDENCE, MIN_PROMPTS, NUM_RESAMPLES, SHARE, Estimate, Resampler
+from specbench.statistics.bootstrap import MIN_PROMPTS, SHARE, Estimate, Resampler, percentiles, stratified_confidence
 from specbench.tasks.judge import JUDGED
 from specbench.tasks.sandbox.run import ENDED
 from specbench.tasks.scoring import Scorer, as_number, identified_language, language_of, make_scorer
@@ -151,54 +150,41 @@ class CorpusStatistics:
     def num_prompts(self) -> int:
         return len(self.sums[0])
 
-    def scores(self, counts: NDArray[Any]) -> Array:
-        """Returns the score of each side in each resample. `counts`: how often each prompt is drawn [num_resamples,
-        num_prompts] → [num_sides, num_resamples]."""
-        return np.array([[self.score(totals) for totals in (counts @ sums).tolist()] for sums in self.sums])
+    def scores(self, sums: Array) -> Array:
+        """Returns the score of each side for each of several totals: [num_sides, num_totals, num_statistics] →
+        [num_sides, num_totals]."""
+        return np.array([[self.score(totals) for totals in side] for side in sums.tolist()])
 
 
-def corpus_metrics(parts: Sequence[CorpusStatistics], seed: int) -> tuple[Estimate, Estimate, Estimate]:
+def corpus_metrics(parts: Sequence[CorpusStatistics], prompts: Resampler) -> tuple[Estimate, Estimate, Estimate]:
     """Returns the score of the method, of AR, and their difference. The score over several subsets is the mean of
     theirs. The bootstrap resamples the prompts of each subset, for the method and AR together, and computes the scores
     from the new sums. There is no interval if a subset has fewer than MIN_PROMPTS prompts."""
     if not parts:
         return Estimate(), Estimate(), Estimate()
-    sizes = [part.num_prompts for part in parts]
-    whole = [part.scores(np.ones((1, size))) for part, size in zip(parts, sizes, strict=True)]
-    own, baseline = (float(each) for each in np.mean(whole, axis=0)[:, 0])
+    sizes = np.array([part.num_prompts for part in parts])
     if min(sizes) < MIN_PROMPTS:
-        return Estimate(value=own), Estimate(value=baseline), Estimate(value=own - baseline)
-    generator = np.random.default_rng(seed)
-    counts = [generator.multinomial(size, np.full(size, 1 / size), size=NUM_RESAMPLES) for size in sizes]
-    drawn = np.array([part.scores(each) for part, each in zip(parts, counts, strict=True)])
+        sums = [part.sums.sum(axis=1, keepdims=True) for part in parts]
+    else:
+        sums = prompts.sums([part.sums for part in parts])
+    scores = np.array([part.scores(each) for part, each in zip(parts, sums, strict=True)])
+    own, baseline = scores[:, 0], scores[:, 1]  # [num_subsets, 1 + num_resamples]
+    first, second = np.mean(scores, axis=0)[:, 0].tolist()
     return (
-        _with_interval(own, drawn[:, 0], sizes),
-        _with_interval(baseline, drawn[:, 1], sizes),
-        _with_interval(own - baseline, drawn[:, 0] - drawn[:, 1], sizes),
+        _with_interval(first, own[:, 1:], sizes),
+        _with_interval(second, baseline[:, 1:], sizes),
+        _with_interval(first - second, own[:, 1:] - baseline[:, 1:], sizes),
     )
 
 
-def _with_interval(value: float, drawn: Array, sizes: Sequence[int]) -> Estimate:
-    """Returns the score with its interval. `drawn`: the score of each subset in each resample [num_subsets,
-    NUM_RESAMPLES]. `sizes`: the number of prompts of each subset."""
-    confidence = stratified_confidence(drawn.var(axis=1), np.array(sizes))
-    low, high = np.quantile(drawn.mean(axis=0), [(1 - confidence) / 2, (1 + confidence) / 2])
+def _with_interval(value: float, drawn: Array, sizes: NDArray[np.int64]) -> Estimate:
+    """Returns the score with its interval. `drawn`: the score of each subset in each resample, [num_subsets,
+    num_resamples]; without resamples there is no interval. `sizes`: the number of prompts of each subset."""
+    if not drawn.size:
+        return Estimate(value=value)
+    low, high = percentiles(drawn.mean(axis=0), stratified_confidence(drawn.var(axis=1), sizes))
     is_constant = high - low <= 1e-9
     return Estimate(value=value, low=value if is_constant else low, high=value if is_constant else high)
-
-
-def stratified_confidence(variances: Array, sizes: NDArray[np.int64]) -> float:
-    """Returns the share of the resamples within the interval of a mean over subsets. As
-    `bootstrap.expanded_confidence` does, it allows for the factor n / (n - 1) that the variance of each subset lacks,
-    and for Student's t with the degrees of freedom of the summed variances (Welch, Biometrika 34, 1947; Satterthwaite,
-    Biometrics Bulletin 2, 1946). Both arguments are [num_subsets]."""
-    total = float(variances.sum())
-    if total == 0:
-        return CONFIDENCE
-    unbiased = variances * sizes / (sizes - 1)
-    freedom = unbiased.sum() ** 2 / (unbiased**2 / (sizes - 1)).sum()
-    t = special.stdtrit(freedom, (1 + CONFIDENCE) / 2)
-    return float(2 * special.ndtr(t * np.sqrt(unbiased.sum() / total)) - 1)
 
 
 CUTS = ("length", "context")  # reasons to cut an answer before its own end
@@ -271,7 +257,7 @@ def quality(
                 )
                 for subset, each in scoring.items() if each.scorer is not None
             ]  # fmt: skip
-            three = corpus_metrics([part for part in parts if part is not None], prompts.seed)
+            three = corpus_metrics([part for part in parts if part is not None], prompts)
             found |= zip((name, f"{name}_ar", f"{name}_difference"), three, strict=True)
         else:
             found |= _means(prompts, name, *(_values(name, records, side, subsets) for side in sides))

@@ -11,13 +11,13 @@ from rich.console import Console
 from specbench.core.console import counted, say
 from specbench.core.environment import EMBEDDED, is_installed, set_threads
 from specbench.core.progress import doing
-from specbench.core.table import Table
 from specbench.decoding.bridges import common_ids
 from specbench.decoding.decoder import drafting_decoders
 from specbench.models.loading import choose_device
 from specbench.records.folder import DATE, RunFolder, default_folder, write_specs
 from specbench.records.records import Key, Record, record_key, with_same_history
 from specbench.report.captions import why_unscored
+from specbench.report.tables import RunRows
 from specbench.results.conditions import check_accepts_rows, environment
 from specbench.results.leaderboard import check_writable, write
 from specbench.results.row import CommonIds, Row
@@ -134,53 +134,11 @@ Listener = Callable[[str, Record, bool], None]
 
 
 @dataclass(frozen=True)
-class RunOutcome:
+class RunOutcome(RunRows):
     """The rows of a run, and the paths of its records and leaderboard."""
 
-    rows: Sequence[Row]
     records: Path
     leaderboard: Path
-
-    def tables(self) -> Iterator[Table]:
-        """Yields a table for each method, then the comparison, the draft trees and the time breakdown of each task, an
-        overview of several tasks, and the tables of loads."""
-        from specbench.report.concurrency import load_tables
-        from specbench.report.tables import (
-            breakdown_table,
-            comparison_table,
-            overview_table,
-            run_table,
-            served_table,
-            tree_table,
-        )
-
-        yield from map(run_table, self.by_method())
-        groups = self.by_task()
-        for group in groups:
-            if len(group) > 2:
-                yield comparison_table(group)
-            if any(row.value("tree_nodes") is not None for row in group):
-                yield tree_table(group)
-            yield breakdown_table(group) if group[0].served is None else served_table(group)
-        if len(groups) > 1:
-            yield overview_table(groups)
-        yield from load_tables(self.rows)
-
-    def by_method(self) -> list[list[Row]]:
-        """Returns the rows of each task and method without rows of a load; AR's only if it is the only method."""
-        rows = [row for row in self.rows if not row.level]
-        pairs = dict.fromkeys((row.task, row.method) for row in rows)
-        shown = [pair for pair in pairs if not pair[1].startswith("ar@")] or list(pairs)
-        return [[row for row in rows if (row.task, row.method) == pair] for pair in shown]
-
-    def by_task(self) -> list[list[Row]]:
-        """Returns the rows of each task over all its subsets, or of its only subset: a row per method."""
-        groups = []
-        for task in dict.fromkeys(row.task for row in self.rows):
-            rows = [row for row in self.rows if row.task == task and not row.level]
-            subset = rows[-1].subset  # `all` comes last
-            groups.append([row for row in rows if row.subset == subset])
-        return groups
 
 
 def execute(

@@ -11,7 +11,7 @@ from specbench.core.console import counted
 from specbench.core.environment import EMBEDDED
 from specbench.models.causal_lm import Prompt
 from specbench.models.loading import load_model
-from specbench.report.shown_prompt import ShownPrompt
+from specbench.report.shown import ShownPrompt
 from specbench.running.models import load_models
 from specbench.running.plan import SubsetRun, load_requested, make_cells
 from specbench.running.prompts import turn_prompt, uses_chat

@@ -11,8 +11,7 @@ from itertools import islice
 from specbench.core.errors import ConfigError, nearest
 from specbench.models.causal_lm import split_precision
 from specbench.records.records import Generation, Key, Record, record_key
-from specbench.report.shown import ShownRecord
-from specbench.report.shown_prompt import ShownPrompt
+from specbench.report.shown import ShownPrompt, ShownRecord
 from specbench.results.conditions import BASELINE
 from specbench.results.row import ALL, Row
 from specbench.results.runs import RecordedRun

@@ -30,19 +30,20 @@ and 1.3 times at n = 100. The 95th percentile of the widths is four times as lar
 speed-up of 2), and more than twice at n = 100. docs/measured/coverage.md has more populations and their widths.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, FiniteFloat, model_validator
 from scipy import special
 
+from specbench.core.metric import SHARE as SHARE
+from specbench.core.metric import Bounds as Bounds
+
 Array = NDArray[np.float64]
-Bounds = tuple[float, float]
-SHARE: Bounds = (0.0, 1.0)
 NUM_RESAMPLES = 2000
 CONFIDENCE = 0.95
 TAILS = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
@@ -63,10 +64,28 @@ def percentile_interval(columns: Array, seed: int) -> tuple[float, float]:
     """Returns the expanded percentiles of the ratio over the resamples; columns: [2, 4 or 8, num_prompts]."""
     num_prompts = columns.shape[1]
     ratios = np.concatenate([ratio_of(counts @ columns.T) for counts in resamples(num_prompts, seed)])
-    share = expanded_confidence(num_prompts)
     with np.errstate(all="ignore"):  # between two infinite ratios there is nothing to interpolate
-        low, high = np.quantile(ratios, [(1 - share) / 2, (1 + share) / 2])
+        low, high = percentiles(ratios, expanded_confidence(num_prompts))
     return float(low), float(high)
+
+
+def percentiles(drawn: Array, confidence: float) -> Array:
+    """Returns the two ends between which this share of the resamples lies; drawn: [num_resamples] → [2]."""
+    return np.asarray(np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2]))
+
+
+def stratified_confidence(variances: Array, sizes: NDArray[np.int64]) -> float:
+    """Returns the share of the resamples within the interval of a mean over groups. As `expanded_confidence`, it allows
+    for the factor n / (n - 1) that the variance of each group lacks, and for Student's t with the degrees of freedom of
+    the summed variances (Welch, Biometrika 34, 1947; Satterthwaite, Biometrics Bulletin 2, 1946). Both arguments are
+    [num_groups]."""
+    total = float(variances.sum())
+    if total == 0:
+        return CONFIDENCE
+    unbiased = variances * sizes / (sizes - 1)
+    freedom = unbiased.sum() ** 2 / (unbiased**2 / (sizes - 1)).sum()
+    t = special.stdtrit(freedom, TAILS[1])
+    return float(2 * special.ndtr(t * np.sqrt(unbiased.sum() / total)) - 1)
 
 
 def expanded_confidence(num_prompts: int) -> float:
@@ -87,11 +106,15 @@ def resamples(num_prompts: int, seed: int) -> Iterator[Array]:
 
 @lru_cache(maxsize=4)  # all metrics of a row resample the same prompts
 def _counts(num_resamples: int, num_prompts: int, seed: tuple[int, int]) -> Array:
-    drawn = np.random.default_rng(seed).integers(num_prompts, size=(num_resamples, num_prompts))
+    drawn = _drawn(num_resamples, num_prompts, seed)
     drawn += num_prompts * np.arange(num_resamples)[:, None]
     counts = np.bincount(drawn.ravel(), minlength=drawn.size).reshape(drawn.shape).astype(np.float64)
     counts.flags.writeable = False
     return counts
+
+
+def _drawn(num_resamples: int, num_units: int, seed: tuple[int, int]) -> NDArray[np.int64]:
+    return np.random.default_rng(seed).integers(num_units, size=(num_resamples, num_units))
 
 
 SIGNS = np.array([1.0, -1.0, -1.0, 1.0, -1.0, 1.0, 1.0, -1.0])  # log ratio = Σ sign · log sum
@@ -254,30 +277,54 @@ INTERVALS = Intervals(
 )
 
 
+class HasUnit(Protocol):
+    """What a record says about the unit that its answers belong to."""
+
+    @property
+    def task(self) -> str: ...
+    @property
+    def subset(self) -> str: ...
+    @property
+    def example(self) -> int: ...
+    @property
+    def part(self) -> int | None: ...
+
+
 @dataclass(frozen=True)
 class Resampler:
-    """The prompt or part of each record, and the seed of the intervals. `is_quick`: ratios without bounds get the
-    `quick_interval`, for a table that is shown during a run."""
+    """Draws units with replacement, and gives statistics their 95 % intervals.
 
-    cluster: NDArray[np.int64]  # [num_records], the number of the record's prompt or part
+    A unit is a prompt with all its answers, a part or window of a run, a round of a benchmark. `cluster`: the unit of
+    each value. `is_quick`: ratios without bounds get the `quick_interval`, for a table that is shown during a run.
+
+    - `ratio` and `mean`: of values, summed over units; the intervals are those of this module's docstring.
+    - `sums`: the sums of groups of units in all resamples, for statistics over several groups; `of_sums`: any function
+      of these sums, with its interval.
+    - `medians`: the medians of values in all resamples; `of_resamples`: a value computed from them, with its interval.
+    """
+
+    cluster: NDArray[np.int64]  # [num_values], the number of the value's unit
     seed: int
     is_quick: bool = False
 
     @classmethod
-    def of(cls, records: Sequence[Any], seed: int, *, is_quick: bool = False) -> Self:
-        return cls._of_keys(
-            [(record["task"], record["subset"], record["example"]) for record in records], seed, is_quick
-        )
+    def of_units(cls, num_units: int, seed: int) -> Self:
+        """Returns a resampler of units with one value each."""
+        return cls(np.arange(num_units), seed)
 
     @classmethod
-    def of_times(cls, records: Sequence[Any], seed: int) -> Self:
+    def of(cls, records: Sequence[HasUnit], seed: int, *, is_quick: bool = False) -> Self:
+        return cls.of_keys([(record.task, record.subset, record.example) for record in records], seed, is_quick)
+
+    @classmethod
+    def of_times(cls, records: Sequence[HasUnit], seed: int) -> Self:
         """Returns the units to resample for intervals of times: the parts of a run if its servers took turns, since the
         records of a part share the start of their servers; otherwise prompts."""
-        parts = [record.get("part") for record in records]
-        return cls._of_keys(parts, seed) if len(set(parts)) > 1 else cls.of(records, seed)
+        parts = [record.part for record in records]
+        return cls.of_keys(parts, seed) if len(set(parts)) > 1 else cls.of(records, seed)
 
     @classmethod
-    def _of_keys(cls, keys: Sequence[Any], seed: int, is_quick: bool = False) -> Self:
+    def of_keys(cls, keys: Sequence[Any], seed: int, is_quick: bool = False) -> Self:
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         return cls(np.array([numbers[key] for key in keys], dtype=np.int64), seed, is_quick)
 
@@ -297,6 +344,57 @@ class Resampler:
         """Returns the mean over the examples that have a value; values: [num_records]."""
         present = [float(value is not None) for value in values]
         return self.ratio([value or 0.0 for value in values], present, bounds=bounds)
+
+    def sums(self, groups: Sequence[Array]) -> list[Array]:
+        """Returns the sums over the units of each group, first as measured and then in every resample. The units of a
+        group are drawn together with all their numbers, so that these stay paired; each group keeps its size.
+
+        groups: disjoint units, [..., num_units, num_columns] each → [..., 1 + NUM_RESAMPLES, num_columns] each."""
+        generator, sums = np.random.default_rng(self.seed), []
+        for group in groups:
+            num_units = group.shape[-2]
+            counts = generator.multinomial(num_units, np.full(num_units, 1 / num_units), size=NUM_RESAMPLES)
+            sums.append(np.concatenate([group.sum(axis=-2, keepdims=True), counts @ group], axis=-2))
+        return sums
+
+    def of_sums(
+        self, groups: Sequence[Array], function: Callable[[Sequence[Array]], Array],
+        least: float = -np.inf, most: float = np.inf,
+    ) -> Estimate:  # fmt: skip
+        """Returns a function of the sums of groups of units, with its interval.
+
+        groups: [num_units, num_columns] each. function: takes the sums of each group, [num_resamples, num_columns] each
+        → [num_resamples]. least, most: the bounds of its values.
+
+        A convex function of noisy means (a variance, a maximum) is biased upwards, and every resample adds the same
+        bias again. So the percentiles (`expanded_confidence`) are moved back by twice the bias of the resamples, and
+        the interval is widened to include the value. A group of fewer than MIN_PROMPTS units allows no interval.
+        """
+        smallest = min(map(len, groups))
+        if smallest < MIN_PROMPTS:
+            value = float(function([group.sum(axis=0, keepdims=True) for group in groups])[0])
+            return Estimate(value=value) if np.isfinite(value) else Estimate()
+        value, *drawn = function(self.sums(groups)).tolist()
+        resampled = np.array(drawn)[np.isfinite(drawn)]
+        if not np.isfinite(value) or len(resampled) < NUM_RESAMPLES / 2:
+            return Estimate(value=value if np.isfinite(value) else None)
+        shift = 2 * (float(resampled.mean()) - value)
+        low, high = (percentiles(resampled, expanded_confidence(smallest)) - shift).clip(least, most)
+        return Estimate(value=value, low=min(value, float(low)), high=max(value, float(high)))
+
+    def medians(self, values: Sequence[float] | Array) -> Array:
+        """Returns the median over units, first as measured and then in every resample: [num_units] → [1 +
+        NUM_RESAMPLES]."""
+        found = np.asarray(values, dtype=np.float64)
+        drawn = _drawn(NUM_RESAMPLES, len(found), (self.seed, 0))
+        return np.append(np.median(found), np.median(found[drawn], axis=1))
+
+    def of_resamples(self, values: Array) -> Estimate:
+        """Returns a value with its percentiles. `values`: as measured, then in every resample, [1 + NUM_RESAMPLES]."""
+        if len(self.cluster) < MIN_PROMPTS:
+            return Estimate(value=float(values[0]))
+        low, high = percentiles(values[1:], CONFIDENCE)
+        return Estimate(value=float(values[0]), low=float(low), high=float(high))
 
 
 def ratio(columns: Sequence[Array]) -> float | None:

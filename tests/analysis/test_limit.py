@@ -14,7 +14,7 @@ from specbench.analysis.roofline.report import Costs, LimitReport, ModelConditio
 from specbench.analysis.roofline.roofline import (
     AttentionLayer,
     LimitOptions,
-    RoundDraws,
+    Rounds,
     Work,
     limits_of,
     model_limit,
@@ -161,7 +161,7 @@ def test_a_slow_round_of_the_machine_slows_its_bound_and_its_decoding_alike() ->
     timings.per_token = [0.010 / speed for speed in speeds]
     work = Work(weight_bytes=7_100_000, matmul_weights=1_000)
     model = ModelConditions(name="target", revision=None, dtype="float32", attention="sdpa", capacity=None)
-    share = model_limit((model, work), [timings], 256, RoundDraws(5, 0)).share_of_bound
+    share = model_limit((model, work), [timings], 256, Rounds.of(5, 0)).share_of_bound
     assert (share.low, share.value, share.high) == pytest.approx((0.71, 0.71, 0.71))
 
 
@@ -292,7 +292,7 @@ def test_ratios_hold_on_a_machine_that_is_away_half_of_the_time() -> None:
     for number in range(9):
         sides = [(target, [0] * 30, measured[0]), (drafter, [0] * 30, measured[1])]
         time_passes(sides[:: 1 if number % 2 else -1], points, backwards=number % 2 == 1)
-    draws, single = RoundDraws(9, 0), measured[0].passes[1, 16]
+    draws, single = Rounds.of(9, 0), measured[0].passes[1, 16]
     assert len(single) == len(measured[1].passes[6, 16]) == 9
     cost = draws.ratio(draws.ratios(measured[1].passes[1, 16], single))
     assert cost.value == pytest.approx(0.4 / 7, rel=0.25)
@@ -312,7 +312,7 @@ def test_ratios_are_of_the_same_round() -> None:
     above, below = [1.2 * each for each in slow], list(slow)
     above[0] = 3.0  # one hiccup
     assert median(above) / median(below) == pytest.approx(2.4)
-    draws = RoundDraws(9, 0)
+    draws = Rounds.of(9, 0)
     found = draws.ratio(draws.ratios(above, below))
     assert (found.low, found.value, found.high) == pytest.approx((1.2, 1.2, 1.2))
 

@@ -44,6 +44,7 @@ from specbench.running.request import Request
 from specbench.specs.run_options import RunOptions
 from specbench.statistics.bootstrap import Estimate, Resampler, bonferroni
 from tests.support import tiny
+from tests.support.records import generation as made_generation
 from tools.gate.simulated import CLOCKS, shares
 
 NUM_PROMPTS = 20
@@ -214,7 +215,9 @@ def test_in_turns_every_method_is_compared_with_itself_and_ar_too(base, tmp_path
     report = check(str(base), str(shared), 0.01, in_turns=True)
     assert report.exit_code == 1 and speeds_that_fell(report) == {"ar", "sd", "fsd"}
     assert {what for _, what in regressions(report)} <= {SPEED, TYPICAL_SPEED}
-    assert "| speed in tokens/s |" in markdown(report) and "a speed in tokens/s has regressed if" in markdown(report)
+    assert "| speed in tokens/s |" in markdown(
+        report
+    ) and "or a ratio of speed in tokens/s whose whole interval" in markdown(report)
     assert speeds_that_fell(check(str(base), str(shared), 0.01)) == set(), "control: no speed-up fell"
     alone = again_in_turns(base, tmp_path / "alone", 5, ("sd",), 1.15)
     assert speeds_that_fell(check(str(base), str(alone), 0.01, in_turns=True)) == {"sd"}
@@ -583,10 +586,9 @@ def test_an_answer_without_passes_on_one_side_has_no_length_there_and_is_left_ou
     """Answers of 3 tokens a pass; the last of the candidate ended with the prefill. Nothing at all is no fine gate."""
 
     def answer(num_passes):
-        return {"token_ids": [0] * (3 * num_passes + 1), "steps": [[2, 2, 2, 3]] * num_passes}
+        return made_generation(steps=[[2, 2, 2, 3]] * num_passes)
 
-    records = [{"task": "t", "subset": "s", "example": number} for number in range(MIN_PROMPTS + 1)]
-    prompts = Resampler.of(records, seed=0)
+    prompts = Resampler.of_units(MIN_PROMPTS + 1, seed=0)
     before, now = [answer(2)] * (MIN_PROMPTS + 1), [*[answer(1)] * MIN_PROMPTS, answer(0)]
     found = length_ratio(SimpleNamespace(generations=lambda: (now, before), prompts=prompts))
     assert found.num_prompts == MIN_PROMPTS and [each.value for each in found.values] == [3.0, 3.0]

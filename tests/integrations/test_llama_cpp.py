@@ -109,7 +109,7 @@ def check_compared(folder: Path) -> None:
     assert subset.agreement.num_equal == subset.agreement.num_same_steps == 2 and not subset.agreement.differences
     assert {"engine", "device"} <= {each.field for each in found.hindrances}
     shown = " ".join(line for table in comparison_tables(found) for line in table.caption)
-    assert "2 of 2 answers have the same tokens; 2 of 2 have as many tokens in each step" in shown
+    assert "2 of 2 answers have the same tokens; 2 of 2 have equally many tokens in every step" in shown
 
 
 def same_passes(key: tuple[str, int], ours: dict[str, Any], theirs: dict[str, Any]) -> bool:

@@ -74,5 +74,5 @@ def test_the_page_has_the_servers_beside_this_process_and_says_how_far_they_agre
     assert "{" not in text and "](vllm.png)" in text and (tmp_path / "vllm.png").stat().st_size > 0
     assert "### mgsm · en · load by concurrency" in text
     assert "| mgsm | server | draft | 2 |" in text and "| mgsm | in process | sd | 2 |" in text
-    assert "- mgsm · en: 0 of 2 answers have the same tokens; 0 of 2 have as many tokens in each step" in text
+    assert "- mgsm · en: 0 of 2 answers have the same tokens; 0 of 2 have equally many tokens in every step" in text
     assert "- mgsm · en: first difference (first ≠ second): en example 0, " in text

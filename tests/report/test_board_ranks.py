@@ -10,10 +10,12 @@ import pytest
 
 from specbench.core.errors import ConfigError
 from specbench.core.files import locked
+from specbench.records.records import Record
 from specbench.report.compare import compare, subsets_table
-from specbench.report.ranking import lower_is_better, rank_rows, ranking_tables, show, widening
+from specbench.report.ranking import RankedRow, _in_order, rank_rows, ranking_tables, show, widening
 from specbench.results.leaderboard import load, write
 from specbench.results.leaderboard_files import add_runs
+from specbench.results.metric_format import metric_of
 from specbench.results.paired import KINDS, NO_FORM, NO_RECORDS, OTHER_PROMPTS, RowWithRecords, pair_up
 from specbench.results.runs import RecordedRun, read_input
 from specbench.specs.catalogue import load_method
@@ -92,12 +94,11 @@ def equal_sides(rng, num_methods, num_prompts):
     tokens = rng.lognormal(4, 1, num_prompts).astype(int) + 2
 
     def generation(count, speed):
-        return {"token_ids": [0] * count, "decode_seconds": count / speed / rng.lognormal(0, 0.8),
-                "passes": {"target": [], "draft": []}}  # fmt: skip
+        return {"token_ids": [0] * count, "decode_seconds": count / speed / rng.lognormal(0, 0.8)}
 
     records = [
-        {"task": "t", "subset": "s", "example": number, "repeat": 0, "prompt": "", "reference": "", "methods": {
-            "ar": generation(count, 50), **{method.name: generation(count, 100) for method in methods}}}
+        Record.of({"task": "t", "subset": "s", "example": number, "reference": "", "methods": {
+            "ar": generation(count, 50), **{method.name: generation(count, 100) for method in methods}}})
         for number, count in enumerate(tokens.tolist())
     ]  # fmt: skip
     rows = [row(method=f"{m.name}@1:0", n=num_prompts, metrics={"speedup": Estimate(value=2.0)}) for m in methods]
@@ -187,7 +188,7 @@ def test_ranks_overlap_where_intervals_do():
     assert [(each.row.method, each.text) for each in rank_rows(unknown, "ttft_seconds")] == [
         ("1@1:0", "1–2"), ("2@1:0", "1–2"),
     ]  # fmt: skip
-    assert lower_is_better("ttft_seconds") and not lower_is_better("speedup")
+    assert metric_of("ttft_seconds").lower_is_better and not metric_of("speedup").lower_is_better
 
 
 DEMO = Path(__file__).resolve().parents[2] / "leaderboards" / "demo.json"
@@ -345,6 +346,13 @@ def test_mistakes_of_compare_are_one_line(tmp_path, monkeypatch, text):
 
 def test_of_costs_less_is_better() -> None:
     for metric in ("ttft_seconds", "repetition_rate", "repetition_rate_ar", "share_cut_by_length", "word_perplexity"):
-        assert lower_is_better(metric), metric
+        assert metric_of(metric).lower_is_better, metric
     for metric in ("speedup", "num_prompts_timed", "share_contained", "bleu_difference", "new_tokens"):
-        assert not lower_is_better(metric), metric
+        assert not metric_of(metric).lower_is_better, metric
+
+
+def test_ranks_do_not_fall_down_the_table() -> None:
+    """1–5 stands above 1–3 if only the second row is separable from the fourth: the second gets 1–5 too."""
+    sides = [RowWithRecords(row(method=f"m{number}@1:0")) for number in range(3)]
+    ranked = [RankedRow(side, best, worst) for side, best, worst in zip(sides, (1, 2, 1), (5, 3, 3), strict=True)]
+    assert [each.text for each in _in_order(ranked)] == ["1–5", "1–5", "1–5"]

@@ -87,7 +87,7 @@ def test_a_cost_ratio_that_is_not_what_drafting_took_is_told() -> None:
         row("sd", 1.1, 0.74, (0.5, 0.3, 0.05, 0.0, 0.0591), c=c, accepted_tokens_per_step=(10, 40)) for c in (0.2, 0.1)
     )
     text = " ".join(rendered([plain, other]).split())
-    assert "sd: c = 0.100 is a ratio of medians, but its draft passes took 0.250 target passes on average" in text
+    assert "sd: c = 0.100 compares medians, but the mean draft pass took 0.250 target passes" in text
     assert "of medians" not in rendered([plain, even]) and "of medians" not in rendered([other])
     little = row("ngram", 1.1, 0.74, (0.01, 0.3, 0.05, 0.0, 0.0591), c=0.001, accepted_tokens_per_step=(10, 40))
     assert "of medians" not in rendered([plain, little])

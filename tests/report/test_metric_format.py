@@ -2,8 +2,12 @@
 
 import pytest
 
-from specbench.results.metric_format import MEANINGS, OF_SCORES, SCORES, meaning
+from specbench.core.metric import Metric
+from specbench.core.registry import SCORERS
+from specbench.results.metric_format import all_metrics, bounds_of, find_metric, metric_of, score
 from specbench.results.metrics import summarize
+from specbench.results.row_metrics import ROW_METRICS
+from specbench.statistics.bootstrap import Estimate
 from tests.results.test_metrics import autoregressive, generation, record
 
 ONLY_OF_SOME_DRAFTS = {  # of `draw_overlap`, `tree_nodes`, what was consumed, servers, and models that reason
@@ -17,21 +21,27 @@ ONLY_OF_SOME_DRAFTS = {  # of `draw_overlap`, `tree_nodes`, what was consumed, s
     "e2e_p99_seconds", "tpot_ratio", "e2e_ratio",
     "reasoning_share", "reasoning_share_ar", "share_cut_in_reasoning", "share_cut_in_reasoning_ar",
 }  # fmt: skip
+OF_PROGRAMS_AND_JUDGES = {"num_programs_ended", "num_unjudged"}
+
+
+def explained(name: str) -> tuple[str, str] | None:
+    found = find_metric(name)
+    return None if found is None else (found.unit, found.explanation)
 
 
 def test_every_metric_is_explained_and_nothing_else() -> None:
     metrics = summarize([], "sd", num_draft_tokens=5, verification={"rule": "rejection"})
-    assert set(metrics) | ONLY_OF_SOME_DRAFTS == set(MEANINGS) - set(SCORES) - set(OF_SCORES)
-    assert all(unit and said for unit, said in MEANINGS.values())
+    assert set(metrics) | ONLY_OF_SOME_DRAFTS == set(ROW_METRICS) - OF_PROGRAMS_AND_JUDGES
+    assert all(each.unit and each.explanation for each in all_metrics().values())
 
 
 def test_scores_are_explained_with_what_is_derived_from_them() -> None:
     told = "bleu: the baseline's score, over the answers for which both have one"
-    assert meaning("bleu_ar") == ("0 … 100", told)
-    assert meaning("accuracy_difference") == ("share", "accuracy: method − baseline, paired by example")
-    assert meaning("pass@10") == meaning("pass@k") and meaning("rank_chance@2") == MEANINGS["rank_chance@k"]
-    assert meaning("tokens_per_second_ar") != meaning("speedup")
-    assert meaning("unheard_of") is None and meaning("unheard_of_ar") is None
+    assert explained("bleu_ar") == ("0 … 100", told)
+    assert explained("accuracy_difference") == ("share", "accuracy: method − baseline, paired by example")
+    assert explained("pass@10") == explained("pass@k") and explained("rank_chance@2") == explained("rank_chance@k")
+    assert explained("tokens_per_second_ar") != explained("speedup")
+    assert explained("unheard_of") is None and explained("unheard_of_ar") is None
 
 
 def test_a_rate_of_conversations_is_said_to_be_the_mean_over_turns() -> None:
@@ -43,7 +53,7 @@ def test_a_rate_of_conversations_is_said_to_be_the_mean_over_turns() -> None:
     found = summarize(turns, "m", num_draft_tokens=14, verification={"rule": "rejection"})
     for name in ("acceptance_rate", "draft_efficiency"):
         assert found[name].value == pytest.approx((9 / 13 + 8 / 14) / 2)
-        assert MEANINGS[name][1].endswith("mean over answers (each turn of a conversation is an answer)")
+        assert ROW_METRICS[name].explanation.endswith("mean over answers (each turn of a conversation is an answer)")
     assert found["acceptance_rate_pooled"].value == pytest.approx(17 / 27)
 
 
@@ -54,4 +64,17 @@ def test_an_answer_of_one_token_is_said_to_be_in_no_speed() -> None:
         "m", num_draft_tokens=1, verification={"rule": "rejection"},
     )  # fmt: skip
     assert (found["tokens_per_second"].value, found["tokens_per_second_ar"].value) == (9.5, 19.0)
-    assert MEANINGS["tokens_per_second"][1].endswith("and answers of one token are excluded on both sides")
+    assert ROW_METRICS["tokens_per_second"].explanation.endswith("and answers of one token are excluded on both sides")
+
+
+def test_the_scorer_of_a_plug_in_declares_its_metrics() -> None:
+    polite = Metric("polite", "share", "answers that say please", label="polite %", bounds=(0.0, 1.0), factor=100.0)
+
+    @SCORERS.declare(metrics=(polite,))
+    def factory() -> None:
+        """A scorer."""
+
+    assert metric_of("polite") == polite and "polite" in all_metrics()
+    assert score(Estimate(value=0.5), "polite") == "50.000" and bounds_of("polite") == (0.0, 1.0)
+    assert explained("polite_difference") == ("share", "polite: method − baseline, paired by example")
+    assert metric_of("not_declared").label == "not_declared"

@@ -1,4 +1,5 @@
 import re
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -99,10 +100,10 @@ def test_a_warm_up_too_short_to_tell_is_said_without_a_mark():
     """All subsets of equal warm-ups are named together; tested ones are not named."""
     ups = [RowWarmUp(blocks=n, seconds=1.0, steady=steady) for n, steady in ((1, None), (9, True), (1, None))]
     text = rendered([each.model_copy(update={"warm_up": up}) for each, up in zip(rows(), ups, strict=False)])
-    assert "steadiness not tested, as the warm-up was short: 1 block in de, all (" in " ".join(text.split())
+    assert "warm-up too short to test for a steady speed: 1 block in de, all (" in " ".join(text.split())
     assert "--warm-up SECONDS allows more)" in " ".join(text.split()) and "†" not in text
     every = rendered([each.model_copy(update={"warm_up": ups[0]}) for each in rows()])
-    assert "the warm-up was short: 1 block (--warm-up" in " ".join(every.split())
+    assert "test for a steady speed: 1 block (--warm-up" in " ".join(every.split())
 
 
 def test_prompts_without_a_speed_are_none_that_an_interval_rests_on():
@@ -177,13 +178,13 @@ def test_a_drafter_without_a_model_is_named_by_its_kind():
 @pytest.mark.parametrize(
     ("verdict", "temperature", "said"),
     [
-        ("greedy equal", 0.0, "verdict: greedy equal, as this run's outputs equal AR's"),
+        ("greedy equal", 0.0, "verdict: greedy equal (this run's outputs equal AR's)"),
         ("lossless", 0.0, "verdict: lossless, stated without evidence"),
         ("lossless", 1.0, "verdict: lossless, stated without evidence"),
-        ("near-tie only", 0.0, "verdict: near-tie only, by comparing this run's outputs with AR's"),
-        ("diverged", 0.0, "verdict: diverged, by comparing this run's outputs with AR's"),
+        ("near-tie only", 0.0, "verdict: near-tie only (this run's outputs compared with AR's)"),
+        ("diverged", 0.0, "verdict: diverged (this run's outputs compared with AR's)"),
         ("diverged", 1.0, "verdict: diverged, stated without evidence"),
-        ("lossy by design", 1.0, "verdict: lossy by design, as its rule declares"),
+        ("lossy by design", 1.0, "verdict: lossy by design (declared by its rule)"),
         ("not audited", 1.0, "verdict: not audited"),
     ],
 )
@@ -195,7 +196,7 @@ def test_a_verdict_is_said_with_what_it_comes_from(verdict, temperature, said):
 
 def test_verdicts_that_differ_are_distinct_names():
     mixed = [row(subset="en", metrics=METRICS, verdict="greedy equal"), row(subset="ja", metrics=METRICS)]
-    assert "verdict: greedy equal, as this run's outputs equal AR's in en; not audited in ja" in rendered(mixed)
+    assert "verdict: greedy equal (this run's outputs equal AR's) in en; not audited in ja" in rendered(mixed)
 
 
 TRANSLATED = {
@@ -232,9 +233,9 @@ def test_what_is_weak_about_a_score_is_said():
     }  # fmt: skip
     text = rendered([row(subset="en", metrics=METRICS, n=250), row(subset="ja", metrics=weak, n=250)])
     for line in (
-        "not scored, and left out of means: 3 answers in ja",
+        "not scored (excluded from means): 3 answers in ja",
         "programs that a limit ended (time, output), counted as wrong: 2 answers in ja",
-        "prompts shortened in the middle to fit the context: 25% in ja",
+        "prompts truncated in the middle to fit the context: 25% in ja",
         "asked language %, ar → method: 100.0 → 80.0 in ja",
     ):
         assert line in text
@@ -252,7 +253,7 @@ def test_a_judge_s_ratings_beside_a_score_of_the_task_are_said():
 
 def test_the_most_frequent_reason_for_no_score_is_told():
     def record(*problems):
-        return {"methods": {str(n): {"problem": text} if text else {} for n, text in enumerate(problems)}}
+        return SimpleNamespace(methods={str(n): SimpleNamespace(problem=text) for n, text in enumerate(problems)})
 
     assert why_unscored([record(None), record()]) is None
     assert why_unscored([record("no\nanswer", "no\nanswer")]) == "not scored: 2 answers, because no answer"

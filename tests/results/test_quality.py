@@ -16,12 +16,11 @@ from specbench.results.answers import (
     corpus_metrics,
     main_metric,
     signatures,
-    stratified_confidence,
 )
-from specbench.results.metric_format import meaning, unit_of
+from specbench.results.metric_format import find_metric, metric_of
 from specbench.results.metrics import summarize
 from specbench.running.runner import score_fields
-from specbench.statistics.bootstrap import expanded_confidence
+from specbench.statistics.bootstrap import Resampler, expanded_confidence, stratified_confidence
 from specbench.tasks.scoring import Score, Scorer
 from tests.results.test_metrics import autoregressive
 
@@ -140,7 +139,7 @@ def test_programs_that_a_limit_ended_are_counted():
     for number, method, status in ((0, "m", "timed out"), (1, "ar", "printed too much"), (2, "m", "failed")):
         records[number]["methods"][method]["outcome"]["status"] = status
     assert summary(records, {"en": ScoringSpec(scorer)})["num_programs_ended"].value == 2
-    assert meaning("num_programs_ended") is not None
+    assert find_metric("num_programs_ended") is not None
 
 
 def test_means_have_their_own_names_and_are_paired():
@@ -252,7 +251,8 @@ def test_intervals_of_many_small_subsets_are_as_wide_as_each_asks_for():
     assert stratified_confidence(np.zeros(3), np.array([5, 5, 5])) == 0.95
     scores = np.random.default_rng(0).normal(30, 10, (10, 5, 2))
     metric = corpus_metrics(
-        [CorpusStatistics(np.stack([each, np.zeros((5, 2))]), lambda sums: sums[0] / 5) for each in scores], seed=0
+        [CorpusStatistics(np.stack([each, np.zeros((5, 2))]), lambda sums: sums[0] / 5) for each in scores],
+        Resampler.of_units(50, seed=0),
     )[0]
     errors = scores[:, :, 0].var(axis=1, ddof=1) / 5  # the squared standard error of each subset's mean
     freedom = errors.sum() ** 2 / (errors**2 / 4).sum()
@@ -281,16 +281,16 @@ def test_signatures_have_the_tokenizer_and_the_number_of_references():
     assert signatures({"en": ScoringSpec(NUMBER)}, rows) == {}
 
 
-def test_every_score_has_a_unit_and_a_meaning():
+def test_every_score_has_a_unit_and_a_find_metric():
     for name in ("number", "choice", "exact_match", "f1", "rouge", "bleu", "text", "code"):
         for metric in SCORERS.get(name)().names:
-            assert meaning(metric) and meaning(f"{metric}_ar") and meaning(f"{metric}_difference")
-            assert unit_of(metric).label != metric
+            assert find_metric(metric) and find_metric(f"{metric}_ar") and find_metric(f"{metric}_difference")
+            assert metric_of(metric).label != metric
     for name in ("exact_match,strict-match", "f1,none", "rougeL,none"):  # some are percentages already
-        assert (unit_of(name).label, unit_of(name).factor) == (name, 1.0)
-    assert unit_of("bleu,none").most == 100 and meaning("bleu,none") == meaning("bleu")
-    assert meaning("of_a_plug_in") is None and unit_of("of_a_plug_in").label == "of_a_plug_in"
-    assert unit_of("bleu").factor == 1 and unit_of("accuracy").factor == 100
+        assert (metric_of(name).label, metric_of(name).factor) == (name, 1.0)
+    assert metric_of("bleu,none").most == 100 and find_metric("bleu,none").meaning == find_metric("bleu").meaning
+    assert find_metric("of_a_plug_in") is None and metric_of("of_a_plug_in").label == "of_a_plug_in"
+    assert metric_of("bleu").factor == 1 and metric_of("accuracy").factor == 100
 
 
 def test_a_metric_that_only_records_have_is_a_mean_too():
@@ -300,4 +300,4 @@ def test_a_metric_that_only_records_have_is_a_mean_too():
             each["methods"][method]["scores"]["judge_score"] = value
     metrics = summary(records, {"en": ScoringSpec(BLEU)})
     assert metrics["judge_score"].value == 7 and metrics["judge_score_difference"].value == -1
-    assert SimpleNamespace(**unit_of("judge_score").__dict__).digits == 2
+    assert SimpleNamespace(**metric_of("judge_score").__dict__).digits == 2

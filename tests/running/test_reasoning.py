@@ -216,7 +216,7 @@ def test_a_model_that_reasons_is_scored_by_its_answers(specbench: Any, tmp_path:
         assert row.value("share_cut_in_reasoning") == row.value("share_cut_in_reasoning_ar") == pytest.approx(1 / LIMIT)
         assert row.value(f"{row.quality}") == pytest.approx(1 / LIMIT)
     shown = " ".join(out.split())
-    assert re.search(r"tokens of reasoning, which no score sees, %, ar → method: \d\d\.\d → \d\d\.\d in", shown)
+    assert re.search(r"reasoning tokens, which scores ignore, %, ar → method: \d\d\.\d → \d\d\.\d in", shown)
     assert "answers that ended inside their reasoning and count as empty, %, ar → method: 33.3 → 33.3 in" in shown
 
 

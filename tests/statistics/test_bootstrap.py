@@ -1,4 +1,5 @@
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ def columns(*values):
 
 def prompts(*examples, seed=0):
     return Resampler.of(
-        [{"task": "t", "subset": "en", "example": example, "repeat": n} for n, example in enumerate(examples)], seed
+        [SimpleNamespace(task="t", subset="en", example=example, part=None) for example in examples], seed
     )
 
 
@@ -49,7 +50,7 @@ def test_repeats_of_one_prompt_are_one_cluster():
 
 
 def test_the_same_example_of_another_subset_is_another_prompt():
-    records = [{"task": "t", "subset": subset, "example": 0} for subset in ("en", "de", "en")]
+    records = [SimpleNamespace(task="t", subset=subset, example=0) for subset in ("en", "de", "en")]
     assert Resampler.of(records, 0).cluster.tolist() == [0, 1, 0]
 
 

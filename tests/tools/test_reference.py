@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from specbench.core.registry import BRIDGES, DRAFTERS, READERS, RULES, SCORERS
-from specbench.results.metric_format import MEANINGS
+from specbench.results.metric_format import all_metrics
 from specbench.specs.catalogue import method_names, task_names
 from specbench.specs.method import MethodSpec
 from specbench.specs.task import TaskSpec
@@ -51,7 +51,7 @@ def test_every_name_is_there() -> None:
     assert set(method_names()) <= set(re.findall(r"^### (.+)$", page("methods"), re.M))
     assert set(task_names()) | set(TaskSpec.model_fields) <= set(re.findall(r"^\| `([\w-]+)` \|", page("tasks"), re.M))
     assert set(MethodSpec.model_fields) <= set(re.findall(r"^\| `(\w+)` \|", page("methods"), re.M))
-    assert set(MEANINGS) <= set(re.findall(r"^\| `([^`]+)` \|", page("metrics"), re.M))
+    assert set(all_metrics()) <= set(re.findall(r"^\| `([^`]+)` \|", page("metrics"), re.M))
 
 
 def test_every_command_has_a_section_with_its_options() -> None:

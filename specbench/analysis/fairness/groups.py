@@ -27,9 +27,9 @@ from specbench.analysis.fairness.drafters import (
     Numbers,
 )
 from specbench.core.errors import ConfigError
+from specbench.core.metric import PERCENT
 from specbench.records.records import ACCEPTED, EMITTED, JUDGED, Generation, Key, Record, step_sum
 from specbench.results.answers import speed_columns
-from specbench.results.metric_format import PERCENT
 from specbench.results.row import (
     BoundChain,
     Correlations,
@@ -39,16 +39,7 @@ from specbench.results.row import (
     GroupSpread,
     MeasuredNumbers,
 )
-from specbench.statistics.bootstrap import (
-    MIN_PROMPTS,
-    NUM_RESAMPLES,
-    SHARE,
-    Array,
-    Bounds,
-    Estimate,
-    Resampler,
-    expanded_confidence,
-)
+from specbench.statistics.bootstrap import SHARE, Array, Bounds, Estimate, Resampler
 from specbench.tasks.scoring import Scorer
 from specbench.training.passes import unfairness
 
@@ -87,32 +78,9 @@ def ratios(sums: Sequence[Array], over: int, under: int) -> Array:
 def estimate(
     groups: Sequence[Array], function: Values, seed: int, least: float = -np.inf, most: float = np.inf
 ) -> Estimate:
-    """Returns a function of the sums over prompts, with its 95 % bootstrap interval.
-
-    groups: for each group the numbers of its prompts [num_prompts, num_columns]. function: takes the sums of each
-    group, m arrays [num_resamples, num_columns] → [num_resamples]. least, most: the bounds of its values.
-
-    The prompts of each group are resampled with all their columns, so that the numbers of two drafters in one row are
-    paired. A convex function of noisy means (𝒰, a variance, a maximum) is biased upwards, and every resample adds the
-    same bias again. So the percentiles (`expanded_confidence`) are moved back by twice the bias of the resamples, and
-    the interval is widened to include the value. A group of fewer than MIN_PROMPTS prompts allows no interval.
-    """
-    value = float(function([prompts.sum(axis=0, keepdims=True) for prompts in groups])[0])
-    if not np.isfinite(value):
-        return Estimate()
-    smallest = min(len(prompts) for prompts in groups)
-    if smallest < MIN_PROMPTS:
-        return Estimate(value=value)
-    generator, sizes = np.random.default_rng(seed), map(len, groups)
-    counts = (generator.multinomial(size, np.full(size, 1 / size), size=NUM_RESAMPLES) for size in sizes)
-    drawn = function([drawn @ prompts for drawn, prompts in zip(counts, groups, strict=True)])
-    drawn = drawn[np.isfinite(drawn)]
-    if len(drawn) < NUM_RESAMPLES / 2:
-        return Estimate(value=value)
-    confidence = expanded_confidence(smallest)
-    shift = 2 * (float(drawn.mean()) - value)
-    low, high = (np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2]) - shift).clip(least, most)
-    return Estimate(value=value, low=min(value, float(low)), high=max(value, float(high)))
+    """Returns a function of the sums over the prompts of each group, with its interval (`Resampler.of_sums`). The
+    numbers of two drafters in one row of a group are paired."""
+    return Resampler.of_units(sum(map(len, groups)), seed).of_sums(groups, function, least, most)
 
 
 def quality_weighted(
@@ -254,7 +222,7 @@ def measured_sums(own: Generation, baseline: Generation) -> Array:
 
 def measured_numbers(group: GroupSums, scorer: Scorer | None, seed: int) -> MeasuredNumbers:
     """Returns the measured numbers of a group. `scorer`: the scorer of its answers."""
-    prompts, columns = Resampler(np.arange(len(group.sums)), seed), group.sums.T
+    prompts, columns = Resampler.of_units(len(group.sums), seed), group.sums.T
     found = MeasuredNumbers(
         acceptance_rate=prompts.ratio(columns[RATES], columns[RATED], bounds=SHARE),
         mean_acceptance_length=prompts.ratio(columns[EMITTED_TOKENS], columns[STEPS]),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median, quantiles
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
@@ -46,7 +46,7 @@ from specbench.results.warnings import WIDE
 from specbench.running.capture_plan import num_compilations
 from specbench.running.models import engine_of, warn_not_static
 from specbench.specs.components import Dtype, EngineName, Spec, Text
-from specbench.statistics.bootstrap import MIN_PROMPTS, NUM_RESAMPLES, TAILS, Array
+from specbench.statistics.bootstrap import MIN_PROMPTS, Array, Resampler
 
 EXPERTS = ".experts."  # in the names of expert weights, of which a token uses a share
 
@@ -149,25 +149,24 @@ def cache_of(network: Any, num_heads: int) -> tuple[tuple[AttentionLayer, ...], 
     return tuple(layers), state_bytes
 
 
-class RoundDraws:
-    """Resamples of the rounds: the first is all rounds as they were, then NUM_RESAMPLES are drawn with replacement."""
+@dataclass(frozen=True)
+class Rounds:
+    """The rounds of a measurement, which are resampled."""
 
-    def __init__(self, num_rounds: int, seed: int) -> None:
-        self.num_rounds = num_rounds
-        drawn = np.random.default_rng(seed).integers(num_rounds, size=(NUM_RESAMPLES, num_rounds))
-        self._draws = np.vstack([np.arange(num_rounds), drawn])
+    resampler: Resampler
+
+    @classmethod
+    def of(cls, num_rounds: int, seed: int) -> Self:
+        return cls(Resampler.of_units(num_rounds, seed))
 
     def ratios(self, above: Sequence[float], below: Sequence[float]) -> Array:
-        """Returns the median ratio of two quantities [num_rounds] in each resample, [1 + NUM_RESAMPLES]."""
-        by_round = np.asarray(above, dtype=np.float64) / np.asarray(below, dtype=np.float64)
-        return np.asarray(np.median(by_round[self._draws], axis=1))
+        """Returns the median ratio of two quantities [num_rounds], first as measured and then in each resample, [1 +
+        NUM_RESAMPLES]."""
+        return self.resampler.medians(np.asarray(above, dtype=np.float64) / np.asarray(below, dtype=np.float64))
 
     def ratio(self, values: Array) -> Ratio:
         """Returns a value with its interval. `values`: computed from medians in each resample, [1 + NUM_RESAMPLES]."""
-        if self.num_rounds < MIN_PROMPTS:
-            return Ratio(value=float(values[0]))
-        low, high = np.quantile(values[1:], TAILS)
-        return Ratio(value=float(values[0]), low=float(low), high=float(high))
+        return Ratio(**dict(self.resampler.of_resamples(values)))
 
 
 TOO_WIDE = 2.0  # a figure is undecided if the end of its interval is more than this many times the start
@@ -219,7 +218,7 @@ def make_report(
     environment: dict[str, Any], seed: int, repeats: int,
 ) -> LimitReport:  # fmt: skip
     """Returns the report on a pair. `parts`: the timings of all points; the first part has the generations."""
-    draws, context, main = RoundDraws(repeats, seed), points.context, parts[0]
+    draws, context, main = Rounds.of(repeats, seed), points.context, parts[0]
     drafter_limit = model_limit(drafter, [part.drafter for part in parts], context, draws)
     drafting = draws.ratios(bounds(drafter[1], main.drafter, context), main.steps.per_draft_token)
     single = main.target.passes[1, context]
@@ -246,7 +245,7 @@ def make_report(
     return report.model_copy(update={"verdict": verdict(report), "warnings": wide_intervals(report)})
 
 
-def model_limit(subject: Subject, parts: Sequence[ModelTimings], context: int, draws: RoundDraws) -> ModelLimit:
+def model_limit(subject: Subject, parts: Sequence[ModelTimings], context: int, draws: Rounds) -> ModelLimit:
     (model, work), main = subject, parts[0]
     rates = main.rates
     return ModelLimit(
@@ -288,10 +287,10 @@ def make_quartiles(values: Sequence[float]) -> Quartiles:
     return Quartiles(median=median(values), low=low, high=high)
 
 
-def best_length(costs: Costs[Array], rate: float, draws: RoundDraws) -> BestLength:
+def best_length(costs: Costs[Array], rate: float, draws: Rounds) -> BestLength:
     """Returns the best draft lengths by the medians of all rounds, with intervals of the speed-ups at these lengths."""
     free = Costs(costs.cost_ratio, dict.fromkeys(costs.verifying, np.ones_like(costs.cost_ratio)))
-    # The first resample has all rounds as they were.
+    # The first element is of all rounds as they were.
     measured = Costs(float(costs.cost_ratio[0]), {n: float(cost[0]) for n, cost in costs.verifying.items()})
     length = fastest_length(measured, rate)
     free_length = fastest_length(Costs(measured.cost_ratio, dict.fromkeys(measured.verifying, 1.0)), rate)

@@ -31,7 +31,7 @@ from specbench.records.records import ACCEPTED, JUDGED, Record, step_sum
 from specbench.report import display
 from specbench.report.display import Panel, save_picture
 from specbench.results.answers import CorpusStatistics
-from specbench.results.metric_format import NULL, bounds_of, number, score, unit_of, with_interval
+from specbench.results.metric_format import NULL, bounds_of, metric_of, number, score, with_interval
 from specbench.results.row import Row
 from specbench.running.request import Request, check_samples
 from specbench.specs import yaml_files
@@ -154,7 +154,7 @@ def temperature_table(trials: Trials, points: Sequence[TemperaturePoint]) -> Tab
          with_interval(metrics["speedup"], 2))
         for each in points for metrics in [each.row.metrics]
     ]  # fmt: skip
-    unit = unit_of(next((point.quality for point in points if point.quality), None))
+    unit = metric_of(next((point.quality for point in points if point.quality), None))
     columns = number_columns("tempe-\nrature", "subset", "α\n95 % interval", f"{unit.label}\n95 % interval",
                       f"α · {unit.label}\n95 % interval", "speed-up\n95 % interval")  # fmt: skip
     caption = [f"α·quality: over the prompts of one subset, with the method's answers. {conditions(trials)}"]
@@ -164,7 +164,7 @@ def temperature_table(trials: Trials, points: Sequence[TemperaturePoint]) -> Tab
 
 def draw_temperatures(points: Sequence[TemperaturePoint], path: Path) -> None:
     """Draws α and α times quality over the temperature, a line for each subset."""
-    unit = unit_of(next((point.quality for point in points if point.quality), None))
+    unit = metric_of(next((point.quality for point in points if point.quality), None))
 
     def panel_of(label: str, factor: float, is_adjusted: bool) -> Panel:
         def panel(axes: Any) -> None:

@@ -29,7 +29,7 @@ from specbench.core.console import counted, say
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.table import Table, in_sections, number_columns, text_columns
 from specbench.report.display import Panel, reach, save_picture
-from specbench.results.metric_format import number, score_pair, unit_of, with_interval
+from specbench.results.metric_format import metric_of, number, score_pair, with_interval
 from specbench.running.request import Request
 from specbench.specs import yaml_files
 from specbench.specs.method import MethodSpec
@@ -283,7 +283,7 @@ def checks_table(checks: Sequence[EstimateCheck]) -> Table:
 
 
 def heading(quality: str | None, method: str) -> str:
-    return f"{unit_of(quality).label}\nar → {method}"
+    return f"{metric_of(quality).label}\nar → {method}"
 
 
 def draw_estimates(sweep: OnePassSweep, path: Path) -> None:
@@ -334,7 +334,7 @@ def _draw_points(
                   capsize=3, label="measured speed-up, 95 %")  # fmt: skip
     axes.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
     axes.set_ylabel("speed-up over AR")
-    unit = unit_of(quality)
+    unit = metric_of(quality)
     values = [each[quality].value if quality else None for each in metrics]
     scored = [(place, unit.factor * value) for place, value in zip(places, values, strict=True) if value is not None]
     if scored:

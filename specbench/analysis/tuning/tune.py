@@ -12,7 +12,7 @@ from specbench.core.console import say
 from specbench.core.errors import ConfigError
 from specbench.core.table import Table
 from specbench.decoding.verification import MAX_JS
-from specbench.results.metric_format import score, unit_of, with_interval
+from specbench.results.metric_format import metric_of, score, with_interval
 from specbench.specs.catalogue import load_method
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
@@ -172,7 +172,7 @@ class Tuner:
         kept = keep_allowed(self.qualities(found), allowed)
         failed = f"T_SD = {start:g} loses more quality than allowed, so the search continues below it"
         result = f"largest threshold {kept[-1]:g}" if kept else failed
-        unit = unit_of(self.quality)
+        unit = metric_of(self.quality)
         limit = f"{unit.label} may fall to {unit.factor * allowed:.{unit.digits}f}"
         self.decide(f"{result}: {limit}; by threshold: {self.scores(found)}")
         return {threshold: found[threshold] for threshold in kept or [start]}
@@ -216,8 +216,8 @@ class Tuner:
             self.decide(
                 f"{label or 'preset'}: {with_interval(metrics['draft_efficiency'], 3)} of the draft tokens are "
                 f"accepted; {following} instead of {length}: tokens/s {with_interval(before, 1)} → "
-                f"{with_interval(after, 1)}, {unit_of(self.quality).label} {score(then[self.quality], self.quality)}: "
-                + ("taken" if better else "not taken")
+                f"{with_interval(after, 1)}, {metric_of(self.quality).label} "
+                f"{score(then[self.quality], self.quality)}: " + ("taken" if better else "not taken")
             )
             if not better:
                 break
@@ -244,7 +244,7 @@ def tune(tuner: Tuner) -> list[TunedPreset]:
     own = run.metrics(f"length-{length}")
     if not is_fuzzy(trials.base):
         return [TunedPreset("", with_value(trials.base, LENGTH, length), own)]
-    quality, unit = tuner.quality, unit_of(tuner.quality)
+    quality, unit = tuner.quality, metric_of(tuner.quality)
     target, drafter = own[f"{quality}_ar"], run.metrics("draft-only")[quality]
     if target.value is None or drafter.value is None:
         raise ConfigError(f"no answer on this slice has a score ({unit.label}): give examples with references")

@@ -24,7 +24,7 @@ from specbench.core.files import check_output, write_output
 from specbench.core.table import Table, number_columns, text_columns
 from specbench.core.values import bytes_digest
 from specbench.decoding.decoder import stream_seed
-from specbench.results.metric_format import NULL, number, score, score_pair, unit_of, with_interval
+from specbench.results.metric_format import NULL, metric_of, number, score, score_pair, with_interval
 from specbench.running.plan import Loaded
 from specbench.running.prompts import prompt_digest
 from specbench.running.request import Request
@@ -216,7 +216,7 @@ def comments(trials: Trials, preset: TunedPreset, calibration: CalibrationSpec, 
     scored = ""
     if quality:
         before, after = (score(metrics[name], quality) for name in (f"{quality}_ar", quality))
-        scored = f", {unit_of(quality).label} {before} → {after}"
+        scored = f", {metric_of(quality).label} {before} → {after}"
     numbers = (
         f"{with_interval(metrics['tokens_per_second'], 1)} tokens/s, speed-up {with_interval(metrics['speedup'], 2)}, "
         f"accepted share of draft tokens {with_interval(metrics['draft_efficiency'], 3)}{scored}"

@@ -159,11 +159,11 @@ def find_help(name: str) -> list[MethodHelp | TaskHelp | ComponentHelp | ModelHe
     elif is_model(name):
         return [model_help(name)]
     else:
-        from specbench.results.metric_format import MEANINGS  # takes long to import
+        from specbench.results.metric_format import find_metric  # takes long to import
 
         components = {each for registry, _ in KINDS.values() for each in registry.names()}
         known = [*methods, *tasks, *sorted(components)]
-        if name in MEANINGS:
+        if find_metric(name) is not None:
             raise ConfigError(f"'{name}' is a metric: `specbench list metrics` explains it")
         listed = "give one that `specbench list` shows"
         raise unknown_name("method, task, component or model", name, known, listed, without_kind(name))

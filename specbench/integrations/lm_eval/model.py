@@ -162,7 +162,7 @@ WITH_BASELINE = ("tokens_per_second_ar", "speedup")
 
 def metrics(answers: Sequence[LmEvalAnswer], method: MethodSpec, models: LoadedModels) -> dict[str, Estimate]:
     """Returns α, τ and tokens/s with intervals, and if every answer has a baseline, its speed and the speed-up."""
-    prompts = Resampler.of([{"task": a.query.task, "subset": "", "example": a.query.doc} for a in answers], seed=0)
+    prompts = Resampler.of_keys([(a.query.task, a.query.doc) for a in answers], seed=0)
     own = [with_own_passes(answer.own, method.decodes_with) for answer in answers]
     baseline = [answer.baseline for answer in answers if answer.baseline is not None]
     has_baseline = len(baseline) == len(answers)

@@ -10,15 +10,22 @@ from specbench.core.files import write_atomically
 from specbench.running.shown_answers import ShownRun
 
 
-def write_page(path: Path, title: str, run: ShownRun) -> None:
-    """Writes the page of the shown records, the methods' answers side by side. Raises ConfigError if it cannot be
-    written."""
-    templates = Environment(
+def environment() -> Environment:
+    """Returns the templates of all pages."""
+    return Environment(
         loader=PackageLoader("specbench.publish.site"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    style = (package_files("specbench.publish.site") / "assets" / "site.css").read_text(encoding="utf-8")
-    text = templates.get_template("answers_page.html").render(title=title, run=run, style=style)
+
+
+def asset(name: str) -> str:
+    return (package_files("specbench.publish.site") / "assets" / name).read_text(encoding="utf-8")
+
+
+def write_page(path: Path, title: str, run: ShownRun) -> None:
+    """Writes the page of the shown records, the methods' answers side by side. Raises ConfigError if it cannot be
+    written."""
+    text = environment().get_template("answers_page.html").render(title=title, run=run, style=asset("site.css"))
     try:
         write_atomically(path, text.encode("utf-8", "replace").decode())
     except OSError as error:

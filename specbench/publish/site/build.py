@@ -3,11 +3,8 @@
 import json
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.resources import files as package_files
 from pathlib import Path
 from typing import Any
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from specbench import __version__
 from specbench.core import bounded
@@ -15,6 +12,7 @@ from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError
 from specbench.core.files import is_real_folder, replacing
 from specbench.publish.measured import FigureComparison, PairRows, comparisons, measurement_key
+from specbench.publish.site.answers import asset, environment
 from specbench.publish.site.charts import FRAME, PREDICTED_FRAME, prediction_plot, quality_speed_plots
 from specbench.publish.site.entries import Entries, SiteRow, index_table, read_entries
 from specbench.publish.site.row_page import row_page, subset_rows
@@ -102,7 +100,7 @@ def build(files: Sequence[Path], folder: Path, title: str, num_answers: int = 0)
 def pages(entries: Entries, title: str, num_answers: int = 0) -> Iterator[Page]:
     """Yields all files of a site, the index last. Pages without content are left out."""
     rows = entries.all
-    content: dict[str, dict[str, Any]] = {
+    content: dict[str, dict[str, object]] = {
         "quality_speed.html": {"plots": quality_speed_plots(entries), "frame": FRAME},
         "predicted.html": {"found": prediction_plot(entries), "frame": PREDICTED_FRAME},
         "published.html": {"tables": list(compared_tables(entries))},
@@ -110,17 +108,16 @@ def pages(entries: Entries, title: str, num_answers: int = 0) -> Iterator[Page]:
     content = {name: values for name, values in content.items() if next(iter(values.values()))}
     render = _renderer(title, entries, content)
     for name in ASSETS:
-        yield name, (package_files("specbench.publish.site") / "assets" / name).read_text(encoding="utf-8")
-    for page in row_pages(rows, num_answers):
-        about = measured_models([page["entry"].row])
-        yield page["entry"].address, render("row.html", root="../", page=page, about=about)
+        yield name, asset(name)
+    for entry, page in row_pages(rows, num_answers):
+        yield entry.address, render("row.html", root="../", page=page, about=measured_models([entry.row]))
     for name, values in content.items():
         yield name, render(name, **values)
     yield "index.html", render("index.html", **index_table(rows))
 
 
-def row_pages(rows: Sequence[SiteRow], num_answers: int = 0) -> Iterator[dict[str, Any]]:
-    """Yields the template values of the page of each row, with up to MAX_PEERS rows that compare with it."""
+def row_pages(rows: Sequence[SiteRow], num_answers: int = 0) -> Iterator[tuple[SiteRow, dict[str, object]]]:
+    """Yields each row with the template values of its page, with up to MAX_PEERS rows that compare with it."""
     groups: dict[str, list[SiteRow]] = {}
     for entry in rows:
         groups.setdefault(entry.group_key, []).append(entry)
@@ -130,7 +127,8 @@ def row_pages(rows: Sequence[SiteRow], num_answers: int = 0) -> Iterator[dict[st
         for place, entry in enumerate(group):
             start = max(0, min(place - MAX_PEERS // 2, len(group) - MAX_PEERS))
             baseline = baselines.get((entry.group_key, entry.row.command))
-            yield row_page(entry, subsets[entry.digest], group[start : start + MAX_PEERS], baseline, num_answers)
+            peers = group[start : start + MAX_PEERS]
+            yield entry, row_page(entry, subsets[entry.digest], peers, baseline, num_answers)
 
 
 @dataclass(frozen=True)
@@ -187,10 +185,7 @@ def measured_models(rows: Sequence[Row]) -> list[tuple[str, str]]:
 
 
 def _renderer(title: str, entries: Entries, content: Collection[str]) -> Callable[..., str]:
-    templates = Environment(
-        loader=PackageLoader("specbench.publish.site"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
+    templates = environment()
     days = sorted({entry.row.created[:10] for entry in entries.all})  # without that of the build: it changes no page
     dates = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
     templates.globals = {

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from specbench.publish.site.entries import Entries, SiteRow, distinguishing_settings
-from specbench.results.metric_format import bounds_of, number, unit_of, with_interval
+from specbench.results.metric_format import bounds_of, metric_of, number, with_interval
 from specbench.results.row import ALL, Row
 from specbench.statistics.bootstrap import Bounds, Estimate
 
@@ -250,7 +250,7 @@ def quality_speed_plots(entries: Entries) -> list[QualitySpeedPlot]:
 
 def _plot(group: Sequence[SiteRow]) -> QualitySpeedPlot:
     row = group[0].row
-    unit, bounds = unit_of(row.quality), bounds_of(row.quality or "")
+    unit, bounds = metric_of(row.quality), bounds_of(row.quality or "")
     speedups = [entry.row.metric("speedup") for entry in group]
     scores = [_scaled(entry.row.metric(entry.row.quality), unit.factor) for entry in group]
     left, top, right, bottom = FRAME

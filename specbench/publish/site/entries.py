@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from specbench.core.errors import ConfigError
 from specbench.core.values import text_digest
@@ -12,7 +11,7 @@ from specbench.report.captions import verdict_word, why_unranked
 from specbench.report.ranking import SPEEDUP, RankedRow, distinct_names, group_by_conditions, rank_rows
 from specbench.results.conditions import conditions
 from specbench.results.leaderboard import load
-from specbench.results.metric_format import NULL, interval, number, speed, unit_of
+from specbench.results.metric_format import NULL, interval, metric_of, number, speed
 from specbench.results.paired import RowWithRecords
 from specbench.results.row import Row, digest_of
 from specbench.results.runs import RecordedRuns, rows_of_subsets
@@ -96,7 +95,7 @@ def _quality_cell(row: Row) -> IndexCell:
     """Returns the main score with its difference to the baseline, in the unit of the score."""
     if row.quality is None:
         return IndexCell(NULL, "")
-    unit, metric = unit_of(row.quality), row.metric(row.quality)
+    unit, metric = metric_of(row.quality), row.metric(row.quality)
     change = row.value(f"{row.quality}_difference")
     difference = "" if change is None else f"Δ {number(change, unit.digits, unit.factor, '+')} "
     return IndexCell(number(metric, unit.digits, unit.factor), _sort_key(metric), f"{difference}{unit.label}")
@@ -213,7 +212,7 @@ COLUMNS = (
 FILTERS = ("task", "method", "subset", "verdict")
 
 
-def index_table(rows: Sequence[SiteRow]) -> dict[str, Any]:
+def index_table(rows: Sequence[SiteRow]) -> dict[str, object]:
     """Returns the template values of the table of all rows. Language and load are left out if no row has one, and
     engine if all are eager. `filters`: the values that each filter offers. `with_more`: the columns in which a cell has
     small text; all their cells leave room for it, so that numbers align."""

@@ -18,7 +18,7 @@ from specbench.report.captions import decodes_alone, lossless_word, sampling_of,
 from specbench.report.shown import ShownRecord
 from specbench.report.tables import per_token
 from specbench.results.conditions import flat_fields
-from specbench.results.metric_format import NULL, PASS_AT, interval, meaning, number, unit_of
+from specbench.results.metric_format import NULL, find_metric, interval, interval_of, metric_of, number
 from specbench.results.metrics import accepted_tokens_per_step_of
 from specbench.results.paired import RowWithRecords
 from specbench.results.row import RESULT_FIELDS, UNVERIFIABLE_FIELDS, Row
@@ -170,7 +170,7 @@ BASELINE = (
 
 def row_page(
     entry: SiteRow, subsets: Sequence[SiteRow], peers: Sequence[SiteRow], baseline: Row | None, num_answers: int = 0
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Returns the template values of a row's page. `subsets`: the rows of all subsets. `peers`: rows with which it
     compares, itself included. `baseline`: AR's row of the same run. `num_answers`: how many of its records are shown.
     """
@@ -185,7 +185,7 @@ def row_page(
         "metrics": list(metric_lines(row)), "command": repeat_command(row),
         "facts": list(provenance(row, entry.digest)), "peers": peers,
         "records": [
-            ShownRecord.of(record, {"ar", row.method_name}, scorer=(entry.side.scoring or {})[record["subset"]].scorer)
+            ShownRecord.of(record, {"ar", row.method_name}, scorer=(entry.side.scoring or {})[record.subset].scorer)
             for record in entry.side.records[:num_answers]
         ],
     }  # fmt: skip
@@ -207,7 +207,7 @@ def repeat_command(row: Row) -> str:
     if not request.get("overrides"):
         tasks = [each for each in tasks if Path(each).stem == row.task_name] or tasks
         methods = [each for each in methods if Path(each).stem == row.method_name] or methods
-    if len(tasks) == 1 and not any(PASS_AT.fullmatch(name) for name in row.metrics):
+    if len(tasks) == 1 and not any(name.startswith("pass@") for name in row.metrics):
         request.pop("allow_code_execution", None)
     if row.target.startswith(EMBEDDED) and request.get("threads") == DEFAULT_THREADS:
         del request["threads"]
@@ -258,7 +258,7 @@ def _score(row: Row) -> Figure:
     """Returns the main score with the baseline's."""
     if row.quality is None:
         return ("quality", IndexCell(NULL), "not scored, or by several scores")
-    unit = unit_of(row.quality)
+    unit = metric_of(row.quality)
     own, baseline, change = (row.metric(f"{row.quality}{suffix}") for suffix in ("", "_ar", "_difference"))
     difference = interval(change, unit.digits, unit.factor, "+")
     return (
@@ -273,14 +273,14 @@ def metric_lines(row: Row) -> Iterator[tuple[str, str, str, Markup]]:
     last.
     """
     for name, metric in sorted(row.metrics.items(), key=lambda each: each[1].value is None):
-        ends = f"[{_number(metric.low)}, {_number(metric.high)}]" if metric.low is not None else ""
-        yield name, _number(metric.value), ends, _meaning(name)
+        yield name, _number(metric.value), interval_of(metric, _number), _meaning(name)
 
 
 @cache
 def _meaning(name: str) -> Markup:
     """Returns unit and meaning as cells. They are cached, since all pages share them."""
-    unit, text = meaning(name) or ("", "a metric of a plug-in: see its scorer")
+    known = find_metric(name)
+    unit, text = (known.unit, known.explanation) if known else ("", "a metric of a plug-in: see its scorer")
     return Markup('<td>{}</td><td class="text">{}</td>').format(unit, text)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from specbench.core.environment import require
 from specbench.core.errors import ConfigError, naming_code
+from specbench.core.metric import Metric
 from specbench.core.source import is_outside
 from specbench.specs.components import SCRIPTS, identifiable_code
 from specbench.specs.task import TaskSpec
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
     from lingua import LanguageDetector
 
 Reference = str | list[str] | dict[str, str]
+ACCURACY = Metric.share("accuracy", "accuracy", "right answers, by their number or their letter")
+LANGUAGE = Metric.share(
+    "language_share", "asked language",
+    "answers in the language of the subset, identified by lingua; null for letters and short answers",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

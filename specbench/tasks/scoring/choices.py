@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
 from specbench.specs.yaml_files import parse
-from specbench.tasks.scoring import PerAnswer, Reference, accepted_texts, words
+from specbench.tasks.scoring import ACCURACY, PerAnswer, Reference, accepted_texts, words
 
 FILE = Path(__file__).with_name("letters.yaml")
 JOINED = "joined"  # the key of languages without spaces between words, or with endings on their words
@@ -227,7 +227,7 @@ def chosen_text(text: str, options: Mapping[str, str]) -> str | None:
     return longest[0] if len(longest) == 1 else None
 
 
-@SCORERS.register("choice")
+@SCORERS.register("choice", metrics=(ACCURACY,))
 def choice(*, letters: str = LETTERS) -> PerAnswer:
     """Accuracy: 1 if the answer chooses the reference's letter, else 0.
 

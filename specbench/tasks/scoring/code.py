@@ -14,6 +14,7 @@ from typing import Literal
 
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.markdown import Piece, split_blocks
+from specbench.core.metric import Metric
 from specbench.core.registry import SCORERS
 from specbench.tasks.sandbox import run as permission
 from specbench.tasks.sandbox.run import Limits, ProgramTest, run_program
@@ -348,7 +349,15 @@ class CodeScorer(Scorer):
         return ProgramTest(program, reference["test"], (name,) if name else (), prefix)
 
 
-@SCORERS.register("code")
+@SCORERS.register(
+    "code",
+    metrics=(
+        Metric.share(
+            "pass@k", "pass@k", "mean over prompts: n answers (repeats), c of which pass; arXiv:2107.03374",
+            "1 − C(n − c, k) / C(n, k)",
+        ),
+    ),
+)  # fmt: skip
 def code(
     *,
     k: tuple[int, ...] = (1,),

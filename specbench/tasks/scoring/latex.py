@@ -21,7 +21,7 @@ from functools import cache
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
-from specbench.tasks.scoring import PerAnswer, Reference, accepted_texts, equality, shown
+from specbench.tasks.scoring import ACCURACY, PerAnswer, Reference, accepted_texts, equality, shown
 
 BRACES = re.compile(
     r"(?P<box>\\f?boxed\s*)?\{|\}|\\boxed\s+(?P<word>[^\s{]\S*)|\\[^fb\\]|\\\\(?!f?boxed)|\\(?!f?boxed)"
@@ -176,7 +176,7 @@ class _Boxed(PerAnswer):
         _comparison(os.getpid()).start()
 
 
-@SCORERS.register("boxed")
+@SCORERS.register("boxed", metrics=(ACCURACY,))
 def boxed() -> PerAnswer:
     r"""Accuracy: 1 if the content of the last \boxed{} of the answer equals the reference (or one of them), else 0.
 

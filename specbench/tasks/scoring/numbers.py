@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
 from specbench.specs.yaml_files import parse
-from specbench.tasks.scoring import PerAnswer, Reference, accepted_texts
+from specbench.tasks.scoring import ACCURACY, PerAnswer, Reference, accepted_texts
 from specbench.tasks.scoring.latex import LABELS_ANSWER, MARKS, SAYS_ANSWER, last_box
 
 # Languages that write a decimal comma (CLDR's main territory of each): in them a point marks thousands.
@@ -316,7 +316,7 @@ def _numeral(written: str, language: str) -> Decimal | None:
     return Decimal(value) if value is not None and is_whole else None
 
 
-@SCORERS.register("number", takes_language=True)
+@SCORERS.register("number", metrics=(ACCURACY,), takes_language=True)
 def number(
     language: str | None = None, *, answer_phrases: Sequence[str] = (), decimal_comma: bool = False
 ) -> PerAnswer:

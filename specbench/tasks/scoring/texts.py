@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from specbench.core.environment import require
 from specbench.core.errors import ConfigError
+from specbench.core.metric import PERCENT, Metric
 from specbench.core.registry import SCORERS
 from specbench.tasks.scoring import (
     PerAnswer,
@@ -33,7 +34,17 @@ ROUGE_TYPES = ("rougeL", "rouge1", "rouge2")
 MIN_STEMMED = 4  # rouge-score stems words of more than three letters
 
 
-@SCORERS.register("rouge")
+@SCORERS.register(
+    "rouge",
+    metrics=(
+        Metric.share(
+            "rougeL", "ROUGE-L",
+            "ROUGE-L F-measure by rouge-score: the longest common subsequence of words; mean over answers",
+        ),
+        Metric.share("rouge1", "ROUGE-1", "ROUGE-1 F-measure: words"),
+        Metric.share("rouge2", "ROUGE-2", "ROUGE-2 F-measure: pairs of words"),
+    ),
+)  # fmt: skip
 def rouge(*, use_stemmer: bool = False, tokenizer: Literal["words", "rouge_score"] = "words") -> PerAnswer:
     """F-measures of ROUGE-L (the main one), ROUGE-1 and ROUGE-2, 0 … 1; each is the best over the references.
 
@@ -93,7 +104,14 @@ def token_f1(text: str, reference: str) -> float:
     return 2 * num_shared / (len(found) + len(expected)) if num_shared else 0.0
 
 
-@SCORERS.register("f1")
+@SCORERS.register(
+    "f1",
+    metrics=(
+        Metric.share(
+            "f1", "F1", "harmonic mean of precision and recall of words, for the best reference; as in SCROLLS"
+        ),
+    ),
+)
 def f1() -> PerAnswer:
     """F1 of the answer's words, 0 … 1, the best over the references. SCROLLS (arXiv:2201.03533) scores Qasper and
     NarrativeQA like this, after SQuAD (arXiv:1606.05250)."""
@@ -104,7 +122,10 @@ def f1() -> PerAnswer:
     return PerAnswer(("f1",), _judge_best("f1", token_f1, normalize_answer), in_sentences=False, read=read)
 
 
-@SCORERS.register("exact_match")
+@SCORERS.register(
+    "exact_match",
+    metrics=(Metric.share("exact_match", "exact match", "answers that equal a reference after SQuAD's normalisation"),),
+)
 def exact_match(*, labels: Sequence[str] = ()) -> PerAnswer:
     """1 if the answer equals one of the references, else 0. Case, ASCII punctuation, English articles and spaces are
     ignored, as in SQuAD; for a reference that consists of nothing else ("The"), only the spaces around it. SCROLLS
@@ -141,7 +162,13 @@ def exact_match(*, labels: Sequence[str] = ()) -> PerAnswer:
     return PerAnswer(("exact_match",), _judge_best("exact_match", compare), in_sentences=False, read=read)
 
 
-@SCORERS.register("contained")
+@SCORERS.register(
+    "contained",
+    metrics=(
+        Metric.share("contained", "contained", "answers that contain a reference"),
+        Metric.share("share_contained", "share contained", "references that the answer contains, mean over answers"),
+    ),
+)
 def contained() -> PerAnswer:
     """`contained`: 1 if the answer contains the words of any reference in sequence, else 0. `share_contained`: the
     share of references that the answer contains, for references that are parts of one answer. It suits long answers to
@@ -242,7 +269,21 @@ class TranslationScorer(Scorer):
         return {name: str(metric.get_signature()) for name, metric in made.items()}
 
 
-@SCORERS.register("bleu")
+@SCORERS.register(
+    "bleu",
+    metrics=(
+        Metric(
+            "bleu", "0 … 100",
+            "corpus BLEU by sacrebleu, with its signature in the row; for several subsets the mean of their scores",
+            label="BLEU", bounds=PERCENT, digits=1,
+        ),
+        Metric(
+            "chrf", "0 … 100",
+            "corpus chrF++ by sacrebleu (6-grams of characters, 2-grams of words); as bleu",
+            label="chrF++", bounds=PERCENT, digits=1,
+        ),
+    ),
+)  # fmt: skip
 def bleu(*, tokenizer: BleuTokenizer = "13a") -> TranslationScorer:
     """Corpus BLEU (the main metric) and chrF++ by sacrebleu, 0 … 100; there may be several references per answer.
 
@@ -283,7 +324,18 @@ def ends_in_loop(units: Sequence[str], min_length: int) -> bool:
     return False
 
 
-@SCORERS.register("text", needs_reference=False)
+@SCORERS.register(
+    "text",
+    metrics=(
+        Metric.share("loop_free", "loop-free", "answers that are not empty and do not end in a loop"),
+        Metric.share(
+            "repetition_rate", "repetition",
+            "words in 4-grams that the answer had before (characters in 8-grams for languages without spaces)",
+            lower_is_better=True,
+        ),
+    ),
+    needs_reference=False,
+)  # fmt: skip
 def text() -> PerAnswer:
     """Measures of a text without a reference, such as a story (arXiv:2605.30580, section 3.1).
 

@@ -10,16 +10,13 @@ from pydantic import (
     AfterValidator,
     ConfigDict,
     Field,
-    ValidationError,
     model_serializer,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import (
     BRIDGES,
-    CONFIG_ERROR,
     DRAFTERS,
     RULES,
     SCORERS,
@@ -29,9 +26,9 @@ from specbench.core.registry import (
     Registry,
     RuleFeatures,
     ScorerFeatures,
-    StrictModel,
-    all_problems,
 )
+from specbench.core.validation import StrictModel, collected
+from specbench.core.validation import build as build  # specs are built here
 
 Text = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
@@ -71,17 +68,6 @@ class Spec(StrictModel):
 AnySpec = TypeVar("AnySpec", bound=Spec)
 
 
-def build(model: type[AnySpec], data: Mapping[str, Any], prefix: str = "") -> AnySpec:
-    """Returns a validated spec. Raises ConfigError with `prefix` ("methods/my.yaml: "), the key and the problem."""
-    try:
-        return model.model_validate(data)
-    except ValidationError as error:
-        first, *others = (prefix + problem for problem in all_problems(error, model))
-        raise ConfigError(first, others) from error
-    except ConfigError as error:
-        raise ConfigError(f"{prefix}{error}") from error
-
-
 def check_registered(registry: Registry[..., Any], name: str, place: str) -> None:
     """Raises ConfigError, which begins with `place`, for a name that a registry does not know."""
     try:
@@ -111,7 +97,7 @@ class Component(Spec):
         try:
             return cls._with_options(data)
         except ConfigError as error:  # pydantic collects it with the other problems of a file
-            raise PydanticCustomError(CONFIG_ERROR, "{problem}", {"problem": str(error)}) from error
+            raise collected(error) from error
 
     @classmethod
     def _with_options(cls, data: Any) -> dict[str, Any]:
@@ -238,7 +224,7 @@ class DecoderSpec(Spec):
                 raise ConfigError(f"decoder.entry = {self.entry!r:.60}: {problem}")
             check_json_values(self.options, "decoder.options.")
         except ConfigError as error:  # pydantic collects it with the other problems of a file
-            raise PydanticCustomError(CONFIG_ERROR, "{problem}", {"problem": str(error)}) from error
+            raise collected(error) from error
 
 
 def is_file_entry(entry: str) -> bool:

@@ -618,5 +618,5 @@ def test_the_url_may_come_from_the_environment(monkeypatch):
 
 def test_a_full_disk_is_said(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot store the judge's replies there"):
+    with pytest.raises(ConfigError, match="cannot be written"):
         ReplyCache(tmp_path / "file").put({"model": "m"}, Reply("", None, None))

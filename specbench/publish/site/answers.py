@@ -5,8 +5,7 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from specbench.core.errors import ConfigError
-from specbench.core.files import write_atomically
+from specbench.core.files import write_output
 from specbench.running.shown_answers import ShownRun
 
 
@@ -19,7 +18,4 @@ def write_page(path: Path, title: str, run: ShownRun) -> None:
     )  # fmt: skip
     style = (package_files("specbench.publish.site") / "assets" / "site.css").read_text(encoding="utf-8")
     text = templates.get_template("answers_page.html").render(title=title, run=run, style=style)
-    try:
-        write_atomically(path, text.encode("utf-8", "replace").decode())
-    except OSError as error:
-        raise ConfigError(f"--page {path}: cannot be written: {error.strerror or error}") from error
+    write_output("--page", path, text.encode("utf-8", "replace"))

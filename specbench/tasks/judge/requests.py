@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 from specbench.core import bounded
 from specbench.core.completions import Reply, check_url
 from specbench.core.errors import ConfigError
-from specbench.core.files import write_atomically
+from specbench.core.files import write_atomically, writing
 from specbench.core.markdown import split_blocks
 from specbench.core.reasoning import answer_in, answer_of
 from specbench.core.values import WHOLE, Key, Record, json_digest, record_key
@@ -348,10 +348,6 @@ class ReplyCache:
     def put(self, request: Mapping[str, Any], reply: Reply) -> None:
         """Stores a reply. Raises ConfigError if the disk is not writable."""
         text = json.dumps({"request": request, "reply": asdict(reply)}, ensure_ascii=False, indent=1)
-        try:
+        remedy = "free the disk, fix the permissions, or set XDG_CACHE_HOME to another folder"
+        with writing(self.folder, remedy):
             write_atomically(self.path(request), text)
-        except OSError as error:
-            raise ConfigError(
-                f"{self.folder}: cannot store the judge's replies there ({error.strerror or error}): free the disk, "
-                "fix the permissions, or set XDG_CACHE_HOME to another folder"
-            ) from error

@@ -7,13 +7,13 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
 from specbench.core.reasoning import answer_of
 from specbench.records.records import ACCEPTED, EMITTED, Generation, Record, step_sum
 from specbench.records.records import JUDGED as NUM_JUDGED
 from specbench.results.metric_format import bounds_of
 from specbench.specs.task import TaskSpec
+from specbench.statistics import special
 from specbench.statistics.bootstrap import CONFIDENCE, MIN_PROMPTS, NUM_RESAMPLES, SHARE, Estimate, Resampler
 from specbench.tasks.judge import JUDGED
 from specbench.tasks.sandbox.run import ENDED

@@ -202,12 +202,14 @@ class ScorerFeatures:
     """What the factory of a scorer declares.
 
     needs_reference: if False, the scorer is called with "" as reference. takes_language: whether the factory's first
-        argument is the task's language. examples: for tasks of another harness, a function of the scorer's options,
+        argument is the task's language. version: raise it when a change of the code changes scores: the digests of tasks
+        with this scorer change, so that old and new scores do not share a table. examples: for tasks of another harness, a function of the scorer's options,
         `data` and `limit`. It returns the TaskData that replaces the task's rows.
     """
 
     needs_reference: bool = True
     takes_language: bool = False
+    version: int = 1
     examples: Callable[..., Any] | None = None
 
 

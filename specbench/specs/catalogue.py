@@ -17,7 +17,7 @@ from specbench.core import dotted
 from specbench.core.environment import builtin_dir
 from specbench.core.errors import ConfigError, import_problem, nearest
 from specbench.core.reasoning import TAGS
-from specbench.core.registry import RULES, TASK_SOURCES
+from specbench.core.registry import RULES, SCORERS, TASK_SOURCES
 from specbench.core.values import text_digest
 from specbench.specs import yaml_files
 from specbench.specs.components import build, is_file_entry
@@ -241,6 +241,10 @@ def _meaning(dump: Mapping[str, Any]) -> Any:
     if "reasoning_tags" in generation:  # the default keeps the digests of tasks without this key; null differs from it
         tags = generation["reasoning_tags"]
         generation["reasoning_tags"] = "none" if tags is None else () if tuple(tags) == TAGS else tags
+    if scorer := meaning.get("scorer"):
+        version = SCORERS.features(scorer["type"]).version
+        if version > 1:  # the first version keeps the digests of tasks from before scorers had versions
+            scorer["code_version"] = version
     if "decoder" in meaning:
         meaning["decoder"]["entry"] = PurePath(meaning["decoder"]["entry"]).name  # rows have the code's digest too
     return _filled(meaning)

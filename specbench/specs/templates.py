@@ -61,9 +61,9 @@ def charge(characters: int) -> None:
         return
     current.left -= characters
     if current.left < 0:
-        raise TooMuch(f"the template makes more than {MAX_CHARACTERS:,} characters, which is the limit")
+        raise TooMuch(f"the template's output exceeds {MAX_CHARACTERS:,} characters")
     if time.monotonic() > current.end:
-        raise TooMuch(f"the template takes more than {MAX_SECONDS:g} seconds, which is the limit")
+        raise TooMuch(f"the template's rendering exceeds {MAX_SECONDS:g} seconds")
 
 
 def charge_for(*values: Any) -> None:

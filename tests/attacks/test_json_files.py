@@ -33,7 +33,7 @@ TEXTS = {  # JSON, or what makes it → what the error tells
     "a key twice": ('{"format": 4, "rows": [], "format": 3}', "duplicate key 'format'"),
     "NaN": ('{"format": NaN, "rows": []}', "NaN is not a JSON number"),
     "Infinity": ('{"format": -Infinity, "rows": []}', "-Infinity is not a JSON number"),
-    "beyond floats": ('{"format": 1e999, "rows": []}', "1e999 is beyond the range of numbers"),
+    "beyond floats": ('{"format": 1e999, "rows": []}', "1e999 is too large for a float"),
     "half a surrogate pair": ('{"format": "\\udc80", "rows": []}', "half of a surrogate pair"),
     "NUL": ('{"format": "\\u0000", "rows": []}', "a NUL character"),
     "not UTF-8": (b'{"format": "\xff"}', "not UTF-8 text"),

@@ -419,6 +419,14 @@ def test_columns_of_several_turns():
     assert spec.columns() == {"talk", "q", "refs"}
 
 
+def test_a_new_version_of_a_scorer_gives_its_tasks_a_new_digest(monkeypatch):
+    """Scores of changed code must not stand beside earlier ones. The first version keeps the digests of today."""
+    base = digest(build(TaskSpec, LANGUAGES))
+    factory = SCORERS.get(build(TaskSpec, LANGUAGES).scorer.type)
+    monkeypatch.setitem(SCORERS._features, factory, replace(SCORERS._features[factory], version=2))
+    assert digest(build(TaskSpec, LANGUAGES)) != base
+
+
 def test_new_keys_leave_digests_alone():
     """The digest of mgsm's version 1 as it was before turns, few-shot examples, chat stops and so on, with the
     names of keys and options that it has now."""

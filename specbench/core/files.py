@@ -224,7 +224,7 @@ class ResumableFolder:
         self.work = work or path
 
     @contextmanager
-    def held(self, identity: Mapping[str, Any] | None = None) -> Iterator[None]:
+    def held(self, identity: Mapping[str, object] | None = None) -> Iterator[None]:
         """Locks the folder until the block ends, and claims it if an identity is given. Creates it if absent.
 
         Raises ConfigError if another process holds the folder, it cannot be written, or it belongs to other work.
@@ -263,7 +263,7 @@ class ResumableFolder:
                 f"{old_version} to resume it"
             )
 
-    def changes(self, old: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    def changes(self, old: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
         """Returns a text for each changed setting that prevents this work from resuming the old one."""
         return changed_settings(old, now)
 
@@ -280,11 +280,11 @@ class ResumableFolder:
         return ""
 
 
-def write_identity(file: Path, identity: Mapping[str, Any]) -> None:
+def write_identity(file: Path, identity: Mapping[str, object]) -> None:
     write_atomically(file, json.dumps(identity, indent=2, ensure_ascii=False) + "\n")
 
 
-def changed_settings(old: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def changed_settings(old: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
     """Returns a text "key: before → now" for each dotted key whose values differ."""
     flat = (dotted.flat(data, lists=True).items() for data in (old, now))
     before, after = (

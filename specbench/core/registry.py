@@ -136,7 +136,7 @@ class Registry(Generic[Declared, AnyFeatures]):
             self._options[name] = known = factory, create_model(f"{name} options", __base__=_Options, **fields)
         return known[1]
 
-    def complete(self, name: str, options: Mapping[str, Any], place: str = "") -> dict[str, Any]:
+    def complete(self, name: str, options: Mapping[str, object], place: str = "") -> dict[str, Any]:
         """Returns validated options with defaults filled in. Raises ConfigError that begins with `place` and key."""
         return build(self.options_model(name), dict(options), place=place or f"{self.kind} '{name}'").model_dump()
 

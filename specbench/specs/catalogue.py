@@ -201,12 +201,12 @@ def subset_meaning(task: TaskSpec, subset: str) -> Any:
     return _meaning(task.subset(subset).model_dump())
 
 
-def versioned_name_of_dump(method: Mapping[str, Any]) -> str:
+def versioned_name_of_dump(method: Mapping[str, object]) -> str:
     """Returns name@version:digest of a method's model_dump, as stored in a run's folder."""
     return f"{method['name']}@{method['version']}:{_digest_of(method_meaning(method))}"
 
 
-def method_meaning(method: Mapping[str, Any]) -> Any:
+def method_meaning(method: Mapping[str, object]) -> Any:
     """Returns the keys of a method's model_dump on which its digest depends."""
     return _meaning(copy.deepcopy(method))
 
@@ -220,7 +220,7 @@ def component_revisions(tasks: Sequence[TaskSpec], methods: Sequence[MethodSpec]
     return {name: found[name] or "" for name in sorted(found) if found[name] is not None}
 
 
-def _digest_of(meaning: Any) -> str:
+def _digest_of(meaning: object) -> str:
     return text_digest(json.dumps(meaning, sort_keys=True, ensure_ascii=False))
 
 

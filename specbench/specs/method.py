@@ -69,7 +69,7 @@ class RouteSpec(Spec):
         return {key: value for key, value in data.items() if key != "drafter" or value is not None}
 
 
-def with_default_drafter(data: Mapping[str, Any]) -> dict[str, Any]:
+def with_default_drafter(data: Mapping[str, object]) -> dict[str, Any]:
     """Returns a method's keys with the default route's drafter as `drafter` and with `language` ("given" by default).
     Raises ConfigError for keys that conflict with routes, for invalid language codes, and for a missing default
     route."""

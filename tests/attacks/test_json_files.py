@@ -18,16 +18,16 @@ from tests.attacks.bounds import refused, within_bounds
 from tests.support.site_rows import some_rows
 
 TEXTS = {  # JSON, or what makes it → what the error tells
-    "brackets": (lambda: "[" * 1_000_000, "nested deeper than 64 levels"),
-    "mappings": (lambda: '{"a":' * 1_000_000, "nested deeper than 64 levels"),
-    "closed brackets": ("[" * 500 + "]" * 500, "nested deeper than 64 levels"),
+    "brackets": (lambda: "[" * 1_000_000, "exceeds 64 levels"),
+    "mappings": (lambda: '{"a":' * 1_000_000, "exceeds 64 levels"),
+    "closed brackets": ("[" * 500 + "]" * 500, "exceeds 64 levels"),
     "a number of 20 MB": (lambda: "9" * 20_000_000, "has a number of 20,000,000"),
     "a number of 400 digits": ('{"format": 4, "rows": ' + "9" * 400 + "}", "has a number of 400 digits"),
     "a fraction of 20 MB": (
         lambda: '{"format": 0.' + "1" * 20_000_000 + ', "rows": []}',
         "has a number of 20,000,002 digits",
     ),
-    "too many bytes": (lambda: " " * (MAX_BYTES + 1), "has more than 67,108,864 bytes"),
+    "too many bytes": (lambda: " " * (MAX_BYTES + 1), "exceeds 67,108,864 bytes"),
     "6 million lists": (lambda: "[" + "[]," * 6_000_000 + "1]", "take more than 536,870,912 bytes of memory"),
     "6 million mappings": (lambda: "[" + "{}," * 6_000_000 + "1]", "take more than 536,870,912 bytes of memory"),
     "a key twice": ('{"format": 4, "rows": [], "format": 3}', "duplicate key 'format'"),

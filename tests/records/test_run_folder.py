@@ -128,7 +128,7 @@ def test_a_place_that_is_no_folder_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"{", b'{"seed": "\xff"}', b"[" * 100_000])
 def test_a_configuration_that_is_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "run.json").write_bytes(content)
-    with pytest.raises(ConfigError, match=r"not valid JSON|not UTF-8|nested deeper"):
+    with pytest.raises(ConfigError, match=r"not valid JSON|not UTF-8|exceeds 64 levels"):
         open_and_close(RunFolder(tmp_path, IDENTITY))
 
 

@@ -1,6 +1,7 @@
 """Specs: unknown keys, ranges, illegal compositions, subsets, digests. Every mistake is one line."""
 
 import math
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from specbench.core.errors import ConfigError
-from specbench.core.registry import DRAFTERS, RULES
+from specbench.core.registry import DRAFTERS, RULES, SCORERS
 from specbench.specs import templates
 from specbench.specs.catalogue import digest, load_method
 from specbench.specs.components import build

@@ -321,7 +321,7 @@ def _join_texts(record: Record) -> str | None:
     return "\n\n".join(text for text in texts if text.strip()) or None
 
 
-def digest(request: Mapping[str, Any]) -> str:
+def digest(request: Mapping[str, object]) -> str:
     return json_digest(request, WHOLE)
 
 
@@ -331,12 +331,12 @@ class ReplyCache:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def path(self, request: Mapping[str, Any]) -> Path:
+    def path(self, request: Mapping[str, object]) -> Path:
         """Returns the file of the reply to a request."""
         name = digest(request)
         return self.folder / name[:2] / f"{name}.json"
 
-    def get(self, request: Mapping[str, Any]) -> Reply | None:
+    def get(self, request: Mapping[str, object]) -> Reply | None:
         """Returns the reply to a request; None if there is none, or its file is damaged."""
         try:
             content = bounded.read_json(self.path(request), "delete it", strict=False)
@@ -345,7 +345,7 @@ class ReplyCache:
         except (ConfigError, ValueError, KeyError, TypeError):
             return None
 
-    def put(self, request: Mapping[str, Any], reply: Reply) -> None:
+    def put(self, request: Mapping[str, object], reply: Reply) -> None:
         """Stores a reply. Raises ConfigError if the disk is not writable."""
         text = json.dumps({"request": request, "reply": asdict(reply)}, ensure_ascii=False, indent=1)
         remedy = "free the disk, fix the permissions, or set XDG_CACHE_HOME to another folder"

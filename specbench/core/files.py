@@ -245,7 +245,7 @@ class ResumableFolder:
             remedy = f"choose another {self.option}, or repair this one and repeat the command"
             raise write_error(f"{self.option} {self.path}", error, remedy, self.kept()) from error
 
-    def claim(self, identity: dict[str, Any]) -> None:
+    def claim(self, identity: dict[str, object]) -> None:
         """Writes the identity into a new folder, or compares it with the existing one. Raises ConfigError with the
         differences, and OSError."""
         file = self.work / self.IDENTITY

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, create_model
@@ -86,7 +86,7 @@ class Registry(Generic[Declared, AnyFeatures]):
         return self._features.get(self.get(name)) or default()
 
     @cached_property
-    def plugins(self) -> dict[str, Any]:
+    def plugins(self) -> dict[str, EntryPoint]:
         """The entry points of installed packages, by name. Nothing is imported."""
         return {point.name: point for point in entry_points(group=self.group)}
 
@@ -202,9 +202,10 @@ class ScorerFeatures:
     """What the factory of a scorer declares.
 
     needs_reference: if False, the scorer is called with "" as reference. takes_language: whether the factory's first
-        argument is the task's language. version: raise it when a change of the code changes scores: the digests of tasks
-        with this scorer change, so that old and new scores do not share a table. examples: for tasks of another harness, a function of the scorer's options,
-        `data` and `limit`. It returns the TaskData that replaces the task's rows.
+        argument is the task's language. version: raise it when a change of the code changes scores: tasks with this
+        scorer get another digest, so that old and new scores do not share a table. examples: for tasks of another
+        harness, a function of the scorer's options, `data` and `limit`. It returns the TaskData that replaces the
+        task's rows.
     """
 
     needs_reference: bool = True

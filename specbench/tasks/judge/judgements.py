@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from msgspec.structs import replace
 from pydantic import BaseModel, Field
 from rich.console import Console
 
@@ -16,8 +17,7 @@ from specbench.core.console import counted, say, stdout
 from specbench.core.errors import ConfigError
 from specbench.core.files import write_atomically, writing
 from specbench.core.progress import ProgressBar
-from specbench.core.reasoning import answer_of
-from specbench.core.values import Record, record_key
+from specbench.records.records import Record, record_key
 from specbench.specs import yaml_files
 from specbench.specs.components import build
 from specbench.tasks.judge import JUDGED, JUDGEMENTS_FILE
@@ -110,7 +110,7 @@ def judge_records(
     records = list(records)
     requests, new, cached, counts = _look_up(records, questions, settings)
     say(console, f"judge {settings.model}: {counts}")
-    answers = {(record_key(each), name): answer_of(part) for each in records for name, part in each["methods"].items()}
+    answers = {(record_key(each), name): part.answer for each in records for name, part in each.methods.items()}
     pattern = rating_pattern(settings.rating_form)
     num_forged = sum(pattern.search(answer) is not None for answer in answers.values())
     if num_forged:
@@ -196,13 +196,13 @@ def _summary(judgements: Iterable[Judgement], settings: JudgeSettings) -> str:
 def add_scores(records: Iterable[Record], scores: Mapping[JudgementKey, float | None]) -> list[Record]:
     """Returns copies of the records in which every answer has the metric `judge_score`, which may be None."""
     return [
-        {
-            **record,
-            "methods": {
-                name: {**each, "scores": {**each.get("scores", {}), JUDGED: scores.get((record_key(record), name))}}
-                for name, each in record["methods"].items()
+        replace(
+            record,
+            methods={
+                name: replace(each, scores={**each.scores, JUDGED: scores.get((record.key, name))})
+                for name, each in record.methods.items()
             },
-        }
+        )
         for record in records
     ]
 

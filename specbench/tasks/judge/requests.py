@@ -21,8 +21,9 @@ from specbench.core.completions import Reply, check_url
 from specbench.core.errors import ConfigError
 from specbench.core.files import write_atomically, writing
 from specbench.core.markdown import split_blocks
-from specbench.core.reasoning import answer_in, answer_of
-from specbench.core.values import WHOLE, Key, Record, json_digest, record_key
+from specbench.core.reasoning import answer_in
+from specbench.core.values import WHOLE, json_digest
+from specbench.records.records import Key, Record, record_key
 from specbench.specs import templates
 from specbench.specs.components import Name, Spec, Text
 from specbench.specs.task import TaskSpec
@@ -298,11 +299,11 @@ def make_requests(
         task, subset, index, repeat, turn = key
         example = questions[task, subset, index]
         so_far = [by_key[task, subset, index, repeat, number] for number in range(turn + 1)]
-        for method in record["methods"]:
+        for method in record.methods:
             turns = [
                 Turn(
                     text,
-                    answer_of(part["methods"][method]),
+                    part.methods[method].answer,
                     _join_texts(part) if example.judge_sees_reference else None,
                 )
                 for text, part in zip(example.turns, so_far, strict=False)
@@ -316,7 +317,7 @@ def make_requests(
 
 def _join_texts(record: Record) -> str | None:
     """Returns the reference as one text, with empty lines between alternatives; None for tests of code."""
-    reference = record.get("reference")
+    reference = record.reference
     texts = [reference] if isinstance(reference, str) else reference if isinstance(reference, list) else []
     return "\n\n".join(text for text in texts if text.strip()) or None
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from struct import pack
+from typing import Any
 
 PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE = 4, 8, 47, 2
 CAP_DAC_READ_SEARCH = 2
@@ -29,7 +30,7 @@ def end_after(seconds: float) -> None:
     signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
-def confined(user: dict[str, object] | None) -> dict[str, object]:
+def confined(user: dict[str, Any] | None) -> dict[str, Any]:
     """Returns the options of Popen that start a process which cannot start others, as another user unless `user` is
     None. user: {"id": number, "reads_all": whether it may read all files}; it must if only root may read the
     interpreter."""

@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "specbench"
 LAYERS = (
     {"core"}, {"statistics"}, {"specs"}, {"records"}, {"models"}, {"decoding", "tasks"}, {"results"}, {"report"},
-    {"running"}, {"integrations"}, {"training"}, {"analysis"}, {"publish"}, {"gate"}, {"cli", "api"},
+    {"running"}, {"integrations"}, {"training"}, {"analysis"}, {"publish"}, {"gate"}, {"plugin"}, {"cli", "api"},
 )  # fmt: skip
 LEVEL = {package: number for number, packages in enumerate(LAYERS) for package in packages}
 LOADERS = {"specbench.models.sources", "specbench.training.data"}  # the only ones that may import the embedded family

@@ -39,9 +39,7 @@ parrot = "specbench_parrot:TASKS"
 MODULE = '''
 from pathlib import Path
 
-from specbench.core.registry import DRAFTERS
-from specbench.decoding.drafters import Drafter
-from specbench.decoding.proposal import PointMass, Proposal
+from specbench.plugin import DRAFTERS, Drafter, PointMass, Proposal
 
 METHODS = Path(__file__).parent / "methods"
 TASKS = str(Path(__file__).parent / "tasks")

@@ -16,6 +16,7 @@ from specbench.cli.help.text import find_help, help_text, shown
 from specbench.core.console import fail, stderr, stdout
 from specbench.core.environment import is_installed
 from specbench.core.errors import ConfigError, nearest
+from specbench.core.files import writing
 from specbench.core.registry import BRIDGES, DRAFTERS, RULES, SCORERS
 from specbench.core.table import Column, Table, in_sections
 from specbench.specs.catalogue import load_method, load_task, method_keys, method_names, task_names
@@ -300,11 +301,9 @@ def write_skeleton(kind: str, name: str, folder: Path) -> list[Path]:
             raise ConfigError(f"{path}: already exists: choose another name, or remove it")
         written[path] = _named(file.read_text(encoding="utf-8"), kind, name)
     for path, text in written.items():
-        try:
+        with writing(path, "choose another folder"):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be written ({error.strerror or error})") from error
     return list(written)
 
 

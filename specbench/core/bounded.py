@@ -41,7 +41,7 @@ def read_bytes(path: Path, remedy: str, max_bytes: int = MAX_BYTES) -> bytes:
     except (OSError, ValueError) as error:  # ValueError: NUL in the path
         raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}: {remedy}") from error
     if len(content) > max_bytes:
-        raise ConfigError(f"{path}: has more than {max_bytes:,} bytes, which is the limit: {remedy}")
+        raise ConfigError(f"{path}: exceeds {max_bytes:,} bytes: {remedy}")
     return content
 
 
@@ -85,9 +85,9 @@ def parse_json(text: str, place: object, remedy: str, line: int | None = None, s
 def json_value(text: str, strict: bool = True, max_characters: int = MAX_BYTES) -> Any:
     """Returns the value of a JSON text as `parse_json` does. Raises OutOfBounds or JSONDecodeError."""
     if len(text) > max_characters:
-        raise OutOfBounds(f"has more than {max_characters:,} characters, which is the limit")
+        raise OutOfBounds(f"exceeds {max_characters:,} characters")
     if _memory(text) > MAX_MEMORY and _memory(STRING.sub('""', text)) > MAX_MEMORY:
-        raise OutOfBounds(f"has values that take more than {MAX_MEMORY:,} bytes of memory, which is the limit")
+        raise OutOfBounds(f"has values that exceed {MAX_MEMORY:,} bytes of memory")
     try:
         value = json.loads(
             text, object_pairs_hook=_mapping, parse_int=lambda digits: int(_bounded(digits)),
@@ -107,7 +107,7 @@ def json_value(text: str, strict: bool = True, max_characters: int = MAX_BYTES) 
     return value
 
 
-TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels, which is the limit"
+TOO_DEEP = f"exceeds {MAX_DEPTH} levels of nesting"
 NESTING = {dict, list}
 
 
@@ -143,7 +143,7 @@ def lines(
         if len(line) > MAX_BYTES:
             raise ConfigError(f"{place}, line {number}: has more than {MAX_BYTES:,} characters: {SPLIT}")
         if number > max_lines:
-            raise ConfigError(f"{place}: has more than {max_lines:,} lines, which is the limit: {SPLIT}")
+            raise ConfigError(f"{place}: exceeds {max_lines:,} lines: {SPLIT}")
         if left < 0:
             raise too_large(place)
         yield line
@@ -187,7 +187,7 @@ def _bounded(digits: str) -> str:
 def _finite(text: str) -> float:
     value = float(_bounded(text))
     if not math.isfinite(value):
-        raise OutOfBounds(f"{text[:40]} is beyond the range of numbers")
+        raise OutOfBounds(f"{text[:40]} is too large for a float")
     return value
 
 

@@ -134,7 +134,7 @@ class Completions:
         for name in ("openai", "httpx2", "httpcore2"):
             logging.getLogger(name).setLevel(logging.WARNING)
 
-    def ask(self, path: str, request: Mapping[str, Any]) -> Reply:
+    def ask(self, path: str, request: Mapping[str, object]) -> Reply:
         """Returns the reply to a request to a path such as `chat/completions`. Repeats failed requests that may succeed
         later, until `stopped` is set.
 
@@ -159,7 +159,7 @@ class Completions:
                     raise
         raise AssertionError
 
-    def _attempt(self, path: str, request: Mapping[str, Any]) -> Reply:
+    def _attempt(self, path: str, request: Mapping[str, object]) -> Reply:
         import httpx2
         import openai
 
@@ -176,7 +176,7 @@ class Completions:
         except (ValueError, RecursionError):
             raise RequestFailed("the answer is not a completion: check the URL", answer.status, False) from None
 
-    async def _post(self, path: str, request: Mapping[str, Any]) -> "_Answer":
+    async def _post(self, path: str, request: Mapping[str, object]) -> "_Answer":
         """Sends a request and reads its whole reply. Raises the client's errors if there is no reply."""
         import httpx2
         import openai

@@ -58,7 +58,7 @@ def _take(file: IO[str], path: Path, wait: bool, shared: bool) -> bool:
     except BlockingIOError:
         raise
     except OSError as error:
-        problem = f"{path.parent}: no locks there ({error.strerror or error})"
+        problem = f"{path.parent}: file locking unavailable ({error.strerror or error})"
         warnings.warn(f"{problem}: let one process at a time write", stacklevel=1)
         return False
     return True
@@ -128,14 +128,14 @@ def check_place(path: Path) -> None:
 
 def check_output(option: str, path: Path) -> None:
     """Raises ConfigError if `write_output` could not replace the file of an option, before anything is measured."""
-    with _naming(option, path):
+    with writing(f"{option} {path}"):
         check_place(path.resolve())
 
 
 def write_output(option: str, path: Path, content: str | bytes, kept: str = "") -> None:
     """Replaces the file of an option such as --output. Raises ConfigError if it cannot be written. `kept`: a part of
     that message that says where other results are."""
-    with _naming(option, path, kept):
+    with writing(f"{option} {path}", kept=kept):
         if isinstance(content, str):
             write_atomically(path.resolve(), content)
         else:
@@ -143,12 +143,25 @@ def write_output(option: str, path: Path, content: str | bytes, kept: str = "") 
 
 
 @contextmanager
-def _naming(option: str, path: Path, kept: str = "") -> Iterator[None]:
+def writing(place: object, remedy: str = "name another file", kept: str = "") -> Iterator[None]:
+    """Turns a disk error into the one line of `write_error`."""
     try:
         yield
     except OSError as error:
-        problem = f"cannot be written ({error.strerror or error}){kept}: name another file"
-        raise ConfigError(f"{option} {path}: {problem}") from error
+        raise write_error(place, error, remedy, kept) from error
+
+
+def write_error(place: object, error: OSError, remedy: str, kept: str = "") -> ConfigError:
+    """Returns "PLACE: cannot be written (REASON)KEPT: REMEDY". `place`: a path, with the option that names it. `kept`:
+    which results are safe, such as "; the runs are kept"."""
+    if isinstance(error, BlockingIOError):
+        return ConfigError(f"{place}: another process is using it: wait for it, or {remedy}")
+    reason = error.strerror or str(error)
+    if isinstance(error, FileExistsError):
+        reason = "it is a file, not a folder"
+    elif isinstance(error, FileNotFoundError) and error.filename:
+        reason = f"{error.filename}: {reason}"  # another program may delete a folder while this one works in it
+    return ConfigError(f"{place}: cannot be written ({reason}){kept}: {remedy}")
 
 
 def _open_temporary(path: Path) -> tuple[Path, IO[bytes]]:
@@ -211,7 +224,7 @@ class ResumableFolder:
         self.work = work or path
 
     @contextmanager
-    def held(self, identity: Mapping[str, Any] | None = None) -> Iterator[None]:
+    def held(self, identity: Mapping[str, object] | None = None) -> Iterator[None]:
         """Locks the folder until the block ends, and claims it if an identity is given. Creates it if absent.
 
         Raises ConfigError if another process holds the folder, it cannot be written, or it belongs to other work.
@@ -228,26 +241,11 @@ class ResumableFolder:
         """Turns a disk error into a one-line ConfigError."""
         try:
             yield
-        except BlockingIOError as error:
-            raise ConfigError(
-                f"{self.option} {self.path}: another process works in it: wait for it, or choose another {self.option}"
-            ) from error
         except OSError as error:
-            is_inside = error.filename is not None and Path(error.filename) not in (self.path, *self.path.parents)
-            if self.path.is_file():
-                problem = "it is a file, not a folder"
-            elif not isinstance(error, FileNotFoundError):
-                problem = f"cannot write there ({error.strerror or error})"
-            elif is_inside:
-                problem = f"{error.filename} is missing or was deleted"
-            else:
-                problem = "no folder can be created there"
-            raise ConfigError(
-                f"{self.option} {self.path}: {problem}{self.kept()}; choose another folder, or repair this one and "
-                "repeat the command"
-            ) from error
+            remedy = f"choose another {self.option}, or repair this one and repeat the command"
+            raise write_error(f"{self.option} {self.path}", error, remedy, self.kept()) from error
 
-    def claim(self, identity: dict[str, Any]) -> None:
+    def claim(self, identity: dict[str, object]) -> None:
         """Writes the identity into a new folder, or compares it with the existing one. Raises ConfigError with the
         differences, and OSError."""
         file = self.work / self.IDENTITY
@@ -265,7 +263,7 @@ class ResumableFolder:
                 f"{old_version} to resume it"
             )
 
-    def changes(self, old: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    def changes(self, old: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
         """Returns a text for each changed setting that prevents this work from resuming the old one."""
         return changed_settings(old, now)
 
@@ -282,11 +280,11 @@ class ResumableFolder:
         return ""
 
 
-def write_identity(file: Path, identity: Mapping[str, Any]) -> None:
+def write_identity(file: Path, identity: Mapping[str, object]) -> None:
     write_atomically(file, json.dumps(identity, indent=2, ensure_ascii=False) + "\n")
 
 
-def changed_settings(old: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def changed_settings(old: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
     """Returns a text "key: before → now" for each dotted key whose values differ."""
     flat = (dotted.flat(data, lists=True).items() for data in (old, now))
     before, after = (

@@ -49,6 +49,5 @@ def answer_in(text: str, tags: Tags = TAGS, is_open: bool = False) -> str:
 
 
 def answer_of(generation: Any) -> str:
-    """Returns the answer in a generation of a record. Without the key `answer`, the whole text is the answer: also in
-    records of earlier versions, which did not part it."""
-    return str(generation.get("answer", generation["text"]))
+    """Returns the answer of a recorded generation."""
+    return str(generation.answer)

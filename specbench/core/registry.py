@@ -7,26 +7,24 @@ schema.
 
 import importlib
 import inspect
-import re
 from collections.abc import Callable, Hashable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import entry_points
-from typing import Any, Generic, ParamSpec, TypeVar, cast, get_args
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError, create_model
-from pydantic_core import CoreSchema, ErrorDetails
+from pydantic import BaseModel, ConfigDict, create_model
 
 from specbench import BUILT_IN
 from specbench.core.environment import OBJECT
 from specbench.core.errors import ConfigError, import_problem, nearest
 from specbench.core.metric import Metric
 from specbench.core.source import code_revision
+from specbench.core.validation import StrictModel, build
 
 Factory = Callable[..., Any]
 ELSEWHERE = "this is a Python object of another process: give it to specbench.run in Python"
-MAX_INT = 2**63 - 1  # maximum of integers in a spec, since tensors and files hold no larger ones
 
 
 AnyFactory = TypeVar("AnyFactory", bound=Factory)
@@ -93,7 +91,7 @@ class Registry(Generic[Declared, AnyFeatures]):
         return self._features.get(self.get(name)) or default()
 
     @cached_property
-    def plugins(self) -> dict[str, Any]:
+    def plugins(self) -> dict[str, EntryPoint]:
         """The entry points of installed packages, by name. Nothing is imported."""
         return {point.name: point for point in entry_points(group=self.group)}
 
@@ -143,107 +141,13 @@ class Registry(Generic[Declared, AnyFeatures]):
             self._options[name] = known = factory, create_model(f"{name} options", __base__=_Options, **fields)
         return known[1]
 
-    def complete(self, name: str, options: Mapping[str, Any], place: str = "") -> dict[str, Any]:
+    def complete(self, name: str, options: Mapping[str, object], place: str = "") -> dict[str, Any]:
         """Returns validated options with defaults filled in. Raises ConfigError that begins with `place` and key."""
-        model = self.options_model(name)
-        try:
-            return model.model_validate(dict(options)).model_dump()
-        except ValidationError as error:
-            raise ConfigError(first_problem(error, model, place or f"{self.kind} '{name}'")) from error
-
-
-def _make_strict(schema: Any) -> None:
-    for part in schema if isinstance(schema, list | tuple) else ():
-        _make_strict(part)
-    if not isinstance(schema, dict):
-        return
-    if schema.get("type") in ("int", "float", "bool"):
-        schema["strict"] = True
-    if schema.get("type") == "int" and "lt" not in schema:
-        schema.setdefault("le", MAX_INT)
-    for key, part in schema.items():
-        if key not in ("default", "keys_schema", "metadata", "serialization"):
-            _make_strict(part)
-
-
-class StrictModel(BaseModel):
-    """A model that does not convert between texts, numbers and booleans, except integers to floats.
-
-    pydantic's strict mode would also reject lists for tuples.
-    """
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        schema = handler(source)
-        _make_strict(schema)
-        return schema
+        return build(self.options_model(name), dict(options), place=place or f"{self.kind} '{name}'").model_dump()
 
 
 class _Options(StrictModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-PYDANTIC_PARTS = ("[key]", "constrained-int", "constrained-float")  # parts of a location that are not the user's keys
-
-
-def first_problem(error: ValidationError, model: type[BaseModel], place: str = "", remedy: str = ": correct it") -> str:
-    """Returns the first of `all_problems`."""
-    return all_problems(error, model, place, remedy)[0]
-
-
-def all_problems(
-    error: ValidationError, model: type[BaseModel], place: str = "", remedy: str = ": correct it"
-) -> list[str]:  # fmt: skip
-    """Returns the problems of a pydantic error, one line each: the path of the key, the problem, and the nearest valid
-    choice. Missing keys share a line. `remedy`: appended if a value is out of range or has a wrong type."""
-    # Unknown keys come first, because they are often misspelt missing keys.
-    problems = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
-    missing = [_path(place, problem["loc"]) for problem in problems if problem["type"] == "missing"]
-    all_missing = f"{', '.join(missing)}: these keys are missing: add them" if len(missing) > 1 else None
-    return list(dict.fromkeys(
-        all_missing if all_missing and problem["type"] == "missing" else _problem(problem, model, place, remedy)
-        for problem in problems
-    ))  # fmt: skip
-
-
-CONFIG_ERROR = "config_error"  # type of a pydantic problem whose message is a ConfigError's
-
-
-def _problem(problem: ErrorDetails, model: type[BaseModel], place: str, remedy: str) -> str:
-    if problem["type"] == CONFIG_ERROR:
-        return problem["msg"]
-    path = _path(place, problem["loc"])
-    key = str(problem["loc"][-1]) if problem["loc"] else path
-    message = problem["msg"].removeprefix("Value error, ")
-    message = message.replace("valid tuple", "list").replace("valid dictionary", "mapping")
-    if problem["type"] == "extra_forbidden":
-        return f"{path}: unknown key '{key}': {nearest(key, _fields_at(model, problem['loc'][:-1]))}"
-    if problem["type"] == "missing":
-        return f"{path}: the key '{key}' is missing: add it"
-    value = repr(problem["input"])
-    where = f"{path} = {value if len(value) <= 60 else value[:57] + '...'}" if path else "the whole input"
-    if problem["type"] == "literal_error":
-        choices = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
-        return f"{where}: {nearest(str(problem['input']), choices)}"
-    return f"{where}: {message[:1].lower()}{message[1:]}{remedy if problem['type'] != 'value_error' else ''}"
-
-
-def _path(place: str, location: tuple[int | str, ...]) -> str:
-    parts = [str(part) for part in location if part not in PYDANTIC_PARTS and not str(part).endswith(("Spec", "Spec]"))]
-    return ".".join([place] * bool(place) + parts)
-
-
-def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
-    for part in location:
-        field = model.model_fields.get(str(part))
-        if field is None:  # an index, or a key that the user chose
-            continue
-        inner = field.annotation
-        models = [t for t in [inner, *get_args(inner)] if isinstance(t, type) and issubclass(t, BaseModel)]
-        if not models:
-            return []
-        model = models[0]
-    return list(model.model_fields)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,14 +207,16 @@ class ScorerFeatures:
     """What the factory of a scorer declares.
 
     needs_reference: if False, the scorer is called with "" as reference. takes_language: whether the factory's first
-        argument is the task's language. examples: for tasks of another harness, a function of the scorer's options,
-        `data` and `limit`. It returns the TaskData that replaces the task's rows. metrics: the declarations of its
-        metrics.
+        argument is the task's language. version: raise it when a change of the code changes scores: tasks with this
+        scorer get another digest, so that old and new scores do not share a table. examples: for tasks of another
+        harness, a function of the scorer's options, `data` and `limit`. It returns the TaskData that replaces the
+        task's rows. metrics: the declarations of its metrics.
     """
 
     metrics: tuple[Metric, ...] = ()
     needs_reference: bool = True
     takes_language: bool = False
+    version: int = 1
     examples: Callable[..., Any] | None = None
 
 

@@ -11,11 +11,12 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, create_model
 
 from specbench.core.errors import ConfigError, import_problem, nearest
-from specbench.core.registry import DECODERS, first_problem
+from specbench.core.registry import DECODERS
 from specbench.core.source import code_revision
+from specbench.core.validation import build
 from specbench.core.values import bytes_digest, file_digest
 from specbench.decoding.sampling import Sampling
 from specbench.integrations.external import ExternalDecoder, LoadedModel, naming_method
@@ -109,10 +110,7 @@ def keywords(
     if taken:
         raise ConfigError(f"{place}.{taken[0]}: specbench passes '{taken[0]}' itself: delete the key")
     model = options_model(call, offered, num_positional)
-    try:
-        checked = model.model_validate(dict(options))
-    except ValidationError as error:
-        raise ConfigError(first_problem(error, model, place)) from error
+    checked = build(model, dict(options), place=place)
     passed = {name: value for name, value in offered.items() if takes(call, name, num_positional)}
     return passed | {name: getattr(checked, name) for name in {**model.model_fields, **options}}
 

@@ -10,12 +10,12 @@ from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
-from specbench.core.files import TRAINING_RECORD, replacing, write_atomically
-from specbench.core.registry import first_problem
+from specbench.core.files import TRAINING_RECORD, replacing, write_atomically, writing
+from specbench.core.validation import build
 from specbench.core.values import WHOLE, bytes_digest, file_digest, json_digest
 
 Array = NDArray[Any]
@@ -95,11 +95,7 @@ class FolderKind(Generic[AnyManifest]):
             raise ConfigError(
                 f"{path}: format = {version!r}: this version of specbench reads format {FORMAT}: {self.remedy}"
             )
-        try:
-            manifest = self.manifest_type.model_validate(data)
-        except ValidationError as error:
-            problem = first_problem(error, self.manifest_type, remedy="")
-            raise ConfigError(f"{path}: {problem}: {self.remedy}") from error
+        manifest = build(self.manifest_type, data, f"{path}: ", remedy=self.remedy)
         if contradiction := manifest.contradiction():
             raise ConfigError(f"{path}: {contradiction}: {self.remedy}")
         for array, info in manifest.arrays.items():
@@ -139,15 +135,8 @@ class FolderKind(Generic[AnyManifest]):
         """Yields an empty folder that replaces `output` when the block ends without an error. Raises ConfigError for an
         output that must not be replaced, that another process is replacing, or that cannot be written."""
         self.check_replaceable(output)
-        try:
-            with replacing(output) as folder:
-                yield folder
-        except BlockingIOError as error:
-            raise ConfigError(
-                f"{output}: another process is replacing it: wait for it, or give another folder"
-            ) from error
-        except OSError as error:
-            raise ConfigError(f"{output}: cannot be written: {error.strerror or error}: give another folder") from error
+        with writing(output, "give another folder"), replacing(output) as folder:
+            yield folder
 
 
 def vocabulary_digest(vocabulary: Mapping[str, int]) -> str:

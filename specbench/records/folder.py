@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
-from specbench.core.files import ResumableFolder, changed_settings, write_atomically, write_identity
+from specbench.core.files import ResumableFolder, changed_settings, write_atomically, write_identity, writing
 from specbench.core.values import json_digest
 from specbench.records.records import Key, Record, RecordFile, check_record, record_key
 from specbench.specs.catalogue import method_meaning, subset_meaning, versioned_name_of_dump
@@ -143,10 +143,8 @@ def write_specs(folder: Path, spec: RunSpec) -> None:
         "tasks": [_without_sample_paths(task.model_dump()) for task in spec.tasks],
         "methods": [method.model_dump() for method in spec.methods],
     }
-    try:
+    with writing(folder / FILE, "choose another --output, or repair this one and repeat the command"):
         write_atomically(folder / FILE, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
-    except OSError as error:
-        raise ConfigError(f"{folder / FILE}: cannot write it ({error.strerror or error})") from error
 
 
 def _without_sample_paths(data: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import numpy as np
 from specbench.core.console import PlainConsole
 from specbench.core.environment import require
 from specbench.core.errors import ConfigError
-from specbench.core.files import check_output, write_output
+from specbench.core.files import check_output, write_output, writing
 from specbench.core.table import Table
 from specbench.report.compare import Comparison, comparison_tables
 from specbench.report.tables import RunRows
@@ -216,11 +216,9 @@ def _picture(grid: Sequence[Sequence[Panel]], size: tuple[float, float], title: 
 
 
 def _write(figure: Any, path: Path, kept: str) -> None:
-    try:
+    with writing(f"--plot {path}", kept=kept):
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=150)
-    except OSError as error:
-        raise ConfigError(f"--plot {path}: cannot be written ({error.strerror or error}){kept}") from error
 
 
 def reach(metrics: Sequence[Estimate]) -> list[list[float]]:

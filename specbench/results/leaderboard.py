@@ -7,11 +7,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
-from specbench.core.files import check_place, locked, write_atomically
+from specbench.core.files import check_place, locked, write_atomically, writing
+from specbench.core.validation import build
 from specbench.results.row import DIGEST, FORMAT, LATER_FIELDS, Evidence, Row, digest_of, with_digest
 
 
@@ -51,20 +52,14 @@ def write(path: Path | str, rows: Sequence[Row]) -> None:
     path = Path(path).resolve()  # keeps symbolic links
     content = {"format": FORMAT, "rows": [with_digest(row.model_dump(mode="json")) for row in rows]}
     text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    try:
+    with writing(path, REWRITE, KEPT):
         write_atomically(path, text)
-    except OSError as error:
-        raise write_error(path, error) from error
 
 
 def check_writable(path: Path | str) -> None:
     """Raises ConfigError if `write` could not replace the file. Called before anything is measured."""
-    try:
-        path = Path(path).resolve()
-        check_place(path)
-    except OSError as error:
-        problem = f"cannot write the leaderboard: {error.strerror or error}"
-        raise ConfigError(f"{path}: {problem}; nothing was measured: name another file") from error
+    with writing(path, kept="; nothing was measured"):
+        check_place(Path(path).resolve())
 
 
 ROWS = "leaderboard.json"  # the file in the folder of a run or suite
@@ -111,12 +106,11 @@ def _row(path: Path, number: int, content: Any) -> Row | list[str]:
     if absent:
         return [f"{place}.{name}: this row lacks the key, which every row must have; {_REMEDY}" for name in absent]
     try:
-        row = Row.model_validate({name: value for name, value in content.items() if name != DIGEST})
-    except ValidationError as error:
-        return [
-            f"{'.'.join(map(str, (place, *each['loc'])))} = {each['input']!r:.60}: {each['msg']}; {_REMEDY}"
-            for each in error.errors()
-        ]
+        row = build(
+            Row, {name: value for name, value in content.items() if name != DIGEST}, place=place, remedy=_REMEDY
+        )
+    except ConfigError as error:
+        return [str(error), *error.others]
     if content.get(DIGEST) != digest_of(content):
         return [
             f"{place} ({row.place}): {DIGEST} = {content.get(DIGEST)!r:.60}, but its content has the digest "
@@ -138,11 +132,8 @@ def _repeated_rows(rows: Mapping[int, Row]) -> Iterator[str]:
             )
 
 
-def write_error(path: Path, error: OSError) -> ConfigError:
-    return ConfigError(
-        f"{path}: cannot write the leaderboard: {error.strerror or error}; the file is unchanged and the records are "
-        "kept: run the same command again once it can be written, or name another file"
-    )
+KEPT = "; the file is unchanged and the records are kept"
+REWRITE = "run the same command again once it can be written, or name another file"
 
 
 @contextmanager
@@ -151,10 +142,9 @@ def edit_rows(path: Path | str, *, may_be_absent: bool = True) -> Iterator[list[
     for other processes meanwhile."""
     path = Path(path).resolve()
     with ExitStack() as stack:
-        try:  # the lock is another file: the file itself is replaced, so a lock on it would guard nothing
+        with writing(path, REWRITE, KEPT):
+            # The lock is another file: the file itself is replaced, so a lock on it would guard nothing.
             stack.enter_context(locked(path.with_name(f".{path.name}.lock"), wait=True))
-        except OSError as error:
-            raise write_error(path, error) from error
         rows = [] if may_be_absent and not path.exists() else load(path)
         yield rows
         write(path, rows)

@@ -12,11 +12,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt, ValidationError
+from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt
 
 from specbench.core import bounded
 from specbench.core.errors import ConfigError, nearest
-from specbench.core.files import write_atomically
+from specbench.core.files import write_atomically, writing
+from specbench.core.validation import build
 from specbench.core.values import text_digest
 from specbench.records.records import Key, Record, records_of, with_same_history
 from specbench.results.answers import ScoringSpec, main_metric, signatures
@@ -109,14 +110,8 @@ class _File(FilePart):
 def read_measurements(folder: Path) -> tuple[Measurement, ...]:
     """Returns the measurements of all commands, oldest first. Raises ConfigError for an absent or broken file."""
     path = folder / MEASUREMENTS_FILE
-    try:
-        return _File.model_validate(bounded.read_json(path, MEASUREMENTS_REMEDY)).measurements
-    except ValidationError as error:
-        problem: Any = error.errors()[0]
-        key = ".".join(map(str, problem["loc"]))
-        raise ConfigError(
-            f"{path}: {key} = {problem['input']!r:.60}: {problem['msg']}: {MEASUREMENTS_REMEDY}"
-        ) from error
+    content = bounded.read_json(path, MEASUREMENTS_REMEDY)
+    return build(_File, content, f"{path}: ", remedy=MEASUREMENTS_REMEDY).measurements
 
 
 def add_measurement(folder: Path, measurement: Measurement) -> None:
@@ -130,10 +125,8 @@ def add_measurement(folder: Path, measurement: Measurement) -> None:
     if measurement in known:
         return
     content = _File(measurements=(*known, measurement)).model_dump(mode="json")
-    try:
+    with writing(path, MEASUREMENTS_REMEDY):
         write_atomically(path, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot write it ({error.strerror or error})") from error
 
 
 SPEEDUPS = ("speedup", "speedup_e2e", "speedup_expected")

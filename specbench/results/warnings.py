@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy import special
 
 from specbench.core.console import counted
 from specbench.records.records import ACCEPTED, DRAFTED, Generation, Record
@@ -13,6 +12,7 @@ from specbench.results.conditions import differences
 from specbench.results.metric_format import with_interval
 from specbench.results.row import Row, RowWarmUp, RowWarning
 from specbench.results.verdict import control_outcomes, differing_records
+from specbench.statistics import special
 from specbench.statistics.bootstrap import SMALL_SAMPLE, TAILS, Array, Estimate
 
 MIN_PROMPTS = 5  # in each third; with fewer, one slow prompt would look like a drift

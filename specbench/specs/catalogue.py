@@ -17,7 +17,7 @@ from specbench.core import dotted
 from specbench.core.environment import builtin_dir
 from specbench.core.errors import ConfigError, import_problem, nearest
 from specbench.core.reasoning import TAGS
-from specbench.core.registry import RULES, TASK_SOURCES
+from specbench.core.registry import RULES, SCORERS, TASK_SOURCES
 from specbench.core.values import text_digest
 from specbench.specs import yaml_files
 from specbench.specs.components import build, is_file_entry
@@ -201,12 +201,12 @@ def subset_meaning(task: TaskSpec, subset: str) -> Any:
     return _meaning(task.subset(subset).model_dump())
 
 
-def versioned_name_of_dump(method: Mapping[str, Any]) -> str:
+def versioned_name_of_dump(method: Mapping[str, object]) -> str:
     """Returns name@version:digest of a method's model_dump, as stored in a run's folder."""
     return f"{method['name']}@{method['version']}:{_digest_of(method_meaning(method))}"
 
 
-def method_meaning(method: Mapping[str, Any]) -> Any:
+def method_meaning(method: Mapping[str, object]) -> Any:
     """Returns the keys of a method's model_dump on which its digest depends."""
     return _meaning(copy.deepcopy(method))
 
@@ -220,7 +220,7 @@ def component_revisions(tasks: Sequence[TaskSpec], methods: Sequence[MethodSpec]
     return {name: found[name] or "" for name in sorted(found) if found[name] is not None}
 
 
-def _digest_of(meaning: Any) -> str:
+def _digest_of(meaning: object) -> str:
     return text_digest(json.dumps(meaning, sort_keys=True, ensure_ascii=False))
 
 
@@ -241,6 +241,10 @@ def _meaning(dump: Mapping[str, Any]) -> Any:
     if "reasoning_tags" in generation:  # the default keeps the digests of tasks without this key; null differs from it
         tags = generation["reasoning_tags"]
         generation["reasoning_tags"] = "none" if tags is None else () if tuple(tags) == TAGS else tags
+    if scorer := meaning.get("scorer"):
+        version = SCORERS.features(scorer["type"]).version
+        if version > 1:  # the first version keeps the digests of tasks from before scorers had versions
+            scorer["code_version"] = version
     if "decoder" in meaning:
         meaning["decoder"]["entry"] = PurePath(meaning["decoder"]["entry"]).name  # rows have the code's digest too
     return _filled(meaning)

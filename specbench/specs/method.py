@@ -64,12 +64,12 @@ class RouteSpec(Spec):
     """Maximum draft tokens on a path (depth of a tree); null: the method's number."""
 
     @model_serializer(mode="wrap")
-    def _without_absent_drafter(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        data: dict[str, Any] = serialize(self)
+    def _without_absent_drafter(self, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
+        data: dict[str, object] = serialize(self)
         return {key: value for key, value in data.items() if key != "drafter" or value is not None}
 
 
-def with_default_drafter(data: Mapping[str, Any]) -> dict[str, Any]:
+def with_default_drafter(data: Mapping[str, object]) -> dict[str, object]:
     """Returns a method's keys with the default route's drafter as `drafter` and with `language` ("given" by default).
     Raises ConfigError for keys that conflict with routes, for invalid language codes, and for a missing default
     route."""
@@ -98,7 +98,7 @@ def with_default_drafter(data: Mapping[str, Any]) -> dict[str, Any]:
 
 # Placeholders for the drafter, rule and bridge of a method with an external decoder. No component has this name, so
 # looking up a factory raises ConfigError.
-EXTERNAL_PARTS: dict[str, Any] = {
+EXTERNAL_PARTS: dict[str, object] = {
     "drafter": DrafterSpec.model_construct(type="external", options={}),
     "verification": VerificationSpec.model_construct(rule="external", options={}),
     "bridge": BridgeSpec.model_construct(type="external", options={}),
@@ -217,8 +217,8 @@ class MethodSpec(Spec):
         return {**data, **EXTERNAL_PARTS}
 
     @model_serializer(mode="wrap")
-    def _without_absent_keys(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        data: dict[str, Any] = serialize(self)
+    def _without_absent_keys(self, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
+        data: dict[str, object] = serialize(self)
         absent = set(EXTERNAL_PARTS if self.decoder is not None else ("decoder",))
         absent |= {key for key in ("drafter_share", "routes", "language") if data.get(key) is None}
         if self.routes is not None:

@@ -61,9 +61,9 @@ def charge(characters: int) -> None:
         return
     current.left -= characters
     if current.left < 0:
-        raise TooMuch(f"the template makes more than {MAX_CHARACTERS:,} characters, which is the limit")
+        raise TooMuch(f"the template's output exceeds {MAX_CHARACTERS:,} characters")
     if time.monotonic() > current.end:
-        raise TooMuch(f"the template takes more than {MAX_SECONDS:g} seconds, which is the limit")
+        raise TooMuch(f"the template's rendering exceeds {MAX_SECONDS:g} seconds")
 
 
 def charge_for(*values: Any) -> None:
@@ -95,7 +95,7 @@ def charge_each(values: Iterable[Any], characters: int = 1) -> Iterator[Any]:
         yield value
 
 
-def charge_call(name: str, value: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def charge_call(name: str, value: Any, args: Sequence[Any], kwargs: Mapping[str, object]) -> None:
     """Charges for the values of a filter or a method of texts, and for what `replace` or `indent` adds to a text."""
     for number in (*args, *kwargs.values()):
         if isinstance(number, int) and abs(number) > MAX_NUMBER:
@@ -241,7 +241,7 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 class Values:
     """A mapping for templates. It has no methods of dict, because a column may be named `values` or `items`."""
 
-    def __init__(self, data: Mapping[str, Any]) -> None:
+    def __init__(self, data: Mapping[str, object]) -> None:
         self._data = data
 
     def __getitem__(self, key: str) -> Any:
@@ -284,7 +284,7 @@ def _compile(source: str) -> Template:
     return ENVIRONMENT.from_string(source)
 
 
-def render(source: str, row: Mapping[str, Any], variables: Mapping[str, Any]) -> str:
+def render(source: str, row: Mapping[str, object], variables: Mapping[str, object]) -> str:
     """Returns the text of a template. Raises TooMuch if it exceeds a limit, ValueError if the text is not valid
     Unicode, and for an unsuitable row any exception of an expression, even RecursionError."""
     template = _compile(source)

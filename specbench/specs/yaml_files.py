@@ -57,7 +57,7 @@ class Loader(yaml.SafeLoader):
         bounds = (MAX_NODES, "keys and values"), (MAX_CHARACTERS, "characters"), (bounded.MAX_DEPTH, "levels of depth")
         for value, (limit, unit) in zip(size, bounds, strict=True):
             if value > limit:
-                problem = f"more than {limit:,} {unit}, aliases expanded, which is the limit"
+                problem = f"exceeds {limit:,} {unit}, aliases expanded"
                 raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
@@ -117,7 +117,7 @@ def _size_of(node: yaml.Node, sizes: dict[int, Size]) -> Size:
 def parse(text: str, place: str) -> Any:
     """Returns the value of a YAML text. Raises ConfigError with `place`, the line, and a bound that is exceeded."""
     if len(text) > MAX_BYTES:
-        raise ConfigError(f"{place}: has more than {MAX_BYTES:,} characters, which is the limit: shorten it")
+        raise ConfigError(f"{place}: exceeds {MAX_BYTES:,} characters: shorten it")
     try:
         return deepcopy(_load_cached(text)) if len(text) <= MAX_CACHED else yaml.load(text, Loader)
     except yaml.MarkedYAMLError as error:

@@ -38,10 +38,10 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, FiniteFloat, model_validator
-from scipy import special
 
 from specbench.core.metric import SHARE as SHARE
 from specbench.core.metric import Bounds as Bounds
+from specbench.statistics import special
 
 Array = NDArray[np.float64]
 NUM_RESAMPLES = 2000
@@ -121,7 +121,7 @@ SIGNS = np.array([1.0, -1.0, -1.0, 1.0, -1.0, 1.0, 1.0, -1.0])  # log ratio = Σ
 MIN_STUDENTIZED = 16  # a resample of fewer prompts may hold only two or three, whose standard error says nothing
 MIN_DIFFERENT = 10  # one of 20,000 resamples then holds none of these, and has no standard error
 MIN_PRESENT = 5  # below MIN_STUDENTIZED prompts
-MAX_PIVOT = special.stdtrit(3, TAILS[1])  # 3.18 standard errors: Student's t with three degrees of freedom
+MAX_PIVOT = 3.1824463052837078  # standard errors: Student's t with three degrees of freedom
 MAX_LEVERAGE = 0.5  # the largest leverage that the standard error counts for a prompt
 
 

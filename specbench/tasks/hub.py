@@ -169,7 +169,7 @@ def resolve_revision(dataset: DatasetSpec) -> str:
     return info.sha or dataset.revision
 
 
-def read_rows(dataset: DatasetSpec, commit: str, *, downloads: bool = True) -> Iterator[dict[str, Any]]:
+def read_rows(dataset: DatasetSpec, commit: str, *, downloads: bool = True) -> Iterator[dict[str, object]]:
     """Yields all rows of one split at a commit. Files that were not fetched are streamed, except that with `downloads`
     a zip, and files whose last rows are taken, are downloaded."""
     fetched, files = read_note(dataset)
@@ -204,7 +204,7 @@ def _file_names(dataset: DatasetSpec, commit: str) -> list[str]:
     return list(list_files(dataset.model_copy(update={"revision": commit}))[1])
 
 
-def _stream(dataset: DatasetSpec, commit: str) -> Iterator[dict[str, Any]]:
+def _stream(dataset: DatasetSpec, commit: str) -> Iterator[dict[str, object]]:
     import datasets
 
     datasets.config.STREAMING_READ_MAX_RETRIES = 2  # the default waits for minutes

@@ -21,6 +21,7 @@ import yaml
 from numpy.typing import NDArray
 
 from specbench.core.errors import ConfigError
+from specbench.core.files import writing
 from specbench.specs.catalogue import load_task
 
 Pair = tuple[str, str]
@@ -128,10 +129,8 @@ def write_topics(output: Path, pairs: Sequence[Pair]) -> None:
         for subset in load_task("story").subset_names
         for number, (adjective, noun) in enumerate(pairs)
     ]
-    try:
+    with writing(output):
         output.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{output}: cannot be written: {error.strerror}: choose another place") from error
 
 
 def main() -> None:

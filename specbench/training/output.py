@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from specbench.core.console import say
 from specbench.core.environment import is_installed
 from specbench.core.errors import INTERRUPTED, ConfigError
-from specbench.core.files import TRAINING_RECORD, ResumableFolder, write_atomically
+from specbench.core.files import TRAINING_RECORD, ResumableFolder, write_atomically, writing
 from specbench.core.values import text_digest
 from specbench.models.devices import is_out_of_memory
 from specbench.models.meters import Cost
@@ -43,7 +43,7 @@ class OutputFolder(ResumableFolder):
 
     def check(self) -> None:
         """Raises ConfigError for a folder that no training can use. It needs no models, so it is called early."""
-        with self._reporting_errors():
+        with writing(f"--output {self.path}", "choose another --output, or fix the permissions"):
             if (self.path / TRAINING_RECORD).exists():
                 raise ConfigError(
                     f"--output {self.path}: has a finished training, which is not overwritten: choose another "
@@ -63,7 +63,7 @@ class OutputFolder(ResumableFolder):
         """Raises ConfigError for a folder that cannot be created or written. Leaves nothing behind."""
         absent: list[Path] = []
         try:
-            with self._reporting_errors():
+            with writing(f"--output {self.path}", "choose another --output, or fix the permissions"):
                 absent += [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
                 self.path.mkdir(parents=True, exist_ok=True)
                 TemporaryFile(dir=self.path).close()
@@ -71,16 +71,6 @@ class OutputFolder(ResumableFolder):
             for folder in absent:
                 with suppress(OSError):  # another process has written into it
                     folder.rmdir()
-
-    @contextmanager
-    def _reporting_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise ConfigError(
-                f"--output {self.path}: cannot be written ({error.strerror or error}): choose another --output, or fix "
-                "the permissions"
-            ) from error
 
     def check_room(self, num_bytes: int) -> None:
         """Raises ConfigError if the disk has too little space for the rest of the training."""

@@ -46,7 +46,7 @@ CONFIGS = {  # changes to config.json → what the error tells
     "positions beyond mathematics": ({"rope_parameters": {"rope_type": "yarn", "factor": -1, "rope_theta": 0}}, LOAD),
 }
 FILES = {  # file, content → what the error tells
-    "a deep configuration": ("config.json", b'{"a":' * 1_000_000, "nested deeper than 64 levels"),
+    "a deep configuration": ("config.json", b'{"a":' * 1_000_000, "exceeds 64 levels"),
     "a configuration of one number": ("config.json", b'{"vocab_size": ' + b"9" * 1_000_000 + b"}", "a number of 1,000"),
     "a configuration with a key twice": ("config.json", b'{"vocab_size": 1, "vocab_size": 2}', "duplicate key 'vocab_"),
     "a configuration that is a list": ("config.json", b"[]", "is not a mapping"),

@@ -58,7 +58,7 @@ def over(mib: int) -> int:
     return mib + max(1, mib * 26 // 64)
 
 
-BYTES, LINES, EXPANDS = "more than {bytes} characters", "more than {lines} lines", "expands to more than 50 times its"
+BYTES, LINES, EXPANDS = "exceeds {bytes} characters", "more than {lines} lines", "expands to more than 50 times its"
 ATTACKS = {  # file's name, what makes it for a bound of so many MiB → what the error tells
     "a gz of zeros": ("x.jsonl.gz", lambda mib: packed(b"0", mib + 1), BYTES),
     "a gz of empty lines": ("x.jsonl.gz", lambda mib: packed(b"\n", max(1, mib // 21)), LINES),
@@ -79,8 +79,8 @@ ATTACKS = {  # file's name, what makes it for a bound of so many MiB → what th
     "one long value": (
         "x.json", lambda mib: b"[\n" + (b'{"q":\n' + b"1" * 99) * (mib * 11_000), "{bytes} characters for one value",
     ),
-    "deep rows": ("x.jsonl", lambda mib: b"[" * (mib * 100_000), "nested deeper than 64 levels"),
-    "a deep value": ("x.json", lambda mib: b'{"data":' * (mib * 20_000), "nested deeper than 64 levels"),
+    "deep rows": ("x.jsonl", lambda mib: b"[" * (mib * 100_000), "exceeds 64 levels"),
+    "a deep value": ("x.json", lambda mib: b'{"data":' * (mib * 20_000), "exceeds 64 levels"),
     "a key twice": ("x.jsonl", lambda mib: b'{"q": 1, "q": 2}', "duplicate key 'q'"),
     "a row of lists": (
         "x.jsonl", lambda mib: b"[" + b"[]," * (mib * 234_375) + b"1]", "take more than {memory} bytes",
@@ -144,7 +144,7 @@ def test_a_member_of_a_zip_is_refused(tmp_path, made, told, mib):
 
 def test_an_aligned_file_is_refused(tmp_path):
     (tmp_path / "x.en").write_bytes(b"x\n" * 40_000_000)
-    with within_bounds(), pytest.raises(ConfigError, match="has more than 67,108,864 bytes"):
+    with within_bounds(), pytest.raises(ConfigError, match="exceeds 67,108,864 bytes"):
         next(parallel_rows({"source": tmp_path / "x.en"}))
 
 
@@ -154,7 +154,7 @@ def test_an_aligned_file_is_refused(tmp_path):
     [
         ("x.txt.gz", lambda mib: packed(b"0", mib + 1), BYTES),
         ("x.txt.gz", lambda mib: packed(b"word " * 99 + b"\n", over(mib)), EXPANDS),
-        ("x.jsonl", lambda mib: b"[" * (mib * 100_000), "nested deeper than 64 levels"),
+        ("x.jsonl", lambda mib: b"[" * (mib * 100_000), "exceeds 64 levels"),
         ("x.jsonl", lambda mib: b'{"text": ' + b"9" * 1_000_000, "a number of 1,000,000"),
     ],
     ids=("zeros", "words", "brackets", "a number"),

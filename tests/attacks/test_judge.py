@@ -178,7 +178,7 @@ def test_a_folder_in_the_place_of_a_reply(kept: Any, tmp_path: Path) -> None:
     path.unlink()
     path.mkdir()
     score, lines = judged(settings, tmp_path)
-    assert score is None and "cannot store the judge's replies there" in lines[-1]
+    assert score is None and "cannot be written" in lines[-1]
 
 
 @pytest.mark.parametrize("attack", FILES["judgements"], ids=lambda attack: attack["name"])

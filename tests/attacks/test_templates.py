@@ -10,7 +10,7 @@ from tests.attacks.bounds import refused, within_bounds
 
 MANY = "range(99999)"
 ROW = {"text": "hello world", "list": ["a", "b", "c"], "long": "é" * 3_000_000}
-BOUND = "which is the limit"  # characters or seconds, whichever this machine comes to first
+BOUND = "exceeds"  # characters or seconds, whichever this machine comes to first
 NUMBER = "a number above 100,000"
 UNSAFE, UNKNOWN = "is unsafe", "has no name"
 

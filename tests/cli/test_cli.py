@@ -341,7 +341,7 @@ BAD_OPTIONS = {
     "threshold that is no number": (("--set", "verification.threshold=low"), "threshold"),
     "limit of nothing": (("--limit", "0"), "--limit 0: give a number of examples from 1, or a share"),
     "no repeats": (("--repeats", "0"), "--repeats 0: give 1 or more"),
-    "output that is a file": (("--output", "rows/mgsm_en.tsv"), "it is a file, not a folder; choose another folder"),
+    "output that is a file": (("--output", "rows/mgsm_en.tsv"), "it is a file, not a folder"),
     "another rule": (
         ("--set", "verification.rule=rejection"),
         "cannot be changed with --set: a task or method with another value",
@@ -458,7 +458,7 @@ def test_prompt_longer_than_the_context(specbench: Specbench, pair: tuple[str, .
 
 def test_output_that_cannot_be_written(specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    assert_one_line(run(specbench, pair, rows, "--output", "file/run"), "cannot write there")
+    assert_one_line(run(specbench, pair, rows, "--output", "file/run"), "cannot be written")
 
 
 def test_leaderboard_that_is_none(specbench: Specbench, pair: tuple[str, ...], rows: str, tmp_path: Path) -> None:

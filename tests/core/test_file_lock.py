@@ -95,7 +95,7 @@ def test_a_file_system_without_locks_is_told(monkeypatch, tmp_path):
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     ran = []
-    told = pytest.warns(UserWarning, match="no locks there .*: let one process at a time write")
+    told = pytest.warns(UserWarning, match="file locking unavailable .*: let one process at a time write")
     with told, locked(tmp_path / "lock", wait=True):
         ran.append(True)
     assert ran == [True]

@@ -2,7 +2,6 @@
 
 import io
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -11,14 +10,16 @@ from rich.console import Console
 from specbench.core import progress
 from specbench.core.errors import ConfigError
 from specbench.core.progress import SILENCE, Heartbeat, ProgressBar, doing, status_line
+from specbench.records.generation import Record
 from specbench.running import progress as running
 from specbench.running.progress import RunProgress, announce, report_kept_results
+from tests.support import records
 
 
-def record(num_tokens: int, seconds: float, judged: int, accepted: int) -> dict[str, Any]:
+def record(num_tokens: int, seconds: float, judged: int, accepted: int) -> Record:
     plain = {
         "token_ids": [0] * num_tokens,
-        "ttft_seconds": None,
+        "ttft_seconds": 0.0,
         "decode_seconds": 2 * seconds,
         "steps": [[0, 0, 0, 1]],
     }
@@ -28,7 +29,7 @@ def record(num_tokens: int, seconds: float, judged: int, accepted: int) -> dict[
         "decode_seconds": seconds,
         "steps": [[judged, judged, accepted, accepted]],
     }
-    return {"methods": {"ar": plain, "sd": drafted}}
+    return records.record({"ar": records.generation(**plain), "sd": records.generation(**drafted)})
 
 
 @pytest.fixture

@@ -551,7 +551,7 @@ def test_a_site_that_cannot_be_put_in_place_leaves_the_earlier_one(board, tmp_pa
         rename(source, target)
 
     monkeypatch.setattr("specbench.core.files.os.rename", failing)
-    with pytest.raises(ConfigError, match="No space left on device; an earlier site is unchanged"):
+    with pytest.raises(ConfigError, match=r"No space left on device\); an earlier site is unchanged"):
         build([board], tmp_path / "site", "y")
     assert "<title>Results – x</title>" in (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
 

@@ -253,5 +253,5 @@ def test_a_damaged_record_is_a_user_error_with_file_and_line(tmp_path, name):
 
 def test_a_line_nested_too_deep_is_none(written):
     written.path.write_bytes(b"[" * 100_000 + b"\n" + written.path.read_bytes())
-    with pytest.raises(ConfigError, match=r"line 1: is nested deeper"):
+    with pytest.raises(ConfigError, match=r"line 1: exceeds"):
         lines_of(written.path).read()

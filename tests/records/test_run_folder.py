@@ -121,14 +121,14 @@ def test_a_lost_configuration_is_written_again_where_the_name_is_its_digest(tmp_
 
 def test_a_place_that_is_no_folder_is_said(tmp_path: Path) -> None:
     (tmp_path / "task.yaml").write_text("name: x")
-    with pytest.raises(ConfigError, match=r"task\.yaml: it is a file, not a folder; choose another folder"):
+    with pytest.raises(ConfigError, match=r"task\.yaml: cannot be written .it is a file, not a folder"):
         open_and_close(RunFolder(tmp_path / "task.yaml", IDENTITY))
 
 
 @pytest.mark.parametrize("content", [b"{", b'{"seed": "\xff"}', b"[" * 100_000])
 def test_a_configuration_that_is_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "run.json").write_bytes(content)
-    with pytest.raises(ConfigError, match=r"not valid JSON|not UTF-8|nested deeper"):
+    with pytest.raises(ConfigError, match=r"not valid JSON|not UTF-8|exceeds 64 levels"):
         open_and_close(RunFolder(tmp_path, IDENTITY))
 
 
@@ -137,7 +137,7 @@ def test_a_folder_in_use_is_refused_and_free_again_after(tmp_path: Path) -> None
     folder = RunFolder(tmp_path, IDENTITY)
     with folder.open(METHODS), pytest.raises(ConfigError) as caught:
         open_and_close(RunFolder(tmp_path, IDENTITY))
-    assert str(caught.value).startswith(f"--output {tmp_path}: another process works in it: wait for it, or choose")
+    assert str(caught.value).startswith(f"--output {tmp_path}: another process is using it: wait for it, or choose")
     with pytest.raises(KeyboardInterrupt), folder.open(METHODS):
         raise KeyboardInterrupt
     assert open_and_close(folder) == []
@@ -146,7 +146,7 @@ def test_a_folder_in_use_is_refused_and_free_again_after(tmp_path: Path) -> None
 def test_records_that_cannot_be_written_are_told_before(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps(IDENTITY))
     (tmp_path / "records.jsonl").mkdir()
-    with pytest.raises(ConfigError, match="cannot write there"):
+    with pytest.raises(ConfigError, match="cannot be written"):
         open_and_close(RunFolder(tmp_path, IDENTITY))
 
 

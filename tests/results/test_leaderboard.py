@@ -147,7 +147,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch)
 
 def test_a_path_that_cannot_be_made_is_a_user_error(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot write the leaderboard"):
+    with pytest.raises(ConfigError, match="cannot be written"):
         merge(tmp_path / "file" / "board.json", [row()])
 
 
@@ -182,7 +182,7 @@ def test_two_writers_at_once_lose_no_rows(tmp_path):
 def test_a_place_that_cannot_be_written_is_told_before(tmp_path, name):
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(ConfigError, match=r"cannot write the leaderboard: .*; nothing was measured"):
+    with pytest.raises(ConfigError, match=r"cannot be written .*; nothing was measured"):
         check_writable(tmp_path / name)
 
 

@@ -121,7 +121,7 @@ def test_unknown_names(load, name, expected):
         ),
         pytest.param(
             METHOD + "paper: " + "[" * 3000 + "]" * 3000 + "\n",
-            "mine.yaml, line 7: not valid YAML: more than 64 levels of depth",
+            "mine.yaml, line 7: not valid YAML: exceeds 64 levels of depth",
             id="deep",
         ),
         (METHOD + 'paper: "\\ud800"\n', "line 7: not valid YAML: '\\ud800' is not a valid str"),

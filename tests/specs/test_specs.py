@@ -1,6 +1,7 @@
 """Specs: unknown keys, ranges, illegal compositions, subsets, digests. Every mistake is one line."""
 
 import math
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from specbench.core.errors import ConfigError
-from specbench.core.registry import DRAFTERS, RULES
+from specbench.core.registry import DRAFTERS, RULES, SCORERS
 from specbench.specs import templates
 from specbench.specs.catalogue import digest, load_method
 from specbench.specs.components import build
@@ -417,6 +418,14 @@ def test_reference_and_references_are_one_or_the_other():
 def test_columns_of_several_turns():
     spec = task(turns="talk", prompt="{{ row.turn }}{{ row.q }}", reference="{{ row.refs[row.turn_index] }}")
     assert spec.columns() == {"talk", "q", "refs"}
+
+
+def test_a_new_version_of_a_scorer_gives_its_tasks_a_new_digest(monkeypatch):
+    """Scores of changed code must not stand beside earlier ones. The first version keeps the digests of today."""
+    base = digest(build(TaskSpec, LANGUAGES))
+    factory = SCORERS.get(build(TaskSpec, LANGUAGES).scorer.type)
+    monkeypatch.setitem(SCORERS._features, factory, replace(SCORERS._features[factory], version=2))
+    assert digest(build(TaskSpec, LANGUAGES)) != base
 
 
 def test_new_keys_leave_digests_alone():

@@ -184,5 +184,5 @@ def test_exact_match_after_normalisation():
 def test_references_without_a_word_are_left_out():
     assert exact("The", "The").values == exact(" The ", ["The"]).values == {"exact_match": 1.0}
     assert exact("a", "The").values == exact("", "The").values == {"exact_match": 0.0}
-    assert f1("The", "The").values == {"f1": None} and f1("The", "The").problem == "the reference holds no words"
+    assert f1("The", "The").values == {"f1": None} and "empty" in str(f1("The", "The").problem)
     assert f1("a tower", ["...", "tower"]).values == {"f1": 1.0}

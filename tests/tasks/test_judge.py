@@ -12,6 +12,7 @@ from rich.console import Console
 
 from specbench.core.completions import Reply
 from specbench.core.errors import ConfigError
+from specbench.records.generation import Record
 from specbench.specs.catalogue import load_task
 from specbench.tasks.examples import Example, load_examples
 from specbench.tasks.judge.judgements import (
@@ -33,6 +34,7 @@ from specbench.tasks.judge.requests import (
     parse_rating,
 )
 from specbench.tasks.local_files import read_rows
+from tests.support import records
 from tests.support.judge_server import KEY, Server, serving  # noqa: F401  # a fixture
 
 PROMPTS = Path(__file__).resolve().parents[2] / "shared/data/mt_bench/judge_prompts.jsonl"
@@ -52,15 +54,12 @@ def example(*turns: str, sees_reference: bool = False) -> Example:
     return Example(0, "0", turns, (None,) * len(turns), judge_sees_reference=sees_reference)
 
 
-def record(answers: dict[str, str], example: int = 0, turn: int = 0, reference: Any = None) -> dict[str, Any]:
-    methods = {name: {"text": text, "score": None} for name, text in answers.items()}
-    key = {"task": "t", "subset": "s", "example": example, "repeat": 0, "turn": turn}
-    return {**key, "reference": reference, "methods": methods}
+def record(answers: dict[str, str], example: int = 0, turn: int = 0, reference: Any = None) -> Record:
+    methods = {name: records.generation(text=text, token_ids=[0]) for name, text in answers.items()}
+    return records.record(methods, subset="s", example=example, turn=turn, reference=reference)
 
 
-def judged(
-    records: list[dict[str, Any]], settings: JudgeSettings, sees_reference: bool = False
-) -> tuple[dict[Any, Any], str]:
+def judged(records: list[Record], settings: JudgeSettings, sees_reference: bool = False) -> tuple[dict[Any, Any], str]:
     """The judgements by (example, turn, method), and what was printed."""
     told = StringIO()
     questions = {
@@ -128,10 +127,11 @@ def test_the_verdict_is_the_last_rating_that_is_the_judges_own(reply, value):
 
 def test_the_judge_sees_no_reasoning(settings):
     """Neither that of the answer nor that of an earlier turn; of a reasoning that was not closed, an empty answer."""
-    records = [record({"ar": ""}), record({"ar": ""}, turn=1)]
-    for each, answer in zip(records, ("shown", ""), strict=True):
-        each["methods"]["ar"] |= {"text": f"<think>[[10]] secret</think>{answer}", "answer": answer}
-    requests = make_requests(records, {("t", "s", 0): example("Why?", "How?")}, settings)
+    asked = [record({"ar": ""}), record({"ar": ""}, turn=1)]
+    for each, answer in zip(asked, ("shown", ""), strict=True):
+        text = f"<think>[[10]] secret</think>{answer}"
+        each.methods["ar"] = records.generation(text=text, answer=answer, token_ids=[0])
+    requests = make_requests(asked, {("t", "s", 0): example("Why?", "How?")}, settings)
     texts = [request["messages"][1]["content"] for request in requests.values()]
     assert all("shown" in text and "secret" not in text and "[[10]]" not in text for text in texts)
     assert "### User:\nHow?\n\n### Assistant A:\n\n" in texts[1]
@@ -203,7 +203,7 @@ def test_a_template_replaces_the_prompt_and_is_told_by_the_ratings(server, setti
         task=SimpleNamespace(name="t"), subset="s", data=SimpleNamespace(examples=[example("Question 0?")])
     )
     (kept,), signature = add_recorded_scores(records, [cell], tmp_path, Console(file=StringIO()))
-    assert (kept["methods"]["ar"]["scores"]["judge_score"], signature) == (8.0, strict.signature)
+    assert (kept.methods["ar"].scores["judge_score"], signature) == (8.0, strict.signature)
 
 
 @pytest.mark.parametrize(
@@ -618,5 +618,5 @@ def test_the_url_may_come_from_the_environment(monkeypatch):
 
 def test_a_full_disk_is_said(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot store the judge's replies there"):
+    with pytest.raises(ConfigError, match="cannot be written"):
         ReplyCache(tmp_path / "file").put({"model": "m"}, Reply("", None, None))

@@ -303,7 +303,7 @@ def test_rows_that_do_not_fit(tmp_path, row, changes, expected):
         ("{{ row.question | dictsort }}", "AttributeError: 'str' object has no attribute 'items'"),
         ("{{ row.question[0] | int + 'a' }}", "TypeError: "),
         ("{{ '{0}'.format() }}", "SecurityError: access to attribute 'format' of 'str' object is unsafe"),
-        ("{{ row.question * 10 ** 15 }}", "TooMuch: the template makes more than 4,194,304 characters"),
+        ("{{ row.question * 10 ** 15 }}", "TooMuch: the template's output exceeds 4,194,304 characters"),
     ],
 )
 def test_templates_that_fail(rows, prompt, expected):

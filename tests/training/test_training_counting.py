@@ -99,7 +99,7 @@ def test_model_and_record_are_replaced_together(
     with monkeypatch.context() as patch:
         patch.setattr("specbench.training.corpus.CorpusRecord.write", full)
         code, _, err = specbench("train", "ngram", "--target", target, "--corpus", "a.txt", "--output", "out")
-    assert code == 2 and "out: cannot be written: No space left" in err
+    assert code == 2 and "out: cannot be written (No space left" in err
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == files
     second = counted(specbench, target, "--corpus", "a.txt", "--order", "1")
     assert (first["settings"]["order"], second["settings"]["order"]) == (2, 1)

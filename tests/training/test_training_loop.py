@@ -282,7 +282,7 @@ def test_what_is_written_already_needs_no_more_room(tmp_path: Path, monkeypatch:
 def test_an_output_that_takes_nothing_has_kept_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(
-        ConfigError, match=r"cannot write there \(Not a directory\); nothing is saved yet; choose another folder"
+        ConfigError, match=r"cannot be written \(Not a directory\); nothing is saved yet: choose another"
     ):
         train_toy(tmp_path, "file/out")
 
@@ -300,7 +300,7 @@ def test_a_disk_that_fills_up_keeps_the_last_checkpoint(
 
     with monkeypatch.context() as patch:
         patch.setattr("specbench.training.loop.write_bytes", full)
-        with pytest.raises(ConfigError, match=r"cannot write there .No space left.*the last checkpoint is in"):
+        with pytest.raises(ConfigError, match=r"cannot be written .No space left.*the last checkpoint is in"):
             train_toy(tmp_path)
     begun: list[int] = []
     train_toy(tmp_path, objective=ToyObjective(begun.append))
@@ -334,7 +334,7 @@ def test_changed_settings_are_named(killed: Path, tmp_path: Path) -> None:
 
 def test_two_trainings_into_one_folder_are_refused(tmp_path: Path) -> None:
     output = files.OutputFolder(tmp_path / "out")
-    with output.held({}), pytest.raises(ConfigError, match="another process works in it"), output.held({}):
+    with output.held({}), pytest.raises(ConfigError, match="another process is using it"), output.held({}):
         pass
 
 

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from specbench.core import bounded
 from specbench.core.console import counted
-from specbench.core.errors import ConfigError
 from specbench.core.table import Column, Table, number_columns, text_columns
+from specbench.core.validation import build
 from specbench.results.metric_format import NULL
 from specbench.results.row import Evidence as RowEvidence
 from specbench.results.row import Row
@@ -177,15 +177,8 @@ class AuditReport(AuditFindings):
 def verdict_in_report(path: Path, row: Row) -> tuple[str, RowEvidence] | None:
     """Returns the verdict in an audit's report on a row, with its evidence; None if there is none. Raises ConfigError
     for a file that is not an audit's report."""
-    try:
-        report = AuditReport.model_validate(bounded.read_json(path, "restore it from a copy"))
-    except ValidationError as error:
-        problem = error.errors()[0]
-        key = ".".join(map(str, problem["loc"]))
-        raise ConfigError(
-            f"{path}: {key} = {problem['input']!r:.60}: {problem['msg']}: not the report of an audit"
-        ) from error
-    return report.verdict_of(row)
+    content = bounded.read_json(path, "restore it from a copy")
+    return build(AuditReport, content, f"{path}: ", remedy="not the report of an audit").verdict_of(row)
 
 
 VERDICT_MEANINGS = (

@@ -11,16 +11,17 @@ after a fully accepted draft the target's own token follows, and nothing was dra
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from specbench.analysis.roofline.report import MS, LimitReport
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.table import Table, number_columns, text_columns
+from specbench.core.validation import build
 from specbench.records.columns import PassTimes as RecordedPasses
 from specbench.records.records import ACCEPTED, DRAFTED, EMITTED, JUDGED, Generation, Record, step_sum
 from specbench.report.captions import dtype_and_device, model_name
@@ -191,12 +192,7 @@ class Machine:
 def read_limit(path: Path) -> LimitReport:
     """Returns a report that `specbench limit --output` wrote. Raises ConfigError for any other file."""
     remedy = "give a file that `specbench limit --output FILE` wrote"
-    try:
-        return LimitReport.model_validate(bounded.read_json(path, remedy))
-    except ValidationError as error:
-        problem: Any = error.errors()[0]
-        key = ".".join(map(str, problem["loc"]))
-        raise ConfigError(f"--limit-report {path}: {key or 'content'}: {problem['msg']}: {remedy}") from error
+    return build(LimitReport, bounded.read_json(path, remedy), f"--limit-report {path}: ", remedy=remedy)
 
 
 class Prediction(BaseModel):

@@ -9,7 +9,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, JsonSchema
 from pydantic_core import core_schema
 
 from specbench.core import dotted
-from specbench.core.registry import MAX_INT
+from specbench.core.validation import MAX_INT
 from specbench.specs.catalogue import FIXED
 from specbench.specs.components import Component
 from specbench.specs.method import SHARE, MethodSpec, RouteSpec

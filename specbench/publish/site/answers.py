@@ -5,8 +5,7 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from specbench.core.errors import ConfigError
-from specbench.core.files import write_atomically
+from specbench.core.files import write_output
 from specbench.running.shown_answers import ShownRun
 
 
@@ -26,7 +25,4 @@ def write_page(path: Path, title: str, run: ShownRun) -> None:
     """Writes the page of the shown records, the methods' answers side by side. Raises ConfigError if it cannot be
     written."""
     text = environment().get_template("answers_page.html").render(title=title, run=run, style=asset("site.css"))
-    try:
-        write_atomically(path, text.encode("utf-8", "replace").decode())
-    except OSError as error:
-        raise ConfigError(f"--page {path}: cannot be written: {error.strerror or error}") from error
+    write_output("--page", path, text.encode("utf-8", "replace"))

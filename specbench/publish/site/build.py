@@ -10,7 +10,7 @@ from specbench import __version__
 from specbench.core import bounded
 from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError
-from specbench.core.files import is_real_folder, replacing
+from specbench.core.files import is_real_folder, replacing, writing
 from specbench.publish.measured import FigureComparison, PairRows, comparisons, measurement_key
 from specbench.publish.site.answers import asset, environment
 from specbench.publish.site.charts import FRAME, PREDICTED_FRAME, prediction_plot, quality_speed_plots
@@ -78,22 +78,16 @@ def build(files: Sequence[Path], folder: Path, title: str, num_answers: int = 0)
     entries = read_entries(files)
     about = {"kind": KIND, "title": title, "rows": len(entries.all)}
     names = []
-    try:
-        with replacing(folder) as building:
-            for name, text in pages(entries, title, num_answers):
-                path = building / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(text.encode("utf-8", "replace"))
-                names.append(name)
-            mark = json.dumps({**about, "files": sorted(names)}, ensure_ascii=False, indent=1) + "\n"
-            (building / MARK).write_bytes(mark.encode("utf-8", "replace"))
-            check_replaceable(folder)
-    except BlockingIOError as error:
-        raise ConfigError(f"--output {folder}: another process builds this site: wait until it has ended") from error
-    except OSError as error:
-        raise ConfigError(
-            f"--output {folder}: cannot be written: {error.strerror or error}; an earlier site is unchanged"
-        ) from error
+    kept = "; an earlier site is unchanged"
+    with writing(f"--output {folder}", "name another folder", kept), replacing(folder) as building:
+        for name, text in pages(entries, title, num_answers):
+            path = building / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(text.encode("utf-8", "replace"))
+            names.append(name)
+        mark = json.dumps({**about, "files": sorted(names)}, ensure_ascii=False, indent=1) + "\n"
+        (building / MARK).write_bytes(mark.encode("utf-8", "replace"))
+        check_replaceable(folder)
     return BuiltSite(len(entries.all), len(names), entries.warnings)
 
 

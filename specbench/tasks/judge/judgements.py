@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import Annotated
 
 from msgspec.structs import replace
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 from rich.console import Console
 
 from specbench.core import bounded
 from specbench.core.completions import KEY_VARIABLE, NO_CREDIT, Completions, Reply, RequestFailed, check_url
 from specbench.core.console import counted, say, stdout
 from specbench.core.errors import ConfigError
-from specbench.core.files import write_atomically
+from specbench.core.files import write_atomically, writing
 from specbench.core.progress import ProgressBar
-from specbench.core.reasoning import answer_of
-from specbench.core.registry import first_problem
 from specbench.records.records import Record, record_key
 from specbench.specs import yaml_files
 from specbench.specs.components import build
@@ -112,7 +110,7 @@ def judge_records(
     records = list(records)
     requests, new, cached, counts = _look_up(records, questions, settings)
     say(console, f"judge {settings.model}: {counts}")
-    answers = {(record_key(each), name): answer_of(part) for each in records for name, part in each["methods"].items()}
+    answers = {(record_key(each), name): part.answer for each in records for name, part in each.methods.items()}
     pattern = rating_pattern(settings.rating_form)
     num_forged = sum(pattern.search(answer) is not None for answer in answers.values())
     if num_forged:
@@ -284,10 +282,8 @@ def write_judgements(path: Path, judgements: Mapping[JudgementKey, Judgement], s
             "template": settings.template and settings.template.model_dump(),
         })  # fmt: skip
     text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept + new)
-    try:
+    with writing(path, "free the disk or fix the permissions"):
         write_atomically(path, text)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot write the judgements ({error.strerror or error})") from error
 
 
 def _read_lines(path: Path) -> list[JudgementLine]:
@@ -298,14 +294,9 @@ def _read_lines(path: Path) -> list[JudgementLine]:
         if not text.strip():
             continue
         value = bounded.parse_json(text, path, REMEDY, number, strict=False)
-        try:
-            lines.append(JudgementLine.model_validate(value))
-            check_url(lines[-1].url, "url")
-        except (ValidationError, ConfigError) as error:
-            reason = str(error)
-            if isinstance(error, ValidationError):
-                reason = first_problem(error, JudgementLine, remedy="")
-            raise ConfigError(f"{path}: cannot read the ratings (line {number}: {reason}): {REMEDY}") from error
+        prefix = f"{path}, line {number}: "
+        lines.append(build(JudgementLine, value, prefix, remedy=REMEDY))
+        check_url(lines[-1].url, f"{prefix}url")
     return lines
 
 

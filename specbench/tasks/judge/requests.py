@@ -19,9 +19,9 @@ from typing import Any, NamedTuple, Protocol
 from specbench.core import bounded
 from specbench.core.completions import Reply, check_url
 from specbench.core.errors import ConfigError
-from specbench.core.files import write_atomically
+from specbench.core.files import write_atomically, writing
 from specbench.core.markdown import split_blocks
-from specbench.core.reasoning import answer_in, answer_of
+from specbench.core.reasoning import answer_in
 from specbench.core.values import WHOLE, json_digest
 from specbench.records.records import Key, Record, record_key
 from specbench.specs import templates
@@ -299,11 +299,11 @@ def make_requests(
         task, subset, index, repeat, turn = key
         example = questions[task, subset, index]
         so_far = [by_key[task, subset, index, repeat, number] for number in range(turn + 1)]
-        for method in record["methods"]:
+        for method in record.methods:
             turns = [
                 Turn(
                     text,
-                    answer_of(part["methods"][method]),
+                    part.methods[method].answer,
                     _join_texts(part) if example.judge_sees_reference else None,
                 )
                 for text, part in zip(example.turns, so_far, strict=False)
@@ -317,12 +317,12 @@ def make_requests(
 
 def _join_texts(record: Record) -> str | None:
     """Returns the reference as one text, with empty lines between alternatives; None for tests of code."""
-    reference = record.get("reference")
+    reference = record.reference
     texts = [reference] if isinstance(reference, str) else reference if isinstance(reference, list) else []
     return "\n\n".join(text for text in texts if text.strip()) or None
 
 
-def digest(request: Mapping[str, Any]) -> str:
+def digest(request: Mapping[str, object]) -> str:
     return json_digest(request, WHOLE)
 
 
@@ -332,12 +332,12 @@ class ReplyCache:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def path(self, request: Mapping[str, Any]) -> Path:
+    def path(self, request: Mapping[str, object]) -> Path:
         """Returns the file of the reply to a request."""
         name = digest(request)
         return self.folder / name[:2] / f"{name}.json"
 
-    def get(self, request: Mapping[str, Any]) -> Reply | None:
+    def get(self, request: Mapping[str, object]) -> Reply | None:
         """Returns the reply to a request; None if there is none, or its file is damaged."""
         try:
             content = bounded.read_json(self.path(request), "delete it", strict=False)
@@ -346,13 +346,9 @@ class ReplyCache:
         except (ConfigError, ValueError, KeyError, TypeError):
             return None
 
-    def put(self, request: Mapping[str, Any], reply: Reply) -> None:
+    def put(self, request: Mapping[str, object], reply: Reply) -> None:
         """Stores a reply. Raises ConfigError if the disk is not writable."""
         text = json.dumps({"request": request, "reply": asdict(reply)}, ensure_ascii=False, indent=1)
-        try:
+        remedy = "free the disk, fix the permissions, or set XDG_CACHE_HOME to another folder"
+        with writing(self.folder, remedy):
             write_atomically(self.path(request), text)
-        except OSError as error:
-            raise ConfigError(
-                f"{self.folder}: cannot store the judge's replies there ({error.strerror or error}): free the disk, "
-                "fix the permissions, or set XDG_CACHE_HOME to another folder"
-            ) from error

@@ -116,7 +116,7 @@ LANGUAGES = frozenset(LANGUAGE_CODES.values())
 CODE = re.compile("[a-z]{2,3}")
 
 
-class Translations(dict[str, Any]):
+class Translations(dict[str, object]):
     """Texts by the code of their language, which the other code of ISO 639-1 and -3 finds too (grn: gn)."""
 
     def __missing__(self, code: str) -> Any:

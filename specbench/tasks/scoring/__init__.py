@@ -99,7 +99,7 @@ class PerAnswer(Scorer):
         if self.needs_reference and not reference_texts(reference):
             return unscored(self.names)
         values = self.judge(text, reference)
-        return unscored(self.names, "the reference holds no words") if values is None else Score(values)
+        return unscored(self.names, "the reference is empty after normalization") if values is None else Score(values)
 
 
 def reference_texts(reference: Reference) -> list[str]:

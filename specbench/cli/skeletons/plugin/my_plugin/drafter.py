@@ -2,9 +2,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from specbench.core.registry import DRAFTERS
-from specbench.decoding.drafters import Drafter
-from specbench.decoding.proposal import PointMass, Proposal
+from specbench.plugin import DRAFTERS, Drafter, PointMass, Proposal
 
 
 @DRAFTERS.declare(provides={"probs"})

@@ -4,10 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from specbench.core.registry import RULES
-from specbench.decoding.proposal import Proposal, Verification, at_tokens
-from specbench.decoding.sampling import Distributions
-from specbench.decoding.verification import VerificationRule
+from specbench.plugin import RULES, Distributions, Proposal, Verification, VerificationRule, at_tokens
 
 
 class AtLeast(VerificationRule):

@@ -1,6 +1,6 @@
 """A scorer that looks at the beginning of an answer."""
 
-from specbench.tasks.scoring import PerAnswer, reference_texts
+from specbench.plugin import PerAnswer, reference_texts
 
 
 def starts_with() -> PerAnswer:

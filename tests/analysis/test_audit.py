@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from specbench.analysis.audit.audit import MIN_ACCEPTED, Audit, AuditedMethod, AuditPrompt, decide_verdict
 from specbench.analysis.audit.distribution import (
     MethodDraws,
     WithoutResidual,
@@ -23,7 +24,6 @@ from specbench.analysis.audit.distribution import (
     exact_distributions,
     judge_draws,
 )
-from specbench.analysis.audit.methods import MIN_ACCEPTED, Audit, AuditedMethod, AuditPrompt, decide_verdict
 from specbench.analysis.audit.report import AuditedIdentity, AuditFindings, AuditReport, DrawTest, MethodVerdict, p_text
 from specbench.core.errors import ConfigError
 from specbench.core.registry import RULES

@@ -94,7 +94,7 @@ def flat(ids: Sequence[int]) -> dict[int, float]:
 @pytest.fixture
 def _one_prompt(monkeypatch) -> None:
     """Draws begin from one prompt and not from three."""
-    monkeypatch.setattr("specbench.analysis.audit.methods.NUM_DRAW_PROMPTS", 1)
+    monkeypatch.setattr("specbench.analysis.audit.audit.NUM_DRAW_PROMPTS", 1)
 
 
 @pytest.mark.usefixtures("_one_prompt")

@@ -21,6 +21,7 @@ from specbench.analysis.fairness.drafters import (
     ngram_forecaster,
     position_numbers,
 )
+from specbench.analysis.fairness.fairness import compare_drafters
 from specbench.analysis.fairness.groups import (
     WIDTH,
     BoundViolation,
@@ -41,7 +42,6 @@ from specbench.analysis.fairness.groups import (
     tokens_per_pass,
     variance,
 )
-from specbench.analysis.fairness.report import compare_drafters
 from specbench.analysis.fairness.representation import rank_languages as shares_of
 from specbench.analysis.fairness.representation import share_of
 from specbench.results.row import BoundChain, GroupNumbers

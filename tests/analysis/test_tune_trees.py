@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from specbench.analysis.tuning.trees import (
+from specbench.analysis.tuning.tune import (
     Shape,
     TreeCosts,
     candidate_shapes,

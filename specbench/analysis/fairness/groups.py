@@ -128,7 +128,7 @@ def quality_weighted(
     return estimate([both], lambda sums: ratios(sums, 0, 1)[..., 0] * score(sums[0][:, 2:]), seed, *bounds)
 
 
-TOLERANCE = 1e-9  # sums of float64 numbers
+TOLERANCE = 1e-7  # sums of float64 numbers; a rounding of 1e-16 of a divergence is 1e-8 under the root
 
 
 class BoundViolation(ConfigError):

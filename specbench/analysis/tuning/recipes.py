@@ -22,7 +22,7 @@ from specbench.analysis.tuning.shared_runs import (
     trial_spec,
     with_value,
 )
-from specbench.analysis.tuning.sweep import KEPT, conditions, title
+from specbench.analysis.tuning.sweep import KEPT
 from specbench.core import dotted
 from specbench.core.console import say
 from specbench.core.errors import ConfigError, nearest
@@ -85,7 +85,7 @@ class TemperaturePoint:
     quality: str | None
     adjusted_acceptance: Estimate
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         names = ["acceptance_rate", "speedup", *([self.quality] if self.quality else [])]
         return {
             "temperature": self.temperature, "subset": self.row.subset, "language": self.row.language,
@@ -157,8 +157,8 @@ def temperature_table(trials: Trials, points: Sequence[TemperaturePoint]) -> Tab
     unit = unit_of(next((point.quality for point in points if point.quality), None))
     columns = number_columns("tempe-\nrature", "subset", "α\n95 % interval", f"{unit.label}\n95 % interval",
                       f"α · {unit.label}\n95 % interval", "speed-up\n95 % interval")  # fmt: skip
-    caption = [f"α·quality: over the prompts of one subset, with the method's answers. {conditions(trials)}"]
-    name = title(trials, "target and drafter at one temperature")
+    caption = [f"α·quality: over the prompts of one subset, with the method's answers. {trials.pair_and_prompts}"]
+    name = trials.title("target and drafter at one temperature")
     return Table(name, columns, in_sections(rows), caption, num_keys=2)
 
 
@@ -210,7 +210,7 @@ class LanguageOrder:
         found = float(spearman(shares, values))
         return found if np.isfinite(found) else None
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return {
             "folder": str(self.run.folder), "num_texts": self.texts.num_texts, "num_unknown": self.texts.num_unknown,
             "drafter": self.texts.model,
@@ -270,9 +270,9 @@ def order_table(trials: Trials, order: LanguageOrder) -> Table:
     caption = [
         f"Share of {order.texts.num_texts} texts that the drafter writes without a prompt; lingua identified their "
         f"languages. Spearman's ρ of the share with {correlations}.",
-        conditions(trials),
+        trials.pair_and_prompts,
     ]
-    return Table(title(trials, "languages as the drafter knows them"), columns, rows, caption, num_keys=2)
+    return Table(trials.title("languages as the drafter knows them"), columns, rows, caption, num_keys=2)
 
 
 def run_recipe(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from specbench.analysis.tuning.shared_runs import EVIDENCE, TrialRun, dumped, shown_metrics
+from specbench.analysis.tuning.shared_runs import EVIDENCE, Metrics, TrialRun, dumped, shown_metrics
 from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import DraftingDecoder
 from specbench.decoding.proposal import OUT_OF_VOCABULARY
@@ -273,7 +273,7 @@ class SettingEstimate:
         """Returns the number of steps that a real run makes too."""
         return sum(step.exact for steps in self.replays for step in steps)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return {
             "threshold": self.threshold, "num_draft_tokens": self.num_draft_tokens, "estimate": True,
             "num_steps": self.num_steps, "num_exact_steps": self.num_exact,
@@ -347,10 +347,10 @@ class EstimateCheck:
     num_confirmed: int
 
     @cached_property
-    def metrics(self) -> dict[str, Estimate]:
+    def metrics(self) -> Metrics:
         return self.run.metrics(self.method)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return {
             "threshold": self.estimate.threshold, "num_draft_tokens": self.estimate.num_draft_tokens,
             "estimate": False, "folder": str(self.run.folder),
@@ -396,7 +396,7 @@ def count_confirmed(steps: Sequence[ReplayedStep], generation: Generation) -> in
     return sum(step.exact and list(step[JUDGED:-1]) == list(real[JUDGED:]) for step, real in pairs)
 
 
-def _ar_seconds(records: Sequence[dict[str, Any]]) -> float:
+def _ar_seconds(records: Sequence[Record]) -> float:
     generations = [record["methods"]["ar"] for record in records]
     num_tokens = sum(step_sum(g, EMITTED) for g in generations)
     return sum(float(g["decode_seconds"]) for g in generations) / num_tokens if num_tokens else 1.0

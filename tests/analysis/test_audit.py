@@ -178,7 +178,7 @@ def test_rules_that_are_wrong_only_in_draws_diverge(
     found = verdict(audited(target, draft, subject("wrong", target, draft, wrong), num_draws=num_draws), "wrong")
     assert found.greedy is not None and found.greedy.num_equal == 3
     assert found.distribution is not None and found.distribution.failed
-    assert found.verdict == "diverged" and found.reason == "its draws do not follow the target's probabilities"
+    assert found.verdict == "diverged" and found.reason == "its samples do not follow the target's probabilities"
     assert found.distribution.p_by_token[0] is not None and found.distribution.p_by_token[0] > 1e-3  # the prefill's
     assert found.distribution.example is not None
 
@@ -328,9 +328,9 @@ def test_outputs_and_draws_without_drafts_prove_nothing(target: TableModel, draf
     findings = audited(target, draft, late, idle, sd)
     found = verdict(findings, "late")
     assert found.greedy is not None and found.greedy.num_equal == 3 and found.greedy.num_judged == 0
-    assert found.verdict == "undecided" and found.reason == "none of its draft tokens was judged in greedy decoding"
+    assert found.verdict == "undecided" and found.reason == "none of its draft tokens was verified in greedy decoding"
     nothing = verdict(findings, "idle")
-    assert nothing.verdict == "undecided" and "; it drafted nothing in draws of up to 16 tokens" in str(nothing.reason)
+    assert nothing.verdict == "undecided" and "; no drafts in samples of up to 16 tokens" in str(nothing.reason)
     drafting = verdict(findings, "sd")
     assert drafting.greedy is not None and drafting.greedy.num_judged and drafting.verdict == "lossless"
 
@@ -570,8 +570,8 @@ def test_command_reports_and_exits_by_what_it_finds(call: Specbench, wrong_metho
     }  # fmt: skip
     assert "a verdict needs 20 accepted draft tokens, and there were" in found["sd"]["reason"]
     assert found["ar"]["reason"].startswith("not enough draws: the control (rejected drafts replaced by draws from p")
-    assert found["ar"]["reason"].endswith("was not caught: give more --draws")
-    assert "Of 1 method lossy by design that drew, 0 failed the test." in " ".join(out.split())
+    assert found["ar"]["reason"].endswith("not rejected: give more --draws")
+    assert "0 of 1 lossy method failed the sampling test, as expected." in " ".join(out.split())
     assert "wrong – diverged: its greedy output is not AR's" in out and "AR wrote" in out and "logit gap" in out
     assert max(map(len, out.splitlines())) <= 100
     assert f"the first {NUM_TOKENS - 2} draft positions and as many steps of a text" in " ".join(out.split())

@@ -36,7 +36,7 @@ from specbench.specs.catalogue import load_method, load_task
 from specbench.specs.run_options import RunOptions
 from specbench.statistics.bootstrap import MIN_PROMPTS, Resampler
 from tests.support import tiny
-from tests.support.limits import known_report
+from tests.support.rooflines import known_report
 
 DEMO = Path(__file__).resolve().parents[2] / "leaderboards" / "demo.json"
 PLAIN = Machine(target_pass=10.0, draft_pass=1.0)

@@ -151,7 +151,7 @@ class Audit:
         cuts: list[Cut] = []
         judged: dict[str, DrawTest] = {}
         if self.num_draws:
-            self.progress("prompts of the draws")
+            self.progress("prompts of the samples")
             cuts = choose_prompts(self.target, self.drafter, answers, self.sampling, NUM_DRAW_PROMPTS, NUM_TOKENS)
             judged = self._test_draws(cuts, noise)
         controls = {
@@ -273,7 +273,7 @@ class Audit:
                 if subject.num_draft_tokens and found.counts().get("num_drafted") == 0:
                     found = self._draw(subject.name, subject.drawing, prompt_ids, NUM_LONG_TOKENS)
             except ConfigError as error:
-                subject.refuse("draws", error)
+                subject.refuse("samples", error)
                 continue
             draws[subject.name] = found
         if any(each.most_tokens == NUM_LONG_TOKENS for each in draws.values()):
@@ -286,7 +286,7 @@ class Audit:
         """Returns the draws of one method. Long draws have other random streams than short draws, because the short
         draws decide whether there are long ones."""
         is_long = num_tokens != NUM_TOKENS
-        self.progress(f"{name or 'control'}: {self.num_draws} {'longer ' if is_long else ''}draws")
+        self.progress(f"{name or 'control'}: {self.num_draws} {'longer ' if is_long else ''}samples")
         seed_of = partial(stream_seed, self.seed, "audit-long" if is_long else "audit", name)
         return draw_many(decoder, prompt_ids, self.prompts[0].stop, self.num_draws, seed_of, num_tokens)
 
@@ -319,10 +319,10 @@ def decide_verdict(
         name = "near-tie only"
     if name != "lossy by design" and draws is not None and draws.failed:
         name = "diverged"
-        reasons.append("its draws do not follow the target's probabilities")
+        reasons.append("its samples do not follow the target's probabilities")
     if whole is not None and whole.failed and not (AR in answers and answers[AR].failed):
         name = "diverged"
-        reasons.append("its whole drawn answers are less or more probable than those of the target")
+        reasons.append("its sampled answers are less or more probable than those of the target")
     control = None if draws is None else controls.get(draws.most_tokens)
     caveats = reasons_for_doubt(subject, greedy, control, judged)
     if name in ("lossless", "near-tie only") and caveats:
@@ -332,7 +332,7 @@ def decide_verdict(
         name = "greedy equal"
     if name == "lossless" and (greedy is None or draws is None):  # one half of the evidence does not prove it
         name = "undecided"
-        reasons.append("its greedy output was not compared" if greedy is None else "nothing was drawn")
+        reasons.append("its greedy output was not compared" if greedy is None else "it was not sampled")
     if greedy is None and draws is None:
         name = "not run"
     return MethodVerdict(
@@ -349,22 +349,22 @@ def reasons_for_doubt(
     found, too_few = [], dict[str, tuple[int, str]]()  # per place: accepted draft tokens, and what gives more
     if subject.num_draft_tokens and greedy is not None:
         if greedy.num_judged == 0:
-            found.append("none of its draft tokens was judged in greedy decoding")
+            found.append("none of its draft tokens was verified in greedy decoding")
         elif greedy.num_accepted is None:
             found += [NOT_COUNTED] if subject.drawing is not None else []  # "greedy equal" does not claim more
         elif greedy.num_accepted < MIN_ACCEPTED:
             too_few["in greedy decoding"] = greedy.num_accepted, "more prompts (--limit, --subset)"
     if (draws := judged.get(subject.name)) is not None:
         if control is not None and not control.caught:
-            found.append(f"not enough draws: the control ({control.name}) was not caught: give more --draws")
+            found.append(f"the test lacks power: control ({control.name}) not rejected: give more --draws")
         elif subject.name != AR and AR in judged and judged[AR].failed:
             found.append("AR itself fails the test, so passing it proves nothing")
         elif subject.num_draft_tokens and draws.num_drafted == 0:
-            found.append(f"it drafted nothing in draws of up to {draws.most_tokens} tokens")
+            found.append(f"no drafts in samples of up to {draws.most_tokens} tokens")
         elif subject.num_draft_tokens and draws.num_accepted is None:
             found.append(NOT_COUNTED)
         elif subject.num_draft_tokens and draws.num_accepted is not None and draws.num_accepted < MIN_ACCEPTED:
-            too_few["in the draws"] = draws.num_accepted, "more --draws"
+            too_few["in the samples"] = draws.num_accepted, "more --draws"
     if too_few:
         nums = " and ".join(f"{num} {place}" for place, (num, _) in too_few.items())
         remedies = " and ".join(remedy for _, remedy in too_few.values())
@@ -400,7 +400,7 @@ def run_audit(
     spec = with_present_subsets(run_spec(request), console)
     spec = spec.model_copy(update={"limit": spec.limit or -(-NUM_PROMPTS // len(spec.cells()))})
     if spec.servers is not None and spec.servers.turns is not None:
-        raise ConfigError(f"{request.servers}: turns: an audit asks all servers in the same minutes: leave turns out")
+        raise ConfigError(f"{request.servers}: turns: an audit needs all servers up at once: leave turns out")
     embedded = spec.target.startswith(EMBEDDED)
     set_threads(request.options.threads, embedded)
     loaded = load_data(spec, use_sample=embedded)
@@ -481,11 +481,11 @@ def scoring_target(models: LoadedModels, name: str | None) -> ScoringModel:
 
 def check_numbers(num_draws: int, temperature: float) -> None:
     if num_draws < 0:
-        raise ConfigError(f"--draws {num_draws}: give 1 or more, or 0 for no draws")
+        raise ConfigError(f"--draws {num_draws}: give 1 or more, or 0 for no samples")
     if not MIN_TEMPERATURE <= temperature <= MAX_TEMPERATURE:
         raise ConfigError(
-            f"--temperature {temperature:g}: the draws need {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}; greedy "
-            "decoding is audited in any case, and --draws 0 leaves the draws out"
+            f"--temperature {temperature:g}: samples need {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}; greedy "
+            "decoding is audited in any case, and --draws 0 leaves them out"
         )
 
 
@@ -548,12 +548,12 @@ def make_subject(method: MethodSpec, pair: ModelPair, sampling: Sampling) -> Aud
         subject.drawing = build_decoder(method, pair, sampling)
         return subject
     if method.decoder is not None and not is_served and not takes_sampling(load(method.decoder.entry)):
-        subject.note = "nothing drawn: its code takes no 'sampling', so it decodes greedily only"
+        subject.note = "not sampled: decoder has no `sampling` argument"
         return subject
     try:
         subject.drawing = build_decoder(method, pair, sampling)
     except ConfigError as error:
-        subject.refuse("draws", error)
+        subject.refuse("samples", error)
     return subject
 
 
@@ -602,4 +602,4 @@ def make_control(
         return f"AR at {HOTTER} times the temperature", replace(autoregressive, sampling=hotter)
     method, drafter = drafting
     wrong = replace(autoregressive, method=method, drafter=ModelDrafter(drafter, sampling), rule=WithoutResidual())
-    return "rejected drafts replaced by draws from p instead of the residual", wrong
+    return "rejected drafts replaced by samples from p instead of the residual", wrong

@@ -461,5 +461,5 @@ def add_fairness(path: Path, report: FairnessReport) -> str:
         names = ", ".join(runs)
         absent = f"not in it: {counted(len(missing), 'row')} of {names}: run `{command}`, then repeat this command"
     if not num_rows:
-        raise ConfigError(f"--leaderboard {path}: got no fairness numbers; {absent}")
-    return "; ".join(filter(None, [f"{counted(num_rows, 'row')} got fairness numbers", absent]))
+        raise ConfigError(f"--leaderboard {path}: no rows updated; {absent}")
+    return "; ".join(filter(None, [f"fairness written to {counted(num_rows, 'row')}", absent]))

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
-from specbench.analysis.roofline.report import MS, LimitReport
+from specbench.analysis.roofline.report import MS, RooflineReport
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.table import Table, number_columns, text_columns
@@ -139,12 +139,12 @@ class PassTimes:
 @dataclass(frozen=True)
 class Machine:
     """The pass times of the other machine as the user gives them, in milliseconds or as a report of `specbench
-    limit`."""
+    roofline`."""
 
     target_pass: float | None = None
     draft_pass: float | None = None
     verification_cost: float | None = None
-    report: LimitReport | None = None
+    report: RooflineReport | None = None
 
     def times(self, method: MethodSpec, longest: int) -> PassTimes:
         """Returns the times for a method. `longest`: the query length of its longest target pass. Raises ConfigError if
@@ -186,11 +186,11 @@ class Machine:
         ]
 
 
-def read_limit(path: Path) -> LimitReport:
-    """Returns a report that `specbench limit --output` wrote. Raises ConfigError for any other file."""
-    remedy = "give a file that `specbench limit --output FILE` wrote"
+def read_roofline(path: Path) -> RooflineReport:
+    """Returns a report that `specbench roofline --output` wrote. Raises ConfigError for any other file."""
+    remedy = "give a file that `specbench roofline --output FILE` wrote"
     try:
-        return LimitReport.model_validate(bounded.read_json(path, remedy))
+        return RooflineReport.model_validate(bounded.read_json(path, remedy))
     except ValidationError as error:
         problem: Any = error.errors()[0]
         key = ".".join(map(str, problem["loc"]))

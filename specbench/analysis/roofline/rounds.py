@@ -1,4 +1,4 @@
-"""The timed rounds of `specbench limit`: passes, rates and generations of two models in turn."""
+"""The timed rounds of `specbench roofline`: passes, rates and generations of two models in turn."""
 
 import random
 from collections.abc import Callable, Sequence

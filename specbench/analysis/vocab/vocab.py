@@ -152,7 +152,7 @@ def _slrs_fit(report: VocabReport, changed: str) -> tuple[FitVerdict, str]:
         weak.insert(0, f"the drafter can write {share}: only those can be accepted")
     if weak:
         return "weak", "; ".join(weak)
-    passes = f"ψ of a token takes {report.passes_in_texts:.1f} draft passes or more, on average over the texts"
+    passes = f"ψ of a token takes {report.passes_in_texts:.1f} draft passes"
     if report.passes_in_texts > MANY_PASSES:
         return "costly", f"{passes}: the drafter's tokens are too long"
     return "fits", f"{passes}: the drafter's tokens are short"

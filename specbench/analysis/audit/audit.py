@@ -427,7 +427,6 @@ def run_audit(
 def audited_identities(
     subjects: Sequence[AuditedMethod], methods: Sequence[MethodSpec], models: LoadedModels
 ) -> dict[str, AuditedIdentity]:
-    """Returns the identities of the audited methods in leaderboard rows, by name."""
     decoders = {subject.name: subject.greedy or subject.drawing for subject in subjects}
     found = {}
     for method in methods:

@@ -189,8 +189,8 @@ def verdict_in_report(path: Path, row: Row) -> tuple[str, RowEvidence] | None:
 
 
 VERDICT_MEANINGS = (
-    "lossless: greedy outputs and samples passed. greedy equal: the greedy outputs are AR's, token by token; not sampled, "
-    "since it cannot sample. near-tie only: outputs differ from AR's only where two tokens are nearly "
+    "lossless: greedy outputs and samples passed. greedy equal: the greedy outputs are AR's, token by token; "
+    "it cannot sample. near-tie only: outputs differ from AR's only where two tokens are nearly "
     "tied. diverged: outputs or samples are not the target's. lossy by design: its rule does not claim to be lossless. "
     "undecided: no difference was found, but this audit was too weak to find one; the method's line says why."
 )
@@ -256,8 +256,8 @@ def caption(audit: AuditReport) -> list[str]:
     if audit.long_control is not None:
         names = [each.method for each in audit.verdicts if each.distribution and each.distribution.is_long]
         lines.append(
-            f"{', '.join(names)} had no drafts in these samples and were sampled again, up to {NUM_LONG_TOKENS} tokens; "
-            f"the control was {control_result(audit.long_control)} in samples of this length."
+            f"{', '.join(names)} had no drafts in these samples and were sampled again, with up to {NUM_LONG_TOKENS} "
+            f"tokens: the control was {control_result(audit.long_control)} in samples of this length."
         )
     if whole := [f"{each.method} {log_p_of(each.answers)}" for each in audit.verdicts if each.answers is not None]:
         lines.append(
@@ -273,7 +273,6 @@ def control_result(control: ControlTest) -> str:
 
 
 def lossy_summary(audit: AuditReport) -> str:
-    """Returns how many methods that are lossy by design failed the test of draws; empty if none of them drew."""
     tests = [each.distribution for each in audit.verdicts if each.verdict == "lossy by design" and each.distribution]
     if not tests:
         return ""

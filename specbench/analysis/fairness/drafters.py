@@ -184,7 +184,6 @@ class Forecaster:
 
 
 def model_forecaster(model: CausalLM) -> Forecaster:
-    """Returns the distributions of a causal language model, without its cache."""
     return Forecaster(model.name, model.revision, lambda batch: learnt_logits(model.model, batch, model.vocab_size))
 
 

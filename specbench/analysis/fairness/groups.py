@@ -327,7 +327,6 @@ def values_by_name(cost: Array | None) -> dict[str, Values]:
 
 
 def bounds_of(name: str) -> Bounds:
-    """Returns the least and the greatest possible value of a number of one group."""
     return SHARE if name in ("acceptance_rate", "forced_acceptance_rate") else (0.0, np.inf)
 
 
@@ -343,7 +342,6 @@ def of_values(statistic: Callable[[Array], Array], values: Values) -> Values:
 
 
 def excluded_masses(groups: Mapping[str, GroupSums]) -> dict[str, float]:
-    """Returns the mean mass of p on tokens that q excludes, for every teacher-forced group."""
     totals = {name: group.sums.sum(axis=0) for name, group in groups.items()}
     return {name: float(sums[EXCLUDED] / sums[POSITIONS]) for name, sums in totals.items() if sums[POSITIONS]}
 

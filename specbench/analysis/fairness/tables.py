@@ -35,7 +35,6 @@ FORCED = "ᵀ"  # marks an α_T in a column of measured α
 
 
 def tables(report: FairnessReport) -> Iterator[Table]:
-    """Yields the measured and teacher-forced numbers of each drafter, the overview of drafters, and the comparison."""
     for drafter in report.drafters:
         if drafter.method is not None:
             yield measured_table(drafter)

@@ -310,7 +310,6 @@ class RecordedRow:
         return cls(row, method, records, own, times, tokens)
 
     def predictions(self, run: str) -> list[Prediction]:
-        """Returns a prediction for each draft length that the records allow, the recorded one last."""
         length = self.method.most_draft_tokens
         shorter = range(1, length) if why_only_own(self.method) is None else ()
         recorded = np.array([[len(g["steps"]), self._seconds(g, self.times.outside[1])] for g in self.own]).T

@@ -192,7 +192,6 @@ SHOWN_RATES = (0.5, 0.7, 0.9)
 
 
 def tables(report: RooflineReport) -> list[Table]:
-    """Returns the tables of bounds and times, of passes by query length and by context, and of draft lengths."""
     return [bounds_table(report), lengths_table(report), contexts_table(report), drafts_table(report)]
 
 

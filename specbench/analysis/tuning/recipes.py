@@ -128,7 +128,6 @@ def at_temperature(spec: RunSpec, temperature: float) -> RunSpec:
 
 
 def measure_temperatures(trials: Trials, temperatures: Sequence[float]) -> list[TemperaturePoint]:
-    """Measures the method and AR at every temperature, each in its own folder."""
     points = []
     for place, temperature in enumerate(temperatures, start=1):
         say(trials.console, f"[{place}/{len(temperatures)}] temperature = {temperature:g}")
@@ -163,7 +162,6 @@ def temperature_table(trials: Trials, points: Sequence[TemperaturePoint]) -> Tab
 
 
 def draw_temperatures(points: Sequence[TemperaturePoint], path: Path) -> None:
-    """Draws α and α times quality over the temperature, a line for each subset."""
     unit = unit_of(next((point.quality for point in points if point.quality), None))
 
     def panel_of(label: str, factor: float, is_adjusted: bool) -> Panel:
@@ -240,7 +238,6 @@ def check_languages(spec: RunSpec) -> None:
 
 
 def measure_order(trials: Trials, num_texts: int) -> LanguageOrder:
-    """Measures one run over all subsets, and samples texts that the drafter writes without a prompt."""
     run = trials.run("language-order", [trials.base])
     rows = [row for row in run.rows_of(trials.base) if row.subset != "all"]
     drafter = trials.models.drafters[trials.base.name]
@@ -287,7 +284,6 @@ def run_recipe(
 
 
 def run_joint_temperature(request: Request, values: str | None, samples: int | None, console: Console) -> TuningReport:
-    """Runs target and drafter at every temperature. Reports α and quality-adjusted α of each subset."""
     if samples is not None:
         raise ConfigError(f"--samples {samples}: is for --recipe language-order: leave it out")
     temperatures = parse_temperatures(values)
@@ -302,7 +298,6 @@ def run_joint_temperature(request: Request, values: str | None, samples: int | N
 
 
 def run_language_order(request: Request, values: str | None, samples: int | None, console: Console) -> TuningReport:
-    """Orders the languages of a task by how well the drafter knows them. Reports speed-up and α of each."""
     if values is not None:
         raise ConfigError(f"--values {values}: --recipe language-order takes none: choose languages with --subset")
     if samples is not None and samples < 1:

@@ -159,7 +159,6 @@ def shown_metrics(metrics: Mapping[str, Estimate], quality: str | None) -> dict[
 
 
 def dumped(metrics: Mapping[str, Estimate], names: Iterable[str]) -> dict[str, object]:
-    """Returns the named metrics with their intervals, for JSON."""
     return {name: metrics[name].model_dump() for name in names}
 
 
@@ -200,7 +199,6 @@ class Trials:
 
     @cached_property
     def drafter(self) -> DrafterId:
-        """Returns the name and revision of the method's drafter, or of the drafter of each route."""
         found = drafter_identity(self.cells[0].decoders[1], self.models)
         return {**found, "name": found["name"] or self.base.drafter.type}
 

@@ -159,7 +159,6 @@ class OnePassSweep:
 
     @property
     def recorded_at(self) -> tuple[float, int]:
-        """Returns the threshold and the draft length of the recorded run."""
         method = self.run.methods[1]
         return method.verification.options["threshold"], method.num_draft_tokens
 
@@ -224,7 +223,6 @@ def values_table(trials: Trials, values: Sequence[MeasuredValue]) -> Table:
 
 
 def estimates_table(trials: Trials, sweep: OnePassSweep) -> Table:
-    """Returns a table with a line for each replayed setting; none of them was measured."""
     rows = [
         (shown(estimate.threshold), str(estimate.num_draft_tokens), number(metrics["acceptance_rate"], 3),
          number(metrics["mean_acceptance_length"], 2), number(metrics["drafter_share"], 1, 100),

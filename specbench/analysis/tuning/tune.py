@@ -81,7 +81,6 @@ class Tuner:
         return str(self.trials.base.verification.options["divergence"])
 
     def measure(self, folder: str, methods: Iterable[MethodSpec]) -> dict[str, Metrics]:
-        """Returns the metrics of the methods by name."""
         made = list(methods)
         run = self.trials.run(folder, made)
         return {method.name: run.metrics(method.name) for method in made}
@@ -93,7 +92,6 @@ class Tuner:
         return {threshold: found[name] for threshold, name in names.items()}
 
     def qualities(self, found: Mapping[float, Metrics]) -> list[tuple[float, float]]:
-        """Returns (threshold, quality) in rising order of thresholds."""
         return [(threshold, found[threshold][self.quality].value or 0.0) for threshold in sorted(found)]
 
     def scores(self, found: Mapping[float, Metrics]) -> str:
@@ -310,12 +308,10 @@ def has_shape(method: MethodSpec) -> bool:
 
 
 def grows(method: MethodSpec) -> bool:
-    """Returns whether a method's trees grow while they are drafted, up to a number of nodes."""
     return method.decoder is None and method.routes is None and method.drafter.options.get("top_k") is not None
 
 
 def has_heads(method: MethodSpec) -> bool:
-    """Returns whether a method's trees get their shape from the chances of each head."""
     return {"num_nodes", "head_chances"} <= known_options(method)
 
 

@@ -181,7 +181,6 @@ def choose_slice(loaded: Loaded, amount: str, seed: int) -> Loaded:
 
 
 def calibration_of(loaded: Loaded) -> CalibrationSpec:
-    """Returns the slice in the form of a method file."""
     task, _, data = loaded[0]
     return CalibrationSpec(
         task=task.name, data=f"{data.source} {data.location}", revision=data.revision,

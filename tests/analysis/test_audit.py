@@ -278,7 +278,7 @@ def test_few_accepted_draft_tokens_are_said(target: TableModel, draft: TableMode
         assert findings.control is not None
         decided = decide_verdict(rare, greedy, {"rare": draws}, {NUM_TOKENS: findings.control})
         assert decided.verdict == name and (
-            decided.reason is None or "in the draws: give more --draws" in decided.reason
+            decided.reason is None or "in the samples: give more --draws" in decided.reason
         )
     draws = found.distribution.model_copy(update={"num_accepted": 4})
     reason = decide_verdict(rare, found.greedy, {"rare": draws}, {NUM_TOKENS: findings.control}).reason
@@ -569,7 +569,7 @@ def test_command_reports_and_exits_by_what_it_finds(call: Specbench, wrong_metho
         "ar": "undecided", "sd": "undecided", "fsd": "lossy by design", "wrong": "diverged",
     }  # fmt: skip
     assert "a verdict needs 20 accepted draft tokens, and there were" in found["sd"]["reason"]
-    assert found["ar"]["reason"].startswith("not enough draws: the control (rejected drafts replaced by draws from p")
+    assert found["ar"]["reason"].startswith("the test lacks power: control (rejected drafts replaced by samples from p")
     assert found["ar"]["reason"].endswith("not rejected: give more --draws")
     assert "0 of 1 lossy method failed the sampling test, as expected." in " ".join(out.split())
     assert "wrong – diverged: its greedy output is not AR's" in out and "AR wrote" in out and "logit gap" in out
@@ -614,8 +614,8 @@ def test_command_on_the_embedded_pair(specbench: Specbench) -> None:
     [
         (["--method", "sdd"], "unknown method 'sdd': did you mean 'sd'?"),
         (["--method", "sd", "--draws", "-1"], "--draws -1: give 1 or more"),
-        (["--method", "sd", "--temperature", "0"], "--temperature 0: the draws need 0.01 to 100"),
-        (["--method", "sd", "--temperature", "nan"], "--temperature nan: the draws need"),
+        (["--method", "sd", "--temperature", "0"], "--temperature 0: samples need 0.01 to 100"),
+        (["--method", "sd", "--temperature", "nan"], "--temperature nan: samples need"),
         (["--method", "sd", "--task", "mgsm,mgsm"], "an audit uses the prompts of one task"),
         (["--method", "sd", "--output", "."], "--output .: cannot be written (it is a folder): name another file"),
         (["--method", "sd", "--subset", "enn"], "task 'mgsm' has no subset 'enn'"),

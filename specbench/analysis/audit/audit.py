@@ -390,7 +390,13 @@ def run_audit(
     Raises ConfigError for a named method that does not fit the models. With "all", such a method is "not run", with the
     reason.
     """
-    check_numbers(num_draws, temperature)
+    if num_draws < 0:
+        raise ConfigError(f"--draws {num_draws}: give 1 or more, or 0 for no samples")
+    if not MIN_TEMPERATURE <= temperature <= MAX_TEMPERATURE:
+        raise ConfigError(
+            f"--temperature {temperature:g}: samples need {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}; greedy "
+            "decoding is audited in any case, and --draws 0 leaves them out"
+        )
     own_target = None if load_servers is None else request.options.target
     if own_target is not None:
         request = replace(request, options=replace(request.options, target=None))
@@ -476,16 +482,6 @@ def scoring_target(models: LoadedModels, name: str | None) -> ScoringModel:
             "its target, to score the answers in this process"
         )
     return models.scoring
-
-
-def check_numbers(num_draws: int, temperature: float) -> None:
-    if num_draws < 0:
-        raise ConfigError(f"--draws {num_draws}: give 1 or more, or 0 for no samples")
-    if not MIN_TEMPERATURE <= temperature <= MAX_TEMPERATURE:
-        raise ConfigError(
-            f"--temperature {temperature:g}: samples need {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}; greedy "
-            "decoding is audited in any case, and --draws 0 leaves them out"
-        )
 
 
 def make_prompts(spec: RunSpec, models: LoadedModels, loaded: Loaded) -> list[AuditPrompt]:

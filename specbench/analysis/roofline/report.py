@@ -192,7 +192,12 @@ SHOWN_RATES = (0.5, 0.7, 0.9)
 
 
 def tables(report: RooflineReport) -> list[Table]:
-    return [bounds_table(report), lengths_table(report), contexts_table(report), drafts_table(report)]
+    return [
+        bounds_table(report),
+        passes_table(report, by_context=False),
+        passes_table(report, by_context=True),
+        drafts_table(report),
+    ]
 
 
 def bounds_table(report: RooflineReport) -> Table:
@@ -220,25 +225,22 @@ def bounds_table(report: RooflineReport) -> Table:
     return Table(title, _columns("", "target", "drafter"), rows, caption)
 
 
-def lengths_table(report: RooflineReport) -> Table:
-    rows = [
-        [str(point.query_length), quartiles(point.seconds), report.verification_cost[point.query_length].text,
-         ms(point.bound_seconds), quartiles(own.seconds), ms(own.bound_seconds)]
-        for point in report.target.points if point.context == report.context
-        for own in [report.drafter.at(point.query_length, point.context)]
-    ]  # fmt: skip
+def passes_table(report: RooflineReport, by_context: bool) -> Table:
+    """Returns the passes over one token by context, or after the context by query length."""
+    rows = []
+    for point in report.target.points:
+        if not (point.query_length == 1 if by_context else point.context == report.context):
+            continue
+        own = report.drafter.at(point.query_length, point.context)
+        cost = [] if by_context else [report.verification_cost[point.query_length].text]
+        rows.append([
+            str(point.context if by_context else point.query_length), quartiles(point.seconds), *cost,
+            ms(point.bound_seconds), quartiles(own.seconds), ms(own.bound_seconds),
+        ])  # fmt: skip
+    if by_context:
+        return Table("one token by context · ms", _columns("context", "target", "bound", "drafter", "bound"), rows)
     columns = _columns("tokens", "target", "single passes\n[95 %]", "bound", "drafter", "bound")
     return Table(f"passes over tokens after {report.context} · ms", columns, rows)
-
-
-def contexts_table(report: RooflineReport) -> Table:
-    rows = [
-        [str(point.context), quartiles(point.seconds), ms(point.bound_seconds), quartiles(own.seconds),
-         ms(own.bound_seconds)]
-        for point in report.target.points if point.query_length == 1
-        for own in [report.drafter.at(1, point.context)]
-    ]  # fmt: skip
-    return Table("one token by context · ms", _columns("context", "target", "bound", "drafter", "bound"), rows)
 
 
 def drafts_table(report: RooflineReport) -> Table:

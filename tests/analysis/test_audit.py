@@ -283,7 +283,7 @@ def test_few_accepted_draft_tokens_are_said(target: TableModel, draft: TableMode
     draws = found.distribution.model_copy(update={"num_accepted": 4})
     reason = decide_verdict(rare, found.greedy, {"rare": draws}, {NUM_TOKENS: findings.control}).reason
     assert reason == (
-        "a verdict needs 20 accepted draft tokens, and there were 3 in greedy decoding and 4 in the draws: give more "
+        "a verdict needs 20 accepted draft tokens, and there were 3 in greedy decoding and 4 in the samples: give more "
         "prompts (--limit, --subset) and more --draws"
     )
 
@@ -579,7 +579,7 @@ def test_command_reports_and_exits_by_what_it_finds(call: Specbench, wrong_metho
     assert code == 0, err
     again = json.loads(out)
     assert [each["verdict"] for each in again["verdicts"]] == ["undecided", "undecided", "lossy by design"]
-    assert again["verdicts"][0]["reason"] == "nothing was drawn"
+    assert again["verdicts"][0]["reason"] == "it was not sampled"
     assert again["control"] is None and again["subsets"] == ["en", "ja"]
 
 

@@ -149,7 +149,7 @@ def route_speeds(
         by_route[entry.route(record)].append(record)
     speeds = {}
     for route, found in by_route.items():
-        own, baseline = ([record["methods"][name] for record in found] for name in (entry.method, "ar"))
+        own, baseline = ([record.methods[name] for record in found] for name in (entry.method, "ar"))
         cost_ratio = times(Resampler.of(found, 0), own, baseline)["cost_ratio"].value
         speeds[route] = (entry.num_draft_tokens(route), cost_ratio)
     return speeds

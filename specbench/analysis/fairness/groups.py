@@ -27,7 +27,7 @@ from specbench.analysis.fairness.drafters import (
     Numbers,
 )
 from specbench.core.errors import ConfigError
-from specbench.records.records import ACCEPTED, EMITTED, JUDGED, Generation, Key, Record, step_sum
+from specbench.records.records import Generation, Key, Record
 from specbench.results.answers import speed_columns
 from specbench.results.metric_format import PERCENT
 from specbench.results.row import (
@@ -228,9 +228,9 @@ def group_sums(
         if key in numbers:
             sums[: POSITIONS + 1] += forced_sums(numbers[key], num_draft_tokens)
         if method is not None:
-            own, baseline = (records[key]["methods"][name] for name in (method, "ar"))
+            own, baseline = (records[key].methods[name] for name in (method, "ar"))
             sums[POSITIONS + 1 :] += measured_sums(own, baseline)
-            if (statistics := own.get("statistics", {}).get("bleu")) is not None:
+            if (statistics := own.statistics.get("bleu")) is not None:
                 bleu[prompt] = bleu.get(prompt, 0) + np.array(statistics, dtype=np.float64)
     all_bleu = np.stack(list(bleu.values())) if bleu and bleu.keys() == rows.keys() else None
     return GroupSums(np.stack(list(rows.values())), num_draft_tokens, cost_ratio, all_bleu)
@@ -244,11 +244,11 @@ def forced_sums(numbers: Array, num_draft_tokens: int) -> Array:
 
 def measured_sums(own: Generation, baseline: Generation) -> Array:
     """Returns the measured columns of one generation and of AR's: acceptance and speed as in results.metrics."""
-    judged = step_sum(own, JUDGED)
+    judged = own.num_verified
     speeds = [value for [value] in speed_columns([[own], [baseline]])]
     return np.array([
-        step_sum(own, ACCEPTED) / judged if judged else 0.0, float(judged > 0), step_sum(own, EMITTED),
-        len(own["steps"]), *speeds,
+        own.num_accepted / judged if judged else 0.0, float(judged > 0), own.num_emitted,
+        len(own.steps), *speeds,
     ], dtype=np.float64)  # fmt: skip
 
 

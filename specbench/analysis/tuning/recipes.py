@@ -27,7 +27,7 @@ from specbench.core import dotted
 from specbench.core.console import say
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.table import Table, in_sections, number_columns
-from specbench.records.records import ACCEPTED, JUDGED, Record, step_sum
+from specbench.records.records import Record
 from specbench.report import display
 from specbench.report.display import Panel, save_picture
 from specbench.results.answers import CorpusStatistics
@@ -45,21 +45,21 @@ from specbench.tasks.scoring import Scorer
 def adjusted_acceptance(records: Sequence[Record], method: str, quality: str, scorer: Scorer, seed: int) -> Estimate:
     """Returns α · quality of a method in one subset, in the unit of the quality, with a 95 % interval over prompts;
     acceptance and score of a prompt are resampled together. Null if nothing was judged, or a prompt has no score."""
-    own = [record["methods"][method] for record in records]
+    own = [record.methods[method] for record in records]
     cluster = Resampler.of(records, seed).cluster
-    judged = [step_sum(generation, JUDGED) for generation in own]
-    rates = [step_sum(g, ACCEPTED) / n if n else 0.0 for g, n in zip(own, judged, strict=True)]
+    judged = [generation.num_verified for generation in own]
+    rates = [g.num_accepted / n if n else 0.0 for g, n in zip(own, judged, strict=True)]
     least, most = bounds_of(quality) or (-np.inf, np.inf)
     bounds = (min(least, 0.0), most)  # an acceptance rate of 0 makes any score 0
     acceptance = sum_by_prompt(cluster, rates, [float(n > 0) for n in judged])
-    if any(quality in generation.get("statistics", {}) for generation in own):
+    if any(quality in generation.statistics for generation in own):
         part = CorpusStatistics.of(quality, scorer, cluster, [own])
         if part is None or part.num_prompts != len(acceptance):
             return Estimate()
         return quality_weighted(
             acceptance, part.sums[0], lambda sums: np.array([part.score(row) for row in sums.tolist()]), seed, bounds
         )
-    scores = [generation.get("scores", {}).get(quality) for generation in own]
+    scores = [generation.scores.get(quality) for generation in own]
     if not scores or None in scores:
         return Estimate()
     statistics = sum_by_prompt(cluster, scores, [1.0] * len(scores))
@@ -140,7 +140,7 @@ def measure_temperatures(trials: Trials, temperatures: Sequence[float]) -> list[
             quality, adjusted = "bleu" if "bleu" in row.metrics else row.quality, Estimate()
             scorer = next((cell.scorer for cell in run.cells if cell.subset == row.subset), None)
             if quality is not None and scorer is not None:
-                records = [record for record in run.records if record["subset"] == row.subset]
+                records = [record for record in run.records if record.subset == row.subset]
                 adjusted = adjusted_acceptance(records, trials.base.name, quality, scorer, run.seed)
             points.append(TemperaturePoint(temperature, run, row, quality, adjusted))
     return points

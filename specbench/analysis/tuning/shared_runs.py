@@ -22,6 +22,7 @@ from specbench.decoding.verification import VerificationRule
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import choose_device
 from specbench.records.folder import RunFolder, folder_of, selection_of
+from specbench.records.generation import Evidence
 from specbench.records.records import Record, RecordFile
 from specbench.report.display import check_plot
 from specbench.results.answers import ScoringSpec, main_metric
@@ -77,9 +78,6 @@ def score_heading(quality: str | None, method: str) -> str:
     return f"{unit_of(quality).label}\nar → {method}"
 
 
-EVIDENCE = "drafted"  # key of a generation in the records, next to `steps` and `positions`
-
-
 class RecordingRule(VerificationRule):
     """A verification rule that decides like the given rule and records the divergences of all drafted positions.
 
@@ -96,20 +94,20 @@ class RecordingRule(VerificationRule):
         self._steps.append((proposal.token_ids, verification, target.best if greedy else None))
         return verification
 
-    def take(self, num_steps: int) -> dict[str, list[Any] | None]:
+    def take(self, num_steps: int) -> Evidence:
         """Returns the evidence of the last `num_steps` steps, and forgets all steps. Evidence: the draft tokens, their
         divergences and, if the target is greedy, its own token at every drafted position and at the next one."""
         steps, self._steps = self._steps[len(self._steps) - num_steps :], []
         own = [tokens.tolist() for _, _, tokens in steps if tokens is not None]
         columns = [verification.divergence for _, verification, _ in steps]
-        return {
-            "token_ids": [token_ids for token_ids, _, _ in steps],
-            "divergence": [
+        return Evidence(
+            token_ids=[token_ids for token_ids, _, _ in steps],
+            divergence=[
                 [] if each is None else each.tolist() if isinstance(each, torch.Tensor) else list(each)
                 for each in columns
             ],
-            "own": own if len(own) == num_steps else None,
-        }
+            own=own if len(own) == num_steps else None,
+        )
 
 
 class EvidenceFile(RecordFile):
@@ -121,8 +119,8 @@ class EvidenceFile(RecordFile):
         self._method = method
 
     def append(self, record: Record) -> None:
-        generation = record["methods"][self._method]
-        generation[EVIDENCE] = self._rules[record["task"], record["subset"]].take(len(generation["steps"]))
+        generation = record.methods[self._method]
+        generation.drafted = self._rules[record.task, record.subset].take(len(generation.steps))
         super().append(record)
 
 

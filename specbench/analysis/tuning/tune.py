@@ -361,7 +361,7 @@ class TreeCosts:
 
 def chances_by_level(generations: Sequence[Generation]) -> list[list[float]]:
     """Returns the measured chances by rank for each level, up to the first level without any."""
-    levels = zip_longest(*(generation.get("tree_levels", ()) for generation in generations), fillvalue=())
+    levels = zip_longest(*(generation.tree_levels or () for generation in generations), fillvalue=())
     return list(takewhile(bool, map(chances_by_rank, levels)))
 
 
@@ -377,17 +377,17 @@ def chances_by_rank(counts: Iterable[Sequence[Sequence[int]]]) -> list[float]:
 
 def measure_costs(generations: Mapping[str, Sequence[Generation]], baseline: Sequence[Generation]) -> TreeCosts:
     """Returns the costs of trees. `generations`: by method; each method has trees of another size."""
-    plain = [seconds for generation in baseline for _, seconds in generation["passes"]["target"]]
+    plain = [seconds for generation in baseline for _, seconds in generation.passes.target]
     target_pass = fmean(plain)
-    verifying = {0.0: sum(generation["decode_seconds"] for generation in baseline) / len(plain) / target_pass}
+    verifying = {0.0: sum(generation.decode_seconds for generation in baseline) / len(plain) / target_pass}
     depths, drafting = [], []
     for own in generations.values():
-        num_steps = sum(len(generation["steps"]) for generation in own)
-        drafted = sum(seconds for generation in own for _, seconds in generation["passes"]["draft"])
-        whole = sum(generation["decode_seconds"] for generation in own)
-        size = sum(sum(generation.get("tree_nodes", ())) for generation in own) / num_steps
+        num_steps = sum(len(generation.steps) for generation in own)
+        drafted = sum(seconds for generation in own for _, seconds in generation.passes.draft)
+        whole = sum(generation.decode_seconds for generation in own)
+        size = sum(sum(generation.tree_nodes or ()) for generation in own) / num_steps
         verifying[size] = (whole - drafted) / num_steps / target_pass
-        depths.append(sum(step[0] for generation in own for step in generation["steps"]) / num_steps)
+        depths.append(sum(generation.num_draft_levels for generation in own) / num_steps)
         drafting.append(drafted / num_steps / target_pass)
     per_level, fixed = np.polyfit(depths, drafting, 1) if np.ptp(depths) > 0 else (0.0, fmean(drafting))
     return TreeCosts(verifying, (max(0.0, float(fixed)), max(0.0, float(per_level))))
@@ -493,9 +493,9 @@ def tune_size(tuner: Tuner) -> list[TunedPreset]:
 def read_chances(run: TrialRun, names: Sequence[str], by_level: bool) -> tuple[LevelChances, TreeCosts]:
     """Returns the chances by rank of the measured levels, and the costs. `by_level`: whether the levels differ in
     chances. Raises ConfigError if nothing was accepted."""
-    own = {name: [record["methods"][name] for record in run.records] for name in names}
+    own = {name: [record.methods[name] for record in run.records] for name in names}
     generations = [generation for each in own.values() for generation in each]
-    common = chances_by_rank(generation.get("tree_ranks", ()) for generation in generations)
+    common = chances_by_rank(generation.tree_ranks or () for generation in generations)
     levels = chances_by_level(generations)
     chances = levels if by_level else [common] * len(levels)
     if not chances or not common:
@@ -503,4 +503,4 @@ def read_chances(run: TrialRun, names: Sequence[str], by_level: bool) -> tuple[L
             "no draft token of this slice was accepted often enough to shape a tree: give more examples with "
             "--calibration or --limit, or another drafter"
         )
-    return chances, measure_costs(own, [record["methods"]["ar"] for record in run.records])
+    return chances, measure_costs(own, [record.methods["ar"] for record in run.records])

@@ -40,6 +40,7 @@ from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.eager import EagerSequence
 from specbench.models.heads.eagle import EagleModel
 from specbench.models.scoring import Output, ScoringModel
+from specbench.records.generation import Record
 from specbench.report.captions import verdict_of
 from specbench.results.leaderboard import load
 from specbench.results.row import RowSampling as Sampled
@@ -55,7 +56,7 @@ from specbench.results.verdict import (
     verdict_of_records,
 )  # fmt: skip
 from specbench.specs.catalogue import load_method, method_names
-from tests.support import tiny
+from tests.support import records, tiny
 from tests.support.heads import new_head
 from tests.support.rows import row
 from tests.support.toys import TableModel
@@ -489,11 +490,10 @@ def test_noise_of_a_real_model() -> None:
 # Verdicts from the records of a run.
 
 
-def record(own: list[int], other: list[int], example: int = 0) -> dict:
-    return {
-        "subset": "en", "id": str(example), "example": example,
-        "methods": {"ar": {"token_ids": own}, "sd": {"token_ids": other}, "fsd": {"token_ids": other}},
-    }  # fmt: skip
+def record(own: list[int], other: list[int], example: int = 0) -> Record:
+    written = {"ar": own, "sd": other, "fsd": other}
+    methods = {name: records.generation(token_ids=token_ids) for name, token_ids in written.items()}
+    return records.record(methods, example=example, id=str(example))
 
 
 def test_verdicts_from_records(target: TableModel) -> None:

@@ -32,6 +32,8 @@ from specbench.results.leaderboard import load
 from specbench.results.row import DIGEST, FairnessSummary, GroupNumbers, digest_of
 from specbench.results.runs import RecordedRun
 from specbench.specs.run_options import RunOptions
+from tests.support.records import generation as make_generation
+from tests.support.records import record as make_record
 from tests.support.rows import row as leaderboard_row
 from tests.support.runs import DRAFTER, NAMES, TARGET, run_into
 
@@ -394,7 +396,7 @@ def test_labels_say_the_run_where_the_method_is_not_enough(folder, worse):
 def test_positions_beyond_the_shortest_context_are_left_out():
     def cut(context_limit):
         key = ("mgsm", "en", 0, 0, 0)
-        record = {"methods": {"ar": {"token_ids": [4, 5, 6]}}}
+        record = make_record({"ar": make_generation(token_ids=[4, 5, 6])})
         common = SimpleNamespace(keys={key[:2]: [key]}, runs=[SimpleNamespace(records={key: record})])
         prompts = {key: SimpleNamespace(prompt_ids=(1, 2, 3))}
         return texts_of(common, prompts, None, "continuation", context_limit)[key].ids

@@ -49,6 +49,7 @@ from specbench.specs.catalogue import load_task
 from specbench.statistics.bootstrap import NUM_RESAMPLES, SHARE, Estimate, Resampler
 from specbench.tasks.scoring import make_scorer
 from specbench.training.passes import Batch, Sample, unfairness
+from tests.support import records as records_
 from tests.support import tiny
 
 P = [[0.5, 0.5], [0.5, 0.5]]
@@ -324,10 +325,10 @@ def test_acceptance_times_bleu():
 
 
 def test_repeats_of_a_prompt_are_one_prompt():
-    own = {"steps": [[2, 2, 1, 2]], "token_ids": [0, 1, 2], "decode_seconds": 1.0}
-    baseline = {"steps": [], "token_ids": [0, 1, 2], "decode_seconds": 3.0}
+    own = records_.generation(steps=[[2, 2, 1, 2]], token_ids=[0, 1, 2], decode_seconds=1.0)
+    baseline = records_.generation(steps=[], token_ids=[0, 1, 2], decode_seconds=3.0)
     keys = [("t", "en", 0, 0, 0), ("t", "en", 0, 1, 0), ("t", "en", 1, 0, 0)]
-    records = {key: {"methods": {"sd": own, "ar": baseline}} for key in keys}
+    records = {key: records_.record({"sd": own, "ar": baseline}) for key in keys}
     found = group_sums(keys, records, "sd", dict.fromkeys(keys, numbers()), 2)
     assert found.bleu is None and found.sums[:, c.POSITIONS].tolist() == [4, 2]
     assert found.sums[1, c.RATES :].tolist() == [0.5, 1, 2, 1, 2, 1, 2, 3]

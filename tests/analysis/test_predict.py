@@ -25,7 +25,7 @@ from specbench.analysis.roofline.predict import (
 )
 from specbench.models import meters
 from specbench.models.loading import load_model
-from specbench.records.records import ACCEPTED, DRAFTED, JUDGED, RecordFile
+from specbench.records.records import RecordFile
 from specbench.results.leaderboard import load
 from specbench.results.metrics import expected_speedup, speeds
 from specbench.results.row import Row
@@ -62,16 +62,16 @@ def recorded(method: str) -> RecordedRow:
 def test_the_recorded_draft_length_gives_the_recorded_steps_and_passes(method: str, name: str) -> None:
     task = load_task(name)
     for record in RecordFile(DEMO.with_suffix("") / name / "records.jsonl").read():
-        generation = record["methods"][method]
-        verdicts = RecordedVerdicts.of(generation, 5, task.subset(record["subset"]).generation.max_new_tokens)
+        generation = record.methods[method]
+        verdicts = RecordedVerdicts.of(generation, 5, task.subset(record.subset).generation.max_new_tokens)
         for unknown in (False, True):
             steps, num_missing = verdicts.steps(5, unknown)
-            columns = [[step[DRAFTED], step[JUDGED], step[ACCEPTED]] for step in generation["steps"]]
+            columns = [list(step[:3]) for step in generation.steps]
             assert list(map(list, steps)) == columns and num_missing == 0
             target, draft = query_lengths(steps)
-            assert target == [length for length, _ in generation["passes"]["target"]]
+            assert target == [length for length, _ in generation.passes.target]
             if method == "sd":  # a drafter of tli that ends a draft makes a pass for it
-                assert draft == [length for length, _ in generation["passes"]["draft"]]
+                assert draft == [length for length, _ in generation.passes.draft]
 
 
 @pytest.mark.parametrize(
@@ -85,13 +85,11 @@ def test_the_recorded_passes_with_other_times_are_a_measurement_with_these_times
     times = {1: 0.008, longest: 0.012}
 
     def timed(generation):
-        target = sum(
-            np.interp(length, list(times), list(times.values())) for length, _ in generation["passes"]["target"]
-        )
+        target = sum(np.interp(length, list(times), list(times.values())) for length, _ in generation.passes.target)
         draft = 0.0 if method in ("pld", "ngram") else 0.002  # a look-up is no pass
-        return {**generation, "decode_seconds": target + draft * len(generation["passes"]["draft"])}
+        return {**generation, "decode_seconds": target + draft * len(generation.passes.draft)}
 
-    baseline = [timed(record["methods"]["ar"]) for record in found.records]
+    baseline = [timed(record.methods["ar"]) for record in found.records]
     expected = speeds(Resampler.of(list(found.records), 0), list(map(timed, found.own)), baseline, is_baseline=False)
     *_, prediction = predict([demo_row(method)[0]], [], machine).predictions
     assert prediction.is_recorded and prediction.known_share == 1
@@ -294,8 +292,8 @@ def test_look_ups_need_no_time_of_a_draft_pass() -> None:
     assert not any("look-ups" in line for line in predict([sd], [], PLAIN).machine)
     found = predict([place], [], Machine(9.0, 5.0)).predictions[-1]
     generations = recorded("pld").own
-    passes = sum(len(g["passes"]["target"]) for g in generations)
-    tokens = sum(len(g["token_ids"]) - 1 for g in generations)
+    passes = sum(len(g.passes.target) for g in generations)
+    tokens = sum(len(g.token_ids) - 1 for g in generations)
     assert found.speedup.value == pytest.approx(tokens / passes)  # AR makes a pass for each of these tokens
 
 
@@ -303,9 +301,9 @@ def mean_times(path: Path, subset: str) -> Machine:
     """The machine of a run: the mean times of its passes over the prompts of a subset."""
     times: dict[str, dict[int, list[float]]] = {"target": {}, "draft": {}}
     for record in RecordFile(path / "records.jsonl").read():
-        for generation in record["methods"].values() if record["subset"] == subset else ():
+        for generation in record.methods.values() if record.subset == subset else ():
             for model, lengths in times.items():
-                for length, seconds in generation["passes"][model]:
+                for length, seconds in getattr(generation.passes, model):
                     lengths.setdefault(length, []).append(seconds)
     target = {length: fmean(seconds) for length, seconds in times["target"].items()}
     draft = fmean(seconds for each in times["draft"].values() for seconds in each)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from specbench.analysis.fairness.representation import LanguageShare
 from specbench.analysis.tuning.recipes import (
@@ -19,11 +20,13 @@ from specbench.analysis.tuning.recipes import (
     parse_temperatures,
 )
 from specbench.core.errors import ConfigError
+from specbench.records.generation import Record
 from specbench.results.leaderboard import load
 from specbench.specs.catalogue import load_method
 from specbench.statistics.bootstrap import Estimate
 from specbench.tasks.scoring.numbers import number
 from specbench.tasks.scoring.texts import bleu
+from tests.support import records as records_
 
 Specbench = Callable[..., tuple[int, str, str]]
 
@@ -65,9 +68,9 @@ def test_both_temperatures_are_swept_together(specbench: Specbench, arguments: l
         assert point["adjusted_acceptance"]["value"] == expected
 
 
-def record(example: int, judged: int, accepted: int, **own: Any) -> dict[str, Any]:
-    generation = {"steps": [[judged, judged, accepted, accepted + 1]], **own}
-    return {"task": "t", "subset": "en", "example": example, "methods": {"m": generation}}
+def record(example: int, judged: int, accepted: int, **own: Any) -> Record:
+    generation = records_.generation(steps=[[judged, judged, accepted, accepted + 1]], **own)
+    return records_.record({"m": generation}, example=example)
 
 
 def test_adjusted_acceptance_is_the_mean_rate_times_the_score() -> None:
@@ -75,11 +78,11 @@ def test_adjusted_acceptance_is_the_mean_rate_times_the_score() -> None:
     counts = [(4, 2, 1.0), (4, 1, 0.0), (0, 0, 1.0)]
     records = [record(n, j, a, scores={"accuracy": s}) for n, (j, a, s) in enumerate(counts)]
     assert adjusted_acceptance(records, "m", "accuracy", number(), 0) == Estimate(value=0.25)
-    many = [{**each, "example": 3 * k + n} for k in range(4) for n, each in enumerate(records)]
+    many = [replace(each, example=3 * k + n) for k in range(4) for n, each in enumerate(records)]
     found = adjusted_acceptance(many, "m", "accuracy", number(), 0)
     assert found.value == pytest.approx(0.25) and found.low is not None and found.high is not None
     assert found.low < 0.25 < found.high
-    records[0]["methods"]["m"]["scores"]["accuracy"] = None
+    records[0].methods["m"].scores["accuracy"] = None
     assert adjusted_acceptance(records, "m", "accuracy", number(), 0) == Estimate()
 
 

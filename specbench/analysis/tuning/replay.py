@@ -35,7 +35,7 @@ class RecordedStep:
 
     start: int
     token_ids: Sequence[int]
-    divergence: Sequence[float]
+    divergence: Sequence[float | None]
     own: Sequence[int] | None
     num_accepted: int
     next_token: int | None  # None if the end of the text cut it off
@@ -46,7 +46,7 @@ def recorded_steps(generation: Generation) -> list[RecordedStep]:
     evidence, tokens, made = generation.drafted, generation.token_ids, []
     assert evidence is not None
     start = 1  # the token of the prefill
-    own = evidence.own or [None] * len(generation.steps)
+    own: Sequence[list[int] | None] = evidence.own or [None] * len(generation.steps)
     columns = (generation.steps, evidence.token_ids, evidence.divergence, own)
     for step, token_ids, divergence, own_ids in zip(*columns, strict=True):
         end, num_accepted = start + step.emitted, step.accepted
@@ -111,8 +111,10 @@ class _Replayer:
         self.position = 1
         self.look_up()
 
-    def accepts(self, divergence: float) -> bool:
+    def accepts(self, divergence: float | None) -> bool:
         """Returns whether the rule accepts a divergence; the comparison is in float32, as in the rule."""
+        if divergence is None:
+            return False
         limit = float(np.float32(self.threshold))
         return divergence <= limit if self.recorded.inclusive else divergence < limit
 
@@ -318,17 +320,18 @@ class Recording:
 
 
 def read_generation(record: Record, method: MethodSpec, cell: SubsetRun) -> RecordedGeneration:
-    generation = record.methods[method.name]
+    generation, prompt_tokens = record.methods[method.name], record.prompt_tokens
+    assert prompt_tokens is not None  # of a run of this version
     decoder = next(decoder for decoder in cell.decoders if decoder.method.name == method.name)
     room = [cell.task.generation.max_new_tokens]
     if cell.context_limit is not None:
-        room.append(cell.context_limit - record.prompt_tokens)
+        room.append(cell.context_limit - prompt_tokens)
     assert isinstance(decoder, DraftingDecoder)
     drafts = decoder.drafter.sampling or decoder.sampling
     return RecordedGeneration(
         recorded_steps(generation), len(generation.token_ids), min(room), decoder.model.eos_token_ids,
         method.num_draft_tokens, decoder.sampling.greedy, drafts.greedy,
-        method.verification.options["divergence"] == INCLUSIVE, decoder.drafter.room(record.prompt_tokens),
+        method.verification.options["divergence"] == INCLUSIVE, decoder.drafter.room(prompt_tokens),
     )  # fmt: skip
 
 

@@ -59,8 +59,8 @@ def adjusted_acceptance(records: Sequence[Record], method: str, quality: str, sc
         return quality_weighted(
             acceptance, part.sums[0], lambda sums: np.array([part.score(row) for row in sums.tolist()]), seed, bounds
         )
-    scores = [generation.scores.get(quality) for generation in own]
-    if not scores or None in scores:
+    scores = [value for generation in own if (value := generation.scores.get(quality)) is not None]
+    if not scores or len(scores) < len(own):
         return Estimate()
     statistics = sum_by_prompt(cluster, scores, [1.0] * len(scores))
     return quality_weighted(acceptance, statistics, lambda sums: np.asarray(sums[:, 0] / sums[:, 1]), seed, bounds)

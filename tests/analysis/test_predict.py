@@ -25,6 +25,7 @@ from specbench.analysis.roofline.predict import (
 )
 from specbench.models import meters
 from specbench.models.loading import load_model
+from specbench.records.generation import Generation
 from specbench.records.records import RecordFile
 from specbench.results.leaderboard import load
 from specbench.results.metrics import expected_speedup, speeds
@@ -36,6 +37,7 @@ from specbench.specs.catalogue import load_method, load_task
 from specbench.specs.run_options import RunOptions
 from specbench.statistics.bootstrap import MIN_PROMPTS, Resampler
 from tests.support import tiny
+from tests.support.records import generation as make_generation
 from tests.support.rooflines import known_report
 
 DEMO = Path(__file__).resolve().parents[2] / "leaderboards" / "demo.json"
@@ -100,11 +102,11 @@ def test_the_recorded_passes_with_other_times_are_a_measurement_with_these_times
 
 def test_a_draft_that_the_drafter_ended_does_not_cut_one_with_another_text() -> None:
     """The end that followed on accepted tokens says nothing of a draft whose last token was rejected there."""
-    generation: Any = {"steps": [[2, 2, 2, 3], [5, 2, 1, 2], [5, 1, 0, 1]], "token_ids": [0] * 20, "finish": "eos"}
+    generation = make_generation(steps=[[2, 2, 2, 3], [5, 2, 1, 2], [5, 1, 0, 1]], token_ids=[0] * 20)
     verdicts = RecordedVerdicts.of(generation, 5, 100)
     assert verdicts.accepted[1:8] == [True, True, None, True, False, False, None] and verdicts.ends == {(3, False)}
     assert [list(step) for step in verdicts.steps(5, True)[0][:3]] == [[2, 2, 2], [5, 2, 1], [5, 1, 0]]
-    rejected: Any = {"steps": [[2, 2, 1, 2]], "token_ids": [0] * 8, "finish": "eos"}
+    rejected = make_generation(steps=[[2, 2, 1, 2]], token_ids=[0] * 8)
     assert RecordedVerdicts.of(rejected, 5, 100).ends == {(3, True)}
     both = RecordedVerdicts([None, True, False, True], {}, frozenset({(3, False)}), 100)
     assert both.steps(5, True)[0][0] == (5, 2, 1), "the rejected draft goes on"
@@ -120,7 +122,7 @@ def test_bridges_that_translate_tokens_have_no_shorter_lengths(method: str) -> N
     assert why_only_own(load_method(method)) == told
 
 
-def drawn_generation(rng: np.random.Generator, rate: float, num_draft_tokens: int, num_tokens: int) -> dict:
+def drawn_generation(rng: np.random.Generator, rate: float, num_draft_tokens: int, num_tokens: int) -> Generation:
     """The record of a generation whose draft tokens are accepted independently, each with the same chance."""
     steps, done = [], 1
     while done < num_tokens:
@@ -129,7 +131,7 @@ def drawn_generation(rng: np.random.Generator, rate: float, num_draft_tokens: in
         accepted = drafted if flags.all() else int(flags.argmin())
         steps.append([drafted, min(drafted, accepted + 1), accepted, accepted + 1])
         done += accepted + 1
-    return {"steps": steps, "token_ids": [0] * num_tokens, "finish": "length"}
+    return make_generation(steps=steps, token_ids=[0] * num_tokens, finish="length")
 
 
 @pytest.mark.parametrize("rate", [0.4, 0.8])

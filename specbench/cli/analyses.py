@@ -192,24 +192,24 @@ def limit(
         check_output("--output", output)
     threads = given.pop("threads")
     check_options(run_options(given))
-    from specbench.analysis.roofline.report import draw_limit, tables
-    from specbench.analysis.roofline.roofline import LimitOptions, measure_pair  # these import torch
+    from specbench.analysis.roofline.report import draw_roofline, tables
+    from specbench.analysis.roofline.roofline import RooflineOptions, measure_pair  # these import torch
     from specbench.report.display import check_plot
 
     if plot is not None:
         check_plot(plot)
         check_output("--plot", plot)
-    limit_options = build(LimitOptions, {"context": context, "repeats": repeats, **given})
-    set_threads(threads, limit_options.target.startswith(EMBEDDED))
+    roofline_options = build(RooflineOptions, {"context": context, "repeats": repeats, **given})
+    set_threads(threads, roofline_options.target.startswith(EMBEDDED))
     with status_line("measuring") as say:
-        report = measure_pair(limit_options, say)
+        report = measure_pair(roofline_options, say)
     print_result(report, as_json, lambda: tables(report))
     console = stderr if as_json else stdout  # with --json, stdout is only JSON
     if output is not None:
         write_output("--output", output, report.model_dump_json(indent=2) + "\n")
         console.print(f"report: {output}", soft_wrap=True)
     if plot is not None:
-        draw_limit(report, plot)
+        draw_roofline(report, plot)
         console.print(f"picture: {plot}", soft_wrap=True)
 
 
@@ -224,9 +224,7 @@ def predict(
     ] = None,
     limit_report: Annotated[
         Path | None,
-        path_option(
-            help="File of `specbench limit --output` on the other machine, in place of these times; also `--limit`."
-        ),
+        path_option(help="File of `specbench roofline --output` on the other machine, in place of these times."),
     ] = None,
     subset: RowSubsets = None,
     as_json: Annotated[bool, flag("--json", help="Print the predictions as JSON instead of tables.")] = False,
@@ -252,7 +250,7 @@ def predict(
         raise ConfigError(
             "predict: give the times of passes on the other machine, with --limit-report FILE or --target-pass MS"
         )
-    report_of_machine = None if limit_report is None else analysis.read_limit(limit_report)
+    report_of_machine = None if limit_report is None else analysis.read_roofline(limit_report)
     machine = analysis.Machine(target_pass, draft_pass, verification_cost, report_of_machine)
     with status_line("reading the records"):
         report = analysis.predict(runs, split(subset or ""), machine)
@@ -348,7 +346,7 @@ def audit(
     if leaderboard is not None:
         place = None if output is None else relative(output, leaderboard)
         num_rows = set_verdicts(leaderboard, partial(report.verdict_of, place=place))
-        stderr.print(f"{leaderboard}: {counted(num_rows, 'row')} got a verdict", soft_wrap=True)
+        stderr.print(f"{leaderboard}: verdict written to {counted(num_rows, 'row')}", soft_wrap=True)
         if place is None:
             stderr.print(
                 "without --output the report is not saved: `leaderboard validate` will list the verdict as stated",

@@ -221,7 +221,7 @@ def tune(
 
     Without --output the files are METHOD-tuned.yaml, or -low, -med, -high.
 
-    An existing file is replaced only if tune wrote it and nobody changed it since.
+    An existing file is never replaced.
     """
     from specbench.running.preflight import check_request
     from specbench.running.request import Request

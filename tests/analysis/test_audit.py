@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from specbench.analysis.audit.audit import MIN_ACCEPTED, Audit, AuditedMethod, AuditPrompt, decide_verdict
 from specbench.analysis.audit.distribution import (
     MethodDraws,
     WithoutResidual,
@@ -23,7 +24,6 @@ from specbench.analysis.audit.distribution import (
     exact_distributions,
     judge_draws,
 )
-from specbench.analysis.audit.methods import MIN_ACCEPTED, Audit, AuditedMethod, AuditPrompt, decide_verdict
 from specbench.analysis.audit.report import AuditedIdentity, AuditFindings, AuditReport, DrawTest, MethodVerdict, p_text
 from specbench.core.errors import ConfigError
 from specbench.core.registry import RULES
@@ -41,6 +41,7 @@ from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.eager import EagerSequence
 from specbench.models.heads.eagle import EagleModel
 from specbench.models.scoring import Output, ScoringModel
+from specbench.records.generation import Record
 from specbench.report.captions import verdict_of
 from specbench.results.leaderboard import load
 from specbench.results.row import RowSampling as Sampled
@@ -56,7 +57,7 @@ from specbench.results.verdict import (
     verdict_of_records,
 )  # fmt: skip
 from specbench.specs.catalogue import load_method, method_names
-from tests.support import tiny
+from tests.support import records, tiny
 from tests.support.heads import new_head
 from tests.support.rows import row
 from tests.support.toys import TableModel
@@ -179,7 +180,7 @@ def test_rules_that_are_wrong_only_in_draws_diverge(
     found = verdict(audited(target, draft, subject("wrong", target, draft, wrong), num_draws=num_draws), "wrong")
     assert found.greedy is not None and found.greedy.num_equal == 3
     assert found.distribution is not None and found.distribution.failed
-    assert found.verdict == "diverged" and found.reason == "its draws do not follow the target's probabilities"
+    assert found.verdict == "diverged" and found.reason == "its samples do not follow the target's probabilities"
     assert found.distribution.p_by_token[0] is not None and found.distribution.p_by_token[0] > 1e-3  # the prefill's
     assert found.distribution.example is not None
 
@@ -260,7 +261,7 @@ def test_an_output_that_ends_early_diverges(target: TableModel, draft: TableMode
 def test_too_few_draws_are_said(target: TableModel, draft: TableModel) -> None:
     findings = audited(target, draft, subject("sd", target, draft, rejection), num_draws=6)
     found = verdict(findings, "sd")
-    assert found.verdict == "undecided" and found.reason is not None and "not enough draws" in found.reason
+    assert found.verdict == "undecided" and found.reason is not None and "lacks power" in found.reason
 
 
 def test_few_accepted_draft_tokens_are_said(target: TableModel, draft: TableModel) -> None:
@@ -279,12 +280,12 @@ def test_few_accepted_draft_tokens_are_said(target: TableModel, draft: TableMode
         assert findings.control is not None
         decided = decide_verdict(rare, greedy, {"rare": draws}, {NUM_TOKENS: findings.control})
         assert decided.verdict == name and (
-            decided.reason is None or "in the draws: give more --draws" in decided.reason
+            decided.reason is None or "in the samples: give more --draws" in decided.reason
         )
     draws = found.distribution.model_copy(update={"num_accepted": 4})
     reason = decide_verdict(rare, found.greedy, {"rare": draws}, {NUM_TOKENS: findings.control}).reason
     assert reason == (
-        "a verdict needs 20 accepted draft tokens, and there were 3 in greedy decoding and 4 in the draws: give more "
+        "a verdict needs 20 accepted draft tokens, and there were 3 in greedy decoding and 4 in the samples: give more "
         "prompts (--limit, --subset) and more --draws"
     )
 
@@ -329,9 +330,9 @@ def test_outputs_and_draws_without_drafts_prove_nothing(target: TableModel, draf
     findings = audited(target, draft, late, idle, sd)
     found = verdict(findings, "late")
     assert found.greedy is not None and found.greedy.num_equal == 3 and found.greedy.num_judged == 0
-    assert found.verdict == "undecided" and found.reason == "none of its draft tokens was judged in greedy decoding"
+    assert found.verdict == "undecided" and found.reason == "none of its draft tokens was verified in greedy decoding"
     nothing = verdict(findings, "idle")
-    assert nothing.verdict == "undecided" and "; it drafted nothing in draws of up to 16 tokens" in str(nothing.reason)
+    assert nothing.verdict == "undecided" and "; no drafts in samples of up to 16 tokens" in str(nothing.reason)
     drafting = verdict(findings, "sd")
     assert drafting.greedy is not None and drafting.greedy.num_judged and drafting.verdict == "lossless"
 
@@ -490,11 +491,10 @@ def test_noise_of_a_real_model() -> None:
 # Verdicts from the records of a run.
 
 
-def record(own: list[int], other: list[int], example: int = 0) -> dict:
-    return {
-        "subset": "en", "id": str(example), "example": example,
-        "methods": {"ar": {"token_ids": own}, "sd": {"token_ids": other}, "fsd": {"token_ids": other}},
-    }  # fmt: skip
+def record(own: list[int], other: list[int], example: int = 0) -> Record:
+    written = {"ar": own, "sd": other, "fsd": other}
+    methods = {name: records.generation(token_ids=token_ids) for name, token_ids in written.items()}
+    return records.record(methods, example=example, id=str(example))
 
 
 def test_verdicts_from_records(target: TableModel) -> None:
@@ -570,9 +570,9 @@ def test_command_reports_and_exits_by_what_it_finds(call: Specbench, wrong_metho
         "ar": "undecided", "sd": "undecided", "fsd": "lossy by design", "wrong": "diverged",
     }  # fmt: skip
     assert "a verdict needs 20 accepted draft tokens, and there were" in found["sd"]["reason"]
-    assert found["ar"]["reason"].startswith("not enough draws: the control (rejected drafts replaced by draws from p")
-    assert found["ar"]["reason"].endswith("was not caught: give more --draws")
-    assert "Of 1 method lossy by design that drew, 0 failed the test." in " ".join(out.split())
+    assert found["ar"]["reason"].startswith("the test lacks power: control (rejected drafts replaced by samples from p")
+    assert found["ar"]["reason"].endswith("not rejected: give more --draws")
+    assert "0 of 1 lossy method failed the sampling test, as expected." in " ".join(out.split())
     assert "wrong – diverged: its greedy output is not AR's" in out and "AR wrote" in out and "logit gap" in out
     assert max(map(len, out.splitlines())) <= 100
     assert f"the first {NUM_TOKENS - 2} draft positions and as many steps of a text" in " ".join(out.split())
@@ -580,7 +580,7 @@ def test_command_reports_and_exits_by_what_it_finds(call: Specbench, wrong_metho
     assert code == 0, err
     again = json.loads(out)
     assert [each["verdict"] for each in again["verdicts"]] == ["undecided", "undecided", "lossy by design"]
-    assert again["verdicts"][0]["reason"] == "nothing was drawn"
+    assert again["verdicts"][0]["reason"] == "it was not sampled"
     assert again["control"] is None and again["subsets"] == ["en", "ja"]
 
 
@@ -615,8 +615,8 @@ def test_command_on_the_embedded_pair(specbench: Specbench) -> None:
     [
         (["--method", "sdd"], "unknown method 'sdd': did you mean 'sd'?"),
         (["--method", "sd", "--draws", "-1"], "--draws -1: give 1 or more"),
-        (["--method", "sd", "--temperature", "0"], "--temperature 0: the draws need 0.01 to 100"),
-        (["--method", "sd", "--temperature", "nan"], "--temperature nan: the draws need"),
+        (["--method", "sd", "--temperature", "0"], "--temperature 0: samples need 0.01 to 100"),
+        (["--method", "sd", "--temperature", "nan"], "--temperature nan: samples need"),
         (["--method", "sd", "--task", "mgsm,mgsm"], "an audit uses the prompts of one task"),
         (["--method", "sd", "--output", "."], "--output .: cannot be written (it is a folder): name another file"),
         (["--method", "sd", "--subset", "enn"], "task 'mgsm' has no subset 'enn'"),

@@ -66,7 +66,7 @@ def test_a_server_that_draws_as_the_target_is_lossless_and_a_biased_one_is_not(t
     assert example is not None and abs(example.num_observed - example.num_expected) > 5
     assert not report.as_declared and report.engine == "served vllm 1.2.3" and report.dtype == "as served"
     caption = "\n".join(audit_table(report).caption)
-    assert "tested against as many other draws of the server 'ar'" in caption and "was caught" in caption
+    assert "tested against as many other samples of the server 'ar'" in caption and "was rejected" in caption
     assert AuditReport.model_validate_json(report.model_dump_json()) == report
 
 
@@ -78,7 +78,7 @@ def flat(ids: Sequence[int]) -> dict[int, float]:
 @pytest.fixture
 def _one_prompt(monkeypatch) -> None:
     """Draws begin from one prompt and not from three."""
-    monkeypatch.setattr("specbench.analysis.audit.methods.NUM_DRAW_PROMPTS", 1)
+    monkeypatch.setattr("specbench.analysis.audit.audit.NUM_DRAW_PROMPTS", 1)
 
 
 @pytest.mark.usefixtures("_one_prompt")
@@ -120,7 +120,9 @@ def test_whole_answers_at_another_temperature_need_the_target(tmp_path) -> None:
 def test_too_few_draws_to_catch_the_control_are_no_proof(tmp_path) -> None:
     report = audited(tmp_path, scripts(), num_draws=12)
     assert verdict(report, "draft").verdict == "undecided"
-    assert "the control (AR at 1.5 times the temperature) was not caught" in str(verdict(report, "draft").reason)
+    assert "the test lacks power: control (AR at 1.5 times the temperature) not rejected" in str(
+        verdict(report, "draft").reason
+    )
 
 
 def row_of(folder: Path, servers: Mapping[str, Script]) -> Row:
@@ -182,7 +184,7 @@ def test_the_command_fails_for_a_server_that_is_not_lossless(tmp_path, specbench
             "--output", tmp_path / "audit.json",
         )  # fmt: skip
     assert code == 1, problem
-    assert "draft – diverged: its draws do not follow the target's probabilities" in " ".join(shown.split())
+    assert "draft – diverged: its samples do not follow the target's probabilities" in " ".join(shown.split())
     assert json.loads((tmp_path / "audit.json").read_text())["reference"] == "ar"
 
 

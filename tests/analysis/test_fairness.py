@@ -32,6 +32,8 @@ from specbench.results.leaderboard import load
 from specbench.results.row import DIGEST, FairnessSummary, GroupNumbers, digest_of
 from specbench.results.runs import RecordedRun
 from specbench.specs.run_options import RunOptions
+from tests.support.records import generation as make_generation
+from tests.support.records import record as make_record
 from tests.support.rows import row as leaderboard_row
 from tests.support.runs import DRAFTER, NAMES, TARGET, run_into
 
@@ -163,7 +165,7 @@ def test_numbers_reach_the_leaderboard_and_can_be_read_again(specbench, folder, 
     shutil.copy(folder.parent / "board.json", board)
     code, out, err = specbench("fairness", folder, "--samples", "20", "--prompt", " ", "--leaderboard", board,
                                "--json")  # fmt: skip
-    assert code == 0 and f"{board}: 8 rows got fairness numbers\n" in err
+    assert code == 0 and f"{board}: fairness written to 8 rows\n" in err
     report = json.loads(out)
     assert report["drafters"][0]["prompt_represented"].endswith(" ")
     by_place = {(row.method_name, row.subset): row.fairness for row in load(board)}
@@ -271,12 +273,12 @@ def test_rows_that_a_leaderboard_lacks_are_counted_with_what_adds_them(specbench
     words = ("fairness", folder, "--samples", "0", "--leaderboard", board)
     code, _, err = specbench(*words)
     add = f"specbench leaderboard add {folder} --leaderboard {board}"
-    assert code == 0 and "6 rows got fairness numbers; not in it: 2 rows of" in err and f"run `{add}`, then" in err
+    assert code == 0 and "fairness written to 6 rows; not in it: 2 rows of" in err and f"run `{add}`, then" in err
     assert specbench(*add.split()[1:])[0] == 0
-    assert "8 rows got fairness numbers\n" in specbench(*words)[2]
+    assert "fairness written to 8 rows\n" in specbench(*words)[2]
     board.write_text(json.dumps({**content, "rows": []}), encoding="utf-8")
     code, _, err = specbench(*words)
-    assert code == 2 and f"--leaderboard {board}: got no fairness numbers; not in it: 8 rows of" in err and add in err
+    assert code == 2 and f"--leaderboard {board}: no rows updated; not in it: 8 rows of" in err and add in err
 
 
 def test_a_picture(specbench, folder, tmp_path):
@@ -394,7 +396,7 @@ def test_labels_say_the_run_where_the_method_is_not_enough(folder, worse):
 def test_positions_beyond_the_shortest_context_are_left_out():
     def cut(context_limit):
         key = ("mgsm", "en", 0, 0, 0)
-        record = {"methods": {"ar": {"token_ids": [4, 5, 6]}}}
+        record = make_record({"ar": make_generation(token_ids=[4, 5, 6])})
         common = SimpleNamespace(keys={key[:2]: [key]}, runs=[SimpleNamespace(records={key: record})])
         prompts = {key: SimpleNamespace(prompt_ids=(1, 2, 3))}
         return texts_of(common, prompts, None, "continuation", context_limit)[key].ids

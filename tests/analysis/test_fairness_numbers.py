@@ -21,6 +21,7 @@ from specbench.analysis.fairness.drafters import (
     ngram_forecaster,
     position_numbers,
 )
+from specbench.analysis.fairness.fairness import compare_drafters
 from specbench.analysis.fairness.groups import (
     WIDTH,
     BoundViolation,
@@ -41,7 +42,6 @@ from specbench.analysis.fairness.groups import (
     tokens_per_pass,
     variance,
 )
-from specbench.analysis.fairness.report import compare_drafters
 from specbench.analysis.fairness.representation import rank_languages as shares_of
 from specbench.analysis.fairness.representation import share_of
 from specbench.results.row import BoundChain, GroupNumbers
@@ -49,6 +49,7 @@ from specbench.specs.catalogue import load_task
 from specbench.statistics.bootstrap import NUM_RESAMPLES, SHARE, Estimate, Resampler
 from specbench.tasks.scoring import make_scorer
 from specbench.training.passes import Batch, Sample, unfairness
+from tests.support import records as records_
 from tests.support import tiny
 
 P = [[0.5, 0.5], [0.5, 0.5]]
@@ -146,7 +147,7 @@ def test_spearman_of_two_is_none():
 LOGIT = st.one_of(st.floats(-60, 60), st.just(-math.inf))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)  # each computes eight intervals
 @given(st.data(), st.integers(2, 6), st.integers(1, 5), st.integers(1, 8))
 def test_the_theorems_hold_on_any_distributions(data, vocab_size, num_positions, num_draft_tokens):
     row = st.lists(LOGIT, min_size=vocab_size - 1, max_size=vocab_size - 1)
@@ -324,10 +325,10 @@ def test_acceptance_times_bleu():
 
 
 def test_repeats_of_a_prompt_are_one_prompt():
-    own = {"steps": [[2, 2, 1, 2]], "token_ids": [0, 1, 2], "decode_seconds": 1.0}
-    baseline = {"steps": [], "token_ids": [0, 1, 2], "decode_seconds": 3.0}
+    own = records_.generation(steps=[[2, 2, 1, 2]], token_ids=[0, 1, 2], decode_seconds=1.0)
+    baseline = records_.generation(steps=[], token_ids=[0, 1, 2], decode_seconds=3.0)
     keys = [("t", "en", 0, 0, 0), ("t", "en", 0, 1, 0), ("t", "en", 1, 0, 0)]
-    records = {key: {"methods": {"sd": own, "ar": baseline}} for key in keys}
+    records = {key: records_.record({"sd": own, "ar": baseline}) for key in keys}
     found = group_sums(keys, records, "sd", dict.fromkeys(keys, numbers()), 2)
     assert found.bleu is None and found.sums[:, c.POSITIONS].tolist() == [4, 2]
     assert found.sums[1, c.RATES :].tolist() == [0.5, 1, 2, 1, 2, 1, 2, 3]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from specbench.analysis.fairness.report import DrafterReport
+from specbench.analysis.fairness.fairness import DrafterReport
 from specbench.analysis.fairness.tables import draw_bars, draw_fitness
 from specbench.results.row import (
     BoundChain,

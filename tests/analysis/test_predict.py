@@ -25,7 +25,8 @@ from specbench.analysis.roofline.predict import (
 )
 from specbench.models import meters
 from specbench.models.loading import load_model
-from specbench.records.records import ACCEPTED, DRAFTED, JUDGED, RecordFile
+from specbench.records.generation import Generation
+from specbench.records.records import RecordFile
 from specbench.results.leaderboard import load
 from specbench.results.metrics import expected_speedup, speeds
 from specbench.results.row import Row
@@ -36,7 +37,8 @@ from specbench.specs.catalogue import load_method, load_task
 from specbench.specs.run_options import RunOptions
 from specbench.statistics.bootstrap import MIN_PROMPTS, Resampler
 from tests.support import tiny
-from tests.support.limits import known_report
+from tests.support.records import generation as make_generation
+from tests.support.rooflines import known_report
 
 DEMO = Path(__file__).resolve().parents[2] / "leaderboards" / "demo.json"
 PLAIN = Machine(target_pass=10.0, draft_pass=1.0)
@@ -62,16 +64,16 @@ def recorded(method: str) -> RecordedRow:
 def test_the_recorded_draft_length_gives_the_recorded_steps_and_passes(method: str, name: str) -> None:
     task = load_task(name)
     for record in RecordFile(DEMO.with_suffix("") / name / "records.jsonl").read():
-        generation = record["methods"][method]
-        verdicts = RecordedVerdicts.of(generation, 5, task.subset(record["subset"]).generation.max_new_tokens)
+        generation = record.methods[method]
+        verdicts = RecordedVerdicts.of(generation, 5, task.subset(record.subset).generation.max_new_tokens)
         for unknown in (False, True):
             steps, num_missing = verdicts.steps(5, unknown)
-            columns = [[step[DRAFTED], step[JUDGED], step[ACCEPTED]] for step in generation["steps"]]
+            columns = [list(step[:3]) for step in generation.steps]
             assert list(map(list, steps)) == columns and num_missing == 0
             target, draft = query_lengths(steps)
-            assert target == [length for length, _ in generation["passes"]["target"]]
+            assert target == [length for length, _ in generation.passes.target]
             if method == "sd":  # a drafter of tli that ends a draft makes a pass for it
-                assert draft == [length for length, _ in generation["passes"]["draft"]]
+                assert draft == [length for length, _ in generation.passes.draft]
 
 
 @pytest.mark.parametrize(
@@ -85,13 +87,11 @@ def test_the_recorded_passes_with_other_times_are_a_measurement_with_these_times
     times = {1: 0.008, longest: 0.012}
 
     def timed(generation):
-        target = sum(
-            np.interp(length, list(times), list(times.values())) for length, _ in generation["passes"]["target"]
-        )
+        target = sum(np.interp(length, list(times), list(times.values())) for length, _ in generation.passes.target)
         draft = 0.0 if method in ("pld", "ngram") else 0.002  # a look-up is no pass
-        return {**generation, "decode_seconds": target + draft * len(generation["passes"]["draft"])}
+        return {**generation, "decode_seconds": target + draft * len(generation.passes.draft)}
 
-    baseline = [timed(record["methods"]["ar"]) for record in found.records]
+    baseline = [timed(record.methods["ar"]) for record in found.records]
     expected = speeds(Resampler.of(list(found.records), 0), list(map(timed, found.own)), baseline, is_baseline=False)
     *_, prediction = predict([demo_row(method)[0]], [], machine).predictions
     assert prediction.is_recorded and prediction.known_share == 1
@@ -102,11 +102,11 @@ def test_the_recorded_passes_with_other_times_are_a_measurement_with_these_times
 
 def test_a_draft_that_the_drafter_ended_does_not_cut_one_with_another_text() -> None:
     """The end that followed on accepted tokens says nothing of a draft whose last token was rejected there."""
-    generation: Any = {"steps": [[2, 2, 2, 3], [5, 2, 1, 2], [5, 1, 0, 1]], "token_ids": [0] * 20, "finish": "eos"}
+    generation = make_generation(steps=[[2, 2, 2, 3], [5, 2, 1, 2], [5, 1, 0, 1]], token_ids=[0] * 20)
     verdicts = RecordedVerdicts.of(generation, 5, 100)
     assert verdicts.accepted[1:8] == [True, True, None, True, False, False, None] and verdicts.ends == {(3, False)}
     assert [list(step) for step in verdicts.steps(5, True)[0][:3]] == [[2, 2, 2], [5, 2, 1], [5, 1, 0]]
-    rejected: Any = {"steps": [[2, 2, 1, 2]], "token_ids": [0] * 8, "finish": "eos"}
+    rejected = make_generation(steps=[[2, 2, 1, 2]], token_ids=[0] * 8)
     assert RecordedVerdicts.of(rejected, 5, 100).ends == {(3, True)}
     both = RecordedVerdicts([None, True, False, True], {}, frozenset({(3, False)}), 100)
     assert both.steps(5, True)[0][0] == (5, 2, 1), "the rejected draft goes on"
@@ -122,7 +122,7 @@ def test_bridges_that_translate_tokens_have_no_shorter_lengths(method: str) -> N
     assert why_only_own(load_method(method)) == told
 
 
-def drawn_generation(rng: np.random.Generator, rate: float, num_draft_tokens: int, num_tokens: int) -> dict:
+def drawn_generation(rng: np.random.Generator, rate: float, num_draft_tokens: int, num_tokens: int) -> Generation:
     """The record of a generation whose draft tokens are accepted independently, each with the same chance."""
     steps, done = [], 1
     while done < num_tokens:
@@ -131,7 +131,7 @@ def drawn_generation(rng: np.random.Generator, rate: float, num_draft_tokens: in
         accepted = drafted if flags.all() else int(flags.argmin())
         steps.append([drafted, min(drafted, accepted + 1), accepted, accepted + 1])
         done += accepted + 1
-    return {"steps": steps, "token_ids": [0] * num_tokens, "finish": "length"}
+    return make_generation(steps=steps, token_ids=[0] * num_tokens, finish="length")
 
 
 @pytest.mark.parametrize("rate", [0.4, 0.8])
@@ -294,8 +294,8 @@ def test_look_ups_need_no_time_of_a_draft_pass() -> None:
     assert not any("look-ups" in line for line in predict([sd], [], PLAIN).machine)
     found = predict([place], [], Machine(9.0, 5.0)).predictions[-1]
     generations = recorded("pld").own
-    passes = sum(len(g["passes"]["target"]) for g in generations)
-    tokens = sum(len(g["token_ids"]) - 1 for g in generations)
+    passes = sum(len(g.passes.target) for g in generations)
+    tokens = sum(len(g.token_ids) - 1 for g in generations)
     assert found.speedup.value == pytest.approx(tokens / passes)  # AR makes a pass for each of these tokens
 
 
@@ -303,9 +303,9 @@ def mean_times(path: Path, subset: str) -> Machine:
     """The machine of a run: the mean times of its passes over the prompts of a subset."""
     times: dict[str, dict[int, list[float]]] = {"target": {}, "draft": {}}
     for record in RecordFile(path / "records.jsonl").read():
-        for generation in record["methods"].values() if record["subset"] == subset else ():
+        for generation in record.methods.values() if record.subset == subset else ():
             for model, lengths in times.items():
-                for length, seconds in generation["passes"][model]:
+                for length, seconds in getattr(generation.passes, model):
                     lengths.setdefault(length, []).append(seconds)
     target = {length: fmean(seconds) for length, seconds in times["target"].items()}
     draft = fmean(seconds for each in times["draft"].values() for seconds in each)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from msgspec.structs import replace as replace_fields
 
 from specbench.analysis.tuning.replay import (
     RecordedGeneration,
@@ -20,7 +21,7 @@ from specbench.analysis.tuning.replay import (
     recorded_steps,
     replay,
 )
-from specbench.analysis.tuning.shared_runs import EVIDENCE, RecordingRule, fuzzy_at
+from specbench.analysis.tuning.shared_runs import RecordingRule, fuzzy_at
 from specbench.analysis.tuning.sweep import pick_evenly, values_by_path
 from specbench.cli.run import sweep
 from specbench.core.environment import builtin_dir
@@ -30,9 +31,11 @@ from specbench.decoding.loop import StopRules, decode
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import Fuzzy
 from specbench.models.causal_lm import ModelPair
+from specbench.records.generation import Generation
 from specbench.results.leaderboard import load
 from specbench.running.compose import build_decoder
 from specbench.specs.catalogue import load_method
+from tests.support import records
 from tests.support.toys import TableModel
 
 GREEDY, WARM = Sampling(), Sampling(1.0)
@@ -48,18 +51,16 @@ def toy_pair(seed: int, noise: float = 1.0) -> tuple[TableModel, TableModel]:
     return target, drafter
 
 
-def as_record(generation: Any) -> dict[str, Any]:
-    return {
-        "token_ids": generation.token_ids,
-        "steps": [[s.num_drafted, s.num_judged, s.num_accepted, s.num_emitted] for s in generation.steps],
-    }
+def as_record(generation: Any) -> Generation:
+    steps = [[s.num_drafted, s.num_judged, s.num_accepted, s.num_emitted] for s in generation.steps]
+    return records.generation(token_ids=list(generation.token_ids), steps=steps)
 
 
 @cache
 def decode_toys(
     seed: int, threshold: float, length: int, target_sampling: Sampling, draft_sampling: Sampling,
     pauses_after: int = sys.maxsize,
-) -> tuple[dict[str, Any], RecordedGeneration]:  # fmt: skip
+) -> tuple[Generation, RecordedGeneration]:  # fmt: skip
     """One generation at a setting, and what a recording of it would know."""
     target, model = toy_pair(seed)
     drafter = ModelDrafter(model, draft_sampling)
@@ -70,10 +71,10 @@ def decode_toys(
         stop=StopRules(MOST, eos_token_ids=EOS), generator=torch.Generator().manual_seed(seed),
     )  # fmt: skip
     made = as_record(generation)
-    kept = recorded_steps({**made, EVIDENCE: rule.take(len(made["steps"]))})
+    kept = recorded_steps(replace_fields(made, drafted=rule.take(len(made.steps))))
     greedy = target_sampling.greedy, draft_sampling.greedy
     return made, RecordedGeneration(
-        kept, len(made["token_ids"]), MOST, EOS, length, *greedy, pauses_after=pauses_after
+        kept, len(made.token_ids), MOST, EOS, length, *greedy, pauses_after=pauses_after
     )  # fmt: skip
 
 
@@ -83,7 +84,7 @@ def test_a_drafter_that_pauses_is_replayed_as_it_is_measured(threshold: float) -
     _, recorded = decode_toys(2, 0.05, 3, GREEDY, GREEDY, pauses_after=6)
     steps = replay(recorded, threshold, 3)
     exact = [list(step[:4]) for step in steps if step.exact]
-    assert exact == made["steps"][: len(exact)] and (threshold != 0.05 or exact == made["steps"])
+    assert exact == made.steps.as_json()[: len(exact)] and (threshold != 0.05 or exact == made.steps.as_json())
     starts = [1 + sum(step.num_emitted for step in steps[:number]) for number in range(len(steps))]
     assert all((step.num_drafted == 0) == (start >= 6) for start, step in zip(starts, steps[:-1], strict=False))
 
@@ -116,7 +117,7 @@ def test_at_its_own_setting_the_walk_is_the_recorded_run(samplings: tuple[Sampli
             steps = replay(recorded, threshold, LONGEST)
             assert all(step.exact for step in steps)
             counts = [[s.num_drafted, s.num_judged, s.num_accepted, s.num_emitted] for s in steps]
-            assert counts == real["steps"]
+            assert counts == real.steps.as_json()
 
 
 def test_wrong_evidence_is_found_out() -> None:
@@ -138,7 +139,7 @@ def test_all_of_the_same_text_is_exact_whatever_the_steps() -> None:
         _, recorded = decode_toys(seed, 0.0, LONGEST, GREEDY, GREEDY)
         for threshold in (0.02, 0.05):
             real, other = decode_toys(seed, threshold, LONGEST, GREEDY, GREEDY)
-            if real["token_ids"] == decode_toys(seed, 0.0, LONGEST, GREEDY, GREEDY)[0]["token_ids"]:
+            if real.token_ids == decode_toys(seed, 0.0, LONGEST, GREEDY, GREEDY)[0].token_ids:
                 steps = replay(recorded, threshold, LONGEST)
                 assert all(step.exact for step in steps) and len(steps) == len(other.windows)
                 longer += len(steps) < len(recorded.windows)
@@ -180,22 +181,18 @@ def test_estimates_come_near_real_runs_of_the_embedded_pair(
     base = load_method("fsd")
     prompts = embedded_prompts["en"][:4]
 
-    def measure(
-        threshold: float, length: int, keep: bool = False
-    ) -> tuple[list[dict[str, Any]], list[RecordedGeneration]]:
+    def measure(threshold: float, length: int, keep: bool = False) -> tuple[list[Generation], list[RecordedGeneration]]:
         decoder = build_decoder(fuzzy_at(base, threshold, length), embedded_pair, GREEDY)
         decoder = replace(decoder, rule=RecordingRule(decoder.rule)) if keep else decoder
-        records, kept = [], []
+        made_records, kept = [], []
         for prompt in prompts:
             stop = StopRules(80, embedded_pair.target.eos_token_ids)
             record = as_record(decoder.generate(prompt, stop, seed=0))
-            records.append(record)
+            made_records.append(record)
             if isinstance(decoder.rule, RecordingRule):
-                made = recorded_steps({**record, EVIDENCE: decoder.rule.take(len(record["steps"]))})
-                kept.append(
-                    RecordedGeneration(made, len(record["token_ids"]), 80, stop.eos_token_ids, length, True, True)
-                )
-        return records, kept
+                made = recorded_steps(replace_fields(record, drafted=decoder.rule.take(len(record.steps))))
+                kept.append(RecordedGeneration(made, len(record.token_ids), 80, stop.eos_token_ids, length, True, True))
+        return made_records, kept
 
     _, recorded = measure(0.1, 10, keep=True)
     taus = []
@@ -205,23 +202,23 @@ def test_estimates_come_near_real_runs_of_the_embedded_pair(
         for steps, record in zip(walks, real, strict=True):
             assert count_confirmed(steps, record) == sum(step.exact for step in steps)
         estimated = sum(s.num_emitted for steps in walks for s in steps) / sum(map(len, walks))
-        measured = sum(s[3] for r in real for s in r["steps"]) / sum(len(r["steps"]) for r in real)
+        measured = sum(s[3] for r in real for s in r.steps) / sum(len(r.steps) for r in real)
         assert estimated == pytest.approx(measured, rel=0.15)
         taus.append(estimated)
     assert taus == sorted(taus)
 
 
 def test_costs_give_back_the_recorded_seconds_and_lie_between_the_lengths() -> None:
-    def generation(drafted: int, count: int, target: float, draft: float, overhead: float) -> dict[str, Any]:
-        return {
-            "steps": [[drafted, 0, 0, 1]] * count,
-            "passes": {"target": [[drafted + 1, target]] * count, "draft": [[1, draft]] * (drafted * count)},
-            "decode_seconds": count * (target + drafted * draft + overhead),
-        }
+    def generation(drafted: int, count: int, target: float, draft: float, overhead: float) -> Generation:
+        return records.generation(
+            steps=[[drafted, 0, 0, 1]] * count,
+            passes={"target": [[drafted + 1, target]] * count, "draft": [[1, draft]] * (drafted * count)},
+            decode_seconds=count * (target + drafted * draft + overhead),
+        )
 
-    record = {"methods": {"ar": generation(0, 40, 1.0, 0.0, 0.1), "fsd": generation(10, 8, 2.0, 0.05, 0.3)}}
+    record = records.record({"ar": generation(0, 40, 1.0, 0.0, 0.1), "fsd": generation(10, 8, 2.0, 0.05, 0.3)})
     costs = StepCosts.of([record], "fsd")
-    assert 8 * costs.step_seconds(10) == pytest.approx(record["methods"]["fsd"]["decode_seconds"])
+    assert 8 * costs.step_seconds(10) == pytest.approx(record.methods["fsd"].decode_seconds)
     assert costs.step_seconds(0) == pytest.approx(1.1) and costs.step_seconds(5) == pytest.approx(1.5 + 0.25 + 0.2)
 
 
@@ -279,7 +276,7 @@ def test_one_pass_estimates_every_setting_and_checks_three(call: Callable[..., t
 
     folders = {path.parent.name: path.read_text() for path in Path("out").glob("*/records.jsonl")}
     assert len(folders) == 4
-    assert {name.startswith("record-") for name, text in folders.items() if EVIDENCE in text} == {True}, (
+    assert {name.startswith("record-") for name, text in folders.items() if '"drafted":' in text} == {True}, (
         "ordinary ones not"
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from specbench.analysis.tuning.trees import (
+from specbench.analysis.tuning.tune import (
     Shape,
     TreeCosts,
     candidate_shapes,
@@ -26,10 +26,11 @@ from specbench.cli.run import run
 from specbench.core.errors import ConfigError
 from specbench.decoding.tree_shape import best_shape
 from specbench.models.loading import load_model
+from specbench.records.generation import Generation
 from specbench.specs.catalogue import load_file, load_method
 from specbench.specs.method import MethodSpec
-from tests.results.test_metrics import autoregressive, generation
 from tests.support.heads import saved_head
+from tests.support.records import generation, record
 from tests.support.tuning import call as call
 
 CHANCES = [0.6, 0.2, 0.1]
@@ -80,23 +81,25 @@ def test_costs_between_sizes_are_interpolated() -> None:
     assert costs.step(6, 3) == pytest.approx(1.6 + 0.1 + 0.15)
 
 
-def trees(size: int, depth: int, draft: float, verify: float, rest: float, steps: int = 4) -> dict[str, Any]:
+def trees(size: int, depth: int, draft: float, verify: float, rest: float, steps: int = 4, **lists: Any) -> Generation:
     """Steps of one size and depth, with their seconds."""
-    made = generation(
-        [[depth, 1, 0, 1]] * steps, decode=steps * (depth * draft + verify + rest),
-        target=[(size + 1, verify)] * steps, draft=[(1, draft)] * (depth * steps),
+    passes = {"target": [(size + 1, verify)] * steps, "draft": [(1, draft)] * (depth * steps)}
+    return generation(
+        steps=[[depth, 1, 0, 1]] * steps, decode_seconds=steps * (depth * draft + verify + rest), passes=passes,
+        tree_nodes=[size] * steps, **{"tree_ranks": [[steps, 0]] * 2, **lists},
     )  # fmt: skip
-    return made | {"tree_nodes": [size] * steps, "tree_ranks": [[steps, 0]] * 2}
+
+
+PLAIN = generation(steps=[[0, 0, 0, 1]] * 4, decode_seconds=8.8, passes={"target": [(1, 2.0)] * 4, "draft": []})
 
 
 def test_costs_are_those_of_the_records() -> None:
     """In target passes of 2 s: a level of drafts takes 0.2, and AR's step 1.1."""
-    plain = [autoregressive(5, decode=8.8, target=[(1, 2.0)] * 4)]
     made = {"small": [trees(4, 2, 0.4, 2.4, 0.2)], "large": [trees(16, 5, 0.4, 4.0, 0.6)]}
-    costs = measure_costs(made, plain)
+    costs = measure_costs(made, [PLAIN])
     assert costs.verifying == pytest.approx({0.0: 1.1, 4.0: 1.3, 16.0: 2.3})
     assert costs.drafting == pytest.approx((0.0, 0.2), abs=1e-9)
-    same = measure_costs({"one": [trees(4, 2, 0.4, 2.4, 0.2)], "two": [trees(8, 2, 0.4, 2.4, 0.2)]}, plain)
+    same = measure_costs({"one": [trees(4, 2, 0.4, 2.4, 0.2)], "two": [trees(8, 2, 0.4, 2.4, 0.2)]}, [PLAIN])
     assert same.drafting == pytest.approx((0.4, 0.0)), "trees of one depth show no cost of a level"
 
 
@@ -109,9 +112,10 @@ def test_chances_are_pooled_and_fall() -> None:
 
 
 def test_chances_of_each_level() -> None:
-    own = [{"tree_levels": [[[40, 30], [40, 4]], [[30, 3]], [[3, 3]]]}, {"tree_levels": [[[60, 20]]]}, {}]
+    levels = [[[40, 30], [40, 4]], [[30, 3]], [[3, 3]]]
+    own = [generation(tree_levels=levels), generation(tree_levels=[[[60, 20]]]), generation()]
     assert chances_by_level(own) == [[0.5, 0.1], [0.1]], "the third level was judged too rarely"
-    assert chances_by_level([{}]) == []
+    assert chances_by_level([generation()]) == []
     made = with_shape(load_method("medusa"), 4, [[0.5, 0.4], [0.9], [0.1]])
     assert made.drafter.options["head_chances"] == [[0.5, 0.4], [0.9]] and made.num_draft_tokens == 2
     best = rank_shapes([[0.5, 0.4], [0.9], [0.1]], TreeCosts({0.0: 1.0, 9.0: 1.0}, (0.0, 0.0)), 4)[0]
@@ -154,9 +158,9 @@ def test_a_tree_is_tuned_and_its_file_runs(call: Callable[..., tuple[str, str]],
 
 def test_the_levels_are_those_that_were_measured() -> None:
     """Chances are the same at all levels, but a level that no tree had is not chosen, however cheap it would be."""
-    own = trees(4, 2, 0.4, 2.4, 0.2) | {"tree_ranks": [[80, 70], [80, 5]], "tree_levels": [[[40, 36]], [[40, 34]]]}
-    plain = autoregressive(5, decode=8.8, target=[(1, 2.0)] * 4)
-    run_ = SimpleNamespace(records=[{"methods": {"ar": plain, "small": own, "large": own}}])
+    levels = [[[40, 36]], [[40, 34]]]
+    own = trees(4, 2, 0.4, 2.4, 0.2, tree_ranks=[[80, 70], [80, 5]], tree_levels=levels)
+    run_ = SimpleNamespace(records=[record({"ar": PLAIN, "small": own, "large": own})])
     chances, _ = read_chances(run_, ["small", "large"], by_level=False)  # type: ignore[arg-type]
     assert chances == [[0.875, 0.0625]] * 2
     free = TreeCosts({0.0: 1.0, 64.0: 1.0}, (0.0, 0.0))

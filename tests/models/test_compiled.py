@@ -582,7 +582,7 @@ def test_an_audit_makes_the_passes_of_a_run_and_stands_beside_the_eager_engine(
     of_a_run, _ = set(passes), passes.clear()
     with monkeypatch.context() as patch:
         patch.setattr(
-            "specbench.analysis.audit.methods.measure_noise", lambda *given: NOISE
+            "specbench.analysis.audit.audit.measure_noise", lambda *given: NOISE
         )  # which reads whole texts at once
         code, printed, said = specbench("audit", *asked, "--draws", "0")
     assert code == 0, said

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specbench.analysis.fairness.report import NumberChange
+from specbench.analysis.fairness.fairness import NumberChange
 from specbench.embedded import read_manifest
 from specbench.statistics.bootstrap import Estimate
 from tools.drafters.cells import interval, number, table

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from specbench.analysis.fairness.report import NumberChange
+from specbench.analysis.fairness.fairness import NumberChange
 from specbench.core.table import markdown_table
 from specbench.statistics.bootstrap import Estimate
 

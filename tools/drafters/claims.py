@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from specbench.analysis.fairness.report import FairnessReport, NumberChange
+from specbench.analysis.fairness.fairness import FairnessReport, NumberChange
 from specbench.analysis.fairness.tables import MIN_MASS
 
 from .cells import change, interval, table

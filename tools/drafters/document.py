@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specbench.analysis.fairness.report import DrafterReport, FairnessReport
+from specbench.analysis.fairness.fairness import DrafterReport, FairnessReport
 from specbench.embedded import member_path, read_manifest
 from specbench.models.checkpoints import fingerprint
 from specbench.results.leaderboard import load

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 
-from specbench.analysis.fairness.report import FairnessReport
+from specbench.analysis.fairness.fairness import FairnessReport
 from tools.embedded.rows import held_out_rows, sample_of, write_rows
 
 from .workplace import Workplace

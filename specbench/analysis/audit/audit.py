@@ -1,26 +1,62 @@
-"""One `specbench audit`: specs, data, models and decoders → verdicts."""
+"""One `specbench audit`: specs, data, models and decoders → verdicts, by the same prompts, noise floor and control."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 
 from rich.console import Console
 
-from specbench.analysis.audit.distribution import WithoutResidual
-from specbench.analysis.audit.methods import Audit, AuditedMethod, AuditPrompt
-from specbench.analysis.audit.report import AuditedIdentity, AuditReport, MethodVerdict, VerdictName
+from specbench.analysis.audit.distribution import (
+    Cut,
+    MethodDraws,
+    Outlier,
+    Tokens,
+    WithoutResidual,
+    choose_prompts,
+    draw_many,
+    exact_distributions,
+    judge_draws,
+    judge_samples,
+    reported_counts,
+)
+from specbench.analysis.audit.report import (
+    AuditedIdentity,
+    AuditFindings,
+    AuditReport,
+    ControlTest,
+    DrawStatistics,
+    DrawTest,
+    MethodVerdict,
+    Reference,
+    TokenDeviation,
+    VerdictName,
+)
 from specbench.core.environment import EMBEDDED, set_threads
 from specbench.core.errors import ConfigError
 from specbench.core.progress import Say
-from specbench.decoding.decoder import Decoder, DraftingDecoder
+from specbench.decoding.decoder import Decoder, DraftingDecoder, stream_seed
 from specbench.decoding.drafters import ModelDrafter
+from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.integrations.entry import load, takes_sampling
 from specbench.integrations.served.decoder import SERVED, ServedDecoder
+from specbench.integrations.served.engine import Engine
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model
 from specbench.models.scoring import ScoringModel
-from specbench.results.verdict import NUM_LONG_TOKENS, declares_lossless
+from specbench.results.verdict import (
+    NUM_LONG_TOKENS,
+    NUM_TOKENS,
+    BaselineAnswer,
+    DecodeText,
+    Greedy,
+    Noise,
+    compare_greedy,
+    declares_lossless,
+    measure_noise,
+)
 from specbench.running.capture_plan import allocate_and_capture_for
 from specbench.running.compose import build_decoder
 from specbench.running.models import LoadedModels, load_models, parts
@@ -41,6 +77,301 @@ from specbench.specs.components import MAX_TEMPERATURE, MIN_TEMPERATURE
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
 
+NUM_DRAW_PROMPTS = 3
+NOT_COUNTED = "it does not count accepted draft tokens, so it may have accepted none"
+MIN_ACCEPTED = 20  # draft tokens: with fewer of them a test says little about a method
+TOO_FEW = f"a verdict needs {MIN_ACCEPTED} accepted draft tokens"
+NUM_ANSWERS = 4  # whole drawn answers of a server: to score one, a server of the target gets a request for each token
+AR = "ar"
+AR_AGAIN = "ar again"  # no method has a name with a blank
+CONTROL = ""  # no method has this name
+CONTROLS = {NUM_TOKENS: CONTROL, NUM_LONG_TOKENS: " "}  # names of the controls, by the length of a draw
+JudgeDraws = Callable[[MethodDraws], tuple[DrawStatistics, Outlier | None]]
+
+
+@dataclass
+class AuditedMethod:
+    """A method under audit. `greedy`, `drawing`: its decoders for greedy decoding and for draws; None if it cannot
+    decode in this way, for the reason in `note`."""
+
+    name: str
+    declared_lossless: bool | None
+    num_draft_tokens: int
+    greedy: Decoder | None
+    drawing: Decoder | None
+    note: str | None = None
+
+    def refuse(self, part: str, error: ConfigError) -> None:
+        self.note = "; ".join(filter(None, [self.note, f"{part} not run: {error}"]))
+
+
+@dataclass(frozen=True)
+class AuditPrompt:
+    """A prompt of the greedy comparison, encoded for the target, with its stop rules."""
+
+    name: str
+    ids: list[int]
+    stop: StopRules
+
+
+@dataclass(frozen=True)
+class Audit:
+    """An audit of methods on one target. `subjects`: AR, then the others. `control`: the name and decoder of a wrong
+    method. `drafter`: None, or a draft model with the target's vocabulary, used only to choose prompts. `num_draws`: 0
+    for no distribution test. `progress` gets lines of text. `models`: the methods' models, which read the prompt of
+    many draws only once. `is_served`: whether servers answer. `reference`: "ar" if the target of the servers is not in
+    this process, so that its exact probabilities are not known: then draws are compared with further draws of the first
+    server, which is AR."""
+
+    subjects: Sequence[AuditedMethod]
+    prompts: Sequence[AuditPrompt]
+    target: ScoringModel
+    decode_text: DecodeText
+    drafter: ScoringModel | None
+    control: tuple[str, Decoder]
+    sampling: Sampling
+    num_draws: int
+    seed: int
+    progress: Say
+    models: Sequence[CausalLM] = ()
+    is_served: bool = False
+    reference: Reference = "target"
+
+    def findings(self) -> AuditFindings:
+        """Returns the verdicts. A method that raises ConfigError is "not run", with the reason."""
+        ar = self.subjects[0]
+        assert ar.greedy is not None
+        self.progress("ar: noise floor")
+        answers = [
+            BaselineAnswer(each.name, each.ids, ar.greedy.generate(each.ids, each.stop, 0).token_ids)
+            for each in self.prompts
+        ]
+        noise = measure_noise(self.target, answers, max(subject.num_draft_tokens for subject in self.subjects) + 1)
+        greedy = {subject.name: self._compare_greedy(subject, answers, noise) for subject in self.subjects}
+        cuts: list[Cut] = []
+        judged: dict[str, DrawTest] = {}
+        if self.num_draws:
+            self.progress("prompts of the samples")
+            cuts = choose_prompts(self.target, self.drafter, answers, self.sampling, NUM_DRAW_PROMPTS, NUM_TOKENS)
+            judged = self._test_draws(cuts, noise)
+        controls = {
+            most_tokens: ControlTest(name=self.control[0], distribution=judged[name])
+            for most_tokens, name in CONTROLS.items() if name in judged
+        }  # fmt: skip
+        answer_tests = self._test_answers(noise) if self.num_draws else {}
+        verdicts = [
+            decide_verdict(subject, greedy[subject.name], judged, controls, answer_tests) for subject in self.subjects
+        ]
+        return AuditFindings(
+            reference=self.reference, noise=noise, prompts=[*map(self._name_of, cuts)], verdicts=verdicts,
+            control=controls.get(NUM_TOKENS), long_control=controls.get(NUM_LONG_TOKENS),
+        )  # fmt: skip
+
+    def _compare_greedy(self, subject: AuditedMethod, answers: Sequence[BaselineAnswer], noise: Noise) -> Greedy | None:
+        """Returns the greedy evidence of one method; None if it could not be run."""
+        self.progress(f"{subject.name}: greedy")
+        if subject.greedy is None:
+            return None
+        try:
+            made = [subject.greedy.generate(each.ids, each.stop, 0) for each in self.prompts]
+        except ConfigError as error:
+            subject.refuse("greedy", error)
+            return None
+        steps = [step for generation in made for step in generation.steps]
+        is_external = any(generation.external is not None for generation in made)
+        num_judged = None if is_external else sum(step.num_judged for step in steps)
+        reported = [counts["num_accepted"] for generation in made if (counts := reported_counts(generation))]
+        is_counted = steps or reported or not is_external
+        num_accepted = sum(reported, sum(step.num_accepted for step in steps)) if is_counted else None
+        outputs = [generation.token_ids for generation in made]
+        return compare_greedy(
+            self.target, answers, outputs, noise.tolerance, self.decode_text, num_judged, num_accepted
+        )
+
+    def _test_draws(self, cuts: Sequence[Cut], noise: Noise) -> dict[str, DrawTest]:
+        """Returns the distribution test of every method that draws, and of the control."""
+        prompt_ids = [cut.ids for cut in cuts]
+        with ExitStack() as stack:
+            for model in self.models:
+                stack.enter_context(model.reading_prompts_once())
+            draws = self._draw_all(prompt_ids)
+        judge, tests = self._make_judge(draws, prompt_ids, self._allowance(noise)), {}
+        for name, each in draws.items():
+            statistics, outlier = judge(each)
+            example = None if outlier is None else self._describe(outlier, cuts)
+            tests[name] = DrawTest(
+                num_draws=self.num_draws, most_tokens=each.most_tokens, example=example, **dict(statistics),
+                **each.counts(),
+            )  # fmt: skip
+        return tests
+
+    def _allowance(self, noise: Noise) -> float:
+        """Returns the E_p[(Δ ln p)²] that a test forgives: twice the measured amplitude."""
+        return 4 * noise.mean_square_change / self.sampling.temperature**2
+
+    def _make_judge(
+        self, draws: Mapping[str, MethodDraws], prompt_ids: Sequence[list[int]], noise: float
+    ) -> JudgeDraws:
+        """Returns the test of one method's draws. All methods are tested against one table of exact probabilities, or
+        against the same draws of AR. The server without speculation has two controls: further draws of its own must
+        pass, and draws at a higher temperature must fail."""
+        if self.reference == "ar":
+            baseline = self.subjects[0].drawing
+            assert baseline is not None
+            others = {
+                num_tokens: self._draw(AR_AGAIN, baseline, prompt_ids, num_tokens).sequences
+                for num_tokens in {each.most_tokens for each in draws.values()}
+            }
+            return lambda each: judge_samples(each.sequences, others[each.most_tokens], noise)
+        self.progress("exact probabilities")
+        sequences = [each.sequences for each in draws.values()]
+        rows = exact_distributions(self.target, prompt_ids, sequences, self.sampling, self.num_draws)
+        return lambda each: judge_draws(each.sequences, rows, noise)
+
+    def _test_answers(self, noise: Noise) -> dict[str, DrawStatistics]:
+        """Returns the test of whole drawn answers of servers to the first prompts, by their log-probabilities under the
+        target. A server that raises ConfigError has no test. The greedy answers of methods of this process show errors
+        that begin late in a text."""
+        found: dict[str, list[list[Tokens]]] = {}
+        prompts = self.prompts[:NUM_ANSWERS]
+        for subject in self.subjects if self._knows_probabilities else ():
+            if subject.drawing is None:
+                continue
+            self.progress(f"{subject.name}: whole answers")
+            seed_of = partial(stream_seed, self.seed, "audit-answers", subject.name)
+            try:
+                found[subject.name] = [
+                    [tuple(subject.drawing.generate(prompt.ids, prompt.stop, seed_of(number)).token_ids)]
+                    for number, prompt in enumerate(prompts)
+                ]
+            except ConfigError as error:
+                subject.refuse("whole answers", error)
+        if not found:
+            return {}
+        rows = exact_distributions(self.target, [prompt.ids for prompt in prompts], found.values(), self.sampling, 1)
+        tests = {name: judge_draws(each, rows, self._allowance(noise))[0] for name, each in found.items()}
+        return {name: test.model_copy(update={"p_by_token": []}) for name, test in tests.items()}
+
+    @property
+    def _knows_probabilities(self) -> bool:
+        """Returns whether the log-probabilities of servers' samples are known. A server that holds the target reports
+        only the most probable tokens of temperature 1, which say nothing about samples at another temperature or top-p.
+        """
+        sampling = self.sampling
+        is_whole = (sampling.temperature, sampling.top_p) == (1, None) and (sampling.top_k or 0) <= Engine.num_logprobs
+        return self.is_served and (self.reference == "target" or is_whole)
+
+    def _draw_all(self, prompt_ids: Sequence[list[int]]) -> dict[str, MethodDraws]:
+        """Returns the draws of every method that draws, and of the control. If a method drafts nothing in its short
+        draws, it and the control draw again, with longer draws."""
+        draws: dict[str, MethodDraws] = {CONTROLS[NUM_TOKENS]: self._draw(CONTROL, self.control[1], prompt_ids)}
+        for subject in self.subjects:
+            if subject.drawing is None:
+                continue
+            try:
+                found = self._draw(subject.name, subject.drawing, prompt_ids)
+                if subject.num_draft_tokens and found.counts().get("num_drafted") == 0:
+                    found = self._draw(subject.name, subject.drawing, prompt_ids, NUM_LONG_TOKENS)
+            except ConfigError as error:
+                subject.refuse("samples", error)
+                continue
+            draws[subject.name] = found
+        if any(each.most_tokens == NUM_LONG_TOKENS for each in draws.values()):
+            draws[CONTROLS[NUM_LONG_TOKENS]] = self._draw(CONTROL, self.control[1], prompt_ids, NUM_LONG_TOKENS)
+        return draws
+
+    def _draw(
+        self, name: str, decoder: Decoder, prompt_ids: Sequence[list[int]], num_tokens: int = NUM_TOKENS
+    ) -> MethodDraws:
+        """Returns the draws of one method. Long draws have other random streams than short draws, because the short
+        draws decide whether there are long ones."""
+        is_long = num_tokens != NUM_TOKENS
+        self.progress(f"{name or 'control'}: {self.num_draws} {'longer ' if is_long else ''}samples")
+        seed_of = partial(stream_seed, self.seed, "audit-long" if is_long else "audit", name)
+        return draw_many(decoder, prompt_ids, self.prompts[0].stop, self.num_draws, seed_of, num_tokens)
+
+    def _describe(self, outlier: Outlier, cuts: Sequence[Cut]) -> TokenDeviation:
+        prompt, drawn = outlier.key
+        return TokenDeviation(
+            prompt=self._name_of(cuts[prompt]), drawn=self.decode_text(drawn), token=self.decode_text([outlier.token]),
+            num_observed=outlier.num_observed, num_expected=outlier.num_expected,
+        )  # fmt: skip
+
+    def _name_of(self, cut: Cut) -> str:
+        """Returns the name of the prompt of a cut, and the end of its text."""
+        return f"{cut.name}: …{self.decode_text(cut.ids)[-40:]}"
+
+
+def decide_verdict(
+    subject: AuditedMethod, greedy: Greedy | None, judged: Mapping[str, DrawTest],
+    controls: Mapping[int, ControlTest], answers: Mapping[str, DrawStatistics] = MappingProxyType({}),
+) -> MethodVerdict:  # fmt: skip
+    """Returns the verdict on a method from its evidence. `controls`: by the length of a draw. `answers`: the tests of
+    whole drawn answers; if that of AR fails too, it says nothing about other methods."""
+    draws, reasons, whole = judged.get(subject.name), [], answers.get(subject.name)
+    name: VerdictName = "lossless"
+    if subject.declared_lossless is False:
+        name = "lossy by design"
+    elif greedy is not None and greedy.num_diverged:
+        name = "diverged"
+        reasons.append("its greedy output is not AR's")
+    elif greedy is not None and greedy.num_near_ties:
+        name = "near-tie only"
+    if name != "lossy by design" and draws is not None and draws.failed:
+        name = "diverged"
+        reasons.append("its samples do not follow the target's probabilities")
+    if whole is not None and whole.failed and not (AR in answers and answers[AR].failed):
+        name = "diverged"
+        reasons.append("its sampled answers are less or more probable than those of the target")
+    control = None if draws is None else controls.get(draws.most_tokens)
+    caveats = reasons_for_doubt(subject, greedy, control, judged)
+    if name in ("lossless", "near-tie only") and caveats:
+        name = "undecided"
+        reasons += caveats
+    if name == "lossless" and greedy is not None and subject.drawing is None:
+        name = "greedy equal"
+    if name == "lossless" and (greedy is None or draws is None):  # one half of the evidence does not prove it
+        name = "undecided"
+        reasons.append("its greedy output was not compared" if greedy is None else "it was not sampled")
+    if greedy is None and draws is None:
+        name = "not run"
+    return MethodVerdict(
+        method=subject.name, verdict=name, declared_lossless=subject.declared_lossless,
+        reason="; ".join(filter(None, [*reasons, subject.note])) or None, greedy=greedy, distribution=draws,
+        answers=whole,
+    )  # fmt: skip
+
+
+def reasons_for_doubt(
+    subject: AuditedMethod, greedy: Greedy | None, control: ControlTest | None, judged: Mapping[str, DrawTest]
+) -> list[str]:
+    """Returns the reasons why passed tests prove nothing."""
+    found, too_few = [], dict[str, tuple[int, str]]()  # per place: accepted draft tokens, and what gives more
+    if subject.num_draft_tokens and greedy is not None:
+        if greedy.num_judged == 0:
+            found.append("none of its draft tokens was verified in greedy decoding")
+        elif greedy.num_accepted is None:
+            found += [NOT_COUNTED] if subject.drawing is not None else []  # "greedy equal" does not claim more
+        elif greedy.num_accepted < MIN_ACCEPTED:
+            too_few["in greedy decoding"] = greedy.num_accepted, "more prompts (--limit, --subset)"
+    if (draws := judged.get(subject.name)) is not None:
+        if control is not None and not control.caught:
+            found.append(f"the test lacks power: control ({control.name}) not rejected: give more --draws")
+        elif subject.name != AR and AR in judged and judged[AR].failed:
+            found.append("AR itself fails the test, so passing it proves nothing")
+        elif subject.num_draft_tokens and draws.num_drafted == 0:
+            found.append(f"no drafts in samples of up to {draws.most_tokens} tokens")
+        elif subject.num_draft_tokens and draws.num_accepted is None:
+            found.append(NOT_COUNTED)
+        elif subject.num_draft_tokens and draws.num_accepted is not None and draws.num_accepted < MIN_ACCEPTED:
+            too_few["in the samples"] = draws.num_accepted, "more --draws"
+    if too_few:
+        nums = " and ".join(f"{num} {place}" for place, (num, _) in too_few.items())
+        remedies = " and ".join(remedy for _, remedy in too_few.values())
+        found.append(f"{TOO_FEW}, and there were {nums}: give {remedies}")
+    return list(dict.fromkeys(found))
+
+
 GREEDY = Sampling(0.0)
 HOTTER = 1.5
 EAGER = "ar (eager)"
@@ -59,7 +390,13 @@ def run_audit(
     Raises ConfigError for a named method that does not fit the models. With "all", such a method is "not run", with the
     reason.
     """
-    check_numbers(num_draws, temperature)
+    if num_draws < 0:
+        raise ConfigError(f"--draws {num_draws}: give 1 or more, or 0 for no samples")
+    if not MIN_TEMPERATURE <= temperature <= MAX_TEMPERATURE:
+        raise ConfigError(
+            f"--temperature {temperature:g}: samples need {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}; greedy "
+            "decoding is audited in any case, and --draws 0 leaves them out"
+        )
     own_target = None if load_servers is None else request.options.target
     if own_target is not None:
         request = replace(request, options=replace(request.options, target=None))
@@ -69,7 +406,7 @@ def run_audit(
     spec = with_present_subsets(run_spec(request), console)
     spec = spec.model_copy(update={"limit": spec.limit or -(-NUM_PROMPTS // len(spec.cells()))})
     if spec.servers is not None and spec.servers.turns is not None:
-        raise ConfigError(f"{request.servers}: turns: an audit asks all servers in the same minutes: leave turns out")
+        raise ConfigError(f"{request.servers}: turns: an audit needs all servers up at once: leave turns out")
     embedded = spec.target.startswith(EMBEDDED)
     set_threads(request.options.threads, embedded)
     loaded = load_data(spec, use_sample=embedded)
@@ -96,7 +433,6 @@ def run_audit(
 def audited_identities(
     subjects: Sequence[AuditedMethod], methods: Sequence[MethodSpec], models: LoadedModels
 ) -> dict[str, AuditedIdentity]:
-    """Returns the identities of the audited methods in leaderboard rows, by name."""
     decoders = {subject.name: subject.greedy or subject.drawing for subject in subjects}
     found = {}
     for method in methods:
@@ -146,16 +482,6 @@ def scoring_target(models: LoadedModels, name: str | None) -> ScoringModel:
             "its target, to score the answers in this process"
         )
     return models.scoring
-
-
-def check_numbers(num_draws: int, temperature: float) -> None:
-    if num_draws < 0:
-        raise ConfigError(f"--draws {num_draws}: give 1 or more, or 0 for no draws")
-    if not MIN_TEMPERATURE <= temperature <= MAX_TEMPERATURE:
-        raise ConfigError(
-            f"--temperature {temperature:g}: the draws need {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}; greedy "
-            "decoding is audited in any case, and --draws 0 leaves the draws out"
-        )
 
 
 def make_prompts(spec: RunSpec, models: LoadedModels, loaded: Loaded) -> list[AuditPrompt]:
@@ -217,12 +543,12 @@ def make_subject(method: MethodSpec, pair: ModelPair, sampling: Sampling) -> Aud
         subject.drawing = build_decoder(method, pair, sampling)
         return subject
     if method.decoder is not None and not is_served and not takes_sampling(load(method.decoder.entry)):
-        subject.note = "nothing drawn: its code takes no 'sampling', so it decodes greedily only"
+        subject.note = "not sampled: decoder has no `sampling` argument"
         return subject
     try:
         subject.drawing = build_decoder(method, pair, sampling)
     except ConfigError as error:
-        subject.refuse("draws", error)
+        subject.refuse("samples", error)
     return subject
 
 
@@ -271,4 +597,4 @@ def make_control(
         return f"AR at {HOTTER} times the temperature", replace(autoregressive, sampling=hotter)
     method, drafter = drafting
     wrong = replace(autoregressive, method=method, drafter=ModelDrafter(drafter, sampling), rule=WithoutResidual())
-    return "rejected drafts replaced by draws from p instead of the residual", wrong
+    return "rejected drafts replaced by samples from p instead of the residual", wrong

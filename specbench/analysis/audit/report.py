@@ -182,20 +182,20 @@ def verdict_in_report(path: Path, row: Row) -> tuple[str, RowEvidence] | None:
 
 
 VERDICT_MEANINGS = (
-    "lossless: greedy outputs and draws passed. greedy equal: the greedy outputs are AR's, token by token; its draws "
-    "were not tested, since it cannot sample. near-tie only: outputs differ from AR's only where two tokens are nearly "
-    "tied. diverged: outputs or draws are not the target's. lossy by design: its rule does not claim to be lossless. "
+    "lossless: greedy outputs and samples passed. greedy equal: the greedy outputs are AR's, token by token; "
+    "it cannot sample. near-tie only: outputs differ from AR's only where two tokens are nearly "
+    "tied. diverged: outputs or samples are not the target's. lossy by design: its rule does not claim to be lossless. "
     "undecided: no difference was found, but this audit was too weak to find one; the method's line says why."
 )
 COLUMNS: tuple[Column, ...] = (
     *text_columns("method"), *text_columns("verdict", folds=False),
-    *number_columns("greedy\n= AR", "near-\nties", "differs\nat token", "draws\np-value", "log p drawn\n− expected",
+    *number_columns("greedy\n= AR", "near-\nties", "differs\nat token", "samples\np-value", "log p sampled\n− expected",
              "accepted/recovered\n/bonus tokens"),
 )  # fmt: skip
 DRAW_TESTS = {
     "target": "drafts are both accepted and rejected often, and are tested against the target's exact probabilities; "
     "log p in nats per token",
-    "ar": "many next tokens are possible, and are tested against as many other draws of the server 'ar', whose own "
+    "ar": "many next tokens are possible, and are tested against as many other samples of the server 'ar', whose own "
     "line in the table is a control that must pass",
 }  # fmt: skip
 ANSWER_SCORERS = {"target": "the target in this process", "ar": "the server 'ar'"}
@@ -238,7 +238,7 @@ def caption(audit: AuditReport) -> list[str]:
     ]
     if control is not None:
         lines.append(
-            f"draws: {audit.num_draws} of each method (--draws), of up to {NUM_TOKENS} tokens at temperature "
+            f"samples: {audit.num_draws} of each method (--draws), of up to {NUM_TOKENS} tokens at temperature "
             f"{audit.temperature:g}. They continue {counted(len(audit.prompts), 'beginning')} of these prompts with "
             f"AR's answers, cut where {DRAW_TESTS[audit.reference]}. "
             f"They reach the first {NUM_TOKENS - 2} draft positions and as many steps of a text: only the greedy "
@@ -249,8 +249,8 @@ def caption(audit: AuditReport) -> list[str]:
     if audit.long_control is not None:
         names = [each.method for each in audit.verdicts if each.distribution and each.distribution.is_long]
         lines.append(
-            f"{', '.join(names)} drafted nothing in these draws and drew again, up to {NUM_LONG_TOKENS} tokens; the "
-            f"control was {control_result(audit.long_control)} in draws of this length."
+            f"{', '.join(names)} had no drafts in these samples and were sampled again, with up to {NUM_LONG_TOKENS} "
+            f"tokens: the control was {control_result(audit.long_control)} in samples of this length."
         )
     if whole := [f"{each.method} {log_p_of(each.answers)}" for each in audit.verdicts if each.answers is not None]:
         lines.append(
@@ -261,16 +261,16 @@ def caption(audit: AuditReport) -> list[str]:
 
 
 def control_result(control: ControlTest) -> str:
-    return f"{'caught' if control.caught else 'NOT caught'}, {p_text(control.distribution.p_value)}"
+    result = "rejected" if control.caught else "NOT rejected: the test lacks power"
+    return f"{result}, {p_text(control.distribution.p_value)}"
 
 
 def lossy_summary(audit: AuditReport) -> str:
-    """Returns how many methods that are lossy by design failed the test of draws; empty if none of them drew."""
     tests = [each.distribution for each in audit.verdicts if each.verdict == "lossy by design" and each.distribution]
     if not tests:
         return ""
     num_failed = sum(test.failed for test in tests)
-    return f" Of {counted(len(tests), 'method')} lossy by design that drew, {num_failed} failed the test."
+    return f" {num_failed} of {counted(len(tests), 'lossy method')} failed the sampling test, as expected."
 
 
 def paragraphs(audit: AuditReport) -> Iterator[str]:
@@ -293,7 +293,7 @@ def evidence(verdict: MethodVerdict) -> Iterator[str]:
     draws = verdict.distribution
     if draws is not None and draws.failed:
         by_token = ", ".join(NULL if p is None else p_value(p) for p in draws.p_by_token)
-        yield f"Draws: {p_text(draws.p_value)}; p of the counts of the 1st, 2nd, … token: {by_token}"
+        yield f"Samples: {p_text(draws.p_value)}; p of the counts of the 1st, 2nd, … token: {by_token}"
         if draws.example is not None:
             found = draws.example
             yield (

@@ -94,7 +94,7 @@ def texts_of(
         for key in keys:
             record = common.runs[0].records[key]
             new_ids = (
-                tuple(record["methods"]["ar"]["token_ids"])
+                tuple(record.methods["ar"].token_ids)
                 if reference == "continuation" else reference_ids(record, prompts[key], target)
             )  # fmt: skip
             prompt_ids = prompts[key].prompt_ids
@@ -113,12 +113,12 @@ def texts_of(
 def reference_ids(record: Record, prompt: RecordedPrompt, target: CausalLM) -> tuple[int, ...]:
     """Returns the target's tokens of the reference answer (the first of several), after a space if the prompt does not
     end in one. Raises ConfigError if there is no text."""
-    turn = record.get("turn", 0)
+    turn = record.turn
     found = prompt.example.references[turn]
     answer = found[0] if isinstance(found, list | tuple) and found else found
     if not isinstance(answer, str | int | float) or not str(answer).strip():
         raise ConfigError(
-            f"--reference data: {record['task']}/{record['subset']} example {record['id']} has no reference text: use "
+            f"--reference data: {record.task}/{record.subset} example {record.id} has no reference text: use "
             "--reference continuation"
         )
     before = prompt.example.turns[turn]
@@ -184,7 +184,6 @@ class Forecaster:
 
 
 def model_forecaster(model: CausalLM) -> Forecaster:
-    """Returns the distributions of a causal language model, without its cache."""
     return Forecaster(model.name, model.revision, lambda batch: learnt_logits(model.model, batch, model.vocab_size))
 
 
@@ -264,7 +263,7 @@ class DrafterEntry:
         return self.models[0] if len(self.models) == 1 and set(self.forecasters) <= {WHOLE} else None
 
     def route(self, record: Record) -> str:
-        return str(record["methods"][self.method].get("route") or WHOLE) if self.method is not None else WHOLE
+        return str(record.methods[self.method].route or WHOLE) if self.method is not None else WHOLE
 
     def num_draft_tokens(self, route: str) -> int:
         """Returns γ of a route from the rows. Raises ConfigError if they lack it."""

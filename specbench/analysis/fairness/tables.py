@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from specbench.analysis.fairness.drafters import TINY
+from specbench.analysis.fairness.fairness import DrafterComparison, DrafterReport, FairnessReport, NumberChange
 from specbench.analysis.fairness.groups import pinsker
-from specbench.analysis.fairness.report import DrafterComparison, DrafterReport, FairnessReport, NumberChange
 from specbench.core.table import RULE, Table, number_columns, text_columns
 from specbench.report.display import reach, save_picture
 from specbench.results.metric_format import NULL, number, with_interval
@@ -35,7 +35,6 @@ FORCED = "ᵀ"  # marks an α_T in a column of measured α
 
 
 def tables(report: FairnessReport) -> Iterator[Table]:
-    """Yields the measured and teacher-forced numbers of each drafter, the overview of drafters, and the comparison."""
     for drafter in report.drafters:
         if drafter.method is not None:
             yield measured_table(drafter)

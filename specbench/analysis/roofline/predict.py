@@ -17,13 +17,13 @@ import numpy as np
 from msgspec.structs import replace
 from pydantic import BaseModel
 
-from specbench.analysis.roofline.report import MS, LimitReport
+from specbench.analysis.roofline.report import MS, RooflineReport
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.table import Table, number_columns, text_columns
 from specbench.core.validation import build
 from specbench.records.columns import PassTimes as RecordedPasses
-from specbench.records.records import ACCEPTED, DRAFTED, EMITTED, JUDGED, Generation, Record, step_sum
+from specbench.records.records import Generation, Record
 from specbench.report.captions import dtype_and_device, model_name
 from specbench.results.answers import speed_columns, with_own_passes
 from specbench.results.metric_format import NULL, number, speed, with_interval
@@ -61,22 +61,22 @@ class RecordedVerdicts:
     @classmethod
     def of(cls, generation: Generation, num_draft_tokens: int, max_new_tokens: int) -> "RecordedVerdicts":
         """Reads the steps of a record. `num_draft_tokens`: the recorded draft length."""
-        num_tokens = len(generation["token_ids"])
-        most = num_tokens if generation["finish"] in ("length", "context") else max_new_tokens
+        num_tokens = len(generation.token_ids)
+        most = num_tokens if generation.finish in ("length", "context") else max_new_tokens
         accepted: list[bool | None] = [None] * num_tokens
         drafted, ends = {}, set()
         start = 1  # the token of the prefill
-        for step in generation["steps"]:
-            place = start + step[ACCEPTED]
-            accepted[start:place] = [True] * step[ACCEPTED]
-            is_ended = step[JUDGED] == step[DRAFTED] < min(num_draft_tokens, most - start - 1)
-            is_rejected = step[JUDGED] > step[ACCEPTED]
+        for step in generation.steps:
+            place = start + step.accepted
+            accepted[start:place] = [True] * step.accepted
+            is_ended = step.verified == step.drafted < min(num_draft_tokens, most - start - 1)
+            is_rejected = step.verified > step.accepted
             if place < num_tokens and is_rejected:
                 accepted[place] = False
             if is_ended:
-                ends.add((start + step[DRAFTED], is_rejected))
-            drafted[start] = step[DRAFTED]
-            start += step[EMITTED]
+                ends.add((start + step.drafted, is_rejected))
+            drafted[start] = step.drafted
+            start += step.emitted
         return cls(accepted, drafted, frozenset(ends), most)
 
     def steps(self, num_draft_tokens: int, unknown: bool) -> tuple[list[PlacedStep], int]:
@@ -114,8 +114,8 @@ def query_lengths(steps: Sequence[PlacedStep]) -> tuple[list[int], list[int]]:
 
 def last_token_acceptance(generations: Sequence[Generation], num_draft_tokens: int) -> float:
     """Returns the acceptance rate of the last token of full-length drafts, an estimate for the token after it."""
-    judged = [step for generation in generations for step in generation["steps"] if step[JUDGED] == num_draft_tokens]
-    return sum(step[ACCEPTED] == num_draft_tokens for step in judged) / len(judged) if judged else 0.5
+    judged = [step for generation in generations for step in generation.steps if step.verified == num_draft_tokens]
+    return sum(step.accepted == num_draft_tokens for step in judged) / len(judged) if judged else 0.5
 
 
 Seconds = Mapping[int, float]  # by the query length of a pass
@@ -142,12 +142,12 @@ class PassTimes:
 @dataclass(frozen=True)
 class Machine:
     """The pass times of the other machine as the user gives them, in milliseconds or as a report of `specbench
-    limit`."""
+    roofline`."""
 
     target_pass: float | None = None
     draft_pass: float | None = None
     verification_cost: float | None = None
-    report: LimitReport | None = None
+    report: RooflineReport | None = None
 
     def times(self, method: MethodSpec, longest: int) -> PassTimes:
         """Returns the times for a method. `longest`: the query length of its longest target pass. Raises ConfigError if
@@ -189,10 +189,10 @@ class Machine:
         ]
 
 
-def read_limit(path: Path) -> LimitReport:
-    """Returns a report that `specbench limit --output` wrote. Raises ConfigError for any other file."""
-    remedy = "give a file that `specbench limit --output FILE` wrote"
-    return build(LimitReport, bounded.read_json(path, remedy), f"--limit-report {path}: ", remedy=remedy)
+def read_roofline(path: Path) -> RooflineReport:
+    """Returns a report that `specbench roofline --output` wrote. Raises ConfigError for any other file."""
+    remedy = "give a file that `specbench roofline --output FILE` wrote"
+    return build(RooflineReport, bounded.read_json(path, remedy), f"--limit-report {path}: ", remedy=remedy)
 
 
 class Prediction(BaseModel):
@@ -295,37 +295,37 @@ class RecordedRow:
             raise ConfigError(f"{run.path}: method '{method.name}' is an external decoder, whose passes are unknown")
         looks_up: dict[str | None, bool] = {None: method.drafter.features.looks_up}
         looks_up |= {name: method.route(name).drafter.features.looks_up for name in method.routes or ()}
-        own = [with_own_passes(record["methods"][method.name], method.decodes_with) for record in records]
+        own = [with_own_passes(record.methods[method.name], method.decodes_with) for record in records]
         own = [replace(g, passes=replace(g.passes, draft=RecordedPasses(()))) if looks_up[g.route] else g for g in own]
-        longest = max((length for g in own for length, _ in g["passes"]["target"]), default=1)
+        longest = max((length for g in own for length, _ in g.passes.target), default=1)
         times = machine.times(method, longest)
-        if times.draft is None and any(g["passes"]["draft"] for g in own):
+        if times.draft is None and any(g.passes.draft for g in own):
             drafter, problem = method.drafter.type, "it makes draft passes"
             if machine.report:
                 problem = f"the report has no draft passes of {drafter}"
             raise ConfigError(f"method '{method.name}': {problem}: give --draft-pass MS (0 if they cost nothing)")
-        tokens = {name: task.subset(name).generation.max_new_tokens for name in {r["subset"] for r in records}}
+        tokens = {name: task.subset(name).generation.max_new_tokens for name in {r.subset for r in records}}
         return cls(row, method, records, own, times, tokens)
 
     def predictions(self, run: str) -> list[Prediction]:
-        """Returns a prediction for each draft length that the records allow, the recorded one last."""
         length = self.method.most_draft_tokens
         shorter = range(1, length) if why_only_own(self.method) is None else ()
-        recorded = np.array([[len(g["steps"]), self._seconds(g, self.times.outside[1])] for g in self.own]).T
+        recorded = np.array([[len(g.steps), self._seconds(g, self.times.outside[1])] for g in self.own]).T
         return [
             *(self._at(number, run) for number in shorter),
             self._prediction(run, length, 1.0, recorded, recorded, recorded),
         ]
 
     def _seconds(self, generation: Generation, outside: float) -> float:
-        target, draft = ([length for length, _ in generation["passes"][name]] for name in ("target", "draft"))
-        return self.times.seconds(target, draft, outside * len(generation["steps"]))
+        passes = generation.passes
+        between = outside * len(generation.steps)
+        return self.times.seconds(passes.target.query_lengths, passes.draft.query_lengths, between)
 
     def _at(self, num_draft_tokens: int, run: str) -> Prediction:
         """Returns the prediction for a shorter draft length. If verdicts are missing, its values lie between those with
         no and with full acceptance at these positions, and its interval covers both."""
         verdicts = [
-            RecordedVerdicts.of(g, self.method.num_draft_tokens, self.max_new_tokens[record["subset"]])
+            RecordedVerdicts.of(g, self.method.num_draft_tokens, self.max_new_tokens[record.subset])
             for g, record in zip(self.own, self.records, strict=True)
         ]  # fmt: skip
         made = [[each.steps(num_draft_tokens, unknown) for each in verdicts] for unknown in (False, True)]
@@ -344,9 +344,9 @@ class RecordedRow:
         self, run: str, num_draft_tokens: int, known: float, slow: Replayed, likely: Replayed, fast: Replayed
     ) -> Prediction:
         prompts = Resampler.of(list(self.records), self.row.seed)
-        baseline = [record["methods"]["ar"] for record in self.records]
+        baseline = [record.methods["ar"] for record in self.records]
         alone = [replace(g, decode_seconds=self._seconds(g, self.times.outside[0])) for g in baseline]
-        emitted = [step_sum(g, EMITTED) for g in self.own]
+        emitted = [g.num_emitted for g in self.own]
 
         def reach(metric_of: Callable[[Replayed], Estimate]) -> Estimate:
             """Returns the likely value; its interval covers the intervals of the slow and of the fast steps."""

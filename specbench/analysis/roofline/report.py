@@ -1,4 +1,4 @@
-"""The report of `specbench limit` on a pair: bounds, measurements and draft lengths; its tables and its picture."""
+"""The report of `specbench roofline` on a pair: bounds, measurements and draft lengths; its tables and its picture."""
 
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -117,7 +117,7 @@ class PassPoint(BaseModel):
         return "memory bound" if self.bandwidth_seconds >= self.arithmetic_seconds else "compute bound"
 
 
-class ModelLimit(BaseModel):
+class ModelRoofline(BaseModel):
     """One model. `bytes_read`, `operations`: of a pass over one token after the context. `bytes_per_second`: of copies,
     bytes read and written; `read_bytes_per_second`: of sums. `per_token`: seconds of autoregressive decoding;
     `overhead`: the part of it outside passes. `share_of_bound`: the bound of a pass ÷ `per_token`."""
@@ -137,14 +137,14 @@ class ModelLimit(BaseModel):
         return next(p for p in self.points if (p.query_length, p.context) == (query_length, context))
 
 
-class DrafterLimit(ModelLimit):
+class DrafterRoofline(ModelRoofline):
     """A drafter. `per_draft_token`, `share_of_bound_drafting`: in speculative decoding."""
 
     per_draft_token: Quartiles
     share_of_bound_drafting: Ratio
 
 
-class StepLimit(BaseModel):
+class StepTimes(BaseModel):
     """A step of speculative decoding: its seconds, and the part of them outside passes."""
 
     num_draft_tokens: int
@@ -162,7 +162,7 @@ class BestLength(BaseModel):
     free_speedup: Ratio
 
 
-class LimitReport(BaseModel):
+class RooflineReport(BaseModel):
     """The report on a pair, with the conditions of the measurement; times are in seconds. `verification_cost`: by query
     length, in single-token passes. `warnings`: about the figures of the verdict."""
 
@@ -170,9 +170,9 @@ class LimitReport(BaseModel):
     seed: int
     repeats: int
     context: int
-    target: ModelLimit
-    drafter: DrafterLimit
-    step: StepLimit
+    target: ModelRoofline
+    drafter: DrafterRoofline
+    step: StepTimes
     cost_ratio: Ratio
     verification_cost: dict[int, Ratio]
     best: list[BestLength]
@@ -191,12 +191,16 @@ COLOURS = {"target": "#2f6f94", "drafter": "#b5493a"}
 SHOWN_RATES = (0.5, 0.7, 0.9)
 
 
-def tables(report: LimitReport) -> list[Table]:
-    """Returns the tables of bounds and times, of passes by query length and by context, and of draft lengths."""
-    return [bounds_table(report), lengths_table(report), contexts_table(report), drafts_table(report)]
+def tables(report: RooflineReport) -> list[Table]:
+    return [
+        bounds_table(report),
+        passes_table(report, by_context=False),
+        passes_table(report, by_context=True),
+        drafts_table(report),
+    ]
 
 
-def bounds_table(report: LimitReport) -> Table:
+def bounds_table(report: RooflineReport) -> Table:
     """Returns the bounds, the forward pass and the decoding time of one token after the context, a column per model."""
     models, step = (report.target, report.drafter), report.step
     points = [model.at(1, report.context) for model in models]
@@ -221,28 +225,25 @@ def bounds_table(report: LimitReport) -> Table:
     return Table(title, _columns("", "target", "drafter"), rows, caption)
 
 
-def lengths_table(report: LimitReport) -> Table:
-    rows = [
-        [str(point.query_length), quartiles(point.seconds), report.verification_cost[point.query_length].text,
-         ms(point.bound_seconds), quartiles(own.seconds), ms(own.bound_seconds)]
-        for point in report.target.points if point.context == report.context
-        for own in [report.drafter.at(point.query_length, point.context)]
-    ]  # fmt: skip
+def passes_table(report: RooflineReport, by_context: bool) -> Table:
+    """Returns the passes over one token by context, or after the context by query length."""
+    rows = []
+    for point in report.target.points:
+        if not (point.query_length == 1 if by_context else point.context == report.context):
+            continue
+        own = report.drafter.at(point.query_length, point.context)
+        cost = [] if by_context else [report.verification_cost[point.query_length].text]
+        rows.append([
+            str(point.context if by_context else point.query_length), quartiles(point.seconds), *cost,
+            ms(point.bound_seconds), quartiles(own.seconds), ms(own.bound_seconds),
+        ])  # fmt: skip
+    if by_context:
+        return Table("one token by context · ms", _columns("context", "target", "bound", "drafter", "bound"), rows)
     columns = _columns("tokens", "target", "single passes\n[95 %]", "bound", "drafter", "bound")
     return Table(f"passes over tokens after {report.context} · ms", columns, rows)
 
 
-def contexts_table(report: LimitReport) -> Table:
-    rows = [
-        [str(point.context), quartiles(point.seconds), ms(point.bound_seconds), quartiles(own.seconds),
-         ms(own.bound_seconds)]
-        for point in report.target.points if point.query_length == 1
-        for own in [report.drafter.at(1, point.context)]
-    ]  # fmt: skip
-    return Table("one token by context · ms", _columns("context", "target", "bound", "drafter", "bound"), rows)
-
-
-def drafts_table(report: LimitReport) -> Table:
+def drafts_table(report: RooflineReport) -> Table:
     """Returns the best draft lengths by the measured costs and with free verification, a line per acceptance rate."""
 
     def cells(num_draft_tokens: int, speedup: Ratio) -> list[str]:
@@ -269,7 +270,7 @@ def _columns(first: str, *others: str) -> tuple[Any, ...]:
     return text_columns(first, folds=False) + number_columns(*others)
 
 
-def conditions(report: LimitReport) -> list[str]:
+def conditions(report: RooflineReport) -> list[str]:
     """Returns the models, the machine, the versions and the rounds, a line each."""
     known = report.environment
     versions = [f"{name} {known['versions'].get(name)}" for name in ("torch", "transformers", "specbench")]
@@ -291,7 +292,7 @@ def _model_conditions(model: ModelConditions) -> str:
     return f"{model_name(model.name, model.revision)}: {model.dtype}, {model.attention}{buffers}"
 
 
-def explanations(report: LimitReport) -> list[str]:
+def explanations(report: RooflineReport) -> list[str]:
     """Returns the warnings. If a share of a memory bound is above 1, also explains why it may be."""
     target, drafter = report.target, report.drafter
     shares = (
@@ -317,7 +318,7 @@ def _three_digits(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
-def draw_limit(report: LimitReport, path: Path) -> None:
+def draw_roofline(report: RooflineReport, path: Path) -> None:
     """Draws passes and bounds by query length and by context, and speed-ups by draft length.
 
     Raises ConfigError if the file cannot be written.
@@ -331,7 +332,7 @@ def draw_limit(report: LimitReport, path: Path) -> None:
     save_picture([panels], path, size=(13, 4), title=f"{' and '.join(names)}, {engine}: {device}")
 
 
-def _draw_passes(panel: Any, report: LimitReport, by_context: bool) -> None:
+def _draw_passes(panel: Any, report: RooflineReport, by_context: bool) -> None:
     """Draws the passes and bounds of both models: over one token by context, or after the context by query length."""
     for role, model in (("target", report.target), ("drafter", report.drafter)):
         if by_context:
@@ -357,7 +358,7 @@ def _draw_passes(panel: Any, report: LimitReport, by_context: bool) -> None:
         panel.legend(frameon=False, fontsize="small")
 
 
-def _draw_speedups(panel: Any, report: LimitReport) -> None:
+def _draw_speedups(panel: Any, report: RooflineReport) -> None:
     lengths = range(max(report.verification_cost))
     for best in report.best:
         rate = best.acceptance_rate

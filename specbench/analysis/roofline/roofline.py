@@ -1,4 +1,4 @@
-"""`specbench limit`: measures two models in rounds and makes the report, with medians over rounds."""
+"""`specbench roofline`: measures two models in rounds and makes the report, with medians over rounds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from specbench.analysis.roofline.report import (
     RATES,
     BestLength,
     Costs,
-    DrafterLimit,
-    LimitReport,
+    DrafterRoofline,
     ModelConditions,
-    ModelLimit,
+    ModelRoofline,
     PassPoint,
     Quartiles,
     Ratio,
-    StepLimit,
+    RooflineReport,
+    StepTimes,
     fastest_length,
 )
 from specbench.analysis.roofline.rounds import (
@@ -172,7 +172,7 @@ class Rounds:
 TOO_WIDE = 2.0  # a figure is undecided if the end of its interval is more than this many times the start
 
 
-def verdict_figures(report: LimitReport) -> list[tuple[str, str, Ratio]]:
+def verdict_figures(report: RooflineReport) -> list[tuple[str, str, Ratio]]:
     """Returns the figures of the verdict: how close AR and drafting come to their bounds, and the costs of verifying
     and drafting. Each has a clause with {} in its place, and a name."""
     ar, own = (model.at(1, report.context).bound_name for model in (report.target, report.drafter))
@@ -187,7 +187,7 @@ def verdict_figures(report: LimitReport) -> list[tuple[str, str, Ratio]]:
     ]  # fmt: skip
 
 
-def verdict(report: LimitReport) -> str:
+def verdict(report: RooflineReport) -> str:
     """Returns a sentence with the figures. A figure with a too wide interval is called undecided."""
     clauses = [
         clause.format(ratio.text) if ratio.width <= TOO_WIDE
@@ -198,7 +198,7 @@ def verdict(report: LimitReport) -> str:
     return "{}, {}; {}, {}{}.".format(*clauses, few)
 
 
-def wide_intervals(report: LimitReport) -> list[RowWarning]:
+def wide_intervals(report: RooflineReport) -> list[RowWarning]:
     """Returns a warning for each figure of the verdict whose interval is wide."""
     return [
         RowWarning(code="wide_interval", text=(
@@ -216,24 +216,24 @@ Subject = tuple[ModelConditions, Work]
 def make_report(
     target: Subject, drafter: Subject, parts: Sequence[PairTimings], points: Points, *,
     environment: dict[str, Any], seed: int, repeats: int,
-) -> LimitReport:  # fmt: skip
+) -> RooflineReport:  # fmt: skip
     """Returns the report on a pair. `parts`: the timings of all points; the first part has the generations."""
     draws, context, main = Rounds.of(repeats, seed), points.context, parts[0]
-    drafter_limit = model_limit(drafter, [part.drafter for part in parts], context, draws)
+    drafter_roofline = model_roofline(drafter, [part.drafter for part in parts], context, draws)
     drafting = draws.ratios(bounds(drafter[1], main.drafter, context), main.steps.per_draft_token)
     single = main.target.passes[1, context]
     costs = Costs(
         draws.ratios(main.drafter.passes[1, context], single),
         {length: draws.ratios(main.target.passes[length, context], single) for length in points.query_lengths},
     )
-    report = LimitReport(
+    report = RooflineReport(
         environment=environment, seed=seed, repeats=repeats, context=context,
-        target=model_limit(target, [part.target for part in parts], context, draws),
-        drafter=DrafterLimit(
-            **dict(drafter_limit), per_draft_token=make_quartiles(main.steps.per_draft_token),
+        target=model_roofline(target, [part.target for part in parts], context, draws),
+        drafter=DrafterRoofline(
+            **dict(drafter_roofline), per_draft_token=make_quartiles(main.steps.per_draft_token),
             share_of_bound_drafting=draws.ratio(drafting),
         ),
-        step=StepLimit(
+        step=StepTimes(
             num_draft_tokens=NUM_DRAFT_TOKENS, seconds=make_quartiles(main.steps.per_step),
             overhead=make_quartiles(main.steps.overhead),
         ),
@@ -245,10 +245,10 @@ def make_report(
     return report.model_copy(update={"verdict": verdict(report), "warnings": wide_intervals(report)})
 
 
-def model_limit(subject: Subject, parts: Sequence[ModelTimings], context: int, draws: Rounds) -> ModelLimit:
+def model_roofline(subject: Subject, parts: Sequence[ModelTimings], context: int, draws: Rounds) -> ModelRoofline:
     (model, work), main = subject, parts[0]
     rates = main.rates
-    return ModelLimit(
+    return ModelRoofline(
         model=model, bytes_read=work.bytes_read(1, context), operations=work.operations(1, context),
         bytes_per_second=make_quartiles([each.bytes_per_second for each in rates]),
         read_bytes_per_second=make_quartiles([each.read_bytes_per_second for each in rates]),
@@ -300,8 +300,8 @@ def best_length(costs: Costs[Array], rate: float, draws: Rounds) -> BestLength:
     )  # fmt: skip
 
 
-class LimitOptions(Spec):
-    """The options of `specbench limit`."""
+class RooflineOptions(Spec):
+    """The options of `specbench roofline`."""
 
     target: Text
     drafter: Text
@@ -316,7 +316,7 @@ class LimitOptions(Spec):
     trust_remote_code: bool = False
 
 
-def measure_pair(options: LimitOptions, progress: Say) -> LimitReport:
+def measure_pair(options: RooflineOptions, progress: Say) -> RooflineReport:
     """Loads and measures both models. `progress` gets lines of text. Raises ConfigError for a model that cannot be
     loaded, and for a context that does not fit into a model."""
     progress(f"loading {options.target} and {options.drafter}")
@@ -328,10 +328,12 @@ def measure_pair(options: LimitOptions, progress: Say) -> LimitReport:
         warn_not_static(target, options.engine, "these are the limits of --engine eager")
     elif drafter.why_eager is not None:
         warn_not_static(drafter, options.engine, "its passes are eager, those of the target are compiled")
-    return limits_of(target, drafter, options, progress)
+    return roofline_of(target, drafter, options, progress)
 
 
-def limits_of(target: CausalLM, drafter: CausalLM, options: LimitOptions, progress: Say = say_nothing) -> LimitReport:
+def roofline_of(
+    target: CausalLM, drafter: CausalLM, options: RooflineOptions, progress: Say = say_nothing
+) -> RooflineReport:
     models = (target, drafter)
     points = points_for(models, options.context)
     works = [work_of(model) for model in models]
@@ -358,7 +360,7 @@ def limits_of(target: CausalLM, drafter: CausalLM, options: LimitOptions, progre
 
 
 def measure_part(
-    models: tuple[CausalLM, CausalLM], benchmarks: Sequence[RateBenchmark], part: Points, options: LimitOptions,
+    models: tuple[CausalLM, CausalLM], benchmarks: Sequence[RateBenchmark], part: Points, options: RooflineOptions,
     progress: Say,
 ) -> PairTimings:  # fmt: skip
     """Prepares all passes, then returns the timings of the rounds. Raises ConfigError if a pass was compiled or

@@ -1,4 +1,4 @@
-"""The timed rounds of `specbench limit`: passes, rates and generations of two models in turn."""
+"""The timed rounds of `specbench roofline`: passes, rates and generations of two models in turn."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -69,7 +69,6 @@ class TimedCall:
         self.num_calls = max(1, round(ENOUGH_SECONDS / max(1e-9, self.seconds())))
 
     def seconds(self) -> float:
-        """Returns the seconds of one call, from a round."""
         start = self._clock.now()
         for _ in range(self.num_calls):
             self._call()

@@ -22,12 +22,12 @@ from specbench.analysis.tuning.shared_runs import (
     trial_spec,
     with_value,
 )
-from specbench.analysis.tuning.sweep import KEPT, conditions, title
+from specbench.analysis.tuning.sweep import KEPT
 from specbench.core import dotted
 from specbench.core.console import say
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.table import Table, in_sections, number_columns
-from specbench.records.records import ACCEPTED, JUDGED, Record, step_sum
+from specbench.records.records import Record
 from specbench.report import display
 from specbench.report.display import Panel, save_picture
 from specbench.results.answers import CorpusStatistics
@@ -45,22 +45,22 @@ from specbench.tasks.scoring import Scorer
 def adjusted_acceptance(records: Sequence[Record], method: str, quality: str, scorer: Scorer, seed: int) -> Estimate:
     """Returns α · quality of a method in one subset, in the unit of the quality, with a 95 % interval over prompts;
     acceptance and score of a prompt are resampled together. Null if nothing was judged, or a prompt has no score."""
-    own = [record["methods"][method] for record in records]
+    own = [record.methods[method] for record in records]
     cluster = Resampler.of(records, seed).cluster
-    judged = [step_sum(generation, JUDGED) for generation in own]
-    rates = [step_sum(g, ACCEPTED) / n if n else 0.0 for g, n in zip(own, judged, strict=True)]
+    judged = [generation.num_verified for generation in own]
+    rates = [g.num_accepted / n if n else 0.0 for g, n in zip(own, judged, strict=True)]
     least, most = bounds_of(quality) or (-np.inf, np.inf)
     bounds = (min(least, 0.0), most)  # an acceptance rate of 0 makes any score 0
     acceptance = sum_by_prompt(cluster, rates, [float(n > 0) for n in judged])
-    if any(quality in generation.get("statistics", {}) for generation in own):
+    if any(quality in generation.statistics for generation in own):
         part = CorpusStatistics.of(quality, scorer, cluster, [own])
         if part is None or part.num_prompts != len(acceptance):
             return Estimate()
         return quality_weighted(
             acceptance, part.sums[0], lambda sums: np.array([part.score(row) for row in sums.tolist()]), seed, bounds
         )
-    scores = [generation.get("scores", {}).get(quality) for generation in own]
-    if not scores or None in scores:
+    scores = [value for generation in own if (value := generation.scores.get(quality)) is not None]
+    if not scores or len(scores) < len(own):
         return Estimate()
     statistics = sum_by_prompt(cluster, scores, [1.0] * len(scores))
     return quality_weighted(acceptance, statistics, lambda sums: np.asarray(sums[:, 0] / sums[:, 1]), seed, bounds)
@@ -85,7 +85,7 @@ class TemperaturePoint:
     quality: str | None
     adjusted_acceptance: Estimate
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         names = ["acceptance_rate", "speedup", *([self.quality] if self.quality else [])]
         return {
             "temperature": self.temperature, "subset": self.row.subset, "language": self.row.language,
@@ -128,7 +128,6 @@ def at_temperature(spec: RunSpec, temperature: float) -> RunSpec:
 
 
 def measure_temperatures(trials: Trials, temperatures: Sequence[float]) -> list[TemperaturePoint]:
-    """Measures the method and AR at every temperature, each in its own folder."""
     points = []
     for place, temperature in enumerate(temperatures, start=1):
         say(trials.console, f"[{place}/{len(temperatures)}] temperature = {temperature:g}")
@@ -141,7 +140,7 @@ def measure_temperatures(trials: Trials, temperatures: Sequence[float]) -> list[
             quality, adjusted = "bleu" if "bleu" in row.metrics else row.quality, Estimate()
             scorer = next((cell.scorer for cell in run.cells if cell.subset == row.subset), None)
             if quality is not None and scorer is not None:
-                records = [record for record in run.records if record["subset"] == row.subset]
+                records = [record for record in run.records if record.subset == row.subset]
                 adjusted = adjusted_acceptance(records, trials.base.name, quality, scorer, run.seed)
             points.append(TemperaturePoint(temperature, run, row, quality, adjusted))
     return points
@@ -157,13 +156,12 @@ def temperature_table(trials: Trials, points: Sequence[TemperaturePoint]) -> Tab
     unit = metric_of(next((point.quality for point in points if point.quality), None))
     columns = number_columns("tempe-\nrature", "subset", "α\n95 % interval", f"{unit.label}\n95 % interval",
                       f"α · {unit.label}\n95 % interval", "speed-up\n95 % interval")  # fmt: skip
-    caption = [f"α·quality: over the prompts of one subset, with the method's answers. {conditions(trials)}"]
-    name = title(trials, "target and drafter at one temperature")
+    caption = [f"α·quality: over the prompts of one subset, with the method's answers. {trials.pair_and_prompts}"]
+    name = trials.title("target and drafter at one temperature")
     return Table(name, columns, in_sections(rows), caption, num_keys=2)
 
 
 def draw_temperatures(points: Sequence[TemperaturePoint], path: Path) -> None:
-    """Draws α and α times quality over the temperature, a line for each subset."""
     unit = metric_of(next((point.quality for point in points if point.quality), None))
 
     def panel_of(label: str, factor: float, is_adjusted: bool) -> Panel:
@@ -210,7 +208,7 @@ class LanguageOrder:
         found = float(spearman(shares, values))
         return found if np.isfinite(found) else None
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return {
             "folder": str(self.run.folder), "num_texts": self.texts.num_texts, "num_unknown": self.texts.num_unknown,
             "drafter": self.texts.model,
@@ -240,7 +238,6 @@ def check_languages(spec: RunSpec) -> None:
 
 
 def measure_order(trials: Trials, num_texts: int) -> LanguageOrder:
-    """Measures one run over all subsets, and samples texts that the drafter writes without a prompt."""
     run = trials.run("language-order", [trials.base])
     rows = [row for row in run.rows_of(trials.base) if row.subset != "all"]
     drafter = trials.models.drafters[trials.base.name]
@@ -270,9 +267,9 @@ def order_table(trials: Trials, order: LanguageOrder) -> Table:
     caption = [
         f"Share of {order.texts.num_texts} texts that the drafter writes without a prompt; lingua identified their "
         f"languages. Spearman's ρ of the share with {correlations}.",
-        conditions(trials),
+        trials.pair_and_prompts,
     ]
-    return Table(title(trials, "languages as the drafter knows them"), columns, rows, caption, num_keys=2)
+    return Table(trials.title("languages as the drafter knows them"), columns, rows, caption, num_keys=2)
 
 
 def run_recipe(
@@ -287,7 +284,6 @@ def run_recipe(
 
 
 def run_joint_temperature(request: Request, values: str | None, samples: int | None, console: Console) -> TuningReport:
-    """Runs target and drafter at every temperature. Reports α and quality-adjusted α of each subset."""
     if samples is not None:
         raise ConfigError(f"--samples {samples}: is for --recipe language-order: leave it out")
     temperatures = parse_temperatures(values)
@@ -302,7 +298,6 @@ def run_joint_temperature(request: Request, values: str | None, samples: int | N
 
 
 def run_language_order(request: Request, values: str | None, samples: int | None, console: Console) -> TuningReport:
-    """Orders the languages of a task by how well the drafter knows them. Reports speed-up and α of each."""
     if values is not None:
         raise ConfigError(f"--values {values}: --recipe language-order takes none: choose languages with --subset")
     if samples is not None and samples < 1:

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from specbench.analysis.tuning.shared_runs import EVIDENCE, TrialRun, dumped, shown_metrics
+from specbench.analysis.tuning.shared_runs import Metrics, TrialRun, dumped, shown_metrics
 from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import DraftingDecoder
 from specbench.decoding.proposal import OUT_OF_VOCABULARY
 from specbench.records.columns import Ints, PassTimes, Steps
 from specbench.records.generation import Passes
-from specbench.records.records import ACCEPTED, DRAFTED, EMITTED, JUDGED, Generation, Record, record_key, step_sum
+from specbench.records.records import Generation, Record
 from specbench.results.metrics import acceptance, speeds
 from specbench.running.plan import SubsetRun
 from specbench.specs.method import MethodSpec
@@ -35,7 +35,7 @@ class RecordedStep:
 
     start: int
     token_ids: Sequence[int]
-    divergence: Sequence[float]
+    divergence: Sequence[float | None]
     own: Sequence[int] | None
     num_accepted: int
     next_token: int | None  # None if the end of the text cut it off
@@ -43,13 +43,14 @@ class RecordedStep:
 
 def recorded_steps(generation: Generation) -> list[RecordedStep]:
     """Returns the steps of a recorded generation. Raises KeyError if it was recorded without evidence."""
-    evidence, tokens, made = generation[EVIDENCE], generation["token_ids"], []
+    evidence, tokens, made = generation.drafted, generation.token_ids, []
+    assert evidence is not None
     start = 1  # the token of the prefill
-    own = evidence["own"] or [None] * len(generation["steps"])
-    columns = (generation["steps"], evidence["token_ids"], evidence["divergence"], own)
+    own: Sequence[list[int] | None] = evidence.own or [None] * len(generation.steps)
+    columns = (generation.steps, evidence.token_ids, evidence.divergence, own)
     for step, token_ids, divergence, own_ids in zip(*columns, strict=True):
-        end, num_accepted = start + step[EMITTED], step[ACCEPTED]
-        next_token = tokens[end - 1] if step[EMITTED] > num_accepted else None
+        end, num_accepted = start + step.emitted, step.accepted
+        next_token = tokens[end - 1] if step.emitted > num_accepted else None
         made.append(RecordedStep(start, token_ids, divergence, own_ids, num_accepted, next_token))
         start = end
     return made
@@ -110,8 +111,10 @@ class _Replayer:
         self.position = 1
         self.look_up()
 
-    def accepts(self, divergence: float) -> bool:
+    def accepts(self, divergence: float | None) -> bool:
         """Returns whether the rule accepts a divergence; the comparison is in float32, as in the rule."""
+        if divergence is None:
+            return False
         limit = float(np.float32(self.threshold))
         return divergence <= limit if self.recorded.inclusive else divergence < limit
 
@@ -210,8 +213,8 @@ class StepCosts:
     @classmethod
     def of(cls, records: Sequence[Record], method: str) -> Self:
         """Returns the costs of steps from the records of one method and AR."""
-        own = [record["methods"][method] for record in records]
-        baseline = [record["methods"]["ar"] for record in records]
+        own = [record.methods[method] for record in records]
+        baseline = [record.methods["ar"] for record in records]
         lengths: dict[int, list[float]] = {}
         for length, seconds in _passes([*own, *baseline], "target"):
             lengths.setdefault(length, []).append(seconds)
@@ -223,8 +226,8 @@ class StepCosts:
             verify={length: median(known[length]) for length in sorted(known)},
             overhead={0: _overhead(baseline), max(1, most - 1): _overhead(own)},
         )
-        modelled = sum(plain.step_seconds(step[DRAFTED]) for generation in own for step in generation["steps"])
-        measured = sum(generation["decode_seconds"] for generation in own if generation["steps"])
+        modelled = sum(plain.step_seconds(step.drafted) for generation in own for step in generation.steps)
+        measured = sum(generation.decode_seconds for generation in own if generation.steps)
         return replace(plain, factor=measured / modelled if modelled else 1.0)
 
     def step_seconds(self, num_drafted: int) -> float:
@@ -236,14 +239,14 @@ class StepCosts:
 
 
 def _passes(generations: Sequence[Generation], model: str) -> list[Any]:
-    return [each for generation in generations for each in generation["passes"][model]]
+    return [each for generation in generations for each in getattr(generation.passes, model)]
 
 
 def _overhead(generations: Sequence[Generation]) -> float:
     """Returns the median seconds per step outside passes."""
     shares = [
-        (g["decode_seconds"] - sum(s for _, s in [*g["passes"]["target"], *g["passes"]["draft"]])) / len(g["steps"])
-        for g in generations if g["steps"]
+        (g.decode_seconds - sum(s for _, s in [*g.passes.target, *g.passes.draft])) / len(g.steps)
+        for g in generations if g.steps
     ]  # fmt: skip
     return median(shares) if shares else 0.0
 
@@ -275,7 +278,7 @@ class SettingEstimate:
         """Returns the number of steps that a real run makes too."""
         return sum(step.exact for steps in self.replays for step in steps)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return {
             "threshold": self.threshold, "num_draft_tokens": self.num_draft_tokens, "estimate": True,
             "num_steps": self.num_steps, "num_exact_steps": self.num_exact,
@@ -299,9 +302,9 @@ class Recording:
         cells = {(cell.task.name, cell.subset): cell for cell in measured.cells}
         generations = []
         for record in measured.records:
-            if EVIDENCE not in record["methods"][method]:
+            if record.methods[method].drafted is None:
                 raise ConfigError(f"{measured.folder}: its records hold no divergences: choose another --output")
-            generations.append(read_generation(record, spec, cells[record["task"], record["subset"]]))
+            generations.append(read_generation(record, spec, cells[record.task, record.subset]))
         return cls(measured.records, generations, StepCosts.of(measured.records, method), measured.seed)
 
     def estimate(self, threshold: float, num_draft_tokens: int) -> SettingEstimate:
@@ -310,24 +313,25 @@ class Recording:
         own = [
             as_generation(steps, sum(self.costs.step_seconds(step.num_drafted) for step in steps)) for steps in replays
         ]
-        baseline = [record["methods"]["ar"] for record in self.records]
+        baseline = [record.methods["ar"] for record in self.records]
         prompts = Resampler.of(list(self.records), self.seed)
         metrics = {**acceptance(prompts, own, {}), **speeds(prompts, own, baseline, is_baseline=False)}
         return SettingEstimate(threshold, num_draft_tokens, metrics, replays, own)
 
 
 def read_generation(record: Record, method: MethodSpec, cell: SubsetRun) -> RecordedGeneration:
-    generation = record["methods"][method.name]
+    generation, prompt_tokens = record.methods[method.name], record.prompt_tokens
+    assert prompt_tokens is not None  # of a run of this version
     decoder = next(decoder for decoder in cell.decoders if decoder.method.name == method.name)
     room = [cell.task.generation.max_new_tokens]
     if cell.context_limit is not None:
-        room.append(cell.context_limit - record["prompt_tokens"])
+        room.append(cell.context_limit - prompt_tokens)
     assert isinstance(decoder, DraftingDecoder)
     drafts = decoder.drafter.sampling or decoder.sampling
     return RecordedGeneration(
-        recorded_steps(generation), len(generation["token_ids"]), min(room), decoder.model.eos_token_ids,
+        recorded_steps(generation), len(generation.token_ids), min(room), decoder.model.eos_token_ids,
         method.num_draft_tokens, decoder.sampling.greedy, drafts.greedy,
-        method.verification.options["divergence"] == INCLUSIVE, decoder.drafter.room(record["prompt_tokens"]),
+        method.verification.options["divergence"] == INCLUSIVE, decoder.drafter.room(prompt_tokens),
     )  # fmt: skip
 
 
@@ -352,10 +356,10 @@ class EstimateCheck:
     num_confirmed: int
 
     @cached_property
-    def metrics(self) -> dict[str, Estimate]:
+    def metrics(self) -> Metrics:
         return self.run.metrics(self.method)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return {
             "threshold": self.estimate.threshold, "num_draft_tokens": self.estimate.num_draft_tokens,
             "estimate": False, "folder": str(self.run.folder),
@@ -372,14 +376,14 @@ def check_estimate(recording: Recording, estimate: SettingEstimate, run: TrialRu
     Each speed-up is over the AR of its own run, so that a slower machine during one run is not an error of the
     estimate.
     """
-    by_key = {record_key(record): record["methods"][method] for record in run.records}
-    replayed, real = estimate.generations, [by_key[record_key(record)] for record in recording.records]
+    by_key = {record.key: record.methods[method] for record in run.records}
+    replayed, real = estimate.generations, [by_key[record.key] for record in recording.records]
     # AR's seconds per token while recording ÷ those in the real run, without an interval.
     busier = _ar_seconds(recording.records) / _ar_seconds(run.records)
     prompts = Resampler.of(list(recording.records), recording.seed)
-    emitted, real_emitted = ([step_sum(g, EMITTED) for g in each] for each in (replayed, real))
-    num_steps, real_num_steps = ([len(g["steps"]) for g in each] for each in (replayed, real))
-    seconds, real_seconds = [g["decode_seconds"] / busier for g in replayed], [g["decode_seconds"] for g in real]
+    emitted, real_emitted = ([g.num_emitted for g in each] for each in (replayed, real))
+    num_steps, real_num_steps = ([len(g.steps) for g in each] for each in (replayed, real))
+    seconds, real_seconds = [g.decode_seconds / busier for g in replayed], [g.decode_seconds for g in real]
     ratios = {
         "mean_acceptance_length": prompts.ratio(emitted, num_steps, real_emitted, real_num_steps),
         "speedup": prompts.ratio(emitted, seconds, real_emitted, real_seconds),
@@ -397,11 +401,11 @@ def count_confirmed(steps: Sequence[ReplayedStep], generation: Generation) -> in
 
     All of them occur, unless a model's output depends on the length of its passes, or a draft on where its step began.
     """
-    pairs = zip(steps, generation["steps"], strict=False)
-    return sum(step.exact and list(step[JUDGED:-1]) == list(real[JUDGED:]) for step, real in pairs)
+    pairs = zip(steps, generation.steps, strict=False)
+    return sum(step.exact and list(step[1:-1]) == list(real[1:]) for step, real in pairs)
 
 
 def _ar_seconds(records: Sequence[Record]) -> float:
-    generations = [record["methods"]["ar"] for record in records]
-    num_tokens = sum(step_sum(g, EMITTED) for g in generations)
-    return sum(float(g["decode_seconds"]) for g in generations) / num_tokens if num_tokens else 1.0
+    generations = [record.methods["ar"] for record in records]
+    num_tokens = sum(g.num_emitted for g in generations)
+    return sum(float(g.decode_seconds) for g in generations) / num_tokens if num_tokens else 1.0

@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 
 from specbench.core import dotted
+from specbench.core.console import counted
 from specbench.core.environment import EMBEDDED, is_installed, set_threads
 from specbench.core.errors import ConfigError
 from specbench.core.table import Table
@@ -21,11 +22,13 @@ from specbench.decoding.verification import VerificationRule
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import choose_device
 from specbench.records.folder import RunFolder, folder_of, selection_of
+from specbench.records.generation import Evidence
 from specbench.records.records import Record, RecordFile
 from specbench.report.display import check_plot
 from specbench.results.answers import ScoringSpec, main_metric
 from specbench.results.conditions import check_accepts_rows, environment
 from specbench.results.leaderboard_files import add_rows
+from specbench.results.metric_format import metric_of
 from specbench.results.metrics import metrics_of
 from specbench.results.row import Row
 from specbench.running.execute import measure_into
@@ -47,6 +50,7 @@ from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
 from specbench.statistics.bootstrap import Estimate
 
+Metrics = dict[str, Estimate]
 THRESHOLD, LENGTH = "verification.threshold", "num_draft_tokens"
 SHOWN_METRICS = (
     "acceptance_rate", "mean_acceptance_length", "drafter_share", "tokens_per_second_ar", "tokens_per_second",
@@ -70,7 +74,8 @@ def shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
 
 
-EVIDENCE = "drafted"  # key of a generation in the records, next to `steps` and `positions`
+def score_heading(quality: str | None, method: str) -> str:
+    return f"{metric_of(quality).label}\nar → {method}"
 
 
 class RecordingRule(VerificationRule):
@@ -89,20 +94,20 @@ class RecordingRule(VerificationRule):
         self._steps.append((proposal.token_ids, verification, target.best if greedy else None))
         return verification
 
-    def take(self, num_steps: int) -> dict[str, Any]:
+    def take(self, num_steps: int) -> Evidence:
         """Returns the evidence of the last `num_steps` steps, and forgets all steps. Evidence: the draft tokens, their
         divergences and, if the target is greedy, its own token at every drafted position and at the next one."""
         steps, self._steps = self._steps[len(self._steps) - num_steps :], []
         own = [tokens.tolist() for _, _, tokens in steps if tokens is not None]
         columns = [verification.divergence for _, verification, _ in steps]
-        return {
-            "token_ids": [token_ids for token_ids, _, _ in steps],
-            "divergence": [
+        return Evidence(
+            token_ids=[token_ids for token_ids, _, _ in steps],
+            divergence=[
                 [] if each is None else each.tolist() if isinstance(each, torch.Tensor) else list(each)
                 for each in columns
             ],
-            "own": own if len(own) == num_steps else None,
-        }
+            own=own if len(own) == num_steps else None,
+        )
 
 
 class EvidenceFile(RecordFile):
@@ -114,8 +119,8 @@ class EvidenceFile(RecordFile):
         self._method = method
 
     def append(self, record: Record) -> None:
-        generation = record["methods"][self._method]
-        generation[EVIDENCE] = self._rules[record["task"], record["subset"]].take(len(generation["steps"]))
+        generation = record.methods[self._method]
+        generation.drafted = self._rules[record.task, record.subset].take(len(generation.steps))
         super().append(record)
 
 
@@ -142,17 +147,16 @@ class TrialRun:
         """Returns the main score that all subsets share; None if there is none."""
         return main_metric(self.scoring)
 
-    def metrics(self, name: str) -> dict[str, Estimate]:
+    def metrics(self, name: str) -> Metrics:
         return metrics_of(self.records, self.method(name), self.seed, self.scoring)
 
 
-def shown_metrics(metrics: Mapping[str, Estimate], quality: str | None) -> dict[str, Any]:
+def shown_metrics(metrics: Mapping[str, Estimate], quality: str | None) -> dict[str, object]:
     """Returns the metrics of a method that JSON reports show: speeds, acceptance, and the main score."""
     return dumped(metrics, [*SHOWN_METRICS, *([f"{quality}_ar", quality] if quality else [])])
 
 
-def dumped(metrics: Mapping[str, Estimate], names: Iterable[str]) -> dict[str, Any]:
-    """Returns the named metrics with their intervals, for JSON."""
+def dumped(metrics: Mapping[str, Estimate], names: Iterable[str]) -> dict[str, object]:
     return {name: metrics[name].model_dump() for name in names}
 
 
@@ -193,7 +197,6 @@ class Trials:
 
     @cached_property
     def drafter(self) -> DrafterId:
-        """Returns the name and revision of the method's drafter, or of the drafter of each route."""
         found = drafter_identity(self.cells[0].decoders[1], self.models)
         return {**found, "name": found["name"] or self.base.drafter.type}
 
@@ -208,6 +211,16 @@ class Trials:
             "examples": [[example.index for example in data.examples] for _, _, data in self.loaded],
         }  # fmt: skip
         return folder_of(f"{self.kind}-{self.spec.tasks[0].name}-{self.base.name}", identity)
+
+    def title(self, subject: str) -> str:
+        return f"{self.spec.tasks[0].name} · {self.base.name}: {subject}"
+
+    @property
+    def pair_and_prompts(self) -> str:
+        """Returns the models and the number of prompts of the runs, for a caption."""
+        prompts = counted(sum(len(data.examples) for _, _, data in self.loaded), "prompt")
+        subsets = ", ".join(subset for _, subset, _ in self.loaded)
+        return f"target {self.models.target.name}, drafter {self.drafter['name']}; {prompts} of {subsets}"
 
     def run(self, name: str, methods: Sequence[MethodSpec], *, recorded: str | None = None) -> TrialRun:
         """Measures AR and the methods in the folder `name` under the parent, or reads what was measured there before.
@@ -291,13 +304,13 @@ def open_trials(spec: RunSpec, request: Request, console: Console, kind: str) ->
 class TuningReport:
     """The output of `specbench sweep` or `specbench tune`."""
 
-    data: dict[str, Any]
+    data: Mapping[str, Any]
     tables: Sequence[Table]
     folder: Path
 
 
 def finish(
-    request: Request, trials: Trials, runs: Sequence[TrialRun], data: dict[str, Any], tables: Sequence[Table],
+    request: Request, trials: Trials, runs: Sequence[TrialRun], data: Mapping[str, object], tables: Sequence[Table],
     draw: Callable[[Path], None],
 ) -> TuningReport:  # fmt: skip
     """Adds the rows of the runs (never estimates) to the leaderboard and draws the picture, if the request names them.

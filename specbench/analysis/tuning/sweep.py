@@ -13,19 +13,21 @@ from specbench.analysis.tuning.replay import EstimateCheck, Recording, SettingEs
 from specbench.analysis.tuning.shared_runs import (
     LENGTH,
     THRESHOLD,
+    Metrics,
     TrialRun,
     Trials,
     TuningReport,
     finish,
     fuzzy_at,
     open_trials,
+    score_heading,
     shown,
     shown_metrics,
     trial_spec,
     with_value,
 )
 from specbench.core import dotted
-from specbench.core.console import counted, say
+from specbench.core.console import say
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.table import Table, in_sections, number_columns, text_columns
 from specbench.report.display import Panel, reach, save_picture
@@ -107,10 +109,10 @@ class MeasuredValue:
     run: TrialRun
 
     @cached_property
-    def metrics(self) -> dict[str, Estimate]:
+    def metrics(self) -> Metrics:
         return self.run.metrics(self.run.methods[1].name)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return {
             "path": self.path, "value": self.value, "estimate": False, "folder": str(self.run.folder),
             "metrics": shown_metrics(self.metrics, self.run.quality),
@@ -157,11 +159,10 @@ class OnePassSweep:
 
     @property
     def recorded_at(self) -> tuple[float, int]:
-        """Returns the threshold and the draft length of the recorded run."""
         method = self.run.methods[1]
         return method.verification.options["threshold"], method.num_draft_tokens
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         threshold, length = self.recorded_at
         return {
             "recorded": {"threshold": threshold, "num_draft_tokens": length, "folder": str(self.run.folder)},
@@ -206,19 +207,6 @@ def pick_evenly(values: Sequence[float], count: int) -> list[float]:
 KEPT = "; the runs are kept"
 
 
-def title(trials: Trials, subject: str) -> str:
-    """Returns the title of a table: task, method and subject."""
-    return f"{trials.spec.tasks[0].name} · {trials.base.name}: {subject}"
-
-
-def conditions(trials: Trials) -> str:
-    """Returns the models and the number of prompts of the runs, for a caption."""
-    subsets = ", ".join(subset for _, subset, _ in trials.loaded)
-    num_prompts = sum(len(data.examples) for _, _, data in trials.loaded)
-    prompts = counted(num_prompts, "prompt")
-    return f"target {trials.models.target.name}, drafter {trials.drafter['name']}; {prompts} of {subsets}"
-
-
 def values_table(trials: Trials, values: Sequence[MeasuredValue]) -> Table:
     quality = values[0].run.quality
     rows = [
@@ -228,14 +216,13 @@ def values_table(trials: Trials, values: Sequence[MeasuredValue]) -> Table:
         for value in values for metrics in [value.metrics]
     ]  # fmt: skip
     columns = text_columns("key") + number_columns(
-        "value", "α", "τ", "tok/s\nar", "tok/s", "speed-up\n95 % interval", heading(quality, "method")
+        "value", "α", "τ", "tok/s\nar", "tok/s", "speed-up\n95 % interval", score_heading(quality, "method")
     )
-    caption = ["One key is changed at a time; the others are as in the method's file.", conditions(trials)]
-    return Table(title(trials, "every value measured"), columns, in_sections(rows), caption)
+    caption = ["One key is changed at a time; the others are as in the method's file.", trials.pair_and_prompts]
+    return Table(trials.title("every value measured"), columns, in_sections(rows), caption)
 
 
 def estimates_table(trials: Trials, sweep: OnePassSweep) -> Table:
-    """Returns a table with a line for each replayed setting; none of them was measured."""
     rows = [
         (shown(estimate.threshold), str(estimate.num_draft_tokens), number(metrics["acceptance_rate"], 3),
          number(metrics["mean_acceptance_length"], 2), number(metrics["drafter_share"], 1, 100),
@@ -251,9 +238,9 @@ def estimates_table(trials: Trials, sweep: OnePassSweep) -> Table:
         "The last column gives the share of steps whose counts are exact (up to the first other token); later counts "
         "are estimated. Seconds are modelled from the passes of that run. The next table shows the error against real "
         "runs.",
-        conditions(trials),
+        trials.pair_and_prompts,
     ]
-    return Table(title(trials, "one run, all thresholds"), columns, in_sections(rows), caption, num_keys=2)
+    return Table(trials.title("one run, all thresholds"), columns, in_sections(rows), caption, num_keys=2)
 
 
 def checks_table(checks: Sequence[EstimateCheck]) -> Table:
@@ -267,7 +254,8 @@ def checks_table(checks: Sequence[EstimateCheck]) -> Table:
         for check in checks for estimated, metrics in [(check.estimate.metrics, check.metrics)]
     ]  # fmt: skip
     columns = number_columns("thres-\nhold", "draft\ntokens", "τ\n≈ → run", "error of\nτ %", "≈ speed-\nup",
-                      "speed-up, run\n95 % interval", "error of\nspeed-up %", heading(quality, "run"))  # fmt: skip
+                      "speed-up, run\n95 % interval", "error of\nspeed-up %",
+                      score_heading(quality, "run"))  # fmt: skip
     num_exact = sum(check.estimate.num_exact for check in checks)
     num_confirmed = sum(check.num_confirmed for check in checks)
     agreement = f"{num_confirmed} of {num_exact} exact steps were the same in the real runs"
@@ -280,10 +268,6 @@ def checks_table(checks: Sequence[EstimateCheck]) -> Table:
         "measured."
     ]
     return Table("the estimates against real runs", columns, rows, caption, num_keys=2)
-
-
-def heading(quality: str | None, method: str) -> str:
-    return f"{metric_of(quality).label}\nar → {method}"
 
 
 def draw_estimates(sweep: OnePassSweep, path: Path) -> None:

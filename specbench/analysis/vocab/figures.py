@@ -135,7 +135,6 @@ def injectivity(tokenizer: Any, vocabulary: Vocabulary, texts: Sequence[str]) ->
 
 
 def around_difference(text: str, round_trip: str) -> TextChange:
-    """Returns excerpts that begin a little before the first difference."""
     pairs = zip(text, round_trip, strict=False)
     place = next((i for i, (ours, theirs) in enumerate(pairs) if ours != theirs), min(len(text), len(round_trip)))
     start = max(0, place - NUM_SHOWN // 3)
@@ -180,7 +179,6 @@ class Decompositions(BaseModel):
 
 
 def decompositions(target: Vocabulary, drafter: Vocabulary) -> Decompositions:
-    """Returns the counts over all plain tokens of the target."""
     pieces = drafter.id_of.keys()
     longest = max(map(len, pieces), default=0)
     counted = [(len(token), *count_decompositions(token, pieces, longest)) for token in target.id_of]

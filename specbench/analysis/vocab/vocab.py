@@ -8,11 +8,9 @@ from pydantic import BaseModel
 from rich.console import Console
 
 from specbench.analysis.vocab.figures import (
-    CountSummary,
     Decompositions,
     FitVerdict,
     Injectivity,
-    LengthSummary,
     MethodAcceptance,
     MethodFit,
     Overlap,
@@ -152,7 +150,7 @@ def _slrs_fit(report: VocabReport, changed: str) -> tuple[FitVerdict, str]:
         weak.insert(0, f"the drafter can write {share}: only those can be accepted")
     if weak:
         return "weak", "; ".join(weak)
-    passes = f"ψ of a token takes {report.passes_in_texts:.1f} draft passes or more, on average over the texts"
+    passes = f"ψ of a token takes {report.passes_in_texts:.1f} draft passes"
     if report.passes_in_texts > MANY_PASSES:
         return "costly", f"{passes}: the drafter's tokens are too long"
     return "fits", f"{passes}: the drafter's tokens are short"
@@ -225,95 +223,67 @@ MANY_LENGTHS = 20
 
 
 def report_parts(report: VocabReport) -> Iterator[Table | str]:
-    """Yields the tables, and the lines below them."""
-    texts, lengths = report.text_overlap, report.decompositions.by_length
-    yield f"T: {report.target}\nD: {report.drafter}\n"
-    yield sizes_table(report)
-    yield (
-        f"texts: {report.texts}; the drafter has {texts.share_of_target:.1%} of the target's tokens there, the\n"
-        f"target has {texts.share_of_drafter:.1%} of the drafter's, counted as often as they appear\n"
-    )
-    yield injectivity_table(report)
-    for side, found in report.sides.items():
-        if found.first is not None:
-            yield f"{side}: {found.first.text!r} becomes {found.first.round_trip!r}\n"
-    yield decompositions_table(report.decompositions)
-    yield lengths_table(lengths[:MANY_LENGTHS])
-    if longer := lengths[MANY_LENGTHS:]:
-        yield (
-            f"and {sum(of.num_tokens for of in longer):,} tokens of {longer[0].length} to {longer[-1].length} bytes, "
-            f"with up to {_count(max(of.max for of in longer))} decompositions (--json lists them)\n"
-        )
-    if report.acceptance is not None:
-        yield acceptance_table(report.acceptance)
-        yield from (f"{of.method}: not computed: {of.problem}\n" for of in report.acceptance if of.problem)
-    yield methods_table(report)
-
-
-def sizes_table(report: VocabReport) -> Table:
+    # 1. How many tokens both have.
     both, texts = report.overlap, report.text_overlap
     shared_plain = both.intersection / max(1, both.target_plain)
-    rows = [
+    yield f"T: {report.target}\nD: {report.drafter}\n"
+    yield Table("vocabularies", text_columns("tokens") + number_columns("T", "D", "T ∩ D", "T ∩ D / T"), [
         _cells("all", both.target_size, both.drafter_size, both.intersection, f"{both.ratio:.3f}"),
         _cells("plain, by the bytes they write", both.target_plain, both.drafter_plain, both.intersection,
                f"{shared_plain:.3f}"),
         _cells(f"in {texts.num_texts} texts", texts.target_tokens, texts.drafter_tokens, texts.intersection,
                f"{texts.ratio:.3f}"),
-    ]  # fmt: skip
-    return Table("vocabularies", text_columns("tokens") + number_columns("T", "D", "T ∩ D", "T ∩ D / T"), rows)
-
-
-def injectivity_table(report: VocabReport) -> Table:
-    rows = [
+    ])  # fmt: skip
+    yield (
+        f"texts: {report.texts}; the drafter has {texts.share_of_target:.1%} of the target's tokens there, the\n"
+        f"target has {texts.share_of_drafter:.1%} of the drafter's, counted as often as they appear\n"
+    )
+    # 2. Whether texts survive each tokenizer.
+    columns = text_columns("") + number_columns("texts", "changed", "by bridges", "injective")
+    yield Table("texts that round-trip", columns, [
         _cells(side, found.num_texts, found.num_changed, found.num_changed_by_bridges,
                "yes, on these" if found.injective else "no")
         for side, found in report.sides.items()
-    ]  # fmt: skip
-    columns = text_columns("") + number_columns("texts", "changed", "by bridges", "injective")
-    return Table("texts that round-trip", columns, rows)
-
-
-def decompositions_table(found: Decompositions) -> Table:
-    summaries: dict[str, CountSummary] = {
-        "length in bytes": found.length,
-        "decompositions into D": found.number,
-        "draft passes for ψ, at least": found.passes,
-    }
-    rows = [
+    ])  # fmt: skip
+    for side, found in report.sides.items():
+        if found.first is not None:
+            yield f"{side}: {found.first.text!r} becomes {found.first.round_trip!r}\n"
+    # 3. How the drafter's tokens spell the target's.
+    ways = report.decompositions
+    summaries = {
+        "length in bytes": ways.length, "decompositions into D": ways.number,
+        "draft passes for ψ, at least": ways.passes,
+    }  # fmt: skip
+    impossible = f", {ways.num_impossible:,} impossible" if ways.num_impossible else ""
+    columns = text_columns("per token") + number_columns("mean", "sd", "min", "25 %", "median", "75 %", "max")
+    yield Table(f"ways to spell the {ways.num_tokens:,} plain tokens of T in D{impossible}", columns, [
         _cells(name, of.mean, of.sd, of.min, of.quartile_1, of.median, of.quartile_3, of.max)
         for name, of in summaries.items()
-    ]
-    impossible = f", {found.num_impossible:,} impossible" if found.num_impossible else ""
-    title = f"ways to spell the {found.num_tokens:,} plain tokens of T in D{impossible}"
-    columns = text_columns("per token") + number_columns("mean", "sd", "min", "25 %", "median", "75 %", "max")
-    return Table(title, columns, rows)
-
-
-def lengths_table(found: Sequence[LengthSummary]) -> Table:
-    """Returns the median number of decompositions by token length, with a bar for its logarithm."""
-    longest_bar = max((of.median.bit_length() for of in found), default=0)
-    rows = [
+    ])  # fmt: skip
+    lengths, longer = ways.by_length[:MANY_LENGTHS], ways.by_length[MANY_LENGTHS:]
+    longest_bar = max((of.median.bit_length() for of in lengths), default=0)
+    columns = text_columns("bytes") + number_columns("tokens", "median", "max") + text_columns("log of median")
+    yield Table("decompositions by the length of the token", columns, [
         _cells(str(of.length), of.num_tokens, of.median, of.max,
                "█" * round(BAR_WIDTH * of.median.bit_length() / max(1, longest_bar)))
-        for of in found
-    ]  # fmt: skip
-    columns = text_columns("bytes") + number_columns("tokens", "median", "max") + text_columns("log of median")
-    return Table("decompositions by the length of the token", columns, rows)
-
-
-def acceptance_table(found: Sequence[MethodAcceptance]) -> Table:
-    rows = [
-        _cells(of.method, number(of.value, 3), interval(of.value, 3) or NULL, of.num_positions, of.num_drafted)
-        for of in found
-    ]
-    columns = text_columns("method") + number_columns("acceptance", "95 % interval", "positions", "drafted")
-    return Table("expected acceptance of the next token at temperature 1", columns, rows)
-
-
-def methods_table(report: VocabReport) -> Table:
+        for of in lengths
+    ])  # fmt: skip
+    if longer:
+        yield (
+            f"and {sum(of.num_tokens for of in longer):,} tokens of {longer[0].length} to {longer[-1].length} bytes, "
+            f"with up to {_count(max(of.max for of in longer))} decompositions (--json lists them)\n"
+        )
+    # 4. What methods make of it.
+    if report.acceptance is not None:
+        columns = text_columns("method") + number_columns("acceptance", "95 % interval", "positions", "drafted")
+        yield Table("expected acceptance of the next token at temperature 1", columns, [
+            _cells(of.method, number(of.value, 3), interval(of.value, 3) or NULL, of.num_positions, of.num_drafted)
+            for of in report.acceptance
+        ])  # fmt: skip
+        yield from (f"{of.method}: not computed: {of.problem}\n" for of in report.acceptance if of.problem)
     rows = [[fit.method, "yes" if fit.runs else "no", fit.verdict, fit.reason] for fit in report.methods]
     title = "methods for this pair, if the drafter is accurate"
-    return Table(title, text_columns("method", "runs", "verdict", "why"), rows)
+    yield Table(title, text_columns("method", "runs", "verdict", "why"), rows)
 
 
 def _cells(*cells: str | float) -> list[str]:

@@ -1,6 +1,6 @@
 """A report of `specbench limit` on a pair whose every figure is known."""
 
-from specbench.analysis.roofline.report import LimitReport, ModelConditions
+from specbench.analysis.roofline.report import ModelConditions, RooflineReport
 from specbench.analysis.roofline.roofline import Work, make_report
 from specbench.analysis.roofline.rounds import ModelTimings, PairTimings, Points, Rates, StepTimings
 
@@ -26,7 +26,7 @@ def known_timings(single: float, longer: float, per_token: float, rates: list[Ra
     return timings
 
 
-def known_report(num_rounds: int = 3, rates: list[Rates] | None = None) -> LimitReport:
+def known_report(num_rounds: int = 3, rates: list[Rates] | None = None) -> RooflineReport:
     """A target that reads 7.1 MB where 1 GB/s are copied, and decodes a token in 10 ms; a drafter that multiplies a
     million weights at 1 GFLOP/s and drafts a token in 4 ms, and decodes alone in 2.5 ms."""
     rates = rates or [Rates(1e9, 2e9, 1e9)] * num_rounds

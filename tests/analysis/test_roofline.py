@@ -10,14 +10,14 @@ import pytest
 import torch
 from rich.console import Console
 
-from specbench.analysis.roofline.report import Costs, LimitReport, ModelConditions, Ratio, fastest_length, tables
+from specbench.analysis.roofline.report import Costs, ModelConditions, Ratio, RooflineReport, fastest_length, tables
 from specbench.analysis.roofline.roofline import (
     AttentionLayer,
-    LimitOptions,
+    RooflineOptions,
     Rounds,
     Work,
-    limits_of,
-    model_limit,
+    model_roofline,
+    roofline_of,
     verdict,
     wide_intervals,
     work_of,
@@ -43,7 +43,7 @@ from specbench.core.errors import ConfigError
 from specbench.models.meters import Clock, PassLog
 from specbench.results.metrics import expected_speedup
 from tests.support import tiny
-from tests.support.limits import known_report, known_timings
+from tests.support.rooflines import known_report, known_timings
 
 FLOAT = 4  # bytes
 # Of tiny.network("llama"): 4 layers, width 32, 4 heads of 8 and 2 of keys and values, MLP of 48, 257 tokens.
@@ -58,7 +58,7 @@ def _short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"specbench.analysis.roofline.rounds.{name}", 1e-4)
 
 
-ASKED = LimitOptions(target="t", drafter="d", context=16, repeats=1)
+ASKED = RooflineOptions(target="t", drafter="d", context=16, repeats=1)
 
 
 def test_the_work_of_a_pass_is_that_counted_by_hand() -> None:
@@ -161,7 +161,7 @@ def test_a_slow_round_of_the_machine_slows_its_bound_and_its_decoding_alike() ->
     timings.per_token = [0.010 / speed for speed in speeds]
     work = Work(weight_bytes=7_100_000, matmul_weights=1_000)
     model = ModelConditions(name="target", revision=None, dtype="float32", attention="sdpa", capacity=None)
-    share = model_limit((model, work), [timings], 256, Rounds.of(5, 0)).share_of_bound
+    share = model_roofline((model, work), [timings], 256, Rounds.of(5, 0)).share_of_bound
     assert (share.low, share.value, share.high) == pytest.approx((0.71, 0.71, 0.71))
 
 
@@ -221,7 +221,7 @@ def test_a_speedup_that_is_not_distinct_names_from_1_is_marked() -> None:
     assert "†1" not in printed(known_report(4))  # without intervals nothing is said of it
 
 
-def printed(report: LimitReport) -> str:
+def printed(report: RooflineReport) -> str:
     console = Console(width=100, force_terminal=False, no_color=True)
     with console.capture() as capture:
         for table in tables(report):
@@ -376,7 +376,7 @@ def test_compiled_passes_are_measured_over_buffers_as_large_as_a_run_has_them(
     for model in models:
         model.make_static()
     asked = ASKED.model_copy(update={"context": 70, "engine": "compiled"})
-    report = limits_of(models[0], models[1], asked, said.append)
+    report = roofline_of(models[0], models[1], asked, said.append)
     sizes = [int(line.partition(" for ")[2].split()[0]) for line in said if line.startswith("compiling")]
     assert sizes == [192, 192, 128, 128, 384, 384]  # 70 + 64; 64 + 1; 256 + 1
     lengths = {point.query_length for point in report.target.points if point.context == 70}
@@ -391,7 +391,7 @@ def test_what_is_compiled_while_it_is_measured_says_nothing(monkeypatch: pytest.
     numbers = count()
     monkeypatch.setattr("specbench.analysis.roofline.roofline.num_compilations", lambda: next(numbers))
     with pytest.raises(ConfigError, match="1 passes were compiled or recorded during"):
-        limits_of(tiny.causal_lm(num_hidden_layers=1), tiny.causal_lm(num_hidden_layers=1), ASKED)
+        roofline_of(tiny.causal_lm(num_hidden_layers=1), tiny.causal_lm(num_hidden_layers=1), ASKED)
 
 
 def test_points_stay_within_the_shortest_context() -> None:
@@ -399,7 +399,7 @@ def test_points_stay_within_the_shortest_context() -> None:
     points = points_for(models, 30)
     assert max(points.query_lengths) == 32 and points.every_context == [30, 64]
     with pytest.raises(ConfigError, match=r"--context 70: the models hold 70 tokens, and 32 .*: give 8 to 38"):
-        limits_of(models[0], models[1], ASKED.model_copy(update={"context": 70}))
+        roofline_of(models[0], models[1], ASKED.model_copy(update={"context": 70}))
     short = [tiny.causal_lm(max_position_embeddings=36)]
     with pytest.raises(ConfigError, match=r"--context 8: .*: take models with a longer"):
         points_for(short, 8)
@@ -450,7 +450,7 @@ def test_the_command_prints_writes_and_draws(specbench, tiny_pair: tuple[str, st
     pair = ["limit", "--target", tiny_pair[0], "--drafter", tiny_pair[1], "--repeats", "1", "--context", "16"]
     code, out, err = specbench(*pair, "--output", "made/limit.json", "--plot", "limit.png", "--seed", "3")
     assert code == 0, err
-    report = LimitReport.model_validate_json((tmp_path / "made" / "limit.json").read_text(encoding="utf-8"))
+    report = RooflineReport.model_validate_json((tmp_path / "made" / "limit.json").read_text(encoding="utf-8"))
     assert out.splitlines()[-2:] == ["report: made/limit.json", "picture: limit.png"]
     assert report.verdict in " ".join(out.split()) and (tmp_path / "limit.png").stat().st_size > 0
     assert max(report.verification_cost) == 96 and {p.context for p in report.target.points} == {16, 64}
@@ -460,4 +460,4 @@ def test_the_command_prints_writes_and_draws(specbench, tiny_pair: tuple[str, st
     assert report.environment["versions"]["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
     code, out, err = specbench(*pair, "--json", "--output", "again.json")
     assert err.splitlines()[-1] == "report: again.json"
-    assert code == 0 and LimitReport.model_validate(json.loads(out)).drafter.model.name == tiny_pair[1]
+    assert code == 0 and RooflineReport.model_validate(json.loads(out)).drafter.model.name == tiny_pair[1]

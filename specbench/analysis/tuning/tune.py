@@ -183,8 +183,8 @@ class Tuner:
             self.decide(
                 f"{label or 'preset'}: {with_interval(metrics['draft_efficiency'], 3)} of the draft tokens are "
                 f"accepted; {following} instead of {length}: tokens/s {with_interval(before, 1)} → "
-                f"{with_interval(after, 1)}, {metric_of(self.quality).label} {score(then[self.quality], self.quality)}: "
-                + ("taken" if better else "not taken")
+                f"{with_interval(after, 1)}, {metric_of(self.quality).label} "
+                f"{score(then[self.quality], self.quality)}: " + ("taken" if better else "not taken")
             )
             if not better:
                 break

@@ -58,7 +58,7 @@ def over(mib: int) -> int:
     return mib + max(1, mib * 26 // 64)
 
 
-BYTES, LINES, EXPANDS = "exceeds {bytes} characters", "more than {lines} lines", "expands to more than 50 times its"
+BYTES, LINES, EXPANDS = "exceeds {bytes} characters", "exceeds {lines} lines", "expands to more than 50 times its"
 ATTACKS = {  # file's name, what makes it for a bound of so many MiB → what the error tells
     "a gz of zeros": ("x.jsonl.gz", lambda mib: packed(b"0", mib + 1), BYTES),
     "a gz of empty lines": ("x.jsonl.gz", lambda mib: packed(b"\n", max(1, mib // 21)), LINES),

@@ -141,7 +141,7 @@ def lines(
             return
         left -= len(line)
         if len(line) > MAX_BYTES:
-            raise ConfigError(f"{place}, line {number}: has more than {MAX_BYTES:,} characters: {SPLIT}")
+            raise ConfigError(f"{place}, line {number}: exceeds {MAX_BYTES:,} characters: {SPLIT}")
         if number > max_lines:
             raise ConfigError(f"{place}: exceeds {max_lines:,} lines: {SPLIT}")
         if left < 0:

@@ -58,7 +58,7 @@ def over(mib: int) -> int:
     return mib + max(1, mib * 26 // 64)
 
 
-BYTES, LINES, EXPANDS = "exceeds {bytes} characters", "more than {lines} lines", "expands to more than 50 times its"
+BYTES, LINES, EXPANDS = "exceeds {bytes} characters", "exceeds {lines} lines", "expands to more than 50 times its"
 ATTACKS = {  # file's name, what makes it for a bound of so many MiB → what the error tells
     "a gz of zeros": ("x.jsonl.gz", lambda mib: packed(b"0", mib + 1), BYTES),
     "a gz of empty lines": ("x.jsonl.gz", lambda mib: packed(b"\n", max(1, mib // 21)), LINES),
@@ -83,7 +83,7 @@ ATTACKS = {  # file's name, what makes it for a bound of so many MiB → what th
     "a deep value": ("x.json", lambda mib: b'{"data":' * (mib * 20_000), "exceeds 64 levels"),
     "a key twice": ("x.jsonl", lambda mib: b'{"q": 1, "q": 2}', "duplicate key 'q'"),
     "a row of lists": (
-        "x.jsonl", lambda mib: b"[" + b"[]," * (mib * 234_375) + b"1]", "take more than {memory} bytes",
+        "x.jsonl", lambda mib: b"[" + b"[]," * (mib * 234_375) + b"1]", "exceed {memory} bytes",
     ),
     "a parquet that expands": ("x.parquet", lambda mib: parquet_of_long_cells(over(mib)), EXPANDS),
     "a parquet without an end": ("x.parquet", lambda mib: parquet(9, "x")[:-20], "not a parquet file"),

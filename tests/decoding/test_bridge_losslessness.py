@@ -14,13 +14,13 @@ import torch
 
 from specbench.decoding.bridges import token_level
 from specbench.decoding.bridges.token_level import TokenBridge, TranslatedProbs
+from specbench.decoding.build import bridged_drafter
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.loop import Generation, StopRules, decode
 from specbench.decoding.proposal import OUT_OF_VOCABULARY, OnDeviceProposal, Proposal
 from specbench.decoding.sampling import DenseProbs, Sampling
 from specbench.decoding.verification import exact_match, rejection
 from specbench.models.causal_lm import ModelPair
-from specbench.running.compose import bridged_drafter
 from specbench.specs.catalogue import load_method, with_overrides
 from tests.decoding.test_losslessness import PLAIN, PROMPT, Counter, chi_square_p
 from tests.decoding.test_string_bridge import joint as shaped_joint

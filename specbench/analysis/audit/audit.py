@@ -12,6 +12,7 @@ from specbench.analysis.audit.report import AuditedIdentity, AuditReport, Method
 from specbench.core.environment import EMBEDDED, set_threads
 from specbench.core.errors import ConfigError
 from specbench.core.progress import Say
+from specbench.decoding.build import build_decoder
 from specbench.decoding.decoder import Decoder, DraftingDecoder
 from specbench.decoding.drafters import ModelDrafter
 from specbench.decoding.sampling import Sampling
@@ -22,7 +23,6 @@ from specbench.models.loading import load_model
 from specbench.models.scoring import ScoringModel
 from specbench.results.verdict import NUM_LONG_TOKENS, declares_lossless
 from specbench.running.capture_plan import allocate_and_capture_for
-from specbench.running.compose import build_decoder
 from specbench.running.models import LoadedModels, load_models, parts
 from specbench.running.plan import (
     Loaded,

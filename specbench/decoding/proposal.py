@@ -11,7 +11,7 @@ from specbench.core.values import depths
 from specbench.decoding.sampling import DenseProbs, DraftProbs, residual
 from specbench.models.devices import upload
 
-OUT_OF_VOCABULARY = -1  # a drafted string that is not a token of the target: judged, and always rejected
+OUT_OF_VOCABULARY = -1  # a drafted string that is not a token of the target: verified, and always rejected
 
 
 class PointMass(DraftProbs):
@@ -123,7 +123,7 @@ Column = torch.Tensor | list[float] | None
 
 @dataclass(frozen=True)
 class Verification:
-    """The decision of a verification rule, with columns of values per judged position (None if undefined).
+    """The decision of a verification rule, with columns of values per verified position (None if undefined).
 
     `nodes`: the indices of the accepted draft tokens, along a path from the root; None for the first `num_accepted`.
 
@@ -149,10 +149,10 @@ class Verification:
 
 @dataclass(frozen=True)
 class Step:
-    """The token counts of one target pass after the prefill: accepted ≤ judged ≤ drafted, emitted ≤ accepted + 1.
+    """The token counts of one target pass after the prefill: accepted ≤ verified ≤ drafted, emitted ≤ accepted + 1.
 
-    For a draft tree, drafted, judged and accepted tokens are levels: `num_drafted` is its depth, `num_nodes` its size.
-    `siblings` holds for each judged level the number of siblings and the rank of the accepted sibling (None: none was
+    In a draft tree, drafted, verified and accepted tokens are levels: `num_drafted` is its depth, `num_nodes` its size.
+    `siblings` holds for each verified level the number of siblings and the rank of the accepted sibling (None: none was
     accepted).
     """
 

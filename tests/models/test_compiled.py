@@ -616,4 +616,4 @@ def test_what_a_command_line_gets_wrong_is_one_line(
     code, _, said = specbench(*RUN, "--method", "ar", "--engine", "fast")
     assert code == 2 and "error: --engine fast: " in said and "auto, compiled, eager, graphs" in said
     code, _, said = specbench(*RUN, "--target", tiny_pair[1], "--method", "hf-pld", "--engine", "compiled")
-    assert code == 2 and "method 'hf-pld': its code runs its own passes" in " ".join(said.split())
+    assert code == 2 and "method 'hf-pld': external decoders ignore --engine" in " ".join(said.split())

@@ -39,6 +39,7 @@ from specbench.publish.workers import (
     WorkerSettings,
     failure_reason,
 )
+from specbench.records.generation import Record
 from specbench.running.models import LoadedModels, load_models
 from specbench.specs.run import RunSpec
 
@@ -203,7 +204,7 @@ class SendingReports:
     def wait(self, number: int) -> None:
         """Returns at once: no other process takes turns with this one."""
 
-    def report(self, where: str, record: dict[str, Any], measured: bool) -> None:
+    def report(self, where: str, record: Record, measured: bool) -> None:
         """Sends the event of one block."""
         self._send(BlockRecorded(record, measured))
 

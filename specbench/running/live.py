@@ -205,7 +205,7 @@ class Loggers:
     def start(self, name: str, settings: Mapping[str, Any], folder: str) -> None:
         self._each(lambda logger: logger.start(name, settings, folder))
 
-    def block(self, where: str, record: Mapping[str, Any], measured: bool) -> None:
+    def block(self, where: str, record: Record, measured: bool) -> None:
         """Logs tokens/s and tokens per target pass of each method in a measured block."""
         self._step += 1
         values = {}

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import torch
 from rich.console import Console, RenderableType
@@ -20,6 +19,7 @@ from specbench.core.errors import INTERRUPTED, ConfigError
 from specbench.core.progress import ProgressBar
 from specbench.models.devices import is_out_of_memory, memory_message
 from specbench.models.meters import num_processes_on_gpu
+from specbench.records.generation import Record
 
 
 class RunProgress(ProgressBar):
@@ -45,30 +45,28 @@ class RunProgress(ProgressBar):
     def wait(self, number: int) -> None:
         """Returns at once, since no other process takes turns with this one."""
 
-    def report(self, where: str, record: dict[str, Any], measured: bool) -> None:
+    def report(self, where: str, record: Record, measured: bool) -> None:
         """Counts one recorded block. `measured`: False if it was measured by an earlier run."""
         self.num_done += 1
         self.num_measured += measured
-        for name, result in record["methods"].items():
-            self._tokens[name] += len(result["token_ids"]) - 1
-            self._seconds[name] += result["decode_seconds"]
-            num_judged = sum(step[1] for step in result["steps"])
-            if num_judged and "tree_nodes" not in result:
-                self._rates[name].append(sum(step[2] for step in result["steps"]) / num_judged)
+        for name, result in record.methods.items():
+            self._tokens[name] += result.num_new_tokens - 1
+            self._seconds[name] += result.decode_seconds
+            if result.num_verified and not result.is_tree:
+                self._rates[name].append(result.num_accepted / result.num_verified)
         self._take_time(where, record, measured)
         line = f"{where} · {self.summary()}{self._time_left()}"
         is_due = (measured and self.num_measured == 1) or self.num_done == self.num_blocks
         self.update(line, self.num_done, f"{self.num_done}/{self.num_blocks} {line}", is_due)
 
-    def _take_time(self, where: str, record: dict[str, Any], measured: bool) -> None:
+    def _take_time(self, where: str, record: Record, measured: bool) -> None:
         """Adds the time that a block took. For the first block of a subset adds the recorded seconds instead: the rest
         of the time is that of the warm-up, or of reading old records."""
         now = time.monotonic()
         if measured and where in self._warm_ups:
             self._measuring += now - self._reported
         elif measured:
-            generations = record["methods"].values()
-            seconds = sum((g["ttft_seconds"] or 0.0) + g["decode_seconds"] for g in generations)
+            seconds = sum((g.ttft_seconds or 0.0) + g.decode_seconds for g in record.methods.values())
             self._measuring += seconds
             self._warm_ups[where] = max(0.0, now - self._reported - seconds)
         self._reported = now

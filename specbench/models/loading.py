@@ -180,7 +180,7 @@ def check_engine(engine: EngineName, device: str) -> EngineName:
 def build_on_meta(config: Any, hub: HubOptions) -> Any:
     """Returns the network of a configuration without weights, on torch's device `meta`."""
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config, trust_remote_code=hub["trust_remote_code"])
+        return AutoModelForCausalLM.from_config(config, trust_remote_code=hub.get("trust_remote_code", False))
 
 
 def causal_config(source: str, hub: HubOptions) -> Any:

@@ -31,7 +31,8 @@ from specbench.decoding.drafters import Drafter, ModelDrafter, NoDrafter
 from specbench.decoding.drafters.heads import EagleDrafter
 from specbench.decoding.drafters.lookahead import TokenRecycling
 from specbench.decoding.drafters.model_tree import DynamicTreeDrafter
-from specbench.decoding.loop import ExternalCounts, Generation, StopRules, decode
+from specbench.decoding.loop import ExternalCounts, StopRules, decode
+from specbench.decoding.loop import Output as Generation
 from specbench.decoding.proposal import Proposal
 from specbench.decoding.proposal import Verification as Decision
 from specbench.decoding.sampling import Distributions, Sampling

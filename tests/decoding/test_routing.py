@@ -14,6 +14,7 @@ from specbench.decoding.decoder import QueryInfo
 from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.records.generation import Record, convert
 from specbench.results.metrics import metrics_of
 from specbench.results.rows import drafter_options
 from specbench.running.models import LoadedModels
@@ -229,7 +230,7 @@ def test_a_run_records_routes_and_counts_each_with_its_own_length(
     method = load_method(str(tmp_path / "mine.yaml"))
     del records[0]["methods"]["mine"]["route"]
     with pytest.raises(ValueError, match="mine: the method has no route None"):
-        metrics_of(records, method)
+        metrics_of([convert(record, Record) for record in records], method)
 
 
 def test_it_is_not_tuned_but_swept(specbench: Specbench, arguments: list[str]) -> None:

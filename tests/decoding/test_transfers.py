@@ -17,7 +17,8 @@ from specbench.decoding.bridges.token_level import MaskedDraftModel
 from specbench.decoding.build import build_decoder
 from specbench.decoding.decoder import Decoder
 from specbench.decoding.drafters import ModelDrafter
-from specbench.decoding.loop import Generation, GenerationState, StopRules
+from specbench.decoding.loop import GenerationState, StopRules
+from specbench.decoding.loop import Output as Generation
 from specbench.decoding.proposal import Proposal
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair

@@ -17,7 +17,8 @@ from specbench.decoding.drafters import Drafter, ModelDrafter, NoDrafter
 from specbench.decoding.drafters.lookahead import Lookahead, TokenRecycling
 from specbench.decoding.drafters.model_tree import ModelTreeDrafter
 from specbench.decoding.drafters.retrieval import RetrievalDrafter
-from specbench.decoding.loop import Generation, StopRules
+from specbench.decoding.loop import Output as Generation
+from specbench.decoding.loop import StopRules
 from specbench.decoding.proposal import Draws, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling, process
 from specbench.decoding.tree_rules import BlockVerification, GreedyMultiDraft, KSeq, RecursiveRejection, Traversal

@@ -17,7 +17,8 @@ from torch._inductor.exc import InvalidCxxCompiler
 from specbench.analysis.audit import audit as subjects
 from specbench.core.errors import ConfigError
 from specbench.decoding.build import build_decoder
-from specbench.decoding.loop import Generation, StopRules
+from specbench.decoding.loop import Output as Generation
+from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models import compiling as check_compilable
 from specbench.models import static_passes, static_sequence

@@ -3,7 +3,8 @@
 import torch
 
 from specbench.decoding.drafters import ModelDrafter, NoDrafter
-from specbench.decoding.loop import Generation, StopRules, decode
+from specbench.decoding.loop import Output as Generation
+from specbench.decoding.loop import StopRules, decode
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import rejection
 from specbench.models.causal_lm import CausalLM

@@ -61,7 +61,7 @@ class WithReplacementResidual(RecursiveRejection):
 class SwappedRatio(RecursiveRejection):
     """Accepts with min(1, q/p)."""
 
-    def _judge(self, tree, node, target_probs):  # type: ignore[no-untyped-def]
+    def _verify(self, tree, node, target_probs):  # type: ignore[no-untyped-def]
         draft = tree.draft_probs(node)
         for child in tree.children(node):
             token = tree.token_ids[child]

@@ -221,17 +221,17 @@ def checked_verification(place: str, found: Any, proposal: Proposal, vocab_size:
 
 
 def check_column(place: str, name: str, column: Any, num_judged: int) -> None:
-    """Raises DrafterError for a column of a Verification that has no number for each judged token."""
+    """Raises DrafterError for a column of a Verification that has no number for each verified token."""
     if column is None:
         return
     values = column if isinstance(column, torch.Tensor) else list(column) if isinstance(column, list | tuple) else None
     if values is None or (isinstance(values, torch.Tensor) and values.ndim != 1) or len(values) < num_judged:
-        raise DrafterError(f"{place} returned {name} = {shown(column)}: give a number for each judged token")
+        raise DrafterError(f"{place} returned {name} = {shown(column)}: give a number for each verified token")
     if isinstance(values, torch.Tensor) and values.device.type != "cpu":
         return  # looking at it would wait for the device
     for value in values.tolist() if isinstance(values, torch.Tensor) else values:
         if not isinstance(value, int | float) or value != value:
-            raise DrafterError(f"{place} returned {name} with {shown(value)}: give a number for each judged token")
+            raise DrafterError(f"{place} returned {name} with {shown(value)}: give a number for each verified token")
 
 
 # What torch keeps for the whole process, or for the thread: how it is read and set.

@@ -87,7 +87,7 @@ class DraftingDecoder(Decoder):
     sampling: Sampling
 
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Output:
-        """Decodes one prompt with the random stream of `seed`, after a rehearsal if the drafter needs one."""
+        """Decodes one prompt with the random stream of `seed`, after a dry run if the drafter needs one."""
         places = [part.place for part in (self.drafter, self.rule) if isinstance(part, OUTSIDE)]
         with same_torch_state(places[0]) if places else nullcontext():
             self.drafter.rehearse(lambda: self._decode(prompt_ids, stop, seed))

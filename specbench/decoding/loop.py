@@ -8,7 +8,7 @@ nothing after it; the text is cut before the stop string. For every method, coun
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -118,9 +118,9 @@ class GenerationState:
         num_emitted = self._emit([*accepted, verification.next_token])
         num_accepted = min(verification.num_accepted, num_emitted)
         rejected = proposal.has_children(verification.path[-1] if verification.path else -1)
-        num_judged = num_accepted + int(rejected and num_emitted > verification.num_accepted)
-        siblings = proposal.siblings(verification.path[:num_accepted], num_judged)
-        step = Step(proposal.num_drafted, num_judged, num_accepted, num_emitted, proposal.num_nodes, siblings)
+        num_verified = num_accepted + int(rejected and num_emitted > verification.num_accepted)
+        siblings = proposal.siblings(verification.path[:num_accepted], num_verified)
+        step = Step(proposal.num_drafted, num_verified, num_accepted, num_emitted, proposal.num_nodes, siblings)
         self.steps.append(step)
         self.verifications.append(verification)
         return step
@@ -152,10 +152,10 @@ class GenerationState:
         tags = self.rules.reasoning
         while tags is not None:
             sought = (tags.close,) if self.is_reasoning else tags
-            found = [tail.partition(tag) for tag in sought if tag in tail]
-            if not found:
+            split = [tail.partition(tag) for tag in sought if tag in tail]
+            if not split:
                 break
-            before, tag, after = min(found, key=lambda parts: len(parts[0]))
+            before, tag, after = min(split, key=lambda parts: len(parts[0]))
             if tag == tags.open and self._has_stop(before):
                 return True
             self.is_reasoning, self._is_blank = tag == tags.open, tag == tags.close
@@ -216,12 +216,16 @@ class WrittenText:
             )
         return cls(text, text[start:], num_tokens, is_closed)
 
-    def record_fields(self) -> dict[str, Any]:
+    def record_fields(self) -> dict[str, object]:
         """Returns the fields of a record; of reasoning only if there is some."""
         if not self.num_reasoning_tokens:
             return {"text": self.text}
-        found = {"text": self.text, "answer": self.answer, "reasoning_tokens": self.num_reasoning_tokens}
-        return found if self.is_closed else {**found, "reasoning_closed": False}
+        fields: dict[str, object] = {
+            "text": self.text,
+            "answer": self.answer,
+            "reasoning_tokens": self.num_reasoning_tokens,
+        }
+        return fields if self.is_closed else {**fields, "reasoning_closed": False}
 
 
 POSITION_COLUMNS = ("target_prob", "draft_prob", "overlap", "divergence")
@@ -247,7 +251,7 @@ class Output:
     verification rules and draws, without passes that a rule runs. `tokenizer_seconds` is the time for retokenizing
     text in bridges and for the search for stop strings.
 
-    `positions` holds p(x), q(x), Σ min(p, q) and the rule's divergence for each judged draft token; None if undefined.
+    `positions` holds p(x), q(x), Σ min(p, q) and the rule's divergence for each verified token; None if undefined.
     `draw_overlap` joins `Verification.draw_overlap` of all steps; None if no step has it.
 
     `tree_samples` holds `acceptance_by_level` of sampled steps; None for chains, and if no step has any.
@@ -281,6 +285,7 @@ def decode(
 
     The prompt must hold at least one token and leave room for one more within the context limit.
     """
+    # 1. Prefill: both models read the prompt, and the target's logits give the first token, which is no step.
     state = GenerationState(prompt_ids, stop)
     clock = target.passes.clock
     start_seconds = clock.now()
@@ -293,23 +298,28 @@ def decode(
 
     first_token_seconds = clock.now()
     while not state.finished:
+        # 2. Propose, but never more than may be emitted: the target's own token takes one place.
         room = drafter.room(len(state.ids))
         num_allowed = min(num_draft_tokens, state.num_remaining - 1, room)
         proposal = drafter.propose(state.ids, num_allowed, generator) if room else EMPTY
-        output = proposal.scored_by(target, state.ids)
+        # 3. Score: one pass of the target over the whole proposal.
+        output = target.score_proposal(state.ids, proposal)
+        # 4. Verify. Passes of the draft model that a rule runs are the drafter's time, not the rule's.
         num_draft_passes, start = draft_passes.num_passes, clock.mark()
         distributions = Distributions(output.logits, sampling)
         verification = rule(proposal, distributions, generator)
         target.passes.add_choice(start, clock.mark())
         passes_of_rules += range(num_draft_passes, draft_passes.num_passes)
-        proposal.update_target(target, verification)
+        target.keep_accepted(proposal, verification.path)
         if len(state.steps) % SAMPLED_EVERY == FIRST_SAMPLE and len(trees) < MAX_SAMPLES and proposal.num_nodes:
             trees.append((proposal, distributions, verification.path))  # the rule has computed the probabilities
+        # 5. Extend: the drafter learns what was accepted, and the state decides whether the generation ends.
         if room:
             drafter.observe(proposal, output, verification)
         state.extend(proposal, verification)
     last_token_seconds = clock.now()
 
+    # 6. Report: marks of an accelerator can be read only now, behind the clock's last wait for the device.
     state.check(num_draft_tokens)
     assert state.finish is not None
     drafted = draft_passes.read()
@@ -353,8 +363,9 @@ def read_prompt(
 
 
 def joined_column(name: str, state: GenerationState) -> list[float] | None:
-    """Returns one column of the verifications, for all judged positions, or, of `draw_overlap`, for all emitted tokens
-    at whose positions the drafter drew a token; None if a step with judged tokens lacks it, or if no step has it."""
+    """Returns one column of the verifications, for all verified positions, or, of `draw_overlap`, for all emitted
+    tokens at whose positions the drafter drew a token; None if no step has it, or a step with verified tokens lacks
+    it."""
     values: list[float] = []
     for verification, step in zip(state.verifications, state.steps, strict=True):
         column: Column = getattr(verification, name)

@@ -26,7 +26,7 @@ def acceptance_by_level(
     """Returns the acceptance after the root and after each accepted node `path`, up to the last level of the tree.
 
     An accepted node without children counts as 0. The list is empty for a chain and for a root without children. For a
-    rule that does not judge node by node, it holds at most the acceptance after the root.
+    rule that does not verify node by node, it holds at most the acceptance after the root.
     """
     if not isinstance(tree, TreeProposal) or not tree.has_children(-1):
         return []
@@ -37,7 +37,7 @@ def acceptance_by_level(
 
 def node_acceptance(rule: VerificationRule, tree: TreeProposal, target: Distributions, node: int) -> Acceptance | None:
     """Returns the chance that the rule accepts a child of an accepted node, given the tree, and the optimum over all
-    lossless rules (below the root: over those that judge node by node) for children that are drawn in the same way. On
+    lossless rules (below the root: over those that verify node by node) for children that are drawn in the same way. On
     average over draws, the chance never exceeds the optimum. Returns None if the rule does not know its chance."""
     chance = rule.child_chance(tree, node, target)
     if chance is None:

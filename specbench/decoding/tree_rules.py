@@ -105,37 +105,37 @@ def normalized_residual(target_probs: torch.Tensor, draft_probs: torch.Tensor) -
 
 
 class DescendingRule(WalkingRule):
-    """A rule that judges the children of the root, then those of the accepted child, and so on."""
+    """A rule that verifies the children of the root, then those of the accepted child, and so on."""
 
     def walk(self, proposal: Proposal, target_probs: torch.Tensor) -> Walk:
         tree, node = as_tree(proposal), -1
         path: list[int] = []
         while tree.has_children(node):
-            child, token = yield from self._judge(tree, node, target_probs[node + 1])
+            child, token = yield from self._verify(tree, node, target_probs[node + 1])
             if child is None:
                 return path, token
             path.append(child)
             node = child
         return path, (yield TokenDraw(target_probs[node + 1]))
 
-    def _judge(self, tree: TreeProposal, node: int, target_probs: torch.Tensor) -> ChildWalk:
+    def _verify(self, tree: TreeProposal, node: int, target_probs: torch.Tensor) -> ChildWalk:
         """Yields the random choices of one node with children. Returns the accepted child, or None, and the next
         token."""
         raise NotImplementedError
 
     def child_chance(self, tree: TreeProposal, node: int, target: Distributions) -> float | None:
-        return any_accepted(self._judge(tree, node, target.probs[node + 1]))
+        return any_accepted(self._verify(tree, node, target.probs[node + 1]))
 
 
 @RULES.register(
     "recursive_rejection", lossless=True, verifies_trees=True, draws={"fixed", "independent", "without_replacement"}
 )
 class RecursiveRejection(DescendingRule):
-    """The children of a node are judged in turn: x is accepted with probability min(1, p(x)/q(x)); after a rejection
+    """The children of a node are verified in turn: x is accepted with probability min(1, p(x)/q(x)); after a rejection
     the target's p becomes norm(max(p − q, 0)), and q loses x if the children were drawn without replacement
     (arXiv:2305.09781; arXiv:2402.12374)."""
 
-    def _judge(self, tree: TreeProposal, node: int, target_probs: torch.Tensor) -> ChildWalk:
+    def _verify(self, tree: TreeProposal, node: int, target_probs: torch.Tensor) -> ChildWalk:
         draft_probs = None if tree.draws == "fixed" else tree.draft_probs(node)
         for child in tree.children(node):
             token = tree.token_ids[child]
@@ -150,10 +150,10 @@ class RecursiveRejection(DescendingRule):
 
 @RULES.register("k_seq", lossless=True, verifies_trees=True, draws={"independent"})
 class KSeq(DescendingRule):
-    """The k children of a node, drawn independently, are judged in turn with probability min(1, p(x)/(ρ q(x))), where ρ
-    between 1 and k makes the rule exact (SpecTr, arXiv:2310.15141)."""
+    """The k children of a node, drawn independently, are verified in turn with probability min(1, p(x)/(ρ q(x))), where
+    ρ between 1 and k makes the rule exact (SpecTr, arXiv:2310.15141)."""
 
-    def _judge(self, tree: TreeProposal, node: int, target_probs: torch.Tensor) -> ChildWalk:
+    def _verify(self, tree: TreeProposal, node: int, target_probs: torch.Tensor) -> ChildWalk:
         children, p, q = tree.children(node), target_probs, tree.draft_probs(node)
         factor = k_seq_factor(p, q, len(children))
         for child in children:
@@ -189,12 +189,12 @@ class GreedyMultiDraft(DescendingRule):
     accepted with probability min(1, p(x)/q(x)); else the token from norm(max(p − q, 0)) decides, and one of the most
     probable tokens that equals it is accepted (arXiv:2502.18779)."""
 
-    def _judge(self, tree: TreeProposal, node: int, target_probs: torch.Tensor) -> ChildWalk:
+    def _verify(self, tree: TreeProposal, node: int, target_probs: torch.Tensor) -> ChildWalk:
         *top, drawn = tree.children(node)
         top_ids = torch.tensor([tree.token_ids[child] for child in top], dtype=torch.long, device=target_probs.device)
         draft_probs = normalized(tree.draft_probs(node).index_fill(0, top_ids, 0.0))
         token = tree.token_ids[drawn]
-        # The drawn token is judged first: the other order is exact too, but accepts less.
+        # The drawn token is verified first: the other order is exact too, but accepts less.
         if (yield Coin(acceptance_probability(target_probs[token], draft_probs[token]))):
             return drawn, token
         token = yield TokenDraw(normalized_residual(target_probs, draft_probs))
@@ -210,8 +210,8 @@ class GreedyMultiDraft(DescendingRule):
 
 @RULES.register("traversal", lossless=True, verifies_trees=True, draws={"independent", "without_replacement"})
 class Traversal(WalkingRule):
-    """Judges whole paths, from the first leaf on, and removes rejected leaves; a path that the token rule would cut at
-    one unlikely token can still be accepted (arXiv:2505.12398). It equals block verification on a chain."""
+    """Verifies whole paths, from the first leaf on, and removes rejected leaves; a path that the token rule would cut
+    at one unlikely token can still be accepted (arXiv:2505.12398). It equals block verification on a chain."""
 
     def walk(self, proposal: Proposal, target_probs: torch.Tensor) -> Walk:
         tree = as_tree(proposal)

@@ -24,7 +24,7 @@ class VerificationRule:
     compares_processed = False  # whether the rule compares the distributions after temperature and truncation
 
     def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
-        """Judges a proposal of n tokens, given the target's distributions at its n positions and the next one."""
+        """Verifies a proposal of n tokens, given the target's distributions at its n positions and the next one."""
         raise NotImplementedError
 
     def child_chance(self, tree: TreeProposal, node: int, target: Distributions) -> float | None:
@@ -47,13 +47,13 @@ class Rejection(VerificationRule):
             return _greedy_rejection(proposal, target)
         assert proposal.probs is not None
         token_ids = proposal.on(target.probs.device)
-        judged_probs = target.probs[: len(token_ids)]
-        target_prob = at_tokens(judged_probs, token_ids)
+        verified_probs = target.probs[: len(token_ids)]
+        target_prob = at_tokens(verified_probs, token_ids)
         draft_prob = proposal.probs.token_probs(token_ids)
-        uniform = torch.rand(len(token_ids), generator=generator, device=judged_probs.device)
+        uniform = torch.rand(len(token_ids), generator=generator, device=verified_probs.device)
         place, are_all = proposal.accepted_prefix(uniform * draft_prob < target_prob)
         num_accepted, next_token = _next_token(proposal, target, place, are_all, generator)
-        overlap = proposal.probs.overlap(judged_probs)
+        overlap = proposal.probs.overlap(verified_probs)
         draw_overlap = _draw_overlap(proposal, overlap, target)
         return Verification(num_accepted, next_token, target_prob, draft_prob, overlap, draw_overlap=draw_overlap)
 
@@ -96,7 +96,7 @@ def _next_token(
 
 
 def _greedy_rejection(proposal: Proposal, target: Distributions) -> Verification:
-    """Judges at temperature 0: p is one-hot, so x is accepted iff x = argmax p, and Σ min(p, q) = q(argmax p)."""
+    """Verifies at temperature 0: p is one-hot, so x is accepted iff x = argmax p, and Σ min(p, q) = q(argmax p)."""
     (best,) = proposal.read(target.best)
     matches = [token == choice for token, choice in zip(proposal.token_ids, best, strict=False)]
     num_accepted = count_leading(matches)

@@ -12,7 +12,7 @@ from jinja2 import Environment, TemplateSyntaxError, meta, nodes
 
 from specbench.core.errors import ConfigError, nearest
 
-Message = Mapping[str, Any]  # role and content
+Message = Mapping[str, object]  # role and content
 
 # The date that templates print unless --template-date gives another. Llama 3.x templates fall back to it themselves.
 TEMPLATE_DATE = date(2024, 7, 26)
@@ -53,7 +53,7 @@ class ChatTemplate:
     def __init__(self, tokenizer: Any, name: str) -> None:
         self.tokenizer = tokenizer
         self.name = name
-        self.args: Mapping[str, Any] = {}
+        self.args: Message = {}
         self.date: date | None = None
         self._behaviour: dict[tuple[Any, ...], TemplateBehaviour] = {}
 
@@ -150,7 +150,7 @@ class ChatTemplate:
             remedy = "; --system-instruction replaces it" if replaced else ""
             yield f'{self.name}: its chat template writes a text of its own before the user\'s: "{shown}"{remedy}'
 
-    def _apply(self, messages: Sequence[Message], content: str, options: Mapping[str, Any]) -> str:
+    def _apply(self, messages: Sequence[Message], content: str, options: Message) -> str:
         if content == "parts":
             messages = [{**each, "content": [{"type": "text", "text": each["content"]}]} for each in messages]
         given = {**self.args}

@@ -77,10 +77,10 @@ class CheckpointSampling:
     temperature: float
     top_k: int | None
     top_p: float | None
-    others: Mapping[str, Any]
+    others: Mapping[str, object]
 
     @property
-    def values(self) -> dict[str, Any]:
+    def values(self) -> dict[str, float | int | None]:
         """The values of the keys of a task's generation; None for one that has no effect."""
         return {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p}
 

@@ -20,10 +20,12 @@ from specbench.models.scoring import VERBS, Output
 from specbench.specs.components import EngineName, StaticEngine
 
 Result = TypeVar("Result")
-PASS_OPTIONS: dict[str, Any] = {
+PASS_OPTIONS: dict[str, object] = {
     "post_grad_fusion_options": {"decompose_mm_pass": {}},  # on a CPU, computes one-row products as sums
 }
-ONE_ROW_OPTIONS: dict[str, Any] = {"coordinate_descent_tuning": True}  # tunes the kernels that read the weights
+ONE_ROW_OPTIONS: dict[str, str | int | bool | Callable[..., Any]] = {
+    "coordinate_descent_tuning": True  # tunes the kernels that read the weights
+}
 
 
 def compile_pass(forward: Callable[[], Output], name: str) -> Callable[[], Output]:

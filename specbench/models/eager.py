@@ -69,10 +69,12 @@ class CachedSequence:
         Reads only the tokens after the longest prefix shared with the cache, at least the last `num_logits`, and before
         them the tokens that recurrent layers must replay.
         """
+        # 1. Crop the cache to what it shares with the sequence, but for the tokens whose logits are wanted.
         num_tokens = len(ids) + (0 if pending is None else len(pending))
         self._ensure(num_tokens)
         num_kept = min(num_common(self.cached_ids, ids, pending), num_tokens - num_logits)
         self.rollback(num_kept)
+        # 2. One pass over all else. Recurrent layers may have been rolled back further than the others: they replay.
         num_cached = len(self.cached_ids)
         output = self._read(ids, pending, num_tokens - num_cached, num_kept - num_cached, num_logits, hidden_layers)
         self.cached_ids += ids[num_cached:]
@@ -90,9 +92,15 @@ class CachedSequence:
         """
         tree = (list(tree_ids), tuple(parents))
         self._ensure(len(ids) + len(tree_ids))
-        num_cached = num_common_of_tree(self.cached_ids, self._tree, ids, tree, num_logits)
-        if num_cached <= len(ids):  # the tree read last does not continue
+        # 1. If the tree grows, what was read of it stays, as long as the wanted rows are all of new nodes.
+        num_known = len(self._tree[0])
+        grows = all(new[:num_known] == old for new, old in zip(tree, self._tree, strict=True))
+        if num_known and grows and self.cached_ids == ids and num_logits <= len(tree_ids) - num_known:
+            num_cached = len(ids) + num_known
+        else:
+            num_cached = min(common_prefix(self.cached_ids, ids), len(ids) + len(tree_ids) - num_logits)
             self.rollback(num_cached)
+        # 2. One pass over all else. The cache then holds the text and behind it the tree, until `keep_path` ends it.
         num_read = len(ids) + len(tree_ids) - num_cached
         output = self._read_tree([*ids, *tree_ids], parents, num_read, num_logits, hidden_layers)
         self.cached_ids, self._tree = list(ids), tree
@@ -224,10 +232,10 @@ class EagerSequence(CachedSequence):
         hidden = tuple(made.hidden_states[layer][0].to(self.device) for layer in hidden_layers)
         return Output(made.logits[0], hidden)
 
-    def _options(self, tokens: torch.Tensor, num_logits: int) -> dict[str, Any]:
+    def _options(self, tokens: torch.Tensor, num_logits: int) -> dict[str, object]:
         """Returns the options of transformers' forward pass over tokens [num_rows, num_tokens], which gives the logits
         of the last `num_logits`."""
-        options: dict[str, Any] = {self._cache_name: self.cache, "use_cache": True}
+        options: dict[str, object] = {self._cache_name: self.cache, "use_cache": True}
         if self._can_keep_logits:
             options["logits_to_keep"] = num_logits
         if self._needs_positions:
@@ -300,16 +308,6 @@ def num_common(cached_ids: list[int], ids: list[int], pending: torch.Tensor | No
     if pending is None or found < len(ids):
         return found
     return min(len(cached_ids), len(ids) + len(pending)) if UNKNOWN in cached_ids[found : found + 1] else found
-
-
-def num_common_of_tree(cached_ids: list[int], known: Tree, ids: list[int], tree: Tree, num_logits: int) -> int:
-    """Returns the number of tokens of `ids` followed by `tree` that a pass need not read again to return the last
-    `num_logits` rows. The tokens of `known`, the tree read last, count only if `tree` begins with all of it."""
-    num_known = len(known[0])
-    grows = all(new[:num_known] == old for new, old in zip(tree, known, strict=True))
-    if num_known and grows and cached_ids == ids and num_logits <= len(tree[0]) - num_known:
-        return len(ids) + num_known
-    return min(common_prefix(cached_ids, ids), len(ids) + len(tree[0]) - num_logits)
 
 
 def common_prefix(first: list[int], second: list[int]) -> int:

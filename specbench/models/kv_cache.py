@@ -7,7 +7,7 @@ window. Recurrent layers are transformers' own; recurrent.py restores their earl
 """
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -247,6 +247,7 @@ class StaticLayer(CacheLayerMixin):
         return self.capacity
 
 
+Masks = dict[str, Any]  # by type of layers; of flex_attention they are no tensors
 ATTENTION = ("sdpa", "eager", "flex_attention")  # the implementations that accept a mask per query and key
 
 
@@ -279,7 +280,7 @@ def check_attention(model: Any, name: str, implementations: Sequence[str] = ATTE
 def tree_inputs(
     model: Any, windows: Collection[bool], num_prefix: int, parents: Sequence[int], first: int, num_read: int,
     num_columns: int,
-) -> tuple[torch.Tensor, dict[str, Any]]:  # fmt: skip
+) -> tuple[torch.Tensor, Masks]:  # fmt: skip
     """Returns the positions [num_read] of a pass that reads `num_read` tokens from column `first` on, and its attention
     mask for each type of layers. The columns are a sequence of `num_prefix` tokens, the nodes of a tree, and padding.
 
@@ -303,7 +304,7 @@ def tree_inputs(
     return positions, masks
 
 
-def by_layer_type(masks: Mapping[str, Any]) -> Any:
+def by_layer_type(masks: Masks) -> Any:
     """Returns masks in the form in which transformers' models take them: one mask, or a dict for two types."""
     return masks if len(masks) > 1 else next(iter(masks.values()))
 

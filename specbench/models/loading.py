@@ -1,9 +1,8 @@
 """Loads models by hub id, local folder, `embedded:NAME` or `object:NAME`."""
 
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import huggingface_hub
 import torch
@@ -33,6 +32,16 @@ from specbench.models.sources import model_source as model_source
 from specbench.specs.components import DeviceMap, EngineName, Quantize
 
 TIMEOUT_SECONDS = 4
+
+
+class HubOptions(TypedDict):
+    """The options of transformers' loaders."""
+
+    revision: str | None
+    local_files_only: bool
+    trust_remote_code: bool
+
+
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -83,7 +92,7 @@ def load_model(
     torch_dtype: Any = DTYPES.get(dtype) or (torch.float32 if chosen.type == "cpu" else "auto")
     source = model_source(name)
     problem = None if is_local(source) else hub_problem(source, revision)
-    hub = {  # without the hub, use the local cache
+    hub: HubOptions = {  # without the hub, use the local cache
         "revision": revision, "local_files_only": problem is not None, "trust_remote_code": trust_remote_code,
     }  # fmt: skip
     try:
@@ -168,13 +177,13 @@ def check_engine(engine: EngineName, device: str) -> EngineName:
     return engine
 
 
-def build_on_meta(config: Any, hub: Mapping[str, Any]) -> Any:
+def build_on_meta(config: Any, hub: HubOptions) -> Any:
     """Returns the network of a configuration without weights, on torch's device `meta`."""
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(config, trust_remote_code=hub.get("trust_remote_code", False))
 
 
-def causal_config(source: str, hub: dict[str, Any]) -> Any:
+def causal_config(source: str, hub: HubOptions) -> Any:
     """Returns the configuration. Raises ConfigError for an unreadable file, implausible sizes, and a checkpoint that
     is not a causal language model."""
     check_readable(source)
@@ -186,7 +195,7 @@ def causal_config(source: str, hub: dict[str, Any]) -> Any:
     return config
 
 
-def load_weights(source: str, dtype: Any, hub: dict[str, Any], **options: Any) -> Any:
+def load_weights(source: str, dtype: Any, hub: HubOptions, **options: Any) -> Any:
     """Returns the network with its weights. `options` are passed on to transformers.
 
     Raises ConfigError if the checkpoint is not a causal language model, lacks tensors, or is too small for its
@@ -235,7 +244,7 @@ def bitsandbytes(option: str) -> Any:
 
 
 def load_placed_weights(
-    source: str, dtype: Any, hub: dict[str, Any], device: torch.device, quantize: Quantize, device_map: DeviceMap
+    source: str, dtype: Any, hub: HubOptions, device: torch.device, quantize: Quantize, device_map: DeviceMap
 ) -> Any:
     """Returns a network that is quantized, or spread over devices, while it is loaded. Warns if a part of it is not on
     an accelerator. Raises ConfigError as `load_weights` does, and if there is too little memory."""
@@ -243,7 +252,7 @@ def load_placed_weights(
     config = causal_config(source, hub)
     if dtype == "auto":
         dtype = getattr(config, "dtype", None) or torch.bfloat16
-    options: dict[str, Any] = {"device_map": {"": device} if device_map == "none" else "auto"}
+    options: dict[str, object] = {"device_map": {"": device} if device_map == "none" else "auto"}
     if quantize != "none":
         is_nf4 = quantize == "nf4"
         options["quantization_config"] = BitsAndBytesConfig(

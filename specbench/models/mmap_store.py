@@ -108,10 +108,10 @@ class FolderKind(Generic[AnyManifest]):
                 raise ConfigError(f"{file}: {found} bytes where {self.manifest} says {num_bytes}: {self.remedy}")
         return manifest
 
-    def write(self, folder: Path, fields: Mapping[str, Any], arrays: Mapping[str, tuple[str, int]]) -> None:
+    def write(self, folder: Path, fields: Mapping[str, object], arrays: Mapping[str, tuple[str, int]]) -> None:
         """Writes the manifest of a folder. `arrays`: element types and lengths by name."""
         listed = {name: {"dtype": dtype, "length": length} for name, (dtype, length) in sorted(arrays.items())}
-        content = {"format": FORMAT, **fields, "arrays": listed}
+        content: dict[str, object] = {"format": FORMAT, **fields, "arrays": listed}
         arrays_read = (bytes.fromhex(file_digest(folder / f"{name}{SUFFIX}", WHOLE)) for name in listed)
         content["digest"] = bytes_digest([json.dumps(content, sort_keys=True).encode(), *arrays_read])
         write_atomically(folder / self.manifest, json.dumps(content, indent=2) + "\n")

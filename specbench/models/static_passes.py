@@ -1,10 +1,10 @@
 """Forward passes of fixed shapes over a static cache: recorded as CUDA graphs, compiled, or both."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from transformers.cache_utils import Cache
@@ -23,12 +23,21 @@ from specbench.models.compiling import (
 from specbench.models.devices import cache_room, is_out_of_memory, noting_memory, upload
 from specbench.models.fused import attending_in_groups, fusable_norms, fused_norms
 from specbench.models.kv_cache import PreallocatedLayer, StaticLayer, by_layer_type, cache_parameter, tree_inputs
-from specbench.models.recording import RecordedDraft, Sampler, SharedStream, has_graphs, record_graph
-from specbench.models.scoring import VERBS, Output, PassShape, same_logits
+from specbench.models.recording import RecordedDraft, SharedStream, has_graphs, record_graph
+from specbench.models.scoring import VERBS, Output, PassShape, Sampler, same_logits
 from specbench.specs.components import StaticEngine
 
 NUM_READ_BEFORE = 8  # cached tokens when a pass is compared with the eager one
 NUM_MOVED = 16  # tokens of an accepted path that are moved at once; a shorter path is padded
+
+
+class PassOptions(TypedDict, total=False):
+    """What a pass reads besides its tokens; see `StaticPasses.forward`."""
+
+    positions: torch.Tensor
+    mask: Any
+    num_logits: int | torch.Tensor
+    hidden_layers: Sequence[int]
 
 
 class StaticPasses:
@@ -61,7 +70,7 @@ class StaticPasses:
         self.seconds = 0.0  # spent on creating passes
         self.num_made = 0
         self._inputs: dict[int, torch.Tensor] = {}
-        self._passes: dict[PassShape, Callable[[], Output]] = {}
+        self.made: dict[PassShape, Callable[[], Output]] = {}
         self._tree_buffers: dict[int, tuple[torch.Tensor, dict[str, torch.Tensor]]] = {}
         self._forwards: dict[int, Callable[..., Output]] = {}  # with compiled layers, by length
         self._last_place = torch.zeros(1, dtype=torch.long, device=self.device)  # of a prompt's last token in its pass
@@ -153,7 +162,7 @@ class StaticPasses:
         """Runs a pass over its input buffers: logits [length, output_size], or [1, output_size] for a prompt, and
         hidden states [length, width] of each layer. Raises CannotCompile if the pass cannot be created, and ConfigError
         if it fails."""
-        forward = self._passes.get(shape)
+        forward = self.made.get(shape)
         if forward is None:
             forward = self._create_pass(shape)
         try:
@@ -190,17 +199,15 @@ class StaticPasses:
             numbers = torch.arange(NUM_MOVED, device=self.device)
 
             def move() -> torch.Tensor:
-                return self._move_tokens(self._sources, self.start + numbers)
+                targets = self.start + numbers
+                for layer in self._layers:
+                    layer.move(self._sources, targets)
+                return targets
 
             self._sources.copy_(numbers)  # so that recording it moves nothing
             self.start.zero_()
             self._move = record_graph(move, self.device) if self.records else move
         return self._move
-
-    def _move_tokens(self, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        for layer in self._layers:
-            layer.move(sources, targets)
-        return targets
 
     def reserve_draft(self, num_tokens: int, draw: Sampler, vocab_size: int) -> tuple[int, float]:
         """Records drafts of `num_tokens` tokens after one uncached token, and after two, which follow the acceptance of
@@ -221,10 +228,6 @@ class StaticPasses:
                 self.drafts[num_read, num_tokens, draw] = made
                 num_made += 1
         return num_made, time.perf_counter() - started
-
-    def has(self, shape: PassShape) -> bool:
-        """Returns whether a pass exists already."""
-        return shape in self._passes
 
     def check(self) -> None:
         """Creates one pass, or, where compilation takes long, only traces it, with one layer of each kind. Raises
@@ -286,13 +289,15 @@ class StaticPasses:
     def _create_pass(self, shape: PassShape) -> Callable[[], Output]:
         """Creates a pass and compares it with the eager one on its current inputs. Raises CannotCompile if it fails or
         its results differ."""
+        # 1. What the pass reads besides its tokens stands in buffers, too, so that one graph serves all inputs.
         started, length = time.perf_counter(), shape.length
-        options: dict[str, Any] = {"hidden_layers": shape.hidden_layers}
+        options: PassOptions = {"hidden_layers": shape.hidden_layers}
         if shape.kind == "tree":
             positions, masks = self.tree_buffers(length)
             options |= {"positions": positions, "mask": by_layer_type(masks)}
         elif shape.kind == "prompt":
             options["num_logits"] = self._last_place
+        # 2. The eager pass over the same inputs says what the new one must give.
         try:
             with self._noting_memory(f"while a pass of model '{self.name}' over {length} tokens was made"):
                 expected = self.forward(self.input(length), **options)
@@ -304,6 +309,7 @@ class StaticPasses:
             if is_out_of_memory(error):
                 raise
             raise CannotCompile(self.name, one_line(error), self.engine) from error
+        # 3. A pass that gives anything else is no faster pass but another model.
         compared = {"logits": [(expected.logits, found.logits)]}
         compared["hidden states"] = list(zip(expected.hidden, found.hidden, strict=True))
         for what, pairs in compared.items():
@@ -312,10 +318,10 @@ class StaticPasses:
                 raise CannotCompile(self.name, reason, self.engine)
         self.seconds += time.perf_counter() - started
         self.num_made += 1
-        self._passes[shape] = made
+        self.made[shape] = made
         return made
 
-    def _compile(self, shape: PassShape, options: Mapping[str, Any]) -> Callable[[], Output]:
+    def _compile(self, shape: PassShape, options: PassOptions) -> Callable[[], Output]:
         tokens = self.input(shape.length)
 
         def forward() -> Output:
@@ -326,7 +332,7 @@ class StaticPasses:
         with self._nested():
             return compile_pass(forward, f"forward_{shape.length}_{self.capacity}")
 
-    def _record(self, shape: PassShape, options: Mapping[str, Any]) -> Callable[[], Output]:
+    def _record(self, shape: PassShape, options: PassOptions) -> Callable[[], Output]:
         """Records a pass with other tokens and another position than its current inputs, so that the comparison detects
         a graph that captured them as constants."""
         length, is_prompt = shape.length, shape.kind == "prompt"

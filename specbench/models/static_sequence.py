@@ -11,8 +11,8 @@ from specbench.models.devices import is_out_of_memory, memory_message
 from specbench.models.eager import UNKNOWN, CachedSequence, num_common
 from specbench.models.kv_cache import check_attention
 from specbench.models.meters import PassLog
-from specbench.models.recording import Draft, RecordedDraft, Sampler
-from specbench.models.scoring import PACKED, VERBS, Kind, Output, PassShape
+from specbench.models.recording import RecordedDraft
+from specbench.models.scoring import PACKED, Draft, Kind, Output, PassShape, Sampler
 from specbench.models.static_passes import StaticPasses
 from specbench.specs.components import StaticEngine
 
@@ -65,7 +65,7 @@ class StaticSequence(CachedSequence):
         made, before = self._static_passes, self._static_passes.seconds
         num_made = made.num_made
         self._shapes += self._prompt_shapes()
-        missing = [shape for shape in self._shapes if not made.has(shape)]
+        missing = [shape for shape in self._shapes if shape not in made.made]
         if missing:
             missing_lengths = ", ".join(str(shape.length) for shape in missing)
             wait = "; that takes seconds to minutes, less once torch has them in its cache"
@@ -107,11 +107,6 @@ class StaticSequence(CachedSequence):
         return self._static_passes.reserve_draft(num_tokens, draw, self.vocab_size)
 
     @property
-    def verb(self) -> str:
-        """The participle of the engine for messages: "compiled" or "recorded"."""
-        return VERBS[self.engine]
-
-    @property
     def capacity(self) -> int:
         """The number of tokens that the buffers can hold."""
         return self._static_passes.capacity
@@ -147,7 +142,7 @@ class StaticSequence(CachedSequence):
     def _shape(self, num_tokens: int, kind: Kind, hidden_layers: Sequence[int]) -> PassShape | None:
         """Returns the shape of the shortest pass that can read `num_tokens` tokens; None if there is none."""
         asked, made = (kind, tuple(hidden_layers)), self._static_passes
-        shapes = (shape for shape in self._shapes if shape[1:] == asked and (kind != "prompt" or made.has(shape)))
+        shapes = (shape for shape in self._shapes if shape[1:] == asked and (kind != "prompt" or shape in made.made))
         return next((shape for shape in shapes if shape.length >= num_tokens), None)
 
     def check_trees(self) -> None:

@@ -12,6 +12,7 @@ from specbench.core.console import counted, say
 from specbench.core.environment import EMBEDDED, is_installed, set_threads
 from specbench.core.progress import doing
 from specbench.decoding.bridges import common_ids
+from specbench.decoding.build import incompatible_methods, sampling_of
 from specbench.decoding.decoder import drafting_decoders
 from specbench.models.loading import choose_device
 from specbench.records.folder import DATE, RunFolder, default_folder, write_specs
@@ -24,7 +25,6 @@ from specbench.results.row import CommonIds, Row
 from specbench.results.rows import MeasuredRun, MeasuredSubset, Measurement, ModelContext, Ties, add_measurement
 from specbench.results.verdict import count_ties, declares_lossless, differing_records
 from specbench.running import runner
-from specbench.running.compose import incompatible_methods, sampling_of
 from specbench.running.live import LiveTable, Loggers, make_loggers
 from specbench.running.models import (
     LoadedModels,
@@ -237,7 +237,7 @@ def keep_fitting_methods(
     """Returns the spec of `--method all` with the methods that fit the models and the data, and prints why others are
     left out. `reasons`: for methods that are left out already."""
     samplings = {sampling_of(task.subset(subset).generation) for task, subset, _ in loaded}
-    reasons = {**reasons, **incompatible_methods(spec.methods, models, samplings)}
+    reasons = {**reasons, **incompatible_methods(spec.methods, models.pair, samplings)}
     if reasons:
         say(console, "--method all leaves out " + "; ".join(f"{name}: {why}" for name, why in reasons.items()))
     return spec.model_copy(update={"methods": tuple(m for m in spec.methods if m.name not in reasons)})

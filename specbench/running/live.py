@@ -12,12 +12,12 @@ from specbench.core.environment import DISTRIBUTION
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import LOGGERS
 from specbench.core.table import RULE, Column, Table, number_columns, text_columns
+from specbench.decoding.build import sampling_of
 from specbench.decoding.decoder import Decoder
 from specbench.records.records import Record
 from specbench.results.answers import acceptance_rates, length_columns, speed_columns, with_own_passes
 from specbench.results.metric_format import NULL, number, speed, with_interval
 from specbench.results.row import ALL, Row
-from specbench.running.compose import sampling_of
 from specbench.running.models import has_other_vocabulary
 from specbench.running.plan import SubsetRun, Trial
 from specbench.running.progress import RunProgress

@@ -14,6 +14,7 @@ from specbench.core.environment import OBJECT
 from specbench.core.errors import ConfigError
 from specbench.core.files import TRAINING_RECORD
 from specbench.decoding.bridges import share_ids
+from specbench.decoding.build import pauses
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model
 from specbench.models.scoring import VERBS, ScoringModel
@@ -130,11 +131,6 @@ def engine_of(target: CausalLM, drafters: Iterable[CausalLM]) -> RowEngine:
 def uses_bridge(method: MethodSpec) -> bool:
     """Returns whether the drafter drafts behind a bridge between different vocabularies."""
     return method.decodes_with == "target" and not method.same_vocabulary
-
-
-def pauses(method: MethodSpec) -> bool:
-    """Returns whether the drafter drafts nothing beyond its own context, so that it limits no other method."""
-    return method.decodes_with == "target" and method.drafter.options.get("beyond_context") == "pause"
 
 
 def has_other_vocabulary(method: MethodSpec, models: LoadedModels) -> bool:

@@ -16,12 +16,12 @@ from rich.console import Console
 from specbench.core.console import say
 from specbench.core.errors import ConfigError
 from specbench.core.source import package_digest
+from specbench.decoding.build import RoutedDecoder, build_decoder, sampling_of
 from specbench.decoding.decoder import Decoder, DraftingDecoder, drafting_decoders
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import Prompt, TextModel
 from specbench.records.records import Key
-from specbench.running.compose import RoutedDecoder, build_decoder, sampling_of
 from specbench.running.models import LoadedModels
 from specbench.running.prompts import (
     PromptBudget,

@@ -246,7 +246,7 @@ def request_notes(request: Request, spec: RunSpec) -> Iterator[str]:
     - the language of a task's answers cannot be identified;
     - no method uses the draft model, or no subset uses a route.
     """
-    from specbench.running.compose import unused_routes
+    from specbench.decoding.build import unused_routes
     from specbench.tasks.scoring import identified_language, make_scorer
 
     for kind, names in (("tasks", request.tasks), ("methods", request.methods)):

@@ -13,16 +13,15 @@ import torch
 
 import specbench
 from specbench.core.errors import ConfigError, DrafterError
+from specbench.decoding.build import build_decoder
 from specbench.decoding.checked_parts import CheckedDrafter, CheckedRule, same_torch_state
 from specbench.decoding.decoder import DraftingDecoder
 from specbench.decoding.drafters import Drafter
-from specbench.decoding.loop import Output as LoopOutput
-from specbench.decoding.loop import StopRules
+from specbench.decoding.loop import Output, StopRules
 from specbench.decoding.proposal import PointMass, Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.verification import Rejection, VerificationRule
 from specbench.models.causal_lm import CausalLM, ModelPair
-from specbench.running.compose import build_decoder
 from specbench.specs.catalogue import load_method
 from tests.support import tiny
 
@@ -35,7 +34,7 @@ def pair() -> ModelPair:
     return ModelPair(CausalLM(tiny.network(num_hidden_layers=1), tiny.tokenizer(), "target", None))
 
 
-def decode(pair: ModelPair, sampling: Sampling = GREEDY, **parts: Any) -> LoopOutput:
+def decode(pair: ModelPair, sampling: Sampling = GREEDY, **parts: Any) -> Output:
     method = specbench.Method(**{"num_draft_tokens": 3, **parts}).spec
     return build_decoder(method, pair, sampling).generate(list(PROMPT), StopRules(8), 0)
 

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.loop import Output as LoopOutput
-from specbench.decoding.loop import StopRules
+from specbench.decoding.build import build_decoder
+from specbench.decoding.loop import Output, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.mmap_store import vocabulary_digest
-from specbench.running.compose import build_decoder
 from specbench.specs.catalogue import load_method
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
@@ -64,7 +63,7 @@ def stop_of(target: CausalLM) -> StopRules:
 
 
 @pytest.fixture(scope="module")
-def plain(target: CausalLM) -> LoopOutput:
+def plain(target: CausalLM) -> Output:
     """The target's own greedy tokens."""
     decoder = build_decoder(load_method("ar"), ModelPair(target), Sampling(0.0))
     return decoder.generate(prompt_of(target), stop_of(target), seed=0)
@@ -93,7 +92,7 @@ def test_a_combination(
     rule: str,
     bridge: str,
     target: CausalLM,
-    plain: LoopOutput,
+    plain: Output,
     pairs: dict[str, ModelPair],
     ngram_folder: Path,
 ) -> None:

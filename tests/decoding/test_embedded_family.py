@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from specbench.decoding.loop import Output as LoopOutput
-from specbench.decoding.loop import StopRules
+from specbench.decoding.build import build_decoder
+from specbench.decoding.loop import Output, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
 from specbench.models.loading import load_model
-from specbench.running.compose import build_decoder
 from specbench.specs.catalogue import load_method
 from specbench.specs.run import embedded_drafter
 
@@ -26,7 +25,7 @@ FEW = range(1)  # languages, by their numbers: those of the fast tests
 ALL = range(11)
 
 
-def generate(method: str, models: ModelPair, prompt: list[int]) -> LoopOutput:
+def generate(method: str, models: ModelPair, prompt: list[int]) -> Output:
     decoder = build_decoder(load_method(method), models, Sampling(0.0))
     return decoder.generate(prompt, StopRules(MAX_NEW_TOKENS, models.target.eos_token_ids), seed=0)
 

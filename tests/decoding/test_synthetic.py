@@ -6,18 +6,17 @@ import pytest
 import torch
 
 from specbench.core.errors import ConfigError
+from specbench.decoding.build import build_decoder
 from specbench.decoding.decoder import Decoder, DraftingDecoder
 from specbench.decoding.drafters import NoDrafter
 from specbench.decoding.drafters.synthetic import SyntheticDrafter
-from specbench.decoding.loop import Output as LoopOutput
-from specbench.decoding.loop import StopRules
+from specbench.decoding.loop import Output, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import rejection
 from specbench.models.causal_lm import ModelPair
 from specbench.report.captions import caption_lines
 from specbench.report.ranking import rank_rows, unranked_line
 from specbench.results.paired import RowWithRecords
-from specbench.running.compose import build_decoder
 from specbench.specs.catalogue import load_method, with_overrides
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
@@ -46,7 +45,7 @@ def plain(target, sampling: Sampling = GREEDY) -> Decoder:
     return DraftingDecoder(load_method("ar"), target, NoDrafter(), rejection, sampling)
 
 
-def counts(generations: list[LoopOutput]) -> tuple[int, int]:
+def counts(generations: list[Output]) -> tuple[int, int]:
     steps = [step for each in generations for step in each.steps]
     return sum(step.num_judged for step in steps), sum(step.num_accepted for step in steps)
 

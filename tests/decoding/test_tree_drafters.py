@@ -12,11 +12,11 @@ import torch
 
 from specbench.core.errors import ConfigError
 from specbench.decoding import tree_rules
+from specbench.decoding.build import build_decoder
 from specbench.decoding.drafters import Drafter, ModelDrafter, NoDrafter
 from specbench.decoding.drafters.lookahead import Lookahead, TokenRecycling
 from specbench.decoding.drafters.model_tree import ModelTreeDrafter
 from specbench.decoding.drafters.retrieval import RetrievalDrafter
-from specbench.decoding.loop import Output as LoopOutput
 from specbench.decoding.loop import StopRules
 from specbench.decoding.proposal import Draws, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling, process
@@ -26,7 +26,6 @@ from specbench.decoding.verification import VerificationRule, exact_match, rejec
 from specbench.models.causal_lm import ModelPair
 from specbench.models.scoring import Output
 from specbench.results.metrics import summarize
-from specbench.running.compose import build_decoder
 from specbench.running.models import engine_for
 from specbench.specs.catalogue import load_method, with_overrides
 from specbench.specs.components import build
@@ -102,7 +101,7 @@ def law(model: TableModel, length: int, sampling: Sampling) -> dict[tuple[int, .
 
 def deviation(
     target: TableModel, drafter: Drafter, rule: VerificationRule, sampling: Sampling
-) -> tuple[float, list[LoopOutput]]:
+) -> tuple[float, list[Output]]:
     """Returns how far 500 texts, with top-p 200, are from the law of the target, and these texts."""
     num_draws = 500 if sampling == PLAIN else 200
     made = [generate(target, drafter, rule, LENGTH, seed, sampling) for seed in range(num_draws)]

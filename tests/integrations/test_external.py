@@ -12,13 +12,12 @@ import pytest
 import torch
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.loop import Output as LoopOutput
-from specbench.decoding.loop import StopRules
+from specbench.decoding.build import build_decoder
+from specbench.decoding.loop import Output, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.records.records import check_record
 from specbench.results.metrics import summarize
-from specbench.running.compose import build_decoder
 from specbench.running.runner import method_record
 from specbench.specs.catalogue import digest, load_method, with_overrides
 from specbench.specs.components import build
@@ -66,7 +65,7 @@ def speculative(prompt_ids, *, target, drafter, num_draft_tokens, max_new_tokens
     from specbench.decoding.loop import StopRules
     from specbench.models.causal_lm import CausalLM
     from specbench.models.causal_lm import ModelPair
-    from specbench.running.compose import build_decoder
+    from specbench.decoding.build import build_decoder
 
     models = ModelPair(*(CausalLM(each.model, each.tokenizer, "m", None) for each in (target, drafter)))
     sd = load_method("sd").model_copy(update={"num_draft_tokens": num_draft_tokens})
@@ -142,7 +141,7 @@ def method(code: Path, name: str, num_draft_tokens: int = 3, **decoder: Any) -> 
 def run(
     spec: MethodSpec, models: ModelPair, sampling: Sampling = GREEDY, stop: StopRules | None = None, seed: int = 0,
     prompt: list[int] = PROMPT,
-) -> LoopOutput:  # fmt: skip
+) -> Output:  # fmt: skip
     return build_decoder(spec, models, sampling).generate(prompt, stop or StopRules(24), seed)
 
 

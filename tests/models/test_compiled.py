@@ -16,7 +16,7 @@ from torch._inductor.exc import InvalidCxxCompiler
 
 from specbench.analysis.audit import audit as subjects
 from specbench.core.errors import ConfigError
-from specbench.decoding.loop import Output as LoopOutput
+from specbench.decoding.build import build_decoder
 from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models import compiling as check_compilable
@@ -31,7 +31,6 @@ from specbench.results.leaderboard import load
 from specbench.results.verdict import Noise
 from specbench.running import runner
 from specbench.running.capture_plan import num_compilations
-from specbench.running.compose import build_decoder
 from specbench.running.plan import Trial
 from specbench.specs.catalogue import load_method
 from tests.support import tiny
@@ -295,7 +294,7 @@ def test_a_packed_pass_that_sees_other_continuations_is_refused(monkeypatch: pyt
         sequence.reserve(100, (1, 2, 16, 64), packs=True)
 
 
-def generation(pair: ModelPair, name: str, sampling: Sampling, prompt: list[int]) -> LoopOutput:
+def generation(pair: ModelPair, name: str, sampling: Sampling, prompt: list[int]) -> Output:
     decoder = build_decoder(load_method(name), pair, sampling)
     return decoder.generate(prompt, StopRules(20 if len(prompt) == max(PROMPTS) else 8), seed=5)
 
@@ -617,4 +616,4 @@ def test_what_a_command_line_gets_wrong_is_one_line(
     code, _, said = specbench(*RUN, "--method", "ar", "--engine", "fast")
     assert code == 2 and "error: --engine fast: " in said and "auto, compiled, eager, graphs" in said
     code, _, said = specbench(*RUN, "--target", tiny_pair[1], "--method", "hf-pld", "--engine", "compiled")
-    assert code == 2 and "method 'hf-pld': its code runs its own passes" in " ".join(said.split())
+    assert code == 2 and "method 'hf-pld': external decoders ignore --engine" in " ".join(said.split())

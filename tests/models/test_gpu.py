@@ -11,16 +11,15 @@ from typing import Any
 import pytest
 import torch
 
+from specbench.decoding.build import build_decoder
 from specbench.decoding.decoder import Decoder
-from specbench.decoding.loop import Output as LoopOutput
-from specbench.decoding.loop import StopRules
+from specbench.decoding.loop import Output, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import make_passes
 from specbench.models.recording import num_recordings
 from specbench.models.scoring import PassShape, same_logits
 from specbench.running.capture_plan import allocate_and_capture_for, num_compilations
-from specbench.running.compose import build_decoder
 from specbench.running.models import LoadedModels, load_models
 from specbench.running.request import Request, run_spec
 from specbench.specs.catalogue import load_method, method_names
@@ -102,7 +101,7 @@ def prompt(length: int) -> list[int]:
     return [(7 * i) % 13 for i in range(length)]
 
 
-def generated(made: Decoder, length: int) -> LoopOutput:
+def generated(made: Decoder, length: int) -> Output:
     return made.generate(prompt(length), StopRules(NUM_TOKENS), seed=5)
 
 

@@ -3,7 +3,6 @@
 import torch
 
 from specbench.decoding.drafters import ModelDrafter, NoDrafter
-from specbench.decoding.loop import Output as LoopOutput
 from specbench.decoding.loop import StopRules, decode
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import rejection
@@ -16,7 +15,7 @@ GREEDY = Sampling(0.0)
 
 def autoregressive(
     target: CausalLM | TableModel, prompt: list[int], stop: StopRules, sampling: Sampling = GREEDY
-) -> LoopOutput:
+) -> Output:
     generator = torch.Generator().manual_seed(0)
     return decode(
         target, NoDrafter(), rejection, prompt, num_draft_tokens=0, sampling=sampling, stop=stop, generator=generator
@@ -26,7 +25,7 @@ def autoregressive(
 def speculative(
     target: CausalLM | TableModel, draft: CausalLM | TableModel, prompt: list[int], stop: StopRules,
     gamma: int = 4, sampling: Sampling = GREEDY, rule: object = rejection,
-) -> LoopOutput:  # fmt: skip
+) -> Output:  # fmt: skip
     return decode(
         target, ModelDrafter(draft, sampling), rule, prompt, num_draft_tokens=gamma, sampling=sampling, stop=stop,
         generator=torch.Generator().manual_seed(0),

@@ -36,6 +36,7 @@ from specbench.analysis.audit.report import (
 from specbench.core.environment import EMBEDDED, set_threads
 from specbench.core.errors import ConfigError
 from specbench.core.progress import Say
+from specbench.decoding.build import build_decoder
 from specbench.decoding.decoder import Decoder, DraftingDecoder, stream_seed
 from specbench.decoding.drafters import ModelDrafter
 from specbench.decoding.loop import StopRules
@@ -58,7 +59,6 @@ from specbench.results.verdict import (
     measure_noise,
 )
 from specbench.running.capture_plan import allocate_and_capture_for
-from specbench.running.compose import build_decoder
 from specbench.running.models import LoadedModels, load_models, parts
 from specbench.running.plan import (
     Loaded,

@@ -6,6 +6,7 @@ The factory of a bridge is (models, sampling, make, *, options) → Drafter.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 import torch
@@ -397,13 +398,9 @@ class Retokenized(BridgedDrafter):
         for anchor in (before, "\n"):
             token_ids = self._target.encode_after(anchor, text)
             if token_ids is not None and token_ids[:num_held] == held:
-                return self._before_special(token_ids[num_held:])
+                # Special, added and unknown tokens may not be proposed.
+                return list(takewhile(self._target.plain.__getitem__, token_ids[num_held:]))
         return []
-
-    def _before_special(self, token_ids: list[int]) -> list[int]:
-        """Returns the tokens before the first special, added or unknown token, which may not be proposed."""
-        crossing = [self._target.plain[index] for index in token_ids]
-        return token_ids[: crossing.index(False)] if False in crossing else token_ids
 
 
 @BRIDGES.register("retokenize", removes={"raw_probs"})

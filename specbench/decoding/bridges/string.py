@@ -277,7 +277,12 @@ class StringBridge(BridgedDrafter):
             if token == OUT_OF_VOCABULARY:
                 break
             draft_ids = self._context_after(token, draft_ids, drawn) or self._context.exact(ids + token_ids)
-        return Proposal(token_ids, self._probs(token_ids, psis)) if token_ids else Proposal()
+        probs: DraftProbs | None = None
+        if self.sampling.greedy:
+            probs = PointMass(token_ids)
+        elif not self._greedy:
+            probs = StringProbs(token_ids, psis)
+        return Proposal(token_ids, probs) if token_ids else Proposal()
 
     def _tree(self, draft_ids: list[int], budget: PassBudget | None = None) -> DraftTree:
         budget = budget or PassBudget(self._max_draft_passes)
@@ -294,11 +299,6 @@ class StringBridge(BridgedDrafter):
         ends = list(accumulate(len(written.get(draft_token, b"")) for draft_token in drawn))
         length = len(self._crossing.target.strings[self._crossing.position_of[token]])
         return [*draft_ids, *drawn[: ends.index(length) + 1]] if length in ends else None
-
-    def _probs(self, token_ids: list[int], psis: list[Psi]) -> DraftProbs | None:
-        if self.sampling.greedy:
-            return PointMass(token_ids)
-        return None if self._greedy else StringProbs(token_ids, psis)
 
 
 def crossing(target: CausalLM, draft: CausalLM) -> Crossing:

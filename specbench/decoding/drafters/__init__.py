@@ -82,7 +82,7 @@ class Drafter:
         here."""
 
     def prefill(self, prompt_ids: list[int]) -> None:
-        """Drops the last sequence and reads a new prompt, before the decode clock starts. By default, only the draft
+        """Resets the cache and prefills a new prompt, before the decode clock starts. By default, only the draft
         model, if there is one, does so."""
         if self.model is not None:
             self.model.reset()
@@ -183,31 +183,26 @@ class ModelDrafter(Drafter):
     def _propose_on_device(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> OnDeviceProposal:
         if self._last is not None:
             self.model.resolve_pending(self._last.scored_ids)
-        tokens, distributions = self._draft_pending(ids, num_draft_tokens, generator)
+        draft = self.model.draft(ids, num_draft_tokens, self.sampling, generator)
+        if draft is not None:  # one recorded graph made all passes and draws
+            tokens, distributions = draft.tokens, Distributions(draft.logits, self.sampling, draft.probs)
+        else:
+            mark = self.model.passes.clock.mark
+            tokens = torch.empty(0, dtype=torch.long, device=generator.device)
+            rows: list[Distributions] = []
+            for number in range(num_draft_tokens):
+                pending = tokens if number else None
+                rows.append(Distributions(self.model.score(ids, 1, pending).logits, self.sampling))
+                start = mark()
+                token = rows[-1].draw_all(generator)
+                self.model.passes.add_choice(start, mark())
+                tokens = torch.cat([tokens, token]) if number else token
+            distributions = Distributions.concat(rows)
         if self._is_end is None:
             self._is_end = end_mask(self.model.eos_token_ids, distributions.logits.shape[-1], tokens.device)
         is_proposed = up_to_end(self._is_end.index_select(0, tokens))
         self._last = OnDeviceProposal(tokens, is_proposed, distributions)
         return self._last
-
-    def _draft_pending(
-        self, ids: list[int], num_draft_tokens: int, generator: torch.Generator
-    ) -> tuple[torch.Tensor, Distributions]:
-        """Returns pending draft tokens, [num_draft_tokens], and the distributions they were drawn from."""
-        draft = self.model.draft(ids, num_draft_tokens, self.sampling, generator)
-        if draft is not None:
-            return draft.tokens, Distributions(draft.logits, self.sampling, draft.probs)
-        mark = self.model.passes.clock.mark
-        pending: torch.Tensor | None = None
-        rows: list[Distributions] = []
-        for _ in range(num_draft_tokens):
-            rows.append(Distributions(self.model.score(ids, 1, pending).logits, self.sampling))
-            start = mark()
-            token = rows[-1].draw_all(generator)
-            self.model.passes.add_choice(start, mark())
-            pending = token if pending is None else torch.cat([pending, token])
-        assert pending is not None
-        return pending, Distributions.concat(rows)
 
 
 def end_mask(ends: frozenset[int], vocab_size: int, device: torch.device) -> torch.Tensor:
@@ -242,6 +237,6 @@ def model_drafter(
 ) -> ModelDrafter:
     """A small language model drafts token by token, with the run's sampling parameters or its own temperature
     (0: greedy drafts, as in arXiv:2502.20704)."""
-    del checkpoint, beyond_context  # already loaded as models.drafter; `compose` sets pauses_at
+    del checkpoint, beyond_context  # already loaded as models.drafter; `build_decoder` sets pauses_at
     assert models.drafter is not None
     return ModelDrafter(models.drafter, sampling.at(temperature))

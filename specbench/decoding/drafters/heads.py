@@ -192,10 +192,10 @@ def eagle_chain_drafter(
 ) -> EagleDrafter:  # fmt: skip
     """An EAGLE head drafts a chain, with the run's sampling parameters or its own temperature."""
 
-    def inner(model: EagleModel) -> Drafter:
-        return ModelDrafter(model, sampling.at(temperature))
-
-    return eagle_drafter(models, head, path, revision, norm_output, inner, beyond_context)
+    return eagle_drafter(
+        models, head, path, revision, norm_output, lambda model: ModelDrafter(model, sampling.at(temperature)),
+        beyond_context,
+    )  # fmt: skip
 
 
 MTP_NEEDS = "a layer for multi-token prediction in the target's checkpoint (one that transformers loads)"
@@ -286,18 +286,13 @@ class MedusaDrafter(Drafter):
         return padded_lengths(len(self.shape.parents))
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
-        best = self._best_tokens()
+        start = self.passes.clock.mark()
+        best: list[list[int]] = self.heads(self._state).topk(self._num_ranks, dim=-1).indices.tolist()  # by head
+        self.passes.add(1, start, self.passes.clock.mark())
         tokens, parents = fill_shape(
             self.shape, num_draft_tokens, -1, self.eos_token_ids, lambda before, depth, rank: best[depth][rank]
         )
         return TreeProposal(tokens, parents) if tokens else Proposal()
-
-    def _best_tokens(self) -> list[list[int]]:
-        """Returns the most probable tokens of each head, [num_heads, num_ranks], in one timed pass."""
-        start = self.passes.clock.mark()
-        best: list[list[int]] = self.heads(self._state).topk(self._num_ranks, dim=-1).indices.tolist()
-        self.passes.add(1, start, self.passes.clock.mark())
-        return best
 
     def observe(self, proposal: Proposal, output: Output, verification: Verification) -> None:
         (states,) = output.hidden

@@ -174,12 +174,12 @@ class TokenRecycling(LookUpDrafter):
 
     def look_up(self, ids: list[int], num_draft_tokens: int) -> tuple[list[int], list[int]]:
         self._last_token = ids[-1]
-        return fill_shape(self.shape, num_draft_tokens, ids[-1], self.eos_token_ids, self._follower)
 
-    def _follower(self, token: int, depth: int, rank: int) -> int | None:
-        """Returns the remembered follower of this rank after a token; None if there is none."""
-        followers = self._followers.get(token, [])
-        return followers[rank] if rank < len(followers) else None
+        def follower(token: int, depth: int, rank: int) -> int | None:
+            followers = self._followers.get(token, [])
+            return followers[rank] if rank < len(followers) else None
+
+        return fill_shape(self.shape, num_draft_tokens, ids[-1], self.eos_token_ids, follower)
 
     def observe(self, proposal: Proposal, output: Output, verification: Verification) -> None:
         num_ranks = min(self.num_ranks, output.logits.shape[-1])

@@ -64,14 +64,19 @@ class ModelTreeDrafter(Drafter):
         rows: list[Distributions] = []
         self._num_read = 0
         placed = {-1: -1}  # node of the shape → node of the tree
-        ends = self.model.eos_token_ids
+        ends, mark = self.model.eos_token_ids, self.model.passes.clock.mark
         for level in self.shape.levels[:num_draft_tokens]:
             present = [(placed[node], children) for node, children in level if node in placed]
             frontier = [(node, children) for node, children in present if node < 0 or tokens[node] not in ends]
             if not frontier:
                 break
             rows.append(self._read(ids, tokens, parents, [node for node, _ in frontier]))
-            families = self._draw_children(rows[-1], frontier, generator)
+            start = mark()
+            families = [
+                draw_siblings(rows[-1], row, len(children), self.draws, generator)
+                for row, (_, children) in enumerate(frontier)
+            ]
+            self.model.passes.add_choice(start, mark())
             for (node, children), drawn in zip(frontier, families, strict=True):
                 expanded.append(node)
                 for child, token in zip(children, drawn, strict=False):
@@ -91,18 +96,6 @@ class ModelTreeDrafter(Drafter):
         kept = torch.tensor([node - self._num_read for node in frontier], device=logits.device)
         self._num_read = len(tokens)
         return Distributions(logits.index_select(0, kept), self.sampling)
-
-    def _draw_children(
-        self, rows: Distributions, frontier: list[tuple[int, list[int]]], generator: torch.Generator
-    ) -> list[list[int]]:
-        """Returns the children's tokens after each row, in the order in which they were drawn."""
-        mark = self.model.passes.clock.mark
-        start = mark()
-        found = [
-            draw_siblings(rows, row, len(children), self.draws, generator) for row, (_, children) in enumerate(frontier)
-        ]
-        self.model.passes.add_choice(start, mark())
-        return found
 
     def observe(self, proposal: Proposal, output: Output, verification: Verification) -> None:
         if self._num_read:
@@ -297,7 +290,7 @@ def model_tree_drafter(
 ) -> ModelTreeDrafter:
     """A small language model drafts a tree, one pass per level, with the run's sampling parameters or its own
     temperature (arXiv:2305.09781)."""
-    del checkpoint, beyond_context  # already loaded as models.drafter; `compose` sets pauses_at
+    del checkpoint, beyond_context  # already loaded as models.drafter; `build_decoder` sets pauses_at
     assert models.drafter is not None
     shape = shape_from_options(widths=widths, num_nodes=num_nodes, rank_chances=rank_chances, depth=depth)
     return ModelTreeDrafter(models.drafter, sampling.at(temperature), shape, draws)

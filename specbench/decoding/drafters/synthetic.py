@@ -159,7 +159,7 @@ class SyntheticDrafter(Drafter):
         acceptance: Annotated[float, Field(ge=0, le=1, description=ACCEPTANCE)] = 0.8,
         beyond_context: BeyondContext = None,
     ) -> None:
-        del beyond_context  # `compose` sets pauses_at
+        del beyond_context  # `build_decoder` sets pauses_at
         super().__init__(models.drafter, sampling)
         self._script: list[RehearsedStep] | None = None  # the rehearsed steps of the next generation
         self._written: list[RehearsedStep] | None = None  # the steps so far, during a rehearsal

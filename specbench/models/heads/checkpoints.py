@@ -22,6 +22,7 @@ from specbench.models.checkpoints import check_file, checkpoint_identity, explai
 from specbench.models.loading import hub_problem, is_local, model_source
 
 Tensors = dict[str, torch.Tensor]
+Config = Mapping[str, Any]  # a config.json, whose values are checked where they are used
 PATTERNS = ("medusa_lm_head.safetensors", "medusa_lm_head.pt", "*.safetensors", "pytorch_model*.bin")
 REMEDY = "restore it from the checkpoint"
 
@@ -131,7 +132,7 @@ class HeadCheckpoint:
 
     name: str
     revision: str | None
-    config: Mapping[str, Any]
+    config: Config
     tensors: Tensors
 
     @property
@@ -162,7 +163,7 @@ class HeadCheckpoint:
         names += [self.config.get(SPECULATORS), self.config.get("model_type")]
         return [str(name).lower() for name in names if name]
 
-    def section(self, key: str) -> Mapping[str, Any]:
+    def section(self, key: str) -> Config:
         """Returns a mapping of the configuration, empty if it has none."""
         found = self.config.get(key)
         return found if isinstance(found, Mapping) else {}
@@ -223,7 +224,7 @@ def download_head(name: str, revision: str | None) -> Path:
     return folder
 
 
-def head_tensors(folder: Path, config: Mapping[str, Any]) -> Tensors:
+def head_tensors(folder: Path, config: Config) -> Tensors:
     """Returns the tensors of the heads in a folder, which may hold a whole model with Medusa heads. Raises ConfigError
     if there are none, and as `check_layout` does."""
     paths = weight_paths(folder)

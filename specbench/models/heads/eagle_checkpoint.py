@@ -1,7 +1,6 @@
 """Loads EAGLE heads in the layouts of their authors, SpecForge and speculators."""
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import nn
@@ -15,6 +14,7 @@ from specbench.models.checkpoints import check_sizes, one_line
 from specbench.models.heads.checkpoints import (
     LAYER,
     SPECULATORS,
+    Config,
     HeadCheckpoint,
     Tensors,
     assign,
@@ -97,7 +97,7 @@ def without_padding(tensors: Tensors, target: CausalLM, *, has_own_vocabulary: b
     }  # fmt: skip
 
 
-def decoder_settings(checkpoint: HeadCheckpoint) -> Mapping[str, Any]:
+def decoder_settings(checkpoint: HeadCheckpoint) -> Config:
     """Returns the settings of the decoder layer, which speculators writes into a section. Raises ConfigError for
     unsupported settings."""
     model_type = checkpoint.config.get(SPECULATORS)
@@ -113,7 +113,7 @@ def decoder_settings(checkpoint: HeadCheckpoint) -> Mapping[str, Any]:
     return given
 
 
-def decoder_config(checkpoint: HeadCheckpoint, given: Mapping[str, Any], tensors: Tensors) -> LlamaConfig:
+def decoder_config(checkpoint: HeadCheckpoint, given: Config, tensors: Tensors) -> LlamaConfig:
     """Returns the configuration of the decoder layer. Absent settings have LLaMA's defaults, not the target's values.
 
     Raises ConfigError for values that do not describe a layer.
@@ -180,7 +180,12 @@ def eagle_layout(
             "config.json has no norm_before_residual, whose default differs between programs: add it"
         )
     layers = hidden_layers(checkpoint, num_layers)
-    check_features(checkpoint, tensors["fc.weight"].shape[-1], layers, target)
+    num_read = tensors["fc.weight"].shape[-1]
+    if num_read != len(layers) * width:
+        raise checkpoint.problem(
+            f"fc.weight reads {num_read} values, and {len(layers)} hidden states of target '{target.name}' have "
+            f"{len(layers)} · {width} = {len(layers) * width}: it is a head of another target"
+        )
     num_drafted = len(tensors["lm_head.weight"]) if "lm_head.weight" in tensors else target.vocab_size
     size = checkpoint.config.get("draft_vocab_size")
     if size not in (None, num_drafted) and (size, num_drafted) != (target.padded_vocab_size, target.vocab_size):
@@ -232,16 +237,6 @@ def hidden_layers(checkpoint: HeadCheckpoint, num_layers: int) -> tuple[int, ...
             "of another target"
         )
     return layers
-
-
-def check_features(checkpoint: HeadCheckpoint, num_read: int, layers: tuple[int, ...], target: CausalLM) -> None:
-    """Raises ConfigError if the first layer of an EAGLE-3 head does not read `layers` hidden states of the target."""
-    width = target.model.config.get_text_config().hidden_size
-    if num_read != len(layers) * width:
-        raise checkpoint.problem(
-            f"fc.weight reads {num_read} values, and {len(layers)} hidden states of target '{target.name}' have "
-            f"{len(layers)} · {width} = {len(layers) * width}: it is a head of another target"
-        )
 
 
 def draft_offsets(

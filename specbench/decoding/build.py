@@ -1,6 +1,6 @@
-"""Composes methods for a model pair: makes a decoder from drafter, verification rule and vocabulary bridge."""
+"""From a method to its decoder: drafter, verification rule and vocabulary bridge for a pair of models."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -20,7 +20,6 @@ from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import VerificationRule
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.scoring import ScoringModel
-from specbench.running.models import LoadedModels, pauses
 from specbench.specs.catalogue import load_method, method_names
 from specbench.specs.components import identifiable_code
 from specbench.specs.method import DEFAULT, MethodSpec, check_draws
@@ -30,15 +29,33 @@ from specbench.tasks.scoring import language_of, prepare_detector
 
 def build_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decoder:
     """Returns the decoder of a method. Raises ConfigError if the pair does not fit the method."""
+    # 1. Methods that distribute queries over the decoders of other methods.
     if method.routes is not None:
-        return compose_routed(method, models, sampling)
+        routes = {name: build_route(method, name, models, sampling) for name in method.routes}
+        if method.language == "identified":
+            prepare_detector(*routes)
+        return RoutedDecoder(method, models.target, routes)
     if method.needs_drafter and models.drafter is None:
         raise ConfigError(f"method '{method.name}' needs a draft model: give one with --drafter")
-    if method.decoder is not None:
-        return compose_external(method, models, sampling)
     if method.decodes_with == "random":
         check_vocabularies(method, models, sampling)
-        return compose_allocation(method, models, sampling)
+        target, drafter_alone = (
+            build_decoder(method.model_copy(update={"decodes_with": model, "drafter_share": None}), models, sampling)
+            for model in ("target", "drafter")
+        )
+        return RandomAllocation(method, models.target, (target, drafter_alone))
+    # 2. A method with a loop of its own, whose passes no engine of this package runs.
+    if method.decoder is not None:
+        if models.target.static is not None:
+            raise ConfigError(
+                f"method '{method.name}': external decoders ignore --engine {models.target.engine}: drop the method or "
+                "use --engine eager"
+            )
+        if method.same_vocabulary:
+            check_vocabularies(method, models, sampling)
+        external: Decoder = DECODERS.get(method.decoder.type)(method, models, sampling)
+        return external
+    # 3. All others run the decode loop: the drafter alone decodes without proposals, like the target in ar.
     rule = make_rule(method, models.target.vocab_size)
     if method.decodes_with == "drafter":
         assert models.drafter is not None
@@ -53,32 +70,30 @@ def build_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) -> 
     return DraftingDecoder(method, models.target, drafter, rule, sampling)
 
 
+def build_route(method: MethodSpec, name: str, models: ModelPair, sampling: Sampling) -> "Route":
+    """Returns the decoder of one route. Raises ConfigError, with the route's name, for a pair that does not fit."""
+    part = method.route(name)
+    drafter = models.route_drafters.get(part.name, models.drafter) if part.needs_drafter else None
+    try:
+        made = build_decoder(part, ModelPair(models.target, drafter), sampling)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("drafter.", f"routes.{name}.drafter.")) from error
+    assert isinstance(made, DraftingDecoder)
+    return Route(part, made.model, made.drafter, made.rule, sampling, name)
+
+
 def incompatible_methods(
-    methods: Sequence[MethodSpec], models: LoadedModels, samplings: Collection[Sampling]
+    methods: Sequence[MethodSpec], pair: Callable[[MethodSpec], ModelPair], samplings: Collection[Sampling]
 ) -> dict[str, str]:
-    """Returns by name why methods do not fit the models at one of the sampling settings."""
+    """Returns by name why methods do not fit their models (`pair`) at one of the sampling settings."""
     reasons = {}
     for method in methods:
         try:
             for sampling in samplings:
-                build_decoder(method, models.pair(method), sampling)
+                build_decoder(method, pair(method), sampling)
         except ConfigError as error:
             reasons[method.name] = str(error)
     return reasons
-
-
-def compose_external(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decoder:
-    """Returns the decoder of a method that has its own loop."""
-    assert method.decoder is not None
-    if models.target.static is not None:
-        raise ConfigError(
-            f"method '{method.name}': its code runs its own passes, on which --engine {models.target.engine} has no "
-            "effect: leave the method out, or take --engine eager"
-        )
-    if method.same_vocabulary:
-        check_vocabularies(method, models, sampling)
-    made: Decoder = DECODERS.get(method.decoder.type)(method, models, sampling)
-    return made
 
 
 def check_vocabularies(method: MethodSpec, models: ModelPair, sampling: Sampling) -> None:
@@ -141,6 +156,11 @@ def checked_type(made: Any, base: type[Made], maker: str) -> Made:
         f"{maker} made a {type(made).__name__}, which is not a {base.__module__}.{base.__name__}: derive its class "
         "from that one"
     )
+
+
+def pauses(method: MethodSpec) -> bool:
+    """Returns whether the drafter drafts nothing beyond its own context, so that it limits no other method."""
+    return method.decodes_with == "target" and method.drafter.options.get("beyond_context") == "pause"
 
 
 def bridged_drafter(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Drafter:
@@ -259,28 +279,6 @@ def unused_routes(method: MethodSpec, tasks: Sequence[TaskSpec]) -> list[str]:
     ]
 
 
-def compose_routed(method: MethodSpec, models: ModelPair, sampling: Sampling) -> RoutedDecoder:
-    """Returns the decoder of a method with routes. Raises ConfigError, with the route's name, for a pair that does not
-    fit."""
-    routes = {name: _route(method, name, models, sampling) for name in method.routes or ()}
-    if method.language == "identified":
-        prepare_detector(*routes)
-    return RoutedDecoder(method, models.target, routes)
-
-
-def _route(method: MethodSpec, name: str, models: ModelPair, sampling: Sampling) -> Route:
-    part = method.route(name)
-    pair = ModelPair(
-        models.target, models.route_drafters.get(part.name, models.drafter) if part.needs_drafter else None
-    )
-    try:
-        made = build_decoder(part, pair, sampling)
-    except ConfigError as error:
-        raise ConfigError(str(error).replace("drafter.", f"routes.{name}.drafter.")) from error
-    assert isinstance(made, DraftingDecoder)
-    return Route(part, made.model, made.drafter, made.rule, sampling, name)
-
-
 NUM_SEEDS = 2**63  # number of values of stream_seed
 
 
@@ -307,12 +305,3 @@ class RandomAllocation(Decoder):
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Output:
         """Decodes one prompt with the model that its random stream selects; passes count as target passes."""
         return self.select_decoder(seed).generate(prompt_ids, stop, seed)
-
-
-def compose_allocation(method: MethodSpec, models: ModelPair, sampling: Sampling) -> RandomAllocation:
-    """Returns the decoder of a method that allocates queries at random. The pair must share a vocabulary."""
-    target, drafter = (
-        build_decoder(method.model_copy(update={"decodes_with": model, "drafter_share": None}), models, sampling)
-        for model in ("target", "drafter")
-    )
-    return RandomAllocation(method, models.target, (target, drafter))

@@ -1,7 +1,7 @@
 """Suites and their cells. A cell is one run: a task on a pair, at one temperature and with one seed, all methods."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property

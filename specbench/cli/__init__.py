@@ -40,7 +40,7 @@ COMMANDS = {
     "run": "run:run", "list": "info:list_", "validate": "info:validate", "fetch": "info:fetch", "show": "info:show",
     "sample": "samples:sample", "answers": "samples:answers", "new": "info:new", "audit": "analyses:audit",
     "sweep": "run:sweep", "suite": "publish:suite", "tune": "run:tune",
-    "vocab": "analyses:vocab", "limit": "analyses:limit", "predict": "analyses:predict",
+    "vocab": "analyses:vocab", "roofline": "analyses:roofline", "limit": "analyses:limit", "predict": "analyses:predict",
     "languages": "analyses:languages", "fairness": "analyses:fairness", "compare": "leaderboard:compare",
     "schema": "leaderboard:schema", "site": "publish:site", "check": "leaderboard:check", "lm-eval": "run:lm_eval",
     "train": "train:train", "leaderboard": "leaderboard:leaderboard", "board": "publish:board",

@@ -140,7 +140,6 @@ def check_recorded(trials: Sequence[Trial], recorded: Mapping[Key, Record], fold
         if (old := recorded.get(trial.key)) is None:
             continue
         own = trial.cell
-        baseline, tags = own.decoders[0], own.task.generation.reasoning
         where = f"{folder.path}: {own.task.name}/{own.subset} example {trial.example.id}"
         remedy = "choose another --output"
         if (old["prompt"], old["reference"]) != (trial.prompt_digest, trial.reference):
@@ -150,7 +149,9 @@ def check_recorded(trials: Sequence[Trial], recorded: Mapping[Key, Record], fold
         if not all(key in recorded for key in trial.earlier_keys):
             continue
         earlier = [recorded[key] for key in trial.earlier_keys]
+        tags = own.task.generation.reasoning
         if "prompt_tokens" in old:
+            baseline = own.decoders[0]
             prompt = trial.prompt(baseline.model, earlier_answers(earlier, baseline.method.name))
             num_tokens, digest = len(prompt.packed_ids), prompt.digest
             old_digest = old.get("prompt_ids_digest", digest)  # earlier versions recorded only the number

@@ -29,7 +29,7 @@ from specbench.running.models import has_other_vocabulary
 from specbench.running.plan import SubsetRun, Trial
 from specbench.specs.method import MethodSpec
 
-OTHER_LINES = 9  # lines of the terminal besides rows: title, headings, caption, progress bar, and a printed line
+OTHER_LINES = 10  # lines of the terminal besides rows: title, headings, caption, progress bar, and a printed line
 CAPTION = "so far, without intervals; the final table follows"
 Place = tuple[str, str]  # task and subset
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from specbench.core.console import counted
 from specbench.core.errors import ConfigError
-from specbench.records.records import RecordFile
+from specbench.records.records import LineFile
 from specbench.results.row import ALL, Row, RowLoad, RowWarmUp, RowWarning
 from specbench.results.verdict import served_verdict
 from specbench.results.warnings import unsteady_start
@@ -33,7 +33,7 @@ Window = Mapping[str, Any]
 
 def read_windows(folder: Path) -> list[dict[str, Any]]:
     """Returns the windows of a run; an empty list if it measured no load."""
-    return RecordFile(folder / LOAD_RECORDS).read() if (folder / LOAD_RECORDS).exists() else []
+    return LineFile[dict[str, Any]](folder / LOAD_RECORDS, dict[str, Any]).read()
 
 
 @dataclass(frozen=True)

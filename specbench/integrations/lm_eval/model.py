@@ -17,14 +17,14 @@ from specbench.core.progress import doing
 from specbench.core.reasoning import TAGS
 from specbench.decoding.build import build_decoder, sampling_of
 from specbench.decoding.decoder import Decoder, QueryInfo, stream_seed
-from specbench.decoding.loop import WrittenText
 from specbench.integrations.lm_eval.tasks import MAX_GEN_TOKS, generation_spec
 from specbench.models.causal_lm import TextModel
+from specbench.records.generation import Generation
 from specbench.results.answers import with_own_passes
 from specbench.results.metrics import acceptance, speeds
 from specbench.results.rows import SPEEDUPS
 from specbench.results.warnings import not_steady
-from specbench.running.measure import generation_fields
+from specbench.running.measure import method_record
 from specbench.running.models import LoadedModels, has_other_vocabulary, load_models
 from specbench.running.prompts import end_problem, refuse_or_warn
 from specbench.running.warm_up import Budget, WarmUp, warm_up
@@ -59,8 +59,8 @@ class LmEvalAnswer:
 
     query: LmEvalRequest
     text: str
-    own: dict[str, Any]
-    baseline: dict[str, Any] | None
+    own: Generation
+    baseline: Generation | None
 
 
 class LmEvalEngine:
@@ -139,22 +139,21 @@ class LmEvalEngine:
     def answer(self, query: LmEvalRequest, number: int) -> LmEvalAnswer:
         """Decodes one request with the method and, if it is the baseline, AR. Their order alternates with `number`."""
         decoders = self.decoders(query.generation)
-        measured: dict[str, tuple[str, dict[str, Any]]] = {}
+        measured: dict[str, tuple[str, Generation]] = {}
         for decoder in decoders if number % 2 == 0 else decoders[::-1]:
             measured[decoder.method.name] = self._decode(decoder, query)
         text, own = measured[self.method.name]
         baseline = measured["ar"][1] if len(decoders) > 1 else None
         return LmEvalAnswer(query, text, own, baseline)
 
-    def _decode(self, decoder: Decoder, query: LmEvalRequest) -> tuple[str, dict[str, Any]]:
+    def _decode(self, decoder: Decoder, query: LmEvalRequest) -> tuple[str, Generation]:
         seed = stream_seed(self.spec.seed, query.task, query.doc, query.repeat, decoder.method.name)
         selected = decoder.select_decoder(seed, QueryInfo(text=query.prompt))
         ids = self.prompt_ids(selected.model, query)
         stop = selected.stop_rules(query.generation, self.context_limit)
-        generation = selected.generate(ids, stop, seed)
-        written = WrittenText.of(stop, ids, generation.token_ids)
-        fields = generation_fields(generation) | written.record_fields() | decoder.record_fields(selected)
-        return written.answer, fields
+        output = selected.generate(ids, stop, seed)
+        generation = method_record(output, stop, ids, None, None, **decoder.record_fields(selected))
+        return generation.answer, generation
 
 
 COLUMNS = ("acceptance_rate", "mean_acceptance_length", "tokens_per_second")

@@ -24,7 +24,7 @@ from specbench.decoding.loop import StopRules
 from specbench.integrations.served.decoder import ServedDecoder
 from specbench.models.scoring import ScoringModel
 from specbench.records.folder import RunFolder
-from specbench.records.records import Key, Record, RecordFile, record_key
+from specbench.records.records import Generation, Key, LineFile, Record, record_key
 from specbench.results.concurrency import BASELINE, LOAD_RECORDS, read_windows
 from specbench.results.verdict import BaselineAnswer, find_differences, near_tie_tolerance
 from specbench.running.events import Events
@@ -134,7 +134,7 @@ class Window:
             most = MAX_BLOCKS_CPU if seconds is None else math.inf
             number, verdicts = until_steady(decodes, histories, most, left)
         return {
-            decoder.method.name: WarmUp(number, sum(took for _, took in blocks), steady).as_json()
+            decoder.method.name: WarmUp(number, sum(took for _, took in blocks), steady).as_record().as_json()
             for decoder, blocks, steady in zip(decoders, histories, verdicts, strict=True)
         }
 
@@ -166,7 +166,7 @@ def measure_load(
     """Measures the windows that the run's folder does not hold yet. The order of the servers is reversed from one
     window to the next. `scoring`: the target, to detect near-ties; None if it gives no log-probabilities."""
     assert spec.servers is not None and spec.servers.load is not None
-    file, load = RecordFile(folder.path / LOAD_RECORDS), spec.servers.load
+    file, load = LineFile[dict[str, Any]](folder.path / LOAD_RECORDS, dict[str, Any]), spec.servers.load
     plan = [
         Window(cell, kind, level, number, math.ceil(load.requests * max(1.0, level)))
         for cell in cells for kind, level in load.levels for number in range(load.windows)
@@ -258,11 +258,9 @@ def measure_in_turns(
     assert spec.servers is not None and spec.servers.turns is not None
     check_recorded(plan, done, folder)
     before = frozenset(done)
-    file = RecordFile(folder.path / TURNS)
-    lines = file.read() if file.path.exists() else []
-    answers: dict[tuple[Key, str], dict[str, Any]] = {
-        (record_key(line), line["method"]): line["answer"] for line in lines
-    }
+    file = LineFile[dict[str, Any]](folder.path / TURNS, dict[str, Any])
+    lines = file.read()
+    answers = {(record_key(line), line["method"]): Generation.of(line["answer"]) for line in lines}
     num_servers = len(plan[0].order) if plan else 0
     with events.trials(plan):
         for number, part in enumerate(split_plan(plan, spec.servers.turns)):
@@ -274,14 +272,16 @@ def measure_in_turns(
                 for block in missing:
                     texts = [answer_of(answers[key, name]) for key in block.earlier_keys]
                     answer = measure_method(block, _decoder(block.cell.decoders, name), spec, texts)
-                    answer["warm_up"] = warm_ups[id(block.cell)].as_json()
+                    answer.warm_up = warm_ups[id(block.cell)].as_record()
                     answers[block.key, name] = answer
-                    file.append({**dict(zip(PLACE, block.key, strict=True)), "method": name, "answer": answer})
+                    file.append(
+                        {**dict(zip(PLACE, block.key, strict=True)), "method": name, "answer": answer.as_json()}
+                    )
             for block in part:
                 if block.key not in done:
                     measured = {name: answers[block.key, name] for name in names}
                     earlier = [done[key] for key in block.earlier_keys]
-                    record = record_of(block, measured, earlier) | {"part": number}
+                    record = record_of(block, measured, earlier, part=number)
                     folder.records.append(record)
                     done[block.key] = record
                 events.trial_recorded(block, done[block.key], is_new=block.key not in before)

@@ -13,8 +13,8 @@ from specbench.decoding.decoder import Decoder
 from specbench.decoding.loop import (
     POSITION_COLUMNS,
     ExternalCounts,
-    Generation,
     GenerationState,
+    Output,
     StopRules,
     WrittenText,
 )
@@ -146,7 +146,7 @@ class ServedDecoder(Decoder):
         """The digest of the configuration that the server reports."""
         return self.server.digest
 
-    def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Generation:
+    def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Output:
         """Decodes one prompt. Raises ConfigError, with the server's name, for an answer that cannot be measured."""
         counters = [server.wait_until_idle() for server in (*self.others, self.server)]
         before = counters[-1]
@@ -168,7 +168,7 @@ class ServedDecoder(Decoder):
         first, last = answer.reads[0], answer.reads[-1]
         reported, has_time = answer.reported, answer.reported.impossible_time is None
         assert answer.state.finish is not None
-        return Generation(
+        return Output(
             token_ids=answer.state.new_ids, finish=answer.state.finish, steps=steps,
             positions=dict.fromkeys(POSITION_COLUMNS), target_passes=[], draft_passes=[], ttft_seconds=first[0],
             draft_prefill_seconds=None, decode_seconds=last[0] - first[0],

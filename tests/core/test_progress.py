@@ -13,15 +13,16 @@ from rich.console import Console
 from specbench.core import progress
 from specbench.core.errors import ConfigError
 from specbench.core.progress import SILENCE, Heartbeat, ProgressBar, doing, status_line
+from specbench.records.generation import Record
 from specbench.running import progress as running
 from specbench.running.plan import Trial
 from specbench.running.progress import RunProgress, announce, report_kept_results
 
 
-def record(num_tokens: int, seconds: float, judged: int, accepted: int) -> dict[str, Any]:
+def record(num_tokens: int, seconds: float, judged: int, accepted: int) -> Record:
     plain = {
         "token_ids": [0] * num_tokens,
-        "ttft_seconds": None,
+        "ttft_seconds": 0.0,
         "decode_seconds": 2 * seconds,
         "steps": [[0, 0, 0, 1]],
     }
@@ -31,7 +32,7 @@ def record(num_tokens: int, seconds: float, judged: int, accepted: int) -> dict[
         "decode_seconds": seconds,
         "steps": [[judged, judged, accepted, accepted]],
     }
-    return {"methods": {"ar": plain, "sd": drafted}}
+    return Record.of({"methods": {"ar": plain, "sd": drafted}})
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from specbench.decoding.decoder import Decoder
+from specbench.records.generation import Record
 from specbench.running import progress as live_table
 from specbench.running.plan import SubsetRun, Trial
 from specbench.running.progress import CAPTION, RunProgress
@@ -34,17 +35,18 @@ def plan(*subsets: str, methods: tuple[str, ...] = ("ar", "sd"), examples: int =
     ]  # fmt: skip
 
 
-def record(block: Trial, seconds: float = 0.1, accepted: int = 3) -> dict[str, Any]:
+def record(block: Trial, seconds: float = 0.1, accepted: int = 3) -> Record:
     """11 tokens each: AR at 50 tok/s; the others took `seconds` for 10, in steps of 4 judged tokens."""
     step = [4, 4, accepted, accepted + 1]
     plain = {"token_ids": [0] * 11, "ttft_seconds": 0.0, "decode_seconds": 0.2, "steps": [[0, 0, 0, 1]] * 10}
     drafted = {"token_ids": [0] * 11, "ttft_seconds": 0.0, "decode_seconds": seconds, "steps": [step, step]}
     methods = {decoder.method.name: drafted for decoder in block.order}
     task, subset, example, repeat, _ = block.key
-    return {"task": task, "subset": subset, "example": example, "repeat": repeat, "methods": methods | {"ar": plain}}
+    place = {"task": task, "subset": subset, "example": example, "repeat": repeat}
+    return Record.of(place | {"methods": methods | {"ar": plain}})
 
 
-def pictures(blocks: list[Trial], records: list[dict[str, Any]], height: int = 40) -> list[str]:
+def pictures(blocks: list[Trial], records: list[Record], height: int = 40) -> list[str]:
     """The picture after each record."""
     console = Console(record=True, force_terminal=True, width=100, height=height, file=io.StringIO())
     found = []

@@ -12,6 +12,7 @@ from specbench.decoding.decoder import DraftingDecoder, stream_seed
 from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
+from specbench.records.generation import Record
 from specbench.running.measure import check_recorded, measure
 from specbench.running.models import LoadedModels
 from specbench.running.plan import SubsetRun, Trial, check_prompts, run_identity, trial_noun, trials
@@ -114,14 +115,19 @@ def test_every_repeat_and_every_example_draws_anew() -> None:
 
 def test_records_of_other_examples_are_refused() -> None:
     example = Example(0, "a", ("What?",), ("1",))
-    place = SimpleNamespace(task=SimpleNamespace(name="t"), subset="en", data=SimpleNamespace(location="rows.tsv"))
+    place = SimpleNamespace(
+        task=SimpleNamespace(name="t", generation=SimpleNamespace(reasoning=None)),
+        subset="en",
+        decoders=(),
+        data=SimpleNamespace(location="rows.tsv"),
+    )
     block = Trial(place, example, 0, ())
     folder = SimpleNamespace(path="run")
     record = {"prompt": block.prompt_digest, "reference": "1"}
-    check_recorded([block], {block.key: record}, folder)
+    check_recorded([block], {block.key: Record.of(record)}, folder)
     for change in ({"prompt": "other"}, {"reference": "2"}):
         with pytest.raises(ConfigError, match=r"t/en example a .* another prompt or answer than rows\.tsv"):
-            check_recorded([block], {block.key: {**record, **change}}, folder)
+            check_recorded([block], {block.key: Record.of({**record, **change})}, folder)
 
 
 def test_a_prompt_is_rendered_once_and_its_tokens_are_part_of_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,9 +171,9 @@ def test_a_prompt_is_rendered_once_and_its_tokens_are_part_of_the_record(monkeyp
     with pytest.raises(ConfigError, match=r"run: mgsm/en example a: its prompt of the same text had 6 tokens .*"):
         check_recorded(changed, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
     for record in done.values():  # of a version that kept no digest of tokens
-        del record["prompt_ids_digest"]
+        record.prompt_ids_digest = None
     check_recorded(changed, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
-    done[blocks[0].key]["prompt_tokens"] = 5
+    done[blocks[0].key].prompt_tokens = 5
     with pytest.raises(ConfigError, match=r"had 5 tokens \(digest not recorded\), and has 6 "):
         check_recorded(changed, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
 

@@ -18,7 +18,7 @@ from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.records.records import check_record
 from specbench.results.metrics import summarize
-from specbench.running.runner import method_record
+from specbench.running.measure import method_record
 from specbench.specs.catalogue import digest, load_method, with_overrides
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec

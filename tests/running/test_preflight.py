@@ -49,7 +49,7 @@ CHEAP = {  # words of a command: a part of its line
     "a sweep": (["sweep", "--task", "mgsm", "--method", "sdd"], "unknown method 'sdd'"),
     "a tuning": (["tune", "--task", "mgsm", "--method", "sdd"], "unknown method 'sdd'"),
     "an audit": (["audit", "--task", "mgsm", "--method", "sdd"], "unknown method 'sdd'"),
-    "a limit": (["limit", "--drafter", "./nowhere"], "model folder './nowhere' does not exist"),
+    "a limit": (["roofline", "--drafter", "./nowhere"], "model folder './nowhere' does not exist"),
     "a check": (["check", "--against", sys.executable, *SD[1:-1], "sdd"], "unknown method 'sdd'"),
     "a head that is not published": ([*PLAIN[:4], "eagle3", *PLAIN[5:]], "'plain' has no published eagle3 head"),
     "a logger": ([*PLAIN, "--log", "wandbb,mlfow"], "--log wandbb: did you mean 'wandb'"),

@@ -12,10 +12,11 @@ from specbench.decoding.decoder import DraftingDecoder, stream_seed
 from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
+from specbench.records.generation import Record
+from specbench.running.measure import check_recorded, measure
 from specbench.running.models import LoadedModels
-from specbench.running.plan import SubsetRun, Trial, block_noun, blocks, check_prompts, run_identity
+from specbench.running.plan import SubsetRun, Trial, check_prompts, run_identity, trial_noun, trials
 from specbench.running.prompts import PromptRenderer
-from specbench.running.runner import check_same_examples, measure
 from specbench.specs.catalogue import digest, load_method, load_task, method_names, with_overrides
 from specbench.specs.run import RunSpec
 from specbench.tasks.examples import Example, TaskData
@@ -36,7 +37,7 @@ def cell(
     turns = ("What?",) * num_turns
     examples = [Example(index, str(index), turns, (None,) * num_turns) for index in range(num_examples)]
     return SimpleNamespace(
-        task=SimpleNamespace(name=task), subset=subset, decoders=decoders,
+        task=SimpleNamespace(name=task, generation=SimpleNamespace(reasoning=None)), subset=subset, decoders=decoders,
         data=SimpleNamespace(examples=examples),
     )  # fmt: skip
 
@@ -47,7 +48,7 @@ def places(plan: list[Trial]) -> list[tuple[str, int, int]]:
 
 def test_blocks_cover_everything_and_alternate() -> None:
     """The subsets of a task are measured in turns, so that each has an answer early."""
-    plan = list(blocks([cell("en", 3), cell("ja", 2)], repeats=2))
+    plan = list(trials([cell("en", 3), cell("ja", 2)], repeats=2))
     assert places(plan) == [
         (subset, example, repeat) for repeat in range(2)
         for subset, example in (("en", 0), ("ja", 0), ("en", 1), ("ja", 1), ("en", 2))
@@ -59,7 +60,7 @@ def test_blocks_cover_everything_and_alternate() -> None:
 
 
 def test_one_task_is_measured_after_the_other() -> None:
-    plan = blocks([cell("en", 2), cell("ja", 1), cell("en", 1, task="u"), cell("ja", 1, task="u")], repeats=1)
+    plan = trials([cell("en", 2), cell("ja", 1), cell("en", 1, task="u"), cell("ja", 1, task="u")], repeats=1)
     assert [(block.cell.task.name, block.cell.subset) for block in plan] == [
         ("t", "en"), ("t", "ja"), ("t", "en"), ("u", "en"), ("u", "ja")
     ]  # fmt: skip
@@ -68,19 +69,19 @@ def test_one_task_is_measured_after_the_other() -> None:
 def test_a_drafter_that_learns_reads_one_subset_after_the_other() -> None:
     """It would learn from the other subsets, and forgets what it learnt where a subset begins."""
     learning = (*DECODERS, decoder("token-recycling", learns=True))
-    plan = list(blocks([cell("en", 2), cell("ja", 2, decoders=learning)], repeats=1))
+    plan = list(trials([cell("en", 2), cell("ja", 2, decoders=learning)], repeats=1))
     assert places(plan) == [("en", 0, 0), ("en", 1, 0), ("ja", 0, 0), ("ja", 1, 0)]
 
 
 def test_the_turns_of_an_example_stand_together_in_one_order() -> None:
-    plan = list(blocks([cell("en", 2, num_turns=2)], repeats=2))
+    plan = list(trials([cell("en", 2, num_turns=2)], repeats=2))
     assert [(block.example.index, block.repeat, block.turn) for block in plan] == [
         (example, repeat, turn) for repeat in range(2) for example in range(2) for turn in range(2)
     ]
     assert [block.order[0].method.name for block in plan] == ["ar", "ar", "fsd", "fsd", "fsd", "fsd", "ar", "ar"]
     assert plan[1].earlier_keys == [plan[0].key] and plan[0].earlier_keys == []
     assert len({block.key for block in plan}) == len(plan)
-    assert block_noun(plan) == "turns" and block_noun([*blocks([cell("en", 2)], 1)]) == "examples"
+    assert trial_noun(plan) == "turns" and trial_noun([*trials([cell("en", 2)], 1)]) == "examples"
 
 
 def test_streams_are_independent_and_reproducible() -> None:
@@ -114,14 +115,19 @@ def test_every_repeat_and_every_example_draws_anew() -> None:
 
 def test_records_of_other_examples_are_refused() -> None:
     example = Example(0, "a", ("What?",), ("1",))
-    place = SimpleNamespace(task=SimpleNamespace(name="t"), subset="en", data=SimpleNamespace(location="rows.tsv"))
+    place = SimpleNamespace(
+        task=SimpleNamespace(name="t", generation=SimpleNamespace(reasoning=None)),
+        subset="en",
+        decoders=(),
+        data=SimpleNamespace(location="rows.tsv"),
+    )
     block = Trial(place, example, 0, ())
     folder = SimpleNamespace(path="run")
     record = {"prompt": block.prompt_digest, "reference": "1"}
-    check_same_examples([block], {block.key: record}, folder)
+    check_recorded([block], {block.key: Record.of(record)}, folder)
     for change in ({"prompt": "other"}, {"reference": "2"}):
         with pytest.raises(ConfigError, match=r"t/en example a .* another prompt or answer than rows\.tsv"):
-            check_same_examples([block], {block.key: {**record, **change}}, folder)
+            check_recorded([block], {block.key: Record.of({**record, **change})}, folder)
 
 
 def test_a_prompt_is_rendered_once_and_its_tokens_are_part_of_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,17 +165,17 @@ def test_a_prompt_is_rendered_once_and_its_tokens_are_part_of_the_record(monkeyp
     assert first["prompt_ids_digest"] == blocks[0].prompt(target, []).digest != second["prompt_ids_digest"]
 
     done, folder = {block.key: record for block, record in zip(blocks, (first, second), strict=True)}, Path("run")
-    check_same_examples(blocks, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
+    check_recorded(blocks, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
     again = SubsetRun(short, "en", data, LoadedModels(target, {}), decoders, None)
     changed = [Trial(again, example, 0, decoders, turn) for turn in (0, 1)]
     with pytest.raises(ConfigError, match=r"run: mgsm/en example a: its prompt of the same text had 6 tokens .*"):
-        check_same_examples(changed, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
+        check_recorded(changed, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
     for record in done.values():  # of a version that kept no digest of tokens
-        del record["prompt_ids_digest"]
-    check_same_examples(changed, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
-    done[blocks[0].key]["prompt_tokens"] = 5
+        record.prompt_ids_digest = None
+    check_recorded(changed, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
+    done[blocks[0].key].prompt_tokens = 5
     with pytest.raises(ConfigError, match=r"had 5 tokens \(digest not recorded\), and has 6 "):
-        check_same_examples(changed, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
+        check_recorded(changed, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
 
 
 def test_the_commit_of_hub_data_is_part_of_what_a_run_is() -> None:

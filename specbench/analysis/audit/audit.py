@@ -71,7 +71,7 @@ from specbench.running.plan import (
     with_prompt_stops,
 )
 from specbench.running.prompts import PromptRenderer
-from specbench.running.request import ALL, Request, all_methods, run_spec
+from specbench.running.request import ALL, Request, requested_methods, run_spec
 from specbench.specs.catalogue import load_method, versioned_name
 from specbench.specs.components import MAX_TEMPERATURE, MIN_TEMPERATURE
 from specbench.specs.method import MethodSpec
@@ -401,7 +401,9 @@ def run_audit(
     if own_target is not None:
         request = replace(request, options=replace(request.options, target=None))
     audits_all = ALL in request.methods
-    request, reasons = all_methods(request)
+    methods, left_out = requested_methods(request)
+    reasons = left_out or {}
+    request = replace(request, methods=methods)
     without_drafter = [without_evidence("not run", load_method(name), reason) for name, reason in reasons.items()]
     spec = with_present_subsets(run_spec(request), console)
     spec = spec.model_copy(update={"limit": spec.limit or -(-NUM_PROMPTS // len(spec.cells()))})

@@ -24,9 +24,9 @@ from specbench.results.answers import with_own_passes
 from specbench.results.metrics import acceptance, speeds
 from specbench.results.rows import SPEEDUPS
 from specbench.results.warnings import not_steady
+from specbench.running.measure import method_record
 from specbench.running.models import LoadedModels, has_other_vocabulary, load_models
 from specbench.running.prompts import end_problem, refuse_or_warn
-from specbench.running.runner import method_record
 from specbench.running.warm_up import Budget, WarmUp, warm_up
 from specbench.specs.catalogue import load_method, versioned_name, with_overrides
 from specbench.specs.components import build

@@ -27,8 +27,9 @@ from specbench.records.folder import RunFolder
 from specbench.records.records import Generation, Key, LineFile, Record, record_key
 from specbench.results.concurrency import BASELINE, LOAD_RECORDS, read_windows
 from specbench.results.verdict import BaselineAnswer, find_differences, near_tie_tolerance
+from specbench.running.events import Events
+from specbench.running.measure import check_recorded, measure_method, record_of
 from specbench.running.plan import SubsetRun, Trial
-from specbench.running.runner import check_reasoning, check_same_examples, measure_method, record_of
 from specbench.running.warm_up import (
     MAX_BLOCKS_CPU,
     MAX_SHARE,
@@ -251,17 +252,17 @@ def split_plan(plan: Sequence[Trial], number: int) -> Iterator[list[Trial]]:
 
 def measure_in_turns(
     spec: RunSpec, plan: Sequence[Trial], folder: RunFolder, done: dict[Key, Record], bring_up: BringUp,
-    console: Console,
+    events: Events,
 ) -> None:  # fmt: skip
     """Measures the blocks that are not in `done`, and adds their records. Each answer is written to disk at once."""
     assert spec.servers is not None and spec.servers.turns is not None
-    check_same_examples(plan, done, folder)
-    check_reasoning(plan, done, folder)
+    check_recorded(plan, done, folder)
+    before = frozenset(done)
     file = LineFile[dict[str, Any]](folder.path / TURNS, dict[str, Any])
     lines = file.read()
     answers = {(record_key(line), line["method"]): Generation.of(line["answer"]) for line in lines}
     num_servers = len(plan[0].order) if plan else 0
-    with ProgressBar(console, "turns", len(plan) * num_servers) as progress:
+    with events.trials(plan):
         for number, part in enumerate(split_plan(plan, spec.servers.turns)):
             order = part[0].cell.decoders if number % 2 == 0 else part[0].cell.decoders[::-1]
             names = [decoder.method.name for decoder in order]
@@ -276,7 +277,6 @@ def measure_in_turns(
                     file.append(
                         {**dict(zip(PLACE, block.key, strict=True)), "method": name, "answer": answer.as_json()}
                     )
-                    progress.update(f"turn {number + 1} · {name}", len(answers))
             for block in part:
                 if block.key not in done:
                     measured = {name: answers[block.key, name] for name in names}
@@ -284,6 +284,7 @@ def measure_in_turns(
                     record = record_of(block, measured, earlier, part=number)
                     folder.records.append(record)
                     done[block.key] = record
+                events.trial_recorded(block, done[block.key], is_new=block.key not in before)
 
 
 def _warm_up(

@@ -7,8 +7,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from specbench.core.completions import ApiKey
 from specbench.core.errors import ConfigError
 from specbench.core.progress import doing
@@ -18,11 +16,12 @@ from specbench.integrations.served.server import ServedPair, Server, StartedServ
 from specbench.models.causal_lm import TextModel
 from specbench.models.loading import load_model
 from specbench.models.scoring import ScoringModel
-from specbench.records.folder import RunFolder
 from specbench.records.records import Key, Record
 from specbench.results.warnings import LEARNS, UNKNOWN_TOKENIZER
+from specbench.running.events import Events
+from specbench.running.measure import InProcess, Scheduler, schedulers
 from specbench.running.models import LoadedModels
-from specbench.running.plan import SubsetRun, Trial
+from specbench.running.plan import Plan
 from specbench.running.prompts import set_template_options
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import BASELINE, RunSpec, ServersSpec
@@ -40,11 +39,6 @@ class ServedModels(LoadedModels):
 
     def log_into(self, folder: Path) -> None:
         self.started.folder = folder
-
-    def measure_load(self, spec: RunSpec, cells: Sequence[SubsetRun], folder: RunFolder, console: Console) -> bool:
-        if self.spec.load is not None:
-            measure_load(spec, cells, folder, self.bring_up, self.scoring, console)
-        return self.spec.load is not None
 
     def engine(self, method: MethodSpec) -> str:
         return self.servers[method.name].row_engine
@@ -70,12 +64,6 @@ class ServedModels(LoadedModels):
                 "reports another configuration than when it was first started: start it with fixed settings"
             )
         return True
-
-    def measure_in_turns(
-        self, spec: RunSpec, plan: Sequence[Trial], folder: RunFolder, done: dict[Key, Record], console: Console
-    ) -> None:
-        if self.spec.turns is not None:
-            measure_in_turns(spec, plan, folder, done, self.bring_up, console)
 
     def learns(self, name: str) -> bool:
         """Returns whether the drafter of a server learns from one request to the next."""
@@ -110,6 +98,33 @@ class ServedModels(LoadedModels):
             "servers": reported, "memory": self.spec.memory, "by_turns": self.spec.turns is not None,
             "counting": COUNTING,
         }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Measures trials with one server after the other, if only one can be up at a time."""
+
+    models: ServedModels
+
+    def measure(self, plan: Plan, recorded: dict[Key, Record], events: Events) -> None:
+        measure_in_turns(plan.spec, plan.trials, plan.folder, recorded, self.models.bring_up, events)
+
+
+@dataclass(frozen=True)
+class Loads:
+    """Measures the windows of requests under load."""
+
+    models: ServedModels
+
+    def measure(self, plan: Plan, recorded: dict[Key, Record], events: Events) -> None:
+        bring_up, scoring = self.models.bring_up, self.models.scoring
+        measure_load(plan.spec, plan.subset_runs, plan.folder, bring_up, scoring, events.console)
+
+
+@schedulers.register
+def _schedulers(models: ServedModels, spec: RunSpec) -> list[Scheduler]:
+    trials = InProcess() if models.spec.turns is None else Rotation(models)
+    return [trials, *([Loads(models)] if models.spec.load is not None else [])]
 
 
 def find_servers(

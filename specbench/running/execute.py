@@ -303,7 +303,8 @@ def measure_into(
         add_measurement(folder.path, measurement)
 
         def save(records: Sequence[Record], judge: str | None) -> list[Row]:
-            from specbench.results.concurrency import load_rows, read_windows
+            from specbench.records.windows import read_windows
+            from specbench.results.concurrency import load_rows
 
             known = {record_key(record): record for record in records}
             with doing("computing the rows"):

@@ -10,13 +10,12 @@ from contextlib import chdir, contextmanager, redirect_stdout
 import hatchling.build
 import pytest
 
-from specbench.cli.help.method import known_methods
-from specbench.core import registry as registries
 from specbench.core.errors import ConfigError
 from specbench.core.registry import NoFeatures, Registry
 from specbench.integrations import entry
 from specbench.specs import catalogue
 from specbench.specs.catalogue import load_method
+from tests.support.plugins import forget_plugins
 
 PYPROJECT = """\
 [build-system]
@@ -98,15 +97,6 @@ def installed(tmp_path_factory):
     with zipfile.ZipFile(folder / wheel) as content:  # all that an installer does here; `test_new.py` calls pip
         content.extractall(folder / "installed")
     return folder / "installed"
-
-
-def forget_plugins():
-    """Registries and the catalogue look again for what is installed."""
-    importlib.invalidate_caches()
-    catalogue._plugin_folders.cache_clear()
-    known_methods.cache_clear()
-    for registry in (each for each in vars(registries).values() if isinstance(each, registries.Registry)):
-        vars(registry).pop("plugins", None)
 
 
 @contextmanager

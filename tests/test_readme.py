@@ -19,7 +19,7 @@ from specbench.cli import make_app
 from specbench.gate.speed import REMEDY
 from specbench.specs.catalogue import load_file, task_names
 from specbench.specs.method import MethodSpec
-from tests.publish.test_boards import InProcess
+from tests.support.processes import InProcess
 from tools import notebook
 from tools.reference import on_page_markdown, pages, walk
 

@@ -32,8 +32,8 @@ from specbench.tasks.judge.requests import parse_rating
 from specbench.tasks.local_files import read_rows
 from specbench.tasks.sandbox import run as permission
 from specbench.tasks.scoring import make_scorer
-from tests.decoding.test_loop import SometimesWrong, autoregressive, speculative
 from tests.support import tiny, tokenizers_made_here
+from tests.support.loops import SometimesWrong, autoregressive, speculative
 from tests.support.read_yaml import read_yaml
 from tests.support.toys import TableModel
 

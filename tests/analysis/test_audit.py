@@ -55,9 +55,9 @@ from specbench.results.verdict import (
     verdict_of_records,
 )  # fmt: skip
 from specbench.specs.catalogue import load_method, method_names
-from tests.decoding.test_draft_heads import new_head
-from tests.results.test_leaderboard import row
 from tests.support import tiny
+from tests.support.heads import new_head
+from tests.support.rows import row
 from tests.support.toys import TableModel
 
 Specbench = Callable[..., tuple[int, str, str]]

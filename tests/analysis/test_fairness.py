@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from rich.console import Console
 
 from specbench.analysis.fairness.drafters import DrafterEntry, make_labels, texts_of
 from specbench.analysis.fairness.fairness import FairnessRequest, fairness_report, read_run
@@ -27,39 +26,14 @@ from specbench.analysis.fairness.tables import (
     overview_cell,
     unfairness_cell,
 )
-from specbench.core.environment import PACKAGE
 from specbench.core.errors import ConfigError
 from specbench.models.loading import load_model
 from specbench.results.leaderboard import load
 from specbench.results.row import DIGEST, FairnessSummary, GroupNumbers, digest_of
 from specbench.results.runs import RecordedRun
-from specbench.running.execute import execute
-from specbench.running.request import Request as RunRequest
 from specbench.specs.run_options import RunOptions
-from tests.results.test_leaderboard import row as leaderboard_row
-
-NAMES = ("en", "de", "sw")
-
-
-TARGET, DRAFTER = "embedded:drafter", "embedded:drafter-scdf"  # one tokenizer, one layer each
-NGRAM = PACKAGE / "embedded" / "weights" / "ngram"
-
-
-def run_into(
-    folder, methods="sd,ngram", subsets=NAMES, drafter=None, limit=3, task="mgsm", leaderboard=None, target=TARGET
-):
-    """A run of the bundled rows; without `drafter`, TARGET has DRAFTER."""
-    is_default, asked = target == TARGET, methods.split(",")
-    paths = {"ngram": "drafter.path", "routed": "routes.sw.drafter.path"}
-    overrides = [f"{paths[each]}={NGRAM}" for each in asked if each in paths and is_default]
-    request = RunRequest(
-        tasks=[task], methods=asked, command=f"specbench run --task {task}", output=folder,
-        leaderboard=leaderboard,
-        options=RunOptions(subsets=tuple(subsets), drafter=drafter or (DRAFTER if is_default else None), target=target,
-                           threads=1, limit=limit, data="sample",
-                           overrides=("generation.max_new_tokens=6", *overrides)),
-    )  # fmt: skip
-    return execute(request, Console(quiet=True))
+from tests.support.rows import row as leaderboard_row
+from tests.support.runs import DRAFTER, NAMES, TARGET, run_into
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from specbench.analysis.tuning import tune as tuner
 from specbench.analysis.tuning.tune import Tuner, lossless_method
 from specbench.analysis.tuning.tune import tune as tune_with
 from specbench.analysis.tuning.tuned_methods import calibration_of, choose_slice
-from specbench.cli.run import run, tune
+from specbench.cli.run import run
 from specbench.core.errors import ConfigError
 from specbench.running.plan import without_calibration
 from specbench.running.prompts import prompt_digest
@@ -23,6 +23,7 @@ from specbench.specs.catalogue import load_file, load_method, load_task
 from specbench.specs.method import CalibrationSpec, MethodSpec
 from specbench.statistics.bootstrap import Estimate
 from specbench.tasks.examples import Example, TaskData
+from tests.support.tuning import call as call
 
 Accuracy = Callable[[float], float]
 LENGTHS = [lossless_method(load_method("fsd")).model_copy(update={"name": "length-10"}), load_method("draft-only")]
@@ -208,27 +209,6 @@ def test_what_was_tuned_on_is_left_out() -> None:
     assert without_calibration(data, [other]) == data
     with pytest.raises(ConfigError, match=r"all 10 examples of mgsm/en were used to tune a method"):
         without_calibration(chosen, [tuned])
-
-
-@pytest.fixture
-def call(
-    tmp_path: Path, tiny_pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[str, str]]:
-    """The command on a random pair and twenty rows: (stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("specbench.results.conditions.commit", lambda checkout: None)  # of a checkout at work
-    monkeypatch.setattr("sys.argv", ["specbench", "tune"])
-    rows = [f"Question {i}: what is {i} + {i}?\t{2 * i}" for i in range(20)]
-    (tmp_path / "mgsm_en.tsv").write_text("\n".join(rows), encoding="utf-8")
-
-    def run_it(method: str, **options: Any) -> tuple[str, str]:
-        options |= {name: Path(options[name]) for name in ("runs", "output") if name in options}
-        given = {"task": "mgsm", "target": tiny_pair[0], "drafter": tiny_pair[1], "data": ".", "subsets": "en"}
-        tune(method=method, **{**given, "overrides": ["generation.max_new_tokens=16"], **options})
-        captured = capsys.readouterr()
-        return captured.out, captured.err
-
-    return run_it
 
 
 def test_a_lossless_method_is_tuned_in_its_length_and_its_file_runs(

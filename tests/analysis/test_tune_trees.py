@@ -28,9 +28,9 @@ from specbench.decoding.tree_shape import best_shape
 from specbench.models.loading import load_model
 from specbench.specs.catalogue import load_file, load_method
 from specbench.specs.method import MethodSpec
-from tests.analysis.test_tune import call as call
-from tests.decoding.test_draft_heads import saved_head
 from tests.results.test_metrics import autoregressive, generation
+from tests.support.heads import saved_head
+from tests.support.tuning import call as call
 
 CHANCES = [0.6, 0.2, 0.1]
 

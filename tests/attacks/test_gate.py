@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from specbench.gate.check import check
-from tests.analysis.test_fairness import run_into
+from tests.support.runs import run_into
 
 EDITS = yaml.safe_load((Path(__file__).parent / "gate_edits.yaml").read_text(encoding="utf-8"))
 

@@ -14,8 +14,8 @@ from specbench.results.leaderboard import load, set_verdicts
 from specbench.results.leaderboard_files import FROM_REPORT, Validity, add_runs, expected_verdict, merge_files, validate
 from specbench.results.row import DIGEST, UNVERIFIABLE_FIELDS, Row, with_digest
 from specbench.results.verdict import Greedy, Noise
-from tests.analysis.test_fairness import run_into
 from tests.support.read_yaml import read_yaml
+from tests.support.runs import run_into
 
 FORGED = read_yaml(Path(__file__).parent / "forged_rows.yaml")
 FILES = {

@@ -18,7 +18,7 @@ from specbench.models.loading import load_tokenizer
 from specbench.models.vocabulary import Vocabulary
 from tests.attacks.bounds import within_bounds
 from tests.attacks.hostile_server import HostileServer, running
-from tests.integrations.test_served import pair, records, row_of, run
+from tests.support.served_runs import pair, records, row_of, run
 
 NO_COUNTS = (-1, True, 2.0, "3", [], math.nan, math.inf, MAX_COUNT + 1, 10**12, 10**300)
 HISTOGRAM = {"acceptance_histogram": [1, 0, 1, 0], "num_draft_tokens": 6, "num_accepted_draft_tokens": 2}

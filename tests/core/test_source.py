@@ -24,8 +24,8 @@ from specbench.results.row import Row
 from specbench.running.request import Request, run_spec
 from specbench.specs.catalogue import component_revisions
 from specbench.specs.run_options import RunOptions
+from tests.support.plugins import forget_plugins
 from tests.support.site_rows import some_rows
-from tests.test_plugins import forget_plugins
 
 PACKAGE = {
     "mine_source/__init__.py": "from mine_source.used import draft\n",

@@ -6,6 +6,7 @@ it fails at p < 1e-6.
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,8 +23,8 @@ from specbench.decoding.verification import exact_match, rejection
 from specbench.models.causal_lm import ModelPair
 from specbench.running.compose import bridged_drafter
 from specbench.specs.catalogue import load_method, with_overrides
-from tests.decoding.test_losslessness import PLAIN, PROMPT, Counter, chi_square_p
-from tests.decoding.test_string_bridge import joint as shaped_joint
+from tests.support.distributions import PLAIN, PROMPT, chi_square_p
+from tests.support.string_bridges import joint as shaped_joint
 from tests.support.toys import TextModel, joint
 
 NUM_DRAWS = 250

@@ -7,8 +7,8 @@ import torch
 
 from specbench.decoding.loop import Generation
 from specbench.models.causal_lm import CausalLM, ModelPair
-from tests.decoding.test_bridges import generate
 from tests.support import tiny
+from tests.support.bridges import generate
 from tests.support.tokenizers_made_here import ALL, TEXTS
 
 RECURRENT = ("qwen3_5_text", "mamba2")

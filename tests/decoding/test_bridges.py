@@ -15,7 +15,7 @@ from specbench.core.errors import ConfigError
 from specbench.decoding.bridges import Translation, VocabularyMismatch, common_ids, shared
 from specbench.decoding.bridges.token_level import SharedTokens
 from specbench.decoding.decoder import DraftingDecoder
-from specbench.decoding.loop import Generation, StopRules
+from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.scoring import Output, ScoringModel
@@ -25,9 +25,9 @@ from specbench.specs.catalogue import load_method
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from tests.support import tiny, tokenizers_made_here
+from tests.support.bridges import GREEDY, generate
 from tests.support.tokenizers_made_here import ALL, EXACT, TEXTS
 
-GREEDY = Sampling(0.0)
 BRIDGED = ("tli", "union", "slem")
 
 
@@ -35,13 +35,6 @@ def model(kind: str, seed: int = 0) -> CausalLM:
     tokenizer = ALL[kind]()
     network = tiny.network(seed=seed, vocab_size=len(tokenizer), num_hidden_layers=2, max_position_embeddings=512)
     return CausalLM(network, tokenizer, f"tiny-{kind}", None)
-
-
-def generate(
-    method: str, models: ModelPair, prompt: list[int], num: int = 12, sampling: Sampling = GREEDY
-) -> Generation:
-    decoder = build_decoder(load_method(method), models, sampling)
-    return decoder.generate(prompt, StopRules(num, models.target.eos_token_ids), seed=1)
 
 
 def test_equal_vocabularies_pass_the_drafter_on() -> None:

@@ -34,7 +34,17 @@ from specbench.training.heads import DraftHead, read_by_target, unroll
 from specbench.training.passes import Batch, Sample
 from specbench.training.spec import TrainSpec
 from tests.support import tiny
-from tests.support.heads import EAGLE1, EAGLE3, WIDTH, eagle1_tensors, eagle3_tensors, medusa_tensors, save_head
+from tests.support.heads import (
+    EAGLE1,
+    EAGLE3,
+    WIDTH,
+    eagle1_tensors,
+    eagle3_tensors,
+    medusa_tensors,
+    new_head,
+    save_head,
+    saved_head,
+)
 from tests.support.toys import TableModel, path_to
 
 PROMPT = list(range(40, 60))
@@ -43,26 +53,6 @@ KINDS = ("medusa", "eagle", "eagle3")
 
 def target(**more: Any) -> CausalLM:
     return tiny.causal_lm("llama", num_hidden_layers=6, **more)
-
-
-def new_head(kind: str, model: CausalLM, **settings: Any) -> DraftHead:
-    """A random head, whose norms and output layers are random too."""
-    spec = build(TrainSpec, {"kind": kind, "data": {"text": {"en": "x.txt"}}, "output": "x", kind: settings})
-    head = DraftHead.of(spec, model)
-    shared = {id(parameter) for parameter in model.model.parameters()}
-    torch.manual_seed(7)
-    for parameter in head.model.parameters():
-        if id(parameter) not in shared:
-            torch.nn.init.normal_(parameter, std=0.3)
-    head.choose_vocabulary(spec, [Sample("en", (1, 5, 5, 9), 1)])
-    head.model.eval().requires_grad_(False)
-    return head
-
-
-def saved_head(kind: str, model: CausalLM, folder: Path, **settings: Any) -> str:
-    folder.mkdir()
-    new_head(kind, model, **settings).save(folder, torch.float32)
-    return str(folder)
 
 
 def hidden_of(model: CausalLM, ids: list[int], layers: Sequence[int]) -> list[torch.Tensor]:

@@ -30,7 +30,7 @@ from specbench.models.corpus_models import NgramModel
 from specbench.models.loading import load_model
 from specbench.models.mmap_store import vocabulary_digest
 from specbench.training.ngram_build import build_ngrams
-from tests.decoding.test_losslessness import PROMPT, chi_square_p
+from tests.support.distributions import PROMPT, chi_square_p
 from tests.support.toys import TableModel, joint
 
 CPU = torch.device("cpu")

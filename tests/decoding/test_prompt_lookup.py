@@ -16,7 +16,7 @@ from specbench.decoding.loop import StopRules, decode
 from specbench.decoding.proposal import PointMass, Proposal, Verification
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.verification import VerificationRule, exact_match, rejection
-from tests.decoding.test_losslessness import chi_square_p
+from tests.support.distributions import chi_square_p
 from tests.support.toys import TableModel, joint, models
 
 NUM_DRAWS = 1_000  # sequences; the controls fail at p < 1e-6 with them

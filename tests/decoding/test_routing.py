@@ -21,8 +21,8 @@ from specbench.specs.catalogue import digest, load_method, load_task, with_overr
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
-from tests.specs.test_specs import LANGUAGES, message
 from tests.support import tiny
+from tests.support.specs import LANGUAGES, message
 
 Specbench = Callable[..., tuple[int, str, str]]
 STOP = StopRules(12)

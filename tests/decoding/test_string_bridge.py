@@ -1,6 +1,5 @@
 """String-level rejection sampling: ψ against enumeration, exact joint distributions, and controls that must fail."""
 
-import itertools
 import random
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -20,12 +19,12 @@ from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model
 from specbench.models.vocabulary import Vocabulary
 from specbench.specs.catalogue import load_method
-from tests.decoding.test_losslessness import PLAIN, chi_square_p
 from tests.support import tiny, tokenizers_made_here
+from tests.support.distributions import PLAIN, chi_square_p
+from tests.support.string_bridges import PROMPT, joint
 from tests.support.toys import TextModel
 
 NUM_DRAWS = 300  # sequences; the fast controls fail at p < 1e-6 with them
-PROMPT = [0, 1]
 SHAPED = Sampling(temperature=0.7, top_k=3)
 Texts = Sequence[str | None]
 PAIRS: dict[str, tuple[Texts, Texts]] = {
@@ -156,18 +155,6 @@ def test_drafts_follow_psi(name: str) -> None:
     counts = Counter((drafter.propose(PROMPT, 1, generator).token_ids[0],) for _ in range(NUM_DRAWS))
     expected = {(token,): mass for token, mass in enumerated(target, draft, drafter, PROMPT, PLAIN).items()}
     assert chi_square_p(counts, expected) > 1e-3
-
-
-def joint(model: TextModel, length: int, sampling: Sampling) -> dict[tuple[int, ...], float]:
-    """The exact distribution of the next `length` tokens behind the prompt."""
-    result = {}
-    for tokens in itertools.product(range(model.vocab_size), repeat=length):
-        ids, mass = list(PROMPT), 1.0
-        for token in tokens:
-            mass *= float(process(model.score(ids, 1).logits, sampling)[0, token])
-            ids.append(token)
-        result[tokens] = mass
-    return result
 
 
 def draws(

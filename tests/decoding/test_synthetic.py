@@ -21,9 +21,9 @@ from specbench.specs.catalogue import load_method, with_overrides
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from specbench.statistics.bootstrap import Estimate
-from tests.decoding.test_losslessness import NUM_DRAWS, VOCAB, chi_square_p
-from tests.results.test_leaderboard import row
 from tests.support import tiny
+from tests.support.distributions import NUM_DRAWS, VOCAB, chi_square_p
+from tests.support.rows import row
 from tests.support.toys import TableModel, joint
 
 GREEDY, PLAIN = Sampling(0.0), Sampling(1.0)

@@ -16,14 +16,14 @@ from specbench.decoding.drafters import Drafter, ModelDrafter, NoDrafter
 from specbench.decoding.drafters.lookahead import Lookahead, TokenRecycling
 from specbench.decoding.drafters.model_tree import ModelTreeDrafter
 from specbench.decoding.drafters.retrieval import RetrievalDrafter
-from specbench.decoding.loop import Generation, StopRules, decode
+from specbench.decoding.loop import Generation, StopRules
 from specbench.decoding.proposal import Draws, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling, process
 from specbench.decoding.tree_rules import BlockVerification, GreedyMultiDraft, KSeq, RecursiveRejection, Traversal
 from specbench.decoding.tree_shape import best_shape, regular_shape
 from specbench.decoding.verification import VerificationRule, exact_match, rejection
 from specbench.models.causal_lm import ModelPair
-from specbench.models.scoring import Output, ScoringModel
+from specbench.models.scoring import Output
 from specbench.results.metrics import summarize
 from specbench.running.compose import build_decoder
 from specbench.running.models import engine_for
@@ -34,8 +34,8 @@ from specbench.training.corpus import build_datastore
 from tests.results.test_metrics import autoregressive, generation, record
 from tests.support import tiny
 from tests.support.toys import TableModel, models, path_to
+from tests.support.tree_drafters import PROMPT, VOCAB, generate
 
-VOCAB, PROMPT = 3, [1, 2]
 PLAIN, TOP_P = Sampling(1.0), Sampling(1.0, None, 0.8)
 Make = Callable[[TableModel, Sampling], tuple[Drafter, VerificationRule]]
 
@@ -82,23 +82,6 @@ def tables(sampling: Sampling) -> tuple[TableModel, TableModel]:
     alike."""
     seed, *spreads = (5, 0.5, 4.0) if sampling == PLAIN else (7, 1.5, 1.5)
     return TableModel(VOCAB, seed, spreads[0]), TableModel(VOCAB, seed + 1000, spreads[1])
-
-
-def generate(
-    target: ScoringModel, drafter: Drafter, rule: VerificationRule, length: int, seed: int, sampling: Sampling,
-    prompt: list[int] = PROMPT,
-) -> Generation:  # fmt: skip
-    generator = torch.Generator().manual_seed(seed)
-    return decode(
-        target,
-        drafter,
-        rule,
-        prompt,
-        num_draft_tokens=3,
-        sampling=sampling,
-        stop=StopRules(length),
-        generator=generator,
-    )
 
 
 def law(model: TableModel, length: int, sampling: Sampling) -> dict[tuple[int, ...], float]:

@@ -22,9 +22,9 @@ from specbench.models import eager
 from specbench.models.causal_lm import CausalLM
 from specbench.models.heads.eagle import EagleModel
 from specbench.models.kv_cache import PreallocatedLayer, tree_inputs
-from tests.decoding.test_draft_heads import new_head
-from tests.decoding.test_tree_drafters import generate
 from tests.support import tiny
+from tests.support.heads import new_head
+from tests.support.tree_drafters import generate
 
 VOCAB, LENGTH, NUM_TEXTS, PROMPT = 8, 40, 8, [1, 2, 0, 3, 3, 1]
 PLAIN, TOP_P = Sampling(1.0), Sampling(1.0, None, 0.8)

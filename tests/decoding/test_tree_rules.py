@@ -6,21 +6,18 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from specbench.core.registry import RULES as REGISTRY
 from specbench.decoding.proposal import TreeProposal
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.tree_rules import (
     BlockVerification,
-    GreedyMultiDraft,
-    KSeq,
     RecursiveRejection,
     Traversal,
     Typical,
-    WalkingRule,
     k_seq_factor,
     normalized,
 )
 from specbench.decoding.verification import exact_match
+from tests.support.tree_rules import CASES, RULES, optimum
 from tools.tree_controls import CONTROLS, Control, P, Q, reused_coin, truncated
 from tools.tree_laws import (
     VOCAB,
@@ -35,11 +32,6 @@ from tools.tree_laws import (
 )
 
 DEPTH = 2
-RULES: dict[str, WalkingRule] = {
-    "recursive_rejection": RecursiveRejection(), "k_seq": KSeq(), "greedy_multi_draft": GreedyMultiDraft(),
-    "traversal": Traversal(),
-}  # fmt: skip
-CASES = [(name, draws) for name in RULES for draws in sorted(REGISTRY.features(name).draws or ())]
 WIDTHS = [(2,), (2, 1), (1, 2), (3,)]
 EXACT = 1e-12
 
@@ -76,15 +68,6 @@ def test_block_verification_is_exact_and_never_accepts_less(length: int, seed: i
     traversal = law(Traversal(), p, chains(q, length), length + 1)[1]
     assert block == pytest.approx(traversal, abs=EXACT)
     assert block >= tokens - EXACT and (length == 1 or block > tokens)
-
-
-def optimum(p: torch.Tensor, drafts: list[tuple[float, Tokens]]) -> float:
-    """Returns the largest chance that any rule accepts a child: min over H of P(H) + 1 − Pr(all children ⊆ H)."""
-    subsets = itertools.chain.from_iterable(itertools.combinations(range(VOCAB), size) for size in range(VOCAB + 1))
-    return min(
-        sum(float(p[token]) for token in kept) + 1 - sum(mass for mass, tokens in drafts if set(tokens) <= set(kept))
-        for kept in subsets
-    )
 
 
 def root_cases(seed: int, width: int, draws: str) -> tuple[torch.Tensor, torch.Tensor, list[tuple[float, Tokens]]]:

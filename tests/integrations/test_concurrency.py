@@ -36,8 +36,8 @@ from specbench.running.warm_up import MAX_BLOCKS_CPU
 from specbench.specs.run import read_servers
 from specbench.specs.run_options import RunOptions
 from specbench.statistics.bootstrap import Estimate
-from tests.analysis.test_audit_served import SHORT, tied
-from tests.results.test_leaderboard import row as make_row
+from tests.support.drawn_answers import SHORT, tied
+from tests.support.rows import row as make_row
 from tests.support.scripted_server import AR, SD, Script, servers_file
 
 LEAST = {"concurrency": [2], "windows": 2, "requests": 2}

@@ -39,43 +39,19 @@ from specbench.report.compare import agreement_of
 from specbench.report.tables import comparison_table, served_table
 from specbench.results.answers import acceptance_rates
 from specbench.results.conditions import check_together, conditions_that_differ
-from specbench.results.row import Row
 from specbench.results.runs import RecordedRun
 from specbench.running.execute import RunOutcome, execute
 from specbench.running.request import Request
 from specbench.specs.run import read_servers
 from specbench.specs.run_options import RunOptions
 from tests.support.scripted_server import ANSWER, AR, SD, TOKENIZER, VERSION, Script, passes_for, scripted, servers_file
-
-NUM_EXAMPLES = 2
-
-
-def run(folder: Path, scripts: Mapping[str, Script], num_examples: int = NUM_EXAMPLES, **keys: Any) -> RunOutcome:
-    with servers_file(folder, scripts, **keys) as file:
-        request = Request(
-            ["mgsm"], [], RunOptions(subsets=("en",), limit=num_examples), "specbench run", output=folder / "run",
-            servers=file,
-        )  # fmt: skip
-        return execute(request, Console(file=io.StringIO()), load_served)
-
-
-def pair(engine: str, **sd: Any) -> dict[str, Script]:
-    return {"ar": Script(engine), "draft": Script(engine, **{"passes": SD, **sd})}
+from tests.support.served_runs import NUM_EXAMPLES, SKIPPING, pair, records, row_of, run, run_method
 
 
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], RunOutcome]:
     """Runs honest servers of an engine, once."""
     return cache(lambda engine: run(tmp_path_factory.mktemp("honest"), pair(engine)))
-
-
-def row_of(outcome: RunOutcome, method: str = "draft") -> Row:
-    (row,) = (row for row in outcome.rows if row.method_name == method)
-    return row
-
-
-def records(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "run/records.jsonl").read_text().splitlines()]
 
 
 STEPS = steps_of(SD, sum(accepted + 1 for _, accepted in SD) + 1)
@@ -156,19 +132,6 @@ def test_a_server_that_tells_nothing_has_a_speed_and_no_acceptance(honest) -> No
     assert "it is unknown whether the server 'ar' drafts" in warning
 
 
-def run_method(folder: Path, method: str, scripts: Mapping[str, Script]) -> Row:
-    """Runs servers the second of which is declared with a speculation method."""
-    with servers_file(folder, scripts) as file:
-        content = json.loads(file.read_text())
-        content["servers"]["draft"]["speculation"]["method"] = method
-        file.write_text(json.dumps(content))
-        options = RunOptions(subsets=("en",), limit=NUM_EXAMPLES)
-        request = Request(["mgsm"], [], options, "", output=folder / "run", servers=file)
-        return row_of(execute(request, Console(file=io.StringIO()), load_served))
-
-
-SKIPPING = ((0, 0), (0, 0), (3, 3), (0, 0), (3, 1), (2, 0), (0, 0))
-SKIPPING += ((0, 0),) * (len(Script("vllm").answer) - 1 - sum(accepted + 1 for _, accepted in SKIPPING))
 WITHOUT = "the server does not report steps without a draft: steps = tokens − 1 − accepted"
 
 

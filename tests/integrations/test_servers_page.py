@@ -12,8 +12,8 @@ import pytest
 
 from specbench.core.errors import ConfigError
 from specbench.results.row import Row, RowWarning
-from tests.integrations.test_served import SKIPPING, pair, row_of, run, run_method
 from tests.support.scripted_server import AR, SD, Script
+from tests.support.served_runs import SKIPPING, pair, row_of, run, run_method
 
 PAGE = Path(__file__).parents[2] / "docs/guide/servers.md"
 OTHER_ANSWER = (*Script("vllm").answer[:-2], 5, 0)

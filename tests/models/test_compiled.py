@@ -21,7 +21,7 @@ from specbench.decoding.sampling import Sampling
 from specbench.models import compiling as check_compilable
 from specbench.models import static_passes, static_sequence
 from specbench.models.causal_lm import CausalLM, ModelPair
-from specbench.models.loading import load_model, make_passes
+from specbench.models.loading import load_model
 from specbench.models.scoring import Output, PassShape
 from specbench.models.static_passes import StaticPasses
 from specbench.models.static_sequence import StaticSequence, capacity_for
@@ -34,6 +34,7 @@ from specbench.running.compose import build_decoder
 from specbench.running.plan import Trial
 from specbench.specs.catalogue import load_method
 from tests.support import tiny
+from tests.support.engines import both
 
 Outcome = tuple[int, str, str]
 LENGTHS = (1, 11)
@@ -46,14 +47,6 @@ def few_shapes() -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(static_sequence, "PACKED", (64,))
         yield
-
-
-def both(kind: str = "llama", seed: int = 0, **options: Any) -> tuple[CausalLM, CausalLM]:
-    """One network, read eagerly and in passes that may be compiled."""
-    network = tiny.network(kind, seed, **options)
-    eager, other = (CausalLM(network, tiny.tokenizer(), f"tiny-{kind}", None) for _ in range(2))
-    make_passes(other)
-    return eager, other
 
 
 def reserved(model: CausalLM, lengths: tuple[int, ...], packs: bool = False) -> CausalLM:

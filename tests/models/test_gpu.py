@@ -24,9 +24,9 @@ from specbench.running.models import LoadedModels, load_models
 from specbench.running.request import Request, run_spec
 from specbench.specs.catalogue import load_method, method_names
 from specbench.specs.run_options import RunOptions
-from tests.models.test_trees import random_tree
 from tests.support import tiny
 from tests.support.toys import path_to
+from tests.support.trees import random_tree
 
 pytestmark = [
     pytest.mark.gpu,

@@ -18,11 +18,7 @@ from specbench.running.compose import build_decoder
 from specbench.running.models import LoadedModels
 from specbench.specs.catalogue import load_method
 from tests.support import tiny
-
-
-def plain_logits(model: CausalLM, ids: list[int], num_logits: int) -> torch.Tensor:
-    with torch.no_grad():
-        return model.model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -num_logits:, : model.vocab_size]
+from tests.support.engines import plain_logits
 
 
 @pytest.mark.parametrize("kind", sorted(tiny.KINDS))

@@ -28,19 +28,10 @@ from specbench.running.models import LoadedModels
 from specbench.specs.catalogue import load_method
 from specbench.specs.components import StaticEngine
 from tests.support import tiny
+from tests.support.streams import Stream
 
 GREEDY, DRAWN = Sampling(0.0), Sampling(1.0, top_k=20, top_p=0.9)
 IDS = list(range(20))
-
-
-class Stream:
-    """One state of two CPU generators, as graphs and a generation share one on a GPU."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.generator = torch.Generator()
-
-    def join(self, generator: torch.Generator) -> None:
-        self.generator = generator
 
 
 @pytest.fixture

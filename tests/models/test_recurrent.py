@@ -13,9 +13,9 @@ from specbench.models.kv_cache import DUMMY
 from specbench.models.loading import check_causal
 from specbench.models.recurrent import MAX_REPLAY, NUM_SNAPSHOTS, PROMPT_TAIL, RecurrentStates
 from specbench.models.scoring import Output
-from tests.decoding.test_loop import autoregressive, speculative
-from tests.models.test_models import plain_logits
 from tests.support import tiny
+from tests.support.engines import plain_logits
+from tests.support.loops import autoregressive, speculative
 
 MAMBA2: dict[str, Any] = {
     "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 2, "mamba_d_state": 8, "mamba_chunk_size": 4,

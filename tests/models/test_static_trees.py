@@ -26,11 +26,11 @@ from specbench.running.compose import build_decoder
 from specbench.running.models import LoadedModels
 from specbench.specs.catalogue import load_method
 from specbench.specs.components import StaticEngine
-from tests.models.test_compiled import both
-from tests.models.test_recorded_drafts import Stream
-from tests.models.test_trees import CLOSE, NO_SDPA, HiddenReader, generated, random_tree
 from tests.support import tiny
+from tests.support.engines import both
+from tests.support.streams import Stream
 from tests.support.toys import path_to
+from tests.support.trees import CLOSE, NO_SDPA, HiddenReader, generated, random_tree
 
 KINDS = ("llama", "qwen2", "mistral", "gemma2", "gemma3_text")
 TREES = [PassShape(5, "tree"), PassShape(13, "tree")]

@@ -12,34 +12,18 @@ from specbench.core.registry import DRAFTERS
 from specbench.core.values import depths
 from specbench.decoding.bridges import BridgedDrafter, DraftContext
 from specbench.decoding.drafters import Drafter, NoDrafter
-from specbench.decoding.loop import StopRules, decode
 from specbench.decoding.proposal import Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling
-from specbench.decoding.verification import exact_match
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.kv_cache import depths_and_ancestors
-from specbench.models.scoring import Output, ScoringModel
+from specbench.models.scoring import Output
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from tests.support import tiny
 from tests.support.toys import TableModel, joint, path_to
+from tests.support.trees import CLOSE, NO_SDPA, HiddenReader, generated, random_tree
 
-CLOSE = {"atol": 2e-4, "rtol": 1e-3}
 KINDS = ("llama", "qwen2", "mistral", "gemma2", "gemma3_text")  # full, sliding, and both kinds of attention
-
-NO_SDPA = ("gemma2", "sdpa")
-
-
-def random_tree(rng: random.Random, num_nodes: int, vocab_size: int) -> tuple[list[int], list[int]]:
-    """Returns tokens and parents; siblings differ."""
-    parents = [rng.randrange(-1, index) for index in range(num_nodes)]
-    used: set[tuple[int, int]] = set()
-    tokens: list[int] = []
-    for parent in parents:
-        token = rng.choice([token for token in range(vocab_size) if (parent, token) not in used])
-        used.add((parent, token))
-        tokens.append(token)
-    return tokens, parents
 
 
 def with_attention(kind: str, attention: str) -> CausalLM:
@@ -163,14 +147,6 @@ class RandomTrees(Drafter):
         self.observed.append((proposal.num_drafted, verification.num_accepted))
 
 
-def generated(target: ScoringModel, drafter: Drafter, length: int, seed: int, temperature: float) -> list[int]:
-    generator = torch.Generator().manual_seed(seed)
-    return decode(
-        target, drafter, exact_match, [1, 2], num_draft_tokens=4, sampling=Sampling(temperature),
-        stop=StopRules(length), generator=generator,
-    ).token_ids  # fmt: skip
-
-
 def test_sampled_trees_follow_the_target() -> None:
     """The law of three tokens over 1,500 generations; a target with another temperature is told apart (control)."""
     num_draws, length = 1500, 3
@@ -219,24 +195,6 @@ def test_a_rule_for_chains_does_not_take_a_drafter_of_trees(monkeypatch: pytest.
     build(MethodSpec, {**asked, "verification": {"rule": "exact_match"}})
     with pytest.raises(ConfigError, match="verifies chains only, and drafter 'bush' proposes trees"):
         build(MethodSpec, {**asked, "verification": {"rule": "rejection"}})
-
-
-class HiddenReader(Drafter):
-    """Proposes nothing; keeps the target's output of every pass."""
-
-    hidden_layers = (1, 4)
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[int, int, Output]] = []
-
-    def prefill(self, prompt_ids: list[int]) -> None:
-        self.seen = []
-
-    def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
-        return Proposal(ids[-1:] * min(num_draft_tokens, 2))
-
-    def observe(self, proposal: Proposal, output: Output, verification: Verification) -> None:
-        self.seen.append((proposal.num_drafted, verification.next_token, output))
 
 
 def test_a_drafter_observes_every_pass_with_the_hidden_states_it_asks_for() -> None:

@@ -1,7 +1,7 @@
 """Boards: what their files may say, how cells are run and resumed, and ours beside published figures."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -12,16 +12,15 @@ from rich.console import Console
 
 from specbench.core.errors import ConfigError
 from specbench.publish.measured import PairRows, as_records, measured_pairs, outdated_line
-from specbench.publish.process import ModelCache, run_job, worker_ready
 from specbench.publish.suite_runs import board_names, cells_of, load_suite
 from specbench.publish.suite_spec import Figure, FigureReference, PairSpec, SuiteSpec
 from specbench.publish.tables import boards_table, fits_on_gpu, pair_table, published_tables, weights
-from specbench.publish.workers import Event, JobFinished, RunJob, WorkerReady, WorkerSettings
 from specbench.results.leaderboard import load, write
 from specbench.results.row import Correlations, FairnessSummary, Row
 from specbench.specs.run_options import RunOptions
 from specbench.statistics.bootstrap import Estimate
-from tests.results.test_leaderboard import FIELDS
+from tests.support.processes import InProcess
+from tests.support.rows import FIELDS
 
 PUBLISHED = {
     "number": "1",
@@ -275,25 +274,6 @@ def test_the_weights_of_a_pair_are_read_from_the_names_of_its_models() -> None:
     assert of("microsoft/phi-4", "Qwen/Qwen2.5-0.5B-Instruct") == ("≥ 1", "unknown")
     assert fits_on_gpu(PairSpec(target="lmsys/vicuna-7b-v1.3"), None) == fits_on_gpu(PairSpec(), None) == "–"
     assert of("openai-community/gpt2-xl") == ("–", "unknown") and of("org/12b", "org/x") == ("≥ 24", "no")
-
-
-class InProcess:
-    """A worker in the process of the tests, which imports nothing again."""
-
-    name = "the test's process"
-
-    def __init__(self, settings: WorkerSettings) -> None:
-        self.settings = settings
-
-    def open(self) -> WorkerReady:
-        return worker_ready(self.settings)
-
-    def events(self, job: RunJob) -> Iterator[Event]:
-        sent: list[Event] = []
-        failure, is_sound = run_job(job, ModelCache(), sent.append)
-        yield from [*sent, JobFinished(failure, is_last=not is_sound)]
-
-    def close(self) -> None: ...
 
 
 def test_a_board_is_run_resumed_and_shown(

@@ -9,7 +9,7 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.publish.suite_runs import load_suite
 from specbench.results.leaderboard import load
-from tests.publish.test_boards import InProcess
+from tests.support.processes import InProcess
 from tests.support.scripted_server import AR, SD, Script, servers_file
 
 FIGURES = {

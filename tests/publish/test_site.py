@@ -39,8 +39,8 @@ from specbench.results.metric_format import number
 from specbench.results.paired import RowWithRecords
 from specbench.results.row import Evidence, Row, digest_of
 from specbench.statistics.bootstrap import Estimate
-from tests.analysis.test_fairness import run_into
-from tests.results.test_leaderboard import row
+from tests.support.rows import row
+from tests.support.runs import run_into
 from tests.support.site_rows import HOSTILE, hostile_row, many_rows, metrics, some_rows
 
 VOID = {"meta", "link", "input", "img", "br"}

@@ -36,10 +36,9 @@ from specbench.publish.workers import (
     WorkerSettings,
 )
 from specbench.results.leaderboard import load, write
-from specbench.running.request import Request
 from specbench.specs.run_options import RunOptions
-from tests.results.test_leaderboard import row
-from tests.support.processes import started
+from tests.support.processes import job, started
+from tests.support.rows import row
 
 SUITE: dict[str, Any] = {
     "name": "mine",
@@ -251,10 +250,6 @@ class Fake:
 
     def close(self) -> None:
         pass
-
-
-def job() -> RunJob:
-    return RunJob(Request([], [], RunOptions(), "", output=Path("x")))
 
 
 def ran(workers: list[Fake], num_jobs: int, max_losses: int = 2) -> list[tuple[int, str | None]]:

@@ -33,7 +33,7 @@ from specbench.publish.workers import (
 )
 from specbench.results.conditions import commit, environment
 from specbench.results.leaderboard import load, write
-from tests.results.test_leaderboard import row
+from tests.support.rows import row
 
 SUITE = {
     "name": "shared",
@@ -173,7 +173,7 @@ def test_a_ray_that_does_not_start_here_is_not_told_to_be_local() -> None:
 
 def test_records_that_cannot_be_kept_end_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for the rest of them."""
-    from tests.publish.test_suite import job
+    from tests.support.processes import job
 
     killed = []
     event = BlockRecorded({"task": "t", "subset": "s", "example": 0, "repeat": 0}, True)
@@ -209,7 +209,7 @@ def test_a_scratch_folder_goes_with_who_asks(tmp_path: Path, monkeypatch: pytest
 
 
 def test_what_a_host_tells_speaks_of_the_asking_machines_folder(tmp_path: Path) -> None:
-    from tests.publish.test_suite import job
+    from tests.support.processes import job
 
     class Process:
         def __init__(self, settings: WorkerSettings) -> None: ...

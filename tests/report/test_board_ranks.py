@@ -18,8 +18,8 @@ from specbench.results.paired import KINDS, NO_FORM, NO_RECORDS, OTHER_PROMPTS, 
 from specbench.results.runs import RecordedRun, read_input
 from specbench.specs.catalogue import load_method
 from specbench.statistics.bootstrap import Estimate, interval
-from tests.analysis.test_fairness import run_into
-from tests.results.test_leaderboard import row
+from tests.support.rows import row
+from tests.support.runs import run_into
 
 PAIRED = {metric: kind for metric, kind in KINDS.items() if metric not in ("tpot_ratio", "e2e_ratio")}  # those of loads
 

@@ -5,7 +5,7 @@ from rich.console import Console
 
 from specbench.report.tables import breakdown_table, explanation_line, per_token
 from specbench.statistics.bootstrap import Estimate
-from tests.results.test_leaderboard import row as leaderboard_row
+from tests.support.rows import row as leaderboard_row
 
 PARTS = ("draft", "verify", "rule", "tokenizer", "other")
 

@@ -11,7 +11,7 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.report.display import export
 from specbench.statistics.bootstrap import Estimate
-from tests.results.test_leaderboard import row
+from tests.support.rows import row
 
 ROWS = [
     row(method="sd@1:0123", metrics={"speedup": Estimate(value=1.5, low=1.2, high=1.8)}),

@@ -4,7 +4,7 @@ from rich.console import Console
 
 from specbench.report.tables import overview_table
 from specbench.statistics.bootstrap import Estimate
-from tests.results.test_leaderboard import row
+from tests.support.rows import row
 
 SPEED = {"speedup": Estimate(value=1.804, low=1.59, high=2.01), "mean_acceptance_length": Estimate(value=2.887)}
 RIGHT = {**SPEED, "accuracy": Estimate(value=0.8636)}

@@ -7,7 +7,7 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.report.display import check_plot, draw, picture_of
 from specbench.statistics.bootstrap import Estimate
-from tests.report.test_tables import METRICS, row
+from tests.support.report_rows import METRICS, row
 
 pytest.importorskip("matplotlib")
 

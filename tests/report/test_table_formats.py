@@ -11,7 +11,7 @@ from specbench.results.leaderboard import write
 from specbench.results.paired import RowWithRecords
 from specbench.results.row import RowWarning
 from specbench.statistics.bootstrap import Estimate
-from tests.results.test_leaderboard import row
+from tests.support.rows import row
 
 
 def ranked_table(*intervals, **changes):

@@ -11,7 +11,7 @@ from specbench.report.ranking import ranking_tables
 from specbench.report.tables import breakdown_table, comparison_table, overview_table, run_table, tree_table
 from specbench.results.paired import RowWithRecords
 from specbench.statistics.bootstrap import Estimate
-from tests.results.test_leaderboard import row
+from tests.support.rows import row
 
 METRICS = {
     name: Estimate(value=value, low=0.9 * value, high=1.1 * value)

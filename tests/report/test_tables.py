@@ -7,19 +7,8 @@ from specbench.report.captions import why_unscored
 from specbench.report.tables import comparison_table, run_table
 from specbench.results.row import RowWarmUp
 from specbench.statistics.bootstrap import Estimate
-from tests.results.test_leaderboard import row as leaderboard_row
+from tests.support.report_rows import METRICS, row
 
-METRICS = {
-    "acceptance_rate": Estimate(value=0.7426, low=0.7, high=0.8),
-    "mean_acceptance_length": Estimate(value=3.219),
-    "tokens_per_second_ar": Estimate(value=1234.56),
-    "tokens_per_second": Estimate(value=12345.67),
-    "speedup": Estimate(value=10.0012, low=9.876, high=11.119),
-    "speedup_expected": Estimate(value=2.345),
-    "accuracy_ar": Estimate(value=1.0),
-    "accuracy": Estimate(value=0.6251),
-}
-SCORED = {"quality": "accuracy"}
 SUBSETS = ["bn", "de", "en", "es", "fr", "ja", "ru", "sw", "te", "th", "zh"]
 
 
@@ -28,10 +17,6 @@ def rendered(rows, width=100):
     with console.capture() as capture:
         console.print(run_table(rows))
     return capture.get()
-
-
-def row(**changes):
-    return leaderboard_row(**{**SCORED, **changes})
 
 
 def rows(**changes):

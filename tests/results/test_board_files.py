@@ -29,8 +29,8 @@ from specbench.results.row import (
 from specbench.results.runs import RecordedRun
 from specbench.results.warnings import not_steady
 from specbench.statistics.bootstrap import INTERVALS, Estimate
-from tests.analysis.test_fairness import run_into
-from tests.results.test_leaderboard import row
+from tests.support.rows import row
+from tests.support.runs import run_into
 
 EVIDENCE = Evidence(task="mgsm", subsets=("en",), num_prompts=4, num_draws=9, temperature=1, p_value=0.5)
 

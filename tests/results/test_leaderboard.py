@@ -7,38 +7,9 @@ import pytest
 
 from specbench.core.errors import ConfigError
 from specbench.results.leaderboard import check_writable, edit_rows, load, merge_rows, write
-from specbench.results.row import LATER_FIELDS, RESULT_FIELDS, Row, with_digest
+from specbench.results.row import LATER_FIELDS, RESULT_FIELDS, with_digest
 from specbench.statistics.bootstrap import INTERVALS, Estimate
-
-FIELDS = {
-    "task": "mgsm@1:0123456789ab",
-    "subset": "ja",
-    "language": "ja",
-    "method": "fsd@1:ba9876543210",
-    "num_draft_tokens": 5,
-    "options": {"verification": {"threshold": 0.3}},
-    "target": "org/target",
-    "target_revision": "f" * 40,
-    "drafter": "org/drafter",
-    "drafter_revision": None,
-    "sampling": {"temperature": 0.0, "top_k": None, "top_p": None},
-    "dtype": "float32",
-    "device": "Some CPU, 1 thread",
-    "attention": "sdpa",
-    "versions": {"torch": "2.13.0", "transformers": "5.23.0"},
-    "commit": "abc-dirty",
-    "command": "specbench run --task mgsm --method fsd",
-    "data_source": "sample",
-    "data_location": "tasks/samples/mgsm.jsonl",
-    "data_revision": None,
-    "chat": False,
-    "seed": 0,
-    "n": 16,
-    "repeats": 1,
-    "created": "2026-01-01T00:00:00Z",
-    "lossless": False,
-    "metrics": {"speedup": Estimate(value=1.5, low=1.25, high=1.75)},
-}
+from tests.support.rows import FIELDS, row
 
 
 def merge(path, rows):
@@ -46,10 +17,6 @@ def merge(path, rows):
     with edit_rows(path) as known:
         known[:] = merge_rows(known, rows)
     return known
-
-
-def row(**changes):
-    return Row(**{**FIELDS, **changes})
 
 
 def test_rows_survive_the_file(tmp_path):

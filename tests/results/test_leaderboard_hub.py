@@ -9,9 +9,8 @@ import pytest
 
 from specbench.results.leaderboard import load, write
 from specbench.results.row import Row
-from tests.results.test_leaderboard import row
-from tests.support.hub_server import COMMIT, serving
-from tests.tasks.test_fetch import Worker
+from tests.support.hub_server import COMMIT, Worker, serving
+from tests.support.rows import row
 
 NAME = "someone/board"
 

@@ -29,11 +29,11 @@ from specbench.results.metrics import numbered_metrics, summarize
 from specbench.results.row import RowSampling
 from specbench.running.runner import tree_fields
 from specbench.statistics.bootstrap import Estimate
-from tests.decoding.test_tree_drafters import generate
-from tests.decoding.test_tree_rules import CASES, RULES, optimum
-from tests.results.test_leaderboard import row
 from tests.results.test_metrics import autoregressive, generation, record
+from tests.support.rows import row
 from tests.support.toys import TableModel
+from tests.support.tree_drafters import generate
+from tests.support.tree_rules import CASES, RULES, optimum
 from tools.tree_laws import Tokens, all_draws, outcomes, sibling_draws, table, target_rows, trees
 
 WIDE = 6

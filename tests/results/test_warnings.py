@@ -22,7 +22,7 @@ from specbench.results.rows import warm_up_of
 from specbench.results.runs import RecordedRuns
 from specbench.results.warnings import WIDE, warnings_of
 from specbench.statistics.bootstrap import Estimate
-from tests.results.test_leaderboard import row
+from tests.support.rows import row
 
 SOUND = Estimate(value=1.5, low=1.45, high=1.55)
 Call = Callable[..., Any]

@@ -15,6 +15,7 @@ from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
 from specbench.specs.task import TaskSpec
+from tests.support.specs import LANGUAGES, TASK, message
 
 FSD = {
     "name": "fsd",
@@ -31,19 +32,8 @@ AR = FSD | {
     "num_draft_tokens": 0,
 }
 SHARED_OUT = AR | {"name": "shared-out", "decodes_with": "random", "drafter_share": 0.5}
-TASK = {
-    "name": "sums",
-    "version": 1,
-    "title": "Sums",
-    "prompt": "{{ vars.word }} {{ row.question }}",
-    "reference": "{{ row.answer }}",
-    "vars": {"word": "Q:"},
-    "scorer": {"type": "number"},
-    "generation": {"max_new_tokens": 16, "stop": ["\n\n"]},
-}
 RECURSIVE: list[Any] = []
 RECURSIVE.append(RECURSIVE)
-LANGUAGES = TASK | {"subsets": {"en": {"language": "en"}, "de": {"language": "de", "vars": {"word": "F:"}}}}
 
 
 def method(**changes):
@@ -57,13 +47,6 @@ def task(**changes):
 def run(**changes):
     data = {"tasks": [build(TaskSpec, LANGUAGES)], "methods": [method()], "target": "t", "drafter": "d"}
     return build(RunSpec, data | changes)
-
-
-def message(make, **changes):
-    with pytest.raises(ConfigError) as caught:
-        make(**changes)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def test_defaults_of_components_are_filled_in():

@@ -10,6 +10,12 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from specbench.models.causal_lm import CausalLM
+from specbench.specs.components import build
+from specbench.training.heads import DraftHead
+from specbench.training.passes import Sample
+from specbench.training.spec import TrainSpec
+
 Tensors = dict[str, torch.Tensor]
 WIDTH, INNER, HEADS, KV_HEADS, HEAD_DIM, VOCAB = 32, 48, 4, 2, 8, 257  # those of tests.support.tiny
 DRAFT_VOCAB = 64
@@ -232,3 +238,23 @@ class PlainEagle:
         for number, offset in enumerate(self.tensors["d2t"].tolist()):
             found[number + offset] = drafted[number]
         return found
+
+
+def new_head(kind: str, model: CausalLM, **settings: Any) -> DraftHead:
+    """A random head, whose norms and output layers are random too."""
+    spec = build(TrainSpec, {"kind": kind, "data": {"text": {"en": "x.txt"}}, "output": "x", kind: settings})
+    head = DraftHead.of(spec, model)
+    shared = {id(parameter) for parameter in model.model.parameters()}
+    torch.manual_seed(7)
+    for parameter in head.model.parameters():
+        if id(parameter) not in shared:
+            torch.nn.init.normal_(parameter, std=0.3)
+    head.choose_vocabulary(spec, [Sample("en", (1, 5, 5, 9), 1)])
+    head.model.eval().requires_grad_(False)
+    return head
+
+
+def saved_head(kind: str, model: CausalLM, folder: Path, **settings: Any) -> str:
+    folder.mkdir()
+    new_head(kind, model, **settings).save(folder, torch.float32)
+    return str(folder)

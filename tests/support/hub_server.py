@@ -2,6 +2,9 @@
 
 import base64
 import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -149,3 +152,54 @@ def serving(folder: Path, name: str) -> Iterator[Any]:
     finally:
         server.shutdown()
         server.server_close()
+
+
+WORKER = """
+import contextlib, io, json, sys
+from specbench.specs.catalogue import load_task
+from specbench.cli import main
+from specbench.tasks.examples import load_examples
+from specbench.core.errors import ConfigError
+
+def load(path, subset):
+    data = load_examples(load_task(path), subset, data="hub", use_sample=False, limit=None)
+    return [data.location, data.revision, [example.prompt for example in data.examples]]
+
+for line in sys.stdin:
+    kind, *arguments = json.loads(line)
+    out, err, answer = io.StringIO(), io.StringIO(), None
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            if kind == "load":
+                answer = load(*arguments)
+            else:
+                sys.argv = ["specbench", kind, *arguments]
+                main()
+        except ConfigError as error:
+            answer = str(error)
+        except SystemExit as stop:
+            answer = stop.code
+    print(json.dumps([answer, out.getvalue(), err.getvalue()]), flush=True)
+"""
+
+
+class Worker:
+    """A process of its own, as the hub's clients read their settings once."""
+
+    def __init__(self, settings: dict[str, str]) -> None:
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", WORKER], env={**os.environ, **settings}, stdin=pipe, stdout=pipe, text=True
+        )
+
+    def ask(self, *job: str) -> Any:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(json.dumps(job) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def close(self) -> None:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()

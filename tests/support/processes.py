@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +13,16 @@ from types import SimpleNamespace
 import pytest
 
 from specbench.cli import main
+from specbench.publish.process import ModelCache, run_job, worker_ready
+from specbench.publish.workers import (
+    Event,
+    JobFinished,
+    RunJob,
+    WorkerReady,
+    WorkerSettings,
+)
+from specbench.running.request import Request
+from specbench.specs.run_options import RunOptions
 
 SHORT_WARM_UPS = """
 from specbench.running import warm_up
@@ -58,3 +68,26 @@ def _main_with(argv: list[str], cwd: Path | None, stderr: str) -> None:
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = open(stderr, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
     main()
+
+
+class InProcess:
+    """A worker in the process of the tests, which imports nothing again."""
+
+    name = "the test's process"
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self.settings = settings
+
+    def open(self) -> WorkerReady:
+        return worker_ready(self.settings)
+
+    def events(self, job: RunJob) -> Iterator[Event]:
+        sent: list[Event] = []
+        failure, is_sound = run_job(job, ModelCache(), sent.append)
+        yield from [*sent, JobFinished(failure, is_last=not is_sound)]
+
+    def close(self) -> None: ...
+
+
+def job() -> RunJob:
+    return RunJob(Request([], [], RunOptions(), "", output=Path("x")))

@@ -4,7 +4,7 @@ import random
 
 from specbench.results.row import Row
 from specbench.statistics.bootstrap import INTERVALS, Estimate
-from tests.results.test_leaderboard import row
+from tests.support.rows import row
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">&<b>'"
 SUBSETS = ("en", "ja", "sw", "all")

@@ -2,9 +2,6 @@
 
 import gzip
 import json
-import os
-import subprocess
-import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +13,7 @@ import pytest
 import yaml
 
 from specbench.tasks.fetch import check_locations
-from tests.support.hub_server import COMMIT, serving
+from tests.support.hub_server import COMMIT, Worker, serving
 
 TASK = {
     "name": "sums", "version": 1, "title": "Sums", "prompt": "Q: {{ row.question }}", "reference": "{{ row.answer }}",
@@ -24,59 +21,10 @@ TASK = {
     "dataset": {"split": "test", "data_files": "{subset}/{split}-*.parquet"},
 }  # fmt: skip
 SHOTS = {"num_shots": 1, "split": "dev", "data_files": "dev.jsonl", "example": "{{ row.question }} {{ row.answer }}"}
-WORKER = """
-import contextlib, io, json, sys
-from specbench.specs.catalogue import load_task
-from specbench.cli import main
-from specbench.tasks.examples import load_examples
-from specbench.core.errors import ConfigError
-
-def load(path, subset):
-    data = load_examples(load_task(path), subset, data="hub", use_sample=False, limit=None)
-    return [data.location, data.revision, [example.prompt for example in data.examples]]
-
-for line in sys.stdin:
-    kind, *arguments = json.loads(line)
-    out, err, answer = io.StringIO(), io.StringIO(), None
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            if kind == "load":
-                answer = load(*arguments)
-            else:
-                sys.argv = ["specbench", kind, *arguments]
-                main()
-        except ConfigError as error:
-            answer = str(error)
-        except SystemExit as stop:
-            answer = stop.code
-    print(json.dumps([answer, out.getvalue(), err.getvalue()]), flush=True)
-"""
 
 
 def rows(*words: str) -> list[dict[str, Any]]:
     return [{"question": word, "answer": number} for number, word in enumerate(words)]
-
-
-class Worker:
-    """A process of its own, as the hub's clients read their settings once."""
-
-    def __init__(self, settings: dict[str, str]) -> None:
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", WORKER], env={**os.environ, **settings}, stdin=pipe, stdout=pipe, text=True
-        )
-
-    def ask(self, *job: str) -> Any:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(json.dumps(job) + "\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
-
-    def close(self) -> None:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.close()
-        self.process.wait()
-        self.process.stdout.close()
 
 
 @pytest.fixture(scope="module")

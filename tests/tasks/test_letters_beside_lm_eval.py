@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.support.letter_forms import FILES, FOLDER, chosen, forms
 from tests.support.read_yaml import read_yaml
-from tests.tasks.test_letter_forms import FILES, FOLDER, chosen, forms
 
 TASKS = {  # name → its file in lm-eval, its filter, how it writes the right letter
     "mmlu_generative": ("generative/_default_template_yaml", "get_response", "{}"),

@@ -16,6 +16,7 @@ from specbench.integrations.served.concurrency import LoadScheduler
 from specbench.integrations.served.engine import Settings
 from specbench.integrations.served.rotation import RotationScheduler
 from specbench.integrations.served.server import ServedPair, Server, StartedServers, find_server, served_target
+from specbench.models.causal_lm import TextModel
 from specbench.models.loading import load_model
 from specbench.models.scoring import ScoringModel
 from specbench.records.folder import RunFolder

@@ -38,7 +38,7 @@ BUILT_IN = {
         "specbench.tasks.scoring.code",
         "specbench.tasks.scoring.texts",
     ),
-    "specbench.loggers": ("specbench.running.live",),
+    "specbench.loggers": ("specbench.running.trackers",),
     "specbench.task_sources": ("specbench.integrations.lm_eval.tasks",),
     "specbench.engines": ("specbench.integrations.served.engines",),
 }

@@ -11,12 +11,11 @@ A mistake raises `specbench.ConfigError`, whose message is one line.
 import json
 import os
 import re
-import shlex
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
-from functools import cached_property, partial
+from functools import cached_property
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
@@ -134,7 +133,7 @@ def run(
     Raises ConfigError for bad input.
     """
     from specbench.running.preflight import check_request
-    from specbench.running.request import Request
+    from specbench.running.request import Judge, Request
 
     _check_model("target", target)
     _check_model("drafter", drafter)
@@ -144,20 +143,19 @@ def run(
     own = [each.spec for each in methods if isinstance(each, Method)]
     names = [name for each in methods for name in ([each.spec.name] if isinstance(each, Method) else _split(each))]
     tasks = [name for each in _listed("task", task) for name in _split(each)]
-    make = None
     for key, text in {"judge": judge, "judge_base_url": judge_base_url}.items():
         if not isinstance(text, str | None):
             raise ConfigError(f"{key} = {text!r:.60}: give a text")
-    if any(value is not None for value in (judge, judge_base_url, judge_template)):
-        from specbench.tasks.judge.judgements import make_judging
-
-        make = partial(make_judging, judge, judge_base_url, None, False, _path("judge_template", judge_template))
-    command = shlex.join(["specbench", "run", "--task", ",".join(tasks), "--method", ",".join(names), *chosen.words()])
+    rating = Judge(judge, judge_base_url, template=_path("judge_template", judge_template))
+    given = {name: value for name, value in vars(chosen).items() if value != getattr(RunOptions, name)}
+    arguments = [repr(",".join(tasks)), repr(",".join(names)), *(f"{name}={value!r}" for name, value in given.items())]
+    command = f"specbench.run({', '.join(arguments)})"  # as rows keep it
     request = Request(
         tasks, names, chosen, command, output=_path("output", output), leaderboard=_path("leaderboard", leaderboard),
         lm_eval_include=_path("lm_eval_include", lm_eval_include), own_methods=own,
+        judge=None if rating == Judge(None) else rating, may_limit="limit" not in options,
     )  # fmt: skip
-    request = check_request(request, make)
+    check_request(request)
     from specbench.running.execute import execute  # imports torch
 
     console = stderr
@@ -166,7 +164,7 @@ def run(
         console.quiet = True
     silence = nullcontext() if quiet else Heartbeat(console)
     with _restored_process(chosen, [target, drafter]), silence:
-        outcome = execute(request, console, has_default_limit="limit" not in options)
+        outcome = execute(request, console)
     return Results(outcome, outcome.records.parent)
 
 
@@ -303,7 +301,7 @@ run.__signature__ = signature(run).replace(  # type: ignore[attr-defined]
 def load(path: str | Path) -> Results:
     """Returns the results of a finished run, or the rows of a leaderboard file. Raises ConfigError for other paths."""
     from specbench.results.runs import read_path
-    from specbench.running.execute import RunOutcome
+    from specbench.running.report import RunOutcome
 
     if not isinstance(path, str | Path):
         raise ConfigError(f"path = {path!r:.60}: give the folder of a run, or a leaderboard file")

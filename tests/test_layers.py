@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "specbench"
 LAYERS = (
-    {"core"}, {"statistics"}, {"specs"}, {"records"}, {"models"}, {"decoding", "tasks"}, {"results"}, {"report"},
+    {"core"}, {"statistics"}, {"specs"}, {"records"}, {"models"}, {"tasks"}, {"decoding"}, {"results"}, {"report"},
     {"running"}, {"integrations"}, {"training"}, {"analysis"}, {"publish"}, {"gate"}, {"cli", "api"},
 )  # fmt: skip
 LEVEL = {package: number for number, packages in enumerate(LAYERS) for package in packages}

@@ -15,13 +15,13 @@ import torch
 from typer.testing import CliRunner
 
 from specbench.cli import make_app
+from specbench.decoding.build import build_decoder
 from specbench.decoding.decoder import DraftingDecoder
 from specbench.decoding.drafters import ModelDrafter
 from specbench.decoding.loop import StopRules, decode
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import Rejection, rejection
 from specbench.models.causal_lm import ModelPair
-from specbench.running.compose import build_decoder
 from specbench.running.warm_up import TEXT
 from specbench.specs.catalogue import load_method, load_task
 from specbench.tasks.examples import load_examples

@@ -12,6 +12,7 @@ from tokenizers.processors import TemplateProcessing
 
 from specbench.core.reasoning import answer_in
 from specbench.core.registry import ENGINES
+from specbench.decoding.build import build_decoder
 from specbench.decoding.drafters import model_drafter
 from specbench.decoding.loop import GenerationState, StopRules, WrittenText, text_before_stop
 from specbench.decoding.proposal import PointMass, Proposal, Verification
@@ -23,7 +24,6 @@ from specbench.models.heads.checkpoints import HeadCheckpoint
 from specbench.models.heads.eagle_checkpoint import has_two_readings, normed_states
 from specbench.results.answers import timed_tokens
 from specbench.results.concurrency import metrics_of
-from specbench.running.compose import build_decoder
 from specbench.running.prompts import end_problem
 from specbench.specs.catalogue import load_method, load_task
 from specbench.specs.components import build

@@ -17,13 +17,13 @@ from rich.console import Console
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specbench.core.table import Table, number_columns, text_columns
+from specbench.decoding.build import build_decoder
 from specbench.decoding.decoder import Decoder
 from specbench.decoding.loop import Generation, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model
 from specbench.results.metric_format import with_interval
-from specbench.running.compose import build_decoder
 from specbench.specs.catalogue import load_method, load_task, with_overrides
 from specbench.statistics.bootstrap import Estimate, Resampler
 from specbench.tasks.examples import load_examples

@@ -199,8 +199,8 @@ def check_method(file: Path, method: MethodSpec) -> list[str]:
         except ConfigError as error:
             raise ConfigError(f"{file}: decoder.entry: {error}") from error
         return []
+    from specbench.decoding.build import check_sampling, make_rule
     from specbench.decoding.sampling import Sampling
-    from specbench.running.compose import check_sampling, make_rule
 
     notes = []
     for part in method.parts:

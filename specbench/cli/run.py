@@ -77,25 +77,22 @@ def run(
 ) -> None:
     """Measure methods and autoregressive decoding on tasks. The same command resumes an interrupted run."""
     from specbench.running.preflight import check_request
-    from specbench.running.request import Request
+    from specbench.running.request import Judge, Request
     from specbench.tasks.sandbox import run as permission
 
     options = run_options(given, limit=None if limit == "all" else amount("--limit", limit))
     permission.allow(options.allow_code_execution)
-    make = None
-    if judge_dry_run or any(value is not None for value in (judge, judge_base_url, judge_prices, judge_template)):
-        from specbench.tasks.judge.judgements import make_judging
-
-        make = partial(make_judging, judge, judge_base_url, judge_prices, judge_dry_run, judge_template)
+    rating = Judge(judge, judge_base_url, judge_prices, judge_dry_run, judge_template)
     request = Request(
         split(task), split(method or ""), options, command_line(), output=output, servers=servers,
         leaderboard=leaderboard, plot=plot, lm_eval_include=lm_eval_include, loggers=split(log or ""),
+        judge=None if rating == Judge(None) else rating, may_limit=limit is None,
     )  # fmt: skip
-    request = check_request(request, make)
+    check_request(request)
     from specbench.running.execute import execute  # imports torch
 
     with serving_of(servers) as load_pair:
-        outcome = execute(request, stderr, load_pair, has_default_limit=limit is None)
+        outcome = execute(request, stderr, load_pair)
     rows = [row.model_dump(mode="json") for row in outcome.rows]
     print_result(rows, as_json, outcome.tables)
     if not as_json:

@@ -296,13 +296,13 @@ def decode(
         room = drafter.room(len(state.ids))
         num_allowed = min(num_draft_tokens, state.num_remaining - 1, room)
         proposal = drafter.propose(state.ids, num_allowed, generator) if room else EMPTY
-        output = proposal.scored_by(target, state.ids)
+        output = target.score_proposal(state.ids, proposal)
         num_draft_passes, start = draft_passes.num_passes, clock.mark()
         distributions = Distributions(output.logits, sampling)
         verification = rule(proposal, distributions, generator)
         target.passes.add_choice(start, clock.mark())
         passes_of_rules += range(num_draft_passes, draft_passes.num_passes)
-        proposal.update_target(target, verification)
+        target.keep_accepted(proposal, verification.path)
         if len(state.steps) % SAMPLED_EVERY == FIRST_SAMPLE and len(trees) < MAX_SAMPLES and proposal.num_nodes:
             trees.append((proposal, distributions, verification.path))  # the rule has computed the probabilities
         if room:

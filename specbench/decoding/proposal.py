@@ -10,7 +10,6 @@ import torch
 from specbench.core.values import depths
 from specbench.decoding.sampling import DenseProbs, DraftProbs, residual
 from specbench.models.devices import upload
-from specbench.models.scoring import Output, ScoringModel
 
 OUT_OF_VOCABULARY = -1  # a drafted string that is not a token of the target: judged, and always rejected
 
@@ -42,8 +41,12 @@ class Proposal:
     """Draft tokens and the distributions they were drawn from. With an empty proposal, decoding is autoregressive.
 
     Only the last token may be OUT_OF_VOCABULARY, because no token after it can be accepted. `ended` is true if the
-    drafter drew an end token after these tokens; it is not proposed.
+    drafter drew an end token after these tokens; it is not proposed. `pending` [num_scored]: the tokens that the target
+    scores if only the device knows them yet; None if the host knows them.
     """
+
+    is_tree = False
+    pending: torch.Tensor | None = None
 
     def __init__(
         self, token_ids: list[int] | None = None, probs: DraftProbs | None = None, ended: bool = False
@@ -74,13 +77,6 @@ class Proposal:
     def scored_ids(self) -> list[int]:
         """The draft tokens that the target scores: all but a final OUT_OF_VOCABULARY."""
         return self._token_ids[:-1] if self._token_ids[-1:] == [OUT_OF_VOCABULARY] else self._token_ids
-
-    def scored_by(self, target: ScoringModel, ids: list[int]) -> Output:
-        """Returns the target's output after `ids` and after each draft token that it reads: [num_read + 1, vocab]."""
-        return target.score(ids + self.scored_ids, len(self.scored_ids) + 1)
-
-    def update_target(self, target: ScoringModel, verification: "Verification") -> None:
-        """Updates the target's cache after the verification. Does nothing for a chain of known tokens."""
 
     def on(self, device: torch.device) -> torch.Tensor:
         """Returns the draft tokens as a tensor on `device`: [num_drafted]."""
@@ -186,6 +182,8 @@ class TreeProposal(Proposal):
     independently.
     """
 
+    is_tree = True
+
     def __init__(
         self, token_ids: list[int], parents: Sequence[int], draws: Draws = "fixed", probs: DenseProbs | None = None,
         expanded: Sequence[int] = (), num_candidates: int | None = None,
@@ -238,12 +236,6 @@ class TreeProposal(Proposal):
         ranks = [level.index(node) for level, node in zip(found, path, strict=False)]
         return tuple((len(level), rank) for level, rank in zip_longest(found, ranks))
 
-    def scored_by(self, target: ScoringModel, ids: list[int]) -> Output:
-        return target.score_tree(ids, self._token_ids, self._parents, len(self._token_ids) + 1)
-
-    def update_target(self, target: ScoringModel, verification: Verification) -> None:
-        target.keep_path(verification.path)
-
 
 class OnDeviceProposal(Proposal):
     """A proposal of pending tokens: only the device knows them until they are read together with the step's outcome.
@@ -263,17 +255,14 @@ class OnDeviceProposal(Proposal):
         super().__init__(probs=probs)
         self.tokens = tokens
         self.is_proposed = is_proposed
+        # The target reads an arbitrary token in place of OUT_OF_VOCABULARY, which only a translation makes.
+        self.pending = tokens if source is None else tokens.clamp_min(0)
         self._source = source
         self._all_ids: list[int] | None = None  # None until they are read
 
     @property
-    def scored_tokens(self) -> torch.Tensor:
-        """The tokens that the target scores: [num_tokens], with an arbitrary token in place of OUT_OF_VOCABULARY."""
-        return self.tokens if self._source is None else self.tokens.clamp_min(0)
-
-    @property
     def scored_ids(self) -> list[int]:
-        """`scored_tokens` as a list, including those after a drafted end token; reads the tokens from the device."""
+        """`pending` as a list, including those after a drafted end token; reads the tokens from the device."""
         return [max(token, 0) for token in self._read_ids()]
 
     @property
@@ -296,12 +285,6 @@ class OnDeviceProposal(Proposal):
             self.read()
         assert self._all_ids is not None
         return self._all_ids
-
-    def scored_by(self, target: ScoringModel, ids: list[int]) -> Output:
-        return target.score(ids, len(self.tokens) + 1, self.scored_tokens)
-
-    def update_target(self, target: ScoringModel, verification: Verification) -> None:
-        target.resolve_pending(self.scored_ids)
 
     def on(self, device: torch.device) -> torch.Tensor:
         return self.tokens

@@ -27,7 +27,7 @@ from specbench.core.progress import Say
 from specbench.core.source import package_digest, plugins_digest, source_files
 from specbench.core.values import WHOLE, file_digest
 from specbench.models.meters import HOST
-from specbench.publish.process import ChildProcess, SendingReports, run_job, send_lines, take_streams
+from specbench.publish.process import ChildProcess, SendingListener, run_job, send_lines, take_streams
 from specbench.publish.workers import Event, JobFinished, JobStarted, LogLine, RunJob
 from specbench.records.folder import DATE, RunFolder, folder_of
 from specbench.results.conditions import environment
@@ -102,7 +102,7 @@ def main() -> None:
             case JobFinished(failure):
                 write({"event": "finished", "failure": failure})
 
-    class TurnReports(SendingReports):
+    class TurnListener(SendingListener):
         def wait(self, number: int) -> None:
             write({"event": "waiting", "block": number})
             read()
@@ -111,7 +111,7 @@ def main() -> None:
     HOST.leave_out_waits()
     write({"event": "ready", **asdict(this_version())})
     try:
-        failure, _ = run_job(RunJob(read_request(read())), load_models, send, TurnReports)
+        failure, _ = run_job(RunJob(read_request(read())), load_models, send, TurnListener)
     except ConfigError as error:
         failure = str(error)
     send(JobFinished(failure))

@@ -14,12 +14,11 @@ from specbench.core.values import text_digest
 from specbench.models.chat_template import ChatTemplate
 from specbench.models.eager import UNKNOWN, EagerSequence
 from specbench.models.meters import Clock, PassLog
-from specbench.models.scoring import Output, ScoringModel
+from specbench.models.scoring import Draft, Output, Sampler, ScoringModel
 from specbench.models.vocabulary import Vocabulary
 from specbench.specs.components import Quantize, StaticEngine
 
 if TYPE_CHECKING:
-    from specbench.models.recording import Draft, Sampler
     from specbench.models.static_sequence import StaticSequence
 
 
@@ -276,13 +275,13 @@ class CausalLM(TextModel, ScoringModel):
         if (num_unknown := cached[-len(token_ids) :].count(UNKNOWN)) > 0:
             cached[-num_unknown:] = token_ids[:num_unknown]
 
-    def reserve_draft(self, num_tokens: int, draw: "Sampler") -> tuple[int, float]:
+    def reserve_draft(self, num_tokens: int, draw: Sampler) -> tuple[int, float]:
         return (0, 0.0) if self.static is None else self.static.reserve_draft(num_tokens, draw)
 
     def draft(
-        self, ids: list[int], num_tokens: int, draw: "Sampler", generator: torch.Generator,
+        self, ids: list[int], num_tokens: int, draw: Sampler, generator: torch.Generator,
         given: torch.Tensor | None = None,
-    ) -> "Draft | None":  # fmt: skip
+    ) -> Draft | None:  # fmt: skip
         return None if self.static is None else self.static.draft(ids, num_tokens, draw, generator, given)
 
     def score_batch(self, ids: list[int], suffixes: list[list[int]]) -> torch.Tensor:

@@ -2,13 +2,13 @@
 one-token passes and the draws between them."""
 
 import gc
-from collections.abc import Callable, Hashable
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
 import torch
 
-from specbench.models.scoring import Output
+from specbench.models.scoring import Draft, Output, Sampler
 
 Result = TypeVar("Result")
 NUM_WARM_RUNS = 2  # before the recording, so that libraries allocate their memory
@@ -97,23 +97,6 @@ class SharedStream:
         generator.manual_seed(seed)
         generator.set_offset(offset)
         self._joined = generator
-
-
-class Sampler(Hashable, Protocol):
-    """A way of drawing tokens, such as decoding.sampling.Sampling."""
-
-    def draw(self, logits: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Draws one token from each row of logits [num_rows, vocab]. Returns tokens [num_rows] and the probabilities
-        that they were drawn from, [num_rows, vocab], or None for one-hot distributions."""
-
-
-class Draft(NamedTuple):
-    """Draft tokens on the device: tokens [n], logits [n, vocab], and the probabilities that they were drawn from,
-    [n, vocab] (None for one-hot distributions)."""
-
-    tokens: torch.Tensor
-    logits: torch.Tensor
-    probs: torch.Tensor | None
 
 
 class RecordedDraft:

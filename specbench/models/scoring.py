@@ -1,14 +1,11 @@
 """The interface of a model that scores one cached sequence. The decode loop and the drafters use nothing else."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Hashable, Sequence
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 
 from specbench.models.meters import PassLog
-
-if TYPE_CHECKING:
-    from specbench.models.recording import Draft, Sampler
 
 Kind = Literal["chain", "prompt", "tree"]
 VERBS: dict[str, str] = {"compiled": "compiled", "graphs": "recorded"}
@@ -21,6 +18,41 @@ class Output(NamedTuple):
 
     logits: torch.Tensor
     hidden: tuple[torch.Tensor, ...] = ()
+
+
+class Sampler(Hashable, Protocol):
+    """A way of drawing tokens, such as decoding.sampling.Sampling."""
+
+    def draw(self, logits: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Draws one token from each row of logits [num_rows, vocab]. Returns tokens [num_rows] and the probabilities
+        that they were drawn from, [num_rows, vocab], or None for one-hot distributions."""
+
+
+class Draft(NamedTuple):
+    """Draft tokens on the device: tokens [n], logits [n, vocab], and the probabilities that they were drawn from,
+    [n, vocab] (None for one-hot distributions)."""
+
+    tokens: torch.Tensor
+    logits: torch.Tensor
+    probs: torch.Tensor | None
+
+
+class Scorable(Protocol):
+    """What a model needs to know of a proposal to score it, such as decoding.proposal.Proposal.
+
+    `scored_ids`: the draft tokens that the model reads. `is_tree`: whether several of them may follow the same token,
+    so that each follows the one at its index in `parents` (−1: the sequence). `pending` [num_scored]: the tokens if
+    only the device knows them yet; None if `scored_ids` can be read without waiting for it.
+    """
+
+    @property
+    def scored_ids(self) -> list[int]: ...
+    @property
+    def is_tree(self) -> bool: ...
+    @property
+    def parents(self) -> Sequence[int]: ...
+    @property
+    def pending(self) -> torch.Tensor | None: ...
 
 
 class ScoringModel:
@@ -40,6 +72,23 @@ class ScoringModel:
     def underlying(self) -> "ScoringModel":
         """The model that makes the passes: itself, unless it shows another model in other tokens."""
         return self
+
+    # Chains and trees, whose passes differ, are told apart in these two methods and nowhere else.
+    def score_proposal(self, ids: list[int], proposal: Scorable) -> Output:
+        """Returns the logits after `ids` and after each draft token that is read: [num_scored + 1, vocab]."""
+        if proposal.is_tree:
+            return self.score_tree(ids, proposal.scored_ids, proposal.parents, len(proposal.scored_ids) + 1)
+        if proposal.pending is not None:
+            return self.score(ids, len(proposal.pending) + 1, proposal.pending)
+        return self.score(ids + proposal.scored_ids, len(proposal.scored_ids) + 1)
+
+    def keep_accepted(self, proposal: Scorable, path: Sequence[int]) -> None:
+        """Tells the model which tokens `path` of the last proposal were accepted. Of a chain of known tokens nothing is
+        to be told: the next pass crops the cache to the tokens that it shares with the sequence."""
+        if proposal.is_tree:
+            self.keep_path(path)
+        elif proposal.pending is not None:
+            self.resolve_pending(proposal.scored_ids)
 
     def reset(self) -> None:
         """Drops the cached sequence; the buffers are kept."""
@@ -69,15 +118,15 @@ class ScoringModel:
         """Supplies the ids of the pending tokens of the last pass."""
         raise NotImplementedError
 
-    def reserve_draft(self, num_tokens: int, draw: "Sampler") -> tuple[int, float]:
+    def reserve_draft(self, num_tokens: int, draw: Sampler) -> tuple[int, float]:
         """Records drafts of `num_tokens` tokens as CUDA graphs, if the engine has any. Returns the number of recorded
         graphs and the seconds spent."""
         return 0, 0.0
 
     def draft(
-        self, ids: list[int], num_tokens: int, draw: "Sampler", generator: torch.Generator,
+        self, ids: list[int], num_tokens: int, draw: Sampler, generator: torch.Generator,
         given: torch.Tensor | None = None,
-    ) -> "Draft | None":  # fmt: skip
+    ) -> Draft | None:  # fmt: skip
         """Drafts `num_tokens` tokens after `ids` with one recorded graph. Returns None if no matching graph was
         recorded. `resolve_pending` supplies the ids later. `given` [num_tokens]: tokens that replace the drawn ones."""
         return None

@@ -23,8 +23,8 @@ from specbench.models.compiling import (
 from specbench.models.devices import cache_room, is_out_of_memory, noting_memory, upload
 from specbench.models.fused import attending_in_groups, fusable_norms, fused_norms
 from specbench.models.kv_cache import PreallocatedLayer, StaticLayer, by_layer_type, cache_parameter, tree_inputs
-from specbench.models.recording import RecordedDraft, Sampler, SharedStream, has_graphs, record_graph
-from specbench.models.scoring import VERBS, Output, PassShape, same_logits
+from specbench.models.recording import RecordedDraft, SharedStream, has_graphs, record_graph
+from specbench.models.scoring import VERBS, Output, PassShape, Sampler, same_logits
 from specbench.specs.components import StaticEngine
 
 NUM_READ_BEFORE = 8  # cached tokens when a pass is compared with the eager one

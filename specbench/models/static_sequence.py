@@ -11,8 +11,8 @@ from specbench.models.devices import is_out_of_memory, memory_message
 from specbench.models.eager import UNKNOWN, CachedSequence, num_common
 from specbench.models.kv_cache import check_attention
 from specbench.models.meters import PassLog
-from specbench.models.recording import Draft, RecordedDraft, Sampler
-from specbench.models.scoring import PACKED, VERBS, Kind, Output, PassShape
+from specbench.models.recording import RecordedDraft
+from specbench.models.scoring import PACKED, VERBS, Draft, Kind, Output, PassShape, Sampler
 from specbench.models.static_passes import StaticPasses
 from specbench.specs.components import StaticEngine
 

@@ -39,7 +39,9 @@ from specbench.publish.workers import (
     WorkerSettings,
     failure_reason,
 )
+from specbench.running.events import RunListener
 from specbench.running.models import LoadedModels, load_models
+from specbench.running.plan import Trial
 from specbench.specs.run import RunSpec
 
 PROGRAM = "from specbench.publish.process import main; main()"
@@ -193,25 +195,23 @@ def serve(jobs: "queue.SimpleQueue[RunJob]", send: Send) -> None:
     sys.exit(0)
 
 
-class SendingReports:
-    """Sends every recorded block as an event."""
+class SendingListener(RunListener):
+    """Sends every recorded trial as an event."""
 
-    def __init__(self, send: Send, num_blocks: int) -> None:
+    def __init__(self, send: Send) -> None:
         self._send = send
-        send(JobStarted(num_blocks=num_blocks))
 
-    def wait(self, number: int) -> None:
-        """Returns at once: no other process takes turns with this one."""
+    def trials_started(self, trials: Sequence[Trial]) -> None:
+        self._send(JobStarted(num_blocks=len(trials)))
 
-    def report(self, where: str, record: dict[str, Any], measured: bool) -> None:
-        """Sends the event of one block."""
-        self._send(BlockRecorded(record, measured))
+    def trial_recorded(self, trial: Trial, record: Record, is_new: bool) -> None:
+        self._send(BlockRecorded(record, is_new))
 
 
 def run_job(
-    job: RunJob, cache: Any, send: Send, make_reports: type[SendingReports] = SendingReports
+    job: RunJob, cache: Any, send: Send, make_listener: type[SendingListener] = SendingListener
 ) -> tuple[str | None, bool]:
-    """Runs a job. `make_reports`: the class whose object receives its blocks.
+    """Runs a job. `make_listener`: the class of what hears its trials.
 
     Returns the reason why the job failed (None if it did not), and whether the process can go on. It cannot after an
     error that is not the user's mistake, or if memory ran out, since the state of the accelerator is then unknown.
@@ -228,7 +228,7 @@ def run_job(
         permission.allow(job.request.options.allow_code_execution)
         share_machine(job.num_sharing)
         with serving() if job.request.servers is not None else nullcontext(cache) as load_pair:
-            execute(job.request, console.stderr, load_pair, lambda _, plan: nullcontext(make_reports(send, len(plan))))
+            execute(job.request, console.stderr, load_pair, [make_listener(send)])
         if job.fairness:
             cache.drop()  # `specbench fairness` loads its own models
             add_fairness(job)

@@ -1,7 +1,7 @@
 """Suites and their cells. A cell is one run: a task on a pair, at one temperature and with one seed, all methods."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -122,12 +122,8 @@ class SuiteRun:
         """Returns whether the rows cover the cell's current request with the current versions of tasks and methods, and
         the current code of plug-ins. The machine, the versions of packages and the warm-up may be others."""
 
-        def without_warm_up(settings: Mapping[str, Any]) -> dict[str, Any]:
-            return {name: value for name, value in settings.items() if name != "warm_up"}
-
-        settings = without_warm_up(self.request.settings())
         has_fairness = not self.task.fairness or any(row.fairness for row in rows)
-        own = [row for row in rows if without_warm_up(row.request) == settings]
+        own = [row for row in rows if self.request.is_answered_by(row.request)]
         names = {(row.task, row.method) for row in own}
         return bool(rows) and has_fairness and names == self.row_names() and self.has_current_code(own)
 

@@ -25,7 +25,7 @@ from specbench.results.row import Row
 from specbench.statistics.bootstrap import Estimate
 
 if TYPE_CHECKING:
-    from specbench.running.execute import RunOutcome
+    from specbench.running.report import RunOutcome
 
 
 class DisplayedResult:

@@ -11,11 +11,12 @@ from pathlib import Path
 from specbench.core.errors import ConfigError
 from specbench.core.progress import Say, say_nothing
 from specbench.core.reasoning import answer_of
+from specbench.decoding.build import pauses
 from specbench.decoding.decoder import Decoder, DraftingDecoder, drafting_decoders
 from specbench.models.causal_lm import CausalLM
 from specbench.models.scoring import PACKED, VERBS, PassShape
 from specbench.records.records import Record
-from specbench.running.models import LoadedModels, parts, pauses, uses_bridge
+from specbench.running.models import LoadedModels, parts, uses_bridge
 from specbench.running.plan import SubsetRun, Trial
 from specbench.running.prompts import PromptRenderer, Texts, fitting_turn, translated_ids
 from specbench.running.warm_up import MIN_NEW_TOKENS, longest_conversation, unanswered_conversations, warm_up_ids

@@ -5,30 +5,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from rich.console import Console
+from typing import Any
 
 from specbench.core import bounded
 from specbench.core.environment import OBJECT
 from specbench.core.errors import ConfigError
 from specbench.core.files import TRAINING_RECORD
 from specbench.decoding.bridges import share_ids
+from specbench.decoding.build import pauses
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model
 from specbench.models.scoring import VERBS, ScoringModel
-from specbench.records.folder import RunFolder
 from specbench.running.prompts import PromptBudget, set_template_options
 from specbench.specs.components import EngineName, RowEngine
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec, checkpoint_key, own_drafter
-
-if TYPE_CHECKING:
-    from specbench.records.records import Key, Record
-    from specbench.running.plan import SubsetRun, Trial
-
-# Options that only affect how a target is loaded, with the values at which they are not passed to the loader.
-TARGET_OPTIONS = {"quantize": "none", "device_map": "none", "trust_remote_code": False}
+from specbench.specs.run_options import TARGET_OPTIONS
 
 
 @dataclass(frozen=True)
@@ -67,17 +59,6 @@ class LoadedModels:
 
     def log_into(self, folder: Path) -> None:
         """Makes servers log into the run's folder. Models in this process have no logs."""
-
-    def measure_in_turns(
-        self, spec: RunSpec, plan: "Sequence[Trial]", folder: RunFolder, done: "dict[Key, Record]", console: Console
-    ) -> None:
-        """Measures servers in turns, if only one can be up at a time, and adds their records to `done`. Does nothing
-        for models in this process."""
-
-    def measure_load(self, spec: RunSpec, cells: "Sequence[SubsetRun]", folder: RunFolder, console: Console) -> bool:
-        """Measures servers under load, after the run. Returns whether it did; models in this process decode one prompt
-        at a time."""
-        return False
 
     def pair(self, method: MethodSpec) -> ModelPair:
         """Returns the models of one method."""
@@ -130,11 +111,6 @@ def engine_of(target: CausalLM, drafters: Iterable[CausalLM]) -> RowEngine:
 def uses_bridge(method: MethodSpec) -> bool:
     """Returns whether the drafter drafts behind a bridge between different vocabularies."""
     return method.decodes_with == "target" and not method.same_vocabulary
-
-
-def pauses(method: MethodSpec) -> bool:
-    """Returns whether the drafter drafts nothing beyond its own context, so that it limits no other method."""
-    return method.decodes_with == "target" and method.drafter.options.get("beyond_context") == "pause"
 
 
 def has_other_vocabulary(method: MethodSpec, models: LoadedModels) -> bool:

@@ -1,10 +1,12 @@
-"""The plan of a run. A cell is a task and a subset, whose prompts are checked before anything is measured. A block is
-measured and recorded as a whole. The identity of a run holds all settings except the choice of examples and the number
-of repeats."""
+"""Plan: a request → the subsets to measure, with their data, prompts and decoders, and the folder for the records.
+
+A trial is measured and recorded as a whole. The identity of a run holds all settings except the choice of examples and
+the number of repeats.
+"""
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import groupby, product
@@ -14,15 +16,21 @@ from typing import Any
 from rich.console import Console
 
 from specbench.core.console import say
+from specbench.core.environment import EMBEDDED, set_threads
 from specbench.core.errors import ConfigError
+from specbench.core.progress import doing
 from specbench.core.source import package_digest
+from specbench.decoding.build import RoutedDecoder, build_decoder, sampling_of
 from specbench.decoding.decoder import Decoder, DraftingDecoder, drafting_decoders
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import Prompt, TextModel
+from specbench.models.loading import choose_device
+from specbench.records.folder import DATE, RunFolder, default_folder
 from specbench.records.records import Key
-from specbench.running.compose import RoutedDecoder, build_decoder, sampling_of
-from specbench.running.models import LoadedModels
+from specbench.results.conditions import check_accepts_rows, environment
+from specbench.running.machine_load import load_lines
+from specbench.running.models import LoadedModels, load_models
 from specbench.running.prompts import (
     PromptBudget,
     PromptRenderer,
@@ -34,7 +42,7 @@ from specbench.running.prompts import (
     turn_prompt,
     uses_chat,
 )
-from specbench.running.request import absent_subsets_line
+from specbench.running.request import Request, absent_subsets_line, request_notes, resolve, runs_programs
 from specbench.specs.catalogue import component_revisions, versioned_name
 from specbench.specs.components import PromptChecks
 from specbench.specs.method import MethodSpec
@@ -107,33 +115,129 @@ def check_memory(decoders: Sequence[Decoder], repeats: int) -> None:
             )
 
 
-def make_cells(spec: RunSpec, models: LoadedModels, loaded: Loaded) -> list[SubsetRun]:
-    """Returns the cells of a run. Composes the methods once per sampling setting. Raises ConfigError for prompts that
-    do not fit all models and for references that a scorer cannot read."""
-    cells = []
-    composed: dict[Sampling, tuple[Decoder, ...]] = {}
-    for task, subset, data in loaded:
-        merged = with_prompt_stops(task.subset(subset), models.target, spec.chat)
-        sampling = sampling_of(merged.generation)
-        if sampling not in composed:
-            composed[sampling] = tuple(build_decoder(method, models.pair(method), sampling) for method in spec.methods)
-            check_memory(composed[sampling], spec.repeats)
-        budgets = models.budgets(spec.methods, merged.generation.max_new_tokens)
-        renderer = PromptRenderer(spec.chat, budgets, system_prompt(spec, merged))
-        if merged.truncation is not None:
-            data = truncate_examples(data, models.target, renderer)
-        cells.append(
-            SubsetRun(merged, subset, data, models, composed[sampling], models.context_limit(spec.methods), renderer)
-        )
-    for cell in cells:
-        check_prompts(cell, spec.prompt_checks)
-        check_references(cell)
-    return cells
+@dataclass(frozen=True)
+class Plan:
+    """What a run measures, with which models, and into which folder. `command`, `settings`: the request as rows keep
+    it."""
+
+    spec: RunSpec
+    models: LoadedModels
+    subset_runs: Sequence[SubsetRun]
+    folder: RunFolder
+    command: str = ""
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+    @cached_property
+    def trials(self) -> "list[Trial]":
+        """The trials, in the order in which they are measured."""
+        return list(trials(self.subset_runs, self.spec.repeats))
 
 
-def system_prompt(spec: RunSpec, task: TaskSpec) -> str | None:
-    """Returns the system prompt of a run for a task (merged with its subset); None without one."""
-    return task.system_prompt if spec.system_instruction is None else spec.system_instruction or None
+def make_plan(request: Request, console: Console, load: Callable[[RunSpec], LoadedModels] = load_models) -> Plan:
+    """Returns the plan of a request. Raises ConfigError for what is wrong with it, before anything is written."""
+    # 1. Names become specifications; "all" and an absent limit get their meaning.
+    request, spec, left_out = resolve(request)
+    for line in request_notes(request, spec):
+        say(console, line)
+    # 2. The machine: threads are set before torch's first operation, and a board of another device is refused early.
+    embedded = spec.target.startswith(EMBEDDED)
+    set_threads(request.options.threads, embedded)
+    for line in load_lines(spec.device):
+        say(console, line)
+    if request.leaderboard is not None and spec.device_map == "none":
+        device = str(choose_device(spec.device)) if spec.servers is None else spec.servers.device
+        check_accepts_rows(request.leaderboard, device)
+    # 3. The data, without examples on which a method was tuned.
+    with doing("reading the data"):
+        loaded = without_calibration(load_requested(spec, embedded, console), spec.methods)
+    # 4. The models, and a decoder of each method. Of "all" methods those stay that fit models and data.
+    models = load(spec)
+    spec, subset_runs = compose(spec, models, loaded, left_out)
+    if left_out:
+        say(console, "--method all leaves out " + "; ".join(f"{name}: {why}" for name, why in left_out.items()))
+    # 5. The folder. If an earlier day's run began it, the prompts keep the date that they had then.
+    folder = run_folder(request, spec, subset_runs, models, console)
+    if recorded := folder.recorded_date(spec.template_date):
+        if spec.template_date is not None:
+            say(console, f"--template-date today: {folder.path} began on {recorded}, which its prompts keep")
+        for model in (models.target, *models.drafters.values()):
+            model.chat_template.date = recorded
+        folder.identity[DATE] = printed_date(subset_runs)
+    models.log_into(folder.path)
+    # 6. The prompts, each rendered and encoded once: warm-up, trials, records and the search for near-ties share them.
+    subset_runs = [with_checked_prompts(run, spec.prompt_checks) for run in subset_runs]
+    for line in dict.fromkeys(prompt_notes(subset_runs)):
+        say(console, line)
+    return Plan(spec, models, subset_runs, folder, request.command, request.settings())
+
+
+def run_folder(
+    request: Request, spec: RunSpec, subset_runs: Sequence[SubsetRun], models: LoadedModels, console: Console
+) -> RunFolder:
+    """Returns the folder of a run: the requested one, or one named after the identity of the run."""
+    identity = run_identity(spec, subset_runs, models, environment(**models.environment()))
+    with_programs = dict.fromkeys(run.task.name for run in subset_runs if runs_programs(run.task))
+    if identity.get("code_execution") and not with_programs:
+        del identity["code_execution"]
+        say(console, "--allow-code-execution: no effect, since no answer of these tasks is run")
+    if with_programs and not permission.allowed():
+        names = ", ".join(with_programs)
+        say(console, f"{names}: answers get no score, as programs are run only with --allow-code-execution")
+    named = identity
+    if spec.template_date == "today" and DATE in identity:  # tomorrow, the same command resumes the folder
+        named = {**identity, DATE: "today"}
+    path = request.output or default_folder(spec, named)
+    return RunFolder(path, identity, named_by_digest=request.output is None, spec=spec)
+
+
+def make_subset_runs(spec: RunSpec, models: LoadedModels, loaded: Loaded) -> list[SubsetRun]:
+    """Returns the subsets of a run with decoders and checked prompts. Raises ConfigError for a method that does not fit
+    the models, prompts that do not fit their contexts, and references that a scorer cannot read."""
+    _, found = compose(spec, models, loaded)
+    return [with_checked_prompts(run, spec.prompt_checks) for run in found]
+
+
+def compose(
+    spec: RunSpec, models: LoadedModels, loaded: Loaded, left_out: dict[str, str] | None = None
+) -> tuple[RunSpec, list[SubsetRun]]:
+    """Returns the subsets of a run with a decoder of each method, made once per sampling setting.
+
+    `left_out`: why methods are left out, by name; those that do not fit are added and removed from the spec. Without it,
+    raises ConfigError for such a method.
+    """
+    tasks = [
+        (with_prompt_stops(task.subset(subset), models.target, spec.chat), subset, data)
+        for task, subset, data in loaded
+    ]
+    samplings = dict.fromkeys(sampling_of(task.generation) for task, _, _ in tasks)
+    made: dict[Sampling, dict[str, Decoder]] = {sampling: {} for sampling in samplings}
+    for sampling, method in product(made, spec.methods):
+        try:
+            made[sampling][method.name] = build_decoder(method, models.pair(method), sampling)
+        except ConfigError as error:
+            if left_out is None:
+                raise
+            left_out.setdefault(method.name, str(error))
+    if left_out:
+        spec = spec.model_copy(update={"methods": tuple(m for m in spec.methods if m.name not in left_out)})
+    found = []
+    for task, subset, data in tasks:
+        decoders = tuple(made[sampling_of(task.generation)][method.name] for method in spec.methods)
+        check_memory(decoders, spec.repeats)
+        budgets = models.budgets(spec.methods, task.generation.max_new_tokens)
+        system = task.system_prompt if spec.system_instruction is None else spec.system_instruction or None
+        renderer = PromptRenderer(spec.chat, budgets, system)
+        found.append(SubsetRun(task, subset, data, models, decoders, models.context_limit(spec.methods), renderer))
+    return spec, found
+
+
+def with_checked_prompts(run: SubsetRun, checks: PromptChecks) -> SubsetRun:
+    """Returns a subset whose prompts are shortened, where the task allows it, and rendered."""
+    if run.task.truncation is not None:
+        run = replace(run, data=truncate_examples(run.data, run.models.target, run.renderer))
+    check_prompts(run, checks)
+    check_references(run)
+    return run
 
 
 def prompt_notes(cells: Sequence[SubsetRun]) -> Iterator[str]:
@@ -279,7 +383,7 @@ class Trial:
 
     @property
     def earlier_keys(self) -> list[Key]:
-        """Keys of the blocks of the earlier turns."""
+        """Keys of the trials of the earlier turns."""
         *place, turn = self.key
         return [(*place, earlier) for earlier in range(turn)]  # type: ignore[misc]
 
@@ -306,13 +410,13 @@ class Trial:
         return self.example.references[self.turn]
 
 
-def block_noun(plan: Sequence[Trial]) -> str:
-    """Returns the word for a run's blocks: "turns" if an example has several turns, else "examples"."""
-    return "turns" if any(block.turn for block in plan) else "examples"
+def trial_noun(plan: Sequence[Trial]) -> str:
+    """Returns the word for a run's trials: "turns" if an example has several turns, else "examples"."""
+    return "turns" if any(trial.turn for trial in plan) else "examples"
 
 
-def blocks(cells: Sequence[SubsetRun], repeats: int) -> Iterator[Trial]:
-    """Yields all blocks; the turns of an example follow each other. If `may_alternate_subsets`, the first example of
+def trials(cells: Sequence[SubsetRun], repeats: int) -> Iterator[Trial]:
+    """Yields all trials; the turns of an example follow each other. If `may_alternate_subsets`, the first example of
     each subset of a task comes first, then the second of each. The order of the methods is reversed from one example of
     a subset to the next and from one repeat to the next."""
     groups = [list(group) for _, group in groupby(cells, lambda cell: cell.task.name)]

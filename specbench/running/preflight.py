@@ -5,10 +5,9 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specbench.core.environment import EMBEDDED, EXTRAS, OBJECT, is_installed, missing, require
 from specbench.core.errors import ConfigError, nearest
@@ -21,9 +20,6 @@ from specbench.specs.catalogue import load_task, method_keys
 from specbench.specs.run_options import RunOptions
 from specbench.tasks.judge import JUDGEMENTS_FILE
 
-if TYPE_CHECKING:
-    from specbench.tasks.judge.judgements import Judging
-
 # Built-in drafters that need a draft model, and those with a model of their own over the target's tokens. Their
 # registry would import torch.
 MODEL_DRAFTERS = {"model", "model_tree", "synthetic"}
@@ -34,17 +30,9 @@ LOGGER_PACKAGES = ("mlflow", "tensorboard", "wandb")  # the built-in loggers, wh
 TARGET = EMBEDDED + "target"
 
 
-def check_request(request: Request, make_judging: "Callable[[], Judging | None] | None" = None) -> Request:
-    """Returns a request with its judge. `make_judging`: makes the judge. Raises ConfigError, in one line, with
-    everything that the request lacks."""
-    made: list[Callable[[], object]] = []
-    if make_judging is not None:
-        try:
-            request = replace(request, judging=make_judging())
-        except ConfigError as error:
-            made.append(partial(refuse, str(error)))
-    check_all([*made, *checks(request)])
-    return request
+def check_request(request: Request) -> None:
+    """Raises ConfigError, in one line, with everything that the request lacks."""
+    check_all(checks(request))
 
 
 def check_options(options: RunOptions, *, needs_weights: bool = True) -> None:
@@ -91,9 +79,10 @@ def checks(request: Request) -> Iterator[Callable[[], object]]:
         yield partial(refuse, f"--lm-eval-include {place}: no such folder: give one with YAML files of tasks")
     if request.plot is not None:
         yield partial(require, "matplotlib", "--plot")
-    if request.judging is not None and not request.judging.is_dry_run:
+    if request.judge is not None:
+        yield request.judge.make
         has_ratings = request.output is not None and (request.output / JUDGEMENTS_FILE).exists()
-        if not has_ratings:  # which are not asked for again
+        if request.judge.model is not None and not request.judge.is_dry_run and not has_ratings:
             yield partial(require, "openai", "--judge")
     for name in request.loggers:
         known = sorted({*LOGGER_PACKAGES, *LOGGERS.plugins})

@@ -1,80 +1,138 @@
-"""The lines of a run on stderr: warnings of other load on the machine, and the progress, a bar on a terminal."""
+"""What the user sees of a run: on a terminal a table that fills above a bar, elsewhere plain lines."""
 
-import os
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import torch
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.progress import MofNCompleteColumn
 
 from specbench.core.console import say, speed_text
-from specbench.core.environment import num_sharing
 from specbench.core.errors import INTERRUPTED, ConfigError
 from specbench.core.progress import ProgressBar
+from specbench.core.table import RULE, Table, number_columns, text_columns
+from specbench.decoding.build import sampling_of
+from specbench.decoding.decoder import Decoder
 from specbench.models.devices import is_out_of_memory, memory_message
-from specbench.models.meters import num_processes_on_gpu
+from specbench.records.records import Record
+from specbench.results.answers import acceptance_rates, length_columns, speed_columns, with_own_passes
+from specbench.results.metric_format import NULL, number, speed
+from specbench.results.row import ALL
+from specbench.running.events import RunListener
+from specbench.running.models import has_other_vocabulary
+from specbench.running.plan import SubsetRun, Trial
+from specbench.specs.method import MethodSpec
+
+OTHER_LINES = 9  # lines of the terminal besides rows: title, headings, caption, progress bar, and a printed line
+CAPTION = "so far, without intervals; the final table follows"
+Place = tuple[str, str]  # task and subset
 
 
-class RunProgress(ProgressBar):
-    """Counts blocks, and shows the current subset, the tokens/s and acceptance rate of every method so far, and the
-    time left, warm-ups included. `above`: returns what a terminal shows above the bar. `num_subsets`: the number to be
-    measured, each after a warm-up."""
+@dataclass
+class Answers:
+    """The answers of a method so far: how many prompts, acceptance rates, and sums of the columns of speeds (tokens and
+    seconds of the method, then of AR) and of acceptance lengths (emitted tokens and target passes)."""
 
-    def __init__(
-        self, console: Console, num_blocks: int, above: Callable[[], Iterable[RenderableType]] | None = None,
-        num_subsets: int = 0,
-    ) -> None:  # fmt: skip
-        super().__init__(console, "warming up", num_blocks, MofNCompleteColumn(), above=above)
-        self.num_blocks = num_blocks
-        self.num_done = self.num_measured = 0
-        self._reported = time.monotonic()
-        self.num_subsets = num_subsets
-        self._warm_ups: dict[str, float] = {}  # seconds before the first measured block of each subset
-        self._measuring = 0.0  # seconds
+    prompts: set[tuple[str, int]] = field(default_factory=set)
+    rates: list[float] = field(default_factory=list)
+    speeds: list[float] = field(default_factory=lambda: [0.0] * 4)
+    lengths: list[float] = field(default_factory=lambda: [0.0] * 2)
+
+    def add(self, record: Record, method: MethodSpec) -> None:
+        own = with_own_passes(record["methods"][method.name], method.decodes_with)
+        (rate,) = acceptance_rates([own])
+        self.prompts.add((record["subset"], record["example"]))
+        self.rates += [] if rate is None else [rate]
+        speeds = speed_columns([[own], [record["methods"]["ar"]]])
+        self.speeds = [total + column[0] for total, column in zip(self.speeds, speeds, strict=True)]
+        self.lengths = [total + column[0] for total, column in zip(self.lengths, length_columns([[own]]), strict=True)]
+
+    def __add__(self, other: "Answers") -> "Answers":
+        speeds, lengths = (
+            [one + two for one, two in zip(*pair, strict=True)]
+            for pair in ((self.speeds, other.speeds), (self.lengths, other.lengths))
+        )
+        return Answers(self.prompts | other.prompts, self.rates + other.rates, speeds, lengths)
+
+    def cells(self, *, has_speedup: bool) -> list[str]:
+        own, plain = (_ratio(*self.speeds[start : start + 2]) for start in (0, 2))
+        speedup = _ratio(own, plain) if has_speedup and own is not None and plain is not None else None
+        rate = fmean(self.rates) if self.rates else None
+        return [
+            str(len(self.prompts)), number(rate, 3), number(_ratio(*self.lengths), 2), speed(plain), speed(own),
+            NULL if speedup is None else number(speedup, 2),
+        ]  # fmt: skip
+
+
+def _ratio(numerator: float, denominator: float) -> float | None:
+    return numerator / denominator if denominator else None
+
+
+class RunProgress(RunListener):
+    """Counts trials. On a terminal it shows a row per subset and method of the task that is measured, and below them the
+    tokens/s and acceptance rate of every method over all and the time left, warm-ups included; elsewhere the latter as
+    plain lines. In a short terminal, it shows the subsets that were measured last."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._bar: ProgressBar | None = None
+
+    def trials_started(self, trials: Sequence[Trial]) -> None:
+        self._runs = {(trial.cell.task.name, trial.cell.subset): trial.cell for trial in trials}
+        self._answers: dict[tuple[Place, str], Answers] = defaultdict(Answers)  # by place and method
+        self._latest: list[Place] = []  # the one measured last comes last
+        self.num_trials, self.num_done, self.num_measured = len(trials), 0, 0
         self._tokens: dict[str, int] = defaultdict(int)
         self._seconds: dict[str, float] = defaultdict(float)
         self._rates: dict[str, list[float]] = defaultdict(list)
+        self._measuring = 0.0  # seconds of the measured trials
+        self._warm_ups: dict[str, float] = {}  # seconds before the first measured trial of each subset
+        self._reported = time.monotonic()
+        self._bar = ProgressBar(self.console, "warming up", len(trials), MofNCompleteColumn(), above=self.tables)
+        self._bar.__enter__()
 
-    def wait(self, number: int) -> None:
-        """Returns at once, since no other process takes turns with this one."""
+    def trials_ended(self) -> None:
+        if self._bar is not None:
+            self._bar.__exit__(None, None, None)
 
-    def report(self, where: str, record: dict[str, Any], measured: bool) -> None:
-        """Counts one recorded block. `measured`: False if it was measured by an earlier run."""
+    def trial_recorded(self, trial: Trial, record: Record, is_new: bool) -> None:
+        assert self._bar is not None
+        place = trial.cell.task.name, trial.cell.subset
+        where = "/".join(place)
         self.num_done += 1
-        self.num_measured += measured
+        self.num_measured += is_new
         for name, result in record["methods"].items():
             self._tokens[name] += len(result["token_ids"]) - 1
             self._seconds[name] += result["decode_seconds"]
-            num_judged = sum(step[1] for step in result["steps"])
-            if num_judged and "tree_nodes" not in result:
-                self._rates[name].append(sum(step[2] for step in result["steps"]) / num_judged)
-        self._take_time(where, record, measured)
-        line = f"{where} · {self.summary()}{self._time_left()}"
-        is_due = (measured and self.num_measured == 1) or self.num_done == self.num_blocks
-        self.update(line, self.num_done, f"{self.num_done}/{self.num_blocks} {line}", is_due)
-
-    def _take_time(self, where: str, record: dict[str, Any], measured: bool) -> None:
-        """Adds the time that a block took. For the first block of a subset adds the recorded seconds instead: the rest
-        of the time is that of the warm-up, or of reading old records."""
-        now = time.monotonic()
-        if measured and where in self._warm_ups:
-            self._measuring += now - self._reported
-        elif measured:
-            generations = record["methods"].values()
-            seconds = sum((g["ttft_seconds"] or 0.0) + g["decode_seconds"] for g in generations)
-            self._measuring += seconds
-            self._warm_ups[where] = max(0.0, now - self._reported - seconds)
+            num_verified = sum(step[1] for step in result["steps"])
+            if num_verified and "tree_nodes" not in result:
+                self._rates[name].append(sum(step[2] for step in result["steps"]) / num_verified)
+        if self.console.is_terminal:
+            for decoder in _shown(trial.cell):
+                self._answers[place, decoder.method.name].add(record, decoder.method)
+            self._latest = [*(each for each in self._latest if each != place), place]
+        # The time before the first trial of a subset is that of its warm-up; of reading old records, it is none.
+        now, seconds = time.monotonic(), 0.0
+        if is_new:
+            seconds = sum((g["ttft_seconds"] or 0.0) + g["decode_seconds"] for g in record["methods"].values())
+            if where in self._warm_ups:  # servers in rotation report all trials of a part at once
+                seconds = max(seconds, now - self._reported)
+            else:
+                self._warm_ups[where] = max(0.0, now - self._reported - seconds)
+        self._measuring += seconds
         self._reported = now
+        line = f"{where} · {self.summary()}{self._time_left()}"
+        is_due = (is_new and self.num_measured == 1) or self.num_done == self.num_trials
+        self._bar.update(line, self.num_done, f"{self.num_done}/{self.num_trials} {line}", is_due)
 
     def summary(self) -> str:
-        """Returns tokens/s of every method, and α (the mean over answers) if draft tokens were judged."""
+        """Returns tokens/s of every method, and α (the mean over answers) if draft tokens were verified."""
         parts = []
         for name in self._tokens:
             speed = self._tokens[name] / self._seconds[name] if self._seconds[name] else 0.0
@@ -85,22 +143,53 @@ class RunProgress(ProgressBar):
     def _time_left(self) -> str:
         if not self.num_measured:
             return ""
-        seconds = self._measuring / self.num_measured * (self.num_blocks - self.num_done)
+        seconds = self._measuring / self.num_measured * (self.num_trials - self.num_done)
         later = list(self._warm_ups.values())[1:] or list(self._warm_ups.values())  # the first is the longest
-        seconds += fmean(later) * max(0, self.num_subsets - len(self._warm_ups))
+        seconds += fmean(later) * max(0, len(self._runs) - len(self._warm_ups))
         return f" · {seconds:.0f} s left" if seconds >= 1 else ""
 
+    def tables(self) -> Iterator[Table]:
+        """Yields the table of the task that was measured last; none before the first trial."""
+        if not self._latest:
+            return
+        task = self._latest[-1][0]
+        runs = {place: run for place, run in self._runs.items() if place[0] == task}
+        first = next(iter(runs.values()))
+        places = [place for place in self._latest if place[0] == task]
+        room = max(1, (self.console.height - OTHER_LINES) // len(_shown(first)) - 1)  # leaves room for "all"
+        rows = [row for place in runs if place in places[-room:] for row in self._rows(place[1], runs[place], [place])]
+        if len(runs) > 1 and len({sampling_of(run.task.generation) for run in runs.values()}) == 1:
+            rows += [list(RULE), *self._rows(ALL, first, places)]
+        left_out = [f"{len(places[:-room])} more subsets"] if places[:-room] else []
+        figures = number_columns("n", "α", "τ", "tok/s\nar", "tok/s\nmethod", "speed-up")
+        title = f"{task} · {self.num_done} of {self.num_trials}"
+        columns = (*text_columns("subset", "method"), *figures)
+        yield Table(title, columns, rows, [CAPTION, *left_out], num_keys=2)
 
-def announce(console: Console, num_blocks: int, num_done: int, folder: Path, noun: str = "examples") -> None:
-    """Prints the run's folder, and how many of its blocks are measured already. `noun`: the word for blocks."""
-    noun = noun.removesuffix("s") if num_blocks == 1 else noun
-    if num_done == num_blocks:
-        subject = f"the {noun} is" if num_blocks == 1 else f"all {num_blocks} {noun} are"
-        text = f"{subject} measured already in {folder}: another --output folder measures again"
+    def _rows(self, name: str, run: SubsetRun, places: Sequence[Place]) -> list[list[str]]:
+        rows: list[list[str]] = []
+        for decoder in _shown(run):
+            total = sum((self._answers[place, decoder.method.name] for place in places), Answers())
+            has_speedup = decoder is not run.decoders[0] and not has_other_vocabulary(decoder.method, run.models)
+            rows.append(["" if rows else name, decoder.method.name, *total.cells(has_speedup=has_speedup)])
+        return rows
+
+
+def _shown(run: SubsetRun) -> tuple[Decoder, ...]:
+    """The methods of a subset; AR only where it is the only one."""
+    return run.decoders[1:] or run.decoders
+
+
+def announce(console: Console, num_trials: int, num_done: int, folder: Path, noun: str = "examples") -> None:
+    """Prints the run's folder, and how many of its trials are done. `noun`: the word for them."""
+    noun = noun.removesuffix("s") if num_trials == 1 else noun
+    if num_done == num_trials:
+        subject = f"the {noun} is" if num_trials == 1 else f"all {num_trials} {noun} are"
+        text = f"{subject} measured already in {folder}: use another --output to rerun"
     elif num_done:
-        text = f"resuming {folder}: {num_done} of {num_blocks} {noun} are there"
+        text = f"resuming {folder}: {num_done} of {num_trials} {noun} done"
     else:
-        text = f"measuring {num_blocks} {noun} into {folder}"
+        text = f"measuring {num_trials} {noun} into {folder}"
     say(console, text)
 
 
@@ -119,68 +208,3 @@ def report_kept_results(console: Console, folder: Path) -> Iterator[None]:
             f"{memory_message(error)}; everything measured is kept in {folder}; use a smaller model, dtype or "
             "generation.max_new_tokens, or free memory and repeat the command to resume"
         ) from error
-
-
-MINUTE = 60.0  # seconds that the system's load average covers
-SECONDS = 0.3  # for which the CPU is watched
-IDLE = slice(3, 5)  # the columns of /proc/stat with idle time and waits for disks
-SPARE = 0.5  # cores by which the load may exceed the CPU without a warning
-
-
-def load_lines(device: str) -> Iterator[str]:
-    """Yields a warning if other programs leave too few CPU cores for this process, and one if other processes use the
-    GPU. Yields none if workers share the machine, since their rows say so.
-
-    `device`: the value of --device.
-    """
-    if num_sharing() > 1:
-        return
-    load, num_cores, num_threads = others_load(), os.cpu_count() or 1, torch.get_num_threads()
-    if load is not None and load + num_threads > num_cores + SPARE:
-        yield (
-            f"warning: this machine is busy: other programs use {load:.1f} of its {num_cores} CPU cores, and this run "
-            f"needs {num_threads}: speeds will be too low and their intervals wide"
-        )
-    if number := num_gpu_processes(device):
-        yield (
-            f"warning: the GPU is shared with {number} other process{'es' if number > 1 else ''}: speeds will be too "
-            "low while they compute"
-        )
-
-
-def others_load() -> float | None:
-    """Returns the number of CPU cores that other programs use now, or their part of the load average of the last
-    minute where the system does not count CPU time; None if it has neither."""
-    before = cpu_ticks()
-    if before is not None:
-        time.sleep(SECONDS)
-        idle, total = (now - then for now, then in zip(cpu_ticks() or before, before, strict=True))
-        if total > 0:
-            return (1 - idle / total) * (os.cpu_count() or 1)
-    try:
-        load = os.getloadavg()[0]
-    except (AttributeError, OSError):
-        return None
-    return max(0.0, load - min(time.process_time() / MINUTE, torch.get_num_threads()))
-
-
-def cpu_ticks(stat: Path = Path("/proc/stat")) -> tuple[int, int] | None:
-    """Returns the idle and the total time of all CPU cores since the system started; None if it does not count it."""
-    try:
-        name, *ticks = stat.read_text().partition("\n")[0].split()
-    except OSError:
-        return None
-    times = [int(each) for each in ticks[:8]]  # guests' time, which follows, is part of them
-    return (sum(times[IDLE]), sum(times)) if name == "cpu" else None
-
-
-def num_gpu_processes(device: str) -> int:
-    """Returns the number of processes that compute on the GPU of --device; 0 if it is unknown, and if this process has
-    used a GPU: in a container, NVML lists this process with another id."""
-    kind, _, index = device.partition(":")
-    if kind not in ("auto", "cuda") or not torch.cuda.is_available() or torch.cuda.is_initialized():
-        return 0
-    try:
-        return num_processes_on_gpu(torch.cuda._get_nvml_device_index(int(index or 0)))
-    except (RuntimeError, ValueError):  # no such GPU, which loading a model reports
-        return 0

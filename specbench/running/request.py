@@ -2,14 +2,12 @@
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
-from specbench.core.console import counted, say
+from specbench.core.console import counted
 from specbench.core.environment import EMBEDDED, OBJECT, is_installed, missing
 from specbench.core.errors import ConfigError, nearest
 from specbench.models.sources import is_local, model_source
@@ -27,7 +25,7 @@ from specbench.specs.catalogue import (
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec, ServersSpec, own_drafter, read_servers
-from specbench.specs.run_options import LEAST, SHARE, RunOptions, flag_of
+from specbench.specs.run_options import LEAST, SHARE, TARGET_OPTIONS, RunOptions, flag_of
 from specbench.specs.task import GenerationSpec, TaskSpec
 
 if TYPE_CHECKING:
@@ -38,9 +36,27 @@ LM_EVAL = "lm_eval:"
 
 
 @dataclass(frozen=True)
+class Judge:
+    """The model that is asked to rate every answer, before it is checked: see the options --judge-…."""
+
+    model: str | None
+    base_url: str | None = None
+    prices: str | None = None
+    is_dry_run: bool = False
+    template: Path | None = None
+
+    def make(self) -> "Judging | None":
+        """Raises ConfigError for options without a model, and for a template that cannot be read."""
+        from specbench.tasks.judge.judgements import make_judging
+
+        return make_judging(self.model, self.base_url, self.prices, self.is_dry_run, self.template)
+
+
+@dataclass(frozen=True)
 class Request:
-    """A user's request for a run before it is checked. `command`: the command line, which rows keep. `own_methods`: the
-    specifications of names in `methods` that are neither known methods nor files."""
+    """A user's request for a run before it is checked. `command`: the command line or Python call, which rows keep.
+    `own_methods`: the specifications of names in `methods` that are neither known methods nor files. `may_limit`:
+    whether a run of the embedded models' bundled sample may be limited if the options name no limit."""
 
     tasks: Sequence[str]
     methods: Sequence[str]
@@ -51,14 +67,15 @@ class Request:
     plot: Path | None = None
     lm_eval_include: Path | None = None
     servers: Path | None = None
-    judging: "Judging | None" = None
+    judge: Judge | None = None
     own_methods: Sequence[MethodSpec] = ()
     loggers: Sequence[str] = ()
+    may_limit: bool = False
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """Returns the request as rows keep it: tasks, methods, and the options that differ from their defaults. Command
         lines with the same meaning have the same settings."""
-        found: dict[str, Any] = {"task": ",".join(self.tasks)}
+        found: dict[str, object] = {"task": ",".join(self.tasks)}
         if self.methods or self.servers is None:
             found["method"] = ",".join(self.methods)
         if self.servers is not None:
@@ -70,6 +87,25 @@ class Request:
         if (self.options.target or EMBEDDED).startswith(EMBEDDED):
             found.setdefault("threads", 1)
         return found
+
+    def is_answered_by(self, settings: Mapping[str, object]) -> bool:
+        """Returns whether rows with these settings have the conditions of this request: all but the warm-up, which
+        changes how long it takes and not what is measured."""
+        own = self.settings()
+        return {**settings, "warm_up": None} == {**own, "warm_up": None}
+
+
+def resolve(request: Request) -> tuple[Request, RunSpec, dict[str, str] | None]:
+    """Returns a request with the names that "all" methods stand for and with the default limit, its specification, and
+    why some of all methods are left out; None if it names its methods."""
+    methods, left_out = requested_methods(request)
+    spec = run_spec(replace(request, methods=methods))
+    limit = request.options.limit
+    if request.may_limit and limit is None and spec.target.startswith(EMBEDDED) and spec.uses_sample:
+        if all(task.has_sample for task in spec.tasks):  # first results come early
+            limit = max(LEAST, SHARE // len(spec.cells()))
+            spec = spec.model_copy(update={"limit": limit})
+    return replace(request, methods=methods, options=replace(request.options, limit=limit)), spec, left_out
 
 
 def run_spec(request: Request) -> RunSpec:
@@ -105,8 +141,6 @@ def run_spec(request: Request) -> RunSpec:
 def read_request_servers(request: Request, path: Path) -> ServersSpec:
     """Returns the servers of a request. Raises ConfigError for options of models in this process, and for a method that
     is not one of the servers."""
-    from specbench.running.models import TARGET_OPTIONS
-
     local = ("target", "drafter", "target_revision", "drafter_revision", "dtype", "device", "engine", *TARGET_OPTIONS)
     refuse_options(request.options, local, "with --servers, which hold the models")
     found = read_servers(path)
@@ -133,16 +167,6 @@ def sampling_overrides(target: str, revision: str | None) -> list[str]:
     prefix = f"--sampling model: '{target}': generation_config.json: "
     build(GenerationSpec, {"max_new_tokens": 1, **values}, prefix=prefix)
     return [f"generation.{name}={json.dumps(value)}" for name, value in values.items()]
-
-
-def with_default_limit(request: Request, spec: RunSpec) -> tuple[Request, RunSpec]:
-    """Returns request and specification with a small limit, for early first results, if the request has no limit and
-    the embedded models read the bundled sample. Returns any other request and specification unchanged."""
-    is_small = spec.target.startswith(EMBEDDED) and spec.uses_sample and all(task.has_sample for task in spec.tasks)
-    if not is_small or spec.limit is not None:
-        return request, spec
-    limit = max(LEAST, SHARE // len(spec.cells()))
-    return replace(request, options=replace(request.options, limit=limit)), spec.model_copy(update={"limit": limit})
 
 
 def parse_template_args(pairs: Sequence[str], chat: str) -> dict[str, Any]:
@@ -183,16 +207,15 @@ def requested_tasks(names: Sequence[str]) -> list[str]:
     return builtin_task_names() if ALL in names else list(dict.fromkeys(names))
 
 
-def all_methods(request: Request) -> tuple[Request, dict[str, str]]:
-    """Replaces "all" methods of a request by the names of those that can run: all without a draft model, and those
-    whose draft model is known. Returns the request and, by name, why the other methods cannot run. Raises ConfigError
-    for "all" with other names."""
+def requested_methods(request: Request) -> tuple[Sequence[str], dict[str, str] | None]:
+    """Returns the names of the methods. For "all", these are the methods without a draft model and those whose draft
+    model is known, and why the others cannot run, by name. Raises ConfigError for "all" with other names."""
     if ALL not in request.methods:
-        return request, {}
+        return request.methods, None
     if set(request.methods) != {ALL}:
         raise ConfigError(f"--method {','.join(request.methods)}: '{ALL}' is every method: give no other name with it")
     if request.servers is not None:  # without names, all servers are methods
-        return replace(request, methods=[]), {}
+        return [], {}
     target = request.options.target or EMBEDDED + "target"
     has_drafter = request.options.drafter is not None or target == EMBEDDED + "target"
     reasons = {
@@ -200,7 +223,7 @@ def all_methods(request: Request) -> tuple[Request, dict[str, str]]:
         for method in map(load_method, method_names()) if not has_drafter
         and any(part.needs_drafter and own_drafter(part, target) is None for part in method.parts)
     }  # fmt: skip
-    return replace(request, methods=[name for name in method_names() if name not in reasons]), reasons
+    return [name for name in method_names() if name not in reasons], reasons
 
 
 def check_models(options: RunOptions) -> None:
@@ -232,12 +255,6 @@ def check_revision(role: str, name: str, revision: str | None) -> None:
         raise ConfigError(f"--{role}-revision {revision}: '{name}' is not on the hub: leave the revision out")
 
 
-def print_request_notes(request: Request, spec: RunSpec, console: Console) -> None:
-    """Prints notes about a request, a line each."""
-    for line in request_notes(request, spec):
-        say(console, line)
-
-
 def request_notes(request: Request, spec: RunSpec) -> Iterator[str]:
     """Yields notes about a request:
 
@@ -246,7 +263,7 @@ def request_notes(request: Request, spec: RunSpec) -> Iterator[str]:
     - the language of a task's answers cannot be identified;
     - no method uses the draft model, or no subset uses a route.
     """
-    from specbench.running.compose import unused_routes
+    from specbench.decoding.build import unused_routes
     from specbench.tasks.scoring import identified_language, make_scorer
 
     for kind, names in (("tasks", request.tasks), ("methods", request.methods)):

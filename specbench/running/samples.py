@@ -7,15 +7,15 @@ from typing import Any
 
 from rich.console import Console
 
-from specbench.core.console import counted
+from specbench.core.console import counted, say
 from specbench.core.environment import EMBEDDED
 from specbench.models.causal_lm import Prompt
 from specbench.models.loading import load_model
 from specbench.report.shown_prompt import ShownPrompt
 from specbench.running.models import load_models
-from specbench.running.plan import SubsetRun, load_requested, make_cells
+from specbench.running.plan import SubsetRun, load_requested, make_subset_runs
 from specbench.running.prompts import turn_prompt, uses_chat
-from specbench.running.request import Request, print_request_notes, run_spec
+from specbench.running.request import Request, request_notes, run_spec
 from specbench.tasks.examples import Example
 
 
@@ -64,10 +64,11 @@ def prompt_samples(request: Request, console: Console) -> list[PromptSample]:
     """Returns the prompts of the examples of a request, made by the code that makes those of a run. Reads the target's
     tokenizer and configuration, not its weights. A drafter with a shorter context could shorten prompts further."""
     spec = run_spec(request)
-    print_request_notes(request, spec, console)
+    for line in request_notes(request, spec):
+        say(console, line)
     loaded = load_requested(spec, spec.target.startswith(EMBEDDED), console)
     models = load_models(spec, partial(load_model, weights=False))
-    cells = make_cells(spec, models, loaded)
+    cells = make_subset_runs(spec, models, loaded)
     return [_sample(cell, example, spec.chat) for cell in cells for example in cell.data.examples]
 
 

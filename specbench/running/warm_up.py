@@ -97,7 +97,7 @@ def is_steady(times: Sequence[float]) -> bool:
     return max(parts) <= BAND * min(parts)
 
 
-def warm_up_cell(cell: SubsetRun, budget: Budget | None = None, progress: Say = say_nothing) -> dict[str, WarmUp]:
+def warm_up_subset(cell: SubsetRun, budget: Budget | None = None, progress: Say = say_nothing) -> dict[str, WarmUp]:
     """Warms up AR and every method of a cell on as many tokens as the cell's longest conversation has. Afterwards,
     drafters that learn from prompt to prompt forget everything. Returns the warm-ups by method."""
     models = {id(decoder.model): decoder.model for decoder in cell.decoders}

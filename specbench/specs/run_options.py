@@ -9,6 +9,9 @@ FLAGS = {"subsets": "--subset", "overrides": "--set"}  # fields with another nam
 # Examples of the bundled sample that `specbench run` measures without --limit: over all subsets, and at least of each.
 SHARE, LEAST = 96, 8
 
+# Options that only affect how a target is loaded, with the values at which they have no effect.
+TARGET_OPTIONS = {"quantize": "none", "device_map": "none", "trust_remote_code": False}
+
 
 @dataclass(frozen=True)
 class RunOptions:

@@ -25,13 +25,13 @@ from specbench.analysis.tuning.sweep import pick_evenly, values_by_path
 from specbench.cli.run import sweep
 from specbench.core.environment import builtin_dir
 from specbench.core.errors import ConfigError
+from specbench.decoding.build import build_decoder
 from specbench.decoding.drafters import ModelDrafter
 from specbench.decoding.loop import StopRules, decode
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import Fuzzy
 from specbench.models.causal_lm import ModelPair
 from specbench.results.leaderboard import load
-from specbench.running.compose import build_decoder
 from specbench.specs.catalogue import load_method
 from tests.support.toys import TableModel
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from transformers.generation.candidate_generator import AssistedCandidateGenerator
 
+from specbench.decoding.build import build_decoder
 from specbench.decoding.loop import Generation, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
-from specbench.running.compose import build_decoder
 from specbench.specs.catalogue import load_method, load_task
 
 MAX_NEW_TOKENS = 24

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from specbench.core.errors import ConfigError
+from specbench.decoding.build import build_decoder
 from specbench.decoding.decoder import Decoder, DraftingDecoder, stream_seed
 from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.records.records import check_record
-from specbench.running.compose import build_decoder
 from specbench.running.prompts import PromptRenderer
 from specbench.running.warm_up import warm_up_cell
 from specbench.specs.catalogue import load_method

@@ -15,13 +15,13 @@ import torch
 
 from specbench.decoding.bridges import token_level
 from specbench.decoding.bridges.token_level import TokenBridge, TranslatedProbs
+from specbench.decoding.build import bridged_drafter
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.loop import Generation, StopRules, decode
 from specbench.decoding.proposal import OUT_OF_VOCABULARY, OnDeviceProposal, Proposal
 from specbench.decoding.sampling import DenseProbs, Sampling
 from specbench.decoding.verification import exact_match, rejection
 from specbench.models.causal_lm import ModelPair
-from specbench.running.compose import bridged_drafter
 from specbench.specs.catalogue import load_method, with_overrides
 from tests.support.distributions import PLAIN, PROMPT, chi_square_p
 from tests.support.string_bridges import joint as shaped_joint

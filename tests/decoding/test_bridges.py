@@ -14,13 +14,13 @@ from specbench.analysis.vocab.figures import injectivity
 from specbench.core.errors import ConfigError
 from specbench.decoding.bridges import Translation, VocabularyMismatch, common_ids, shared
 from specbench.decoding.bridges.token_level import SharedTokens
+from specbench.decoding.build import build_decoder
 from specbench.decoding.decoder import DraftingDecoder
 from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.scoring import Output, ScoringModel
 from specbench.models.vocabulary import Vocabulary
-from specbench.running.compose import build_decoder
 from specbench.specs.catalogue import load_method
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec

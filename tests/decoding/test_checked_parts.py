@@ -13,6 +13,7 @@ import torch
 
 import specbench
 from specbench.core.errors import ConfigError, DrafterError
+from specbench.decoding.build import build_decoder
 from specbench.decoding.checked_parts import CheckedDrafter, CheckedRule, same_torch_state
 from specbench.decoding.decoder import DraftingDecoder
 from specbench.decoding.drafters import Drafter
@@ -21,7 +22,6 @@ from specbench.decoding.proposal import PointMass, Proposal, TreeProposal, Verif
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.verification import Rejection, VerificationRule
 from specbench.models.causal_lm import CausalLM, ModelPair
-from specbench.running.compose import build_decoder
 from specbench.specs.catalogue import load_method
 from tests.support import tiny
 

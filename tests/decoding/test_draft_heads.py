@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from specbench.core.errors import ConfigError
+from specbench.decoding.build import build_decoder
 from specbench.decoding.drafters import NoDrafter
 from specbench.decoding.drafters.heads import MedusaDrafter, medusa_shape
 from specbench.decoding.drafters.model_tree import Candidates, DynamicTreeDrafter
@@ -27,7 +28,6 @@ from specbench.models.heads.eagle import EagleHead, EagleModel
 from specbench.models.heads.eagle_checkpoint import load_eagle
 from specbench.models.heads.medusa import MedusaHeads
 from specbench.models.scoring import Output
-from specbench.running.compose import build_decoder
 from specbench.specs.catalogue import load_method, with_overrides
 from specbench.specs.components import build
 from specbench.training.heads import DraftHead, read_by_target, unroll

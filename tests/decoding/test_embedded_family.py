@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from specbench.decoding.build import build_decoder
 from specbench.decoding.loop import Generation, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
 from specbench.models.loading import load_model
-from specbench.running.compose import build_decoder
 from specbench.specs.catalogue import load_method
 from specbench.specs.run import embedded_drafter
 

@@ -2,11 +2,11 @@
 
 import pytest
 
+from specbench.decoding.build import build_decoder
 from specbench.decoding.loop import GenerationState, StopRules, WrittenText, text_before_stop
 from specbench.decoding.proposal import Proposal, Step, Verification
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
-from specbench.running.compose import build_decoder
 from specbench.specs.catalogue import load_method
 from specbench.specs.components import build
 from specbench.specs.task import GenerationSpec

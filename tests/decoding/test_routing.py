@@ -9,13 +9,13 @@ import pytest
 import yaml
 
 from specbench.core.errors import ConfigError
+from specbench.decoding.build import Route, RoutedDecoder, build_decoder, unused_routes
 from specbench.decoding.decoder import QueryInfo
 from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.results.metrics import metrics_of
 from specbench.results.rows import drafter_options
-from specbench.running.compose import Route, RoutedDecoder, build_decoder, unused_routes
 from specbench.running.models import LoadedModels
 from specbench.specs.catalogue import digest, load_method, load_task, with_overrides
 from specbench.specs.components import build
@@ -120,7 +120,7 @@ def test_the_language_is_identified_and_its_time_is_part_of_ttft(
 ) -> None:
     decoder = decoder_of(routed(language="identified"), models)
     clock = iter([100.0, 100.0 + 1000.0])
-    monkeypatch.setattr("specbench.running.compose.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("specbench.decoding.build.perf_counter", lambda: next(clock))
     chosen = decoder.select_decoder(0, QueryInfo("de", text))
     assert isinstance(chosen, Route) and (chosen.name, chosen.seconds) == (route, 1000.0)
     generation = chosen.generate(PROMPT, STOP, 0)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from specbench.core.errors import ConfigError
+from specbench.decoding.build import build_decoder
 from specbench.decoding.decoder import Decoder, DraftingDecoder
 from specbench.decoding.drafters import NoDrafter
 from specbench.decoding.drafters.synthetic import SyntheticDrafter
@@ -16,7 +17,6 @@ from specbench.models.causal_lm import ModelPair
 from specbench.report.captions import caption_lines
 from specbench.report.ranking import rank_rows, unranked_line
 from specbench.results.paired import RowWithRecords
-from specbench.running.compose import build_decoder
 from specbench.specs.catalogue import load_method, with_overrides
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from specbench.decoding.bridges.token_level import MaskedDraftModel
+from specbench.decoding.build import build_decoder
 from specbench.decoding.decoder import Decoder
 from specbench.decoding.drafters import ModelDrafter
 from specbench.decoding.loop import Generation, GenerationState, StopRules
@@ -22,7 +23,6 @@ from specbench.decoding.sampling import Distributions, Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.devices import upload
 from specbench.models.scoring import Output
-from specbench.running.compose import build_decoder
 from specbench.specs.catalogue import load_method
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec

@@ -12,6 +12,7 @@ import torch
 
 from specbench.core.errors import ConfigError
 from specbench.decoding import tree_rules
+from specbench.decoding.build import build_decoder
 from specbench.decoding.drafters import Drafter, ModelDrafter, NoDrafter
 from specbench.decoding.drafters.lookahead import Lookahead, TokenRecycling
 from specbench.decoding.drafters.model_tree import ModelTreeDrafter
@@ -25,7 +26,6 @@ from specbench.decoding.verification import VerificationRule, exact_match, rejec
 from specbench.models.causal_lm import ModelPair
 from specbench.models.scoring import Output
 from specbench.results.metrics import summarize
-from specbench.running.compose import build_decoder
 from specbench.running.models import engine_for
 from specbench.specs.catalogue import load_method, with_overrides
 from specbench.specs.components import build

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 import torch
+from specbench.running.runner import method_record
 
 from specbench.core.errors import ConfigError
+from specbench.decoding.build import build_decoder
 from specbench.decoding.loop import Generation, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.records.records import check_record
 from specbench.results.metrics import summarize
-from specbench.running.compose import build_decoder
-from specbench.running.runner import method_record
 from specbench.specs.catalogue import digest, load_method, with_overrides
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
@@ -65,7 +65,7 @@ def speculative(prompt_ids, *, target, drafter, num_draft_tokens, max_new_tokens
     from specbench.decoding.loop import StopRules
     from specbench.models.causal_lm import CausalLM
     from specbench.models.causal_lm import ModelPair
-    from specbench.running.compose import build_decoder
+    from specbench.decoding.build import build_decoder
 
     models = ModelPair(*(CausalLM(each.model, each.tokenizer, "m", None) for each in (target, drafter)))
     sd = load_method("sd").model_copy(update={"num_draft_tokens": num_draft_tokens})

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from specbench.core.errors import ConfigError
+from specbench.decoding.build import build_decoder
 from specbench.decoding.loop import Generation, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.integrations.external import LoadedModel
 from specbench.integrations.transformers_decoders import TokenIntersection
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model
-from specbench.running.compose import build_decoder
 from specbench.specs.catalogue import load_method, with_overrides
 from specbench.specs.run import embedded_drafter
 from tests.support import tiny

@@ -16,6 +16,7 @@ from torch._inductor.exc import InvalidCxxCompiler
 
 from specbench.analysis.audit import audit as subjects
 from specbench.core.errors import ConfigError
+from specbench.decoding.build import build_decoder
 from specbench.decoding.loop import Generation, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models import compiling as check_compilable
@@ -30,7 +31,6 @@ from specbench.results.leaderboard import load
 from specbench.results.verdict import Noise
 from specbench.running import runner
 from specbench.running.capture_plan import num_compilations
-from specbench.running.compose import build_decoder
 from specbench.running.plan import Trial
 from specbench.specs.catalogue import load_method
 from tests.support import tiny

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from specbench.core.errors import ConfigError
+from specbench.decoding.build import build_decoder
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.checkpoints import fingerprint
@@ -20,7 +21,6 @@ from specbench.models.heads.checkpoints import read_checkpoint
 from specbench.models.heads.eagle import EagleHead, EagleModel
 from specbench.models.heads.eagle_checkpoint import NormOutput, load_eagle
 from specbench.report.captions import model_name
-from specbench.running.compose import build_decoder
 from specbench.specs.catalogue import load_method, with_overrides
 from tests.support import tiny
 from tests.support.heads import (

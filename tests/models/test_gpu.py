@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from specbench.decoding.build import build_decoder
 from specbench.decoding.decoder import Decoder
 from specbench.decoding.loop import Generation, StopRules
 from specbench.decoding.sampling import Sampling
@@ -19,7 +20,6 @@ from specbench.models.loading import make_passes
 from specbench.models.recording import num_recordings
 from specbench.models.scoring import PassShape, same_logits
 from specbench.running.capture_plan import allocate_and_capture_for, num_compilations
-from specbench.running.compose import build_decoder
 from specbench.running.models import LoadedModels, load_models
 from specbench.running.request import Request, run_spec
 from specbench.specs.catalogue import load_method, method_names

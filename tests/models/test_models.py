@@ -9,12 +9,12 @@ import torch
 from transformers import AutoConfig
 
 from specbench.core.errors import ConfigError
+from specbench.decoding.build import build_decoder
 from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair, context_limit_of
 from specbench.models.eager import common_prefix
 from specbench.models.loading import check_causal
-from specbench.running.compose import build_decoder
 from specbench.running.models import LoadedModels
 from specbench.specs.catalogue import load_method
 from tests.support import tiny

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from specbench.core.errors import ConfigError
+from specbench.decoding.build import build_decoder
 from specbench.decoding.decoder import Decoder, drafting_decoders
 from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
@@ -23,7 +24,6 @@ from specbench.models.scoring import Output, PassShape
 from specbench.models.static_passes import StaticPasses
 from specbench.models.static_sequence import PROMPTS
 from specbench.running.capture_plan import allocate_and_capture_for
-from specbench.running.compose import build_decoder
 from specbench.running.models import LoadedModels
 from specbench.specs.catalogue import load_method
 from specbench.specs.components import StaticEngine

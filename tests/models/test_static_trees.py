@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from specbench.core.errors import ConfigError
+from specbench.decoding.build import build_decoder
 from specbench.decoding.decoder import Decoder
 from specbench.decoding.drafters import NoDrafter, padded_lengths
 from specbench.decoding.loop import StopRules
@@ -22,7 +23,6 @@ from specbench.models.compiling import SharedLayers
 from specbench.models.scoring import Output, PassShape
 from specbench.models.static_passes import NUM_MOVED, StaticPasses
 from specbench.running.capture_plan import allocate_and_capture_for, compile_requirements, num_compilations
-from specbench.running.compose import build_decoder
 from specbench.running.models import LoadedModels
 from specbench.specs.catalogue import load_method
 from specbench.specs.components import StaticEngine

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from specbench.decoding.build import build_decoder
 from specbench.decoding.drafters import NoDrafter
 from specbench.decoding.loop import StopRules, decode
 from specbench.decoding.sampling import Sampling
@@ -13,7 +14,6 @@ from specbench.decoding.verification import rejection
 from specbench.models.causal_lm import ModelPair
 from specbench.models.loading import load_model
 from specbench.models.meters import Clock, PassLog, Stopwatch
-from specbench.running.compose import build_decoder
 from specbench.specs.catalogue import load_method
 from tests.support import tiny
 

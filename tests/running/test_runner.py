@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from specbench.core.errors import ConfigError
+from specbench.decoding.build import build_decoder
 from specbench.decoding.decoder import DraftingDecoder, stream_seed
 from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
-from specbench.running.compose import build_decoder
 from specbench.running.models import LoadedModels
 from specbench.running.plan import SubsetRun, Trial, block_noun, blocks, check_prompts, run_identity
 from specbench.running.prompts import PromptRenderer

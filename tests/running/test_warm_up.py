@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from specbench.core import progress
+from specbench.decoding.build import build_decoder
 from specbench.decoding.decoder import DraftingDecoder
 from specbench.decoding.loop import ExternalCounts
 from specbench.decoding.sampling import Sampling
@@ -20,7 +21,6 @@ from specbench.models.causal_lm import ModelPair
 from specbench.results.leaderboard import load
 from specbench.results.leaderboard_files import validate
 from specbench.running import warm_up as module
-from specbench.running.compose import build_decoder
 from specbench.running.prompts import PromptRenderer
 from specbench.running.runner import planned_tokens
 from specbench.running.warm_up import (

@@ -3,10 +3,10 @@
 import pytest
 
 from specbench.core.environment import builtin_dir
+from specbench.decoding.build import build_decoder
 from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
-from specbench.running.compose import build_decoder
 from specbench.specs.catalogue import load_method, method_names, with_overrides
 from specbench.specs.method import MethodSpec
 from tests.support import tiny

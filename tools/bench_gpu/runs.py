@@ -9,10 +9,10 @@ import time
 from functools import cache
 from pathlib import Path
 
+from specbench.decoding.build import incompatible_methods
 from specbench.decoding.sampling import Sampling
 from specbench.results.leaderboard import load
 from specbench.results.metric_format import with_interval
-from specbench.running.compose import incompatible_methods
 from specbench.running.models import load_models
 from specbench.running.request import Request, run_spec
 from specbench.specs.catalogue import load_method, method_names
@@ -28,7 +28,7 @@ def own_methods() -> list[str]:
     ones do not fit."""
     own = [method for method in map(load_method, method_names()) if method.decoder is None]
     request = Request(["mgsm"], [method.name for method in own], RunOptions(device="cpu"), "")
-    reasons = incompatible_methods(own, load_models(run_spec(request)), [Sampling(0.0)])
+    reasons = incompatible_methods(own, load_models(run_spec(request)).pair, [Sampling(0.0)])
     for name, reason in reasons.items():
         say(f"{name} is left out: {reason}")
     return [method.name for method in own if method.name not in reasons]

@@ -7,12 +7,12 @@ included, with a paired bootstrap interval.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from specbench.decoding.build import build_decoder
 from specbench.decoding.loop import Generation, StopRules
 from specbench.models.causal_lm import ModelPair
 from specbench.models.loading import load_model
 from specbench.results.metric_format import with_interval
 from specbench.running.capture_plan import CompileRequirements, compile_requirements, num_compilations
-from specbench.running.compose import build_decoder
 from specbench.running.models import LoadedModels
 from specbench.specs.catalogue import load_method, with_overrides
 from specbench.specs.components import EngineName

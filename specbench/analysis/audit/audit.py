@@ -12,6 +12,7 @@ from specbench.analysis.audit.report import AuditedIdentity, AuditReport, Method
 from specbench.core.environment import EMBEDDED, set_threads
 from specbench.core.errors import ConfigError
 from specbench.core.progress import Say
+from specbench.decoding.build import build_decoder
 from specbench.decoding.decoder import Decoder, DraftingDecoder
 from specbench.decoding.drafters import ModelDrafter
 from specbench.decoding.sampling import Sampling
@@ -22,7 +23,6 @@ from specbench.models.loading import load_model
 from specbench.models.scoring import ScoringModel
 from specbench.results.verdict import NUM_LONG_TOKENS, declares_lossless
 from specbench.running.capture_plan import allocate_and_capture_for
-from specbench.running.compose import build_decoder
 from specbench.running.models import LoadedModels, load_models, parts
 from specbench.running.plan import (
     Loaded,
@@ -35,7 +35,7 @@ from specbench.running.plan import (
     with_prompt_stops,
 )
 from specbench.running.prompts import PromptRenderer
-from specbench.running.request import ALL, Request, all_methods, run_spec
+from specbench.running.request import ALL, Request, requested_methods, run_spec
 from specbench.specs.catalogue import load_method, versioned_name
 from specbench.specs.components import MAX_TEMPERATURE, MIN_TEMPERATURE
 from specbench.specs.method import MethodSpec
@@ -64,8 +64,9 @@ def run_audit(
     if own_target is not None:
         request = replace(request, options=replace(request.options, target=None))
     audits_all = ALL in request.methods
-    request, reasons = all_methods(request)
-    without_drafter = [without_evidence("not run", load_method(name), reason) for name, reason in reasons.items()]
+    methods, reasons = requested_methods(request)
+    request = replace(request, methods=methods)
+    without_drafter = [without_evidence("not run", load_method(name), reason) for name, reason in (reasons or {}).items()]
     spec = with_present_subsets(run_spec(request), console)
     spec = spec.model_copy(update={"limit": spec.limit or -(-NUM_PROMPTS // len(spec.cells()))})
     if spec.servers is not None and spec.servers.turns is not None:

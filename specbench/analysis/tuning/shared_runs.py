@@ -28,19 +28,22 @@ from specbench.results.conditions import check_accepts_rows, environment
 from specbench.results.leaderboard_files import add_rows
 from specbench.results.metrics import metrics_of
 from specbench.results.row import Row
-from specbench.running.execute import measure_into
+from specbench.running.events import Events
+from specbench.running.execute import measure_plan
 from specbench.running.models import LoadedModels, load_drafters, load_models, parts
 from specbench.running.plan import (
     DrafterId,
     Loaded,
+    Plan,
     SubsetRun,
     drafter_identity,
     load_data,
-    make_cells,
+    make_subset_runs,
     run_identity,
     with_present_subsets,
     without_calibration,
 )
+from specbench.running.progress import RunProgress
 from specbench.running.request import Request, run_spec
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
@@ -189,7 +192,7 @@ class Trials:
 
     @cached_property
     def cells(self) -> list[SubsetRun]:
-        return make_cells(self.spec, self.models, self.loaded)
+        return make_subset_runs(self.spec, self.models, self.loaded)
 
     @cached_property
     def drafter(self) -> DrafterId:
@@ -223,7 +226,8 @@ class Trials:
                 rule = rules[cell.task.name, cell.subset] = RecordingRule(decoder.rule)
                 cells[place] = replace(cell, decoders=(ar, replace(decoder, rule=rule)))
             folder.records = EvidenceFile(folder.records.path, rules, recorded)
-        records, rows = measure_into(folder, spec, cells, models, self.command, self.console)
+        plan = Plan(spec, models, cells, folder, self.command)
+        records, rows = measure_plan(plan, Events(self.console, [RunProgress(self.console)]))
         return TrialRun(folder.path, spec.methods, cells, records, rows, spec.seed, self.scoring)
 
     def compose(self, methods: Sequence[MethodSpec]) -> tuple[RunSpec, LoadedModels, list[SubsetRun]]:
@@ -231,7 +235,7 @@ class Trials:
         not fit."""
         models = LoadedModels(self.models.target, self.drafters(methods))
         spec = self.spec.model_copy(update={"methods": (self.spec.methods[0], *methods)})
-        return spec, models, make_cells(spec, models, self.loaded)
+        return spec, models, make_subset_runs(spec, models, self.loaded)
 
     def drafters(self, methods: Sequence[MethodSpec]) -> dict[str, CausalLM]:
         """Returns the draft models of the methods: the base method's (of the same route), or one that a method

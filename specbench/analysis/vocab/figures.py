@@ -12,13 +12,13 @@ import torch
 from pydantic import BaseModel
 
 from specbench.core.errors import ConfigError
+from specbench.decoding.build import build_decoder
 from specbench.decoding.decoder import DraftingDecoder
 from specbench.decoding.loop import StopRules
 from specbench.decoding.proposal import OUT_OF_VOCABULARY, Proposal
 from specbench.decoding.sampling import Distributions, Sampling, process
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.vocabulary import Vocabulary
-from specbench.running.compose import build_decoder
 from specbench.running.prompts import uses_chat
 from specbench.specs.catalogue import load_method
 from specbench.specs.method import MethodSpec

@@ -15,6 +15,7 @@ from specbench.core.environment import EMBEDDED, set_threads
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.progress import doing
 from specbench.core.reasoning import TAGS
+from specbench.decoding.build import build_decoder, sampling_of
 from specbench.decoding.decoder import Decoder, QueryInfo, stream_seed
 from specbench.decoding.loop import WrittenText
 from specbench.integrations.lm_eval.tasks import MAX_GEN_TOKS, generation_spec
@@ -23,10 +24,9 @@ from specbench.results.answers import with_own_passes
 from specbench.results.metrics import acceptance, speeds
 from specbench.results.rows import SPEEDUPS
 from specbench.results.warnings import not_steady
-from specbench.running.compose import build_decoder, sampling_of
+from specbench.running.measure import generation_fields
 from specbench.running.models import LoadedModels, has_other_vocabulary, load_models
 from specbench.running.prompts import end_problem, refuse_or_warn
-from specbench.running.runner import generation_fields
 from specbench.running.warm_up import Budget, WarmUp, warm_up
 from specbench.specs.catalogue import load_method, versioned_name, with_overrides
 from specbench.specs.components import build

@@ -8,15 +8,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter, sleep, time
 
-from rich.console import Console
-
 from specbench.core.progress import ProgressBar, doing
 from specbench.core.values import json_digest
 from specbench.decoding.decoder import stream_seed
 from specbench.decoding.loop import StopRules
 from specbench.integrations.served.decoder import ServedDecoder
 from specbench.models.scoring import ScoringModel
-from specbench.records.folder import RunFolder
+from specbench.records.records import Key, Record
 from specbench.records.windows import (
     LoadAnswer,
     LoadKind,
@@ -27,9 +25,10 @@ from specbench.records.windows import (
     read_windows,
 )
 from specbench.results.verdict import BaselineAnswer, find_differences, near_tie_tolerance
-from specbench.running.plan import SubsetRun
+from specbench.running.events import Events
+from specbench.running.plan import Plan, SubsetRun
 from specbench.running.warm_up import MAX_BLOCKS_CPU, MAX_SHARE, until_steady, warm_up_ids
-from specbench.specs.run import BASELINE, RunSpec, ServersSpec
+from specbench.specs.run import BASELINE, LoadSpec
 
 BringUp = Callable[[str], bool]  # see `ServedModels.bring_up`
 WARM_UP_TOKENS = 64  # length of prompt and answer
@@ -91,14 +90,12 @@ class PlannedWindow:
 class LoadScheduler:
     """Measures the windows of a run's subsets at every level of load.
 
-    `bring_up`: makes sure that a server is up. `scoring`: the target, to detect near-ties; None if it gives no
+    `in_rotation`: whether only one server is up at a time. `bring_up`: makes sure that one is up. `scoring`: the target, to detect near-ties; None if it gives no
     log-probabilities.
     """
 
-    spec: RunSpec
-    servers: ServersSpec
-    subset_runs: Sequence[SubsetRun]
-    folder: RunFolder
+    load: LoadSpec
+    in_rotation: bool
     bring_up: BringUp
     scoring: ScoringModel | None
     _warm_for: dict[str, tuple[SubsetRun, str, float]] = field(
@@ -106,26 +103,25 @@ class LoadScheduler:
     )  # the load of each server's warm-up
     _tolerances: dict[tuple[int, str], float] = field(default_factory=dict)  # of near-ties, by subset and server
 
-    def measure(self, console: Console) -> None:
+    def measure(self, plan: Plan, recorded: dict[Key, Record], events: Events) -> None:
         """Measures the windows that the run's folder does not hold yet."""
-        load = self.servers.load
-        assert load is not None
-        plan = [
+        load, spec, folder = self.load, plan.spec, plan.folder.path
+        windows = [
             PlannedWindow(own, kind, level, number, math.ceil(load.requests * max(1.0, level)))
-            for own in self.subset_runs for kind, level in load.levels for number in range(load.windows)
+            for own in plan.subset_runs for kind, level in load.levels for number in range(load.windows)
         ]  # fmt: skip
-        num_warm_ups = len(plan) * len(self.spec.methods) // (1 if self.servers.turns else load.windows)
-        seconds = None if self.spec.warm_up is None else self.spec.warm_up / max(1, num_warm_ups)
-        done = {window.key for window in read_windows(self.folder.path)}
-        with ProgressBar(console, "load", len(plan)) as progress:
-            for number, window in enumerate(plan):
+        num_warm_ups = len(windows) * len(spec.methods) // (1 if self.in_rotation else load.windows)
+        seconds = None if spec.warm_up is None else spec.warm_up / max(1, num_warm_ups)
+        done = {window.key for window in read_windows(folder)}
+        with ProgressBar(events.console, "load", len(windows)) as progress:
+            for number, window in enumerate(windows):
                 if window.key not in done:
-                    append_window(self.folder.path, self._measure_window(window, seconds))
+                    append_window(folder, self._measure_window(window, spec.seed, seconds))
                 progress.update(f"{window.kind} {window.level:g} · window {window.number + 1}", number + 1)
 
-    def _measure_window(self, window: PlannedWindow, seconds: float | None) -> LoadWindow:
+    def _measure_window(self, window: PlannedWindow, seed: int, seconds: float | None) -> LoadWindow:
         """`seconds`: the time for the warm-up of one server, by default a share of the expected time."""
-        in_rotation, load = self.servers.turns is not None, (window.subset_run, window.kind, window.level)
+        load = window.subset_run, window.kind, window.level
         found: dict[str, list[LoadAnswer]] = {}
         warm_ups: dict[str, WindowWarmUp] = {}
         # 1. The order is reversed from one window to the next, so that a drift of the machine affects all alike.
@@ -135,27 +131,26 @@ class LoadScheduler:
             # 2. A server is warmed up if it was just started or last had another load; all at once, if all are up.
             if self.bring_up(name) or self._warm_for.get(name) != load:
                 cold = [each for each in order if self._warm_for.get(each.method.name) != load]
-                cold = [decoder] if in_rotation else cold
-                num_windows = 1 if in_rotation or self.servers.load is None else self.servers.load.windows
-                warm_ups |= warm_up(window, cold, num_windows, seconds)
+                cold = [decoder] if self.in_rotation else cold
+                warm_ups |= warm_up(window, cold, 1 if self.in_rotation else self.load.windows, seconds)
                 self._warm_for |= {each.method.name: load for each in cold}
             # 3. Its own requests, and those of its last warm-up, must not meet those of others.
             for server in (decoder.server, *decoder.others):
                 server.wait_until_idle()
             with doing(f"{name} answers {window.num_requests} requests at {window.kind} {window.level:g}"):
-                found[name] = answers(decoder, window.requests(decoder, self.spec.seed), window.num_in_flight)
+                found[name] = answers(decoder, window.requests(decoder, seed), window.num_in_flight)
         measured_at = round(time(), 3)
         methods = {decoder.method.name: found[decoder.method.name] for decoder in window.decoders}
         if self.scoring is not None and window.subset_run.task.generation.temperature == 0:
-            self._mark_near_ties(window, methods, self.scoring)
+            self._mark_near_ties(window, seed, methods, self.scoring)
         return LoadWindow(*window.key, measured_at, methods, warm_ups)
 
     def _mark_near_ties(
-        self, window: PlannedWindow, methods: dict[str, list[LoadAnswer]], scoring: ScoringModel
+        self, window: PlannedWindow, seed: int, methods: dict[str, list[LoadAnswer]], scoring: ScoringModel
     ) -> None:
         """Sets `near_tie` of each answer that differs from AR's: whether the first difference is a near-tie of the
         target. The tolerance is measured on the first answers that differ."""
-        requests = window.requests(window.decoders[0], self.spec.seed)
+        requests = window.requests(window.decoders[0], seed)
         for decoder in window.decoders[1:]:
             name, plain = decoder.method.name, methods[BASELINE]
             others = [

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from rich.console import Console
-
 from specbench.core.completions import ApiKey
 from specbench.core.errors import ConfigError
 from specbench.core.progress import doing
@@ -19,11 +17,9 @@ from specbench.integrations.served.server import ServedPair, Server, StartedServ
 from specbench.models.causal_lm import TextModel
 from specbench.models.loading import load_model
 from specbench.models.scoring import ScoringModel
-from specbench.records.folder import RunFolder
-from specbench.records.records import Key, Record
 from specbench.results.warnings import LEARNS, UNKNOWN_TOKENIZER
+from specbench.running.measure import InProcess, Scheduler, schedulers
 from specbench.running.models import LoadedModels
-from specbench.running.plan import SubsetRun, Trial
 from specbench.running.prompts import set_template_options
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import BASELINE, RunSpec, ServersSpec
@@ -41,17 +37,6 @@ class ServedModels(LoadedModels):
 
     def log_into(self, folder: Path) -> None:
         self.started.folder = folder
-
-    def measure_in_turns(
-        self, spec: RunSpec, plan: Sequence[Trial], folder: RunFolder, done: dict[Key, Record], console: Console
-    ) -> None:
-        if self.spec.turns is not None:
-            RotationScheduler(spec, self.spec, plan, folder, self.bring_up).measure(done, console)
-
-    def measure_load(self, spec: RunSpec, cells: Sequence[SubsetRun], folder: RunFolder, console: Console) -> bool:
-        if self.spec.load is not None:
-            LoadScheduler(spec, self.spec, cells, folder, self.bring_up, self.scoring).measure(console)
-        return self.spec.load is not None
 
     def engine(self, method: MethodSpec) -> str:
         return self.servers[method.name].row_engine
@@ -107,6 +92,16 @@ class ServedModels(LoadedModels):
             reported[name] = {"engine": server.row_engine, **server.settings, **set_flags}
         in_rotation = self.spec.turns is not None
         return {"servers": reported, "memory": self.spec.memory, "by_turns": in_rotation, "counting": COUNTING}
+
+
+@schedulers.register
+def served_schedulers(models: ServedModels, spec: RunSpec) -> list[Scheduler]:
+    """Returns what measures servers: the trials with one request at a time, then the load."""
+    turns, load = models.spec.turns, models.spec.load
+    found: list[Scheduler] = [InProcess() if turns is None else RotationScheduler(turns, models.bring_up)]
+    if load is not None:
+        found.append(LoadScheduler(load, turns is not None, models.bring_up, models.scoring))
+    return found
 
 
 def _start(names: Sequence[str], spec: ServersSpec, started: StartedServers) -> list[Client]:

@@ -6,18 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from rich.console import Console
-
 from specbench.core.progress import ProgressBar
 from specbench.core.reasoning import answer_of
 from specbench.decoding.decoder import Decoder
 from specbench.integrations.served.concurrency import BringUp
-from specbench.records.folder import RunFolder
 from specbench.records.records import Generation, Key, Record, RecordFile, record_key
-from specbench.running.plan import Trial
-from specbench.running.runner import check_reasoning, check_same_examples, measure_method, record_of
+from specbench.running.events import Events
+from specbench.running.measure import check_recorded, measure_method, record_of
+from specbench.running.plan import Plan, Trial
 from specbench.running.warm_up import Budget, WarmUp, doing_warm_up, forget_warm_up, longest_conversation, warm_up
-from specbench.specs.run import RunSpec, ServersSpec
 
 PLACE = ("task", "subset", "example", "repeat", "turn")  # the names of a trial key's elements
 TURNS = "turns.jsonl"  # in a run's folder: the answers of single servers, until the part is complete
@@ -37,50 +34,49 @@ class RotationScheduler:
     """Measures the trials of a plan part by part. `bring_up`: ends the other servers and starts one; returns whether
     it was started now."""
 
-    spec: RunSpec
-    servers: ServersSpec
-    plan: Sequence[Trial]
-    folder: RunFolder
+    num_parts: int
     bring_up: BringUp
 
-    def measure(self, done: dict[Key, Record], console: Console) -> None:
-        """Measures the trials that are not in `done`, and adds their records. Each answer is on disk before the next
-        request, so that a run which is stopped within a part loses none."""
-        assert self.servers.turns is not None
-        check_same_examples(self.plan, done, self.folder)
-        check_reasoning(self.plan, done, self.folder)
-        file = RecordFile(self.folder.path / TURNS)
+    def measure(self, plan: Plan, recorded: dict[Key, Record], events: Events) -> None:
+        """Each answer is on disk before the next request, so that a run which is stopped within a part loses none."""
+        check_recorded(plan.trials, recorded, plan.folder)
+        file, before = RecordFile(plan.folder.path / TURNS), frozenset(recorded)
         answers: dict[tuple[Key, str], Generation] = {
             (record_key(line), line["method"]): line["answer"] for line in file.read()
         }
-        num_servers = len(self.plan[0].order) if self.plan else 0
-        with ProgressBar(console, "rotation", len(self.plan) * num_servers) as progress:
-            for number, part in enumerate(split_plan(self.plan, self.servers.turns)):
+        num_servers, seconds = len(plan.spec.methods), plan.spec.warm_up
+        seconds = None if seconds is None else seconds / (num_servers * self.num_parts)
+        with ProgressBar(events.console, "rotation", len(plan.trials) * num_servers) as progress:
+            for number, part in enumerate(split_plan(plan.trials, self.num_parts)):
                 decoders = part[0].cell.decoders
                 names = [decoder.method.name for decoder in decoders[:: 1 if number % 2 == 0 else -1]]
                 for name in names:
-                    missing = [trial for trial in part if trial.key not in done and (trial.key, name) not in answers]
-                    warm_ups = self._warm_up(missing, name, num_servers * self.servers.turns) if missing else {}
+                    missing = [
+                        trial for trial in part if trial.key not in recorded and (trial.key, name) not in answers
+                    ]
+                    warm_ups = self._warm_up(missing, name, seconds) if missing else {}
                     for trial in missing:
                         texts = [answer_of(answers[key, name]) for key in trial.earlier_keys]
-                        answer = measure_method(trial, _decoder(trial.cell.decoders, name), self.spec, texts)
+                        answer = measure_method(trial, _decoder(trial.cell.decoders, name), plan.spec, texts)
                         answer["warm_up"] = warm_ups[id(trial.cell)].as_json()
                         answers[trial.key, name] = answer
                         file.append({**dict(zip(PLACE, trial.key, strict=True)), "method": name, "answer": answer})
                         progress.update(f"part {number + 1} · {name}", len(answers))
                 for trial in part:
-                    if trial.key not in done:
+                    if trial.key not in recorded:
                         measured = {name: answers[trial.key, name] for name in names}
-                        earlier = [done[key] for key in trial.earlier_keys]
+                        earlier = [recorded[key] for key in trial.earlier_keys]
                         record = record_of(trial, measured, earlier) | {"part": number}
-                        self.folder.records.append(record)
-                        done[trial.key] = record
+                        plan.folder.records.append(record)
+                        recorded[trial.key] = record
+        with events.trials(plan.trials):  # not before: a bar for each of both would show
+            for trial in plan.trials:
+                events.trial_recorded(trial, recorded[trial.key], is_new=trial.key not in before)
 
-    def _warm_up(self, trials: Sequence[Trial], name: str, num_warm_ups: int) -> dict[int, WarmUp]:
+    def _warm_up(self, trials: Sequence[Trial], name: str, seconds: float | None) -> dict[int, WarmUp]:
         """Brings a server up and warms it up for the subsets of trials. Returns the warm-ups by id of the subset run.
-        `num_warm_ups`: those of the whole run, which share the time of --warm-up."""
+        `seconds`: the time for it, by default a share of the expected time."""
         is_new, found = self.bring_up(name), {}
-        seconds = None if self.spec.warm_up is None else self.spec.warm_up / num_warm_ups
         budget = Budget(seconds, sum(trial.cell.task.generation.max_new_tokens for trial in trials))
         for own in {id(trial.cell): trial.cell for trial in trials}.values():
             decoder = _decoder(own.decoders, name)

@@ -1,6 +1,6 @@
-"""Composes methods for a model pair: makes a decoder from drafter, verification rule and vocabulary bridge."""
+"""From a method to its decoder: drafter, verification rule and vocabulary bridge for a pair of models."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -20,7 +20,6 @@ from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import VerificationRule
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.scoring import ScoringModel
-from specbench.running.models import LoadedModels, pauses
 from specbench.specs.catalogue import load_method, method_names
 from specbench.specs.components import identifiable_code
 from specbench.specs.method import DEFAULT, MethodSpec, check_draws
@@ -54,14 +53,14 @@ def build_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) -> 
 
 
 def incompatible_methods(
-    methods: Sequence[MethodSpec], models: LoadedModels, samplings: Collection[Sampling]
+    methods: Sequence[MethodSpec], pair: Callable[[MethodSpec], ModelPair], samplings: Collection[Sampling]
 ) -> dict[str, str]:
-    """Returns by name why methods do not fit the models at one of the sampling settings."""
+    """Returns by name why methods do not fit their models (`pair`) at one of the sampling settings."""
     reasons = {}
     for method in methods:
         try:
             for sampling in samplings:
-                build_decoder(method, models.pair(method), sampling)
+                build_decoder(method, pair(method), sampling)
         except ConfigError as error:
             reasons[method.name] = str(error)
     return reasons
@@ -141,6 +140,11 @@ def checked_type(made: Any, base: type[Made], maker: str) -> Made:
         f"{maker} made a {type(made).__name__}, which is not a {base.__module__}.{base.__name__}: derive its class "
         "from that one"
     )
+
+
+def pauses(method: MethodSpec) -> bool:
+    """Returns whether the drafter drafts nothing beyond its own context, so that it limits no other method."""
+    return method.decodes_with == "target" and method.drafter.options.get("beyond_context") == "pause"
 
 
 def bridged_drafter(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Drafter:

@@ -1,0 +1,316 @@
+"""Measure: trials → records. A scheduler decides in which order the trials of a plan are decoded, and by which process.
+
+The scheduler here decodes in this process, trial by trial, AR and every method of a trial in turn; those of servers are
+in `specbench.integrations.served`.
+"""
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial, singledispatch
+from itertools import zip_longest
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from specbench.core.console import counted
+from specbench.core.errors import ConfigError
+from specbench.core.progress import doing
+from specbench.core.reasoning import answer_of, part_answer
+from specbench.decoding.decoder import Decoder, QueryInfo, stream_seed
+from specbench.decoding.loop import Generation, StopRules, WrittenText
+from specbench.models.meters import Consumption
+from specbench.records.folder import RunFolder
+from specbench.records.records import Key, Record
+from specbench.running.capture_plan import (
+    allocate_and_capture,
+    allocate_and_capture_for_trial,
+    check_nothing_compiled,
+    log_compilation,
+    num_compilations,
+)
+from specbench.running.events import Events
+from specbench.running.models import LoadedModels
+from specbench.running.plan import Plan, SubsetRun, Trial, trial_noun
+from specbench.running.progress import announce
+from specbench.running.warm_up import Budget, WarmUp, doing_warm_up, warm_up_subset
+from specbench.specs.run import RunSpec
+from specbench.tasks.scoring import Reference, Scorer, judged, unscored
+
+PROCESS = uuid.uuid4().hex[:12]
+
+
+class Scheduler(Protocol):
+    """Decides in which order a plan is measured."""
+
+    def measure(self, plan: Plan, recorded: dict[Key, Record], events: Events) -> None:
+        """Measures what the folder of the plan lacks. Everything is on disk before the next measurement begins.
+        `recorded`: the folder's records, to which those of trials are added."""
+
+
+class InProcess:
+    """Decodes in this process, trial by trial: a subset is warmed up before its first trial that is measured."""
+
+    def measure(self, plan: Plan, recorded: dict[Key, Record], events: Events) -> None:
+        check_recorded(plan.trials, recorded, plan.folder)
+        before = frozenset(recorded)
+        num_missing = sum(trial.key not in before for trial in plan.trials)
+        budget, num_measured = Budget(plan.spec.warm_up), 0
+        current: SubsetRun | None = None  # the subset whose passes are captured
+        warm_ups: dict[int, Mapping[str, WarmUp]] = {}  # by id of the subset
+        known: dict[Key, Record] = {}  # the records of this plan so far
+        with events.trials(plan.trials):
+            for number, trial in enumerate(plan.trials):
+                if (old := recorded.get(trial.key)) is not None:
+                    known[trial.key] = old
+                    events.trial_recorded(trial, old, is_new=False)
+                    continue
+                own, is_first = trial.cell, id(trial.cell) not in warm_ups
+                if is_first:
+                    events.wait(number)
+                # 1. Buffers and compiled passes for the longest conversation, so that none is made while measuring.
+                if own is not current:
+                    current = own
+                    with doing(f"{own.task.name}/{own.subset}: getting the models ready") as tell:
+                        for compilation in allocate_and_capture(own, _both(tell, events.say)):
+                            events.say(log_compilation(plan.folder.path, compilation))
+                # 2. Warm-up. Its time is a share of what is left to measure, as long as earlier answers let expect.
+                if is_first:
+                    budget.num_planned = planned_tokens(plan.trials, before, known)
+                    budget.num_left = budget.num_planned * (1 - num_measured / num_missing)
+                    with doing_warm_up(own) as tell:
+                        warm_ups[id(own)] = warm_up_subset(own, budget, tell)
+                # 3. An earlier answer may need a longer pass than was foreseen, when its text is encoded again.
+                earlier = [recorded[key] for key in trial.earlier_keys]
+                for compilation in allocate_and_capture_for_trial(trial, earlier, events.say):
+                    events.say(log_compilation(plan.folder.path, compilation))
+                # 4. The trial, whose record is kept only if its time is nothing but decoding.
+                num_compiled = num_compilations()
+                record = measure(trial, plan.spec, earlier, warm_ups[id(own)], partial(events.wait, number))
+                if own.models.target.static is not None:
+                    check_nothing_compiled(num_compiled, trial)
+                plan.folder.records.append(record)
+                recorded[trial.key] = known[trial.key] = record
+                num_measured += 1
+                events.trial_recorded(trial, record, is_new=True)
+            events.wait(len(plan.trials))
+
+
+@singledispatch
+def schedulers(models: LoadedModels, spec: RunSpec) -> list[Scheduler]:
+    """Returns what measures a run with these models: the scheduler of its trials, then others. Packages with another
+    class of models register theirs."""
+    return [InProcess()]
+
+
+def announce_trials(plan: Plan, recorded: Mapping[Key, Record], events: Events) -> None:
+    """Says how many trials are measured, and which part of the data and of the folder's records they are."""
+    runs = [run for run in plan.subset_runs if run.data.num_rows is not None]
+    num_examples, num_rows = sum(len(run.data.examples) for run in runs), sum(run.data.num_rows or 0 for run in runs)
+    if plan.spec.limit is not None and num_examples < num_rows:
+        events.say(f"{num_examples} of {num_rows} examples of the sample; --limit all measures all")
+    num_done = sum(trial.key in recorded for trial in plan.trials)
+    announce(events.console, len(plan.trials), num_done, plan.folder.path, trial_noun(plan.trials))
+    if num_others := len(recorded) - num_done:
+        events.say(f"kept in the folder, and left out of the rows by this command: {counted(num_others, 'record')}")
+
+
+def _both(first: Callable[[str], None], second: Callable[[str], None]) -> Callable[[str], None]:
+    def tell(line: str) -> None:
+        first(line)
+        second(line)
+
+    return tell
+
+
+def planned_tokens(trials: Sequence[Trial], before: Collection[Key], records: Mapping[Key, Record]) -> int:
+    """Returns an estimate of AR's new tokens in the trials that were not recorded `before`: their max_new_tokens times the mean
+    share of max_new_tokens that the answers in `records` have (1 if there are none)."""
+    most = {trial.key: trial.cell.task.generation.max_new_tokens for trial in trials}
+    num_found = sum(len(record["methods"]["ar"]["token_ids"]) for record in records.values())
+    share = num_found / sum(most[key] for key in records) if records else 1.0
+    return int(share * sum(number for key, number in most.items() if key not in before))
+
+
+def check_recorded(trials: Sequence[Trial], recorded: Mapping[Key, Record], folder: RunFolder) -> None:
+    """Raises ConfigError if a trial was recorded with another prompt, other tokens or another reference than now, or by
+    an earlier version that took reasoning for a part of the answer."""
+    for trial in trials:
+        if (old := recorded.get(trial.key)) is None:
+            continue
+        own = trial.cell
+        baseline, tags = own.decoders[0], own.task.generation.reasoning
+        where = f"{folder.path}: {own.task.name}/{own.subset} example {trial.example.id}"
+        remedy = "choose another --output"
+        if (old["prompt"], old["reference"]) != (trial.prompt_digest, trial.reference):
+            raise ConfigError(
+                f"{where} was measured with another prompt or answer than {own.data.location} holds now; {remedy}"
+            )
+        if not all(key in recorded for key in trial.earlier_keys):
+            continue
+        earlier = [recorded[key] for key in trial.earlier_keys]
+        if "prompt_tokens" in old:
+            prompt = trial.prompt(baseline.model, earlier_answers(earlier, baseline.method.name))
+            num_tokens, digest = len(prompt.packed_ids), prompt.digest
+            old_digest = old.get("prompt_ids_digest", digest)  # earlier versions recorded only the number
+            if (old["prompt_tokens"], old_digest) != (num_tokens, digest):
+                raise ConfigError(
+                    f"{where}: its prompt of the same text had {old['prompt_tokens']} tokens (digest "
+                    f"{old.get('prompt_ids_digest', 'not recorded')}), and has {num_tokens} ({digest}) now: "
+                    f"the tokenizer or chat template of '{baseline.model.name}', or how it is used, changed; {remedy}"
+                )
+        for decoder in own.decoders if tags is not None else ():
+            found = old["methods"][decoder.method.name]
+            if tags is None or "answer" in found or found.get("decoded_by") == "drafter":
+                continue
+            text = decoder.model.decode_text(found["token_ids"], tags)
+            if tags.open not in text and tags.close not in text:
+                continue
+            rules = decoder.stop_rules(own.task.generation, None)
+            answers = earlier_answers(earlier, decoder.method.name)
+            is_open = rules.opens_reasoning(trial.prompt(decoder.model, answers).ids)
+            if part_answer(text, tags, is_open).end:
+                raise ConfigError(
+                    f"{where}: an earlier version scored the reasoning of {decoder.method.name} as a part of the "
+                    f"answer; {remedy}"
+                )
+
+
+def measure(
+    trial: Trial, spec: RunSpec, earlier: Sequence[Record] = (), warm_ups: Mapping[str, WarmUp] = MappingProxyType({}),
+    wait: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:  # fmt: skip
+    """Measures one trial and returns its record. `earlier`: the records of the earlier turns. `warm_ups`: by method.
+    `wait`: is called before each generation."""
+    results: dict[str, dict[str, Any]] = {}
+    for decoder in trial.order:
+        name = decoder.method.name
+        results[name] = measure_method(trial, decoder, spec, earlier_answers(earlier, name), wait)
+        if name in warm_ups:
+            results[name]["warm_up"] = warm_ups[name].as_json()
+    return record_of(trial, results, earlier)
+
+
+def earlier_answers(earlier: Sequence[Record], name: str) -> list[str]:
+    """Returns a method's answers to the earlier turns of a conversation, without their reasoning, as chat templates
+    show them to a model."""
+    return [answer_of(record["methods"][name]) for record in earlier]
+
+
+def measure_method(
+    trial: Trial, decoder: Decoder, spec: RunSpec, answers: Sequence[str], wait: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
+    """Measures one method on a trial and returns its part of the record. `answers`: its own answers to the earlier
+    turns. `wait`: is called before the generation."""
+    cell, example, name = trial.cell, trial.example, decoder.method.name
+    turn = [trial.turn] if trial.turn else []
+    seed = stream_seed(spec.seed, cell.task.name, cell.subset, example.index, trial.repeat, name, *turn)
+    selected = decoder.select_decoder(seed, QueryInfo(cell.task.language, example.turns[trial.turn]))
+    needs_none = cell.task.scorer is not None and not cell.task.scorer.features.needs_reference
+    reference = "" if trial.reference is None and needs_none else trial.reference
+    prompt = trial.prompt(selected.model, answers)
+    stop = selected.stop_rules(cell.task.generation, cell.context_limit)
+    wait()
+    with doing(f"{cell.task.name}/{cell.subset}, example {example.id}: {name} is generating"):
+        consumption = Consumption(cell.models.placement)
+        generation = selected.generate(prompt.ids, stop, seed)
+        consumed = consumption.fields()
+    found = (
+        method_record(generation, stop, prompt.ids, cell.scorer, reference) | decoder.record_fields(selected) | consumed
+    )
+    return found | ({"truncated_tokens": trial.num_cut(answers)} if trial.turn else {})
+
+
+def record_of(trial: Trial, results: Mapping[str, dict[str, Any]], earlier: Sequence[Record]) -> dict[str, Any]:
+    """Returns the record of a trial. `results`: each method's part, in the order of measurement."""
+    cell, example = trial.cell, trial.example
+    baseline = cell.decoders[0]
+    answers = earlier_answers(earlier, baseline.method.name)
+    prompt = trial.prompt(baseline.model, answers)
+    num_truncated = trial.num_cut(answers) if trial.turn else example.truncated_tokens
+    lengths = sorted(((budget.num_tokens, budget.model.name) for budget in cell.budgets), reverse=True)
+    budgets = {name: num_tokens for num_tokens, name in lengths}  # maximum prompt length in tokens of each model
+    return {
+        "task": cell.task.name,
+        "subset": cell.subset,
+        "example": example.index,
+        "id": example.id,
+        "repeat": trial.repeat,
+        "turn": trial.turn,
+        "process": PROCESS,
+        "measured_at": round(time.time(), 3),
+        "order": list(results),
+        "prompt": trial.prompt_digest,
+        "prompt_ids_digest": prompt.digest,
+        "prompt_tokens": len(prompt.packed_ids),
+        "truncated_tokens": num_truncated,
+        **({"budgets": budgets} if num_truncated or any(g.get("truncated_tokens") for g in results.values()) else {}),
+        "reference": trial.reference,
+        "methods": {decoder.method.name: results[decoder.method.name] for decoder in cell.decoders},
+    }
+
+
+def method_record(
+    generation: Generation, stop: StopRules, prompt_ids: Sequence[int], scorer: Scorer | None,
+    reference: Reference | None,
+) -> dict[str, Any]:  # fmt: skip
+    """Returns one method's part of a record."""
+    written = WrittenText.of(stop, prompt_ids, generation.token_ids)
+    return {
+        **generation_fields(generation),
+        **written.record_fields(),
+        **(score_fields(scorer, written.answer, reference) if scorer is not None else {"score": None}),
+    }
+
+
+def generation_fields(generation: Generation) -> dict[str, Any]:
+    """Returns the fields of a record that describe a generation; the metrics read them."""
+    return {
+        "token_ids": generation.token_ids,
+        "finish": generation.finish,
+        "steps": [[s.num_drafted, s.num_judged, s.num_accepted, s.num_emitted] for s in generation.steps],
+        **tree_fields(generation),
+        "positions": generation.positions,
+        **({"draw_overlap": generation.draw_overlap} if generation.draw_overlap is not None else {}),
+        "passes": {"target": generation.target_passes, "draft": generation.draft_passes},
+        "ttft_seconds": generation.ttft_seconds,
+        "draft_prefill_seconds": generation.draft_prefill_seconds,
+        "decode_seconds": generation.decode_seconds,
+        "rule_seconds": generation.rule_seconds,
+        "tokenizer_seconds": generation.tokenizer_seconds,
+        **({"external": asdict(generation.external)} if generation.external else {}),
+    }
+
+
+def tree_fields(generation: Generation) -> dict[str, Any]:
+    """Returns the fields of a record that only draft trees have; empty if all steps had chains."""
+    steps = generation.steps
+    if all(step.num_nodes is None for step in steps):
+        return {}
+    levels = [list(filter(None, level)) for level in zip_longest(*(step.siblings for step in steps))]
+    return {
+        "tree_nodes": [step.num_nodes or 0 for step in steps],
+        "tree_ranks": counts_by_rank([each for level in levels for each in level]),
+        "tree_levels": [counts_by_rank(level) for level in levels],
+        **({"tree_samples": generation.tree_samples} if generation.tree_samples else {}),
+    }  # fmt: skip
+
+
+def counts_by_rank(siblings: Sequence[tuple[int, int | None]]) -> list[list[int]]:
+    """Returns [judged, accepted] for each rank, given the entries of `Step.siblings`."""
+    num_judged, num_accepted = Counter(num for num, _ in siblings), Counter(rank for _, rank in siblings)
+    ranks = range(max(num_judged, default=0))
+    return [[sum(num_judged[num] for num in num_judged if num > rank), num_accepted[rank]] for rank in ranks]
+
+
+def score_fields(scorer: Scorer, text: str, reference: Reference | None) -> dict[str, Any]:
+    """Returns the fields of a record that score an answer. `score` is the value of the main metric."""
+    score = unscored(scorer.names) if reference is None else judged(scorer, text, reference)
+    return {
+        "score": score.values[scorer.names[0]],
+        "scores": dict(score.values),
+        **({"statistics": dict(score.statistics)} if score.statistics else {}),
+        **({"problem": score.problem} if score.problem else {}),
+        **({"outcome": dict(score.outcome)} if score.outcome else {}),
+    }

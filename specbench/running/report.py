@@ -1,0 +1,162 @@
+"""Report: the folder of a run → its rows, and the tables that show them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from specbench.core.environment import is_installed
+from specbench.core.progress import doing
+from specbench.core.table import Table
+from specbench.decoding.bridges import common_ids
+from specbench.decoding.decoder import drafting_decoders
+from specbench.records.folder import write_specs
+from specbench.records.records import Record, record_key, with_same_history
+from specbench.results.leaderboard import write
+from specbench.results.row import CommonIds, Row
+from specbench.results.rows import MeasuredRun, MeasuredSubset, Measurement, ModelContext, Ties, add_measurement
+from specbench.results.verdict import count_ties, declares_lossless, differing_records
+from specbench.running.models import has_other_vocabulary, parts, training_prompts
+from specbench.running.plan import Plan
+from specbench.running.prompts import baseline_prompts, uses_chat
+from specbench.tasks.judge import JUDGEMENTS_FILE
+
+
+class RunReport:
+    """Writes the rows of a plan's records into its folder: what the command measured is noted there first, since rows
+    depend on the folder alone. Answers that a judge rated earlier keep their ratings."""
+
+    def __init__(self, plan: Plan, records: Sequence[Record], console: Console) -> None:
+        self.plan, self.records, self.measured = plan, records, records
+        self.judge: str | None = None  # the signature of the judge whose ratings the records have
+        folder = plan.folder.path
+        write_specs(folder, plan.spec)
+        with doing("comparing the answers with AR's"):
+            self.measurement = measurement_of(plan, records)
+        add_measurement(folder, self.measurement)
+        if (folder / JUDGEMENTS_FILE).exists():
+            from specbench.tasks.judge.judgements import add_recorded_scores
+
+            self.records, self.judge = add_recorded_scores(list(records), plan.subset_runs, folder, console)
+
+    def write_rows(self) -> list[Row]:
+        """Computes the rows, of single requests and of loads, and writes the leaderboard of the folder."""
+        from specbench.records.windows import read_windows
+        from specbench.results.concurrency import load_rows
+
+        known, spec = {record_key(record): record for record in self.records}, self.plan.spec
+        with doing("computing the rows"):
+            run = MeasuredRun(
+                self.plan.folder.identity, spec.tasks, spec.methods, self.measurement, known, self.judge
+            )
+            rows = run.rows()
+            rows += load_rows(rows, read_windows(self.plan.folder.path))
+        write(self.plan.folder.leaderboard, rows)
+        return rows
+
+
+def measurement_of(plan: Plan, records: Sequence[Record]) -> Measurement:
+    """Returns what a command measured. The target scores the greedy answers of lossless methods that differ from
+    AR's."""
+    spec, models = plan.spec, plan.models
+    measured = {record["prompt"] for record in records if not record.get("turn")}
+    trained = {method.name: measured & training_prompts(spec, method) for method in spec.methods}
+    drafting = [part for part in parts(spec.methods) if part.name in models.drafters]
+    target = models.target
+    limiting = models.limiting_model(spec.methods)
+    return Measurement(
+        command=plan.command,
+        request=dict(plan.settings),
+        identifies_languages=is_installed("lingua"),
+        repeats=spec.repeats,
+        chat=uses_chat(models.target, spec.chat),
+        subsets=tuple(
+            MeasuredSubset(
+                task=run.task.name, subset=run.subset, num_examples=len(run.data.examples), source=run.data.source,
+                location=str(run.data.location), revision=run.data.revision, worked=run.data.fewshot,
+            )
+            for run in plan.subset_runs
+        ),
+        other_vocabulary=tuple(method.name for method in spec.methods if has_other_vocabulary(method, models)),
+        trained_on={name: tuple(sorted(digests)) for name, digests in trained.items() if digests},
+        ties=tuple(_ties(plan, records)),
+        context=None if limiting is None else ModelContext(model=limiting.name, tokens=limiting.context_limit or 0),
+        pauses={
+            each.method.name: each.drafter.pauses_at
+            for run in plan.subset_runs[:1] for each in drafting_decoders(run.decoders) if each.drafter.pauses_at is not None
+        },
+        common_ids={
+            part.name: CommonIds(common=len(common), target=len(target.vocabulary), drafter=len(drafter.vocabulary))
+            for part in drafting
+            if part.same_vocabulary and (common := common_ids(target, drafter := models.drafters[part.name]))
+        },
+    )  # fmt: skip
+
+
+def _ties(plan: Plan, records: Sequence[Record]) -> Iterator[Ties]:
+    for run in plan.subset_runs:
+        if run.task.generation.temperature != 0:
+            continue
+        own = [r for r in records if (r["task"], r["subset"]) == (run.task.name, run.subset)]
+        examples = {(run.subset, example.index): example for example in run.data.examples}
+        prompts = baseline_prompts(examples, {run.subset: run.renderer}, own, plan.models.target)
+        for method in plan.spec.methods:
+            same_prompts = with_same_history(own, method.name)
+            found = [] if declares_lossless(method) is False else differing_records(same_prompts, method.name)
+            if found and (target := plan.models.scoring) is not None:
+                num_near_ties, tolerance = count_ties(found, method, target, prompts)
+                yield Ties(task=run.task.name, subset=run.subset, method=method.name, num_different=len(found),
+                           num_near_ties=num_near_ties, tolerance=tolerance)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """The rows of a run, and the paths of its records and leaderboard."""
+
+    rows: Sequence[Row]
+    records: Path
+    leaderboard: Path
+
+    def tables(self) -> Iterator[Table]:
+        """Yields a table for each method, then the comparison, the draft trees and the time breakdown of each task, an
+        overview of several tasks, and the tables of loads."""
+        from specbench.report.concurrency import load_tables
+        from specbench.report.tables import (
+            breakdown_table,
+            comparison_table,
+            overview_table,
+            run_table,
+            served_table,
+            tree_table,
+        )
+
+        yield from map(run_table, self.by_method())
+        groups = self.by_task()
+        for group in groups:
+            if len(group) > 2:
+                yield comparison_table(group)
+            if any(row.value("tree_nodes") is not None for row in group):
+                yield tree_table(group)
+            yield breakdown_table(group) if group[0].served is None else served_table(group)
+        if len(groups) > 1:
+            yield overview_table(groups)
+        yield from load_tables(self.rows)
+
+    def by_method(self) -> list[list[Row]]:
+        """Returns the rows of each task and method without rows of a load; AR's only if it is the only method."""
+        rows = [row for row in self.rows if not row.level]
+        pairs = dict.fromkeys((row.task, row.method) for row in rows)
+        shown = [pair for pair in pairs if not pair[1].startswith("ar@")] or list(pairs)
+        return [[row for row in rows if (row.task, row.method) == pair] for pair in shown]
+
+    def by_task(self) -> list[list[Row]]:
+        """Returns the rows of each task over all its subsets, or of its only subset: a row per method."""
+        groups = []
+        for task in dict.fromkeys(row.task for row in self.rows):
+            rows = [row for row in self.rows if row.task == task and not row.level]
+            subset = rows[-1].subset  # `all` comes last
+            groups.append([row for row in rows if row.subset == subset])
+        return groups
+
+

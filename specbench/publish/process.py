@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +40,7 @@ from specbench.publish.workers import (
     failure_reason,
 )
 from specbench.running.events import RunListener
+from specbench.records.records import Record
 from specbench.running.models import LoadedModels, load_models
 from specbench.running.plan import Trial
 from specbench.specs.run import RunSpec

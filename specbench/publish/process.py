@@ -39,8 +39,8 @@ from specbench.publish.workers import (
     WorkerSettings,
     failure_reason,
 )
-from specbench.running.events import RunListener
 from specbench.records.records import Record
+from specbench.running.events import RunListener
 from specbench.running.models import LoadedModels, load_models
 from specbench.running.plan import Trial
 from specbench.specs.run import RunSpec

@@ -20,6 +20,7 @@ from specbench.decoding.decoder import Decoder, QueryInfo, stream_seed
 from specbench.decoding.loop import WrittenText
 from specbench.integrations.lm_eval.tasks import MAX_GEN_TOKS, generation_spec
 from specbench.models.causal_lm import TextModel
+from specbench.records.records import Generation
 from specbench.results.answers import with_own_passes
 from specbench.results.metrics import acceptance, speeds
 from specbench.results.rows import SPEEDUPS
@@ -59,8 +60,8 @@ class LmEvalAnswer:
 
     query: LmEvalRequest
     text: str
-    own: dict[str, Any]
-    baseline: dict[str, Any] | None
+    own: Generation
+    baseline: Generation | None
 
 
 class LmEvalEngine:
@@ -139,14 +140,14 @@ class LmEvalEngine:
     def answer(self, query: LmEvalRequest, number: int) -> LmEvalAnswer:
         """Decodes one request with the method and, if it is the baseline, AR. Their order alternates with `number`."""
         decoders = self.decoders(query.generation)
-        measured: dict[str, tuple[str, dict[str, Any]]] = {}
+        measured: dict[str, tuple[str, Generation]] = {}
         for decoder in decoders if number % 2 == 0 else decoders[::-1]:
             measured[decoder.method.name] = self._decode(decoder, query)
         text, own = measured[self.method.name]
         baseline = measured["ar"][1] if len(decoders) > 1 else None
         return LmEvalAnswer(query, text, own, baseline)
 
-    def _decode(self, decoder: Decoder, query: LmEvalRequest) -> tuple[str, dict[str, Any]]:
+    def _decode(self, decoder: Decoder, query: LmEvalRequest) -> tuple[str, Generation]:
         seed = stream_seed(self.spec.seed, query.task, query.doc, query.repeat, decoder.method.name)
         selected = decoder.select_decoder(seed, QueryInfo(text=query.prompt))
         ids = self.prompt_ids(selected.model, query)
@@ -175,29 +176,12 @@ def metrics(answers: Sequence[LmEvalAnswer], method: MethodSpec, models: LoadedM
     return {name: found[name] for name in (*COLUMNS, *(WITH_BASELINE if has_baseline else ()))}
 
 
-def add_columns(
-    results: dict[str, Any], answers: Sequence[LmEvalAnswer], method: MethodSpec, models: LoadedModels
-) -> None:  # fmt: skip
-    """Adds the metrics that have a value to lm-eval's `results` as "NAME,METHOD"."""
-    for name, row in results["results"].items():
-        tasks = tasks_of_group(name, results.get("group_subtasks", {}))
-        measured = [answer for answer in answers if answer.query.task in tasks]
-        if not measured:
-            continue
-        found = {key: metric.value for key, metric in metrics(measured, method, models).items()}
-        columns = {f"{key},{method.name}": value for key, value in found.items() if value is not None}
-        row.update(columns)
-        if name in results.get("groups", {}):
-            results["groups"][name].update(columns)
-        results.setdefault("higher_is_better", {}).setdefault(name, {}).update(dict.fromkeys(found, True))
-
-
 def tasks_of_group(name: str, groups: Mapping[str, Sequence[str]]) -> set[str]:
     members = groups.get(name)
     return {name} if not members else set().union(*(tasks_of_group(member, groups) for member in members))
 
 
-def summary(answers: Sequence[LmEvalAnswer], method: MethodSpec, models: LoadedModels) -> dict[str, Any]:
+def summary(answers: Sequence[LmEvalAnswer], method: MethodSpec, models: LoadedModels) -> dict[str, object]:
     """Returns the columns of each task with 95 % intervals over its `n` documents, for the JSON of the results."""
     by_task: dict[str, list[LmEvalAnswer]] = {}
     for answer in answers:
@@ -311,7 +295,7 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
         self._rendered.add(text)
         return text
 
-    def _check_template(self, chat_history: Sequence[Mapping[str, Any]]) -> None:
+    def _check_template(self, chat_history: Sequence[Mapping[str, str]]) -> None:
         """Raises ConfigError, or logs a warning, if the template drops the user's text. Logs what else it does to the
         first messages, once."""
         template, log_line = self.engine.models.target.chat_template, log.warning
@@ -372,7 +356,7 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
 
     loglikelihood_rolling = loglikelihood
 
-    def get_model_info(self) -> dict[str, Any]:
+    def get_model_info(self) -> dict[str, object]:
         """Returns the models, the method and each task's measurements, for `config` in lm-eval's results."""
         models, method = self.engine.models, self.method
         drafters = {name.partition("/")[2]: drafter for name, drafter in models.drafters.items()}
@@ -391,8 +375,20 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
         }
 
     def add_columns(self, results: dict[str, Any]) -> None:
-        """Adds the measurements of the last evaluation to lm-eval's results."""
-        add_columns(results, self.answers, self.method, self.engine.models)
+        """Adds the metrics of the last evaluation that have a value to lm-eval's results, as "NAME,METHOD"."""
+        for name, row in results["results"].items():
+            tasks = tasks_of_group(name, results.get("group_subtasks", {}))
+            measured = [answer for answer in self.answers if answer.query.task in tasks]
+            if not measured:
+                continue
+            estimates = metrics(measured, self.method, self.engine.models)
+            columns = {
+                f"{key},{self.method.name}": each.value for key, each in estimates.items() if each.value is not None
+            }
+            row.update(columns)
+            if name in results.get("groups", {}):
+                results["groups"][name].update(columns)
+            results.setdefault("higher_is_better", {}).setdefault(name, {}).update(dict.fromkeys(estimates, True))
         for task, counts in results.get("n-samples", {}).items():
             num_measured = len({answer.query.doc for answer in self.answers if answer.query.task == task})
             if num_measured < counts["effective"]:

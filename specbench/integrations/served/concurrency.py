@@ -90,8 +90,8 @@ class PlannedWindow:
 class LoadScheduler:
     """Measures the windows of a run's subsets at every level of load.
 
-    `in_rotation`: whether only one server is up at a time. `bring_up`: makes sure that one is up. `scoring`: the target, to detect near-ties; None if it gives no
-    log-probabilities.
+    `in_rotation`: whether only one server is up at a time. `bring_up`: makes sure that a server is up. `scoring`: the
+    target, to detect near-ties; None if it gives no log-probabilities.
     """
 
     load: LoadSpec

@@ -357,6 +357,6 @@ def test_an_interrupt_stays_one(measure: Measure, monkeypatch: pytest.MonkeyPatc
     def interrupted(*arguments: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("specbench.running.runner.measure", interrupted)
+    monkeypatch.setattr("specbench.running.measure.measure", interrupted)
     with pytest.raises(KeyboardInterrupt):
         measure("ar")

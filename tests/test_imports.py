@@ -117,7 +117,7 @@ try:
     main()
 except SystemExit as end:
     assert end.code == 0
-assert "specbench.running.runner" in sys.modules and "specbench.results.rows" in sys.modules
+assert "specbench.running.measure" in sys.modules and "specbench.results.rows" in sys.modules
 print("imported:", [name for name in {UNUSED} if name in sys.modules], file=sys.stderr)
 """
 

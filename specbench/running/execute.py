@@ -56,11 +56,12 @@ def execute(
     return outcome
 
 
-def measure_plan(plan: Plan, events: Events, judge: Judge | None = None) -> tuple[Sequence[Record], list[Row]]:
+def measure_plan(plan: Plan, events: Events, judge: Judge | None = None) -> tuple[list[Record], list[Row]]:
     """Measures what the folder of a plan lacks and writes its rows. Returns the records of the plan and the rows."""
     folder = plan.folder
     with ExitStack() as stack:
-        recorded = stack.enter_context(folder.open({method.name: method.most_draft_tokens for method in plan.spec.methods}))
+        lengths = {method.name: method.most_draft_tokens for method in plan.spec.methods}
+        recorded = stack.enter_context(folder.open(lengths))
         stack.enter_context(events.run(plan))
         # 1. What would fail at the end fails now: a board that cannot be written, a judge without a key.
         check_writable(folder.leaderboard)

@@ -125,8 +125,8 @@ def _both(first: Callable[[str], None], second: Callable[[str], None]) -> Callab
 
 
 def planned_tokens(trials: Sequence[Trial], before: Collection[Key], records: Mapping[Key, Record]) -> int:
-    """Returns an estimate of AR's new tokens in the trials that were not recorded `before`: their max_new_tokens times the mean
-    share of max_new_tokens that the answers in `records` have (1 if there are none)."""
+    """Returns an estimate of AR's new tokens in the trials that were not recorded `before`: their max_new_tokens times
+    the mean share of max_new_tokens that the answers in `records` have (1 if there are none)."""
     most = {trial.key: trial.cell.task.generation.max_new_tokens for trial in trials}
     num_found = sum(len(record["methods"]["ar"]["token_ids"]) for record in records.values())
     share = num_found / sum(most[key] for key in records) if records else 1.0

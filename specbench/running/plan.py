@@ -202,8 +202,8 @@ def compose(
 ) -> tuple[RunSpec, list[SubsetRun]]:
     """Returns the subsets of a run with a decoder of each method, made once per sampling setting.
 
-    `left_out`: why methods are left out, by name; those that do not fit are added and removed from the spec. Without it,
-    raises ConfigError for such a method.
+    `left_out`: why methods are left out, by name; those that do not fit are added and removed from the spec. Without
+    it, raises ConfigError for such a method.
     """
     tasks = [
         (with_prompt_stops(task.subset(subset), models.target, spec.chat), subset, data)
@@ -225,8 +225,7 @@ def compose(
         decoders = tuple(made[sampling_of(task.generation)][method.name] for method in spec.methods)
         check_memory(decoders, spec.repeats)
         budgets = models.budgets(spec.methods, task.generation.max_new_tokens)
-        system = task.system_prompt if spec.system_instruction is None else spec.system_instruction or None
-        renderer = PromptRenderer(spec.chat, budgets, system)
+        renderer = PromptRenderer(spec.chat, budgets, system_prompt(spec, task))
         found.append(SubsetRun(task, subset, data, models, decoders, models.context_limit(spec.methods), renderer))
     return spec, found
 
@@ -238,6 +237,11 @@ def with_checked_prompts(run: SubsetRun, checks: PromptChecks) -> SubsetRun:
     check_prompts(run, checks)
     check_references(run)
     return run
+
+
+def system_prompt(spec: RunSpec, task: TaskSpec) -> str | None:
+    """Returns the system prompt of a run for a task (merged with its subset); None without one."""
+    return task.system_prompt if spec.system_instruction is None else spec.system_instruction or None
 
 
 def prompt_notes(cells: Sequence[SubsetRun]) -> Iterator[str]:

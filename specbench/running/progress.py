@@ -22,7 +22,7 @@ from specbench.decoding.decoder import Decoder
 from specbench.models.devices import is_out_of_memory, memory_message
 from specbench.records.records import Record
 from specbench.results.answers import acceptance_rates, length_columns, speed_columns, with_own_passes
-from specbench.results.metric_format import NULL, number, speed
+from specbench.results.metric_format import NULL, number
 from specbench.results.row import ALL
 from specbench.running.events import RunListener
 from specbench.running.models import has_other_vocabulary
@@ -65,7 +65,7 @@ class Answers:
         speedup = _ratio(own, plain) if has_speedup and own is not None and plain is not None else None
         rate = fmean(self.rates) if self.rates else None
         return [
-            str(len(self.prompts)), number(rate, 3), number(_ratio(*self.lengths), 2), speed(plain), speed(own),
+            str(len(self.prompts)), number(rate, 3), number(_ratio(*self.lengths), 2), number(plain, 1), number(own, 1),
             NULL if speedup is None else number(speedup, 2),
         ]  # fmt: skip
 
@@ -75,7 +75,7 @@ def _ratio(numerator: float, denominator: float) -> float | None:
 
 
 class RunProgress(RunListener):
-    """Counts trials. On a terminal it shows a row per subset and method of the task that is measured, and below them the
+    """Counts trials. A terminal shows a row per subset and method of the task that is measured, and below them the
     tokens/s and acceptance rate of every method over all and the time left, warm-ups included; elsewhere the latter as
     plain lines. In a short terminal, it shows the subsets that were measured last."""
 

@@ -27,7 +27,7 @@ class RunReport:
     """Writes the rows of a plan's records into its folder: what the command measured is noted there first, since rows
     depend on the folder alone. Answers that a judge rated earlier keep their ratings."""
 
-    def __init__(self, plan: Plan, records: Sequence[Record], console: Console) -> None:
+    def __init__(self, plan: Plan, records: list[Record], console: Console) -> None:
         self.plan, self.records, self.measured = plan, records, records
         self.judge: str | None = None  # the signature of the judge whose ratings the records have
         folder = plan.folder.path
@@ -38,7 +38,7 @@ class RunReport:
         if (folder / JUDGEMENTS_FILE).exists():
             from specbench.tasks.judge.judgements import add_recorded_scores
 
-            self.records, self.judge = add_recorded_scores(list(records), plan.subset_runs, folder, console)
+            self.records, self.judge = add_recorded_scores(records, plan.subset_runs, folder, console)
 
     def write_rows(self) -> list[Row]:
         """Computes the rows, of single requests and of loads, and writes the leaderboard of the folder."""
@@ -47,9 +47,7 @@ class RunReport:
 
         known, spec = {record_key(record): record for record in self.records}, self.plan.spec
         with doing("computing the rows"):
-            run = MeasuredRun(
-                self.plan.folder.identity, spec.tasks, spec.methods, self.measurement, known, self.judge
-            )
+            run = MeasuredRun(self.plan.folder.identity, spec.tasks, spec.methods, self.measurement, known, self.judge)
             rows = run.rows()
             rows += load_rows(rows, read_windows(self.plan.folder.path))
         write(self.plan.folder.leaderboard, rows)
@@ -84,7 +82,9 @@ def measurement_of(plan: Plan, records: Sequence[Record]) -> Measurement:
         context=None if limiting is None else ModelContext(model=limiting.name, tokens=limiting.context_limit or 0),
         pauses={
             each.method.name: each.drafter.pauses_at
-            for run in plan.subset_runs[:1] for each in drafting_decoders(run.decoders) if each.drafter.pauses_at is not None
+            for run in plan.subset_runs[:1]
+            for each in drafting_decoders(run.decoders)
+            if each.drafter.pauses_at is not None
         },
         common_ids={
             part.name: CommonIds(common=len(common), target=len(target.vocabulary), drafter=len(drafter.vocabulary))
@@ -158,5 +158,3 @@ class RunOutcome:
             subset = rows[-1].subset  # `all` comes last
             groups.append([row for row in rows if row.subset == subset])
         return groups
-
-

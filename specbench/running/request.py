@@ -101,10 +101,10 @@ def resolve(request: Request) -> tuple[Request, RunSpec, dict[str, str] | None]:
     methods, left_out = requested_methods(request)
     spec = run_spec(replace(request, methods=methods))
     limit = request.options.limit
-    if request.may_limit and limit is None and spec.target.startswith(EMBEDDED) and spec.uses_sample:
-        if all(task.has_sample for task in spec.tasks):  # first results come early
-            limit = max(LEAST, SHARE // len(spec.cells()))
-            spec = spec.model_copy(update={"limit": limit})
+    is_bundled = spec.target.startswith(EMBEDDED) and spec.uses_sample and all(task.has_sample for task in spec.tasks)
+    if request.may_limit and limit is None and is_bundled:  # first results come early
+        limit = max(LEAST, SHARE // len(spec.cells()))
+        spec = spec.model_copy(update={"limit": limit})
     return replace(request, methods=methods, options=replace(request.options, limit=limit)), spec, left_out
 
 

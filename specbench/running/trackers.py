@@ -15,7 +15,6 @@ from specbench.results.row import Row
 from specbench.running.events import RunListener
 from specbench.running.plan import Plan, Trial
 
-
 Settings = Mapping[str, object]
 
 

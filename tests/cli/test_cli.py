@@ -18,7 +18,7 @@ import pytest
 from specbench import __version__
 from specbench.cli import main
 from specbench.results.leaderboard import load
-from specbench.running import runner
+from specbench.running import measure as runner
 from specbench.specs.catalogue import method_names, task_names
 from tests.support import tiny
 
@@ -52,10 +52,12 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 def finished(pair: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     """The folder of rows and of a finished run `out`, and the subsets that were warmed up, in their order."""
     folder, warmed = tmp_path_factory.mktemp("finished"), []
-    warm_up = runner.warm_up_cell
+    warm_up = runner.warm_up_subset
     words = ("--task", "mgsm", "--method", "sd", "--data", write_rows(folder / "rows"), "--subset", "en,ja")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "warm_up_cell", lambda cell, *given: warmed.append(cell.subset) or warm_up(cell, *given))
+        patch.setattr(
+            runner, "warm_up_subset", lambda cell, *given: warmed.append(cell.subset) or warm_up(cell, *given)
+        )
         patch.chdir(folder)
         patch.setattr("sys.argv", ["specbench", "run", *words, *pair, *SHORT, "--output", "out"])
         with contextlib.suppress(SystemExit):
@@ -130,13 +132,13 @@ def test_an_interrupted_run_goes_on_with_the_subset_whose_turn_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Each subset is warmed up once, and only where something is left to measure. The answers are the same."""
-    warm_up, warmed = runner.warm_up_cell, [*finished[1]]
+    warm_up, warmed = runner.warm_up_subset, [*finished[1]]
 
     def noting(cell: Any, *given: Any) -> Any:
         warmed.append(cell.subset)
         return warm_up(cell, *given)
 
-    monkeypatch.setattr(runner, "warm_up_cell", noting)
+    monkeypatch.setattr(runner, "warm_up_subset", noting)
     before, file = records(tmp_path / "out"), tmp_path / "out" / "records.jsonl"
     file.write_text("".join(file.read_text().splitlines(keepends=True)[:3]))
     assert again()[0] == 0

@@ -16,7 +16,7 @@ from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.records.records import check_record
 from specbench.running.prompts import PromptRenderer
-from specbench.running.warm_up import warm_up_cell
+from specbench.running.warm_up import warm_up_subset
 from specbench.specs.catalogue import load_method
 from specbench.specs.method import MethodSpec
 from specbench.tasks.examples import Example
@@ -95,7 +95,9 @@ def test_both_models_are_warmed_up(pair: ModelPair, monkeypatch: pytest.MonkeyPa
     task = SimpleNamespace(generation=SimpleNamespace(max_new_tokens=4))
     data = SimpleNamespace(examples=[Example(0, "a", ("What?",), ("1",))])
     decoders = (build_decoder(method(0.0), pair, GREEDY),)
-    warm_up_cell(SimpleNamespace(task=task, data=data, decoders=decoders, context_limit=64, renderer=PromptRenderer()))  # type: ignore[arg-type]
+    warm_up_subset(
+        SimpleNamespace(task=task, data=data, decoders=decoders, context_limit=64, renderer=PromptRenderer())
+    )  # type: ignore[arg-type]
     assert warmed == [pair.target, pair.drafter] * 2, "each a block and a long text"
 
 

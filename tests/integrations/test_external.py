@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from specbench.running.runner import method_record
 
 from specbench.core.errors import ConfigError
 from specbench.decoding.build import build_decoder
@@ -19,6 +18,7 @@ from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.records.records import check_record
 from specbench.results.metrics import summarize
+from specbench.running.measure import method_record
 from specbench.specs.catalogue import digest, load_method, with_overrides
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec

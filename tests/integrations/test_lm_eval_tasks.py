@@ -22,9 +22,10 @@ from specbench.integrations.lm_eval.scorer import LOADED_TASKS, LmEvalScorer
 from specbench.integrations.lm_eval.tasks import TaskIndex, load_tasks, task_index, unknown_task
 from specbench.records.folder import RunFolder
 from specbench.results.conditions import environment
-from specbench.running.execute import measure_into
+from specbench.running.events import Events
+from specbench.running.execute import measure_plan
 from specbench.running.models import load_models
-from specbench.running.plan import make_cells, run_identity
+from specbench.running.plan import Plan, make_subset_runs, run_identity
 from specbench.specs.catalogue import digest, load_method
 from specbench.specs.components import build
 from specbench.specs.run import RunSpec
@@ -333,10 +334,10 @@ def measured(
     }  # fmt: skip
     spec = build(RunSpec, data)
     models = load_models(spec)
-    cells = make_cells(spec, models, [(task, "default", examples(task, limit))])
+    cells = make_subset_runs(spec, models, [(task, "default", examples(task, limit))])
     conditions = environment(str(models.target.device), models.target.dtype, models.target.attention)
     run = RunFolder(folder, run_identity(spec, cells, models, conditions))
-    records, rows = measure_into(run, spec, cells, models, "", Console(quiet=True))
+    records, rows = measure_plan(Plan(spec, models, cells, run), Events(Console(quiet=True)))
     return rows, records
 
 

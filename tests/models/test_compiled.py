@@ -29,7 +29,7 @@ from specbench.models.static_sequence import StaticSequence, capacity_for
 from specbench.results.conditions import conditions_that_differ
 from specbench.results.leaderboard import load
 from specbench.results.verdict import Noise
-from specbench.running import runner
+from specbench.running import measure as runner
 from specbench.running.capture_plan import num_compilations
 from specbench.running.plan import Trial
 from specbench.specs.catalogue import load_method
@@ -604,7 +604,7 @@ def test_a_block_in_which_something_is_compiled_is_not_recorded(
     """A control: nothing is made ready, and the warm-up is left out."""
     monkeypatch.setattr(runner, "allocate_and_capture", lambda *given: iter(()))
     monkeypatch.setattr(runner, "allocate_and_capture_for_trial", lambda *given: iter(()))
-    monkeypatch.setattr(runner, "warm_up_cell", lambda *given: {})
+    monkeypatch.setattr(runner, "warm_up_subset", lambda *given: {})
     code, _, said = specbench(*RUN, "--target", tiny_pair[1], "--method", "ar", "--engine", "compiled")
     assert code == 2 and "passes were compiled or recorded while it was measured" in " ".join(said.split())
     assert (tmp_path / "here" / "records.jsonl").read_text() == ""

@@ -14,7 +14,7 @@ from specbench.models import causal_lm, static_sequence
 from specbench.models.static_passes import StaticPasses
 from specbench.models.static_sequence import StaticSequence
 from specbench.running import capture_plan as reserving
-from specbench.running import runner
+from specbench.running import measure as runner
 from specbench.running.plan import SubsetRun, Trial
 from tests.support import tiny
 

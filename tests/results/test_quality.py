@@ -20,7 +20,7 @@ from specbench.results.answers import (
 )
 from specbench.results.metric_format import meaning, unit_of
 from specbench.results.metrics import summarize
-from specbench.running.runner import score_fields
+from specbench.running.measure import score_fields
 from specbench.statistics.bootstrap import expanded_confidence
 from specbench.tasks.scoring import Score, Scorer
 from tests.results.test_metrics import autoregressive

@@ -27,7 +27,7 @@ from specbench.report.captions import draft_length
 from specbench.report.tables import comparison_table, tree_table
 from specbench.results.metrics import numbered_metrics, summarize
 from specbench.results.row import RowSampling
-from specbench.running.runner import tree_fields
+from specbench.running.measure import tree_fields
 from specbench.statistics.bootstrap import Estimate
 from tests.results.test_metrics import autoregressive, generation, record
 from tests.support.rows import row

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from specbench.decoding.decoder import Decoder
 from specbench.running import live as live_table
-from specbench.running.live import CAPTION, LiveTable
 from specbench.running.plan import SubsetRun, Trial
+from specbench.running.progress import CAPTION, LiveTable
 from specbench.specs.catalogue import load_method, load_task
 from specbench.statistics.bootstrap import Resampler
 from specbench.tasks.examples import Example

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from specbench.core import environment as threads
-from specbench.running import progress
-from specbench.running.progress import load_lines, num_gpu_processes
+from specbench.running import machine_load as progress
+from specbench.running.machine_load import load_lines, num_gpu_processes
 
 others_load = progress.others_load  # a fixture of all tests replaces it
 

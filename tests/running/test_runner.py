@@ -12,10 +12,10 @@ from specbench.decoding.decoder import DraftingDecoder, stream_seed
 from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
+from specbench.running.measure import check_recorded, measure
 from specbench.running.models import LoadedModels
-from specbench.running.plan import SubsetRun, Trial, block_noun, blocks, check_prompts, run_identity
+from specbench.running.plan import SubsetRun, Trial, check_prompts, run_identity, trial_noun, trials
 from specbench.running.prompts import PromptRenderer
-from specbench.running.runner import check_same_examples, measure
 from specbench.specs.catalogue import digest, load_method, load_task, method_names, with_overrides
 from specbench.specs.run import RunSpec
 from specbench.tasks.examples import Example, TaskData
@@ -80,7 +80,7 @@ def test_the_turns_of_an_example_stand_together_in_one_order() -> None:
     assert [block.order[0].method.name for block in plan] == ["ar", "ar", "fsd", "fsd", "fsd", "fsd", "ar", "ar"]
     assert plan[1].earlier_keys == [plan[0].key] and plan[0].earlier_keys == []
     assert len({block.key for block in plan}) == len(plan)
-    assert block_noun(plan) == "turns" and block_noun([*blocks([cell("en", 2)], 1)]) == "examples"
+    assert trial_noun(plan) == "turns" and trial_noun([*trials([cell("en", 2)], 1)]) == "examples"
 
 
 def test_streams_are_independent_and_reproducible() -> None:
@@ -118,10 +118,10 @@ def test_records_of_other_examples_are_refused() -> None:
     block = Trial(place, example, 0, ())
     folder = SimpleNamespace(path="run")
     record = {"prompt": block.prompt_digest, "reference": "1"}
-    check_same_examples([block], {block.key: record}, folder)
+    check_recorded([block], {block.key: record}, folder)
     for change in ({"prompt": "other"}, {"reference": "2"}):
         with pytest.raises(ConfigError, match=r"t/en example a .* another prompt or answer than rows\.tsv"):
-            check_same_examples([block], {block.key: {**record, **change}}, folder)
+            check_recorded([block], {block.key: {**record, **change}}, folder)
 
 
 def test_a_prompt_is_rendered_once_and_its_tokens_are_part_of_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,17 +159,17 @@ def test_a_prompt_is_rendered_once_and_its_tokens_are_part_of_the_record(monkeyp
     assert first["prompt_ids_digest"] == blocks[0].prompt(target, []).digest != second["prompt_ids_digest"]
 
     done, folder = {block.key: record for block, record in zip(blocks, (first, second), strict=True)}, Path("run")
-    check_same_examples(blocks, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
+    check_recorded(blocks, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
     again = SubsetRun(short, "en", data, LoadedModels(target, {}), decoders, None)
     changed = [Trial(again, example, 0, decoders, turn) for turn in (0, 1)]
     with pytest.raises(ConfigError, match=r"run: mgsm/en example a: its prompt of the same text had 6 tokens .*"):
-        check_same_examples(changed, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
+        check_recorded(changed, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
     for record in done.values():  # of a version that kept no digest of tokens
         del record["prompt_ids_digest"]
-    check_same_examples(changed, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
+    check_recorded(changed, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
     done[blocks[0].key]["prompt_tokens"] = 5
     with pytest.raises(ConfigError, match=r"had 5 tokens \(digest not recorded\), and has 6 "):
-        check_same_examples(changed, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
+        check_recorded(changed, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
 
 
 def test_the_commit_of_hub_data_is_part_of_what_a_run_is() -> None:

@@ -21,8 +21,8 @@ from specbench.models.causal_lm import ModelPair
 from specbench.results.leaderboard import load
 from specbench.results.leaderboard_files import validate
 from specbench.running import warm_up as module
+from specbench.running.measure import planned_tokens
 from specbench.running.prompts import PromptRenderer
-from specbench.running.runner import planned_tokens
 from specbench.running.warm_up import (
     FIRST_BLOCKS_CPU,
     MAX_BLOCKS,
@@ -35,7 +35,7 @@ from specbench.running.warm_up import (
     WarmUp,
     is_steady,
     warm_up,
-    warm_up_cell,
+    warm_up_subset,
 )
 from specbench.specs.catalogue import load_method, with_overrides
 from specbench.tasks.examples import Example
@@ -472,7 +472,7 @@ def test_a_drafter_that_learns_does_equal_blocks_and_forgets_them(monkeypatch: p
     monkeypatch.setattr(DraftingDecoder, "generate", spy)
     task = SimpleNamespace(generation=SimpleNamespace(max_new_tokens=40))
     data = SimpleNamespace(examples=[Example(0, "a", ("What?",), ("1",))])
-    warm_up_cell(SimpleNamespace(task=task, data=data, decoders=(own,), context_limit=80, renderer=PromptRenderer()))  # type: ignore[arg-type]
+    warm_up_subset(SimpleNamespace(task=task, data=data, decoders=(own,), context_limit=80, renderer=PromptRenderer()))  # type: ignore[arg-type]
     blocks = steps[1:]
     assert len(blocks) == 3 and all(accepted == blocks[0][1] for _, accepted in blocks)
     assert [number for number, _ in steps] == [1, 2, 3, 4] and begun == [5], "and once when all is done"
@@ -512,7 +512,7 @@ def test_a_row_has_the_warm_ups_of_its_records(
     own = [json.loads(line)["methods"]["sd"]["warm_up"] for line in lines if json.loads(line)["subset"] == "en"]
     assert rows["sd", "en"].warm_up.model_dump() == own[0] == own[1]  # type: ignore[union-attr]
     (path / "records.jsonl").write_text("\n".join(lines[:3]) + "\n")
-    monkeypatch.setattr("specbench.running.runner.PROCESS", "another")
+    monkeypatch.setattr("specbench.running.measure.PROCESS", "another")
     steady_until += [True, False]
     decoded("en,de", "--warm-up", "0")
     assert not steady_until, "a resumed run warms up again"

@@ -139,7 +139,7 @@ def test_a_run_says_how_much_of_the_sample_it_measures(specbench, monkeypatch):
         started.append(cell)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("specbench.running.runner.warm_up_cell", stop)  # all before is as ever
+    monkeypatch.setattr("specbench.running.measure.warm_up_subset", stop)  # all before is as ever
     short = ("run", "--task", "mgsm", "--method", "ar", "--subset", "en,de", "--set", "generation.max_new_tokens=2")
     _, _, err = specbench(*short)
     assert "4 of 48 examples of the sample; --limit all measures all\n" in err, err

@@ -1,9 +1,10 @@
 """Decoding through a bridge."""
 
+from specbench.running.compose import build_decoder
+
 from specbench.decoding.loop import Generation, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
-from specbench.running.compose import build_decoder
 from specbench.specs.catalogue import load_method
 
 GREEDY = Sampling(0.0)

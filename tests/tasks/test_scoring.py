@@ -15,7 +15,7 @@ import torch
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
 from specbench.records.records import RecordFile
-from specbench.running.runner import score_fields
+from specbench.running.measure import score_fields
 from specbench.tasks.scoring import PerAnswer, Score, Scorer, explained, judged
 
 

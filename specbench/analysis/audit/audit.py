@@ -64,9 +64,10 @@ def run_audit(
     if own_target is not None:
         request = replace(request, options=replace(request.options, target=None))
     audits_all = ALL in request.methods
-    methods, reasons = requested_methods(request)
+    methods, left_out = requested_methods(request)
+    reasons = left_out or {}
     request = replace(request, methods=methods)
-    without_drafter = [without_evidence("not run", load_method(name), reason) for name, reason in (reasons or {}).items()]
+    without_drafter = [without_evidence("not run", load_method(name), reason) for name, reason in reasons.items()]
     spec = with_present_subsets(run_spec(request), console)
     spec = spec.model_copy(update={"limit": spec.limit or -(-NUM_PROMPTS // len(spec.cells()))})
     if spec.servers is not None and spec.servers.turns is not None:

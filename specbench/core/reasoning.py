@@ -2,7 +2,6 @@
 which is all that scorers, the judge, language checks and later turns of a conversation see."""
 
 import re
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
@@ -49,7 +48,7 @@ def answer_in(text: str, tags: Tags = TAGS, is_open: bool = False) -> str:
     return text[part_answer(text, tags, is_open).start :]
 
 
-def answer_of(generation: Mapping[str, Any]) -> str:
+def answer_of(generation: Any) -> str:
     """Returns the answer in a generation of a record. Without the key `answer`, the whole text is the answer: also in
     records of earlier versions, which did not part it."""
     return str(generation.get("answer", generation["text"]))

@@ -1,4 +1,4 @@
-"""Plain values: digests of them, the records of a run, and draft trees."""
+"""Plain values: digests of them, and draft trees."""
 
 import hashlib
 import json
@@ -31,17 +31,6 @@ def file_digest(path: Path, length: int = 12) -> str:
     """Returns the first hex digits of SHA-256 over the bytes of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:length]
-
-
-# A record: one line of a run's records.jsonl as plain values. `records.records` checks and stores them.
-Record = dict[str, Any]
-Generation = dict[str, Any]
-Key = tuple[str, str, int, int, int]  # task, subset, example, repeat, turn
-
-
-def record_key(record: Record) -> Key:
-    """Returns the key of a record: (task, subset, example, repeat, turn)."""
-    return record["task"], record["subset"], record["example"], record["repeat"], record.get("turn", 0)
 
 
 def depths(parents: Sequence[int]) -> list[int]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Self
 from specbench.core.console import counted
 from specbench.core.errors import ConfigError, NeedsCode, nearest
 from specbench.core.progress import Say, say_nothing
-from specbench.core.values import Key, record_key
 from specbench.gate.report import (
     IN_ROWS,
     LENGTH,
@@ -39,7 +38,7 @@ from specbench.gate.speed import (
     ratio_of_speeds,
     speed_ratios,
 )
-from specbench.records.records import records_of
+from specbench.records.records import Key, record_key, records_of
 from specbench.report.captions import marked_warnings
 from specbench.results.conditions import BASELINE, IGNORABLE, RowPair, pair_rows
 from specbench.results.metric_format import names_by_text

@@ -6,7 +6,7 @@ from typing import Literal
 from xml.etree import ElementTree
 
 from specbench.core.table import Table, escaped_markdown, markdown_table, number_columns, text_columns
-from specbench.core.values import Generation
+from specbench.records.records import Generation
 from specbench.report.display import DisplayedResult
 from specbench.results.answers import acceptance_rates, length_columns, new_tokens, target_passes
 from specbench.results.conditions import RowPair

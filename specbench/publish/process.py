@@ -39,7 +39,7 @@ from specbench.publish.workers import (
     WorkerSettings,
     failure_reason,
 )
-from specbench.records.records import Record
+from specbench.records.generation import Record
 from specbench.running.events import RunListener
 from specbench.running.models import LoadedModels, load_models
 from specbench.running.plan import Trial

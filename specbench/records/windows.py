@@ -5,15 +5,15 @@ from typing import Literal
 
 import msgspec
 
-from specbench.core.errors import ConfigError
-from specbench.records.records import RecordFile
+from specbench.records.generation import Stored, WarmUpRecord
+from specbench.records.records import LineFile
 
 LOAD_RECORDS = "load.jsonl"
 LoadKind = Literal["concurrency", "rate"]
 WindowKey = tuple[str, str, LoadKind, float, int, int]  # task, subset, kind, level, window, requests
 
 
-class LoadAnswer(msgspec.Struct, omit_defaults=True):
+class LoadAnswer(Stored, omit_defaults=True):
     """One answer of a window.
 
     `sent`: seconds from the window's begin to the request. `passes`: target passes after the prefill; None unless the
@@ -37,15 +37,7 @@ class LoadAnswer(msgspec.Struct, omit_defaults=True):
         return self.reads[-1][0]
 
 
-class WindowWarmUp(msgspec.Struct):
-    """The warm-up of a server before a window (`specbench.running.warm_up`)."""
-
-    blocks: int
-    seconds: float
-    steady: bool | None
-
-
-class LoadWindow(msgspec.Struct, omit_defaults=True):
+class LoadWindow(Stored, omit_defaults=True):
     """The answers of all servers to the same requests, at one level of load.
 
     `kind`: concurrency or rate. `window`: its number at this level. `requests`: how many it has. `warm_up`: by server,
@@ -60,25 +52,22 @@ class LoadWindow(msgspec.Struct, omit_defaults=True):
     requests: int
     measured_at: float
     methods: dict[str, list[LoadAnswer]]
-    warm_up: dict[str, WindowWarmUp] | None = None
+    warm_up: dict[str, WarmUpRecord] | None = None
 
     @property
     def key(self) -> WindowKey:
         return self.task, self.subset, self.kind, self.level, self.window, self.requests
 
+    def as_json(self) -> dict[str, object]:
+        found: dict[str, object] = msgspec.to_builtins(self)
+        return found
+
+
+def window_file(folder: Path) -> LineFile[LoadWindow]:
+    """Returns the file of the windows of a run; it is absent if the run measured no load."""
+    return LineFile[LoadWindow](folder / LOAD_RECORDS, LoadWindow)
+
 
 def read_windows(folder: Path) -> list[LoadWindow]:
-    """Returns the windows of a run; an empty list if it measured no load. Raises ConfigError for a line that is no
-    window."""
-    path = folder / LOAD_RECORDS
-    if not path.exists():
-        return []
-    try:
-        return msgspec.convert(RecordFile(path).read(), list[LoadWindow])
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{path}: is no file of windows: {error}: restore it, or repeat the run's command") from error
-
-
-def append_window(folder: Path, window: LoadWindow) -> None:
-    """Adds a window to a run, and waits until it is on disk."""
-    RecordFile(folder / LOAD_RECORDS).append(msgspec.to_builtins(window))
+    """Returns the windows of a run. Raises ConfigError for a line that is no window."""
+    return window_file(folder).read()

@@ -70,7 +70,7 @@ class Results(DisplayedResult):
 
         if not self.path.is_dir():
             raise ConfigError(f"{self.path}: a leaderboard file has no records: load the folder of a run")
-        return list(RecordedRun(self.path).records.values())
+        return [record.as_json() for record in RecordedRun(self.path).records.values()]
 
     def tables(self) -> Iterable[Table]:
         return self.outcome.tables()

@@ -29,7 +29,9 @@ class ShownAnswer:
 
     @classmethod
     def of(cls, method: str, generation: Generation, reference: Any, scorer: Scorer | None) -> "ShownAnswer":
-        texts = {key: value for key, value in generation.items() if isinstance(value, str) and key not in NOT_TEXTS}
+        texts = {
+            key: value for key, value in generation.as_json().items() if isinstance(value, str) and key not in NOT_TEXTS
+        }
         reasons = {"problem": generation.get("problem"), **generation.get("outcome", {})}
         if generation.get("reasoning_closed") is False:
             reasons["reason"] = "cut inside its reasoning, so the answer is empty"

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 from scipy import special
 
 from specbench.core.reasoning import answer_of
+from specbench.records.columns import PassTimes
+from specbench.records.generation import Passes
 from specbench.records.records import ACCEPTED, EMITTED, Generation, Record, step_sum
 from specbench.records.records import JUDGED as NUM_JUDGED
 from specbench.results.metric_format import bounds_of
@@ -26,17 +29,18 @@ def with_own_passes(generation: Generation, decodes_with: str) -> Generation:
     """Returns the generation with each pass listed under the model that ran it. The decode loop lists all passes of a
     model that decodes alone under the target. `decodes_with`: the method's; for "random" the record names the model in
     `decoded_by`. Raises ValueError for a record without `decoded_by`."""
-    decoder = generation.get("decoded_by") if decodes_with == "random" else decodes_with
+    decoder = generation.decoded_by if decodes_with == "random" else decodes_with
     if decoder is None:
         raise ValueError("has no decoded_by, the model that decoded this query")
     if decoder == "target":
         return generation
-    return {**generation, "passes": {"target": [], "draft": generation["passes"]["target"]}, "decoded_by": decoder}
+    passes = Passes(target=PassTimes(()), draft=generation.passes.target)
+    return replace(generation, passes=passes, decoded_by="drafter")
 
 
 def is_drafted_alone(generation: Generation) -> bool:
     """Returns whether the drafter decoded without the target. `generation`: from `with_own_passes`."""
-    return generation.get("decoded_by") == "drafter"
+    return generation.is_drafted_alone
 
 
 def new_tokens(generation: Generation) -> int:

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from statistics import median
 
-import msgspec
 import numpy as np
 
 from specbench.core.console import counted
@@ -82,8 +81,7 @@ def load_row(row: Row, windows: Sequence[LoadWindow], load: RowLoad) -> Row:
     warm_up = None  # a window may not record it
     warm_ups = [window.warm_up for window in own if window.warm_up is not None]
     starts, plain_starts = (
-        [[msgspec.to_builtins(warm_up[name])] for warm_up in warm_ups if name in warm_up]
-        for name in (row.method_name, BASELINE)
+        [[warm_up[name]] for warm_up in warm_ups if name in warm_up] for name in (row.method_name, BASELINE)
     )
     if len(warm_ups) == len(own) and starts:
         warm_up = RowWarmUp.of(starts)

@@ -256,6 +256,7 @@ def summarize(
 
     Raises ValueError naming a record whose counts contradict each other.
     """
+    records = [Record.of(record) for record in records]  # temporary
     for record in records:
         check_counts(record, "ar", 0)
         check_counts(record, method, num_draft_tokens)

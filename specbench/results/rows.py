@@ -396,9 +396,9 @@ def warm_up_of(records: Sequence[Record], method: str) -> RowWarmUp | None:
 
 def _measured_at(records: Sequence[Record]) -> str:
     """Returns the time at which the last of the records was measured."""
-    times = [record.get("measured_at") for record in records]
+    times = [record.measured_at for record in records]
     try:
-        return datetime.fromtimestamp(max(times), UTC).isoformat(timespec="seconds")  # type: ignore[type-var, arg-type]
+        return datetime.fromtimestamp(max(times), UTC).isoformat(timespec="seconds")  # type: ignore[type-var,arg-type]
     except (TypeError, ValueError, OverflowError, OSError) as error:
         raise ConfigError(f"records.jsonl: every record must have its time in measured_at ({error})") from error
 

@@ -8,8 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
-
 from specbench.core import bounded, dotted
 from specbench.core.console import counted
 from specbench.core.environment import is_installed
@@ -118,7 +116,7 @@ class RecordedRun:
             if any(window.warm_up is None for window in windows):
                 return None
             parts = [part for w in windows for name, part in (w.warm_up or {}).items() if name in names]
-            return RowWarmUp.of_all([msgspec.to_builtins(part) for part in parts])
+            return RowWarmUp.of_all(parts)
         by_process = {  # many records hold the same one
             (record["subset"], record.get("process"), name): record["methods"][name].get("warm_up")
             for record in self.records_of_row(row) for name in names

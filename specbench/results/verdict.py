@@ -7,7 +7,7 @@ from itertools import chain, cycle, repeat
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 
-from specbench.core.values import Record
+from specbench.records.records import Record
 from specbench.specs.method import MethodSpec
 from specbench.statistics.bootstrap import FilePart
 

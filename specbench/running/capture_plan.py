@@ -10,7 +10,6 @@ from pathlib import Path
 
 from specbench.core.errors import ConfigError
 from specbench.core.progress import Say, say_nothing
-from specbench.core.reasoning import answer_of
 from specbench.decoding.build import pauses
 from specbench.decoding.decoder import Decoder, DraftingDecoder, drafting_decoders
 from specbench.models.causal_lm import CausalLM
@@ -171,7 +170,7 @@ def allocate_and_capture_for_trial(
     if cell.models.target.static is None:
         return
     methods = [decoder.method for decoder in cell.decoders]
-    histories = ([answer_of(record["methods"][method.name]) for record in earlier] for method in methods)
+    histories = ([record.methods[method.name].answer for record in earlier] for method in methods)
     read = {fitting_turn(cell.renderer, block.example, block.turn, answers) for answers in histories}
     num_new = cell.task.generation.max_new_tokens
 

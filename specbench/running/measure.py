@@ -17,12 +17,12 @@ from typing import Any, Protocol
 from specbench.core.console import counted
 from specbench.core.errors import ConfigError
 from specbench.core.progress import doing
-from specbench.core.reasoning import answer_of, part_answer
+from specbench.core.reasoning import part_answer
 from specbench.decoding.decoder import Decoder, QueryInfo, stream_seed
-from specbench.decoding.loop import Generation, StopRules, WrittenText
+from specbench.decoding.loop import Output, StopRules, WrittenText
 from specbench.models.meters import Consumption
 from specbench.records.folder import RunFolder
-from specbench.records.records import Key, Record
+from specbench.records.generation import Generation, Key, Record, convert
 from specbench.running.capture_plan import (
     allocate_and_capture,
     allocate_and_capture_for_trial,
@@ -128,7 +128,7 @@ def planned_tokens(trials: Sequence[Trial], before: Collection[Key], records: Ma
     """Returns an estimate of AR's new tokens in the trials that were not recorded `before`: their max_new_tokens times
     the mean share of max_new_tokens that the answers in `records` have (1 if there are none)."""
     most = {trial.key: trial.cell.task.generation.max_new_tokens for trial in trials}
-    num_found = sum(len(record["methods"]["ar"]["token_ids"]) for record in records.values())
+    num_found = sum(record.methods["ar"].num_new_tokens for record in records.values())
     share = num_found / sum(most[key] for key in records) if records else 1.0
     return int(share * sum(number for key, number in most.items() if key not in before))
 
@@ -140,31 +140,32 @@ def check_recorded(trials: Sequence[Trial], recorded: Mapping[Key, Record], fold
         if (old := recorded.get(trial.key)) is None:
             continue
         own = trial.cell
-        baseline, tags = own.decoders[0], own.task.generation.reasoning
         where = f"{folder.path}: {own.task.name}/{own.subset} example {trial.example.id}"
         remedy = "choose another --output"
-        if (old["prompt"], old["reference"]) != (trial.prompt_digest, trial.reference):
+        if (old.prompt, old.reference) != (trial.prompt_digest, trial.reference):
             raise ConfigError(
                 f"{where} was measured with another prompt or answer than {own.data.location} holds now; {remedy}"
             )
         if not all(key in recorded for key in trial.earlier_keys):
             continue
         earlier = [recorded[key] for key in trial.earlier_keys]
-        if "prompt_tokens" in old:
+        tags = own.task.generation.reasoning
+        if old.prompt_tokens is not None:
+            baseline = own.decoders[0]
             prompt = trial.prompt(baseline.model, earlier_answers(earlier, baseline.method.name))
             num_tokens, digest = len(prompt.packed_ids), prompt.digest
-            old_digest = old.get("prompt_ids_digest", digest)  # earlier versions recorded only the number
-            if (old["prompt_tokens"], old_digest) != (num_tokens, digest):
+            old_digest = old.prompt_ids_digest or digest  # earlier versions recorded only the number
+            if (old.prompt_tokens, old_digest) != (num_tokens, digest):
                 raise ConfigError(
-                    f"{where}: its prompt of the same text had {old['prompt_tokens']} tokens (digest "
-                    f"{old.get('prompt_ids_digest', 'not recorded')}), and has {num_tokens} ({digest}) now: "
+                    f"{where}: its prompt of the same text had {old.prompt_tokens} tokens (digest "
+                    f"{old.prompt_ids_digest or 'not recorded'}), and has {num_tokens} ({digest}) now: "
                     f"the tokenizer or chat template of '{baseline.model.name}', or how it is used, changed; {remedy}"
                 )
         for decoder in own.decoders if tags is not None else ():
-            found = old["methods"][decoder.method.name]
-            if tags is None or "answer" in found or found.get("decoded_by") == "drafter":
+            found = old.methods[decoder.method.name]
+            if tags is None or found.parted_answer is not None or found.decoded_by == "drafter":
                 continue
-            text = decoder.model.decode_text(found["token_ids"], tags)
+            text = decoder.model.decode_text(found.token_ids.tolist(), tags)
             if tags.open not in text and tags.close not in text:
                 continue
             rules = decoder.stop_rules(own.task.generation, None)
@@ -180,27 +181,27 @@ def check_recorded(trials: Sequence[Trial], recorded: Mapping[Key, Record], fold
 def measure(
     trial: Trial, spec: RunSpec, earlier: Sequence[Record] = (), warm_ups: Mapping[str, WarmUp] = MappingProxyType({}),
     wait: Callable[[], None] = lambda: None,
-) -> dict[str, Any]:  # fmt: skip
+) -> Record:  # fmt: skip
     """Measures one trial and returns its record. `earlier`: the records of the earlier turns. `warm_ups`: by method.
     `wait`: is called before each generation."""
-    results: dict[str, dict[str, Any]] = {}
+    results: dict[str, Generation] = {}
     for decoder in trial.order:
         name = decoder.method.name
         results[name] = measure_method(trial, decoder, spec, earlier_answers(earlier, name), wait)
         if name in warm_ups:
-            results[name]["warm_up"] = warm_ups[name].as_json()
+            results[name].warm_up = warm_ups[name].as_record()
     return record_of(trial, results, earlier)
 
 
 def earlier_answers(earlier: Sequence[Record], name: str) -> list[str]:
     """Returns a method's answers to the earlier turns of a conversation, without their reasoning, as chat templates
     show them to a model."""
-    return [answer_of(record["methods"][name]) for record in earlier]
+    return [record.methods[name].answer for record in earlier]
 
 
 def measure_method(
     trial: Trial, decoder: Decoder, spec: RunSpec, answers: Sequence[str], wait: Callable[[], None] = lambda: None
-) -> dict[str, Any]:
+) -> Generation:
     """Measures one method on a trial and returns its part of the record. `answers`: its own answers to the earlier
     turns. `wait`: is called before the generation."""
     cell, example, name = trial.cell, trial.example, decoder.method.name
@@ -214,16 +215,20 @@ def measure_method(
     wait()
     with doing(f"{cell.task.name}/{cell.subset}, example {example.id}: {name} is generating"):
         consumption = Consumption(cell.models.placement)
-        generation = selected.generate(prompt.ids, stop, seed)
+        output = selected.generate(prompt.ids, stop, seed)
         consumed = consumption.fields()
-    found = (
-        method_record(generation, stop, prompt.ids, cell.scorer, reference) | decoder.record_fields(selected) | consumed
-    )
-    return found | ({"truncated_tokens": trial.num_cut(answers)} if trial.turn else {})
+    return method_record(
+        output, stop, prompt.ids, cell.scorer, reference,
+        **decoder.record_fields(selected), **consumed,
+        truncated_tokens=trial.num_cut(answers) if trial.turn else None,
+    )  # fmt: skip
 
 
-def record_of(trial: Trial, results: Mapping[str, dict[str, Any]], earlier: Sequence[Record]) -> dict[str, Any]:
-    """Returns the record of a trial. `results`: each method's part, in the order of measurement."""
+def record_of(
+    trial: Trial, results: Mapping[str, Generation], earlier: Sequence[Record], part: int | None = None
+) -> Record:
+    """Returns the record of a trial. `results`: each method's part, in the order of measurement. `part`: of a run whose
+    servers take turns."""
     cell, example = trial.cell, trial.example
     baseline = cell.decoders[0]
     answers = earlier_answers(earlier, baseline.method.name)
@@ -231,61 +236,63 @@ def record_of(trial: Trial, results: Mapping[str, dict[str, Any]], earlier: Sequ
     num_truncated = trial.num_cut(answers) if trial.turn else example.truncated_tokens
     lengths = sorted(((budget.num_tokens, budget.model.name) for budget in cell.budgets), reverse=True)
     budgets = {name: num_tokens for num_tokens, name in lengths}  # maximum prompt length in tokens of each model
-    return {
-        "task": cell.task.name,
-        "subset": cell.subset,
-        "example": example.index,
-        "id": example.id,
-        "repeat": trial.repeat,
-        "turn": trial.turn,
-        "process": PROCESS,
-        "measured_at": round(time.time(), 3),
-        "order": list(results),
-        "prompt": trial.prompt_digest,
-        "prompt_ids_digest": prompt.digest,
-        "prompt_tokens": len(prompt.packed_ids),
-        "truncated_tokens": num_truncated,
-        **({"budgets": budgets} if num_truncated or any(g.get("truncated_tokens") for g in results.values()) else {}),
-        "reference": trial.reference,
-        "methods": {decoder.method.name: results[decoder.method.name] for decoder in cell.decoders},
-    }
+    return convert(
+        {
+            "task": cell.task.name,
+            "subset": cell.subset,
+            "example": example.index,
+            "id": example.id,
+            "repeat": trial.repeat,
+            "turn": trial.turn,
+            "process": PROCESS,
+            "measured_at": round(time.time(), 3),
+            "order": list(results),
+            "prompt": trial.prompt_digest,
+            "prompt_ids_digest": prompt.digest,
+            "prompt_tokens": len(prompt.packed_ids),
+            "truncated_tokens": num_truncated,
+            "budgets": budgets if num_truncated or any(g.truncated_tokens for g in results.values()) else None,
+            "reference": trial.reference,
+            "methods": {decoder.method.name: results[decoder.method.name] for decoder in cell.decoders},
+            "part": part,
+        },
+        Record,
+    )
 
 
 def method_record(
-    generation: Generation, stop: StopRules, prompt_ids: Sequence[int], scorer: Scorer | None,
-    reference: Reference | None,
-) -> dict[str, Any]:  # fmt: skip
-    """Returns one method's part of a record."""
-    written = WrittenText.of(stop, prompt_ids, generation.token_ids)
+    output: Output, stop: StopRules, prompt_ids: Sequence[int], scorer: Scorer | None, reference: Reference | None,
+    **others: Any,
+) -> Generation:  # fmt: skip
+    """Returns one method's part of a record: the output of its decoder, its text, and the scores. `others`: further
+    fields."""
+    written = WrittenText.of(stop, prompt_ids, output.token_ids)
+    scores = score_fields(scorer, written.answer, reference) if scorer is not None else {"score": None}
+    return convert({**generation_fields(output), **written.record_fields(), **scores, **others}, Generation)
+
+
+def generation_fields(output: Output) -> dict[str, Any]:
+    """Returns the fields of a record that describe what a decoder did; the metrics read them."""
     return {
-        **generation_fields(generation),
-        **written.record_fields(),
-        **(score_fields(scorer, written.answer, reference) if scorer is not None else {"score": None}),
+        "token_ids": output.token_ids,
+        "finish": output.finish,
+        "steps": [[s.num_drafted, s.num_judged, s.num_accepted, s.num_emitted] for s in output.steps],
+        **tree_fields(output),
+        "positions": output.positions,
+        "draw_overlap": output.draw_overlap,
+        "passes": {"target": output.target_passes, "draft": output.draft_passes},
+        "ttft_seconds": output.ttft_seconds,
+        "draft_prefill_seconds": output.draft_prefill_seconds,
+        "decode_seconds": output.decode_seconds,
+        "rule_seconds": output.rule_seconds,
+        "tokenizer_seconds": output.tokenizer_seconds,
+        "external": asdict(output.external) if output.external else None,
     }
 
 
-def generation_fields(generation: Generation) -> dict[str, Any]:
-    """Returns the fields of a record that describe a generation; the metrics read them."""
-    return {
-        "token_ids": generation.token_ids,
-        "finish": generation.finish,
-        "steps": [[s.num_drafted, s.num_judged, s.num_accepted, s.num_emitted] for s in generation.steps],
-        **tree_fields(generation),
-        "positions": generation.positions,
-        **({"draw_overlap": generation.draw_overlap} if generation.draw_overlap is not None else {}),
-        "passes": {"target": generation.target_passes, "draft": generation.draft_passes},
-        "ttft_seconds": generation.ttft_seconds,
-        "draft_prefill_seconds": generation.draft_prefill_seconds,
-        "decode_seconds": generation.decode_seconds,
-        "rule_seconds": generation.rule_seconds,
-        "tokenizer_seconds": generation.tokenizer_seconds,
-        **({"external": asdict(generation.external)} if generation.external else {}),
-    }
-
-
-def tree_fields(generation: Generation) -> dict[str, Any]:
+def tree_fields(output: Output) -> dict[str, Any]:
     """Returns the fields of a record that only draft trees have; empty if all steps had chains."""
-    steps = generation.steps
+    steps = output.steps
     if all(step.num_nodes is None for step in steps):
         return {}
     levels = [list(filter(None, level)) for level in zip_longest(*(step.siblings for step in steps))]
@@ -293,7 +300,7 @@ def tree_fields(generation: Generation) -> dict[str, Any]:
         "tree_nodes": [step.num_nodes or 0 for step in steps],
         "tree_ranks": counts_by_rank([each for level in levels for each in level]),
         "tree_levels": [counts_by_rank(level) for level in levels],
-        **({"tree_samples": generation.tree_samples} if generation.tree_samples else {}),
+        **({"tree_samples": output.tree_samples} if output.tree_samples else {}),
     }  # fmt: skip
 
 

@@ -59,6 +59,8 @@ def check_all(made: Iterable[Callable[[], object]]) -> None:
 def checks(request: Request) -> Iterator[Callable[[], object]]:
     """Yields the checks of a request, each of which raises ConfigError."""
     options = request.options
+    if request.judge is not None:
+        yield request.judge.make
     tasks = request.tasks if ALL in request.tasks else requested_tasks(request.tasks)
     for name in tasks:
         if name.startswith(LM_EVAL):
@@ -80,7 +82,6 @@ def checks(request: Request) -> Iterator[Callable[[], object]]:
     if request.plot is not None:
         yield partial(require, "matplotlib", "--plot")
     if request.judge is not None:
-        yield request.judge.make
         has_ratings = request.output is not None and (request.output / JUDGEMENTS_FILE).exists()
         if request.judge.model is not None and not request.judge.is_dry_run and not has_ratings:
             yield partial(require, "openai", "--judge")

@@ -20,7 +20,7 @@ from specbench.core.table import RULE, Table, number_columns, text_columns
 from specbench.decoding.build import sampling_of
 from specbench.decoding.decoder import Decoder
 from specbench.models.devices import is_out_of_memory, memory_message
-from specbench.records.records import Record
+from specbench.records.generation import Record
 from specbench.results.answers import acceptance_rates, length_columns, speed_columns, with_own_passes
 from specbench.results.metric_format import NULL, number
 from specbench.results.row import ALL
@@ -29,7 +29,7 @@ from specbench.running.models import has_other_vocabulary
 from specbench.running.plan import SubsetRun, Trial
 from specbench.specs.method import MethodSpec
 
-OTHER_LINES = 9  # lines of the terminal besides rows: title, headings, caption, progress bar, and a printed line
+OTHER_LINES = 10  # lines of the terminal besides rows: title, headings, caption, progress bar, and a printed line
 CAPTION = "so far, without intervals; the final table follows"
 Place = tuple[str, str]  # task and subset
 
@@ -45,11 +45,11 @@ class Answers:
     lengths: list[float] = field(default_factory=lambda: [0.0] * 2)
 
     def add(self, record: Record, method: MethodSpec) -> None:
-        own = with_own_passes(record["methods"][method.name], method.decodes_with)
+        own = with_own_passes(record.methods[method.name], method.decodes_with)
         (rate,) = acceptance_rates([own])
-        self.prompts.add((record["subset"], record["example"]))
+        self.prompts.add((record.subset, record.example))
         self.rates += [] if rate is None else [rate]
-        speeds = speed_columns([[own], [record["methods"]["ar"]]])
+        speeds = speed_columns([[own], [record.methods["ar"]]])
         self.speeds = [total + column[0] for total, column in zip(self.speeds, speeds, strict=True)]
         self.lengths = [total + column[0] for total, column in zip(self.lengths, length_columns([[own]]), strict=True)]
 
@@ -107,12 +107,11 @@ class RunProgress(RunListener):
         where = "/".join(place)
         self.num_done += 1
         self.num_measured += is_new
-        for name, result in record["methods"].items():
-            self._tokens[name] += len(result["token_ids"]) - 1
-            self._seconds[name] += result["decode_seconds"]
-            num_verified = sum(step[1] for step in result["steps"])
-            if num_verified and "tree_nodes" not in result:
-                self._rates[name].append(sum(step[2] for step in result["steps"]) / num_verified)
+        for name, result in record.methods.items():
+            self._tokens[name] += result.num_new_tokens - 1
+            self._seconds[name] += result.decode_seconds
+            if result.num_verified and not result.is_tree:
+                self._rates[name].append(result.num_accepted / result.num_verified)
         if self.console.is_terminal:
             for decoder in _shown(trial.cell):
                 self._answers[place, decoder.method.name].add(record, decoder.method)
@@ -120,7 +119,7 @@ class RunProgress(RunListener):
         # The time before the first trial of a subset is that of its warm-up; of reading old records, it is none.
         now, seconds = time.monotonic(), 0.0
         if is_new:
-            seconds = sum((g["ttft_seconds"] or 0.0) + g["decode_seconds"] for g in record["methods"].values())
+            seconds = sum((g.ttft_seconds or 0.0) + g.decode_seconds for g in record.methods.values())
             if where in self._warm_ups:  # servers in rotation report all trials of a part at once
                 seconds = max(seconds, now - self._reported)
             else:

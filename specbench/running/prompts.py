@@ -7,7 +7,6 @@ from itertools import accumulate
 from typing import Any
 
 from specbench.core.errors import ConfigError
-from specbench.core.reasoning import answer_of
 from specbench.core.values import text_digest
 from specbench.models.causal_lm import Prompt, TextModel
 from specbench.records.records import Record, record_key
@@ -197,12 +196,12 @@ def baseline_prompts(
 
     `examples`: by subset and index; `renderers`: by subset.
     """
-    texts = {record_key(record): answer_of(record["methods"]["ar"]) for record in records}
+    texts = {record_key(record): record.methods["ar"].answer for record in records}
 
     def ids(record: Record) -> list[int]:
         *place, turn = record_key(record)
         answers = [texts[(*place, earlier)] for earlier in range(turn)]  # type: ignore[index]
-        example = examples[record["subset"], record["example"]]
-        return turn_prompt(renderers[record["subset"]], target, example, turn, answers).ids
+        example = examples[record.subset, record.example]
+        return turn_prompt(renderers[record.subset], target, example, turn, answers).ids
 
     return ids

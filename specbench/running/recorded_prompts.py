@@ -93,20 +93,20 @@ def prompts_of(
         target.chat_template.date = None if row.template_date is None else date.fromisoformat(row.template_date)
         budgets = _budgets(records, [target, *others])
         num_subsets = sum(other[0] == group[0] for other in rows)
-        limit = max(record["example"] for record in records) + 1
+        limit = max(record.example for record in records) + 1
         loaded = load_examples(tasks[group[0]], group[1], data=data or _place(row), use_sample=False, limit=limit,
                                num_subsets=num_subsets)  # fmt: skip
         renderer = PromptRenderer("auto" if row.chat else "never", budgets, row.system)
         examples = {(group[1], each.index): each for each in truncate_examples(loaded, target, renderer).examples}
-        every = [record for record in run.records.values() if (record["task"], record["subset"]) == group]
+        every = [record for record in run.records.values() if (record.task, record.subset) == group]
         ids_of = baseline_prompts(examples, {group[1]: renderer}, every, target)
         for key, record in zip(keys[group], records, strict=True):
-            example = examples.get((group[1], record["example"]))
-            is_same = example is not None and prompt_digest(example, record.get("turn", 0)) == record["prompt"]
+            example = examples.get((group[1], record.example))
+            is_same = example is not None and prompt_digest(example, record.turn) == record.prompt
             ids = ids_of(record) if is_same else []
-            if example is None or not is_same or record.get("prompt_ids_digest", ids_digest(ids)) != ids_digest(ids):
+            if example is None or not is_same or (record.prompt_ids_digest or ids_digest(ids)) != ids_digest(ids):
                 raise ConfigError(
-                    f"{loaded.location}: {record['task']}/{record['subset']} example {record['id']} was measured with "
+                    f"{loaded.location}: {record.task}/{record.subset} example {record.id} was measured with "
                     "a different prompt than the task and its data give now: give the data of the run with --data, or "
                     "measure again"
                 )
@@ -127,7 +127,9 @@ def _place(row: Row) -> str:
 def _budgets(records: Sequence[Record], models: Sequence[CausalLM]) -> tuple[PromptBudget, ...]:
     """Returns the lengths to which prompts were shortened, according to the records."""
     by_name = {model.name: model for model in models}
-    lengths = {name: length for record in records for name, length in record.get("budgets", {}).items()}
+    lengths = {
+        name: length for record in records for name, length in (record.budgets or {}).items() if length is not None
+    }
     absent = [name for name in lengths if name not in by_name]
     if absent:
         raise ConfigError(f"the prompts were shortened to fit '{absent[0]}': give it with --drafter too")
@@ -148,17 +150,17 @@ class Target:
         a near-tie. Raises ConfigError if the target or the prompts no longer exist."""
         set_threads(None, row.target.startswith(EMBEDDED))
         target = self.loader.load(row.target, row.target_revision)
-        own = [r for r in self.run.records.values() if (r["task"], r["subset"]) == (row.task_name, row.subset)]
+        own = [r for r in self.run.records.values() if (r.task, r.subset) == (row.task_name, row.subset)]
         # in a later turn, the prompt of AR and of the method holds its own earlier answers
         same = {record_key(record) for record in with_same_history(own, method)}
         records = [self.run.records[key] for key in keys if key in same]
-        budgets = {name for record in records for name in record.get("budgets", {})} - {target.name}
+        budgets = {name for record in records for name in record.budgets or {}} - {target.name}
         place, kept = (row.task_name, row.subset), [record_key(record) for record in records]
         others = [self.loader.load(name) for name in budgets]
         prompts = prompts_of(self.run, {place: row}, {place: kept}, target, others)
         answers = [
             BaselineAnswer(
-                str(self.run.records[key]["id"]), list(prompts[key].prompt_ids), _ids(self.run.records, key, method)
+                str(self.run.records[key].id), list(prompts[key].prompt_ids), _ids(self.run.records, key, method)
             )
             for key in kept
         ]
@@ -169,4 +171,4 @@ class Target:
 
 
 def _ids(records: Mapping[Key, Record], key: Key, method: str) -> list[int]:
-    return list(records[key]["methods"][method]["token_ids"])
+    return records[key].methods[method].token_ids.tolist()

@@ -58,7 +58,7 @@ def measurement_of(plan: Plan, records: Sequence[Record]) -> Measurement:
     """Returns what a command measured. The target scores the greedy answers of lossless methods that differ from
     AR's."""
     spec, models = plan.spec, plan.models
-    measured = {record["prompt"] for record in records if not record.get("turn")}
+    measured = {record.prompt for record in records if not record.turn}
     trained = {method.name: measured & training_prompts(spec, method) for method in spec.methods}
     drafting = [part for part in parts(spec.methods) if part.name in models.drafters]
     target = models.target
@@ -98,7 +98,7 @@ def _ties(plan: Plan, records: Sequence[Record]) -> Iterator[Ties]:
     for run in plan.subset_runs:
         if run.task.generation.temperature != 0:
             continue
-        own = [r for r in records if (r["task"], r["subset"]) == (run.task.name, run.subset)]
+        own = [r for r in records if (r.task, r.subset) == (run.task.name, run.subset)]
         examples = {(run.subset, example.index): example for example in run.data.examples}
         prompts = baseline_prompts(examples, {run.subset: run.renderer}, own, plan.models.target)
         for method in plan.spec.methods:

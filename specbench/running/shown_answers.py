@@ -50,9 +50,9 @@ def shown_run(
     rows = {(row.task_name, row.subset): row for row in run.rows_of(BASELINE) if row.subset != ALL and not row.level}
     records = [record for row in rows.values() for record in run.records_of_row(row)]
     known: dict[str, tuple[Sequence[str], Callable[[Record], Collection[str]]]] = {
-        "--subset": (selection.subsets, lambda record: [record["subset"]]),
-        "--example": (selection.examples, lambda record: [str(record["id"])]),
-        "--method": (selection.methods, lambda record: record["methods"]),
+        "--subset": (selection.subsets, lambda record: [record.subset]),
+        "--example": (selection.examples, lambda record: [str(record.id)]),
+        "--method": (selection.methods, lambda record: record.methods),
     }
     for option, (wanted, names_of) in known.items():
         names = dict.fromkeys(name for record in records for name in names_of(record))
@@ -68,26 +68,24 @@ def shown_run(
     scorers: dict[Group, Scorer | None] = {}
     try:
         for record in chosen:
-            group = record["task"], record["subset"]
+            group = record.task, record.subset
             if group not in scorers:
                 scorers[group] = make_scorer(run.task_of(rows[group]).subset(group[1]))
     except ConfigError as error:  # the scorer's package is not here, or has changed
         problems.append(f"what was read in the answers is not shown: {error}")
     shown = tuple(
-        ShownRecord.of(
-            record, methods, prompts.get(record_key(record)), scorers.get((record["task"], record["subset"]))
-        )
+        ShownRecord.of(record, methods, prompts.get(record_key(record)), scorers.get((record.task, record.subset)))
         for record in chosen
     )
     return ShownRun(shown, len(records), tuple(problems))
 
 
 def _chosen(record: Record, methods: Sequence[str]) -> list[Generation]:
-    return [own for name, own in record["methods"].items() if name in methods]
+    return [own for name, own in record.methods.items() if name in methods]
 
 
 def _is_wrong(generation: Generation) -> bool:
-    return generation["score"] is None or generation["score"] < 1
+    return generation.score is None or generation.score < 1
 
 
 def _prompts(
@@ -96,12 +94,12 @@ def _prompts(
     """Returns the prompts of records as AR read them, and a line for each subset whose prompts cannot be rendered."""
     found: dict[Key, ShownPrompt] = {}
     problems = []
-    for group in dict.fromkeys((record["task"], record["subset"]) for record in records):
-        row, own = rows[group], [record for record in records if (record["task"], record["subset"]) == group]
+    for group in dict.fromkeys((record.task, record.subset) for record in records):
+        row, own = rows[group], [record for record in records if (record.task, record.subset) == group]
         loader = ModelLoader("cpu", *split_precision(row.dtype), trust_remote_code=trust_remote_code, weights=False)
         try:
             target = loader.load(row.target, row.target_revision)
-            budgets = {name for record in own for name in record.get("budgets", {})} - {target.name}
+            budgets = {name for record in own for name in record.budgets or {}} - {target.name}
             keys = {group: [record_key(record) for record in own]}
             others = [loader.load(name) for name in budgets]
             for key, prompt in prompts_of(run, rows, keys, target, others, data).items():

@@ -10,7 +10,7 @@ from specbench.core.console import say
 from specbench.core.environment import DISTRIBUTION
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import LOGGERS
-from specbench.records.records import Record
+from specbench.records.generation import Record
 from specbench.results.row import Row
 from specbench.running.events import RunListener
 from specbench.running.plan import Plan, Trial
@@ -116,13 +116,13 @@ class Trackers(RunListener):
         """Logs tokens/s and tokens per target pass of each method in a new record."""
         self._step += 1
         values = {}
-        for method, generation in record["methods"].items() if is_new else ():
-            where = f"{record['task']}/{record['subset']}/{method}"
-            num_timed, steps = len(generation["token_ids"]) - 1, generation["steps"]
-            if num_timed > 0 and generation["decode_seconds"]:
-                values[f"{where}/tokens_per_second"] = num_timed / generation["decode_seconds"]
-            if steps:
-                values[f"{where}/mean_acceptance_length"] = sum(step[3] for step in steps) / len(steps)
+        for method, generation in record.methods.items() if is_new else ():
+            where = f"{record.task}/{record.subset}/{method}"
+            num_timed, num_steps = generation.num_new_tokens - 1, len(generation.steps)
+            if num_timed > 0 and generation.decode_seconds:
+                values[f"{where}/tokens_per_second"] = num_timed / generation.decode_seconds
+            if num_steps:
+                values[f"{where}/mean_acceptance_length"] = generation.num_emitted / num_steps
         if values:
             self._each(lambda logger: logger.log(values, self._step))
 

@@ -30,7 +30,7 @@ and 1.3 times at n = 100. The 95th percentile of the widths is four times as lar
 speed-up of 2), and more than twice at n = 100. docs/measured/coverage.md has more populations and their widths.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Self
@@ -264,13 +264,13 @@ class Resampler:
     is_quick: bool = False
 
     @classmethod
-    def of(cls, records: Sequence[Mapping[str, Any]], seed: int, *, is_quick: bool = False) -> Self:
+    def of(cls, records: Sequence[Any], seed: int, *, is_quick: bool = False) -> Self:
         return cls._of_keys(
             [(record["task"], record["subset"], record["example"]) for record in records], seed, is_quick
         )
 
     @classmethod
-    def of_times(cls, records: Sequence[Mapping[str, Any]], seed: int) -> Self:
+    def of_times(cls, records: Sequence[Any], seed: int) -> Self:
         """Returns the units to resample for intervals of times: the parts of a run if its servers took turns, since the
         records of a part share the start of their servers; otherwise prompts."""
         parts = [record.get("part") for record in records]

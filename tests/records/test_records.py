@@ -7,31 +7,38 @@ import sys
 import pytest
 
 from specbench.core.errors import ConfigError
-from specbench.records.records import RecordFile, check_counts, check_record
+from specbench.records.records import LineFile, Record, RecordFile
+from tests.support.records import generation
+from tests.support.records import record as example_record
 
 RECORDS = [{"example": n, "text": f"¿cuánto? {n} தமிழ் \r\n", "positions": None} for n in range(4)]
 
 
+def lines_of(path):
+    """Any lines: what the file guarantees does not depend on their kind."""
+    return LineFile(path, dict)
+
+
 @pytest.fixture
 def written(tmp_path):
-    file = RecordFile(tmp_path / "records.jsonl")
+    file = lines_of(tmp_path / "records.jsonl")
     for record in RECORDS:
         file.append(record)
     return file
 
 
 def test_what_is_appended_is_read_back_one_line_each(written):
-    assert RecordFile(written.path).read() == RECORDS
+    assert lines_of(written.path).read() == RECORDS
     assert written.path.read_bytes().count(b"\n") == len(RECORDS)
 
 
 def test_an_absent_file_holds_no_records_and_is_not_made(tmp_path):
-    assert RecordFile(tmp_path / "none.jsonl").read() == []
+    assert lines_of(tmp_path / "none.jsonl").read() == []
     assert list(tmp_path.iterdir()) == []
 
 
 def test_text_that_is_not_unicode_survives(tmp_path):
-    file = RecordFile(tmp_path / "records.jsonl")
+    file = lines_of(tmp_path / "records.jsonl")
     file.append({"text": "\ud800 half a pair"})
     assert file.read() == [{"text": "\ud800 half a pair"}]
 
@@ -51,18 +58,18 @@ def test_a_file_cut_at_any_byte_keeps_every_whole_record_and_can_be_continued(wr
         written.path.write_bytes(content[:size])
         whole = content[:size].count(b"\n")
         whole += content[size : size + 1] == b"\n"  # only the line break is missing: the record is whole
-        assert RecordFile(written.path).read() == RECORDS[:whole]
+        assert lines_of(written.path).read() == RECORDS[:whole]
         assert written.path.read_bytes() == b"".join(content.splitlines(keepends=True)[:whole])
         written.path.write_bytes(content[:size])
-        RecordFile(written.path).append({"next": 1})
-        assert RecordFile(written.path).read() == [*RECORDS[:whole], {"next": 1}]
+        lines_of(written.path).append({"next": 1})
+        assert lines_of(written.path).read() == [*RECORDS[:whole], {"next": 1}]
 
 
 @pytest.mark.parametrize("tail", [b"\0\0\0\0\0", b'{"a": 1', b"12\n", b'{"text": "\xe0\xa4', b"null\n", b"\n"])
 def test_a_last_line_that_does_not_parse_is_cut_off(written, tail):
     sound = written.path.read_bytes()
     written.path.write_bytes(sound + tail)
-    assert RecordFile(written.path).read() == RECORDS
+    assert lines_of(written.path).read() == RECORDS
     assert written.path.read_bytes().rstrip(b"\n") == sound.rstrip(b"\n")
 
 
@@ -73,7 +80,7 @@ def test_garbage_before_the_last_line_is_refused_and_left_alone(written, garbage
     written.path.write_text("\n".join(lines), encoding="utf-8")
     before = written.path.read_bytes()
     with pytest.raises(ConfigError, match=r"records\.jsonl, line 3: .*delete that line") as raised:
-        RecordFile(written.path).read()
+        lines_of(written.path).read()
     assert garbage.strip() in str(raised.value)
     assert written.path.read_bytes() == before
 
@@ -94,18 +101,18 @@ def test_a_disk_that_refuses_is_one_line_that_says_how_to_go_on(written, monkeyp
 def test_a_folder_in_place_of_the_file_is_a_user_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot read"):
-        RecordFile(tmp_path).read()
+        lines_of(tmp_path).read()
     with pytest.raises(ConfigError, match="resume"):
-        RecordFile(tmp_path / "file" / "records.jsonl").append({})
+        lines_of(tmp_path / "file" / "records.jsonl").append({})
 
 
 FULL_DISK = """
 import resource, signal, sys
 from specbench.core.errors import ConfigError
-from specbench.records.records import RecordFile
+from specbench.records.records import LineFile
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (250, 250))
-file = RecordFile(sys.argv[1])
+file = LineFile(sys.argv[1], dict)
 try:
     for n in range(10):
         file.append({"n": n, "text": "x" * 80})
@@ -119,10 +126,10 @@ def test_a_line_half_written_for_want_of_space_is_measured_again(tmp_path):
     path = tmp_path / "records.jsonl"
     assert subprocess.run([sys.executable, "-c", FULL_DISK, str(path)], check=False).returncode == 2
     assert path.stat().st_size == 250 and not path.read_bytes().endswith(b"\n")
-    file = RecordFile(path)
+    file = lines_of(path)
     assert [record["n"] for record in file.read()] == [0, 1]
     file.append({"n": 2})
-    assert [record["n"] for record in RecordFile(path).read()] == [0, 1, 2]
+    assert [record["n"] for record in lines_of(path).read()] == [0, 1, 2]
 
 
 def test_after_a_half_failed_write_the_same_object_mends_the_file_first(written, monkeypatch):
@@ -139,20 +146,18 @@ def test_after_a_half_failed_write_the_same_object_mends_the_file_first(written,
 
 
 def record(steps, num_new_tokens, positions=None, **others):
-    generation = {
-        "token_ids": [0] * num_new_tokens, "steps": steps, "positions": positions or {"overlap": None}, **others,
-    }  # fmt: skip
-    return {"task": "t", "subset": "ja", "example": 7, "repeat": 1, "methods": {"sd": generation}}
+    part = generation(token_ids=[0] * num_new_tokens, steps=steps, positions=positions or {"overlap": None}, **others)
+    return example_record({"sd": part}, subset="ja", example=7, repeat=1)
 
 
 SOUND = [[3, 2, 1, 2], [3, 3, 3, 4]]
 
 
 def test_sound_counts_pass():
-    check_counts(record(SOUND, 7), "sd", 3)
-    check_counts(record([], 1), "sd", 0)
-    check_counts(record(SOUND, 7, {"overlap": [0.5] * 5, "divergence": None}), "sd", 3)
-    check_counts(record(SOUND, 7, draw_overlap=[0.5] * 6), "sd", 3)  # one of them drew the end of a text
+    record(SOUND, 7).check_counts("sd", 3)
+    record([], 1).check_counts("sd", 0)
+    record(SOUND, 7, {"overlap": [0.5] * 5, "divergence": None}).check_counts("sd", 3)
+    record(SOUND, 7, draw_overlap=[0.5] * 6).check_counts("sd", 3)  # one of them drew the end of a text
 
 
 @pytest.mark.parametrize(
@@ -172,12 +177,12 @@ def test_sound_counts_pass():
 )
 def test_counts_that_contradict_each_other_name_the_record(broken, num_draft_tokens):
     with pytest.raises(ValueError, match="subset ja, example 7, repeat 1: sd: "):
-        check_counts(broken, "sd", num_draft_tokens)
+        broken.check_counts("sd", num_draft_tokens)
 
 
 def test_a_record_without_the_method_is_named():
     with pytest.raises(ValueError, match=r"example 7.*no method fsd"):
-        check_counts(record(SOUND, 7), "fsd", 3)
+        record(SOUND, 7).check_counts("fsd", 3)
 
 
 def whole(**changes):
@@ -199,8 +204,8 @@ def without(key, record):
 
 def test_a_whole_record_passes_also_after_it_was_written(tmp_path):
     file = RecordFile(tmp_path / "records.jsonl")
-    file.append(whole())
-    assert file.read(lambda record: check_record(record, {"sd": 3})) == [whole()]
+    file.append(Record.of(whole()))
+    assert file.read(lambda record: record.check({"sd": 3})) == [Record.of(whole())]
 
 
 def test_an_infinite_divergence_that_an_earlier_version_wrote_is_read(tmp_path):
@@ -208,12 +213,13 @@ def test_an_infinite_divergence_that_an_earlier_version_wrote_is_read(tmp_path):
     file, record = RecordFile(tmp_path / "records.jsonl"), whole()
     record["methods"]["sd"]["positions"]["divergence"] = [0.5, float("inf")]
     file.path.write_text(json.dumps(record) + "\n")
-    assert file.read(lambda record: check_record(record, {"sd": 3})) == [record]
+    (found,) = file.read(lambda record: record.check({"sd": 3}))
+    assert found.methods["sd"].positions["divergence"] == [0.5, float("inf")]
 
 
 DAMAGED = {
-    "no subset": (without("subset", whole()), "subset: Field required"),
-    "no prompt": (without("prompt", whole()), "prompt: Field required"),
+    "no subset": (without("subset", whole()), "missing required field `subset`"),
+    "no prompt": (without("prompt", whole()), "missing required field `prompt`"),
     "methods of no kind": ({**whole(), "methods": 3}, "methods: "),
     "no method": ({**whole(), "methods": {}}, "methods: , but the run has sd"),
     "another method": (
@@ -221,12 +227,12 @@ DAMAGED = {
         "the run has sd",
     ),
     "no positions": (whole(positions=None), "methods.sd.positions: "),
-    "no tokens": (whole(token_ids=[]), "methods.sd.token_ids: "),
-    "a token that is none": (whole(token_ids=["1", 2, 3]), "methods.sd.token_ids.0: "),
-    "half a step": (whole(steps=[[3, 2]]), "methods.sd.steps.0: "),
+    "no tokens": (whole(token_ids=[]), "token_ids: is empty"),
+    "a token that is none": (whole(token_ids=["1", 2, 3]), "methods.sd.token_ids: "),
+    "half a step": (whole(steps=[[3, 2]]), "methods.sd.steps: "),
     "time before the start": (whole(decode_seconds=-1.0), "methods.sd.decode_seconds: "),
-    "no time": (whole(ttft_seconds=float("nan")), "methods.sd.ttft_seconds: "),
-    "half a pass": (whole(passes={"target": [[4]], "draft": []}), "methods.sd.passes.target.0"),
+    "no time": (whole(ttft_seconds=float("nan")), "a time or a score"),
+    "half a pass": (whole(passes={"target": [[4]], "draft": []}), "methods.sd.passes.target: "),
     "an unknown end": (whole(finish="tired"), "methods.sd.finish: "),
     "more reasoning than tokens": (whole(answer="", reasoning_tokens=4), "4 reasoning_tokens of 3 new tokens"),
     "an answer that is no text": (whole(answer=18), "methods.sd.answer: "),
@@ -240,7 +246,7 @@ def test_a_damaged_record_is_a_user_error_with_file_and_line(tmp_path, name):
     file = RecordFile(tmp_path / "records.jsonl")
     file.path.write_text(f"{json.dumps(whole())}\n{json.dumps(damaged)}\n")
     with pytest.raises(ConfigError) as raised:
-        RecordFile(file.path).read(lambda record: check_record(record, {"sd": 3}))
+        RecordFile(file.path).read(lambda record: record.check({"sd": 3}))
     assert str(raised.value).startswith(f"{file.path}, line 2: ") and expected in str(raised.value)
     assert "delete that line" in str(raised.value) and "\n" not in str(raised.value)
 
@@ -248,4 +254,4 @@ def test_a_damaged_record_is_a_user_error_with_file_and_line(tmp_path, name):
 def test_a_line_nested_too_deep_is_none(written):
     written.path.write_bytes(b"[" * 100_000 + b"\n" + written.path.read_bytes())
     with pytest.raises(ConfigError, match=r"line 1: is nested deeper"):
-        RecordFile(written.path).read()
+        lines_of(written.path).read()

@@ -1,7 +1,6 @@
 """Decoding through a bridge."""
 
-from specbench.running.compose import build_decoder
-
+from specbench.decoding.build import build_decoder
 from specbench.decoding.loop import Generation, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair

@@ -65,7 +65,7 @@ def common_records(runs: Sequence[RecordedRun], tasks: Sequence[str], subsets: S
     num_left_out = 0
     for key, record in runs[0].records.items():
         if key[:2] in groups:
-            same = all(run.records.get(key, {}).get("prompt") == record["prompt"] for run in runs)
+            same = all(key in run.records and run.records[key].prompt == record.prompt for run in runs)
             num_left_out += not same
             keys[key[:2]] += [key] * same
     keys = {group: found for group, found in keys.items() if found}

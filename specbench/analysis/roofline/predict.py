@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 from pydantic import BaseModel, ValidationError
 
 from specbench.analysis.roofline.report import MS, LimitReport
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.table import Table, number_columns, text_columns
+from specbench.records.columns import PassTimes as RecordedPasses
 from specbench.records.records import ACCEPTED, DRAFTED, EMITTED, JUDGED, Generation, Record, step_sum
 from specbench.report.captions import dtype_and_device, model_name
 from specbench.results.answers import speed_columns, with_own_passes
@@ -298,7 +300,7 @@ class RecordedRow:
         looks_up: dict[str | None, bool] = {None: method.drafter.features.looks_up}
         looks_up |= {name: method.route(name).drafter.features.looks_up for name in method.routes or ()}
         own = [with_own_passes(record["methods"][method.name], method.decodes_with) for record in records]
-        own = [{**g, "passes": {**g["passes"], "draft": []}} if looks_up[g.get("route")] else g for g in own]
+        own = [replace(g, passes=replace(g.passes, draft=RecordedPasses(()))) if looks_up[g.route] else g for g in own]
         longest = max((length for g in own for length, _ in g["passes"]["target"]), default=1)
         times = machine.times(method, longest)
         if times.draft is None and any(g["passes"]["draft"] for g in own):
@@ -347,7 +349,7 @@ class RecordedRow:
     ) -> Prediction:
         prompts = Resampler.of(list(self.records), self.row.seed)
         baseline = [record["methods"]["ar"] for record in self.records]
-        alone = [{**g, "decode_seconds": self._seconds(g, self.times.outside[0])} for g in baseline]
+        alone = [replace(g, decode_seconds=self._seconds(g, self.times.outside[0])) for g in baseline]
         emitted = [step_sum(g, EMITTED) for g in self.own]
 
         def reach(metric_of: Callable[[Replayed], Estimate]) -> Estimate:
@@ -358,7 +360,7 @@ class RecordedRow:
 
         def columns(replayed: Replayed) -> list[list[float]]:
             timed = zip(self.own, replayed[1], strict=True)
-            return speed_columns([[{**g, "decode_seconds": float(seconds)} for g, seconds in timed], alone])
+            return speed_columns([[replace(g, decode_seconds=float(seconds)) for g, seconds in timed], alone])
 
         return Prediction(
             run=run, task=self.row.task_name, subset=self.row.subset, method=self.method.name,

@@ -16,6 +16,8 @@ from specbench.analysis.tuning.shared_runs import EVIDENCE, TrialRun, dumped, sh
 from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import DraftingDecoder
 from specbench.decoding.proposal import OUT_OF_VOCABULARY
+from specbench.records.columns import Ints, PassTimes, Steps
+from specbench.records.generation import Passes
 from specbench.records.records import ACCEPTED, DRAFTED, EMITTED, JUDGED, Generation, Record, record_key, step_sum
 from specbench.results.metrics import acceptance, speeds
 from specbench.running.plan import SubsetRun
@@ -332,8 +334,11 @@ def read_generation(record: Record, method: MethodSpec, cell: SubsetRun) -> Reco
 def as_generation(steps: Sequence[ReplayedStep], seconds: float) -> Generation:
     """Returns replayed steps in the layout of a record's generation: their counts and modelled seconds."""
     num_tokens = 1 + sum(step.num_emitted for step in steps)  # one is from the prefill
-    return {"steps": [step[:-1] for step in steps], "token_ids": range(num_tokens), "positions": {},
-            "ttft_seconds": None, "decode_seconds": seconds}  # fmt: skip
+    return Generation(
+        token_ids=Ints(range(num_tokens)), finish="eos", text="", steps=Steps([step[:-1] for step in steps]),
+        positions={}, passes=Passes(target=PassTimes(()), draft=PassTimes(())), ttft_seconds=0.0,
+        draft_prefill_seconds=0.0, decode_seconds=seconds, score=None,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -396,7 +401,7 @@ def count_confirmed(steps: Sequence[ReplayedStep], generation: Generation) -> in
     return sum(step.exact and list(step[JUDGED:-1]) == list(real[JUDGED:]) for step, real in pairs)
 
 
-def _ar_seconds(records: Sequence[dict[str, Any]]) -> float:
+def _ar_seconds(records: Sequence[Record]) -> float:
     generations = [record["methods"]["ar"] for record in records]
     num_tokens = sum(step_sum(g, EMITTED) for g in generations)
     return sum(float(g["decode_seconds"]) for g in generations) / num_tokens if num_tokens else 1.0

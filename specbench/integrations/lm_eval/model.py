@@ -17,15 +17,14 @@ from specbench.core.progress import doing
 from specbench.core.reasoning import TAGS
 from specbench.decoding.build import build_decoder, sampling_of
 from specbench.decoding.decoder import Decoder, QueryInfo, stream_seed
-from specbench.decoding.loop import WrittenText
 from specbench.integrations.lm_eval.tasks import MAX_GEN_TOKS, generation_spec
 from specbench.models.causal_lm import TextModel
-from specbench.records.records import Generation
+from specbench.records.generation import Generation
 from specbench.results.answers import with_own_passes
 from specbench.results.metrics import acceptance, speeds
 from specbench.results.rows import SPEEDUPS
 from specbench.results.warnings import not_steady
-from specbench.running.measure import generation_fields
+from specbench.running.measure import method_record
 from specbench.running.models import LoadedModels, has_other_vocabulary, load_models
 from specbench.running.prompts import end_problem, refuse_or_warn
 from specbench.running.warm_up import Budget, WarmUp, warm_up
@@ -152,10 +151,9 @@ class LmEvalEngine:
         selected = decoder.select_decoder(seed, QueryInfo(text=query.prompt))
         ids = self.prompt_ids(selected.model, query)
         stop = selected.stop_rules(query.generation, self.context_limit)
-        generation = selected.generate(ids, stop, seed)
-        written = WrittenText.of(stop, ids, generation.token_ids)
-        fields = generation_fields(generation) | written.record_fields() | decoder.record_fields(selected)
-        return written.answer, fields
+        output = selected.generate(ids, stop, seed)
+        generation = method_record(output, stop, ids, None, None, **decoder.record_fields(selected))
+        return generation.answer, generation
 
 
 COLUMNS = ("acceptance_rate", "mean_acceptance_length", "tokens_per_second")

@@ -14,20 +14,19 @@ from specbench.decoding.decoder import stream_seed
 from specbench.decoding.loop import StopRules
 from specbench.integrations.served.decoder import ServedDecoder
 from specbench.models.scoring import ScoringModel
+from specbench.records.generation import WarmUpRecord
 from specbench.records.records import Key, Record
 from specbench.records.windows import (
     LoadAnswer,
     LoadKind,
     LoadWindow,
     WindowKey,
-    WindowWarmUp,
-    append_window,
-    read_windows,
+    window_file,
 )
 from specbench.results.verdict import BaselineAnswer, find_differences, near_tie_tolerance
 from specbench.running.events import Events
 from specbench.running.plan import Plan, SubsetRun
-from specbench.running.warm_up import MAX_BLOCKS_CPU, MAX_SHARE, until_steady, warm_up_ids
+from specbench.running.warm_up import MAX_BLOCKS_CPU, MAX_SHARE, WarmUp, until_steady, warm_up_ids
 from specbench.specs.run import BASELINE, LoadSpec
 
 BringUp = Callable[[str], bool]  # see `ServedModels.bring_up`
@@ -98,32 +97,30 @@ class LoadScheduler:
     in_rotation: bool
     bring_up: BringUp
     scoring: ScoringModel | None
-    _warm_for: dict[str, tuple[SubsetRun, str, float]] = field(
-        default_factory=dict
-    )  # the load of each server's warm-up
+    _warm_for: dict[str, tuple[SubsetRun, str, float]] = field(default_factory=dict)  # load of each last warm-up
     _tolerances: dict[tuple[int, str], float] = field(default_factory=dict)  # of near-ties, by subset and server
 
     def measure(self, plan: Plan, recorded: dict[Key, Record], events: Events) -> None:
         """Measures the windows that the run's folder does not hold yet."""
-        load, spec, folder = self.load, plan.spec, plan.folder.path
+        load, spec, file = self.load, plan.spec, window_file(plan.folder.path)
         windows = [
             PlannedWindow(own, kind, level, number, math.ceil(load.requests * max(1.0, level)))
             for own in plan.subset_runs for kind, level in load.levels for number in range(load.windows)
         ]  # fmt: skip
         num_warm_ups = len(windows) * len(spec.methods) // (1 if self.in_rotation else load.windows)
         seconds = None if spec.warm_up is None else spec.warm_up / max(1, num_warm_ups)
-        done = {window.key for window in read_windows(folder)}
+        done = {window.key for window in file.read()}
         with ProgressBar(events.console, "load", len(windows)) as progress:
             for number, window in enumerate(windows):
                 if window.key not in done:
-                    append_window(folder, self._measure_window(window, spec.seed, seconds))
+                    file.append(self._measure_window(window, spec.seed, seconds))
                 progress.update(f"{window.kind} {window.level:g} · window {window.number + 1}", number + 1)
 
     def _measure_window(self, window: PlannedWindow, seed: int, seconds: float | None) -> LoadWindow:
         """`seconds`: the time for the warm-up of one server, by default a share of the expected time."""
         load = window.subset_run, window.kind, window.level
         found: dict[str, list[LoadAnswer]] = {}
-        warm_ups: dict[str, WindowWarmUp] = {}
+        warm_ups: dict[str, WarmUpRecord] = {}
         # 1. The order is reversed from one window to the next, so that a drift of the machine affects all alike.
         order = window.decoders if window.number % 2 == 0 else window.decoders[::-1]
         for decoder in order:
@@ -190,7 +187,7 @@ def answers(
 
 def warm_up(
     window: PlannedWindow, decoders: Sequence[ServedDecoder], num_windows: int, seconds: float | None
-) -> dict[str, WindowWarmUp]:
+) -> dict[str, WarmUpRecord]:
     """Sends requests with a text that is not measured, as many at once as at this level, to one server after the other
     in rounds, until the speed of each is steady or the time is spent. Returns the warm-ups by server.
 
@@ -218,6 +215,6 @@ def warm_up(
     with doing("warming up") as tell:
         number, verdicts = until_steady(decodes, histories, MAX_BLOCKS_CPU if seconds is None else math.inf, left)
     return {
-        decoder.method.name: WindowWarmUp(number, round(sum(took for _, took in blocks), 3), steady)
+        decoder.method.name: WarmUp(number, sum(took for _, took in blocks), steady).as_record()
         for decoder, blocks, steady in zip(decoders, histories, verdicts, strict=True)
     }

@@ -7,17 +7,32 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from specbench.core.progress import ProgressBar
-from specbench.core.reasoning import answer_of
 from specbench.decoding.decoder import Decoder
 from specbench.integrations.served.concurrency import BringUp
-from specbench.records.records import Generation, Key, Record, RecordFile, record_key
+from specbench.records.generation import Generation, Stored
+from specbench.records.records import Key, LineFile, Record
 from specbench.running.events import Events
 from specbench.running.measure import check_recorded, measure_method, record_of
 from specbench.running.plan import Plan, Trial
 from specbench.running.warm_up import Budget, WarmUp, doing_warm_up, forget_warm_up, longest_conversation, warm_up
 
-PLACE = ("task", "subset", "example", "repeat", "turn")  # the names of a trial key's elements
 TURNS = "turns.jsonl"  # in a run's folder: the answers of single servers, until the part is complete
+
+
+class ServerAnswer(Stored):
+    """A line of that file. The first five fields are the key of the trial."""
+
+    task: str
+    subset: str
+    example: int
+    repeat: int
+    turn: int
+    method: str
+    answer: Generation
+
+    @property
+    def key(self) -> Key:
+        return self.task, self.subset, self.example, self.repeat, self.turn
 
 
 def split_plan(plan: Sequence[Trial], number: int) -> Iterator[list[Trial]]:
@@ -40,10 +55,8 @@ class RotationScheduler:
     def measure(self, plan: Plan, recorded: dict[Key, Record], events: Events) -> None:
         """Each answer is on disk before the next request, so that a run which is stopped within a part loses none."""
         check_recorded(plan.trials, recorded, plan.folder)
-        file, before = RecordFile(plan.folder.path / TURNS), frozenset(recorded)
-        answers: dict[tuple[Key, str], Generation] = {
-            (record_key(line), line["method"]): line["answer"] for line in file.read()
-        }
+        file, before = LineFile[ServerAnswer](plan.folder.path / TURNS, ServerAnswer), frozenset(recorded)
+        answers = {(line.key, line.method): line.answer for line in file.read()}
         num_servers, seconds = len(plan.spec.methods), plan.spec.warm_up
         seconds = None if seconds is None else seconds / (num_servers * self.num_parts)
         with ProgressBar(events.console, "rotation", len(plan.trials) * num_servers) as progress:
@@ -56,17 +69,17 @@ class RotationScheduler:
                     ]
                     warm_ups = self._warm_up(missing, name, seconds) if missing else {}
                     for trial in missing:
-                        texts = [answer_of(answers[key, name]) for key in trial.earlier_keys]
+                        texts = [answers[key, name].answer for key in trial.earlier_keys]
                         answer = measure_method(trial, _decoder(trial.cell.decoders, name), plan.spec, texts)
-                        answer["warm_up"] = warm_ups[id(trial.cell)].as_json()
+                        answer.warm_up = warm_ups[id(trial.cell)].as_record()
                         answers[trial.key, name] = answer
-                        file.append({**dict(zip(PLACE, trial.key, strict=True)), "method": name, "answer": answer})
+                        file.append(ServerAnswer(*trial.key, name, answer))
                         progress.update(f"part {number + 1} · {name}", len(answers))
                 for trial in part:
                     if trial.key not in recorded:
                         measured = {name: answers[trial.key, name] for name in names}
                         earlier = [recorded[key] for key in trial.earlier_keys]
-                        record = record_of(trial, measured, earlier) | {"part": number}
+                        record = record_of(trial, measured, earlier, part=number)
                         plan.folder.records.append(record)
                         recorded[trial.key] = record
         with events.trials(plan.trials):  # not before: a bar for each of both would show

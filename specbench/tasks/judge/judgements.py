@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from msgspec.structs import replace
 from pydantic import BaseModel, Field, ValidationError
 from rich.console import Console
 
@@ -18,7 +19,7 @@ from specbench.core.files import write_atomically
 from specbench.core.progress import ProgressBar
 from specbench.core.reasoning import answer_of
 from specbench.core.registry import first_problem
-from specbench.core.values import Record, record_key
+from specbench.records.records import Record, record_key
 from specbench.specs import yaml_files
 from specbench.specs.components import build
 from specbench.tasks.judge import JUDGED, JUDGEMENTS_FILE
@@ -197,13 +198,13 @@ def _summary(judgements: Iterable[Judgement], settings: JudgeSettings) -> str:
 def add_scores(records: Iterable[Record], scores: Mapping[JudgementKey, float | None]) -> list[Record]:
     """Returns copies of the records in which every answer has the metric `judge_score`, which may be None."""
     return [
-        {
-            **record,
-            "methods": {
-                name: {**each, "scores": {**each.get("scores", {}), JUDGED: scores.get((record_key(record), name))}}
-                for name, each in record["methods"].items()
+        replace(
+            record,
+            methods={
+                name: replace(each, scores={**each.scores, JUDGED: scores.get((record.key, name))})
+                for name, each in record.methods.items()
             },
-        }
+        )
         for record in records
     ]
 

@@ -22,7 +22,8 @@ from specbench.core.errors import ConfigError
 from specbench.core.files import write_atomically
 from specbench.core.markdown import split_blocks
 from specbench.core.reasoning import answer_in, answer_of
-from specbench.core.values import WHOLE, Key, Record, json_digest, record_key
+from specbench.core.values import WHOLE, json_digest
+from specbench.records.records import Key, Record, record_key
 from specbench.specs import templates
 from specbench.specs.components import Name, Spec, Text
 from specbench.specs.task import TaskSpec

@@ -92,7 +92,7 @@ def test_a_run_is_that_of_the_command(
     code, out, err = specbench(*words)
     assert code == 0 and f"the example is measured already in {results.path}" in err
     assert str(results) in out
-    assert str(results.rows[0].command).split()[:6] == ["specbench", *words[:5]]
+    assert str(results.rows[0].command).startswith("specbench.run(")  # no command line was typed
 
 
 def test_progress_is_the_only_output(measure: Measure, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,6 @@
-"""`specbench audit`, `fairness`, `languages`, `limit`, `predict` and `vocab`."""
+"""`specbench audit`, `fairness`, `languages`, `roofline`, `predict` and `vocab`."""
 
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -162,14 +162,14 @@ def languages(
     seed="Seed of the random texts.",
     **PAIR_HELP,
 )
-def limit(
+def roofline(
     *,
     context: Annotated[
         int, typer.Option(help="Number of cached tokens at which passes of every length are timed.")
     ] = 256,
     repeats: Annotated[int, typer.Option(help="Rounds; each times every pass of both models.")] = 9,
     plot: Annotated[
-        Path | None, path_option(help="File for a plot of passes, bounds and speed-ups, such as limit.png.")
+        Path | None, path_option(help="File for a plot of passes, bounds and speed-ups, such as roofline.png.")
     ] = None,
     output: Annotated[Path | None, path_option(help="JSON file for the report.")] = None,
     as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of tables.")] = False,
@@ -213,6 +213,15 @@ def limit(
         console.print(f"picture: {plot}", soft_wrap=True)
 
 
+@wraps(roofline)
+def limit(**given: Any) -> None:
+    stderr.print("`specbench limit` is now `specbench roofline`; the old name goes with the next version")
+    roofline(**given)
+
+
+limit.__doc__ = "The old name of `specbench roofline`."
+
+
 def predict(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="RUN, RUN:METHOD, or FILE:NUMBER of a row.")],
     target_pass: Annotated[
@@ -225,7 +234,7 @@ def predict(
     limit_report: Annotated[
         Path | None,
         path_option(
-            help="File of `specbench limit --output` on the other machine, in place of these times; also `--limit`."
+            help="File of `specbench roofline --output` on the other machine, in place of these times; also `--limit`."
         ),
     ] = None,
     subset: RowSubsets = None,

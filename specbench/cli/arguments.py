@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from specbench.specs.run import RunSpec
 
 Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Leaderboard files (JSON).")]
-RowSubsets = Annotated[str | None, typer.Option(help="Subsets, separated by commas; by default the rows over all.")]
+RowSubsets = Annotated[str | None, typer.Option(help="Subsets, separated by commas; by default the `all` rows.")]
 SamplePrompt = Annotated[
     str,
     typer.Option("--prompt", help="Prompt of the sampled texts; empty: the BOS token; the paper: ' '."),
@@ -216,7 +216,7 @@ REMEDIES = {  # for options that are set in another way
         f"--{name.replace('_', '-')}": f"this is set in the task's file: give --set generation.{name}=VALUE"
         for name in ("temperature", "top_k", "top_p", "max_new_tokens")
     },
-    "--model": "transformers loads the models: give --target MODEL, or --model_args pretrained=MODEL",
+    "--model": "transformers loads models: give --target MODEL, or --model_args pretrained=MODEL",
 }
 
 

@@ -38,13 +38,13 @@ class RunOptions:
         int | float | None, "Examples of each subset: a number, or a share such as 0.1; by default all."
     ] = None
     subsets_per_task: Annotated[int | None, "Measure only the first N subsets of each task."] = None
-    repeats: Annotated[int, "How often every example is measured."] = 1
+    repeats: Annotated[int, "Measurements per example."] = 1
     seed: Annotated[int, "Seed of every random stream."] = 0
     dtype: Annotated[
         Dtype,
         "auto, float32, bfloat16 or float16; auto: float32 on a CPU, else the dtype of the checkpoint.",
     ] = "auto"
-    device: Annotated[str, "auto, cuda, mps or cpu; auto: the first one that the machine has."] = "auto"
+    device: Annotated[str, "auto, cuda, mps or cpu; auto: the first available."] = "auto"
     quantize: Annotated[
         Quantize, "Precision of the target's weights: none, or nf4 or int8 by bitsandbytes; needs a CUDA device."
     ] = "none"
@@ -77,7 +77,7 @@ class RunOptions:
     ] = "refuse"
     warm_up: Annotated[
         float | None,
-        "Seconds that the warm-up may take; every method decodes at least one block. By default 10 % of the expected "
+        "Seconds that the warm-up may take; each method decodes at least one block. By default 10 % of the expected "
         "measurement.",
     ] = None
     threads: Annotated[int | None, "CPU threads; by default 1 for the embedded target, else torch's default."] = None

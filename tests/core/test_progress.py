@@ -1,7 +1,9 @@
 """Progress: plain lines where there is no terminal, with speeds and acceptance of the blocks so far."""
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from specbench.core import progress
 from specbench.core.errors import ConfigError
 from specbench.core.progress import SILENCE, Heartbeat, ProgressBar, doing, status_line
 from specbench.running import progress as running
+from specbench.running.plan import Trial
 from specbench.running.progress import RunProgress, announce, report_kept_results
 
 
@@ -39,18 +42,31 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return seconds
 
 
-def lines(now: list[float], terminal: bool, num_blocks: int, tick: float, where: str = "mgsm/en") -> list[str]:
+def progress_of(output: io.StringIO, places: Sequence[str], terminal: bool = False) -> tuple[RunProgress, list[Trial]]:
+    """The progress of a run with a trial at each place, TASK/SUBSET."""
+    runs: dict[str, Any] = {}
+    for place in places:
+        task, _, subset = place.partition("/")
+        runs[place] = SimpleNamespace(task=SimpleNamespace(name=task), subset=subset, decoders=())
+    trials: list[Any] = [SimpleNamespace(cell=runs[place]) for place in places]
+    shown = RunProgress(Console(file=output, force_terminal=terminal, width=120))
+    shown.tables = lambda: iter(())  # type: ignore[method-assign]
+    shown.trials_started(trials)
+    return shown, trials
+
+
+def lines(now: list[float], terminal: bool, num_trials: int, tick: float, where: str = "mgsm/en") -> list[str]:
     output = io.StringIO()
-    console = Console(file=output, force_terminal=terminal, width=120)
-    with RunProgress(console, num_blocks) as progress:
-        for _ in range(num_blocks):
-            now[0] += tick
-            progress.report(where, record(11, 0.1, 4, 3), measured=True)
+    shown, trials = progress_of(output, [where] * num_trials, terminal)
+    for trial in trials:
+        now[0] += tick
+        shown.trial_recorded(trial, record(11, 0.1, 4, 3), is_new=True)
+    shown.trials_ended()
     return output.getvalue().splitlines()
 
 
 def test_plain_lines_carry_speed_acceptance_and_time_left(now: list[float]) -> None:
-    first, *_, last = lines(now, terminal=False, num_blocks=5, tick=11.0)
+    first, *_, last = lines(now, terminal=False, num_trials=5, tick=11.0)
     assert first.startswith("1/5 mgsm/en · ar 50.0 tok/s · sd 100.0 tok/s α 0.75 · ")
     assert first.endswith("s left")
     assert last == "5/5 mgsm/en · ar 50.0 tok/s · sd 100.0 tok/s α 0.75"
@@ -59,21 +75,24 @@ def test_plain_lines_carry_speed_acceptance_and_time_left(now: list[float]) -> N
 def test_a_slow_speed_has_a_decimal(now: list[float]) -> None:
     """.91 tokens/s is not "1"."""
     output = io.StringIO()
-    with RunProgress(Console(file=output, width=120), 1) as progress:
-        progress.report("mgsm/en", record(11, 11.0, 4, 3), measured=True)
+    shown, (trial,) = progress_of(output, ["mgsm/en"])
+    shown.trial_recorded(trial, record(11, 11.0, 4, 3), is_new=True)
+    shown.trials_ended()
     assert "ar 0.5 tok/s · sd 0.9 tok/s" in output.getvalue()
 
 
 def test_the_time_left_holds_the_warm_ups_of_the_other_subsets(now: list[float]) -> None:
-    """Blocks of 3 s; the first subset warmed up for 20 s, the second for 2 s, and two more are to come."""
+    """Trials of 3 s; the first subset warmed up for 20 s, the second for 2 s, and two more are to come."""
     output = io.StringIO()
-    with RunProgress(Console(file=output, width=120), 8, num_subsets=4) as progress:
-        for where, seconds in (("en", 20.3), ("en", 3.0), ("de", 2.3), ("de", 3.0)):
-            now[0] += seconds
-            progress._lines._printed = -99.0  # a line each
-            progress.report(where, record(11, 0.1, 4, 3), measured=True)
+    places = [f"mgsm/{subset}" for subset in ("en", "en", "de", "de", "fr", "fr", "es", "es")]
+    shown, trials = progress_of(output, places)
+    for trial, seconds in zip(trials, (20.3, 3.0, 2.3, 3.0), strict=False):
+        now[0] += seconds
+        shown._bar._lines._printed = -99.0  # type: ignore[union-attr]  # a line each
+        shown.trial_recorded(trial, record(11, 0.1, 4, 3), is_new=True)
+    shown.trials_ended()
     lefts = [line.rpartition(" · ")[2] for line in output.getvalue().splitlines()]
-    # the first block of a subset counts with the .4 s of its record: warm-ups took 19.9 s and 1.9 s
+    # the first trial of a subset counts with the .4 s of its record: warm-ups took 19.9 s and 1.9 s
     assert lefts == ["62 s left", "70 s left", "10 s left", "11 s left"]
 
 
@@ -128,24 +147,22 @@ def test_a_bar_shows_what_is_done_instead_of_lines(now: list[float]) -> None:
 
 def test_plain_lines_are_rare(now: list[float]) -> None:
     """The first comes at once: nobody waits in silence."""
-    first, last = lines(now, terminal=False, num_blocks=50, tick=0.1)
+    first, last = lines(now, terminal=False, num_trials=50, tick=0.1)
     assert first.startswith("1/50 ") and last.startswith("50/50 ")
 
 
 @pytest.mark.parametrize("warm_up", [5.0, 500.0])
 def test_the_time_left_is_without_the_warm_up(now: list[float], warm_up: float) -> None:
-    """Two blocks of 3 s behind a warm-up, one whose record says 0.4 s: 6.4 s for three, and three are to come."""
+    """Two trials of 3 s behind a warm-up, one whose record says 0.4 s: 6.4 s for three, and three are to come."""
     output = io.StringIO()
-    with RunProgress(Console(file=output, width=120), 7) as progress:
-        progress.report("mgsm/en", record(11, 0.1, 4, 3), measured=False)
-        for seconds in (warm_up, 3.0, 3.0):
-            now[0] += seconds
-            progress._lines._printed = -99.0  # a line each
-            progress.report("mgsm/en", record(11, 0.1, 4, 3), measured=True)
-        assert output.getvalue().splitlines()[-1].endswith(" · 6 s left")
-        now[0] += warm_up
-        progress.report("mgsm/de", record(11, 0.1, 4, 3), measured=True)
-    assert output.getvalue().splitlines()[-1].endswith(" · 3 s left") is (warm_up > SILENCE)
+    shown, trials = progress_of(output, ["mgsm/en"] * 7)
+    shown.trial_recorded(trials[0], record(11, 0.1, 4, 3), is_new=False)
+    for trial, seconds in zip(trials[1:], (warm_up, 3.0, 3.0), strict=False):
+        now[0] += seconds
+        shown._bar._lines._printed = -99.0  # type: ignore[union-attr]  # a line each
+        shown.trial_recorded(trial, record(11, 0.1, 4, 3), is_new=True)
+    shown.trials_ended()
+    assert output.getvalue().splitlines()[-1].endswith(" · 6 s left")
 
 
 @pytest.mark.parametrize(("num_done", "expected"), [(0, "measuring 4"), (2, "2 of 4"), (4, "all 4")])
@@ -157,13 +174,13 @@ def test_what_is_measured_goes_by_its_name(num_done: int, expected: str) -> None
 
 
 def test_a_terminal_shows_a_bar(now: list[float]) -> None:
-    assert "mgsm/en · ar 50.0 tok/s" in "\n".join(lines(now, terminal=True, num_blocks=3, tick=0.01))
+    assert "mgsm/en · ar 50.0 tok/s" in "\n".join(lines(now, terminal=True, num_trials=3, tick=0.01))
 
 
 @pytest.mark.parametrize("terminal", [True, False])
 @pytest.mark.parametrize("where", ["mgsm/[/x]", "mgsm/[red]en", "mgsm/cpu:x:"])
 def test_names_are_shown_as_they_are(now: list[float], terminal: bool, where: str) -> None:
-    assert f"{where} · ar 50.0 tok/s" in "\n".join(lines(now, terminal, num_blocks=3, tick=0.01, where=where))
+    assert f"{where} · ar 50.0 tok/s" in "\n".join(lines(now, terminal, num_trials=3, tick=0.01, where=where))
 
 
 def test_folders_are_shown_as_they_are() -> None:

@@ -1,20 +1,18 @@
-"""The table that a terminal shows while a run measures: rows fill in turn, and their intervals narrow."""
+"""The table that a terminal shows while a run measures: rows fill one after the other."""
 
 import io
 import re
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from rich.console import Console
 
 from specbench.decoding.decoder import Decoder
-from specbench.running import live as live_table
+from specbench.running import progress as live_table
 from specbench.running.plan import SubsetRun, Trial
-from specbench.running.progress import CAPTION, LiveTable
+from specbench.running.progress import CAPTION, RunProgress
 from specbench.specs.catalogue import load_method, load_task
-from specbench.statistics.bootstrap import Resampler
 from specbench.tasks.examples import Example
 
 
@@ -50,11 +48,13 @@ def pictures(blocks: list[Trial], records: list[dict[str, Any]], height: int = 4
     """The picture after each record."""
     console = Console(record=True, force_terminal=True, width=100, height=height, file=io.StringIO())
     found = []
-    with LiveTable(console, blocks) as table:
-        console.export_text()
-        for each in records:
-            table.report(f"{each['task']}/{each['subset']}", each, measured=True)
-            found.append(console.export_text())
+    shown = RunProgress(console)
+    shown.trials_started(blocks)
+    console.export_text()
+    for trial, each in zip(blocks, records, strict=True):
+        shown.trial_recorded(trial, each, is_new=True)
+        found.append(console.export_text())
+    shown.trials_ended()
     return found
 
 
@@ -72,26 +72,6 @@ def test_every_subset_has_a_row_after_its_first_example() -> None:
     assert "mgsm · 3 of 3" in last and CAPTION in last and "mgsm/sw · ar 50.0 tok/s · sd 100.0 tok/s α 0.75" in last
     assert rows_of(last)[0] == ["en", "sd", "1", "0.750", "4.00", "50.0", "100.0", "2.00"]
     assert rows_of(last)[-1][:3] == ["all", "sd", "3"]
-
-
-def test_the_interval_appears_with_five_prompts_and_narrows() -> None:
-    blocks = plan("en", examples=24)
-    found = pictures(blocks, [record(block, 0.1 + 0.02 * (-1) ** block.example.index) for block in blocks])
-    ends = [re.search(r"\[([\d.]+), ([\d.]+)\]", rows_of(picture)[0] and picture) for picture in found]
-    assert not any(ends[:4]) and all(ends[4:])
-    width = {number: float(end[2]) - float(end[1]) for number, end in enumerate(ends, start=1) if end}
-    assert width[24] < width[12] < width[6]
-
-
-def test_the_quick_interval_is_close_to_the_final_one() -> None:
-    noise = np.random.default_rng(1).normal(scale=0.2, size=(2, 60))
-    tokens = [50.0] * 60
-    columns = [tokens, list(np.exp(noise[0])), tokens, list(2 * np.exp(noise[1]))]
-    places = [{"task": "t", "subset": "en", "example": number} for number in range(60)]
-    quick = Resampler.of(places, seed=0, is_quick=True).ratio(*columns)
-    final = Resampler.of(places, seed=0).ratio(*columns)
-    assert quick.value == final.value
-    assert quick.low == pytest.approx(final.low, rel=0.02) and quick.high == pytest.approx(final.high, rel=0.02)
 
 
 def test_a_low_terminal_shows_the_subsets_measured_last() -> None:
@@ -127,10 +107,12 @@ def test_a_drafter_alone_in_its_own_vocabulary_has_no_speedup(monkeypatch: pytes
 
 def test_plain_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     blocks = plan("en", "de")
-    with LiveTable(Console(width=100, force_terminal=False), blocks) as table:
-        for block in blocks:
-            table.report("mgsm/en", record(block), measured=True)
-        assert list(table.tables()) == []
+    shown = RunProgress(Console(width=100, force_terminal=False))
+    shown.trials_started(blocks)
+    for trial in blocks:
+        shown.trial_recorded(trial, record(trial), is_new=True)
+    assert list(shown.tables()) == []
+    shown.trials_ended()
     first, last = capsys.readouterr().out.splitlines()
     assert first.startswith("1/2 mgsm/en · ar 50.0 tok/s · sd 100.0 tok/s α 0.75")
-    assert last == "2/2 mgsm/en · ar 50.0 tok/s · sd 100.0 tok/s α 0.75"
+    assert last == "2/2 mgsm/de · ar 50.0 tok/s · sd 100.0 tok/s α 0.75"

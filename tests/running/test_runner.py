@@ -36,7 +36,7 @@ def cell(
     turns = ("What?",) * num_turns
     examples = [Example(index, str(index), turns, (None,) * num_turns) for index in range(num_examples)]
     return SimpleNamespace(
-        task=SimpleNamespace(name=task), subset=subset, decoders=decoders,
+        task=SimpleNamespace(name=task, generation=SimpleNamespace(reasoning=None)), subset=subset, decoders=decoders,
         data=SimpleNamespace(examples=examples),
     )  # fmt: skip
 
@@ -47,7 +47,7 @@ def places(plan: list[Trial]) -> list[tuple[str, int, int]]:
 
 def test_blocks_cover_everything_and_alternate() -> None:
     """The subsets of a task are measured in turns, so that each has an answer early."""
-    plan = list(blocks([cell("en", 3), cell("ja", 2)], repeats=2))
+    plan = list(trials([cell("en", 3), cell("ja", 2)], repeats=2))
     assert places(plan) == [
         (subset, example, repeat) for repeat in range(2)
         for subset, example in (("en", 0), ("ja", 0), ("en", 1), ("ja", 1), ("en", 2))
@@ -59,7 +59,7 @@ def test_blocks_cover_everything_and_alternate() -> None:
 
 
 def test_one_task_is_measured_after_the_other() -> None:
-    plan = blocks([cell("en", 2), cell("ja", 1), cell("en", 1, task="u"), cell("ja", 1, task="u")], repeats=1)
+    plan = trials([cell("en", 2), cell("ja", 1), cell("en", 1, task="u"), cell("ja", 1, task="u")], repeats=1)
     assert [(block.cell.task.name, block.cell.subset) for block in plan] == [
         ("t", "en"), ("t", "ja"), ("t", "en"), ("u", "en"), ("u", "ja")
     ]  # fmt: skip
@@ -68,12 +68,12 @@ def test_one_task_is_measured_after_the_other() -> None:
 def test_a_drafter_that_learns_reads_one_subset_after_the_other() -> None:
     """It would learn from the other subsets, and forgets what it learnt where a subset begins."""
     learning = (*DECODERS, decoder("token-recycling", learns=True))
-    plan = list(blocks([cell("en", 2), cell("ja", 2, decoders=learning)], repeats=1))
+    plan = list(trials([cell("en", 2), cell("ja", 2, decoders=learning)], repeats=1))
     assert places(plan) == [("en", 0, 0), ("en", 1, 0), ("ja", 0, 0), ("ja", 1, 0)]
 
 
 def test_the_turns_of_an_example_stand_together_in_one_order() -> None:
-    plan = list(blocks([cell("en", 2, num_turns=2)], repeats=2))
+    plan = list(trials([cell("en", 2, num_turns=2)], repeats=2))
     assert [(block.example.index, block.repeat, block.turn) for block in plan] == [
         (example, repeat, turn) for repeat in range(2) for example in range(2) for turn in range(2)
     ]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from specbench.core.errors import ConfigError
-from specbench.running.request import Request, run_spec, with_default_limit
+from specbench.running.request import Request, resolve, run_spec
 from specbench.specs.catalogue import method_names
 from specbench.specs.run_options import RunOptions
 
@@ -125,8 +125,7 @@ def test_why_answers_have_no_score_is_said(specbench, tiny_pair, tmp_path):
 )
 def test_the_embedded_models_measure_a_share_of_their_sample(tasks, options, expected):
     """96 prompts over all subsets, at least 8 of each; a row has the number as if it had been given."""
-    asked = Request(tasks.split(","), ["sd"], options, "specbench run")
-    request, spec = with_default_limit(asked, run_spec(asked))
+    request, spec, _ = resolve(Request(tasks.split(","), ["sd"], options, "specbench run", may_limit=True))
     assert request.options.limit == spec.limit == expected and request.settings().get("limit") == expected
 
 

@@ -46,7 +46,7 @@ def test_the_page_says_what_was_measured(monkeypatch):
     assert "| fsd | 4.00 [4.00, 4.00] | 1.00 [1.00, 1.00] | – |" in page
     assert "took 95 s at a first start, and 12 s at a second one" in " ".join(page.split())
     for engine in ("eager", "compiled"):
-        assert f"said by specbench limit {' '.join(script.PAIR)} --engine {engine}" in page
+        assert f"said by specbench roofline {' '.join(script.PAIR)} --engine {engine}" in page
 
 
 def test_a_command_that_fails_ends_the_script():

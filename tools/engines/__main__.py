@@ -55,7 +55,7 @@ start, and {second:.0f} s at a second one, when torch had its compiled code on d
 the compiled code of one layer.
 """
 LIMITS = """
-## `specbench limit`, {engine}
+## `specbench roofline`, {engine}
 
 ```
 {text}

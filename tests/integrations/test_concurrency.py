@@ -15,7 +15,8 @@ from rich.console import Console
 from specbench.core.errors import ConfigError
 from specbench.integrations.served import concurrency as load
 from specbench.integrations.served.models import load_served
-from specbench.records.windows import LoadAnswer, read_windows
+from specbench.records.generation import Decoder, encode
+from specbench.records.windows import LoadAnswer, LoadWindow, read_windows
 from specbench.report.concurrency import load_tables
 from specbench.report.display import picture_of
 from specbench.results.concurrency import (
@@ -380,3 +381,23 @@ def test_a_level_by_rate_is_ranked_by_no_speed_up(specbench, by_rate) -> None:
     code, shown, _ = specbench("compare", f"{folder}:ar", f"{folder}:draft", "--json")
     *_, found = json.loads(shown)["compared"]
     assert code == 0 and "speedup" not in found["changes"] and "e2e_ratio" in found["changes"]
+
+
+@pytest.mark.parametrize(
+    "warm_up", [{}, {"warm_up": {}}, {"warm_up": {"ar": {"blocks": 1, "seconds": 0.5, "steady": None}}}]
+)
+def test_a_stored_window_keeps_its_bytes(warm_up) -> None:
+    """Files of earlier versions lack the warm-up, and only answers that differ have `near_tie`."""
+    same = {"example": 0, "sent": 0.0, "token_ids": [1, 2], "passes": 1, "reads": [[0.1, 1], [0.2, 1]]}
+    other = {
+        "example": 0,
+        "sent": 1.2e-05,
+        "token_ids": [3, 2],
+        "passes": None,
+        "reads": [[1e-05, 2]],
+        "near_tie": False,
+    }
+    place = {"task": "mgsm", "subset": "en", "kind": "concurrency", "level": 2.0, "window": 0, "requests": 1}
+    window = {**place, "measured_at": 1.5, "methods": {"ar": [same], "draft": [other]}, **warm_up}
+    line = json.dumps(window, separators=(",", ":")).encode()
+    assert encode(Decoder(LoadWindow).decode(line, 10**6)) == line

@@ -12,7 +12,8 @@ drafters        Drafter; LookUpDrafter (reads drafts from a text); ModelDrafter 
 proposals       Proposal, TreeProposal; their probabilities are a PointMass, DenseProbs or Distributions
 rules           VerificationRule, which returns a Verification; at_tokens, residual and draw help to make it
 sampling        Sampling: temperature, top-k and top-p of a run
-scorers         Scorer, which returns a Score; PerAnswer makes one from a function; reference_texts
+scorers         Scorer, which returns a Score; PerAnswer makes one from a function; reference_texts; Metric declares
+                the name, unit and meaning of a number that a scorer returns
 decoders        LoadedModel: what an external decoder is given as its target and its drafter
 servers         Engine, with EventContent and Counters: how a serving engine is detected, asked and read
 loggers         RunLogger: receives the numbers of a run (`specbench run --log`)
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pydantic import Field as Option
 
     from specbench.core.errors import ConfigError, DrafterError
+    from specbench.core.metric import Metric
     from specbench.core.registry import BRIDGES, DRAFTERS, LOGGERS, READERS, RULES, SCORERS, Registry
     from specbench.decoding.drafters import Drafter, LookUpDrafter, ModelDrafter
     from specbench.decoding.proposal import PointMass, Proposal, TreeProposal, Verification, at_tokens
@@ -42,13 +44,14 @@ if TYPE_CHECKING:
 __all__ = [
     "BRIDGES", "DRAFTERS", "LOGGERS", "READERS", "RULES", "SCORERS", "ConfigError", "Counters", "DenseProbs",
     "Distributions", "Drafter", "DrafterError", "Engine", "EventContent", "LoadedModel", "LookUpDrafter",
-    "ModelDrafter", "Option", "PerAnswer", "PointMass", "Proposal", "Registry", "RunLogger", "Sampling", "Score",
+    "Metric", "ModelDrafter", "Option", "PerAnswer", "PointMass", "Proposal", "Registry", "RunLogger", "Sampling", "Score",
     "Scorer", "TreeProposal", "Verification", "VerificationRule", "at_tokens", "draw", "model_source",
     "reference_texts", "residual",
 ]  # fmt: skip
 
 _MODULES = {
     "specbench.core.errors": ("ConfigError", "DrafterError"),
+    "specbench.core.metric": ("Metric",),
     "specbench.core.registry": ("BRIDGES", "DRAFTERS", "LOGGERS", "READERS", "RULES", "SCORERS", "Registry"),
     "specbench.decoding.drafters": ("Drafter", "LookUpDrafter", "ModelDrafter"),
     "specbench.decoding.proposal": ("PointMass", "Proposal", "TreeProposal", "Verification", "at_tokens"),

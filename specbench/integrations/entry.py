@@ -97,11 +97,11 @@ def options_model(call: Callable[..., Any], offered: Collection[str], num_positi
 
 def keywords(
     call: Callable[..., Any],
-    offered: Mapping[str, Any],
-    options: Mapping[str, Any],
+    offered: Mapping[str, object],
+    options: Mapping[str, object],
     num_positional: int,
     place: str = "decoder.options",
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Returns the keyword arguments of a call: the `offered` ones that its signature accepts, and all options.
 
     Raises ConfigError for an unknown, missing or invalid option, and for one with the name of an offered argument.
@@ -167,7 +167,9 @@ def external_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) 
     return ExternalDecoder(method, models.target, bound, code.revision)
 
 
-def bind(call: Callable[..., Any], fixed: dict[str, Any], options: dict[str, Any], place: str) -> Callable[..., Any]:
+def bind(
+    call: Callable[..., Any], fixed: Mapping[str, object], options: Mapping[str, object], place: str
+) -> Callable[..., Any]:
     """Returns the call with all arguments that are known before a generation; the others are those of RUN."""
     passed = keywords(call, {**fixed, **dict.fromkeys(RUN)}, options, 1, place)
     early = {name: value for name, value in passed.items() if name not in RUN}

@@ -130,8 +130,8 @@ class Assisted:
     def __init__(self, target: LoadedModel, sampling: Sampling) -> None:
         self.model = own_copy(target.model)
         self.sampling = sampling
-        self.arguments: dict[str, Any] = {}  # for `generate`
-        self.settings: dict[str, Any] = {}  # for the generation config
+        self.arguments: dict[str, object] = {}  # for `generate`
+        self.settings: dict[str, object] = {}  # for the generation config
 
     def candidates(self, **arguments: Any) -> Any:
         """Returns the candidate generator of a call, by default the one that `generate` selects."""

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
@@ -10,14 +11,14 @@ from typing import Any
 
 from rich.console import Console
 
-from specbench.core import bounded
 from specbench.core.console import counted
 from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError
 from specbench.core.table import Table, text_columns
 from specbench.models.loading import is_local
 from specbench.publish.suite_runs import SuiteRun
-from specbench.records.records import MAX_LINE, Record
+from specbench.records.generation import Decoder, Record
+from specbench.records.records import MAX_LINE
 from specbench.results.metric_format import NULL, names_by_text
 from specbench.running.plan import load_requested, without_calibration
 from specbench.running.request import run_spec
@@ -33,9 +34,9 @@ class MeasuredTimes:
 
     def add(self, record: Record) -> None:
         """Counts one record."""
-        for method, generation in record["methods"].items():
-            first = generation["ttft_seconds"] or 0.0
-            self.answers[method].append((first, generation["decode_seconds"], len(generation["token_ids"]) - 1))
+        for method, generation in record.methods.items():
+            first = generation.ttft_seconds or 0.0
+            self.answers[method].append((first, generation.decode_seconds, generation.num_new_tokens - 1))
 
     @property
     def num_records(self) -> int:
@@ -55,22 +56,18 @@ class MeasuredTimes:
 
 def generation_seconds(record: Record) -> float:
     """Returns the total time of the answers of a record."""
-    return float(sum((g["ttft_seconds"] or 0.0) + g["decode_seconds"] for g in record["methods"].values()))
+    return sum((each.ttft_seconds or 0.0) + each.decode_seconds for each in record.methods.values())
 
 
 def records_in(folder: Path) -> Iterator[Record]:
-    """Yields the records of a run's folder, without half-written ones. They are checked when the run is resumed."""
-    path = folder / "records.jsonl"
+    """Yields the records of a run's folder, without broken ones, which are reported when the run is resumed."""
+    path, decoder = folder / "records.jsonl", Decoder(Record)
     if not path.is_file():
         return
-    with path.open(encoding="utf-8", errors="surrogateescape") as lines:
+    with path.open("rb") as lines:
         while line := lines.readline(MAX_LINE + 1):
-            try:
-                record = bounded.json_value(line, strict=False, max_characters=MAX_LINE)
-                generation_seconds(record)
-            except (ValueError, KeyError, TypeError, AttributeError):
-                continue
-            yield record
+            with suppress(ValueError):
+                yield decoder.decode(line, MAX_LINE)
 
 
 Group = tuple[str, str]  # pair and task; an example takes about the same time in all cells of a group

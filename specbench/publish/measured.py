@@ -1,7 +1,7 @@
 """The rows of one pair of a suite, and published figures next to our numbers."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,7 +123,7 @@ def rows_of_cell(rows: Sequence[Row], cell: SuiteRun) -> list[Row]:
     ]
 
 
-def measurement_key(settings: dict[str, Any]) -> str:
+def measurement_key(settings: Mapping[str, object]) -> str:
     """Returns a key of a request that does not depend on the machine or the amount of data."""
     kept = {name: value for name, value in settings.items() if name not in {*MACHINE_OPTIONS, "data", "limit"}}
     return json.dumps(kept, sort_keys=True)

@@ -25,7 +25,7 @@ from specbench.publish.workers import (
     WorkerReady,
     WorkerSettings,
 )
-from specbench.records.records import RecordFile, record_key
+from specbench.records.records import RecordFile
 
 Files = dict[str, bytes]
 RUN_FILES = ("run.json", "specs.json", "measurements.json", "leaderboard.json")
@@ -108,14 +108,14 @@ class RayWorker:
     def events(self, job: RunJob) -> Iterator[Event]:
         """Sends a job with its records, and writes every new record that arrives. Yields the events."""
         records = RecordFile(job.folder / "records.jsonl")
-        known = {record_key(record) for record in records.read()}
+        known = {record.key for record in records.read()}
         try:
             measure = self.actor.measure.options(num_returns="streaming")
             for reference in measure.remote(job, files_of(job.folder, with_records=True)):
                 event: Event = self.ray.get(reference)
-                if isinstance(event, BlockRecorded) and record_key(event.record) not in known:
+                if isinstance(event, BlockRecorded) and event.record.key not in known:
                     records.append(event.record)
-                    known.add(record_key(event.record))
+                    known.add(event.record.key)
                 elif isinstance(event, JobStarted | JobFinished):
                     for name, content in (event.files or {}).items():
                         write_bytes(job.folder / name, content)

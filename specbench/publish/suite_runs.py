@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from specbench.core.environment import EMBEDDED, builtin_dir
 from specbench.core.errors import ConfigError, nearest
@@ -74,7 +73,7 @@ class SuiteRun:
     @property
     def methods(self) -> tuple[str, ...]:
         """The methods of the task that are not excluded here, with the replacements of the pair."""
-        place: dict[str, Any] = {"pair": self.pair_name, "task": self.task.label, "seed": self.seed}
+        place: dict[str, object] = {"pair": self.pair_name, "task": self.task.label, "seed": self.seed}
         place |= {} if self.temperature is None else {"temperature": self.temperature}
         return tuple(
             replaced for method in self.suite.methods_of(self.task)

@@ -2,38 +2,28 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 
 from specbench.core.console import counted
 from specbench.core.errors import ConfigError
-from specbench.records.records import LineFile
+from specbench.records.windows import LOAD_RECORDS, LoadAnswer, LoadWindow
 from specbench.results.row import ALL, Row, RowLoad, RowWarmUp, RowWarning
 from specbench.results.verdict import served_verdict
 from specbench.results.warnings import unsteady_start
 from specbench.statistics.bootstrap import Estimate, Resampler
 
-LOAD_RECORDS = "load.jsonl"  # in a run's folder
 BASELINE = "ar"
 # warnings that hold at any load
 SERVER_WARNINGS = (
     "baseline_unchecked", "caches_unknown", "memory_not_stated", "settings_differ", "tokenizer_unchecked",
     "idle_unchecked",
 )  # fmt: skip
-LoadAnswer = Mapping[str, Any]
-Window = Mapping[str, Any]
-
-
-def read_windows(folder: Path) -> list[dict[str, Any]]:
-    """Returns the windows of a run; an empty list if it measured no load."""
-    return LineFile[dict[str, Any]](folder / LOAD_RECORDS, dict[str, Any]).read()
 
 
 @dataclass(frozen=True)
@@ -47,22 +37,22 @@ class SteadySpan:
     def of(cls, answers: Sequence[LoadAnswer], num_in_flight: int | None) -> "SteadySpan":
         """Returns the time in which `num_in_flight` requests were in flight; for None, the time from the first request
         to the last."""
-        sent = sorted(answer["sent"] for answer in answers)
+        sent = sorted(answer.sent for answer in answers)
         if num_in_flight is None:
             return cls(sent[0], sent[-1])
-        done = sorted(answer["sent"] + answer["reads"][-1][0] for answer in answers)
+        done = sorted(answer.sent + answer.last_seconds for answer in answers)
         return cls(sent[num_in_flight - 1], done[len(done) - num_in_flight])
 
     def num_tokens(self, answers: Sequence[LoadAnswer]) -> int:
-        times = [(answer["sent"] + seconds, num) for answer in answers for seconds, num in answer["reads"]]
+        times = [(answer.sent + seconds, num) for answer in answers for seconds, num in answer.reads]
         return sum(num for time, num in times if self.begin < time <= self.end)
 
 
-def load_rows(rows: Sequence[Row], windows: Sequence[Window]) -> list[Row]:
+def load_rows(rows: Sequence[Row], windows: Sequence[LoadWindow]) -> list[Row]:
     """Returns a row for each level, subset and server, and one over all subsets of a task. `rows`: the rows of the same
     run with one request at a time."""
-    loads = dict.fromkeys((w["task"], w["kind"], w["level"], w["requests"]) for w in windows)
-    subsets = {(w["task"], w["subset"]) for w in windows} | {(w["task"], ALL) for w in windows}
+    loads = dict.fromkeys((w.task, w.kind, w.level, w.requests) for w in windows)
+    subsets = {(w.task, w.subset) for w in windows} | {(w.task, ALL) for w in windows}
     found = []
     for task, kind, level, requests in loads:
         load = RowLoad(kind=kind, level=level, windows=1, requests=requests)
@@ -71,36 +61,38 @@ def load_rows(rows: Sequence[Row], windows: Sequence[Window]) -> list[Row]:
     return found
 
 
-def windows_of(row: Row, windows: Sequence[Window], load: RowLoad) -> list[Window]:
+def windows_of(row: Row, windows: Sequence[LoadWindow], load: RowLoad) -> list[LoadWindow]:
     """Returns the windows of a row's task and subset at a level of load."""
     place = (row.task_name, load.kind, load.level, load.requests)
     return [
         w for w in windows
-        if (w["task"], w["kind"], w["level"], w["requests"]) == place and row.subset in (ALL, w["subset"])
+        if (w.task, w.kind, w.level, w.requests) == place and row.subset in (ALL, w.subset)
     ]  # fmt: skip
 
 
-def load_row(row: Row, windows: Sequence[Window], load: RowLoad) -> Row:
+def load_row(row: Row, windows: Sequence[LoadWindow], load: RowLoad) -> Row:
     """Returns the row of a server at a level of load, with the number of windows that the run has. `row`: the row of
     the same server, task and subset with one request at a time. Raises ConfigError if the run has no such windows."""
     own = windows_of(row, windows, load)
-    if not own or row.served is None or row.method_name not in own[0]["methods"]:
+    if not own or row.served is None or row.method_name not in own[0].methods:
         raise ConfigError(f"{LOAD_RECORDS}: has no windows of {row.place} at {load}: repeat the run's command")
-    answers, plain = ([window["methods"][name] for window in own] for name in (row.method_name, BASELINE))
+    answers, plain = ([window.methods[name] for window in own] for name in (row.method_name, BASELINE))
     verdict, warnings = _equality(row, own)
     warm_up = None  # a window may not record it
-    warm_ups = [w["warm_up"] for w in own if "warm_up" in w]
-    starts, plain_starts = ([[w[name]] for w in warm_ups if name in w] for name in (row.method_name, BASELINE))
+    warm_ups = [window.warm_up for window in own if window.warm_up is not None]
+    starts, plain_starts = (
+        [[warm_up[name]] for warm_up in warm_ups if name in warm_up] for name in (row.method_name, BASELINE)
+    )
     if len(warm_ups) == len(own) and starts:
         warm_up = RowWarmUp.of(starts)
-    examples = {(window["subset"], answer["example"]) for window in own for answer in window["methods"][BASELINE]}
+    examples = {(window.subset, answer.example) for window in own for answer in window.methods[BASELINE]}
     subsets = Counter(subset for subset, _ in sorted(examples))
     load = load.model_copy(update={"windows": len(own)})
     found = row.model_copy(
         update={
             "served": row.served.model_copy(update={"load": load}), "quality": None, "signatures": {},
             "n": len(examples), "subsets": dict(subsets) if row.subset == ALL else {}, "repeats": 1,
-            "created": datetime.fromtimestamp(own[-1]["measured_at"], UTC).isoformat(timespec="seconds"),
+            "created": datetime.fromtimestamp(own[-1].measured_at, UTC).isoformat(timespec="seconds"),
             "accepted_tokens_per_step": None, "warm_up": warm_up, "verdict": verdict,
             "metrics": metrics_of(answers, plain, int(load.level) if load.kind == "concurrency" else None),
         }
@@ -110,7 +102,7 @@ def load_row(row: Row, windows: Sequence[Window], load: RowLoad) -> Row:
     return found.model_copy(update={"warnings": tuple(warnings)})
 
 
-def _equality(row: Row, windows: Sequence[Window]) -> tuple[str, list[RowWarning]]:
+def _equality(row: Row, windows: Sequence[LoadWindow]) -> tuple[str, list[RowWarning]]:
     """Returns the verdict on greedy answers, and the warnings about servers and differing answers. A prompt counts
     once, however many windows repeat it. The control is `ar`: its later answers to a prompt are compared with its first
     one. The later answers of a method are compared with the same first answer, so that a prompt can differ equally
@@ -120,21 +112,20 @@ def _equality(row: Row, windows: Sequence[Window]) -> tuple[str, list[RowWarning
         return row.verdict if row.method_name == BASELINE else "not audited", warnings
     prompts: dict[tuple[str, int], list[tuple[LoadAnswer, LoadAnswer]]] = {}
     for window in windows:
-        for pair in zip(*(window["methods"][name] for name in (row.method_name, BASELINE)), strict=True):
-            prompts.setdefault((window["subset"], pair[1]["example"]), []).append(pair)
+        for pair in zip(*(window.methods[name] for name in (row.method_name, BASELINE)), strict=True):
+            prompts.setdefault((window.subset, pair[1].example), []).append(pair)
     differing = [
         wrong for pairs in prompts.values()
-        if (wrong := [own for own, plain in pairs if own["token_ids"] != plain["token_ids"]])
+        if (wrong := [own for own, plain in pairs if own.token_ids != plain.token_ids])
     ]  # fmt: skip
-    ties = [[own.get("near_tie") for own in wrong] for wrong in differing]  # None: unknown
+    ties = [[own.near_tie for own in wrong] for wrong in differing]  # None: unknown
     if not differing or all(map(all, ties)):
         return "near-tie only" if differing else "greedy equal", warnings
-    first = {place: pairs[0][1]["token_ids"] for place, pairs in prompts.items()}
+    first = {place: pairs[0][1].token_ids for place, pairs in prompts.items()}
     repeated = {place: pairs[1:] for place, pairs in prompts.items() if len(pairs) > 1}
-    again = [all(plain["token_ids"] == first[place] for _, plain in pairs) for place, pairs in repeated.items()]
+    again = [all(plain.token_ids == first[place] for _, plain in pairs) for place, pairs in repeated.items()]
     num_later = sum(
-        any(own["token_ids"] != first[place] for own, _ in repeated.get(place, pairs))
-        for place, pairs in prompts.items()
+        any(own.token_ids != first[place] for own, _ in repeated.get(place, pairs)) for place, pairs in prompts.items()
     )
     text = (
         f"the answers to {len(differing)} of {counted(len(prompts), 'prompt')} differ from those of ar, which itself "
@@ -161,19 +152,18 @@ def metrics_of(
         [float(sum(_timed(answer)[part] for answer in answers)) for answers in side]
         for side in (own, baseline) for part in (0, 1)
     ]  # fmt: skip
-    is_known = all(answer["passes"] is not None for window in own for answer in window)
-    passes = _sums(own, lambda answer: answer["passes"]) if is_known else None
-    plain = _sums(baseline, lambda answer: answer["passes"])
+    is_known = all(answer.passes is not None for window in own for answer in window)
+    passes, plain = (_sums(side, lambda answer: answer.passes or 0) for side in (own, baseline))
     found = {
         "tokens_per_second": prompts.ratio(*throughput[:2]), "tokens_per_second_ar": prompts.ratio(*throughput[2:]),
         "speedup": Estimate() if num_in_flight is None else prompts.ratio(*throughput),
         "tokens_per_second_user": prompts.ratio(*user[:2]), "speedup_user": prompts.ratio(*user), **_latencies(own),
         "tpot_ratio": _median_ratio(prompts, own, baseline, _tpot),
-        "e2e_ratio": _median_ratio(prompts, own, baseline, lambda answer: answer["reads"][-1][0]),
+        "e2e_ratio": _median_ratio(prompts, own, baseline, lambda answer: answer.last_seconds),
     }  # fmt: skip
-    if passes is not None:
+    if is_known:
         # the prefill makes the first token
-        after_first = _sums(own, lambda answer: sum(num for _, num in answer["reads"]) - 1)
+        after_first = _sums(own, lambda answer: sum(num for _, num in answer.reads) - 1)
         found["mean_acceptance_length"] = prompts.ratio(after_first, passes)
         found["pass_ratio"] = prompts.ratio(user[1], passes, user[3], plain)
     return found
@@ -185,7 +175,7 @@ def _sums(windows: Sequence[Sequence[LoadAnswer]], part: Callable[[LoadAnswer], 
 
 def _timed(answer: LoadAnswer) -> tuple[int, float]:
     """Returns the tokens after the first read, and the seconds in which they came."""
-    return sum(num for _, num in answer["reads"][1:]), float(answer["reads"][-1][0] - answer["reads"][0][0])
+    return sum(num for _, num in answer.reads[1:]), float(answer.last_seconds - answer.first_seconds)
 
 
 def _tpot(answer: LoadAnswer) -> float | None:
@@ -210,9 +200,9 @@ def _median_ratio(
 def _latencies(windows: Sequence[Sequence[LoadAnswer]]) -> dict[str, Estimate]:
     answers = [answer for window in windows for answer in window]
     times = {
-        "ttft": [answer["reads"][0][0] for answer in answers],
+        "ttft": [answer.first_seconds for answer in answers],
         "tpot": [seconds for each in answers if (seconds := _tpot(each)) is not None],
-        "e2e": [answer["reads"][-1][0] for answer in answers],
+        "e2e": [answer.last_seconds for answer in answers],
     }
     return {
         f"{name}_{kind}": Estimate(value=float(np.quantile(values, share)) if values else None)

@@ -16,6 +16,7 @@ from pydantic import (
 )
 
 from specbench.core.values import all_known, text_digest
+from specbench.records.generation import WarmUpRecord
 from specbench.specs.components import RowEngine
 from specbench.statistics.bootstrap import INTERVALS, SMALL_SAMPLE, Estimate, FilePart, Intervals
 
@@ -200,13 +201,13 @@ class RowWarmUp(FilePart):
     steady: bool | None
 
     @classmethod
-    def of(cls, starts: Sequence[Sequence[Mapping[str, Any]]]) -> Self:
+    def of(cls, starts: Sequence[Sequence[WarmUpRecord]]) -> Self:
         """Returns the warm-ups of a method as one. `starts`: for each process, or start of a server, its warm-ups."""
         own = [
             cls(
-                blocks=sum(part["blocks"] for part in parts),
-                seconds=round(math.fsum(part["seconds"] for part in parts), 3),
-                steady=all_known(part["steady"] for part in parts),
+                blocks=sum(part.blocks for part in parts),
+                seconds=round(math.fsum(part.seconds for part in parts), 3),
+                steady=all_known(part.steady for part in parts),
             )
             for parts in starts
         ]
@@ -214,13 +215,13 @@ class RowWarmUp(FilePart):
         return fewest.model_copy(update={"steady": all_known(each.steady for each in own)})
 
     @classmethod
-    def of_all(cls, parts: Sequence[Mapping[str, Any]]) -> Self:
+    def of_all(cls, parts: Sequence[WarmUpRecord]) -> Self:
         """Returns warm-ups as rows of earlier versions have them: those of the method, of AR and of all processes
         summed."""
         return cls(
-            blocks=sum(part["blocks"] for part in parts),
-            seconds=round(math.fsum(part["seconds"] for part in parts), 3),
-            steady=all(part["steady"] for part in parts),
+            blocks=sum(part.blocks for part in parts),
+            seconds=round(math.fsum(part.seconds for part in parts), 3),
+            steady=all(part.steady for part in parts),
         )
 
 

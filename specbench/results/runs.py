@@ -15,8 +15,9 @@ from specbench.core.errors import ConfigError, nearest
 from specbench.core.files import locked
 from specbench.records.folder import RecordedMethod, read_method_specs, read_methods, read_tasks
 from specbench.records.records import Key, Record, RecordFile, check_record, records_of
+from specbench.records.windows import read_windows
 from specbench.results.answers import ScoringSpec
-from specbench.results.concurrency import load_row, read_windows, windows_of
+from specbench.results.concurrency import load_row, windows_of
 from specbench.results.conditions import BASELINE, flat_fields
 from specbench.results.leaderboard import ROWS, load
 from specbench.results.metric_format import without_digest
@@ -112,14 +113,15 @@ class RecordedRun:
         names = {BASELINE, row.method_name}
         if row.served is not None and row.served.load is not None:
             windows = windows_of(row, read_windows(self.path), row.served.load)
-            if not all("warm_up" in window for window in windows):
+            if any(window.warm_up is None for window in windows):
                 return None
-            return RowWarmUp.of_all([part for w in windows for name, part in w["warm_up"].items() if name in names])
-        parts = {  # many records hold the same one
-            (record.subset, record.process, name): record.methods[name].get("warm_up")
+            parts = [part for w in windows for name, part in (w.warm_up or {}).items() if name in names]
+            return RowWarmUp.of_all(parts)
+        by_process = {  # many records hold the same one
+            (record.subset, record.process, name): record.methods[name].warm_up
             for record in self.records_of_row(row) for name in names
         }.values()  # fmt: skip
-        return RowWarmUp.of_all([part for part in parts if part]) if all(parts) else None
+        return RowWarmUp.of_all([part for part in by_process if part]) if all(by_process) else None
 
     def with_records(self, row: Row) -> RowWithRecords:
         method, task, records = self.method_of(row), self.task_of(row), self.records_of_row(row)

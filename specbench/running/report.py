@@ -42,7 +42,8 @@ class RunReport:
 
     def write_rows(self) -> list[Row]:
         """Computes the rows, of single requests and of loads, and writes the leaderboard of the folder."""
-        from specbench.results.concurrency import load_rows, read_windows
+        from specbench.records.windows import read_windows
+        from specbench.results.concurrency import load_rows
 
         known, spec = {record_key(record): record for record in self.records}, self.plan.spec
         with doing("computing the rows"):

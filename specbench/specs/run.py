@@ -147,8 +147,7 @@ class ServersSpec(Spec):
         baseline = self.servers.get(BASELINE)
         if baseline is None:
             raise ConfigError(
-                f"servers: there is no server '{BASELINE}': give this name to the server without speculation, since "
-                "all others are compared with it"
+                f"servers: there is no server '{BASELINE}': name the non-speculative baseline server '{BASELINE}'"
             )
         if baseline.speculation != "none":
             raise ConfigError(f"servers.{BASELINE}.speculation: write none: all others are compared with this server")

@@ -150,7 +150,7 @@ def server():
         ({"raw": "\x15\x03\x01\x00\x02\x02\x46"}, "does not speak HTTP (BadStatusLine: "),
         ({"raw": "HTTP/1.1 200 OK\r\n", "scheme": "https"}, "does not speak HTTPS (SSLError: "),
         ({"raw": ""}, "closed the connection (RemoteDisconnected: "),
-        *(({"drip": kind}, "has not answered /health in full within 0.3 s") for kind in ("header", "body", "nothing")),
+        *(({"drip": kind}, "timed out after 0.3 s at /health") for kind in ("header", "body", "nothing")),
         *(({"endless": kind}, "server 'ar'") for kind in ("header", "headers")),
         ({"drip": "body", "scheme": "https"}, "server 'ar'"),
     ],

@@ -15,6 +15,8 @@ from rich.console import Console
 from specbench.core.errors import ConfigError
 from specbench.integrations.served import concurrency as load
 from specbench.integrations.served.models import load_served
+from specbench.records.generation import Decoder, encode
+from specbench.records.windows import LoadAnswer, LoadWindow, read_windows
 from specbench.report.concurrency import load_tables
 from specbench.report.display import picture_of
 from specbench.results.concurrency import (
@@ -23,7 +25,6 @@ from specbench.results.concurrency import (
     load_groups,
     load_of,
     metrics_of,
-    read_windows,
 )
 from specbench.results.concurrency import load_row as make_load_row
 from specbench.results.leaderboard import load as load_leaderboard
@@ -76,9 +77,8 @@ def by_rate(hurried, tmp_path_factory) -> tuple[Path, list[Row]]:
     return folder / "run", run(folder, ar=slow, load={"concurrency": [1], "rate": [4], "windows": 5, "requests": 2})
 
 
-def answer(sent: float, reads: list[tuple[float, int]], passes: int | None, example: int = 0) -> dict[str, Any]:
-    return {"example": example, "sent": sent, "token_ids": [1] * sum(n for _, n in reads), "passes": passes,
-            "reads": [list(read) for read in reads]}  # fmt: skip
+def answer(sent: float, reads: list[tuple[float, int]], passes: int | None, example: int = 0) -> LoadAnswer:
+    return LoadAnswer(example, sent, [1] * sum(n for _, n in reads), passes, reads)
 
 
 def test_each_level_has_a_row_for_each_server(tmp_path, hurried) -> None:
@@ -145,7 +145,7 @@ def test_as_many_requests_are_in_flight_as_the_level_says_and_all_servers_get_th
     assert most[0] == 3
     windows = read_windows(tmp_path / "run")
     for window in windows:
-        first, second = ([each["example"] for each in window["methods"][name]] for name in ("ar", "draft"))
+        first, second = ([each.example for each in window.methods[name]] for name in ("ar", "draft"))
         assert first == second == [number % 3 for number in range(12)]
 
 
@@ -185,7 +185,7 @@ def test_a_prompt_has_as_many_chances_to_differ_as_that_of_the_control(tmp_path)
     (row,) = [each for each in run(tmp_path, load=LEAST) if each.method_name == "draft"]
     (window, other) = read_windows(tmp_path / "run")
     for number in range(3):
-        window["methods"]["draft"][number]["token_ids"] = list(OTHER)
+        window.methods["draft"][number].token_ids = list(OTHER)
     alone = row.model_copy(update={"served": row.served and row.served.model_copy(update={"load": None})})
     found = make_load_row(alone, [window, other], load_of(row))
     assert found.verdict == "not audited" and "answers_differ" in {each.code for each in found.warnings}
@@ -198,7 +198,7 @@ def test_near_ties_under_load_are_told_apart(tmp_path, gap, verdict) -> None:
     rows = run(tmp_path, overrides=SHORT, load=LEAST, **servers)
     assert [row.verdict for row in rows] == ["greedy equal", verdict]
     assert ("answers_differ" in {each.code for each in rows[1].warnings}) == (verdict == "diverged")
-    ties = [each["near_tie"] for window in read_windows(tmp_path / "run") for each in window["methods"]["draft"]]
+    ties = [each.near_tie for window in read_windows(tmp_path / "run") for each in window.methods["draft"]]
     assert ties == [verdict == "near-tie only"] * 8
 
 
@@ -212,7 +212,7 @@ def test_a_load_is_warmed_up_until_it_is_steady(tmp_path, monkeypatch) -> None:
     steady = run(tmp_path / "steady", load=LEAST)
     assert [row.warm_up and (row.warm_up.blocks, row.warm_up.steady) for row in steady] == [(3, True), (3, True)]
     first, second = read_windows(tmp_path / "steady/run")
-    assert set(first["warm_up"]) == {"ar", "draft"} and not second["warm_up"]
+    assert set(first.warm_up or ()) == {"ar", "draft"} and second.warm_up == {}
     monkeypatch.setattr("specbench.running.warm_up.is_steady", lambda times: False)
     _, row = run(tmp_path / "not", load=LEAST)
     assert row.warm_up is not None and row.warm_up.blocks == MAX_BLOCKS_CPU and row.warm_up.steady is False
@@ -381,3 +381,23 @@ def test_a_level_by_rate_is_ranked_by_no_speed_up(specbench, by_rate) -> None:
     code, shown, _ = specbench("compare", f"{folder}:ar", f"{folder}:draft", "--json")
     *_, found = json.loads(shown)["compared"]
     assert code == 0 and "speedup" not in found["changes"] and "e2e_ratio" in found["changes"]
+
+
+@pytest.mark.parametrize(
+    "warm_up", [{}, {"warm_up": {}}, {"warm_up": {"ar": {"blocks": 1, "seconds": 0.5, "steady": None}}}]
+)
+def test_a_stored_window_keeps_its_bytes(warm_up) -> None:
+    """Files of earlier versions lack the warm-up, and only answers that differ have `near_tie`."""
+    same = {"example": 0, "sent": 0.0, "token_ids": [1, 2], "passes": 1, "reads": [[0.1, 1], [0.2, 1]]}
+    other = {
+        "example": 0,
+        "sent": 1.2e-05,
+        "token_ids": [3, 2],
+        "passes": None,
+        "reads": [[1e-05, 2]],
+        "near_tie": False,
+    }
+    place = {"task": "mgsm", "subset": "en", "kind": "concurrency", "level": 2.0, "window": 0, "requests": 1}
+    window = {**place, "measured_at": 1.5, "methods": {"ar": [same], "draft": [other]}, **warm_up}
+    line = json.dumps(window, separators=(",", ":")).encode()
+    assert encode(Decoder(LoadWindow).decode(line, 10**6)) == line

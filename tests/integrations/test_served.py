@@ -302,8 +302,8 @@ def test_more_drafted_than_declared_is_no_acceptance(tmp_path) -> None:
     ("engine", "options", "source"),
     [
         ("vllm", {}, "steps"), ("llama.cpp", {}, "steps"), ("openai", {}, "none: this engine does not report it"),
-        ("vllm", {"summary": True}, "none: the server wrote on after a stop string"),
-        ("vllm", {"tells": False}, "none: the server wrote on after a stop string"),
+        ("vllm", {"summary": True}, "none: the server kept generating past a stop string"),
+        ("vllm", {"tells": False}, "none: the server kept generating past a stop string"),
     ],
 )  # fmt: skip
 def test_an_answer_ends_at_a_stop_string_that_the_request_had_no_room_for(
@@ -495,7 +495,7 @@ def test_servers_of_two_engines_are_refused(tmp_path) -> None:
 def test_a_server_that_does_not_listen_is_named(tmp_path) -> None:
     with scripted(Script("vllm")) as gone:
         pass
-    with pytest.raises(ConfigError, match=f"server 'ar' \\({gone}\\) does not listen: start it, or correct its url"):
+    with pytest.raises(ConfigError, match=f"server 'ar' \\({gone}\\) connection refused: start it, or correct its url"):
         Client("ar", gone, 1.0).get("/v1/models")
 
 

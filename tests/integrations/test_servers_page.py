@@ -48,7 +48,7 @@ FAILURES: dict[str, dict[str, Script]] = {
     "it closes the connection in the middle of an answer": lie(cut_after=2),
     "it refuses a request": lie(status=500),
     "it reports an error in the middle of an answer": lie(fail_after=2),
-    "it gives a request up": lie(finish="abort"),
+    "it aborts a request": lie(finish="abort"),
     "it ends an answer at a limit of its own": lie(finish="length", answer=OTHER_ANSWER[:-1]),
     "its events have another form": lie(form={"choices": "text"}),
     "`ar` drafts": lie("ar", passes=SD),

@@ -35,9 +35,12 @@ from specbench.publish.workers import (
     WorkerReady,
     WorkerSettings,
 )
+from specbench.records.generation import Generation
 from specbench.results.leaderboard import load, write
 from specbench.specs.run_options import RunOptions
 from tests.support.processes import job, started
+from tests.support.records import generation as make_generation
+from tests.support.records import record as make_record
 from tests.support.rows import row
 
 SUITE: dict[str, Any] = {
@@ -190,8 +193,8 @@ def test_without_temperatures_tasks_keep_their_own(tmp_path: Path) -> None:
     assert cell.name == "a · csqa · s0" and "generation.temperature" not in cell.request.command
 
 
-def generation(tokens: int, seconds: float, first: float = 0.5) -> dict[str, Any]:
-    return {"ttft_seconds": first, "decode_seconds": seconds, "token_ids": [1] * tokens}
+def generation(tokens: int, seconds: float, first: float = 0.5) -> Generation:
+    return make_generation(ttft_seconds=first, decode_seconds=seconds, token_ids=[1] * tokens)
 
 
 def test_an_estimate_is_what_is_left_at_the_speeds_that_were_measured(tmp_path: Path) -> None:
@@ -200,7 +203,7 @@ def test_an_estimate_is_what_is_left_at_the_speeds_that_were_measured(tmp_path: 
     forecast = Forecast(plan)
     assert forecast.time_left(plan[0]) is None and forecast.total(1).unknown == 7
     assert cells_to_try(forecast, range(7)) == [6, 4, 2, 0]  # one of each pair and task, the first pair's last
-    record = {"methods": {"ar": generation(51, 5.0), "sd": generation(51, 2.0)}}
+    record = make_record({"ar": generation(51, 5.0), "sd": generation(51, 2.0)})
     for number in (0, 0, 2):
         forecast.add(number, record)
     about, most = 5.5 + 2.5, (0.5 + 10) + (0.5 + 4)  # per example; most: 101 tokens at 10 and 25 tokens/s
@@ -224,7 +227,7 @@ def test_seconds_are_shown_as_one_says_them() -> None:
 def test_examples_are_counted_without_a_model_and_records_are_found(tmp_path: Path) -> None:
     cells = cells_in(written(tmp_path, tasks=["mt_bench", "mgsm"], exclude=[{"pair": "other"}]), tmp_path)
     cells[0].folder.mkdir(parents=True)
-    record = json.dumps({"methods": {"ar": generation(3, 1.0)}})
+    record = json.dumps(make_record({"ar": generation(3, 1.0)}).as_json())
     (cells[0].folder / "records.jsonl").write_text(f"{record}\n{record[:20]}", encoding="utf-8")
     assert len(list(records_in(cells[0].folder))) == 1
     plan = make_forecast(cells).plan

@@ -174,9 +174,10 @@ def test_a_ray_that_does_not_start_here_is_not_told_to_be_local() -> None:
 def test_records_that_cannot_be_kept_end_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for the rest of them."""
     from tests.support.processes import job
+    from tests.support.records import generation, record
 
     killed = []
-    event = BlockRecorded({"task": "t", "subset": "s", "example": 0, "repeat": 0}, True)
+    event = BlockRecorded(record({"ar": generation()}), True)
     ray = SimpleNamespace(
         get=lambda reference: event, kill=killed.append, exceptions=SimpleNamespace(RayError=KeyError)
     )

@@ -28,7 +28,7 @@ MODEL_OPTIONS = ("batch_size", "max_batch_size", "device")
 
 
 def simple_evaluate(
-    model: str | SpecbenchLM = "specbench", model_args: str | Mapping[str, Any] | None = None, **options: Any
+    model: str | SpecbenchLM = "specbench", model_args: str | Mapping[str, object] | None = None, **options: Any
 ) -> dict[str, Any] | None:
     """Runs lm_eval.simple_evaluate for a SpecbenchLM, or for its `model_args`. `options`: lm-eval's options.
 

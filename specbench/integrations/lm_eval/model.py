@@ -174,29 +174,12 @@ def metrics(answers: Sequence[LmEvalAnswer], method: MethodSpec, models: LoadedM
     return {name: found[name] for name in (*COLUMNS, *(WITH_BASELINE if has_baseline else ()))}
 
 
-def add_columns(
-    results: dict[str, Any], answers: Sequence[LmEvalAnswer], method: MethodSpec, models: LoadedModels
-) -> None:  # fmt: skip
-    """Adds the metrics that have a value to lm-eval's `results` as "NAME,METHOD"."""
-    for name, row in results["results"].items():
-        tasks = tasks_of_group(name, results.get("group_subtasks", {}))
-        measured = [answer for answer in answers if answer.query.task in tasks]
-        if not measured:
-            continue
-        found = {key: metric.value for key, metric in metrics(measured, method, models).items()}
-        columns = {f"{key},{method.name}": value for key, value in found.items() if value is not None}
-        row.update(columns)
-        if name in results.get("groups", {}):
-            results["groups"][name].update(columns)
-        results.setdefault("higher_is_better", {}).setdefault(name, {}).update(dict.fromkeys(found, True))
-
-
 def tasks_of_group(name: str, groups: Mapping[str, Sequence[str]]) -> set[str]:
     members = groups.get(name)
     return {name} if not members else set().union(*(tasks_of_group(member, groups) for member in members))
 
 
-def summary(answers: Sequence[LmEvalAnswer], method: MethodSpec, models: LoadedModels) -> dict[str, Any]:
+def summary(answers: Sequence[LmEvalAnswer], method: MethodSpec, models: LoadedModels) -> dict[str, object]:
     """Returns the columns of each task with 95 % intervals over its `n` documents, for the JSON of the results."""
     by_task: dict[str, list[LmEvalAnswer]] = {}
     for answer in answers:
@@ -310,7 +293,7 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
         self._rendered.add(text)
         return text
 
-    def _check_template(self, chat_history: Sequence[Mapping[str, Any]]) -> None:
+    def _check_template(self, chat_history: Sequence[Mapping[str, str]]) -> None:
         """Raises ConfigError, or logs a warning, if the template drops the user's text. Logs what else it does to the
         first messages, once."""
         template, log_line = self.engine.models.target.chat_template, log.warning
@@ -371,7 +354,7 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
 
     loglikelihood_rolling = loglikelihood
 
-    def get_model_info(self) -> dict[str, Any]:
+    def get_model_info(self) -> dict[str, object]:
         """Returns the models, the method and each task's measurements, for `config` in lm-eval's results."""
         models, method = self.engine.models, self.method
         drafters = {name.partition("/")[2]: drafter for name, drafter in models.drafters.items()}
@@ -390,8 +373,20 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
         }
 
     def add_columns(self, results: dict[str, Any]) -> None:
-        """Adds the measurements of the last evaluation to lm-eval's results."""
-        add_columns(results, self.answers, self.method, self.engine.models)
+        """Adds the metrics of the last evaluation that have a value to lm-eval's results, as "NAME,METHOD"."""
+        for name, row in results["results"].items():
+            tasks = tasks_of_group(name, results.get("group_subtasks", {}))
+            measured = [answer for answer in self.answers if answer.query.task in tasks]
+            if not measured:
+                continue
+            estimates = metrics(measured, self.method, self.engine.models)
+            columns = {
+                f"{key},{self.method.name}": each.value for key, each in estimates.items() if each.value is not None
+            }
+            row.update(columns)
+            if name in results.get("groups", {}):
+                results["groups"][name].update(columns)
+            results.setdefault("higher_is_better", {}).setdefault(name, {}).update(dict.fromkeys(estimates, True))
         for task, counts in results.get("n-samples", {}).items():
             num_measured = len({answer.query.doc for answer in self.answers if answer.query.task == task})
             if num_measured < counts["effective"]:

@@ -33,7 +33,7 @@ from specbench.tasks.scoring import Reference, Score, Scorer, unscored
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 PLACES = ("dataset_kwargs", "metadata")  # where rows are; a run has a digest of its prompts instead
-MetricItems = dict[str, Any]  # "METRIC,FILTER" → the metric's item of one answer
+MetricItems = dict[str, object]  # "METRIC,FILTER" → the metric's item of one answer
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def quiet() -> Iterator[None]:
 LOADED_TASKS: dict[tuple[str, str], LoadedTask] = {}  # by name and config
 
 
-def keep_loaded(tasks: Mapping[str, Any]) -> list[LoadedTask]:
+def keep_loaded(tasks: Mapping[str, object]) -> list[LoadedTask]:
     """Stores loaded tasks for the scorers and examples of this process."""
     loaded = [LoadedTask(name, task) for name, task in tasks.items()]
     LOADED_TASKS.update({(task.name, task.config): task for task in loaded})
@@ -170,7 +170,7 @@ class LmEvalScorer(Scorer):
         self.names = loaded.names
 
     @cached_property
-    def _summed(self) -> dict[str, Any]:
+    def _summed(self) -> dict[str, BLEU | CHRF | TER]:
         known = {get_aggregation(name): make for name, make in CORPUS_METRICS.items()}
         found = {name: known.get(self._loaded.aggregation(name)) for name in self.names}
         return {name: make() for name, make in found.items() if make is not None}
@@ -208,7 +208,7 @@ class LmEvalScorer(Scorer):
 
     def corpus(self, name: str, sums: Sequence[float]) -> float:
         metric = self._summed[name]
-        whole = list(sums) if isinstance(metric, TER) else [int(count) for count in sums]
+        whole: Any = list(sums) if isinstance(metric, TER) else [int(count) for count in sums]
         return float(metric._compute_score_from_stats(whole).score)
 
     def aggregate(self, answers: Iterable[tuple[str, Reference]]) -> dict[str, float]:

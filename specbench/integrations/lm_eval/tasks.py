@@ -21,6 +21,7 @@ from specbench.specs.task import GenerationSpec, TaskSpec
 from specbench.tasks.examples import Example, FewshotInfo, TaskData
 
 GENERATES = "generate_until"
+TaskFile = dict[str, Any]  # a task's YAML with its includes, before lm-eval checks it
 SHOWN = 3  # tasks in an error message
 
 
@@ -60,7 +61,7 @@ def check_output_type(name: str, output_type: Any) -> None:
 
 
 def task_index(
-    names: Sequence[str], include: str | Path | None = None, metadata: Mapping[str, Any] | None = None
+    names: Sequence[str], include: str | Path | None = None, metadata: Mapping[str, object] | None = None
 ) -> TaskIndex:
     """Returns an index with all `names` (tasks, groups, tags, patterns, paths of YAML files). lm-eval's own tasks are
     read, which takes seconds, only if the folder `include` lacks one of the names.
@@ -92,7 +93,7 @@ def unknown_task(name: str, index: TaskIndex) -> ConfigError:
     return ConfigError(f"unknown lm-eval task '{name}': {hint}`specbench lm-eval ls tasks` lists them all")
 
 
-def configs(index: TaskIndex, name: str) -> Iterator[tuple[str, dict[str, Any] | None]]:
+def configs(index: TaskIndex, name: str) -> Iterator[tuple[str, TaskFile | None]]:
     """Yields the tasks of a name, a pattern or a path with the content of their files, None for an unknown one."""
     if is_path(name):
         paths = [Path(name)] if Path(name).is_file() else sorted(Path(name).glob("*.yaml"))
@@ -110,7 +111,7 @@ def configs(index: TaskIndex, name: str) -> Iterator[tuple[str, dict[str, Any] |
             yield from task_configs(index, match, entry.cfg)
 
 
-def task_configs(index: TaskIndex, name: str, config: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any] | None]]:
+def task_configs(index: TaskIndex, name: str, config: TaskFile) -> Iterator[tuple[str, TaskFile | None]]:
     """Yields the task of a file, or the tasks of its group, which may define complete tasks inline."""
     members = config.get("task") if "group" in config else None
     if not isinstance(members, list):
@@ -131,10 +132,10 @@ def check_readable(folder: str | None, names: Sequence[str]) -> None:
             read_task_file(path)
 
 
-def read_task_file(path: Path) -> dict[str, Any]:
+def read_task_file(path: Path) -> TaskFile:
     """Returns a task's YAML with its includes. Raises ConfigError with the file and the line."""
     try:
-        config: dict[str, Any] = load_yaml(path, resolve_func=False)
+        config: TaskFile = load_yaml(path, resolve_func=False)
     except (yaml.YAMLError, ValueError, OSError) as error:
         raise ConfigError(f"{path}: lm-eval cannot read this task: {error}: correct the file") from error
     return config

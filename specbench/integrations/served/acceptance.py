@@ -19,17 +19,18 @@ class Impossible(Exception):
     """A server reports a count or a time that cannot be true; the message says which."""
 
 
-def read_count(told: Mapping[str, Any], name: str, absent: int | None = None) -> int:
+def read_count(told: Mapping[str, object], name: str, absent: int | None = None) -> int:
     """Returns a count that a server reports. Raises Impossible for anything but a whole number from 0 to MAX_COUNT, and
     KeyError if there is none and no value for that."""
     return _count(name, told[name] if absent is None else told.get(name, absent))
 
 
-def read_counts(told: Mapping[str, Any], name: str) -> list[int]:
+def read_counts(told: Mapping[str, object], name: str) -> list[int]:
     """Returns a list of counts that a server reports. Raises Impossible and KeyError as `read_count` does."""
-    if not isinstance(told[name], list):
+    values = told[name]
+    if not isinstance(values, list):
         raise Impossible(f"{name} is not a list")
-    return [_count(name, value) for value in told[name]]
+    return [_count(name, value) for value in values]
 
 
 def _count(name: str, value: Any) -> int:
@@ -38,10 +39,10 @@ def _count(name: str, value: Any) -> int:
     return value
 
 
-def read_seconds(told: Mapping[str, Any], name: str, unit: float = 1.0) -> float:
+def read_seconds(told: Mapping[str, object], name: str, unit: float = 1.0) -> float:
     """Returns a time that a server reports in units of `unit` seconds, 0.0 if it reports none. Raises Impossible for
     anything but a number from 0 to MAX_SECONDS."""
-    value = told.get(name, 0.0)
+    value: Any = told.get(name, 0.0)
     if type(value) not in (int, float) or not 0 <= value * unit <= MAX_SECONDS:  # false for NaN
         raise Impossible(f"{name} = {_shown(value)}")
     return float(value * unit)

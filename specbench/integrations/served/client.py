@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Generator, Iterator, Mapping
+import threading
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,14 +17,13 @@ from http.client import (
 )
 from socket import SHUT_RDWR, create_connection, gaierror, socket
 from ssl import SSLContext, SSLError, SSLSocket, create_default_context
-from threading import Event, Timer
 from time import perf_counter
-from typing import Any
 from urllib.parse import urlsplit
 
 from specbench.core import bounded
 from specbench.core.completions import ApiKey
 from specbench.core.errors import ConfigError
+from specbench.integrations.served.engine import Body, Event
 
 MAX_BYTES = 64 * 2**20  # maximum size of an answer
 READ_BYTES = 2**16  # maximum size of one read
@@ -48,14 +48,14 @@ class Client:
             return False
         return True
 
-    def get(self, path: str, body: Mapping[str, Any] | None = None) -> str | None:
+    def get(self, path: str, body: Body | None = None) -> str | None:
         """Returns the text of a page, or with a body the answer to a request; None if the server has no such page."""
         with self._connected(path) as connection:
             response = self._response(connection, path, body)
             text = response.read(MAX_BYTES).decode("utf-8", "replace")
             return text if response.status == 200 else None
 
-    def stream(self, path: str, body: Mapping[str, Any]) -> Generator[tuple[float, dict[str, Any]]]:
+    def stream(self, path: str, body: Body) -> Generator[tuple[float, Event]]:
         """Yields (seconds since the request was sent, event) for each event of an answer.
 
         Raises ConfigError for a refused request, a broken connection, an error within the stream, and an answer that
@@ -102,7 +102,7 @@ class Client:
     def _connected(self, path: str) -> Iterator[HTTPConnection]:
         """Opens a connection and shuts it down at the time limit, whatever the server is doing, from the handshake of
         TLS to the last byte."""
-        parts, has_expired, start = urlsplit(self.url), Event(), perf_counter()
+        parts, has_expired, start = urlsplit(self.url), threading.Event(), perf_counter()
         kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         connection = kind(parts.hostname or "", parts.port, timeout=self.timeout_seconds)
 
@@ -117,7 +117,7 @@ class Client:
             if parts.scheme == "https":
                 opened = _tls().wrap_socket(opened, server_hostname=connection.host, do_handshake_on_connect=False)
             connection.sock = opened
-            timer = Timer(max(0.0, start + self.timeout_seconds - perf_counter()), expire, [opened])
+            timer = threading.Timer(max(0.0, start + self.timeout_seconds - perf_counter()), expire, [opened])
             timer.daemon = True
             timer.start()
             if isinstance(opened, SSLSocket):
@@ -127,7 +127,7 @@ class Client:
             if isinstance(error, TimeoutError) or has_expired.is_set():
                 raise self._late(path) from error
             if isinstance(error, ConnectionRefusedError):
-                raise self.error("does not listen: start it, or correct its url") from error
+                raise self.error("connection refused: start it, or correct its url") from error
             if isinstance(error, gaierror):
                 raise self.error(f"has no address ({error.strerror}): correct its url") from error
             if isinstance(error, BadStatusLine | SSLError) and not isinstance(error, RemoteDisconnected):
@@ -143,7 +143,7 @@ class Client:
         if has_expired.is_set():
             raise self._late(path)
 
-    def _response(self, connection: HTTPConnection, path: str, body: Mapping[str, Any] | None) -> HTTPResponse:
+    def _response(self, connection: HTTPConnection, path: str, body: Body | None) -> HTTPResponse:
         content = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
         if self.key is not None:
@@ -153,8 +153,8 @@ class Client:
 
     def _late(self, path: str) -> ConfigError:
         return self.error(
-            f"has not answered {path} in full within {self.timeout_seconds:g} s: set timeout_seconds higher, or a "
-            "smaller generation.max_new_tokens"
+            f"timed out after {self.timeout_seconds:g} s at {path}: set timeout_seconds higher, or a smaller "
+            "generation.max_new_tokens"
         )
 
 

@@ -1,10 +1,9 @@
 """A decoder that sends the token ids of a prompt to a server and reads the answer event by event."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any
+from typing import NamedTuple
 
 from specbench.core.errors import ConfigError
 from specbench.core.reasoning import answer_in
@@ -32,6 +31,7 @@ from specbench.integrations.served.acceptance import (
 )
 from specbench.integrations.served.engine import (
     MAX_HELD,
+    Body,
     Counters,
     Event,
     EventContent,
@@ -45,7 +45,7 @@ from specbench.specs.method import MethodSpec
 from specbench.specs.run import BASELINE
 
 SERVED = "served"  # the decoder.type of servers
-FAILED = ("abort", "error")  # finish reasons of answers that an engine gave up
+FAILED = ("abort", "error")  # finish reasons of answers that an engine aborted
 NUM_CONTROLS = 20  # greedy answers per subset that the baseline gives twice
 TEXTS = ("text", "reasoning")  # fields of an event that are not the last value of anything
 BOUND = "α is an upper bound: one more token may have been judged in the step that ended an answer"
@@ -59,12 +59,11 @@ class ServedCounts(ExternalCounts):
 
     `acceptance_source`: steps, histogram, totals or counters; or "none: " and the reason. `totals`: drafted, judged and
     accepted tokens by the server's count, including tokens after the end of the answer. `kept`: accepted and judged
-    tokens up to the end, if single steps are unknown. `events`: [seconds since the
-    request, tokens] of each read. `cached_tokens`: prompt tokens in the server's cache. `server_seconds`,
-    `server_decode_seconds`: the server's own time with and without the prompt; None if it reports none, or one that
-    cannot be, which is `impossible_time`. `same_again`: whether the baseline gave
-    the same answer to a second request; None without one. `was_idle`: whether every server reported that no request ran
-    when this one was sent; False if one does not report it.
+    tokens up to the end, if single steps are unknown. `events`: [seconds since the request, tokens] of each read.
+    `cached_tokens`: prompt tokens in the server's cache. `server_seconds`, `server_decode_seconds`: the server's own
+    time with and without the prompt; None if it reports none, or one that cannot be, which is `impossible_time`.
+    `same_again`: whether the baseline gave the same answer to a second request; None without one. `was_idle`: whether
+    every server reported that no request ran when this one was sent; False if one does not report it.
     """
 
     acceptance_source: str
@@ -120,15 +119,25 @@ class Answer:
         begin = "" if was_reasoning else tags.open
         return f"{begin}{piece.reasoning}{tags.close * (not self.is_reasoning)}{piece.text}"
 
-    @cached_property
-    def _is_open(self) -> bool:
-        return self.state.rules.opens_reasoning(self.state.prompt_ids)
+    @property
+    def rounded_reads(self) -> list[tuple[float, int]]:
+        """The reads as files keep them."""
+        return [(round(seconds, 6), number) for seconds, number in self.reads]
 
     def has_stop(self, stops: Sequence[str]) -> bool:
         """Returns whether the text has one of the stop strings outside of its reasoning."""
         tags = self.state.rules.reasoning
-        text = self.text if tags is None else answer_in(self.text, tags, self._is_open)
+        is_open = self.state.rules.opens_reasoning(self.state.prompt_ids)
+        text = self.text if tags is None else answer_in(self.text, tags, is_open)
         return any(stop in text for stop in stops)
+
+
+class LoadedAnswer(NamedTuple):
+    """What a window keeps of an answer (`LoadAnswer`)."""
+
+    token_ids: list[int]
+    passes: int | None
+    reads: list[tuple[float, int]]
 
 
 @dataclass(frozen=True)
@@ -148,48 +157,56 @@ class ServedDecoder(Decoder):
 
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Output:
         """Decodes one prompt. Raises ConfigError, with the server's name, for an answer that cannot be measured."""
+        # 1. The answer of a server that does nothing else.
         counters = [server.wait_until_idle() for server in (*self.others, self.server)]
-        before = counters[-1]
-        answer = self._request_answer(prompt_ids, stop, seed)
+        answer = self._read_answer(prompt_ids, stop, seed)
         if self._stopped_while_reasoning(answer):
             return self.generate(prompt_ids, stop, seed)
         self._check(answer, prompt_ids)
-        found, source = self._acceptance(answer, before)
-        num_tokens = answer.state.num_new_tokens
-        most_tokens, kept = num_tokens + answer.state.num_remaining, None
-        steps = steps_of(found.passes, num_tokens, most_tokens) if found and found.passes is not None else []
+        state, reported = answer.state, answer.reported
+        assert state.finish is not None
+
+        # 2. Its steps, or without single steps the counts up to its end.
+        found, source = self._acceptance(answer, counters[-1])
+        most_tokens, kept = state.num_new_tokens + state.num_remaining, None
+        steps = steps_of(found.passes, state.num_new_tokens, most_tokens) if found and found.passes is not None else []
         if found is not None and found.passes is None:
-            counts = kept_counts(found, num_tokens, most_tokens, self.method.num_draft_tokens)
+            counts = kept_counts(found, state.num_new_tokens, most_tokens, self.method.num_draft_tokens)
             kept = counts.accepted, counts.judged
             if counts.is_bound:
                 source = replace(found, note="; ".join(filter(None, (found.note, BOUND)))).text
         num_passes = len(steps) if steps else found.num_passes if found else None
-        same_again = self._repeats_answer(answer, prompt_ids, stop, seed)
+
+        # 3. The baseline is its own control: it answers greedy prompts twice, but warm-ups (without end tokens) once.
+        same_again = None
+        is_control = self.method.name == BASELINE and self.sampling.greedy and stop.eos_token_ids
+        if is_control and len(self.controls) < NUM_CONTROLS:
+            self.server.wait_until_idle()
+            same_again = self._read_answer(prompt_ids, stop, seed).state.new_ids == state.new_ids
+            self.controls.append(same_again)
+
         first, last = answer.reads[0], answer.reads[-1]
-        reported, has_time = answer.reported, answer.reported.impossible_time is None
-        assert answer.state.finish is not None
+        has_time = reported.impossible_time is None
         return Output(
-            token_ids=answer.state.new_ids, finish=answer.state.finish, steps=steps,
-            positions=dict.fromkeys(POSITION_COLUMNS), target_passes=[], draft_passes=[], ttft_seconds=first[0],
-            draft_prefill_seconds=None, decode_seconds=last[0] - first[0],
+            token_ids=state.new_ids, finish=state.finish, steps=steps, positions=dict.fromkeys(POSITION_COLUMNS),
+            target_passes=[], draft_passes=[], ttft_seconds=first[0], draft_prefill_seconds=None,
+            decode_seconds=last[0] - first[0],
             external=ServedCounts(
                 num_first_tokens=first[1], num_target_passes=None if num_passes is None else num_passes + 1,
                 acceptance_source=source,
                 totals=(found.num_drafted, found.num_judged, found.num_accepted) if found else None,
-                kept=kept,
-                events=[(round(seconds, 6), number) for seconds, number in answer.reads],
-                cached_tokens=reported.num_cached, server_seconds=reported.seconds if has_time else None,
+                kept=kept, events=answer.rounded_reads, cached_tokens=reported.num_cached,
+                server_seconds=reported.seconds if has_time else None,
                 server_decode_seconds=reported.decode_seconds if has_time else None,
                 impossible_time=reported.impossible_time, same_again=same_again,
                 was_idle=all(each.num_running == 0 for each in counters),
             ),
         )  # fmt: skip
 
-    def generate_under_load(self, prompt_ids: list[int], stop: StopRules, seed: int, *, check: bool) -> dict[str, Any]:
-        """Returns the record of one answer of a window; the server answers several requests at once. `passes`: target
-        passes after the prefill; None unless the answer itself reports them. `check`: whether a cached prompt is an
-        error."""
-        answer = self._request_answer(prompt_ids, stop, seed)
+    def generate_under_load(self, prompt_ids: list[int], stop: StopRules, seed: int, *, check: bool) -> LoadedAnswer:
+        """Returns one answer of a window; the server answers several requests at once. `check`: whether a cached prompt
+        is an error."""
+        answer = self._read_answer(prompt_ids, stop, seed)
         if self._stopped_while_reasoning(answer):
             return self.generate_under_load(prompt_ids, stop, seed, check=check)
         if check:
@@ -202,21 +219,7 @@ class ServedDecoder(Decoder):
             passes = None if found is None or contradiction(found, num_tokens, length) else found.num_passes
         if found is not None and found.passes is not None and passes is not None:
             passes = len(steps_of(found.passes, num_tokens))
-        return {
-            "token_ids": answer.state.new_ids, "passes": passes,
-            "reads": [[round(seconds, 6), number] for seconds, number in answer.reads],
-        }  # fmt: skip
-
-    def _repeats_answer(self, answer: Answer, prompt_ids: list[int], stop: StopRules, seed: int) -> bool | None:
-        """Returns whether the baseline gives the same greedy answer again; None for other servers, for warm-ups (which
-        have no end token), and after NUM_CONTROLS answers."""
-        is_control = self.method.name == BASELINE and self.sampling.greedy and stop.eos_token_ids
-        if not is_control or len(self.controls) >= NUM_CONTROLS:
-            return None
-        self.server.wait_until_idle()
-        again = self._request_answer(prompt_ids, stop, seed)
-        self.controls.append(again.state.new_ids == answer.state.new_ids)
-        return self.controls[-1]
+        return LoadedAnswer(answer.state.new_ids, passes, answer.rounded_reads)
 
     def _stopped_while_reasoning(self, answer: Answer) -> bool:
         """Returns whether the server may have ended an answer at a stop string inside reasoning. The next requests
@@ -229,24 +232,21 @@ class ServedDecoder(Decoder):
         self.stopped_reasoning.append(True)
         return True
 
-    def _request_answer(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Answer:
-        answer = self._read(prompt_ids, stop, seed)
-        self._finish(answer, stop)
-        return answer
-
-    def _read(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Answer:
-        """Reads the answer. If the engine sends its counts with every event, stops reading at the answer's end."""
-        engine, state = self.server.engine, GenerationState(list(prompt_ids), stop)
-        # A server would also stop inside reasoning.
+    def _read_answer(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Answer:
+        """Reads an answer to its end; only up to there if the engine sends its counts with every event."""
+        engine, client, state = self.server.engine, self.server.client, GenerationState(list(prompt_ids), stop)
+        # 1. A server would also stop inside reasoning, so that it gets no stop strings then.
         holds_back = bool(self.stopped_reasoning) or stop.opens_reasoning(prompt_ids)
         sent = () if holds_back else stop.stop_strings[: engine.max_stops]
         unsent = stop.stop_strings[len(sent) :]
         answer = Answer(state)
         body = engine.request(list(prompt_ids), self.sampling, state.num_remaining, seed, list(sent), self.server.model)
+
+        # 2. The events.
         num_read = 0
-        with closing(self.server.client.stream(engine.path, body)) as stream:
+        with closing(client.stream(engine.path, body)) as stream:
             for seconds, event in stream:
-                with self.server.client.reading():
+                with client.reading():
                     piece = self._with_held_ids(engine.read(event, num_read), body, num_read)
                 num_read += len(piece.token_ids or ())
                 answer.events.append(event)
@@ -254,88 +254,91 @@ class ServedDecoder(Decoder):
                 # An engine that sends only text may have sent a stop string that the request left out.
                 has_stop = answer.reported.token_ids is None and bool(unsent) and answer.has_stop(unsent)
                 if has_stop or (state.finished and not engine.reports_at_end):
-                    return answer
-        if answer.reported.finish is None:
-            raise self.server.client.error(
-                f"ended its answer after {num_read} tokens without a reason: the stream was cut; see the server's log"
-            )
-        num_new = answer.reported.num_new_tokens
-        is_cut = answer.reported.finish == "length" and num_new is not None and 0 <= num_new - num_read <= MAX_HELD
-        if num_new not in (None, num_read) and answer.reported.token_ids is not None and not is_cut:
-            held = self._ids_without_stream(body)[num_read:]  # an engine holds back tokens that complete no character
-            if num_read + len(held) != num_new:
-                raise self.server.client.error(
-                    f"counts {num_new} new tokens in its usage, but sent {num_read}: its counts cannot "
-                    "be used; report it to the engine"
-                )
-            answer.add(answer.seconds, EventContent(token_ids=held))
+                    break
+            else:
+                self._check_end(answer, body, num_read)
+        self._finish(answer)
         return answer
 
-    def _with_held_ids(self, piece: EventContent, body: Mapping[str, Any], num_before: int) -> EventContent:
+    def _check_end(self, answer: Answer, body: Body, num_read: int) -> None:
+        """Adds the tokens that an engine held back, since they complete no character; at a limit they may be lost.
+        Raises ConfigError for a stream that was cut, and for other numbers of tokens than the usage has."""
+        client, reported = self.server.client, answer.reported
+        if reported.finish is None:
+            raise client.error(
+                f"ended its answer after {num_read} tokens without a reason: the stream was cut; see the server's log"
+            )
+        num_new = reported.num_new_tokens
+        is_cut = reported.finish == "length" and num_new is not None and 0 <= num_new - num_read <= MAX_HELD
+        if num_new not in (None, num_read) and reported.token_ids is not None and not is_cut:
+            held = self._ids_without_stream(body)[num_read:]
+            if num_read + len(held) != num_new:
+                raise client.error(
+                    f"counts {num_new} new tokens in its usage, but sent {num_read}: its counts cannot be used; "
+                    "report it to the engine"
+                )
+            answer.add(answer.seconds, EventContent(token_ids=held))
+
+    def _with_held_ids(self, piece: EventContent, body: Body, num_before: int) -> EventContent:
         """Returns the content of an event with the ids that the engine held back. `num_before`: the number of ids in
-        earlier events. Raises ConfigError for a token that the target does not have."""
-        self._check_ids(piece.token_ids or ())
-        if piece.num_held <= 0 or not piece.token_ids:
+        earlier events."""
+        ids = self._checked(piece.token_ids or ())
+        if piece.num_held <= 0 or not ids:
             return piece
         try:
-            held = held_ids(piece.text, piece.token_ids[-1], piece.num_held, self.model.text_vocabulary)
+            held = held_ids(piece.text, ids[-1], piece.num_held, self.model.text_vocabulary)
         except ConfigError as error:  # the bytes are not a character
-            ids = self._ids_without_stream(body)[num_before:]
-            held = ids[: piece.num_held]
-            if ids[piece.num_held :][: len(piece.token_ids)] != piece.token_ids:
+            every = self._ids_without_stream(body)[num_before:]
+            held = every[: piece.num_held]
+            if every[piece.num_held :][: len(ids)] != ids:
                 raise self.server.client.error(str(error)) from error
-        return replace(piece, token_ids=(*held, *piece.token_ids))
+        return replace(piece, token_ids=(*held, *ids))
 
-    def _ids_without_stream(self, body: Mapping[str, Any]) -> tuple[int, ...]:
+    def _ids_without_stream(self, body: Body) -> tuple[int, ...]:
         """Requests the same answer once more without a stream, and returns its ids."""
         engine = self.server.engine
         answer = json_mapping(lambda path: self.server.client.get(path, {**body, "stream": False}), engine.path)
         with self.server.client.reading():
-            ids = EventContent(token_ids=engine.all_ids(answer)).token_ids or ()
-        self._check_ids(ids)
-        return ids
+            return self._checked(EventContent(token_ids=engine.all_ids(answer)).token_ids or ())
 
-    def _check_ids(self, ids: Sequence[int]) -> None:
-        """Raises ConfigError for a token that the target does not have."""
+    def _checked(self, ids: tuple[int, ...]) -> tuple[int, ...]:
+        """Returns the ids. Raises ConfigError for a token that the target does not have."""
         wrong = [token for token in ids if not 0 <= token < self.model.vocab_size]
         if wrong:
             raise self.server.client.error(
                 f"sent token {wrong[0]}, but the target has tokens 0 to {self.model.vocab_size - 1}: it serves another "
                 "model"
             )
+        return ids
 
-    def _finish(self, answer: Answer, stop: StopRules) -> None:
-        """Ends the state of an answer. The text of an engine that sends no ids is tokenized here. The end token, which
-        some engines do not send, is added to the last read."""
-        state, finish = answer.state, str(answer.reported.finish)
+    def _finish(self, answer: Answer) -> None:
+        """Ends the state of an answer, and adds the end token, which some engines do not send, to the last read."""
+        state, rules, finish = answer.state, answer.state.rules, str(answer.reported.finish)
         if finish in FAILED:
-            raise self.server.client.error("gave up the request: see the server's log")
-        if answer.reported.token_ids is None:
+            raise self.server.client.error("aborted the request: see the server's log")
+        sends_ids = answer.reported.token_ids is not None
+        if not sends_ids and answer.text:
             self._tokenize(answer)
-        known = state.num_new_tokens if answer.reported.token_ids is not None else answer.reported.num_new_tokens
+        num_known = state.num_new_tokens if sends_ids else answer.reported.num_new_tokens
         most_tokens = state.num_new_tokens + state.num_remaining
-        if not state.finished and finish == "length" and known is not None and most_tokens - known > MAX_HELD:
+        if not state.finished and finish == "length" and num_known is not None and most_tokens - num_known > MAX_HELD:
             raise self.server.client.error(
-                f"ended an answer after {known} tokens at its own limit: start it with a longer context"
+                f"ended an answer after {num_known} tokens at its own limit: start it with a longer context"
             )
-        if not state.finished and stop.eos_token_ids and finish != "length":
-            state.start(min(stop.eos_token_ids))
+        if not state.finished and rules.eos_token_ids and finish != "length":
+            state.start(min(rules.eos_token_ids))
             seconds, number = answer.reads.pop() if answer.reads else (answer.seconds, 0)
             answer.reads.append((seconds, number + 1))
         if not state.finished:  # the text has fewer tokens here, its last character is cut, or a warm-up has no end
-            rules = state.rules
-            is_context = (
-                rules.context_limit is not None and rules.context_limit - len(state.prompt_ids) < rules.max_new_tokens
-            )
+            limit = rules.context_limit
+            is_context = limit is not None and limit - len(state.prompt_ids) < rules.max_new_tokens
             state.finish = ("context" if is_context else "length") if finish == "length" else "eos"
         if not answer.reads:
             answer.reads.append((answer.seconds, 0))
 
     def _tokenize(self, answer: Answer) -> None:
-        """Tokenizes the text of an answer. The first read gets the tokens of its own text, the last read all others,
-        since the server does not report more."""
-        if not answer.text:
-            return
+        """Tokenizes the text of an engine that sends no ids. The first read gets the tokens of its own text, the last
+        read all others, since the server does not report more."""
         whole, first = (
             self.model.tokenizer(text, add_special_tokens=False)["input_ids"]
             for text in (answer.text, answer.first_text)
@@ -348,14 +351,14 @@ class ServedDecoder(Decoder):
 
     def _check(self, answer: Answer, prompt_ids: list[int]) -> None:
         """Raises ConfigError for a prompt that the server cut or had in its cache."""
-        client, num_read, num_cached = self.server.client, answer.reported.num_prompt_tokens, answer.reported.num_cached
+        num_read, num_cached = answer.reported.num_prompt_tokens, answer.reported.num_cached
         if num_read not in (None, len(prompt_ids)):
-            raise client.error(
+            raise self.server.client.error(
                 f"read {num_read} tokens of a prompt of {len(prompt_ids)}: it cuts or changes prompts: start it with a "
                 "longer context"
             )
         if num_cached:
-            raise client.error(
+            raise self.server.client.error(
                 f"had {num_cached} of {len(prompt_ids)} prompt tokens in its cache, so its times are not those of a "
                 "new prompt: start it without a prefix cache"
             )
@@ -365,28 +368,31 @@ class ServedDecoder(Decoder):
 
         Raises ConfigError for a baseline that drafts.
         """
-        method = self.method
+        method, num_tokens = self.method, answer.state.num_new_tokens
+        # 1. By the events of the answer, else by the counters of the server.
         found, impossible = self._reported_acceptance(answer)
         problem = impossible or self.server.engine.remedy
         if found is None and not impossible:
             counted = acceptance_between(before, self.server.wait_until_idle(), method.num_draft_tokens)
             found = None if counted is None else self._corrected(counted, answer)
             if found is None and before.num_drafted is not None:
-                problem = "the counters of the server fell, so it was restarted"
+                problem = "server counters went backwards, so it was restarted"
+        # 2. The baseline has one pass for each token.
         if method.name == BASELINE:
             if found is not None and found.num_drafted:
                 raise self.server.client.error(
-                    f"drafts: {found.num_drafted} draft tokens for one answer, but all others are compared with it: "
-                    "start it without speculation"
+                    f"drafts: {found.num_drafted} draft tokens for one answer, but it is the baseline: start it "
+                    "without speculation"
                 )
             if found is None and self.server.speculates is None:
                 return None, f"{UNKNOWN}: {problem}"
-            plain = from_passes([(0, 0)] * (answer.state.num_new_tokens - 1))
+            plain = from_passes([(0, 0)] * (num_tokens - 1))
             return plain, found.source if found else plain.source
+        # 3. What the server counted after the end of the answer is left out.
         if found is not None and answer.continues_after_end:
-            problem = "the server wrote on after a stop string"
-            found = cut_after_end(found, answer.state.num_new_tokens)
-        wrong = contradiction(found, answer.state.num_new_tokens, method.num_draft_tokens) if found else None
+            problem = "the server kept generating past a stop string"
+            found = cut_after_end(found, num_tokens)
+        wrong = contradiction(found, num_tokens, method.num_draft_tokens) if found else None
         if found is None or wrong is not None:
             return None, f"{UNKNOWN}: {CONTRADICT.format(wrong) if wrong else problem}"
         return found, found.text

@@ -15,7 +15,9 @@ from specbench.integrations.served.acceptance import MAX_COUNT, Acceptance, with
 from specbench.models.vocabulary import Vocabulary
 
 Page = Callable[[str], str | None]  # path → text, None for an absent page
-Event = Mapping[str, Any]
+Event = Mapping[str, Any]  # what a server sends, before it is checked; also the answer to a request without a stream
+Body = dict[str, object]  # of a request
+Settings = dict[str, object]  # which a server reports
 
 
 def in_utf8(text: str) -> str:
@@ -99,11 +101,11 @@ class Engine:
         """Returns the version of a server of this engine; None for a server of another engine."""
         return "of unknown version" if page("/v1/models") else None
 
-    def settings(self, page: Page) -> dict[str, Any]:
+    def settings(self, page: Page) -> Settings:
         """Returns the configuration that the server reports, without values that a restart would change."""
         return {"model": first_model_name(page)}
 
-    def context(self, settings: Mapping[str, Any]) -> int | None:
+    def context(self, settings: Mapping[str, object]) -> int | None:
         """Returns the maximum tokens of a prompt with its answer, from `settings`; None if they lack it."""
         found = settings.get("context") or settings.get("context_length")
         return found if isinstance(found, int) and found > 0 else None
@@ -114,7 +116,7 @@ class Engine:
 
     def request(
         self, prompt_ids: list[int], sampling: Sampling, max_new_tokens: int, seed: int, stop: Sequence[str], model: str
-    ) -> dict[str, Any]:
+    ) -> Body:
         """Returns the body of a request for a stream."""
         stops = {"stop": list(stop[: self.max_stops])} if stop else {}
         drawn = {"top_p": sampling.top_p or 1.0, "seed": seed % 2**31}
@@ -123,7 +125,7 @@ class Engine:
             "stream": True, "stream_options": {"include_usage": True}, **drawn, **stops,
         }  # fmt: skip
 
-    def scoring_request(self, prompt_ids: list[int], num_tokens: int, model: str) -> dict[str, Any] | None:
+    def scoring_request(self, prompt_ids: list[int], num_tokens: int, model: str) -> Body | None:
         """Returns the body of a request without a stream for greedy tokens, each with the log-probabilities of the
         `num_logprobs` most probable tokens. None for an engine that does not report them with ids."""
         return None
@@ -223,13 +225,13 @@ def json_page(page: Page, path: str) -> Any:
         return None
 
 
-def json_mapping(page: Page, path: str) -> dict[str, Any]:
+def json_mapping(page: Page, path: str) -> Event:
     """Returns the mapping of a JSON page; an empty one for any other page."""
     found = json_page(page, path)
     return found if isinstance(found, dict) else {}
 
 
-def models_of(page: Page) -> list[dict[str, Any]]:
+def models_of(page: Page) -> list[Event]:
     return list(json_mapping(page, "/v1/models").get("data") or ())
 
 

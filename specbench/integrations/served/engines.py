@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import PurePath
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from specbench.core import dotted
 from specbench.core.registry import ENGINES
@@ -24,11 +24,13 @@ from specbench.integrations.served.acceptance import (
 from specbench.integrations.served.engine import (
     MAX_HELD,
     SAMPLE,
+    Body,
     Engine,
     Event,
     EventContent,
     LogProbs,
     Page,
+    Settings,
     is_owned_by,
     json_mapping,
     json_page,
@@ -57,7 +59,7 @@ class LlamaCpp(Engine):
         build = json_mapping(page, "/props").get("build_info")
         return None if build is None else str(build)
 
-    def settings(self, page: Page) -> dict[str, Any]:
+    def settings(self, page: Page) -> Settings:
         """Returns the model's file, type and context. /props does not report the speculation."""
         found = json_mapping(page, "/props")
         return {
@@ -72,7 +74,7 @@ class LlamaCpp(Engine):
 
     def request(
         self, prompt_ids: list[int], sampling: Sampling, max_new_tokens: int, seed: int, stop: Sequence[str], model: str
-    ) -> dict[str, Any]:
+    ) -> Body:
         """Returns the body, with all samplers but top-k and top-p switched off. It has no stop strings, for which the
         server would hold tokens back, and MAX_HELD more tokens, which the last character may need."""
         return {
@@ -81,7 +83,7 @@ class LlamaCpp(Engine):
             "cache_prompt": False, "return_tokens": True, "timings_per_token": True, "stream": True,
         }  # fmt: skip
 
-    def scoring_request(self, prompt_ids: list[int], num_tokens: int, model: str) -> dict[str, Any]:
+    def scoring_request(self, prompt_ids: list[int], num_tokens: int, model: str) -> Body:
         """Returns the body. A token that ends within a character has no row. A single token is therefore forced to be a
         letter, which does not change the reported probabilities."""
         forced = [["a", 100.0]] if num_tokens == 1 else []
@@ -153,7 +155,7 @@ class Vllm(Engine):
     def version(self, page: Page) -> str | None:
         return version_if_owned(page, "vllm")
 
-    def settings(self, page: Page) -> dict[str, Any]:
+    def settings(self, page: Page) -> Settings:
         """Returns the model and its context, the settings of the cache from /metrics, and in development mode the
         settings of /server_info. Numbers that a restart may change, such as the number of blocks, are left out."""
         model = next(iter(models_of(page)), {})
@@ -170,13 +172,13 @@ class Vllm(Engine):
 
     def request(
         self, prompt_ids: list[int], sampling: Sampling, max_new_tokens: int, seed: int, stop: Sequence[str], model: str
-    ) -> dict[str, Any]:
+    ) -> Body:
         """Returns the body. vLLM would take values that are absent from the model's generation config."""
         body = super().request(prompt_ids, sampling, max_new_tokens, seed, stop, model)
         own = {"return_token_ids": True, "top_k": sampling.top_k or 0, "include_stop_str_in_output": True}
         return {**body, **own, "repetition_penalty": 1.0, "min_p": 0.0}
 
-    def scoring_request(self, prompt_ids: list[int], num_tokens: int, model: str) -> dict[str, Any]:
+    def scoring_request(self, prompt_ids: list[int], num_tokens: int, model: str) -> Body:
         own = {"logprobs": self.num_logprobs, "return_tokens_as_token_ids": True, "repetition_penalty": 1.0}
         return {"model": model, "prompt": prompt_ids, "max_tokens": num_tokens, "temperature": 0.0, **own}
 
@@ -217,7 +219,7 @@ class SGLang(Engine):
         found = self._info(page)
         return str(found["version"]) if "version" in found and "internal_states" in found else None
 
-    def settings(self, page: Page) -> dict[str, Any]:
+    def settings(self, page: Page) -> Settings:
         """Returns the settings that change the server's capacity or its scheduling."""
         names = (
             "model_path", "dtype", "kv_cache_dtype", "context_length", "max_running_requests", "max_total_num_tokens",
@@ -231,12 +233,12 @@ class SGLang(Engine):
         found = self._info(page)
         return found["speculative_algorithm"] is not None if "speculative_algorithm" in found else None
 
-    def _info(self, page: Page) -> dict[str, Any]:
+    def _info(self, page: Page) -> Event:
         return json_mapping(page, "/server_info") or json_mapping(page, "/get_server_info")
 
     def request(
         self, prompt_ids: list[int], sampling: Sampling, max_new_tokens: int, seed: int, stop: Sequence[str], model: str
-    ) -> dict[str, Any]:
+    ) -> Body:
         drawn = {"top_k": sampling.top_k or -1, "top_p": sampling.top_p or 1.0, "sampling_seed": seed % 2**31}
         parameters = {
             "temperature": sampling.temperature, "max_new_tokens": max_new_tokens, "no_stop_trim": True, **drawn,
@@ -245,7 +247,7 @@ class SGLang(Engine):
         }  # fmt: skip
         return {"input_ids": prompt_ids, "sampling_params": parameters, "stream": True}
 
-    def scoring_request(self, prompt_ids: list[int], num_tokens: int, model: str) -> dict[str, Any]:
+    def scoring_request(self, prompt_ids: list[int], num_tokens: int, model: str) -> Body:
         parameters = {"temperature": 0.0, "max_new_tokens": num_tokens, "repetition_penalty": 1.0}
         return {
             "input_ids": prompt_ids, "sampling_params": parameters, "return_logprob": True,
@@ -293,7 +295,7 @@ class TensorRtLlm(Engine):
 
     def request(
         self, prompt_ids: list[int], sampling: Sampling, max_new_tokens: int, seed: int, stop: Sequence[str], model: str
-    ) -> dict[str, Any]:
+    ) -> Body:
         body = super().request(prompt_ids, sampling, max_new_tokens, seed, stop, model)
         own = {"detokenize": False, "top_k": sampling.top_k or 0, "include_stop_str_in_output": True}
         return {**body, **own}  # without detokenization the choices have ids
@@ -326,7 +328,7 @@ class LmDeploy(Engine):
 
     def request(
         self, prompt_ids: list[int], sampling: Sampling, max_new_tokens: int, seed: int, stop: Sequence[str], model: str
-    ) -> dict[str, Any]:
+    ) -> Body:
         """Returns the body. LMDeploy decodes greedily with top_k 1, and has no seed."""
         top_k = 1 if sampling.greedy else sampling.top_k or 0
         return {

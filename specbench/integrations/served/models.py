@@ -5,23 +5,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from specbench.core.completions import ApiKey
 from specbench.core.errors import ConfigError
 from specbench.core.progress import doing
 from specbench.integrations.served.client import Client
-from specbench.integrations.served.concurrency import measure_in_turns, measure_load
+from specbench.integrations.served.concurrency import LoadScheduler
+from specbench.integrations.served.engine import Settings
+from specbench.integrations.served.rotation import RotationScheduler
 from specbench.integrations.served.server import ServedPair, Server, StartedServers, find_server, served_target
 from specbench.models.causal_lm import TextModel
 from specbench.models.loading import load_model
 from specbench.models.scoring import ScoringModel
-from specbench.records.records import Key, Record
 from specbench.results.warnings import LEARNS, UNKNOWN_TOKENIZER
-from specbench.running.events import Events
 from specbench.running.measure import InProcess, Scheduler, schedulers
 from specbench.running.models import LoadedModels
-from specbench.running.plan import Plan
 from specbench.running.prompts import set_template_options
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import BASELINE, RunSpec, ServersSpec
@@ -50,17 +48,17 @@ class ServedModels(LoadedModels):
 
     def context_limit(self, methods: Sequence[MethodSpec]) -> int | None:
         """Returns the shortest context of the target and the servers, which limits all methods alike, as in process."""
-        known = [server.engine.context(server.settings) for server in self.servers.values()]
-        return min(filter(None, (super().context_limit(methods), *known)), default=None)
+        limits = [server.engine.context(server.settings) for server in self.servers.values()]
+        return min(filter(None, (super().context_limit(methods), *limits)), default=None)
 
     def bring_up(self, name: str) -> bool:
         """Ends the running server and starts this one, if only one may be up at a time. Returns whether it was started
         now. Raises ConfigError if it now reports another configuration."""
         if self.spec.turns is None or self.started.is_up(name):
             return False
-        found = find_server(start_alone(name, self.spec, self.started), self.spec)
-        if found.digest != self.servers[name].digest:
-            raise found.client.error(
+        server = find_server(_start([name], self.spec, self.started)[0], self.spec)
+        if server.digest != self.servers[name].digest:
+            raise server.client.error(
                 "reports another configuration than when it was first started: start it with fixed settings"
             )
         return True
@@ -82,85 +80,56 @@ class ServedModels(LoadedModels):
 
     def environment(self) -> dict[str, str]:
         """Returns the conditions of the servers, with AR's engine."""
-        return {
-            "device": self.spec.device, "dtype": "as served",
-            "attention": "as served", "engine": self.servers[BASELINE].row_engine,
-        }  # fmt: skip
+        engine = self.servers[BASELINE].row_engine
+        return {"device": self.spec.device, "dtype": "as served", "attention": "as served", "engine": engine}
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> Settings:
         """Returns the configurations that the servers report, and the file's entry about their memory."""
-        reported: dict[str, dict[str, Any]] = {}
+        reported: dict[str, Settings] = {}
         for name, server in self.servers.items():
             flags = {LEARNS: self.learns(name), UNKNOWN_TOKENIZER: not server.is_tokenizer_known}
             set_flags = {key: True for key, is_set in flags.items() if is_set}
             reported[name] = {"engine": server.row_engine, **server.settings, **set_flags}
-        return {
-            "servers": reported, "memory": self.spec.memory, "by_turns": self.spec.turns is not None,
-            "counting": COUNTING,
-        }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Rotation:
-    """Measures trials with one server after the other, if only one can be up at a time."""
-
-    models: ServedModels
-
-    def measure(self, plan: Plan, recorded: dict[Key, Record], events: Events) -> None:
-        measure_in_turns(plan.spec, plan.trials, plan.folder, recorded, self.models.bring_up, events)
-
-
-@dataclass(frozen=True)
-class Loads:
-    """Measures the windows of requests under load."""
-
-    models: ServedModels
-
-    def measure(self, plan: Plan, recorded: dict[Key, Record], events: Events) -> None:
-        bring_up, scoring = self.models.bring_up, self.models.scoring
-        measure_load(plan.spec, plan.subset_runs, plan.folder, bring_up, scoring, events.console)
+        in_rotation = self.spec.turns is not None
+        return {"servers": reported, "memory": self.spec.memory, "by_turns": in_rotation, "counting": COUNTING}
 
 
 @schedulers.register
-def _schedulers(models: ServedModels, spec: RunSpec) -> list[Scheduler]:
-    trials = InProcess() if models.spec.turns is None else Rotation(models)
-    return [trials, *([Loads(models)] if models.spec.load is not None else [])]
+def served_schedulers(models: ServedModels, spec: RunSpec) -> list[Scheduler]:
+    """Returns what measures servers: the trials with one request at a time, then the load."""
+    turns, load = models.spec.turns, models.spec.load
+    found: list[Scheduler] = [InProcess() if turns is None else RotationScheduler(turns, models.bring_up)]
+    if load is not None:
+        found.append(LoadScheduler(load, turns is not None, models.bring_up, models.scoring))
+    return found
+
+
+def _start(names: Sequence[str], spec: ServersSpec, started: StartedServers) -> list[Client]:
+    """Starts those servers that the file starts, and returns the addresses of all when they are ready. With `turns`,
+    the running server is ended first."""
+    if spec.turns is not None:
+        started.end_all()
+    clients = []
+    for name in names:
+        variable = spec.servers[name].api_key_env
+        key = None if variable is None else ApiKey.from_environment(f"servers.{name}.api_key_env", variable)
+        clients.append(Client(name, spec.servers[name].url, spec.timeout_seconds, key))
+    starts = [(client, start) for client in clients if (start := spec.servers[client.name].start) is not None]
+    for client, start in starts:
+        started.start(client, start)
+    for client, start in starts:
+        with doing(f"waiting for server '{client.name}' to start"):
+            started.wait(client, start)
+    return clients
 
 
 def find_servers(
     spec: ServersSpec, names: Sequence[str], started: StartedServers, target: TextModel
 ) -> dict[str, Server]:
     """Returns the servers by name, once those with `start` are ready. With `turns`, starts one after the other."""
-    if spec.turns is None:
-        clients = [client_of(name, spec) for name in names]
-        starts = [(client, start) for client in clients if (start := spec.servers[client.name].start) is not None]
-        for client, start in starts:
-            started.start(client, start)
-        for client, start in starts:
-            with doing(f"waiting for server '{client.name}' to start"):
-                started.wait(client, start)
-        found = (find_server(client, spec) for client in clients)
-    else:
-        found = (find_server(start_alone(name, spec, started), spec) for name in names)
-    return {name: server.check_tokenizer(target) for name, server in zip(names, found, strict=True)}
-
-
-def start_alone(name: str, spec: ServersSpec, started: StartedServers) -> Client:
-    """Ends all servers, starts one, and returns its address when it is ready."""
-    client, start = client_of(name, spec), spec.servers[name].start
-    assert start is not None
-    started.end_all()
-    started.start(client, start)
-    with doing(f"waiting for server '{name}' to start"):
-        started.wait(client, start)
-    return client
-
-
-def client_of(name: str, spec: ServersSpec) -> Client:
-    """Returns the address of a server with its key. Raises ConfigError for a key that is not in the environment."""
-    variable = spec.servers[name].api_key_env
-    key = None if variable is None else ApiKey.from_environment(f"servers.{name}.api_key_env", variable)
-    return Client(name, spec.servers[name].url, spec.timeout_seconds, key)
+    groups = [names] if spec.turns is None else [[name] for name in names]
+    clients = (client for group in groups for client in _start(group, spec, started))
+    return {client.name: find_server(client, spec).check_tokenizer(target) for client in clients}
 
 
 @contextmanager
@@ -174,25 +143,32 @@ def load_served(spec: RunSpec, started: StartedServers | None = None) -> ServedM
     """Returns the servers of a run. Raises ConfigError for one that does not fit the tokenizer or the others."""
     assert spec.servers is not None
     started = started or StartedServers()
+    # 1. The tokenizer here, and every server once it is ready: all at once, or with `turns` one after the other.
     target = load_model(spec.target, device="cpu", weights=False)
     set_template_options(target, spec.chat, spec.chat_template_args, spec.chosen_date)
     servers = find_servers(spec.servers, [method.name for method in spec.methods], started, target)
+
+    # 2. They must be comparable.
     engines = {name: each.engine.name for name, each in servers.items()}
     if len(set(engines.values())) > 1:
         shown = ", ".join(f"{name} {engine}" for name, engine in engines.items())
         raise ConfigError(f"servers of several engines ({shown}): AR and its methods must run on one engine")
     for name, server in servers.items():
         if server.speculates is not None and server.speculates == (name == BASELINE):
-            how = "with speculation, but all others are compared with it" if name == BASELINE else "without speculation"
+            how = "with speculation, but it is the baseline" if name == BASELINE else "without speculation"
             raise server.client.error(f"was started {how}: start it again, or correct its url")
+
+    # 3. A drafter that learns must not see a prompt twice.
     models = ServedModels(target, {}, servers, spec.servers, started)
-    for name in filter(models.learns, servers) if spec.servers.load is not None else ():
-        raise ConfigError(
-            f"load: the drafter of server '{name}' learns across requests, and windows repeat prompts: leave load out"
-        )
-    for name in filter(models.learns, servers) if spec.repeats > 1 else ():
-        raise ConfigError(
-            f"--repeats {spec.repeats}: the drafter of server '{name}' learns across requests, so repeats would be "
-            "drafted from memory: give --repeats 1"
-        )
+    for name in filter(models.learns, servers):
+        if spec.servers.load is not None:
+            raise ConfigError(
+                f"load: the drafter of server '{name}' learns across requests, and windows repeat prompts: leave load "
+                "out"
+            )
+        if spec.repeats > 1:
+            raise ConfigError(
+                f"--repeats {spec.repeats}: the drafter of server '{name}' learns across requests, so repeats would be "
+                "drafted from memory: give --repeats 1"
+            )
     return models

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +25,15 @@ from specbench.core.source import code_revision
 from specbench.core.values import json_digest
 from specbench.integrations.served import guard
 from specbench.integrations.served.client import Client
-from specbench.integrations.served.engine import Counters, Engine, LogProbs, first_model_name, json_mapping
+from specbench.integrations.served.engine import (
+    Body,
+    Counters,
+    Engine,
+    LogProbs,
+    Settings,
+    first_model_name,
+    json_mapping,
+)
 from specbench.models.causal_lm import ModelPair, TextModel
 from specbench.models.scoring import Output, ScoringModel
 from specbench.specs.run import ServersSpec, StartSpec
@@ -54,7 +61,7 @@ class Server:
     client: Client
     engine: Engine
     version: str
-    settings: Mapping[str, Any]
+    settings: Settings
     model: str
     speculates: bool | None
     is_tokenizer_known: bool = True
@@ -90,7 +97,7 @@ class Server:
         """Returns the server with `is_tokenizer_known`. Raises ConfigError if it cuts a text into other tokens than the
         target's tokenizer."""
         path = self.engine.tokenize_path
-        body = {"content": PROBE, "prompt": PROBE, "model": self.model, "add_special_tokens": False}
+        body: Body = {"content": PROBE, "prompt": PROBE, "model": self.model, "add_special_tokens": False}
         text = self.client.get(path, body) if path else None
         with self.client.reading():
             ids = (bounded.json_value(text, strict=False) if text else {}).get("tokens")

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 __all__ = [
     "BRIDGES", "DRAFTERS", "LOGGERS", "READERS", "RULES", "SCORERS", "ConfigError", "Counters", "DenseProbs",
     "Distributions", "Drafter", "DrafterError", "Engine", "EventContent", "LoadedModel", "LookUpDrafter",
-    "Metric", "ModelDrafter", "Option", "PerAnswer", "PointMass", "Proposal", "Registry", "RunLogger", "Sampling", "Score",
-    "Scorer", "TreeProposal", "Verification", "VerificationRule", "at_tokens", "draw", "model_source",
+    "Metric", "ModelDrafter", "Option", "PerAnswer", "PointMass", "Proposal", "Registry", "RunLogger", "Sampling",
+    "Score", "Scorer", "TreeProposal", "Verification", "VerificationRule", "at_tokens", "draw", "model_source",
     "reference_texts", "residual",
 ]  # fmt: skip
 

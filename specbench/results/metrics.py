@@ -12,10 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from specbench.records.folder import RecordedMethod
-from specbench.records.records import (
-    Generation,
-    Record,
-)
+from specbench.records.records import Generation, Record
 from specbench.results.answers import (
     ScoringSpec,
     acceptance_rates,
@@ -227,7 +224,7 @@ def routes_taken(records: Sequence[Record], method: MethodSpec) -> list[str]:
     routes. Raises ValueError naming a record of an unknown route."""
     if method.routes is None:
         return []
-    found = {record.methods[method.name].get("route"): record for record in records}
+    found = {record.methods[method.name].route: record for record in records}
     for route, record in found.items():
         if route not in method.routes:
             raise ValueError(f"record of {record.name}: {method.name}: the method has no route {route!r}")
@@ -251,7 +248,6 @@ def summarize(
 
     Raises ValueError naming a record whose counts contradict each other.
     """
-    records = [Record.of(record) for record in records]  # temporary
     for record in records:
         record.check_counts("ar", 0)
         record.check_counts(method, num_draft_tokens)
@@ -363,7 +359,7 @@ def rank_chances(prompts: Resampler, own: Sequence[Generation]) -> dict[str, Est
 def level_chances(prompts: Resampler, own: Sequence[Generation]) -> dict[str, Estimate]:
     """Returns for each level, from 1 on, the mean chance of acceptance under the rule, and the optimal one, over the
     sampled steps."""
-    levels = [list(zip_longest(*(g.get("tree_samples") or []))) for g in own]
+    levels = [list(zip_longest(*(g.tree_samples or []))) for g in own]
     found = {}
     for level in range(max(map(len, levels))):
         samples = [list(filter(None, each[level])) if level < len(each) else [] for each in levels]
@@ -385,11 +381,11 @@ def served_metrics(
     """Returns the metrics that only served answers have: the time from the request to the last token, accepted ÷
     drafted tokens by the engine's counts (null if an answer has none), and the share of repeated answers of `ar` that
     changed."""
-    totals = [generation["external"]["totals"] for generation in own]
+    totals = [totals for generation in own if (totals := generation.reported.totals) is not None]
     share = Estimate()
-    if None not in totals:
+    if len(totals) == len(own):
         share = prompts.ratio([total[2] for total in totals], [total[0] for total in totals], bounds=SHARE)
-    again = [g["external"].get("same_again") for g in baseline]
+    again = [g.reported.same_again for g in baseline]
     changed = prompts.mean([None if same is None else float(not same) for same in again], SHARE)
     whole = median((generation.ttft_seconds or 0.0) + generation.decode_seconds for generation in own)
     return {"e2e_seconds": Estimate(value=whole), "accepted_per_drafted": share, "ar_changed": changed}

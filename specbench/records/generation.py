@@ -30,7 +30,7 @@ class Stored(Struct, kw_only=True, gc=False):
 
     ALWAYS: ClassVar[frozenset[str]] = frozenset()
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Returns the part as it is written."""
         found = {}
         for each in msgspec.structs.fields(type(self)):
@@ -82,7 +82,7 @@ class External(Stored, kw_only=True):
     same_again: bool | None = None
     was_idle: bool = False
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         whole = super().as_json()
         return whole if self.is_served else {key: whole[key] for key in ("num_first_tokens", "num_target_passes")}
 

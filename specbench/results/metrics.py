@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, count, takewhile, zip_longest
 from statistics import median
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -34,7 +34,9 @@ from specbench.statistics.bootstrap import SHARE, Array, Bounds, Estimate, Resam
 Number = TypeVar("Number", float, Array)
 
 
-def acceptance(prompts: Resampler, own: Sequence[Generation], verification: dict[str, Any]) -> dict[str, Estimate]:
+def acceptance(
+    prompts: Resampler, own: Sequence[Generation], verification: Mapping[str, object]
+) -> dict[str, Estimate]:
     """Returns the metrics of acceptance and of target passes. A query that the drafter decoded alone has no target
     pass, so it counts in `target_passes_per_token` but not in the acceptance length."""
     drafted = [g.num_drafted for g in own]
@@ -44,6 +46,10 @@ def acceptance(prompts: Resampler, own: Sequence[Generation], verification: dict
     num_new = [new_tokens(g) for g in own]
     any_judged = sum(judged) > 0  # ar and draft-only judge nothing, so that they have no acceptance
     threshold = verification.get("threshold") if verification.get("rule") == "fuzzy" else None
+    bound = Estimate()
+    if isinstance(threshold, float):
+        # mean of new_tokens · drafter_share · T, as published in arXiv:2502.20704, with the caveats given there
+        bound = prompts.mean([number * threshold for number in accepted])
 
     def over_values(lists: Sequence[Sequence[float]], bounds: Bounds | None = None) -> Estimate:
         return prompts.ratio([sum(values) for values in lists], [len(values) for values in lists], bounds=bounds)
@@ -69,8 +75,7 @@ def acceptance(prompts: Resampler, own: Sequence[Generation], verification: dict
         "target_passes_per_token": prompts.ratio(
             [n or 0 for n in passes], [t * (n is not None) for t, n in zip(num_new, passes, strict=True)]
         ),
-        # mean of new_tokens · drafter_share · T, as published in arXiv:2502.20704, with the caveats given there
-        "divergence_bound": Estimate() if threshold is None else prompts.mean([a * threshold for a in accepted]),
+        "divergence_bound": bound,
         "mean_divergence": per_position("divergence"),
     }
 
@@ -232,7 +237,7 @@ def routes_taken(records: Sequence[Record], method: MethodSpec) -> list[str]:
 
 
 def summarize(
-    records: Sequence[Record], method: str, *, num_draft_tokens: int, verification: dict[str, Any],
+    records: Sequence[Record], method: str, *, num_draft_tokens: int, verification: Mapping[str, object],
     decodes_with: str = "target", drafts_token_by_token: bool = True, seed: int = 0,
     scoring: Mapping[str, ScoringSpec] | None = None,
 ) -> dict[str, Estimate]:  # fmt: skip

@@ -222,7 +222,7 @@ LEARNS = "learns_across_requests"  # keys of a server's entry in run.json
 UNKNOWN_TOKENIZER = "tokenizer_not_checked"
 
 
-def served_warnings(row: Row, records: Sequence[Record], identity: Mapping[str, Any]) -> dict[str, Any]:
+def served_warnings(row: Row, records: Sequence[Record], identity: Mapping[str, Any]) -> dict[str, object]:
     """Returns by its code a warning for each condition of a fair comparison that a server does not meet."""
     assert row.served is not None
     method = row.method_name

@@ -118,8 +118,8 @@ def _place(row: Row) -> str:
     """Returns the --data with which a row was measured."""
     if row.data_source != "local":
         return row.data_source
-    found: str | None = row.request.get("data")
-    if found is None:
+    found = row.request.get("data")
+    if not isinstance(found, str):
         raise ConfigError(f"{row.task_name}/{row.subset} was measured on {row.data_location}: give its --data")
     return found
 

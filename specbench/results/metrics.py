@@ -47,7 +47,7 @@ def acceptance(
     any_judged = sum(judged) > 0  # ar and draft-only judge nothing, so that they have no acceptance
     threshold = verification.get("threshold") if verification.get("rule") == "fuzzy" else None
     bound = Estimate()
-    if isinstance(threshold, float):
+    if isinstance(threshold, int | float):
         # mean of new_tokens · drafter_share · T, as published in arXiv:2502.20704, with the caveats given there
         bound = prompts.mean([number * threshold for number in accepted])
 

@@ -12,7 +12,6 @@ from specbench.decoding.decoder import DraftingDecoder, stream_seed
 from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
-from specbench.records.generation import Record
 from specbench.running.measure import check_recorded, measure
 from specbench.running.models import LoadedModels
 from specbench.running.plan import SubsetRun, Trial, check_prompts, run_identity, trial_noun, trials
@@ -21,6 +20,7 @@ from specbench.specs.catalogue import digest, load_method, load_task, method_nam
 from specbench.specs.run import RunSpec
 from specbench.tasks.examples import Example, TaskData
 from tests.support import tiny
+from tests.support.records import changed, record
 
 
 def decoder(name: str, learns: bool = False) -> DraftingDecoder:
@@ -105,7 +105,7 @@ def test_every_repeat_and_every_example_draws_anew() -> None:
 
     def tokens(index: int, repeat: int) -> list[int]:
         block = Trial(place, Example(index, str(index), ("What?",), ("1",)), repeat, place.decoders)
-        found: list[int] = measure(block, spec)["methods"]["ar"]["token_ids"]
+        found: list[int] = measure(block, spec).methods["ar"].token_ids.tolist()
         return found
 
     first = tokens(0, 0)
@@ -123,11 +123,11 @@ def test_records_of_other_examples_are_refused() -> None:
     )
     block = Trial(place, example, 0, ())
     folder = SimpleNamespace(path="run")
-    record = {"prompt": block.prompt_digest, "reference": "1"}
-    check_recorded([block], {block.key: Record.of(record)}, folder)
+    sound = record({}, prompt=block.prompt_digest, reference="1")
+    check_recorded([block], {block.key: sound}, folder)
     for change in ({"prompt": "other"}, {"reference": "2"}):
         with pytest.raises(ConfigError, match=r"t/en example a .* another prompt or answer than rows\.tsv"):
-            check_recorded([block], {block.key: Record.of({**record, **change})}, folder)
+            check_recorded([block], {block.key: changed(sound, **change)}, folder)
 
 
 def test_a_prompt_is_rendered_once_and_its_tokens_are_part_of_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,22 +160,22 @@ def test_a_prompt_is_rendered_once_and_its_tokens_are_part_of_the_record(monkeyp
     first = measure(blocks[0], spec)
     assert read == ["1 One?"] * 2 and rendered == [("One?",)]
     second = measure(blocks[1], spec, [first])
-    histories = {("One?", part["text"], "Two?") for part in first["methods"].values()}
+    histories = {("One?", part.text, "Two?") for part in first.methods.values()}
     assert {*rendered[1:]} == histories and len(rendered) == 1 + len(histories), "once for each history"
-    assert first["prompt_ids_digest"] == blocks[0].prompt(target, []).digest != second["prompt_ids_digest"]
+    assert first.prompt_ids_digest == blocks[0].prompt(target, []).digest != second.prompt_ids_digest
 
-    done, folder = {block.key: record for block, record in zip(blocks, (first, second), strict=True)}, Path("run")
+    done, folder = {block.key: each for block, each in zip(blocks, (first, second), strict=True)}, Path("run")
     check_recorded(blocks, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
     again = SubsetRun(short, "en", data, LoadedModels(target, {}), decoders, None)
-    changed = [Trial(again, example, 0, decoders, turn) for turn in (0, 1)]
+    others = [Trial(again, example, 0, decoders, turn) for turn in (0, 1)]
     with pytest.raises(ConfigError, match=r"run: mgsm/en example a: its prompt of the same text had 6 tokens .*"):
-        check_recorded(changed, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
-    for record in done.values():  # of a version that kept no digest of tokens
-        record.prompt_ids_digest = None
-    check_recorded(changed, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
+        check_recorded(others, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
+    for each in done.values():  # of a version that kept no digest of tokens
+        each.prompt_ids_digest = None
+    check_recorded(others, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
     done[blocks[0].key].prompt_tokens = 5
     with pytest.raises(ConfigError, match=r"had 5 tokens \(digest not recorded\), and has 6 "):
-        check_recorded(changed, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
+        check_recorded(others, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
 
 
 def test_the_commit_of_hub_data_is_part_of_what_a_run_is() -> None:

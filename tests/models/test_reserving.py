@@ -13,6 +13,7 @@ import pytest
 from specbench.models import causal_lm, static_sequence
 from specbench.models.static_passes import StaticPasses
 from specbench.models.static_sequence import StaticSequence
+from specbench.records.generation import Record
 from specbench.running import capture_plan as reserving
 from specbench.running import measure as runner
 from specbench.running.plan import SubsetRun, Trial
@@ -154,7 +155,7 @@ def test_subsets_in_turns_have_their_own_room_and_compile_once(
     sized: list[str] = []
     measure, longest = runner.measure, reserving.longest_in_tokens
 
-    def measured(block: Trial, *given: Any) -> dict[str, Any]:
+    def measured(block: Trial, *given: Any) -> Record:
         static = block.cell.models.target.static
         assert static is not None
         seen.append((block.cell.subset, static.capacity))

@@ -17,7 +17,7 @@ from specbench.decoding.drafters import Drafter, ModelDrafter, NoDrafter
 from specbench.decoding.drafters.lookahead import Lookahead, TokenRecycling
 from specbench.decoding.drafters.model_tree import ModelTreeDrafter
 from specbench.decoding.drafters.retrieval import RetrievalDrafter
-from specbench.decoding.loop import StopRules
+from specbench.decoding.loop import GenerationOutput, StopRules
 from specbench.decoding.proposal import Draws, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling, process
 from specbench.decoding.tree_rules import BlockVerification, GreedyMultiDraft, KSeq, RecursiveRejection, Traversal
@@ -101,7 +101,7 @@ def law(model: TableModel, length: int, sampling: Sampling) -> dict[tuple[int, .
 
 def deviation(
     target: TableModel, drafter: Drafter, rule: VerificationRule, sampling: Sampling
-) -> tuple[float, list[Output]]:
+) -> tuple[float, list[GenerationOutput]]:
     """Returns how far 500 texts, with top-p 200, are from the law of the target, and these texts."""
     num_draws = 500 if sampling == PLAIN else 200
     made = [generate(target, drafter, rule, LENGTH, seed, sampling) for seed in range(num_draws)]

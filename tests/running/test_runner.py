@@ -123,7 +123,7 @@ def test_records_of_other_examples_are_refused() -> None:
     )
     block = Trial(place, example, 0, ())
     folder = SimpleNamespace(path="run")
-    sound = record({}, prompt=block.prompt_digest, reference="1")
+    sound = record({}, prompt=block.prompt_digest, prompt_tokens=None, reference="1")
     check_recorded([block], {block.key: sound}, folder)
     for change in ({"prompt": "other"}, {"reference": "2"}):
         with pytest.raises(ConfigError, match=r"t/en example a .* another prompt or answer than rows\.tsv"):

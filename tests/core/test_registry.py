@@ -8,6 +8,7 @@ import pytest
 from pydantic import Field
 
 import specbench
+from specbench.built_in import BUILT_IN
 from specbench.core.errors import ConfigError
 from specbench.core.registry import BRIDGES, DRAFTERS, RULES, SCORERS, NoFeatures, Registry
 
@@ -81,9 +82,9 @@ def test_the_built_in_components_are_there():
 def test_every_module_with_a_component_is_listed() -> None:
     """A module that is not in BUILT_IN would never be imported, and its components would not exist."""
     root = Path(specbench.__file__).parent
-    registers = re.compile(r"^ *@?(?:[A-Z_]+\.register|row_reader)\((?:f?\"|[A-Z]+\))", re.MULTILINE)
+    registers = re.compile(r"^ *@?(?:[A-Z_]+\.register|row_reader)\(\s*(?:f?\"|[A-Z]+\))", re.MULTILINE)
     named = {
         ".".join(("specbench", *path.relative_to(root).with_suffix("").parts)).removesuffix(".__init__")
         for path in root.rglob("*.py") if registers.search(path.read_text(encoding="utf-8"))
     }  # fmt: skip
-    assert named == {module for modules in specbench.BUILT_IN.values() for module in modules}
+    assert named == {module for modules in BUILT_IN.values() for module in modules}

@@ -12,7 +12,7 @@ from textwrap import fill
 import yaml
 from rich.console import Console
 
-from specbench import __version__
+from specbench.built_in import __version__
 from specbench.analysis.tuning.shared_runs import (
     LENGTH,
     Trials,

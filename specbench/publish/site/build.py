@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specbench import __version__
+from specbench.built_in import __version__
 from specbench.core import bounded
 from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError

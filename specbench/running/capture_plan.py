@@ -107,12 +107,12 @@ def add_shapes(decoder: DraftingDecoder, found: Mapping[int, CompileRequirements
         found[id(own)].shapes |= {PassShape(length, "tree") for length in levels}
 
 
-FILE = "compilations.jsonl"  # in a run's folder: one line per cell and model with new passes
+FILE = "compilations.jsonl"  # in a run's folder: one line per run and model with new passes
 
 
 @dataclass(frozen=True)
 class Compilation:
-    """The compilation or recording of a model's passes for a cell. No measured speed includes its seconds."""
+    """The compilation or recording of a model's passes for a run. No measured speed includes its seconds."""
 
     task: str
     subset: str
@@ -134,50 +134,50 @@ def num_compilations() -> int:
     return int(counters["stats"]["unique_graphs"]) + num_recordings()
 
 
-def check_nothing_compiled(since: int, block: Trial) -> None:
-    """Raises ConfigError if a pass was compiled or recorded while a block was measured, which is then not kept."""
+def check_nothing_compiled(since: int, trial: Trial) -> None:
+    """Raises ConfigError if a pass was compiled or recorded while a trial was measured, which is then not kept."""
     if number := num_compilations() - since:
-        where = f"{block.cell.task.name}/{block.cell.subset} example {block.example.id}"
+        where = f"{trial.run.task.name}/{trial.run.subset} example {trial.example.id}"
         raise ConfigError(
             f"{where}: {number} passes were compiled or recorded while it was measured, so its time includes more than "
-            "decoding, and the block is not kept: take --engine eager, or a smaller generation.max_new_tokens"
+            "decoding, and the trial is not kept: take --engine eager, or a smaller generation.max_new_tokens"
         )
 
 
-def allocate_and_capture(cell: SubsetRun, progress: Say = say_nothing) -> Iterator[Compilation]:
-    """Allocates the buffers and compiles or records the passes of every model for the longest conversation of a cell.
-    Buffers and passes of earlier cells are kept and reused. `progress` receives lines."""
+def allocate_and_capture(run: SubsetRun, progress: Say = say_nothing) -> Iterator[Compilation]:
+    """Allocates the buffers and compiles or records the passes of every model for the longest conversation of a run.
+    Buffers and passes of earlier runs are kept and reused. `progress` receives lines."""
 
     def room(need: CompileRequirements) -> int:
         key = id(need.model)
-        if key not in cell.most_tokens:
-            cell.most_tokens[key] = longest_in_tokens(cell, need)
-        return cell.most_tokens[key]
+        if key not in run.most_tokens:
+            run.most_tokens[key] = longest_in_tokens(run, need)
+        return run.most_tokens[key]
 
-    methods = [decoder.method for decoder in cell.decoders]
+    methods = [decoder.method for decoder in run.decoders]
     yield from _allocate_and_capture(
-        cell.models, methods, cell.decoders, room, progress, (cell.task.name, cell.subset), True
+        run.models, methods, run.decoders, room, progress, (run.task.name, run.subset), True
     )
 
 
 def allocate_and_capture_for_trial(
-    block: Trial, earlier: Sequence[Record], progress: Say = say_nothing
+    trial: Trial, earlier: Sequence[Record], progress: Say = say_nothing
 ) -> Iterator[Compilation]:
-    """Compiles or records missing passes for a block before it is measured. They are rarely missing: an earlier answer
+    """Compiles or records missing passes for a trial before it is measured. They are rarely missing: an earlier answer
     may have more tokens when its text is encoded again than when it was generated. `earlier`: the records of the
     earlier turns."""
-    cell = block.cell
-    if cell.models.target.static is None:
+    run = trial.run
+    if run.models.target.static is None:
         return
-    methods = [decoder.method for decoder in cell.decoders]
+    methods = [decoder.method for decoder in run.decoders]
     histories = ([record.methods[method.name].answer for record in earlier] for method in methods)
-    read = {fitting_turn(cell.renderer, block.example, block.turn, answers) for answers in histories}
-    num_new = cell.task.generation.max_new_tokens
+    read = {fitting_turn(run.renderer, trial.example, trial.turn, answers) for answers in histories}
+    num_new = run.task.generation.max_new_tokens
 
     def room(need: CompileRequirements) -> int:
-        return max(need.room_for(texts, num_new, cell.renderer) for texts in read)
+        return max(need.room_for(texts, num_new, run.renderer) for texts in read)
 
-    yield from _allocate_and_capture(cell.models, methods, cell.decoders, room, progress, (cell.task.name, cell.subset))
+    yield from _allocate_and_capture(run.models, methods, run.decoders, room, progress, (run.task.name, run.subset))
 
 
 def _allocate_and_capture(
@@ -212,15 +212,15 @@ def allocate_and_capture_for(
     list(_allocate_and_capture(models, methods, decoders, room, progress, ("", ""), True))
 
 
-def longest_in_tokens(cell: SubsetRun, need: CompileRequirements) -> int:
-    """Returns the number of tokens, in the model's vocabulary, of a cell's longest conversation or of the warm-up text,
+def longest_in_tokens(run: SubsetRun, need: CompileRequirements) -> int:
+    """Returns the number of tokens, in the model's vocabulary, of a run's longest conversation or of the warm-up text,
     whichever is longer."""
-    num_new = cell.task.generation.max_new_tokens
+    num_new = run.task.generation.max_new_tokens
     most = max(
-        need.room_for(texts, (len(texts) // 2 + 1) * num_new, cell.renderer) for texts in unanswered_conversations(cell)
+        need.room_for(texts, (len(texts) // 2 + 1) * num_new, run.renderer) for texts in unanswered_conversations(run)
     )
     if need.has_own_tokens:
-        num_tokens = longest_conversation(cell, need.target)
+        num_tokens = longest_conversation(run, need.target)
         ids = warm_up_ids(need.target, num_tokens, MIN_NEW_TOKENS)
         most = max(most, need.room(ids, num_tokens - len(ids)))
     return most

@@ -95,7 +95,7 @@ def test_a_block_that_fits_compiles_nothing_more(
     def noted(*given: Any) -> Any:
         before = len(made)
         assert list(reserve_for_block(*given)) == []
-        numbers.append((len(made) - before, given[0].cell.models.target.static.capacity))
+        numbers.append((len(made) - before, given[0].run.models.target.static.capacity))
         return iter(())
 
     monkeypatch.setattr(runner, "allocate_and_capture_for_trial", noted)
@@ -155,9 +155,9 @@ def test_subsets_in_turns_have_their_own_room_and_compile_once(
     measure, longest = runner.measure, reserving.longest_in_tokens
 
     def measured(block: Trial, *given: Any) -> dict[str, Any]:
-        static = block.cell.models.target.static
+        static = block.run.models.target.static
         assert static is not None
-        seen.append((block.cell.subset, static.capacity))
+        seen.append((block.run.subset, static.capacity))
         return measure(block, *given)
 
     def noted(cell: SubsetRun, *given: Any) -> int:

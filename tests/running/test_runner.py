@@ -43,7 +43,7 @@ def cell(
 
 
 def places(plan: list[Trial]) -> list[tuple[str, int, int]]:
-    return [(block.cell.subset, block.example.index, block.repeat) for block in plan]
+    return [(block.run.subset, block.example.index, block.repeat) for block in plan]
 
 
 def test_blocks_cover_everything_and_alternate() -> None:
@@ -54,14 +54,14 @@ def test_blocks_cover_everything_and_alternate() -> None:
         for subset, example in (("en", 0), ("ja", 0), ("en", 1), ("ja", 1), ("en", 2))
     ]  # fmt: skip
     for subset, order in (("en", ["ar", "fsd", "ar", "fsd", "ar", "fsd"]), ("ja", ["ar", "fsd", "fsd", "ar"])):
-        assert [block.order[0].method.name for block in plan if block.cell.subset == subset] == order
-    first_of = {(b.cell.subset, b.example.index, b.repeat): b.order[0] for b in plan}
+        assert [block.order[0].method.name for block in plan if block.run.subset == subset] == order
+    first_of = {(b.run.subset, b.example.index, b.repeat): b.order[0] for b in plan}
     assert all(first_of[subset, example, 0] != first_of[subset, example, 1] for subset, example, _ in first_of)
 
 
 def test_one_task_is_measured_after_the_other() -> None:
     plan = trials([cell("en", 2), cell("ja", 1), cell("en", 1, task="u"), cell("ja", 1, task="u")], repeats=1)
-    assert [(block.cell.task.name, block.cell.subset) for block in plan] == [
+    assert [(block.run.task.name, block.run.subset) for block in plan] == [
         ("t", "en"), ("t", "ja"), ("t", "en"), ("u", "en"), ("u", "ja")
     ]  # fmt: skip
 

@@ -78,9 +78,9 @@ class LoadedModel:
 class Decoded:
     """The new tokens and, if the decoder counts them, its target passes. Attributes are read outside the measured time.
 
-    steps: (drafted, judged, accepted, emitted) per target pass, with accepted ≤ judged ≤ drafted ≤ num_draft_tokens and
+    steps: (drafted, verified, accepted, emitted) per target pass, with accepted ≤ verified ≤ drafted ≤ num_draft_tokens and
     1 ≤ emitted ≤ accepted + 1. Together the steps emit all returned tokens (if the first pass reads the prompt and
-    judges draft tokens), or all but the first (if a separate pass reads the prompt). num_target_passes includes the
+    verifies draft tokens), or all but the first (if a separate pass reads the prompt). num_target_passes includes the
     pass over the prompt, and is needed only without steps.
     """
 
@@ -95,15 +95,17 @@ def checked_steps(steps: Sequence[Counts], num_draft_tokens: int) -> list[Step]:
     for number, counts in enumerate(steps):
         if not isinstance(counts, Step):
             try:
-                drafted, judged, accepted, emitted = map(int, counts)
-                counts = Step(drafted, judged, accepted, emitted)
+                drafted, verified, accepted, emitted = map(int, counts)
+                counts = Step(drafted, verified, accepted, emitted)
             except (TypeError, ValueError) as error:
-                raise ConfigError(f"step {number} is {counts!r}: write (drafted, judged, accepted, emitted)") from error
+                raise ConfigError(
+                    f"step {number} is {counts!r}: write (drafted, verified, accepted, emitted)"
+                ) from error
         is_ordered = 0 <= counts.num_accepted <= counts.num_judged <= counts.num_drafted <= num_draft_tokens
         if not is_ordered or not 1 <= counts.num_emitted <= counts.num_accepted + 1:
             raise ConfigError(
                 f"step {number} has {counts.num_drafted} drafted (of at most {num_draft_tokens}), {counts.num_judged} "
-                f"judged, {counts.num_accepted} accepted, {counts.num_emitted} emitted: give accepted ≤ judged ≤ "
+                f"verified, {counts.num_accepted} accepted, {counts.num_emitted} emitted: give accepted ≤ verified ≤ "
                 "drafted and 1 ≤ emitted ≤ accepted + 1"
             )
         found.append(counts)
@@ -124,7 +126,7 @@ def cut_steps(steps: Sequence[Step], num_returned: int, num_kept: int) -> tuple[
     for step in steps:
         if left <= 0:
             break
-        if step.num_emitted > left:  # dropped tokens count neither as accepted nor as judged
+        if step.num_emitted > left:  # dropped tokens count neither as accepted nor as verified
             num_accepted = min(step.num_accepted, left)
             step = Step(step.num_drafted, num_accepted, num_accepted, left)
         kept.append(step)

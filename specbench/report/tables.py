@@ -128,7 +128,7 @@ def _bridges_differ(rows: Sequence[Row]) -> bool:
 
 
 def overview_table(groups: Sequence[Sequence[Row]]) -> Table:
-    """Returns a table of several tasks. `groups`: for each task its rows over all subsets, the baseline first."""
+    """Returns a table of several tasks. `groups`: for each task its `all` rows, the baseline first."""
     cells: list[Sequence[str]] = []
     for rows in groups:
         for place, row in enumerate(rows):
@@ -150,12 +150,12 @@ def overview_table(groups: Sequence[Sequence[Row]]) -> Table:
 TREE_NOTES = (
     "by depth, column d: the share of all steps that accepted at least d draft tokens; then the share of the steps "
     "with at least d − 1 accepted tokens that accepted at least d",
-    "by rank, column b: of the judged nodes with b children or more, the share whose b-th child (the b-th candidate "
+    "by rank, column b: of the verified nodes with b children or more, the share whose b-th child (the b-th candidate "
     "for the next token) was accepted",
 )
 RULE_CHANCES = (
     "of the rule: P(≥ d | ≥ d − 1) computed at sampled steps with drafts; at most: the same chance under the best "
-    "lossless rule that judges node by node, for children drawn in the same way"
+    "lossless rule that verifies node by node, for children drawn in the same way"
 )
 MIN_DRAFT_COST = 0.005  # in target passes; cheaper drafts are look-ups, and are not shown as draft passes
 

@@ -376,11 +376,11 @@ def test_a_draft_model_must_be_there_and_fit(code: Path, pair: ModelPair) -> Non
         ("short", "it returned 23 tokens, which do not end"),
         ("wild", "it returned token 100000, but the target has tokens 0 to 256"),
         ("other", "the tokens that it reported to on_token differ from the returned ones"),
-        ("most", "step 0 has 4 drafted (of at most 3), 4 judged, 4 accepted, 5 emitted"),
-        ("judged", "step 0 has 3 drafted (of at most 3), 1 judged, 2 accepted"),
-        ("emitted", "1 accepted, 3 emitted: give accepted ≤ judged ≤ drafted and 1 ≤ emitted ≤ accepted + 1"),
+        ("most", "step 0 has 4 drafted (of at most 3), 4 verified, 4 accepted, 5 emitted"),
+        ("judged", "step 0 has 3 drafted (of at most 3), 1 verified, 2 accepted"),
+        ("emitted", "1 accepted, 3 emitted: give accepted ≤ verified ≤ drafted and 1 ≤ emitted ≤ accepted + 1"),
         ("none", "3 accepted, 0 emitted"),
-        ("shape", "step 0 is (3, 3): write (drafted, judged, accepted, emitted)"),
+        ("shape", "step 0 is (3, 3): write (drafted, verified, accepted, emitted)"),
         ("sum", "its steps emit 28 tokens, but it returned 24: count each token once"),
         ("passes", "num_target_passes = 0: the prompt alone takes 1"),
     ],
@@ -503,7 +503,7 @@ def test_a_decoder_that_claims_nothing_is_judged_by_what_it_writes(
     assert code == 0, f"nothing was declared lossless that is not: {err}"
     verdicts = {each["method"]: each for each in json.loads(out)["verdicts"]}
     assert verdicts["mine"]["verdict"] == "greedy equal" and verdicts["mine"]["declared_lossless"] is None
-    assert verdicts["mine"]["reason"] == "nothing drawn: its code takes no 'sampling', so it decodes greedily only"
+    assert verdicts["mine"]["reason"] == "not sampled: decoder has no `sampling` argument"
     assert verdicts["wrong"]["verdict"] == "diverged"
 
 

@@ -76,7 +76,7 @@ def test_a_killed_workers_cell_goes_to_another_with_its_records(
     assert f"{killed} was lost" in out
     assert "2 workers share the CPUs and memory" in err
     folder = tmp_path / "runs" / "suites" / "shared"
-    resumed = [line for line in err.splitlines() if ": resuming " in line and " of 4 examples are there" in line]
+    resumed = [line for line in err.splitlines() if ": resuming " in line and " of 4 examples done" in line]
     assert len(resumed) >= 2  # after the first example, and after the loss
     for seed in (0, 1):
         lines = (folder / "embedded" / "mgsm" / f"s{seed}" / "records.jsonl").read_text().splitlines()

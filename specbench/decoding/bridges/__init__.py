@@ -171,7 +171,7 @@ class Translation:
         self.start([])
 
     def start(self, prompt_ids: list[int]) -> list[int]:
-        """Drops the last sequence and reads a new prompt. Returns its draft tokens."""
+        """Resets the cache and prefills a new prompt. Returns its draft tokens."""
         self._ids: list[int] = []
         self._draft_ids = list(self._draft.bos_ids)
         self._points = [(0, len(self._draft_ids))]  # (target, draft) positions with the same text before them

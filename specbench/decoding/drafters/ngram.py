@@ -205,7 +205,7 @@ def draw_uniforms(count: int, generator: torch.Generator) -> list[float]:
 
 
 PATH = "Folder of the n-gram model, as `specbench train ngram` writes it; null: the one of the embedded target."
-NEEDS = "an n-gram model over the target's tokens (`specbench train ngram`; the embedded target brings one)"
+NEEDS = "an n-gram model over the target's tokens (`specbench train ngram`; one ships with the embedded target)"
 
 
 @DRAFTERS.register("ngram", provides={"probs", "raw_probs"}, needs=NEEDS, looks_up=True)

@@ -20,15 +20,15 @@ from specbench.models.causal_lm import ModelPair
 from specbench.models.corpus_models import Datastore, most_frequent_tree
 
 MatchLength = Annotated[int, Field(ge=1, le=16)]
-MAX_MATCH = "How many of the last tokens are looked for first."
-PER_MATCH = "Draft at most this many tokens for each token that matched; num_draft_tokens at most in any case."
-MIN_MATCH = "The fewest last tokens that are looked for; at most max_match."
+MAX_MATCH = "Longest suffix to match."
+PER_MATCH = "Maximum draft tokens per matched token, capped at num_draft_tokens."
+MIN_MATCH = "Shortest suffix to match; at most max_match."
 MAX_LEVELS = 64  # a continuation may have any length
 PATH = "Folder of the datastore, as `specbench train retrieval` writes it; null: the one of the embedded target."
-NEEDS = "a datastore of the target's tokens (`specbench train retrieval`; the embedded target brings one)"
-NODES = "The number of tokens of a tree at most: the most frequent ones."
-CORPUS_MAX_MATCH = "The number of last tokens that are looked up at most."
-CORPUS_MIN_MATCH = "The number of last tokens that must occur in the corpus; without them nothing is drafted."
+NEEDS = "a datastore of the target's tokens (`specbench train retrieval`; one ships with the embedded target)"
+NODES = "Maximum tree size; keeps the most frequent tokens."
+CORPUS_MAX_MATCH = "Longest suffix to look up."
+CORPUS_MIN_MATCH = "Shortest suffix that must occur in the corpus; otherwise nothing is drafted."
 OCCURRENCES = (
     "The number of occurrences whose continuations are counted. If there are more, an evenly spaced sample is counted."
 )

@@ -208,8 +208,8 @@ class SyntheticDrafter(Drafter):
             raise ConfigError(
                 "drafter 'synthetic': the measured generation differs from its rehearsal after "
                 f"{len(ids) - self._num_prompt_tokens} new tokens, most likely because the same passes were rounded in "
-                "two ways, so its draft is not known: repeat the command to continue, or start a new run with --dtype "
-                "float32"
+                "two ways, so the prescribed draft is invalid: repeat the command to continue, or start a new run with "
+                "--dtype float32"
             )
         return cue.proposal
 

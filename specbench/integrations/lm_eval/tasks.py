@@ -56,7 +56,7 @@ def check_output_type(name: str, output_type: Any) -> None:
     if output_type != GENERATES:
         raise ConfigError(
             f"task {name}: output_type {output_type} needs log-likelihoods of given texts, so nothing is generated and "
-            f"no draft token is judged: choose a task with output_type {GENERATES}, such as gsm8k"
+            f"no draft token is verified: choose a task with output_type {GENERATES}, such as gsm8k"
         )
 
 

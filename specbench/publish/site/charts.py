@@ -312,7 +312,7 @@ PREDICTED_FRAME: Box = (56.0, 16.0, 660.0, 460.0)
 
 @dataclass(frozen=True)
 class PredictionPlot:
-    """Predicted (x) and measured (y) speed-ups. `num_left_out`: rows over all subsets that lack one of the two.
+    """Predicted (x) and measured (y) speed-ups. `num_left_out`: `all` rows that lack one of the two.
     `num_reached`: rows that reach the prediction."""
 
     points: tuple[PlotPoint, ...]

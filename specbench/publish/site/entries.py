@@ -113,7 +113,7 @@ class Entries:
     warnings: tuple[str, ...]
 
     def whole(self) -> list[list[SiteRow]]:
-        """Returns the rows over all subsets by group, without synthetic rows, which are not ranked."""
+        """Returns the `all` rows by group, without synthetic rows, which are not ranked."""
         groups: dict[str, list[SiteRow]] = {}
         for entry in self.all:
             if entry.is_whole and why_unranked(entry.row) is None:
@@ -195,7 +195,7 @@ COLUMNS = (
         "rank", "rank", True, "rank by speed-up among the rows that compare; 2–3 is not separable from its neighbours"
     ),
     IndexColumn("tau", "τ", True, "mean acceptance length: tokens per target pass"),
-    IndexColumn("alpha", "α", True, "acceptance rate: accepted ÷ judged draft tokens, of chains only"),
+    IndexColumn("alpha", "α", True, "acceptance rate: accepted ÷ verified draft tokens, of chains only"),
     IndexColumn("speed", "tok/s", True, "generated tokens per second of decoding"),
     IndexColumn("quality", "quality (Δ to ar)", True, "main score; Δ is its difference to the baseline"),
     IndexColumn("verdict", "verdict"),

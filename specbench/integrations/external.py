@@ -78,8 +78,8 @@ class LoadedModel:
 class Decoded:
     """The new tokens and, if the decoder counts them, its target passes. Attributes are read outside the measured time.
 
-    steps: (drafted, verified, accepted, emitted) per target pass, with accepted ≤ verified ≤ drafted ≤ num_draft_tokens and
-    1 ≤ emitted ≤ accepted + 1. Together the steps emit all returned tokens (if the first pass reads the prompt and
+    steps: (drafted, verified, accepted, emitted) per target pass, with accepted ≤ verified ≤ drafted ≤ num_draft_tokens
+    and 1 ≤ emitted ≤ accepted + 1. Together the steps emit all returned tokens (if the first pass reads the prompt and
     verifies draft tokens), or all but the first (if a separate pass reads the prompt). num_target_passes includes the
     pass over the prompt, and is needed only without steps.
     """

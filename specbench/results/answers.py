@@ -98,8 +98,8 @@ def length_columns(sides: Sides) -> Columns:
 
 
 def verified_tokens(own: Sequence[Generation]) -> tuple[list[int], list[int]]:
-    """Returns the accepted and the verified tokens of each generation. Both are 0 for draft trees, whose number of verified
-    tokens depends on the order of siblings. All are 0 if a server reports an answer without its verified tokens, since
+    """Returns the accepted and the verified tokens of each generation. Both are 0 for draft trees, whose number of
+    verified tokens depends on the order of siblings. All are 0 if a server reports an answer without its verified tokens, since
     the other answers may then be a biased choice."""
     counts = [(0, 0) if g.is_tree else _verified(g) for g in own]
     is_known = None not in (verified for _, verified in counts)

@@ -23,12 +23,12 @@ Runs = Annotated[Path | None, path_option(help="Folder of runs, with suites in `
 def suite(
     name: Name,
     dry_run: Annotated[
-        bool, flag("--dry-run", help="Print the runs, which are measured, and the time of the rest.")
+        bool, flag("--dry-run", help="Print the cells, what is already measured, and the time of the rest.")
     ] = False,
     pair: Annotated[str | None, typer.Option(help="Pair of the suite; by default all.")] = None,
     task: Annotated[str | None, typer.Option(help="Tasks of the suite, separated by commas; by default all.")] = None,
     ray: Annotated[
-        str | None, typer.Option(help="Share the runs among the workers of a ray cluster: local, or its address.")
+        str | None, typer.Option(help="Share the cells among the workers of a ray cluster: local, or its address.")
     ] = None,
     workers: Annotated[
         int | None, typer.Option(help="Number of --ray workers; by default one per GPU, or one without GPUs.")
@@ -42,15 +42,15 @@ def suite(
 ) -> None:
     """Measure a grid: every task on every pair, at every temperature, with every seed and all methods.
 
-    Each task and pair is a run in its own folder. The same command resumes an interrupted suite.
+    Each cell is a run in its own folder. The same command resumes an interrupted suite.
 
-    A failed run does not stop the others. Failures are listed at the end, with exit code 1.
+    A failed cell does not stop the others. Failures are listed at the end, with exit code 1.
 
     The estimated time is based on one example of every task on every pair, measured before the grid starts.
 
-    With --ray each worker has one GPU, or --threads CPUs if there is none, and measures one run at a time.
+    With --ray each worker has one GPU, or --threads CPUs if there is none, and measures one cell at a time.
 
-    If a worker is lost, another worker continues its run from the records. After the third loss the run has failed.
+    If a worker is lost, another worker continues its cell from the records. After the third loss the cell has failed.
 
     All workers need the same device, versions and commit, and the suite's files at the same path.
     """
@@ -62,8 +62,8 @@ def suite(
     from specbench.publish.forecast import cells_table, make_forecast, problem_lines  # these import torch
     from specbench.publish.suite import measure_suite, show
 
-    suite_runs = cells_of(load_suite(name), options, runs or RUNS, pair, None if task is None else split(task))
-    forecast = make_forecast(suite_runs)
+    cells = cells_of(load_suite(name), options, runs or RUNS, pair, None if task is None else split(task))
+    forecast = make_forecast(cells)
     if dry_run:
         stdout.print(cells_table(forecast))
         for line in problem_lines(forecast):

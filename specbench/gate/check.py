@@ -96,7 +96,7 @@ def check(
 
 
 def _notes(pairs: Sequence[RowPair]) -> list[str]:
-    """Returns the changes of a method, conditions that change rounding, and the warnings of the `all` rows
+    """Returns the changes of a method, conditions that change rounding, and the warnings of the rows over all subsets
     on either side."""
     notes = [f"changed: {change}" for change in dict.fromkeys(change for pair in pairs for change in pair.changes())]
     if names := dict.fromkeys(name for pair in pairs for name in pair.rounding()):

@@ -227,7 +227,7 @@ def cells_table(forecast: Forecast) -> Table:
         methods = ", ".join(planned.methods[1:] or planned.methods)
         rows.append([cell.pair_name, cell.task.label, cell.setting, methods, done, *times])
     headings = text_columns("pair", "task", "setting", "methods", "examples", "estimated time", "at most")
-    return Table(f"{forecast.plan[0].cell.suite.name} · {counted(len(rows), 'run')}", headings, rows)
+    return Table(f"{forecast.plan[0].cell.suite.name} · {counted(len(rows), 'cell')}", headings, rows)
 
 
 def problem_lines(forecast: Forecast) -> list[str]:

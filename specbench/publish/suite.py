@@ -154,7 +154,7 @@ def run_suite(
         if file is not None:
             check_accepts_rows(leaderboard, read_servers(file).device)
     check_takes_measured(leaderboard, measured)
-    say(console, f"{counted(len(forecast.plan), 'run')}, {len(measured)} measured already")
+    say(console, f"{counted(len(forecast.plan), 'cell')}, {len(measured)} measured already")
     for cell in measured:
         run.add(cell)
     if missing:
@@ -204,10 +204,10 @@ def estimate_line(estimate: TimeEstimate, forecast: Forecast, num_missing: int, 
     """Returns the estimate in words, and the number of examples behind it. `has_tried`: whether examples were measured
     for it."""
     if estimate.unknown == num_missing:
-        why = "no run like these could be measured" if has_tried else "each task and pair has only one example"
+        why = "no cell like these could be measured" if has_tried else "each task and pair has only one example"
         return f"estimated time: unknown, since {why}"
     num_records = sum(each.num_records for each in forecast.measured.values())
-    without = f"; it leaves out {estimate.unknown} runs, since no run like them is measured"
+    without = f"; it leaves out {estimate.unknown} cells, since no cell like them is measured"
     return (
         f"estimated time: about {format_duration(estimate.seconds)}, at most {format_duration(estimate.most)} if every "
         f"answer has the greatest length; at the speeds of {counted(num_records, 'measured example')}"
@@ -263,8 +263,8 @@ def show(result: SuiteMeasurement, console: Console) -> None:
     for line in result.losses:
         console.print(f"lost: {line}", soft_wrap=True)
     if result.failures:
-        runs = counted(len(result.forecast.plan), "run")
-        console.print(f"\n{len(result.failures)} of {runs} FAILED:", soft_wrap=True)
+        cells = counted(len(result.forecast.plan), "cell")
+        console.print(f"\n{len(result.failures)} of {cells} FAILED:", soft_wrap=True)
     for cell, failure in result.failures:
         console.print(f"{cell.name}: {failure}\n  {cell.request.command}", soft_wrap=True)
     if result.rows:

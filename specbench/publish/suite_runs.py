@@ -217,7 +217,7 @@ def load_suite(name_or_path: str) -> SuiteSpec:
                 raise ConfigError("no method is left to measure: leave the pair out")
     cells = cells_of(suite)
     if not cells:
-        raise ConfigError(f"{path}: exclude: no run of the grid is left: remove an entry")
+        raise ConfigError(f"{path}: exclude: no cell of the grid is left: remove an entry")
     checked = set()
     for cell in cells:
         key = cell.task.label, cell.methods, cell.temperature, cell.pair.engine

@@ -95,7 +95,7 @@ def written(folder: Path, **changes: Any) -> Path:
         ({"exclude": [{}]}, ["exclude", "empty"]),
         ({"methods": ["sd", "hf-sd"], "pairs": {"a": {"engine": "compiled"}}, "exclude": ...},
          ["a · mgsm", "method 'hf-sd'", "engine = 'compiled'", "exclude it"]),
-        ({"exclude": [{"pair": ["embedded", "other"]}]}, ["exclude", "no run of the grid is left"]),
+        ({"exclude": [{"pair": ["embedded", "other"]}]}, ["exclude", "no cell of the grid is left"]),
     ],
 )  # fmt: skip
 def test_a_wrong_file_is_one_clear_error(tmp_path: Path, changes: dict[str, Any], parts: list[str]) -> None:
@@ -172,7 +172,7 @@ def test_a_dry_run_says_what_would_fail(specbench: Callable[..., tuple[int, str,
     pairs = {"absent": {"target": "org/target", "drafter": "./nowhere"}, "good": None}
     path = written(tmp_path, **{**ONE, "pairs": pairs, "seeds": [0, 1], "methods": ["ar"]})
     code, out, _ = specbench("suite", str(path), "--dry-run")
-    assert code == 0 and "mine · 4 runs" in out and " ar " in out
+    assert code == 0 and "mine · 4 cells" in out and " ar " in out
     lines = [line for line in out.splitlines() if line.startswith("would fail here: ")]
     (line,) = lines
     assert "absent · mgsm · s0 and 1 more: model folder './nowhere' does not exist" in line
@@ -318,7 +318,7 @@ def test_failures_are_the_cells_own_and_the_same_command_goes_on(
                    tasks=[{"task": "mgsm", "subsets": ["en"]}], exclude=exclude)  # fmt: skip
     code, out, err = specbench("suite", str(path), "--threads", "1")
     assert code == 1, err
-    assert "2 of 3 runs FAILED" in out and "speed-up" in out
+    assert "2 of 3 cells FAILED" in out and "speed-up" in out
     assert "crashing · mgsm · t0-s0: its worker was lost: its process ended by SIGSEGV: Fatal Python error" in out
     assert "absent · mgsm · t0-s0: model folder './nowhere' does not exist" in out
     assert "  specbench run --task mgsm --method crash.yaml --subset en --limit 1 --threads 1 --set" in out

@@ -150,7 +150,7 @@ def _slrs_fit(report: VocabReport, changed: str) -> tuple[FitVerdict, str]:
         weak.insert(0, f"the drafter can write {share}: only those can be accepted")
     if weak:
         return "weak", "; ".join(weak)
-    passes = f"scoring a target token with the drafter (ψ) takes {report.passes_in_texts:.1f} draft passes"
+    passes = f"ψ of a token takes {report.passes_in_texts:.1f} draft passes"
     if report.passes_in_texts > MANY_PASSES:
         return "costly", f"{passes}: the drafter's tokens are too long"
     return "fits", f"{passes}: the drafter's tokens are short"

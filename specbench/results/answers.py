@@ -99,8 +99,8 @@ def length_columns(sides: Sides) -> Columns:
 
 def verified_tokens(own: Sequence[Generation]) -> tuple[list[int], list[int]]:
     """Returns the accepted and the verified tokens of each generation. Both are 0 for draft trees, whose number of
-    verified tokens depends on the order of siblings. All are 0 if a server reports an answer without its verified tokens, since
-    the other answers may then be a biased choice."""
+    verified tokens depends on the order of siblings. All are 0 if a server reports an answer without its verified
+    tokens, since the other answers may then be a biased choice."""
     counts = [(0, 0) if g.is_tree else _verified(g) for g in own]
     is_known = None not in (verified for _, verified in counts)
     return [accepted * is_known for accepted, _ in counts], [(verified or 0) * is_known for _, verified in counts]

@@ -4,7 +4,7 @@ Passes are left uncompiled, and counted as torch would count them.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +152,7 @@ def test_subsets_in_turns_have_their_own_room_and_compile_once(
         (tmp_path / f"mgsm_{subset}.tsv").write_text("".join(f"{'a ' * words}{n}?\t1\n" for n in range(3)))
     seen: list[tuple[str, int]] = []
     sized: list[str] = []
-    measure, longest = runner.measure, reserving.longest_in_tokens
+    measure, conversations = runner.measure, reserving.unanswered_conversations
 
     def measured(block: Trial, *given: Any) -> dict[str, Any]:
         static = block.run.models.target.static
@@ -160,12 +160,12 @@ def test_subsets_in_turns_have_their_own_room_and_compile_once(
         seen.append((block.run.subset, static.capacity))
         return measure(block, *given)
 
-    def noted(cell: SubsetRun, *given: Any) -> int:
-        sized.append(cell.subset)
-        return longest(cell, *given)
+    def noted(run: SubsetRun) -> Iterator[Any]:
+        sized.append(run.subset)
+        return conversations(run)
 
     monkeypatch.setattr(runner, "measure", measured)
-    monkeypatch.setattr(reserving, "longest_in_tokens", noted)
+    monkeypatch.setattr(reserving, "unanswered_conversations", noted)
     code, _, said = specbench(
         "run", "--task", "mgsm", "--subset", "en,de", "--data", ".", "--method", "pld", "--target", tiny_pair[0],
         "--set", "generation.max_new_tokens=6", "--engine", "compiled", "--device", "cpu", "--output", "here",

@@ -155,8 +155,8 @@ CODES = {
     "the file does not say how they reserve memory": "memory_not_stated",
     "the drafter learns, such as vLLM's `suffix` and llama.cpp's `ngram-mod`": "learns",
     "more than 5 % of the time of the method's answers, or of `ar`'s, is spent outside the server": "slow_client",
-    "an answer of llama.cpp arrived in less than half the time in which the server wrote it, since the client was "
-    "busy": "read_late",
+    "an answer of llama.cpp was read in less than half the time in which the server wrote it, since the client was "
+    "held up": "read_late",
     "a server reports a time that is negative, not finite or longer than a day; it is left out": "impossible_times",
     "greedy answers differ from those of `ar`, and not all differences are near-ties": "answers_differ",
 }

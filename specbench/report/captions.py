@@ -178,7 +178,7 @@ def no_forecast(row: Row) -> str | None:
         return None
     if cost is None:
         return "its formula needs one cost ratio c, and these records have none"
-    return f"its formula assumes one draft pass per verified token, which does not hold for {row.method_name}"
+    return f"its formula assumes one draft pass per judged token, which does not hold for {row.method_name}"
 
 
 def verdict_word(row: Row) -> str:

@@ -73,7 +73,7 @@ class RunOptions:
     ] = "task"
     prompt_checks: Annotated[
         PromptChecks,
-        "Whether to refuse or warn if the chat template drops the user's text or the tokenizer ends prompts.",
+        "What follows if the chat template drops the user's text or the tokenizer ends prompts: refuse or warn.",
     ] = "refuse"
     warm_up: Annotated[
         float | None,

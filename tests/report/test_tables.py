@@ -65,7 +65,7 @@ def test_subsets_that_are_sampled_in_different_ways_are_distinct_names():
         ({}, None),
         (
             {"speedup_expected": Estimate(), "cost_ratio": Estimate(value=0.1)},
-            "assumes one draft pass per verified token",
+            "assumes one draft pass per judged token",
         ),
         ({"speedup_expected": Estimate(), "cost_ratio": Estimate()}, "its formula needs one cost ratio c"),
         ({"speedup_expected": Estimate(), "acceptance_rate": Estimate()}, None),

@@ -76,7 +76,8 @@ class CachedSequence:
         self.rollback(num_kept)
         # 2. One pass over all else. Recurrent layers may have been rolled back further than the others: they replay.
         num_cached = len(self.cached_ids)
-        output = self._read(ids, pending, num_tokens - num_cached, num_kept - num_cached, num_logits, hidden_layers)
+        num_read, num_replayed = num_tokens - num_cached, num_kept - num_cached
+        output = self._read(ids, pending, (), num_read, num_replayed, num_logits, hidden_layers)
         self.cached_ids += ids[num_cached:]
         self.cached_ids += [UNKNOWN] * (num_tokens - len(self.cached_ids))
         return Output(output.logits[-num_logits:, : self.vocab_size], output.hidden)
@@ -102,7 +103,7 @@ class CachedSequence:
             self.rollback(num_cached)
         # 2. One pass over all else. The cache then holds the text and behind it the tree, until `keep_path` ends it.
         num_read = len(ids) + len(tree_ids) - num_cached
-        output = self._read_tree([*ids, *tree_ids], parents, num_read, num_logits, hidden_layers)
+        output = self._read([*ids, *tree_ids], None, parents, num_read, 0, num_logits, hidden_layers)
         self.cached_ids, self._tree = list(ids), tree
         return Output(output.logits[-num_logits:, : self.vocab_size], output.hidden)
 
@@ -135,18 +136,12 @@ class CachedSequence:
         """Provides buffers for `num_tokens` tokens."""
 
     def _read(
-        self, ids: list[int], pending: torch.Tensor | None, num_read: int, num_replayed: int, num_logits: int,
-        hidden_layers: Sequence[int],
+        self, ids: list[int], pending: torch.Tensor | None, parents: Sequence[int], num_read: int, num_replayed: int,
+        num_logits: int, hidden_layers: Sequence[int],
     ) -> Output:  # fmt: skip
         """Runs one timed pass over the last `num_read` tokens of `ids` and `pending`, of which the first `num_replayed`
         are cached except in recurrent layers: at least the logits of the last `num_logits`, [n, output_size], and the
-        hidden states of all, [num_read, width]."""
-        raise NotImplementedError
-
-    def _read_tree(
-        self, tokens: list[int], parents: Sequence[int], num_read: int, num_logits: int, hidden_layers: Sequence[int]
-    ) -> Output:
-        """Runs one timed pass over the last `num_read` of `tokens`, which end with a tree; see `_read`."""
+        hidden states of all, [num_read, width]. `parents`: those of the tree with which `ids` end, if any."""
         raise NotImplementedError
 
     def _move(self, start: int, places: list[int]) -> None:
@@ -210,15 +205,19 @@ class EagerSequence(CachedSequence):
             layer.truncate(num_tokens)
 
     def _read(
-        self, ids: list[int], pending: torch.Tensor | None, num_read: int, num_replayed: int, num_logits: int,
-        hidden_layers: Sequence[int], **options: Any,
+        self, ids: list[int], pending: torch.Tensor | None, parents: Sequence[int], num_read: int, num_replayed: int,
+        num_logits: int, hidden_layers: Sequence[int],
     ) -> Output:  # fmt: skip
-        """See CachedSequence. `options`: of transformers' forward pass. Raises ConfigError for a model that does not
-        use the cache."""
+        """See CachedSequence. Raises ConfigError for a model that does not use the cache."""
         tokens = self._input(ids, pending, num_read)
         first = next(iter(self._attention_layers), None)
         num_before = 0 if first is None else first.length
-        options = self._options(tokens, num_logits) | options
+        options = self._options(tokens, num_logits)
+        if parents:
+            windows = {layer.is_sliding for layer in self._attention_layers}
+            num_prefix, num_cached = len(ids) - len(parents), len(ids) - num_read
+            positions, masks = tree_inputs(self.model, windows, num_prefix, parents, num_cached, num_read, len(ids))
+            options |= {"position_ids": positions[None], "attention_mask": by_layer_type(masks)}
         if hidden_layers:
             options["output_hidden_states"] = list(hidden_layers) if SELECTS_LAYERS else True
         states = self.recurrent
@@ -274,15 +273,6 @@ class EagerSequence(CachedSequence):
                 "that drafts chains"
             )
         check_attention(self.model, self.name)
-
-    def _read_tree(
-        self, tokens: list[int], parents: Sequence[int], num_read: int, num_logits: int, hidden_layers: Sequence[int]
-    ) -> Output:
-        num_prefix, num_cached = len(tokens) - len(parents), len(tokens) - num_read
-        windows = {layer.is_sliding for layer in self._attention_layers}
-        positions, masks = tree_inputs(self.model, windows, num_prefix, parents, num_cached, num_read, len(tokens))
-        options = {"position_ids": positions[None], "attention_mask": by_layer_type(masks)}
-        return self._read(tokens, None, num_read, 0, num_logits, hidden_layers, **options)
 
     def _move(self, start: int, places: list[int]) -> None:
         sources = torch.tensor(places, dtype=torch.long, device=self.device)

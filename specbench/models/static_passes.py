@@ -257,20 +257,19 @@ class StaticPasses:
         """Makes torch compile, on a CPU, one layer for all layers of the passes that are traced during the block."""
         return nullcontext() if self._shared is None or self.records else self._shared.nested()
 
-    def read_eagerly(self, tokens: torch.Tensor, start: int, num_logits: int, **options: Any) -> Output:
+    def read_eagerly(
+        self, tokens: torch.Tensor, start: int, num_logits: int, num_prefix: int = 0, parents: Sequence[int] = (),
+        hidden_layers: Sequence[int] = (),
+    ) -> Output:  # fmt: skip
         """Runs one eager pass over tokens [1, num_tokens] at position `start`, such as a prompt, if no pass of a fixed
-        length can read them: logits [num_logits, output_size]. `options`: see `forward`."""
+        length can read them: logits [num_logits, output_size]. `parents`: see `fill_tree`."""
+        options: PassOptions = {"num_logits": num_logits, "hidden_layers": hidden_layers}
+        if parents:
+            positions, masks = self._tree_inputs(num_prefix, parents, start, tokens.shape[1])
+            options |= {"positions": positions[None], "mask": by_layer_type(masks)}
         self.start.fill_(start)
         with self._noting_memory(f"in a pass of model '{self.name}' over {tokens.shape[1]} tokens"):
-            return self.forward(tokens, num_logits=num_logits, **options)
-
-    def read_tree_eagerly(
-        self, tokens: torch.Tensor, first: int, num_prefix: int, parents: Sequence[int], hidden_layers: Sequence[int]
-    ) -> Output:
-        """Runs one eager pass over the last tokens of a sequence and its tree; see `fill_tree`."""
-        positions, masks = self._tree_inputs(num_prefix, parents, first, tokens.shape[1])
-        given = {"positions": positions[None], "mask": by_layer_type(masks), "hidden_layers": hidden_layers}
-        return self.read_eagerly(tokens, first, 0, **given)
+            return self.forward(tokens, **options)
 
     def _noting_memory(self, place: str) -> AbstractContextManager[None]:
         return noting_memory(place, self._layers, self.device)

@@ -39,9 +39,8 @@ class StaticSequence(CachedSequence):
         self._layers = check_compilable(model, name, engine)
         self._records_prompts = True  # unless it failed, or the device has no graphs
         self._reads_trees = model.config._attn_implementation in ATTENTION
-        self._kept: dict[
-            int, StaticPasses
-        ] = {}  # by capacity, since the cells of a run alternate between few capacities
+        # By capacity, since the subsets of a run alternate between few capacities.
+        self._kept: dict[int, StaticPasses] = {}
         self._last_position = (context_limit or 2**62) - 1
         self._shapes = [PassShape(1), PassShape(2)]  # of the passes of fixed lengths; others are eager
         with torch.inference_mode():
@@ -64,7 +63,10 @@ class StaticSequence(CachedSequence):
         self.reset()
         made, before = self._static_passes, self._static_passes.seconds
         num_made = made.num_made
-        self._shapes += self._prompt_shapes()
+        if made.records and self._records_prompts:  # the shortest first
+            lengths = sorted({min(length, self.capacity) for length in PROMPTS})
+            hidden = sorted({shape.hidden_layers for shape in self._shapes if shape.kind == "chain"})
+            self._shapes += [PassShape(length, "prompt", layers) for layers in hidden for length in lengths]
         missing = [shape for shape in self._shapes if shape not in made.made]
         if missing:
             missing_lengths = ", ".join(str(shape.length) for shape in missing)
@@ -88,14 +90,6 @@ class StaticSequence(CachedSequence):
         if longest_tree:
             made.path_move()
         return made.num_made - num_made, made.seconds - before
-
-    def _prompt_shapes(self) -> list[PassShape]:
-        """Returns the shapes of the passes that read prompts into the current buffers, the shortest first."""
-        if not (self._static_passes.records and self._records_prompts):
-            return []
-        lengths = sorted({min(length, self.capacity) for length in PROMPTS})
-        hidden = sorted({shape.hidden_layers for shape in self._shapes if shape.kind == "chain"})
-        return [PassShape(length, "prompt", layers) for layers in hidden for length in lengths]
 
     @torch.inference_mode()
     def reserve_draft(self, num_tokens: int, draw: Sampler) -> tuple[int, float]:
@@ -150,35 +144,28 @@ class StaticSequence(CachedSequence):
         check_attention(self.model, self.name, ATTENTION)
 
     def _read(
-        self, ids: list[int], pending: torch.Tensor | None, num_read: int, num_replayed: int, num_logits: int,
-        hidden_layers: Sequence[int],
+        self, ids: list[int], pending: torch.Tensor | None, parents: Sequence[int], num_read: int, num_replayed: int,
+        num_logits: int, hidden_layers: Sequence[int],
     ) -> Output:  # fmt: skip
-        made, num_cached = self._static_passes, len(self.cached_ids)
-        shape = self._shape(num_read, "chain", hidden_layers)
-        if shape is None and num_logits == 1:
+        """See CachedSequence. What is longer than all passes is read by one eager pass over the same buffers."""
+        made, num_prefix = self._static_passes, len(ids) - len(parents)
+        num_tokens = len(ids) + (0 if pending is None else len(pending))
+        num_cached = num_tokens - num_read
+        shape = self._shape(num_read, "tree" if parents else "chain", hidden_layers)
+        if shape is None and num_logits == 1 and not parents:
             shape = self._shape(num_read, "prompt", hidden_layers)
         if shape is None:
-            given = (self._input(ids, pending, num_read), num_cached, num_logits)
+            given = (self._input(ids, pending, num_read), num_cached, 0 if parents else num_logits, num_prefix, parents)
             return self.passes.timed(num_read, made.read_eagerly, *given, hidden_layers=hidden_layers)
         first = made.first_column(num_cached, shape.length)
-        made.fill(shape, first, ids[first:], None if pending is None else pending[max(first - len(ids), 0) :])
+        if parents:
+            made.fill_tree(shape, first, ids[first:], num_prefix, parents)
+        else:
+            made.fill(shape, first, ids[first:], None if pending is None else pending[max(first - len(ids), 0) :])
         output = self.passes.timed(num_read, made.run, shape)
-        read = slice_output(output, num_cached - first, num_cached - first + num_read)
-        return Output(output.logits, read.hidden) if shape.kind == "prompt" else read
-
-    def _read_tree(
-        self, tokens: list[int], parents: Sequence[int], num_read: int, num_logits: int, hidden_layers: Sequence[int]
-    ) -> Output:
-        """A tree that is longer than the longest pass over trees is read by one eager pass over the same buffers."""
-        made, num_prefix, num_cached = self._static_passes, len(tokens) - len(parents), len(tokens) - num_read
-        shape = self._shape(num_read, "tree", hidden_layers)
-        if shape is None:
-            given = (self._input(tokens, None, num_read), num_cached, num_prefix, parents, hidden_layers)
-            return self.passes.timed(num_read, made.read_tree_eagerly, *given)
-        first = made.first_column(num_cached, shape.length)
-        made.fill_tree(shape, first, tokens[first:], num_prefix, parents)
-        output = self.passes.timed(num_read, made.run, shape)
-        return slice_output(output, num_cached - first, len(tokens) - first)
+        read = slice(num_cached - first, num_tokens - first)
+        logits = output.logits if shape.kind == "prompt" else output.logits[read]
+        return Output(logits, tuple(states[read] for states in output.hidden))
 
     def _move(self, start: int, places: list[int]) -> None:
         if places != list(range(start, start + len(places))):
@@ -224,11 +211,6 @@ class StaticSequence(CachedSequence):
             made.fill_tree(shape, num_cached, tokens, num_cached, parents)
             logits = self.passes.timed(len(tokens), made.run, shape).logits
             yield logits[num_each - 1 : len(tokens) : num_each, : self.vocab_size]
-
-
-def slice_output(output: Output, start: int, end: int) -> Output:
-    """Returns the results of the tokens `start` to `end` of a pass."""
-    return Output(output.logits[start:end], tuple(states[start:end] for states in output.hidden))
 
 
 def capacity_for(num_tokens: int) -> int:

@@ -164,15 +164,14 @@ def check_engine(engine: EngineName, device: str) -> EngineName:
     """Returns the engine for a device, with auto resolved. Raises ConfigError if this machine does not support it."""
     if engine == "auto":
         return "graphs" if device == "cuda" else "eager"
-    if engine == "graphs" and device != "cuda":
+    if engine == "compiled" or (engine == "graphs" and device != "cuda"):
         from specbench.models.compiling import no_compiler  # its imports take time
 
-        able = "eager" if no_compiler(device) else "compiled, or eager"
-        raise ConfigError(f"--engine graphs: {device} has no CUDA graphs: take --engine {able}")
-    if engine == "compiled":
-        from specbench.models.compiling import no_compiler
-
-        if problem := no_compiler(device):
+        problem = no_compiler(device)
+        if engine == "graphs":
+            able = "eager" if problem else "compiled, or eager"
+            raise ConfigError(f"--engine graphs: {device} has no CUDA graphs: take --engine {able}")
+        if problem:
             raise ConfigError(f"--engine compiled: {problem}, or take --engine eager")
     return engine
 

@@ -1,6 +1,6 @@
 """From a method to its decoder: drafter, verification rule and vocabulary bridge for a pair of models."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -31,7 +31,16 @@ def build_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) -> 
     """Returns the decoder of a method. Raises ConfigError if the pair does not fit the method."""
     # 1. Methods that distribute queries over the decoders of other methods.
     if method.routes is not None:
-        routes = {name: build_route(method, name, models, sampling) for name in method.routes}
+        routes = {}
+        for name in method.routes:
+            part = method.route(name)
+            route_drafter = models.route_drafters.get(part.name, models.drafter) if part.needs_drafter else None
+            try:
+                made = build_decoder(part, ModelPair(models.target, route_drafter), sampling)
+            except ConfigError as error:
+                raise ConfigError(str(error).replace("drafter.", f"routes.{name}.drafter.")) from error
+            assert isinstance(made, DraftingDecoder)
+            routes[name] = Route(part, made.model, made.drafter, made.rule, sampling, name)
         if method.language == "identified":
             prepare_detector(*routes)
         return RoutedDecoder(method, models.target, routes)
@@ -62,38 +71,18 @@ def build_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) -> 
         drafter = make_drafter(method, ModelPair(models.drafter), sampling)
         return DraftingDecoder(method, models.drafter, drafter, rule, sampling)
     drafter = bridged_drafter(method, models, sampling)
-    check_sampling(method, rule, sampling, drafter.sampling or sampling)
+    drafted_with = drafter.sampling or sampling
+    if rule.compares_processed and (sampling.greedy or drafted_with.greedy):  # one of the distributions is one-hot
+        side = "generation.temperature" if sampling.greedy else "drafter.temperature"
+        raise ConfigError(
+            f"method '{method.name}': verification.divergence_on = 'processed' compares point masses where decoding is "
+            f"greedy: set {side} above 0, or verification.divergence_on=raw"
+        )
     if drafter.draws is not None:
         check_draws(method, {drafter.draws}, f"method '{method.name}': ")
         for model in filter(None, (models.target, models.drafter if method.needs_drafter else None)):
             model.check_trees()
     return DraftingDecoder(method, models.target, drafter, rule, sampling)
-
-
-def build_route(method: MethodSpec, name: str, models: ModelPair, sampling: Sampling) -> "Route":
-    """Returns the decoder of one route. Raises ConfigError, with the route's name, for a pair that does not fit."""
-    part = method.route(name)
-    drafter = models.route_drafters.get(part.name, models.drafter) if part.needs_drafter else None
-    try:
-        made = build_decoder(part, ModelPair(models.target, drafter), sampling)
-    except ConfigError as error:
-        raise ConfigError(str(error).replace("drafter.", f"routes.{name}.drafter.")) from error
-    assert isinstance(made, DraftingDecoder)
-    return Route(part, made.model, made.drafter, made.rule, sampling, name)
-
-
-def incompatible_methods(
-    methods: Sequence[MethodSpec], pair: Callable[[MethodSpec], ModelPair], samplings: Collection[Sampling]
-) -> dict[str, str]:
-    """Returns by name why methods do not fit their models (`pair`) at one of the sampling settings."""
-    reasons = {}
-    for method in methods:
-        try:
-            for sampling in samplings:
-                build_decoder(method, pair(method), sampling)
-        except ConfigError as error:
-            reasons[method.name] = str(error)
-    return reasons
 
 
 def check_vocabularies(method: MethodSpec, models: ModelPair, sampling: Sampling) -> None:
@@ -197,16 +186,6 @@ def listing_able_methods(method: MethodSpec, models: ModelPair, sampling: Sampli
             f"method '{method.name}': {error}; methods that can run this pair: {', '.join(able)}; {compared} shows "
             "what the vocabularies share"
         ) from error
-
-
-def check_sampling(method: MethodSpec, rule: VerificationRule, target: Sampling, draft: Sampling) -> None:
-    """Raises ConfigError if the rule compares processed distributions and one of them is greedy, and so one-hot."""
-    if rule.compares_processed and (target.greedy or draft.greedy):
-        side = "generation.temperature" if target.greedy else "drafter.temperature"
-        raise ConfigError(
-            f"method '{method.name}': verification.divergence_on = 'processed' compares point masses where decoding is "
-            f"greedy: set {side} above 0, or verification.divergence_on=raw"
-        )
 
 
 def sampling_of(generation: GenerationSpec) -> Sampling:

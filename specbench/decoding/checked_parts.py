@@ -42,7 +42,7 @@ def refuse_coroutine(place: str, value: object) -> None:
         raise DrafterError(f"{place} returned a coroutine: write it with def, not async def")
 
 
-def integer(place: str, what: str, value: object, least: int, most: int) -> int:
+def integer(place: str, value: object, least: int, most: int, what: str = "token") -> int:
     """Returns an integer of any kind, such as NumPy's, as an int. Raises DrafterError for other values and for one that
     is not from `least` to `most`."""
     try:
@@ -67,18 +67,7 @@ def drafted_tokens(place: str, found: Any, num_draft_tokens: int, vocab_size: in
         raise DrafterError(f"{place} returned {shown(found)}: {remedy}") from error
     with naming_code(place, DrafterError):
         first = list(islice(tokens, num_draft_tokens))
-    return [token_of(place, token, vocab_size) for token in first]
-
-
-def token_of(place: str, token: object, vocab_size: int) -> int:
-    """Returns a token as an int. Raises DrafterError for one that the target lacks."""
-    try:
-        number = index(token)  # type: ignore[arg-type]
-    except Exception as error:
-        raise DrafterError(f"{place} returned {shown(token)} as a token: return integers") from error
-    if not 0 <= number < vocab_size:
-        raise DrafterError(f"{place} returned token {number}: the target has tokens 0 to {vocab_size - 1}")
-    return number
+    return [integer(place, token, 0, vocab_size - 1) for token in first]
 
 
 NAMED = frozenset({"prefill", "observe", "rehearse", "reserve", "tree_lengths", "level_lengths", "begin_cell"})
@@ -127,7 +116,7 @@ class CheckedDrafter(Drafter):
         if isinstance(tokens, str | bytes) or not isinstance(tokens, list | tuple):
             raise DrafterError(f"{place} returned token_ids = {shown(tokens)}: give a list of token ids")
         known = list(tokens[:-1] if tokens and tokens[-1] == OUT_OF_VOCABULARY else tokens)
-        checked = [token_of(place, token, self._vocab_size) for token in known]
+        checked = [integer(place, token, 0, self._vocab_size - 1) for token in known]
         if checked != known or any(type(token) is not int for token in known) or not isinstance(tokens, list):
             proposal._token_ids = [*checked, *tokens[len(known) :]]
         if proposal.num_drafted > num_draft_tokens:
@@ -187,9 +176,26 @@ class CheckedRule(VerificationRule):
         self.compares_processed = getattr(part, "compares_processed", False)
 
     def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
-        with naming_code(self.place, DrafterError):
+        """Returns the rule's decision, given as a Verification or as (num_accepted, next_token)."""
+        place = self.place
+        with naming_code(place, DrafterError):
             found: Any = self._part(proposal, target, generator)
-        return checked_verification(self.place, found, proposal, self._vocab_size)
+        refuse_coroutine(place, found)
+        if isinstance(found, tuple | list) and len(found) == 2:
+            found = Verification(*found)
+        if not isinstance(found, Verification):
+            raise DrafterError(f"{place} returned {shown(found)}: return a Verification, or (num_accepted, next_token)")
+        num_drafted, nodes = proposal.num_drafted, found.nodes
+        num_accepted = integer(place, found.num_accepted, 0, num_drafted, "num_accepted")
+        next_token = integer(place, found.next_token, 0, self._vocab_size - 1, "next_token")
+        if nodes is not None and len(nodes) != num_accepted:
+            raise DrafterError(f"{place} returned {len(nodes)} nodes and num_accepted {num_accepted}: give as many")
+        for node, parent in zip(nodes or (), (-1, *(nodes or ())), strict=False):
+            if not 0 <= node < len(proposal.token_ids) or proposal.parents[node] != parent:
+                raise DrafterError(f"{place} returned the nodes {shown(nodes)}: they are no path from the root")
+        for name in COLUMNS:
+            check_column(place, name, getattr(found, name), min(num_drafted, num_accepted + 1))
+        return replace(found, num_accepted=num_accepted, next_token=next_token)
 
     def child_chance(self, tree: TreeProposal, node: int, target: Distributions) -> float | None:
         if not isinstance(self._part, VerificationRule):
@@ -198,40 +204,19 @@ class CheckedRule(VerificationRule):
             return self._part.child_chance(tree, node, target)
 
 
-def checked_verification(place: str, found: Any, proposal: Proposal, vocab_size: int) -> Verification:
-    """Returns a rule's decision, given as a Verification or as (num_accepted, next_token). Raises DrafterError for
-    anything else, and for counts, tokens and columns that do not fit the proposal."""
-    refuse_coroutine(place, found)
-    if not isinstance(found, Verification):
-        if not isinstance(found, tuple | list) or len(found) != 2:
-            raise DrafterError(f"{place} returned {shown(found)}: return a Verification, or (num_accepted, next_token)")
-        found = Verification(*found)
-    decision: Verification = found
-    num_drafted = proposal.num_drafted
-    num_accepted = integer(place, "num_accepted", found.num_accepted, 0, num_drafted)
-    next_token = integer(place, "next_token", found.next_token, 0, vocab_size - 1)
-    if found.nodes is not None and len(found.nodes) != num_accepted:
-        raise DrafterError(f"{place} returned {len(found.nodes)} nodes and num_accepted {num_accepted}: give as many")
-    for node, parent in zip(found.nodes or (), (-1, *(found.nodes or ())), strict=False):
-        if not 0 <= node < len(proposal.token_ids) or proposal.parents[node] != parent:
-            raise DrafterError(f"{place} returned the nodes {shown(found.nodes)}: they are no path from the root")
-    for name in COLUMNS:
-        check_column(place, name, getattr(found, name), min(num_drafted, num_accepted + 1))
-    return replace(decision, num_accepted=num_accepted, next_token=next_token)
-
-
-def check_column(place: str, name: str, column: Any, num_judged: int) -> None:
+def check_column(place: str, name: str, column: Any, num_verified: int) -> None:
     """Raises DrafterError for a column of a Verification that has no number for each verified token."""
     if column is None:
         return
-    values = column if isinstance(column, torch.Tensor) else list(column) if isinstance(column, list | tuple) else None
-    if values is None or (isinstance(values, torch.Tensor) and values.ndim != 1) or len(values) < num_judged:
-        raise DrafterError(f"{place} returned {name} = {shown(column)}: give a number for each verified token")
-    if isinstance(values, torch.Tensor) and values.device.type != "cpu":
+    is_tensor, remedy = isinstance(column, torch.Tensor), "give a number for each verified token"
+    is_flat = column.ndim == 1 if is_tensor else isinstance(column, list | tuple)
+    if not is_flat or len(column) < num_verified:
+        raise DrafterError(f"{place} returned {name} = {shown(column)}: {remedy}")
+    if is_tensor and column.device.type != "cpu":
         return  # looking at it would wait for the device
-    for value in values.tolist() if isinstance(values, torch.Tensor) else values:
+    for value in column.tolist() if is_tensor else column:
         if not isinstance(value, int | float) or value != value:
-            raise DrafterError(f"{place} returned {name} with {shown(value)}: give a number for each verified token")
+            raise DrafterError(f"{place} returned {name} with {shown(value)}: {remedy}")
 
 
 # What torch keeps for the whole process, or for the thread: how it is read and set.

@@ -128,19 +128,15 @@ class GenerationState:
     def _emit(self, token_ids: list[int]) -> int:
         for count, token in enumerate(token_ids, start=1):
             self.ids.append(token)
-            self.finish = self._ending(token)
+            if token in self.rules.eos_token_ids:
+                self.finish = "eos"
+            elif self.rules.stop_strings and self._completes_stop_string():
+                self.finish = "stop"
+            elif self.num_remaining <= 0:
+                self.finish = "length" if self.num_new_tokens >= self.rules.max_new_tokens else "context"
             if self.finish is not None:
                 return count
         return len(token_ids)
-
-    def _ending(self, token: int) -> Finish | None:
-        if token in self.rules.eos_token_ids:
-            return "eos"
-        if self.rules.stop_strings and self._completes_stop_string():
-            return "stop"
-        if self.num_remaining <= 0:
-            return "length" if self.num_new_tokens >= self.rules.max_new_tokens else "context"
-        return None
 
     def _completes_stop_string(self) -> bool:
         """Returns whether the last token completes a stop string outside of reasoning. The blank lines between

@@ -1,7 +1,6 @@
 """Token-level bridges: a draft token is translated to the target token with the same bytes (arXiv:2502.05202, Alg. 1
 and 4)."""
 
-from collections.abc import Sequence
 from functools import cached_property
 from typing import cast
 
@@ -140,29 +139,20 @@ class TokenBridge(BridgedDrafter):
             return Proposal()
         drafted = self._drafter.propose(draft_ids, num_draft_tokens, generator)
         if isinstance(drafted, OnDeviceProposal):
-            return self._translate_pending(drafted)
+            # Pending tokens are translated by a table on the device and read together with the step's outcome.
+            tokens = self._common.targets.index_select(0, drafted.tokens)
+            is_proposed = drafted.is_proposed & ~self._common.is_end.index_select(0, drafted.tokens)
+            probs = TranslatedProbs(cast(DenseProbs, drafted.probs), len(tokens), self._common)
+            return OnDeviceProposal(tokens, is_proposed, probs, drafted)
         if not drafted.token_ids:
             return Proposal()
-        token_ids = self._translate(drafted.token_ids)
-        probs = TranslatedProbs(cast(DenseProbs, drafted.probs), len(token_ids), self._common)
-        return Proposal(token_ids, probs, ended=len(token_ids) < drafted.num_drafted)
-
-    def _translate_pending(self, drafted: OnDeviceProposal) -> OnDeviceProposal:
-        """Translates pending tokens by a table on the device; they are read together with the step's outcome."""
-        tokens = self._common.targets.index_select(0, drafted.tokens)
-        is_proposed = drafted.is_proposed & ~self._common.is_end.index_select(0, drafted.tokens)
-        probs = TranslatedProbs(cast(DenseProbs, drafted.probs), len(tokens), self._common)
-        return OnDeviceProposal(tokens, is_proposed, probs, drafted)
-
-    def _translate(self, draft_ids: Sequence[int]) -> list[int]:
         token_ids: list[int] = []
-        for index in draft_ids:
-            if index in self._common.ends:
+        for index in drafted.token_ids:
+            if index in self._common.ends or token_ids[-1:] == [OUT_OF_VOCABULARY]:
                 break
             token_ids.append(self._common.target_of.get(index, OUT_OF_VOCABULARY))
-            if token_ids[-1] == OUT_OF_VOCABULARY:
-                break
-        return token_ids
+        probs = TranslatedProbs(cast(DenseProbs, drafted.probs), len(token_ids), self._common)
+        return Proposal(token_ids, probs, ended=len(token_ids) < drafted.num_drafted)
 
 
 @BRIDGES.register("intersection")

@@ -151,8 +151,8 @@ def norm_output_reading(checkpoint: HeadCheckpoint, target: CausalLM, given: Nor
     known = _READINGS.setdefault(target, {})
     key = checkpoint.name, checkpoint.revision
     if key not in known:
-        # The mean number of accepted draft tokens in a step, over greedy answers to the trial texts. Passes of the target
-        # are eager and leave its own sequence alone.
+        # The mean number of accepted draft tokens in a step, over greedy answers to the trial texts. The target is read
+        # eagerly, and its own sequence is left alone.
         own, greedy = CausalLM(target.model, target.tokenizer, target.name, target.revision), Sampling(0.0)
         stop = StopRules(TRIAL_TOKENS, target.eos_token_ids, context_limit=target.context_limit)
         accepted = {}

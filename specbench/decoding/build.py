@@ -200,7 +200,6 @@ class Route(DraftingDecoder):
     seconds: float = 0.0
 
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Output:
-        """Decodes one prompt with the random stream of `seed`."""
         made = super().generate(prompt_ids, stop, seed)
         assert made.ttft_seconds is not None
         return replace(made, ttft_seconds=self.seconds + made.ttft_seconds)
@@ -214,7 +213,6 @@ class RoutedDecoder(Decoder):
 
     @property
     def parts(self) -> tuple[Decoder, ...]:
-        """The routes."""
         return tuple(self.routes.values())
 
     def select_decoder(self, seed: int, query: QueryInfo = UNKNOWN) -> Decoder:

@@ -225,11 +225,9 @@ class CausalLM(TextModel, ScoringModel):
             self.sequence.reset()
 
     def checkpoint(self) -> int:
-        """Returns the number of cached tokens, to which `rollback` can return."""
         return self.sequence.checkpoint()
 
     def rollback(self, num_tokens: int) -> None:
-        """Crops the cache to its first `num_tokens` tokens."""
         self.sequence.rollback(num_tokens)
 
     def score(self, ids: list[int], num_logits: int, pending: torch.Tensor | None = None) -> Output:
@@ -246,7 +244,6 @@ class CausalLM(TextModel, ScoringModel):
         return self._prompt_output
 
     def check_trees(self) -> None:
-        """Raises ConfigError if the model cannot read draft trees."""
         self.sequence.check_trees()
 
     def score_tree(self, ids: list[int], tree_ids: list[int], parents: Sequence[int], num_logits: int) -> Output:
@@ -271,11 +268,6 @@ class CausalLM(TextModel, ScoringModel):
         return None if self.static is None else self.static.draft(ids, num_tokens, draw, generator, given)
 
     def score_batch(self, ids: list[int], suffixes: list[list[int]]) -> torch.Tensor:
-        """Returns the logits after `ids` followed by each suffix: [num_suffixes, vocab_size].
-
-        All suffixes have the same length, at least one token. Tokens of `ids` that are not cached are read first.
-        Afterwards the cache holds exactly `ids`.
-        """
         return self.sequence.score_batch(ids, suffixes)
 
 

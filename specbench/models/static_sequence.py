@@ -93,8 +93,6 @@ class StaticSequence(CachedSequence):
 
     @torch.inference_mode()
     def reserve_draft(self, num_tokens: int, draw: Sampler) -> tuple[int, float]:
-        """Records drafts of `num_tokens` tokens (2 or more) as CUDA graphs, if the device has graphs. Returns the
-        number of recorded graphs and the seconds spent."""
         if not self._static_passes.records or num_tokens < 2:
             return 0, 0.0
         self.reset()
@@ -140,7 +138,6 @@ class StaticSequence(CachedSequence):
         return next((shape for shape in shapes if shape.length >= num_tokens), None)
 
     def check_trees(self) -> None:
-        """Raises ConfigError if passes cannot read draft trees, which needs attention with a mask per token."""
         check_attention(self.model, self.name, ATTENTION)
 
     def _read(
@@ -176,8 +173,6 @@ class StaticSequence(CachedSequence):
         self, ids: list[int], num_tokens: int, draw: Sampler, generator: torch.Generator,
         given: torch.Tensor | None = None,
     ) -> Draft | None:  # fmt: skip
-        """Drafts `num_tokens` tokens after `ids` with one recorded graph. Returns None if no matching graph was
-        recorded. `given` [num_tokens]: tokens that replace the drawn ones."""
         num_cached = min(num_common(self.cached_ids, ids, None), len(ids) - 1)
         recorded: RecordedDraft | None = self._static_passes.drafts.get((len(ids) - num_cached, num_tokens, draw))
         if recorded is None or len(ids) + num_tokens > self._static_passes.capacity:

@@ -168,8 +168,8 @@ class RecurrentStates:
     def _feed_in_pieces(self, mixer: Any) -> None:
         """Makes a recurrent layer read the tokens of a pass in pieces and copy its state at the split."""
         whole, layer = mixer.forward, self.layers[mixer.layer_idx]
-        # On a CPU, Mamba2 has no kernels and pads each pass to a whole chunk, such as 256 tokens: its chunks are made to
-        # fit short passes. The result does not depend on the chunk size.
+        # On a CPU, Mamba2 has no kernels and pads each pass to a whole chunk, such as 256 tokens: its chunks shall
+        # fit short passes. The result does not depend on their size.
         largest = getattr(mixer, "chunk_size", None)
         fits_chunks = isinstance(largest, int) and next(mixer.parameters()).device.type == "cpu"
 

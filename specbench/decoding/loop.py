@@ -214,14 +214,11 @@ class WrittenText:
 
     def record_fields(self) -> dict[str, object]:
         """Returns the fields of a record; of reasoning only if there is some."""
-        if not self.num_reasoning_tokens:
-            return {"text": self.text}
-        fields: dict[str, object] = {
-            "text": self.text,
-            "answer": self.answer,
-            "reasoning_tokens": self.num_reasoning_tokens,
-        }
-        return fields if self.is_closed else {**fields, "reasoning_closed": False}
+        fields: dict[str, object] = {"text": self.text}
+        if self.num_reasoning_tokens:
+            fields |= {"answer": self.answer, "reasoning_tokens": self.num_reasoning_tokens}
+            fields |= {} if self.is_closed else {"reasoning_closed": False}
+        return fields
 
 
 POSITION_COLUMNS = ("target_prob", "draft_prob", "overlap", "divergence")

@@ -171,10 +171,10 @@ class RecurrentStates:
         # On a CPU, Mamba2 has no kernels and pads each pass to a whole chunk, such as 256 tokens: its chunks shall
         # fit short passes. The result does not depend on their size.
         largest = getattr(mixer, "chunk_size", None)
-        fits_chunks = isinstance(largest, int) and next(mixer.parameters()).device.type == "cpu"
+        on_cpu = next(mixer.parameters()).device.type == "cpu"
 
         def forward(hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-            if fits_chunks:
+            if on_cpu and isinstance(largest, int):
                 needed = 1 << (hidden_states.shape[1] - 1).bit_length()
                 mixer.chunk_size = min(largest, max(SMALLEST_CHUNK, needed))
             found: torch.Tensor = whole(hidden_states, *args, **kwargs)

@@ -93,11 +93,6 @@ class StaticPasses:
             self._inputs[length] = tokens
         return self._inputs[length]
 
-    def first_column(self, num_cached: int, length: int) -> int:
-        """Returns the column at which a pass after `num_cached` tokens begins. Near the end of the buffers, the pass
-        reads some cached tokens again."""
-        return min(num_cached, self.capacity - length)
-
     def fill(self, shape: PassShape, start: int, tokens: list[int], pending: torch.Tensor | None = None) -> None:
         """Fills the input of a pass with `tokens`, which follow the first `start` tokens of the sequence, and `pending`
         after them. The rest of the input is unchanged."""

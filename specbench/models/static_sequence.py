@@ -154,7 +154,7 @@ class StaticSequence(CachedSequence):
         if shape is None:
             given = (self._input(ids, pending, num_read), num_cached, 0 if parents else num_logits, num_prefix, parents)
             return self.passes.timed(num_read, made.read_eagerly, *given, hidden_layers=hidden_layers)
-        first = made.first_column(num_cached, shape.length)
+        first = min(num_cached, made.capacity - shape.length)  # near the end of the buffers, some are read again
         if parents:
             made.fill_tree(shape, first, ids[first:], num_prefix, parents)
         else:

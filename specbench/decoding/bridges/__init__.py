@@ -53,7 +53,6 @@ def check_equal(target: TextModel, draft: TextModel) -> None:
 
 
 def mismatch(target: TextModel, draft: TextModel, common: frozenset[int]) -> VocabularyMismatch:
-    """Returns the error about two vocabularies that differ."""
     ours, theirs = target.vocabulary, draft.vocabulary
     if ours == theirs:
         return VocabularyMismatch(
@@ -121,7 +120,6 @@ class CommonIdsModel(ScoringModel):
         return self._own_ids
 
     def _over_target(self, output: Output) -> Output:
-        """Returns the output over the target's ids: [num_logits, vocab_size of the target]."""
         size = len(self._mask)
         logits = output.logits[..., :size]
         missing = size - logits.shape[-1]

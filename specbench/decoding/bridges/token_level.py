@@ -11,7 +11,7 @@ from specbench.core.registry import BRIDGES
 from specbench.decoding.bridges import BridgedDrafter, DraftContext, MakeDrafter
 from specbench.decoding.drafters import Drafter, end_mask
 from specbench.decoding.proposal import OUT_OF_VOCABULARY, OnDeviceProposal, Proposal
-from specbench.decoding.sampling import DenseProbs, Distributions, Sampling, residual
+from specbench.decoding.sampling import DenseProbs, Distributions, Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.scoring import Output, ScoringModel
 
@@ -102,13 +102,6 @@ class TranslatedProbs(DenseProbs):
         carried[:, self._common.target_ids] = rows[:, self._common.draft_ids]
         return carried / rows.sum(dim=-1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
 
-    def token_probs(self, token_ids: torch.Tensor) -> torch.Tensor:
-        # The value for OUT_OF_VOCABULARY is arbitrary: its p is 0, so it is rejected for every q.
-        return self.probs.gather(1, token_ids.clamp_min(0)[:, None])[:, 0]
-
-    def overlap(self, target_probs: torch.Tensor) -> torch.Tensor:
-        return torch.minimum(self.probs, target_probs).sum(dim=-1)
-
     def draw_overlap(self, overlap: torch.Tensor, target: Distributions) -> torch.Tensor:
         """Returns (1 − P(end)) · Σ min(p, q given no end), the probability that a draft token is drawn and accepted.
 
@@ -120,9 +113,6 @@ class TranslatedProbs(DenseProbs):
             carried = self._to_target(drawn[behind])
             overlap = torch.cat([overlap, torch.minimum(carried, target.probs[behind]).sum(dim=-1)])
         return overlap * (1.0 - drawn.index_select(1, self._common.end_ids).sum(dim=-1)).clamp_min(0.0)
-
-    def residual(self, index: torch.Tensor, target_probs: torch.Tensor) -> torch.Tensor:
-        return residual(target_probs, self.probs.index_select(0, index)[0])
 
 
 class TokenBridge(BridgedDrafter):

@@ -317,7 +317,6 @@ CHANCES = [
 def medusa_shape(
     *, num_nodes: int = 63, head_chances: Sequence[Sequence[float]] | None = None, **_: Any
 ) -> TreeShape:  # fmt: skip
-    """Returns the tree that the options give."""
     return best_shape_by_level([check_chances(chances) for chances in head_chances or CHANCES], num_nodes)
 
 

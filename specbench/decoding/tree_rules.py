@@ -232,17 +232,23 @@ class Traversal(WalkingRule):
                 return path, (yield TokenDraw(target[node]))
             parent = path[-2] if len(path) > 1 else -1
             left[parent].remove(node)
-            # The rejection of a leaf changes its parent's distributions and weight.
-            weight = weights[parent]
-            rest = (weight * target[parent] - draft[parent]).clamp_min(0.0)
-            total = float(rest.sum())
-            if total > 0:
-                target[parent] = rest / total
-            if parent != -1:
-                weights[parent] = total / (total + 1.0 - weight) if total + 1.0 - weight > 0 else 1.0
-            if tree.draws == "without_replacement":
-                place = torch.tensor(tree.token_ids[node], device=rest.device)
-                draft[parent] = normalized(draft[parent].index_fill(0, place, 0.0))
+            self._remove(tree, parent, node, target, draft, weights)
+
+    def _remove(
+        self, tree: TreeProposal, parent: int, node: int, target: dict[int, torch.Tensor],
+        draft: dict[int, torch.Tensor], weights: dict[int, float],
+    ) -> None:  # fmt: skip
+        """Updates the parent's distributions and weight after the rejection of the leaf `node`."""
+        weight = weights[parent]
+        rest = (weight * target[parent] - draft[parent]).clamp_min(0.0)
+        total = float(rest.sum())
+        if total > 0:
+            target[parent] = rest / total
+        if parent != -1:
+            weights[parent] = total / (total + 1.0 - weight) if total + 1.0 - weight > 0 else 1.0
+        if tree.draws == "without_replacement":
+            place = torch.tensor(tree.token_ids[node], device=rest.device)
+            draft[parent] = normalized(draft[parent].index_fill(0, place, 0.0))
 
 
 @RULES.register("block", lossless=True, requires={"probs"})

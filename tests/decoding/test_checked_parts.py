@@ -139,7 +139,7 @@ PROPOSALS = {
     "too deep a tree": (lambda ids, n: TreeProposal([1] * 9, range(-1, 8)), "proposed 9 levels where num_draft_"),
     "a circle": (lambda ids, n: TreeProposal([1], [0]), "raised ValueError: node 0: token 1 cannot be a child"),
     "a token beyond the vocabulary": (chain([VOCAB]), f"returned token {VOCAB}"),
-    "floats": (chain([1.0]), "returned 1.0 (a float) as a token"),
+    "floats": (chain([1.0]), "returned token = 1.0 (a float)"),
     "tokens in a text": (lambda ids, n: Proposal("12"), "returned token_ids = '12' (a str)"),  # type: ignore[arg-type]
     "no probs": (lambda ids, n: Proposal([1]), "gives no probs, which the rule needs: give PointMass(token_ids)"),
     "probs that are a tensor": (chain([1], HALF), "give a PointMass or Distributions"),

@@ -49,7 +49,7 @@ def test_a_conversation_that_grows_when_it_is_read_again_gets_room_before_it_is_
 ) -> None:
     """Random bytes are no text: of 150 that were written about 300 are read in the second turn."""
     target = tiny.save(tmp_path / "target", num_hidden_layers=1)
-    monkeypatch.setattr(causal_lm, "eos_token_ids", lambda *given: frozenset())
+    monkeypatch.setattr(causal_lm, "end_token_sources", lambda *given: {})
     asked = ("run", "--task", "mt_bench", "--subset", "writing", "--data", "sample", "--limit", "1", "--method", "ar",
              "--target", str(target), "--set", "generation.max_new_tokens=150", "--engine", "compiled", "--device",
              "cpu")  # fmt: skip

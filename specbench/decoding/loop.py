@@ -16,13 +16,7 @@ from specbench.core.reasoning import Tags, part_answer
 from specbench.decoding.drafters import EMPTY, Drafter
 from specbench.decoding.proposal import Column, Proposal, Step, Verification
 from specbench.decoding.sampling import Distributions, Sampling
-from specbench.decoding.tree_acceptance import (
-    FIRST_SAMPLE,
-    MAX_SAMPLES,
-    SAMPLED_EVERY,
-    Acceptance,
-    acceptance_by_level,
-)
+from specbench.decoding.tree_acceptance import FIRST_SAMPLE, MAX_SAMPLES, SAMPLED_EVERY, Acceptance, acceptance_by_level
 from specbench.decoding.verification import VerificationRule
 from specbench.models.meters import PassLog, Stopwatch
 from specbench.models.scoring import ScoringModel

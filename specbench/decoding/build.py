@@ -11,8 +11,7 @@ from specbench.core.errors import ConfigError, DrafterError, naming_code, neares
 from specbench.core.registry import DECODERS
 from specbench.core.source import is_outside
 from specbench.decoding.bridges import VocabularyMismatch, check_equal
-from specbench.decoding.callable_adapters import FunctionDrafter, FunctionRule
-from specbench.decoding.checked_parts import CheckedDrafter, CheckedRule
+from specbench.decoding.checked_parts import CheckedDrafter, CheckedRule, FunctionDrafter, FunctionRule
 from specbench.decoding.decoder import UNKNOWN, Decoder, DraftingDecoder, QueryInfo, stream_seed
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.loop import Output, StopRules

@@ -1,9 +1,9 @@
-"""Drafters and verification rules from outside this package: what they raise and return is checked where it comes from,
-so that a mistake is one line that names the part. Built-in parts are not checked, and no check reads a whole
-distribution more than once per generation."""
+"""Drafters and verification rules from outside this package, also those that are given as Python functions, objects or
+classes. What they raise and return is checked where it comes from, so that a mistake is one line that names the part.
+Built-in parts are not checked, and no check reads a whole distribution more than once per generation."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from specbench.core.errors import DrafterError, naming_code
-from specbench.decoding.drafters import Drafter
+from specbench.core.errors import ConfigError, DrafterError, naming_code
+from specbench.decoding.drafters import Drafter, LookUpDrafter
 from specbench.decoding.proposal import (
     OUT_OF_VOCABULARY,
     OnDeviceProposal,
@@ -22,8 +22,9 @@ from specbench.decoding.proposal import (
     TreeProposal,
     Verification,
 )
-from specbench.decoding.sampling import Distributions, DraftProbs
+from specbench.decoding.sampling import Distributions, DraftProbs, Sampling
 from specbench.decoding.verification import VerificationRule
+from specbench.models.causal_lm import ModelPair
 
 TOLERANCE = 1e-3  # of a sum of probabilities
 COLUMNS = ("target_prob", "draft_prob", "overlap", "divergence", "draw_overlap")
@@ -248,3 +249,75 @@ def same_torch_state(place: str) -> Iterator[None]:
     if changed:
         what = ", ".join(f"{name} from {old} to {now}" for name, old, now in changed)
         raise DrafterError(f"{place} changed torch's state, with which all other methods run ({what}): restore it")
+
+
+class FunctionDrafter(LookUpDrafter):
+    """Drafts the tokens that a function returns for the token ids so far and a number of draft tokens. Tokens beyond
+    that number are dropped. `place`: begins the messages about what it returns."""
+
+    def __init__(self, function: Callable[[list[int], int], Any], vocab_size: int, place: str = "the drafter") -> None:
+        super().__init__()
+        self.function, self.vocab_size, self.place = function, vocab_size, place
+
+    def look_up(self, ids: list[int], num_draft_tokens: int) -> tuple[list[int], None]:
+        with naming_code(self.place, DrafterError):
+            found = self.function(list(ids), num_draft_tokens)
+        return drafted_tokens(self.place, found, num_draft_tokens, self.vocab_size), None
+
+
+class FunctionRule(VerificationRule):
+    """The rule that a function of the proposal, the target's distributions and the random generator defines."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+
+def drafter_factory(part: Any) -> Callable[..., Any]:
+    """Returns the factory of a drafter that is given as an object or a function; a class is its own factory.
+
+    Raises ConfigError for anything else, and for an object that proposes trees, since only factories declare shapes.
+    """
+    if isinstance(part, Drafter) and part.draws is not None:
+        raise ConfigError(
+            f"drafter {type(part).__name__}: proposes trees: give a factory with @DRAFTERS.declare(tree_depth=…)"
+        )
+
+    def make(models: ModelPair, sampling: Sampling) -> Drafter:
+        return part if isinstance(part, Drafter) else FunctionDrafter(part, models.target.vocab_size)
+
+    return _factory(part, Drafter, make, "drafter", "drafts", ("ids", "num_draft_tokens"))
+
+
+def rule_factory(part: Any) -> Callable[..., Any]:
+    """Returns the factory of a rule that is given as an object or a function; a class is its own factory. Raises
+    ConfigError for anything else."""
+
+    def make() -> VerificationRule:
+        return part if isinstance(part, VerificationRule) else FunctionRule(part)
+
+    return _factory(part, VerificationRule, make, "rule", "judges", ("proposal", "target", "generator"))
+
+
+def _factory(
+    part: Any, base: type, make: Callable[..., Any], key: str, verb: str, arguments: Sequence[str]
+) -> Callable[..., Any]:
+    """`arguments`: those with which a function is called."""
+    if isinstance(part, type):
+        return part
+    if isinstance(part, base):
+        return make
+    if not callable(part):
+        raise ConfigError(
+            f"{key}: a {type(part).__name__} {verb} nothing: give a name, a function or a {base.__name__}"
+        )
+    name = getattr(part, "__name__", type(part).__name__)
+    call = f"{key} '{name}': is called as {name}({', '.join(arguments)})"
+    if inspect.iscoroutinefunction(part) or inspect.isasyncgenfunction(part):
+        raise ConfigError(f"{call}: write it with def, not async def")
+    try:
+        inspect.signature(part).bind(*arguments)
+    except TypeError as error:
+        raise ConfigError(f"{call}, but its signature does not take this: {error}") from error
+    except ValueError:  # built-in functions do not tell theirs
+        pass
+    return make

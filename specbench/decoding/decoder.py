@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from specbench.core.values import text_digest
-from specbench.decoding.callable_adapters import FunctionDrafter
-from specbench.decoding.checked_parts import CheckedDrafter, CheckedRule, same_torch_state
+from specbench.decoding.checked_parts import CheckedDrafter, CheckedRule, FunctionDrafter, same_torch_state
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.loop import Output, StopRules, decode
 from specbench.decoding.sampling import Sampling

@@ -19,7 +19,7 @@ from specbench.models.vocabulary import Vocabulary
 from specbench.specs.components import Quantize, StaticEngine
 
 if TYPE_CHECKING:
-    from specbench.models.static_sequence import StaticSequence
+    from specbench.models.static_passes import StaticSequence
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class CausalLM(TextModel, ScoringModel):
 
     def make_static(self, engine: StaticEngine = "compiled") -> None:
         """Switches to recorded or compiled passes. Raises CannotCompile if the model does not support them."""
-        from specbench.models.static_sequence import StaticSequence  # its imports take seconds
+        from specbench.models.static_passes import StaticSequence  # its imports take seconds
 
         self.sequence = StaticSequence(
             self.model, self.name, self.vocab_size, self.passes, self.context_limit, engine=engine

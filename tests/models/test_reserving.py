@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from specbench.models import causal_lm, static_sequence
-from specbench.models.static_passes import StaticPasses
-from specbench.models.static_sequence import StaticSequence
+from specbench.models import causal_lm, static_passes
+from specbench.models.static_passes import StaticPasses, StaticSequence
 from specbench.running import capture_plan as reserving
 from specbench.running import measure as runner
 from specbench.running.plan import SubsetRun, Trial
@@ -36,7 +35,7 @@ def capacities(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     make = StaticSequence._buffers
 
     def noted(self: StaticSequence, capacity: int) -> StaticPasses:
-        if capacity > static_sequence.MIN_CAPACITY:
+        if capacity > static_passes.MIN_CAPACITY:
             found.append((self.name, capacity))
         return make(self, capacity)
 

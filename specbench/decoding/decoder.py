@@ -101,7 +101,6 @@ class DraftingDecoder(Decoder):
 
 
 def drafting_decoders(decoders: Iterable[Decoder]) -> Iterator[DraftingDecoder]:
-    """Yields the decoders that run the decode loop."""
     for decoder in (part for each in decoders for part in each.parts):
         if isinstance(decoder, DraftingDecoder):
             yield decoder

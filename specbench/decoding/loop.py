@@ -95,7 +95,6 @@ class GenerationState:
 
     @property
     def num_remaining(self) -> int:
-        """The number of tokens that may still be emitted."""
         remaining = self.rules.max_new_tokens - self.num_new_tokens
         if self.rules.context_limit is not None:
             remaining = min(remaining, self.rules.context_limit - len(self.ids))
@@ -167,7 +166,6 @@ class GenerationState:
 
 
 def text_before_stop(text: str, stop_strings: Sequence[str]) -> str:
-    """Returns the text before the first stop string."""
     cuts = [at for stop in stop_strings if (at := text.find(stop)) >= 0]
     return text[: min(cuts)] if cuts else text
 

@@ -128,7 +128,6 @@ class Distributions(DenseProbs):
 
     @cached_property
     def raw_probs(self) -> torch.Tensor:
-        """The softmax at temperature 1, untruncated."""
         return torch.softmax(self.logits, dim=-1, dtype=torch.float32)
 
     @cached_property

@@ -152,7 +152,6 @@ def _descend(proposal: TreeProposal, target: Distributions, own: list[int]) -> V
 
 
 def count_leading(flags: list[bool]) -> int:
-    """Returns the number of leading true flags."""
     return flags.index(False) if False in flags else len(flags)
 
 

@@ -185,7 +185,6 @@ class CausalLM(TextModel, ScoringModel):
 
     @property
     def engine(self) -> Literal["eager", "graphs", "compiled"]:
-        """The engine that runs the forward passes."""
         return "eager" if self.static is None else self.static.engine
 
     @property

@@ -111,7 +111,6 @@ class NgramModel(ArrayModel):
         return self.first(self.span(context))
 
     def first(self, span: Span) -> int:
-        """Returns the first token of a span."""
         return int(self._levels[span.level - 1].best[span.start])
 
     def at(self, span: Span) -> tuple[Array, Array]:

@@ -63,12 +63,8 @@ class CachedSequence:
     def score(
         self, ids: list[int], num_logits: int, pending: torch.Tensor | None = None, hidden_layers: Sequence[int] = ()
     ) -> Output:
-        """Returns the logits after the last `num_logits` tokens of `ids` and `pending`, [num_logits, vocab_size], and
-        the hidden states of all tokens that were read.
-
-        Reads only the tokens after the longest prefix shared with the cache, at least the last `num_logits`, and before
-        them the tokens that recurrent layers must replay.
-        """
+        """See ScoringModel.score. Reads only the tokens after the longest prefix shared with the cache, at least the last
+        `num_logits`, and before them the tokens that recurrent layers must replay."""
         # 1. Crop the cache to what it shares with the sequence, but for the tokens whose logits are wanted.
         num_tokens = len(ids) + (0 if pending is None else len(pending))
         self._ensure(num_tokens)
@@ -87,10 +83,7 @@ class CachedSequence:
         self, ids: list[int], tree_ids: list[int], parents: Sequence[int], num_logits: int,
         hidden_layers: Sequence[int] = (),
     ) -> Output:  # fmt: skip
-        """Returns the logits after the last `num_logits` tokens of `ids` and the tree: [num_logits, vocab_size].
-
-        If this tree begins with the tree read last, reads only the other nodes.
-        """
+        """See ScoringModel.score_tree."""
         tree = (list(tree_ids), tuple(parents))
         self._ensure(len(ids) + len(tree_ids))
         # 1. If the tree grows, what was read of it stays, as long as the wanted rows are all of new nodes.
@@ -185,10 +178,9 @@ class EagerSequence(CachedSequence):
             self.recurrent.reset()
 
     def checkpoint(self) -> int:
-        """Returns the number of cached tokens, to which `rollback` can return. Recurrent layers take a snapshot."""
         if self.recurrent is not None:
             self.recurrent.keep()
-        return len(self.cached_ids)
+        return super().checkpoint()
 
     def rollback(self, num_tokens: int) -> None:
         """Crops the cache to its first `num_tokens` tokens, in O(1) for attention layers.
@@ -301,7 +293,6 @@ def num_common(cached_ids: list[int], ids: list[int], pending: torch.Tensor | No
 
 
 def common_prefix(first: list[int], second: list[int]) -> int:
-    """Returns the length of the longest common prefix."""
     shorter = min(len(first), len(second))
     if first[:shorter] == second[:shorter]:
         return shorter

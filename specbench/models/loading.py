@@ -229,7 +229,6 @@ def load_weights(source: str, dtype: Any, hub: HubOptions, **options: Any) -> An
 
 
 def check_quantize(quantize: Quantize, device: str) -> None:
-    """Raises ConfigError if this machine cannot quantize weights."""
     if device != "cuda":
         raise ConfigError(f"--quantize {quantize}: needs a CUDA device, and this is {device}: leave it out")
     bitsandbytes(f"--quantize {quantize}")

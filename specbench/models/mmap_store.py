@@ -47,7 +47,6 @@ class Manifest(BaseModel):
 
     @property
     def lengths(self) -> dict[str, int]:
-        """The length of each array, by name."""
         return {name: info.length for name, info in self.arrays.items()}
 
     def contradiction(self) -> str | None:
@@ -76,7 +75,6 @@ class FolderKind(Generic[AnyManifest]):
 
     @property
     def manifest(self) -> str:
-        """The file name of the manifest."""
         return f"{self.command}.json"
 
     @property

@@ -466,7 +466,6 @@ class StaticSequence(CachedSequence):
 
     @property
     def capacity(self) -> int:
-        """The number of tokens that the buffers can hold."""
         return self._static_passes.capacity
 
     def _ensure(self, num_tokens: int, exactly: bool = False) -> None:
@@ -494,7 +493,6 @@ class StaticSequence(CachedSequence):
 
     @torch.inference_mode()
     def check(self) -> None:
-        """Raises CannotCompile if passes cannot be created."""
         self._static_passes.check()
 
     def _shape(self, num_tokens: int, kind: Kind, hidden_layers: Sequence[int]) -> PassShape | None:

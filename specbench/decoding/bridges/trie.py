@@ -72,7 +72,6 @@ class Trie:
         return self.strings[node.start][: node.depth]
 
     def has_continuation(self, node: Node) -> bool:
-        """Returns whether the node has children."""
         return node.start < node.end and len(self.strings[node.end - 1]) > node.depth
 
     def walk(self, node: Node, written: bytes) -> tuple[Node, bool]:

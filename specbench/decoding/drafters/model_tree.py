@@ -51,7 +51,6 @@ class ModelTreeDrafter(Drafter):
         return tuple(sorted(set(self._level_sizes(num_draft_tokens)[:-1])))
 
     def _level_sizes(self, num_draft_tokens: int) -> list[int]:
-        """Returns the number of nodes of each level that is drafted."""
         return [sum(len(children) for _, children in level) for level in self.shape.levels[:num_draft_tokens]]
 
     def prefill(self, prompt_ids: list[int]) -> None:

@@ -108,7 +108,6 @@ class SparseProbs(DenseProbs):
 
     @cached_property
     def _numbers(self) -> torch.Tensor:
-        """The row number of every probability."""
         return self._tensor(np.repeat(np.arange(len(self.rows)), [len(row.probs) for row in self.rows]))
 
     @cached_property

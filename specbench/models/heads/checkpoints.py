@@ -158,7 +158,6 @@ class HeadCheckpoint:
                     raise self.problem(f"config.json has {key} {section[key]!r:.40}, expected true or false")
 
     def expect(self, kind: Kind) -> None:
-        """Raises ConfigError if the head is of another kind."""
         if self.kind != kind:
             raise self.problem(f"it is a head of kind {self.kind}, not {kind}: use a method of {self.kind}")
 

@@ -63,8 +63,8 @@ class CachedSequence:
     def score(
         self, ids: list[int], num_logits: int, pending: torch.Tensor | None = None, hidden_layers: Sequence[int] = ()
     ) -> Output:
-        """See ScoringModel.score. Reads only the tokens after the longest prefix shared with the cache, at least the last
-        `num_logits`, and before them the tokens that recurrent layers must replay."""
+        """See ScoringModel.score. Reads only the tokens after the longest prefix shared with the cache, at least the
+        last `num_logits`, and before them the tokens that recurrent layers must replay."""
         # 1. Crop the cache to what it shares with the sequence, but for the tokens whose logits are wanted.
         num_tokens = len(ids) + (0 if pending is None else len(pending))
         self._ensure(num_tokens)

@@ -430,9 +430,9 @@ class StaticSequence(CachedSequence):
         made, before = self._static_passes, self._static_passes.seconds
         num_made = made.num_made
         if made.records and self._records_prompts:  # the shortest first
-            lengths = sorted({min(length, self.capacity) for length in PROMPTS})
+            prompts = sorted({min(length, self.capacity) for length in PROMPTS})
             hidden = sorted({shape.hidden_layers for shape in self._shapes if shape.kind == "chain"})
-            self._shapes += [PassShape(length, "prompt", layers) for layers in hidden for length in lengths]
+            self._shapes += [PassShape(length, "prompt", layers) for layers in hidden for length in prompts]
         missing = [shape for shape in self._shapes if shape not in made.made]
         if missing:
             missing_lengths = ", ".join(str(shape.length) for shape in missing)

@@ -245,7 +245,7 @@ def draft_offsets(
     tokens = torch.arange(size) + offsets.long()
     if len(tokens.unique()) != size or not bool(((tokens >= 0) & (tokens < vocab_size)).all()):
         raise checkpoint.problem(f"d2t holds no offsets: i + d2t[i] must be {size} different tokens below {vocab_size}")
-    has_mask = is_drafted is not None and bool(is_drafted.any())
-    if has_mask and not torch.equal(tokens.sort().values, is_drafted.nonzero()[:, 0]):
+    drafted = torch.empty(0) if is_drafted is None else is_drafted.nonzero()[:, 0]
+    if len(drafted) and not torch.equal(tokens.sort().values, drafted):
         raise checkpoint.problem("d2t and t2d name different tokens: i + d2t[i] must be the tokens of t2d")
     return offsets.long().to(target.device) if size != vocab_size or bool(offsets.any()) else None

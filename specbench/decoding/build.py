@@ -70,13 +70,7 @@ def build_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) -> 
         drafter = make_drafter(method, ModelPair(models.drafter), sampling)
         return DraftingDecoder(method, models.drafter, drafter, rule, sampling)
     drafter = bridged_drafter(method, models, sampling)
-    drafted_with = drafter.sampling or sampling
-    if rule.compares_processed and (sampling.greedy or drafted_with.greedy):  # one of the distributions is one-hot
-        side = "generation.temperature" if sampling.greedy else "drafter.temperature"
-        raise ConfigError(
-            f"method '{method.name}': verification.divergence_on = 'processed' compares point masses where decoding is "
-            f"greedy: set {side} above 0, or verification.divergence_on=raw"
-        )
+    check_sampling(method, rule, sampling, drafter.sampling or sampling)
     if drafter.draws is not None:
         check_draws(method, {drafter.draws}, f"method '{method.name}': ")
         for model in filter(None, (models.target, models.drafter if method.needs_drafter else None)):
@@ -185,6 +179,16 @@ def listing_able_methods(method: MethodSpec, models: ModelPair, sampling: Sampli
             f"method '{method.name}': {error}; methods that can run this pair: {', '.join(able)}; {compared} shows "
             "what the vocabularies share"
         ) from error
+
+
+def check_sampling(method: MethodSpec, rule: VerificationRule, target: Sampling, draft: Sampling) -> None:
+    """Raises ConfigError if the rule compares processed distributions and one of them is greedy, and so one-hot."""
+    if rule.compares_processed and (target.greedy or draft.greedy):
+        side = "generation.temperature" if target.greedy else "drafter.temperature"
+        raise ConfigError(
+            f"method '{method.name}': verification.divergence_on = 'processed' compares point masses where decoding is "
+            f"greedy: set {side} above 0, or verification.divergence_on=raw"
+        )
 
 
 def sampling_of(generation: GenerationSpec) -> Sampling:

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from specbench.models import causal_lm, static_sequence
-from specbench.models.static_passes import StaticPasses
-from specbench.models.static_sequence import StaticSequence
+from specbench.models import causal_lm, static_passes
+from specbench.models.static_passes import StaticPasses, StaticSequence
 from specbench.running import capture_plan as reserving
 from specbench.running import measure as runner
 from specbench.running.plan import SubsetRun, Trial
@@ -36,7 +35,7 @@ def capacities(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     make = StaticSequence._buffers
 
     def noted(self: StaticSequence, capacity: int) -> StaticPasses:
-        if capacity > static_sequence.MIN_CAPACITY:
+        if capacity > static_passes.MIN_CAPACITY:
             found.append((self.name, capacity))
         return make(self, capacity)
 
@@ -49,7 +48,7 @@ def test_a_conversation_that_grows_when_it_is_read_again_gets_room_before_it_is_
 ) -> None:
     """Random bytes are no text: of 150 that were written about 300 are read in the second turn."""
     target = tiny.save(tmp_path / "target", num_hidden_layers=1)
-    monkeypatch.setattr(causal_lm, "eos_token_ids", lambda *given: frozenset())
+    monkeypatch.setattr(causal_lm, "end_token_sources", lambda *given: {})
     asked = ("run", "--task", "mt_bench", "--subset", "writing", "--data", "sample", "--limit", "1", "--method", "ar",
              "--target", str(target), "--set", "generation.max_new_tokens=150", "--engine", "compiled", "--device",
              "cpu")  # fmt: skip

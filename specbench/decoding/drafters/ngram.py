@@ -34,7 +34,6 @@ class NgramDistribution:
 
     @property
     def best(self) -> int:
-        """The most frequent continuation."""
         return self.model.first(self.span)
 
     @cached_property
@@ -87,7 +86,6 @@ class Rows:
         self._num_probs = 0
 
     def after(self, context: Sequence[int]) -> NgramDistribution:
-        """Returns the row of a context."""
         span = self.model.span(context)
         if self.sampling.greedy:
             return NgramDistribution(self.model, span, self.sampling)
@@ -110,7 +108,6 @@ class SparseProbs(DenseProbs):
 
     @cached_property
     def _numbers(self) -> torch.Tensor:
-        """The row number of every probability."""
         return self._tensor(np.repeat(np.arange(len(self.rows)), [len(row.probs) for row in self.rows]))
 
     @cached_property

@@ -5,7 +5,7 @@ Sources: A. Saxena, "Prompt Lookup Decoding" (github.com/apoorvumang/prompt-look
 """
 
 from collections.abc import Collection
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -34,13 +34,6 @@ OCCURRENCES = (
 )
 
 
-class Match(NamedTuple):
-    """A match: the position of the token after the earlier occurrence, and the number of matched tokens."""
-
-    place: int
-    length: int
-
-
 class SuffixIndex:
     """An index of a growing sequence: the position after each n-gram's most recent occurrence that has a next token.
 
@@ -57,13 +50,14 @@ class SuffixIndex:
         self._num_indexed = 0
         self._tail: list[int] = []
 
-    def find(self, ids: list[int]) -> Match | None:
-        """Returns the most recent match of the longest suffix of `ids` that occurred before; None without a match."""
+    def find(self, ids: list[int]) -> tuple[int, int] | None:
+        """Returns the most recent match of the longest suffix of `ids` that occurred before: the position of the token
+        after it, and the number of matched tokens. None without a match."""
         self._update(ids)
         for length in self.lengths:
             place = self._continues_at.get(tuple(ids[-length:])) if length <= len(ids) else None
             if place is not None:
-                return Match(place, length)
+                return place, length
         return None
 
     def _update(self, ids: list[int]) -> None:
@@ -110,19 +104,17 @@ class PromptLookupDrafter(LookUpDrafter):
         match = self.index.find(ids) if num_draft_tokens > 0 else None
         if match is None:
             return [], None
-        most = num_draft_tokens if self.tokens_per_match is None else match.length * self.tokens_per_match
-        return self.copy(ids, match.place, min(num_draft_tokens, most)), None
-
-    def copy(self, ids: list[int], place: int, num_tokens: int) -> list[int]:
-        """Returns the tokens from `place` on, up to an EOS. Past the sequence's end it copies its own copies, repeating
-        a period."""
+        place, length = match
+        if self.tokens_per_match is not None:
+            num_draft_tokens = min(num_draft_tokens, length * self.tokens_per_match)
         copied: list[int] = []
-        for source in range(place, place + num_tokens):
+        for source in range(place, place + num_draft_tokens):
+            # Past the sequence's end it copies its own copies, repeating a period.
             token = ids[source] if source < len(ids) else copied[source - len(ids)]
             copied.append(token)
             if token in self.eos_token_ids:
                 break
-        return copied
+        return copied, None
 
 
 def check_matches(max_match: int, min_match: int) -> None:

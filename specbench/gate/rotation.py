@@ -27,8 +27,18 @@ from specbench.core.progress import Say
 from specbench.core.source import package_digest, plugins_digest, source_files
 from specbench.core.values import WHOLE, file_digest
 from specbench.models.meters import HOST
-from specbench.publish.process import ChildProcess, SendingListener, run_job, send_lines, take_streams
-from specbench.publish.workers import Event, JobFinished, JobStarted, LogLine, RunJob
+from specbench.publish.workers import (
+    ChildProcess,
+    Event,
+    JobFinished,
+    JobStarted,
+    LogLine,
+    RunJob,
+    SendingListener,
+    run_job,
+    send_lines,
+    take_streams,
+)
 from specbench.records.folder import DATE, RunFolder, folder_of
 from specbench.results.conditions import environment
 from specbench.running.models import load_models

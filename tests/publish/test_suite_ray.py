@@ -18,8 +18,8 @@ import yaml
 
 from specbench.core.environment import PACKAGE
 from specbench.core.errors import ConfigError
-from specbench.publish import process as measuring
 from specbench.publish import ray_workers
+from specbench.publish import workers as measuring
 from specbench.publish.suite import SuiteMeasurement
 from specbench.publish.workers import (
     BlockRecorded,
@@ -48,7 +48,7 @@ SUITE = {
 
 @pytest.mark.slow
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two workers need two CPUs")
-def test_a_killed_workers_cell_goes_to_another_with_its_records(
+def test_a_killed_workers_run_goes_to_another_with_its_records(
     specbench: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("ray")
@@ -88,7 +88,7 @@ def test_a_killed_workers_cell_goes_to_another_with_its_records(
     )
     assert "ray" not in err.replace(str(tmp_path), "").replace("--ray", "").lower()
     code, _, err = specbench("suite", str(path), "--ray", "local", "--workers", "2")  # does not start ray
-    assert code == 0 and "2 cells, 2 measured already" in err
+    assert code == 0 and "2 runs, 2 measured already" in err
 
 
 def test_gpus_are_one_for_each_worker_and_cpus_are_never_shared() -> None:
@@ -203,7 +203,7 @@ def test_a_scratch_folder_goes_with_who_asks(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr("os._exit", end)
     for scratch in (tmp_path / "scratch", None):
-        (tmp_path / "scratch" / "cell").mkdir(parents=True)
+        (tmp_path / "scratch" / "run").mkdir(parents=True)
         with pytest.raises(Ended):
             measuring.receive_jobs(BytesIO(), queue.SimpleQueue(), scratch)
         assert (tmp_path / "scratch").exists() == (scratch is None)

@@ -16,7 +16,7 @@ from specbench.publish.site.answers import asset, environment
 from specbench.publish.site.charts import FRAME, PREDICTED_FRAME, prediction_plot, quality_speed_plots
 from specbench.publish.site.entries import Entries, SiteRow, index_table, read_entries
 from specbench.publish.site.row_page import row_page, subset_rows
-from specbench.publish.suite_runs import board_names, cells_of, read_suite
+from specbench.publish.suite_runs import board_names, read_suite, runs_of
 from specbench.publish.suite_spec import PublishedTable
 from specbench.report.captions import model_name
 from specbench.results.row import Row
@@ -143,9 +143,9 @@ def compared_tables(entries: Entries) -> Iterator[ComparedTable]:
             by_key.setdefault(measurement_key(entry.row.request), []).append(entry.row)
     for suite in map(read_suite, board_names() if by_key else []):
         for pair in suite.pairs if suite.published else []:
-            cells = cells_of(suite, pair=pair)
+            runs = runs_of(suite, pair=pair)
             rows = PairRows(
-                suite, pair, [(cell, by_key.get(measurement_key(cell.request.settings()), [])) for cell in cells]
+                suite, pair, [(run, by_key.get(measurement_key(run.request.settings()), [])) for run in runs]
             )
             for table in suite.published if rows.measured else []:
                 if lines := tuple(each for each in comparisons(rows, table) if each.ours is not None):

@@ -256,7 +256,12 @@ def measure_in_turns(
             except ConfigError as error:
                 again = f"what is measured is kept in {folder}; the same command resumes it"
                 raise ConfigError(f"{error}; {again}") from error
-    used = [recorded_code(folder / name) for name in (BASELINE, CANDIDATE)]
+    used: list[
+        dict[str, object]
+    ] = []  # the revisions of the code outside specbench, as the identities of both runs have them
+    for file in (folder / name / RunFolder.IDENTITY for name in (BASELINE, CANDIDATE)):
+        recorded = bounded.read_mapping(file, "measure again", strict=False) if file.is_file() else {}
+        used.append({key: recorded[key] for key in ("code", "components") if key in recorded})
     notes = version_notes(versions, changed_settings(*used), against_folder)
     return MeasuredInTurns(folder / BASELINE, folder / CANDIDATE, tuple(notes))
 
@@ -273,13 +278,6 @@ def files_of(request: Request, folder: Path = Path()) -> dict[str, str]:
             code = files[name].resolve().parent / entry.rpartition(":")[0]
             files |= source_files([(code.stem, code)])
     return {name: file_digest(file, WHOLE) for name, file in files.items()}
-
-
-def recorded_code(folder: Path) -> dict[str, object]:
-    """Returns the revisions of the code outside specbench that a run used, as its identity has them."""
-    file = folder / RunFolder.IDENTITY
-    identity = bounded.read_mapping(file, "measure again", strict=False) if file.is_file() else {}
-    return {key: identity[key] for key in ("code", "components") if key in identity}
 
 
 def take_turns(sides: Sequence[Side], tell: Say) -> None:

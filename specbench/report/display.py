@@ -118,6 +118,7 @@ class ComparedRuns(DisplayedResult, Comparison):
 
 
 FORMATS = (".csv", ".parquet")
+NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?")
 
 
 def columns(rows: Iterable[Row]) -> list[dict[str, object]]:
@@ -147,22 +148,18 @@ def export(rows: Sequence[Row], to: Path) -> None:
     check_output("--output", to)
     flat, text = columns(rows), io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
+
+    def without_formula(cell: object) -> object:
+        """Puts a ' before a text that a spreadsheet would run as a formula, by which spreadsheets mark texts. Numbers
+        stay as they are, also negative ones. Line ends are \\n: the csv module does not quote the others."""
+        if not isinstance(cell, str) or NUMBER.fullmatch(cell):
+            return cell
+        text = cell.replace("\r\n", "\n").replace("\r", "\n")
+        return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\n")) else text
+
     for cells in [list(flat[0]), *(cells.values() for cells in flat)] if flat else []:
         writer.writerow(map(without_formula, cells))  # null is an empty cell
     write_output("--output", to, parquet_bytes(flat) if to.suffix == ".parquet" else text.getvalue())
-
-
-NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?")
-
-
-def without_formula(cell: Any) -> Any:
-    """Returns a cell of a CSV file: a text that a spreadsheet would run as a formula has a ' before it, by which
-    spreadsheets mark texts. Numbers stay as they are, also negative ones. Line ends are \\n: the csv module does not
-    quote the others."""
-    if not isinstance(cell, str) or NUMBER.fullmatch(cell):
-        return cell
-    text = cell.replace("\r\n", "\n").replace("\r", "\n")
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\n")) else text
 
 
 def parquet_bytes(flat: Sequence[dict[str, object]]) -> bytes:

@@ -28,7 +28,7 @@ from specbench.results.metric_format import find_metric, metric_of, number, spee
 from specbench.results.paired import KINDS, RowWithRecords, metric_of_row, pair_up
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRuns, filter_rows, rows_of_subsets
-from specbench.statistics.bootstrap import TAILS, Array, Estimate, bonferroni
+from specbench.statistics.bootstrap import TAILS, Array, bonferroni
 
 MOST_PAIRED = 100  # larger tables are not compared prompt by prompt
 
@@ -108,8 +108,16 @@ def widening(num_pairs: int, num_prompts: int) -> float:
 def _interval_ranking(valued: Sequence[RowWithRecords], metric: str) -> list[RankedRow]:
     """Ranks rows by their own intervals. The interval of a ratio or difference is the one of
     `paired.unpaired_difference` (MOVER), for ratios on the log scale."""
-    total, found = len(valued), [metric_of_row(side.row, metric) for side in valued]
-    value, low, high = (_column(found, name, KINDS.get(metric) == "ratio") for name in ("value", "low", "high"))
+    total, estimates = len(valued), [metric_of_row(side.row, metric) for side in valued]
+
+    def column(name: str) -> Array:
+        """Returns one field of the metrics, on the log scale for ratios; NaN where it does not exist."""
+        ends = [np.nan if (end := getattr(each, name)) is None else end for each in estimates]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            values = np.array(ends, dtype=float)
+            return np.where(values > 0, np.log(values), np.nan) if KINDS.get(metric) == "ratio" else values
+
+    value, low, high = map(column, ("value", "low", "high"))
     by = widening(total * (total - 1) // 2, min(side.row.n for side in valued))
     down, up = by * (value - low), by * (high - value)
     order = []
@@ -122,13 +130,6 @@ def _interval_ranking(valued: Sequence[RowWithRecords], metric: str) -> list[Ran
             best, worst = 1 + int(apart[:place].sum()), total - int(apart[place + 1 :].sum())
             order.append(RankedRow(side, best, worst, frozenset({f"more than {MOST_PAIRED} rows"}), int(unknown.sum())))
     return order
-
-
-def _column(metrics: Sequence[Estimate], name: str, is_ratio: bool) -> Array:
-    """Returns one field of the metrics as an array, on the log scale for ratios; NaN where it does not exist."""
-    column = np.array([np.nan if (end := getattr(metric, name)) is None else end for metric in metrics], dtype=float)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(column > 0, np.log(column), np.nan) if is_ratio else column
 
 
 def group_by_conditions(sides: Sequence[RowWithRecords], metric: str) -> dict[str, list[RowWithRecords]]:
@@ -268,11 +269,6 @@ def _ranking_lines(order: Sequence[RankedRow], metric: str) -> list[str]:
     return lines
 
 
-def shared_lines(tables: Sequence[Table]) -> list[str]:
-    first, *others = tables
-    return [line for line in first.caption if others and all(line in each.caption for each in others)]
-
-
 def show(
     files: Sequence[Path], metric: str, filters: Sequence[str], subsets: Sequence[str], format_: str = "text"
 ) -> list[Table | str]:
@@ -308,7 +304,9 @@ def show(
         format_ == "text" or not all(column.is_for_screen for each in made for column in each.columns[1:2])
     )
     legend = [f"{number + 1}: {file}" for number, file in enumerate(files)] if has_numbers else []
-    shared = shared_lines(made) if format_ != "latex" else []  # LaTeX tables are used separately
+    shared: list[str] = []
+    if len(made) > 1 and format_ != "latex":  # LaTeX tables are used separately
+        shared = [line for line in made[0].caption if all(line in each.caption for each in made[1:])]
     made = [replace(each, caption=[line for line in each.caption if line not in shared]) for each in made]
     below = [*([f"all tables: {'; '.join(shared)}"] if shared else []), *legend, *runs.problem_lines()]
     return [*map(FORMATS[format_], made), *(f"{comment}{line}" for line in below)]

@@ -35,6 +35,7 @@ from specbench.integrations.served.models import load_served
 from specbench.models.causal_lm import TextModel
 from specbench.models.loading import load_tokenizer
 from specbench.models.vocabulary import Vocabulary
+from specbench.records.generation import Generation
 from specbench.report.compare import agreement_of
 from specbench.report.tables import comparison_table, served_table
 from specbench.results.answers import acceptance_rates
@@ -45,6 +46,8 @@ from specbench.running.report import RunOutcome
 from specbench.running.request import Request
 from specbench.specs.run import read_servers
 from specbench.specs.run_options import RunOptions
+from tests.support.records import generation as make_generation
+from tests.support.records import record as make_record
 from tests.support.scripted_server import ANSWER, AR, SD, TOKENIZER, VERSION, Script, passes_for, scripted, servers_file
 from tests.support.served_runs import NUM_EXAMPLES, SKIPPING, pair, records, row_of, run, run_method
 
@@ -177,9 +180,13 @@ def test_a_draft_that_stopped_early_leaves_alpha_unknown_without_steps(tmp_path)
 
 
 def test_alpha_is_of_all_answers_or_of_none() -> None:
-    known, unknown = ({"steps": [], "external": {"totals": totals}} for totals in ((6, 4, 3), (5, None, 3)))
+    known, unknown, nothing = (
+        make_generation(
+            steps=[], ttft_seconds=None, external={"num_first_tokens": 1, "num_target_passes": None, "totals": totals}
+        )
+        for totals in ([6, 4, 3], [5, None, 3], [0, None, 0])
+    )
     assert acceptance_rates([known]) == [0.75] and acceptance_rates([known, unknown]) == [None, None]
-    nothing = {"steps": [], "external": {"totals": (0, None, 0)}}
     assert acceptance_rates([known, nothing]) == [0.75, None]
 
 
@@ -629,10 +636,13 @@ def test_passes_follow_from_the_growth_of_the_sums(num_tokens, drafted, accepted
 
 
 def test_the_first_difference_of_a_subset_is_named() -> None:
-    def made(tokens: list[int], sizes: list[int]) -> dict[str, Any]:
-        return {"token_ids": tokens, "steps": [[3, 1, 0, size] for size in sizes]}
+    def made(tokens: list[int], sizes: list[int]) -> Generation:
+        return make_generation(token_ids=tokens, steps=[[3, 1, 0, size] for size in sizes])
 
-    records = [{"subset": "en", "example": 4}, {"subset": "en", "example": 5}, {"subset": "th", "example": 0}]
+    records = [
+        make_record({"ar": make_generation()}, subset=subset, example=example)
+        for subset, example in (("en", 4), ("en", 5), ("th", 0))
+    ]
     first = [made([1, 2, 3, 4], [2, 1]), made([1, 2], [1]), made([1, 2], [])]
     second = [made([1, 2, 3, 4], [1, 2]), made([1, 9], [1]), made([1], [])]
     found = agreement_of(records, first, second)

@@ -63,7 +63,7 @@ def test_a_killed_workers_run_goes_to_another_with_its_records(
         if isinstance(event, WorkerReady):
             pids[worker] = event.pid
         if isinstance(event, BlockRecorded) and event.measured and not self.first_only:
-            told.append((worker, str(event.record["example"])))
+            told.append((worker, str(event.record.example)))
             if len(told) == 1:  # the next example is being measured
                 actor = int(Path(f"/proc/{pids[worker]}/stat").read_text().rpartition(")")[2].split()[1])
                 os.kill(actor, signal.SIGKILL)

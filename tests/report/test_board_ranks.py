@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from specbench.core.errors import ConfigError
 from specbench.core.files import locked
@@ -62,9 +63,9 @@ def test_the_same_side_twice_is_not_separable_and_scores_are_paired(folder):
 
 def test_pairs_are_of_the_same_prompts_only(folder):
     first, second = side(folder, "sd"), side(folder, "ngram")
-    changed = [{**record, "prompt": "other"} if record["subset"] == "sw" else record for record in second.records]
+    changed = [replace(each, prompt="other") if each.subset == "sw" else each for each in second.records]
     pairs = pair_up(first, RowWithRecords(second.row, changed[1:], second.method, second.scoring))
-    assert pairs.num_prompts == 4 and {record["subset"] for record in pairs.records[0]} == {"en"}
+    assert pairs.num_prompts == 4 and {record.subset for record in pairs.records[0]} == {"en"}
     assert not pair_up(first, RowWithRecords(second.row)).change("speedup").paired
 
 
@@ -141,7 +142,7 @@ def test_scores_that_were_computed_in_two_ways_share_no_table(tmp_path):
 
 def test_it_is_said_why_rows_are_not_paired(folder):
     first, second = side(folder, "sd"), side(folder, "ngram")
-    changed = [{**record, "prompt": "other"} for record in second.records]
+    changed = [replace(record, prompt="other") for record in second.records]
     assert pair_up(first, second).change("speedup").unpaired is None
     assert pair_up(first, second).change("ttft_seconds").unpaired == NO_FORM
     assert pair_up(first, RowWithRecords(second.row)).change("speedup").unpaired == NO_RECORDS

@@ -194,22 +194,18 @@ def load_tasks(name: str, include: str | Path | None = None) -> list[TaskSpec]:
         index = task_index([wanted], include)
         found = index.load([wanted] if is_path(wanted) else index.match_tasks([wanted]))
     for task_name, task in found["tasks"].items():
-        check_one_answer(task_name, task)
+        if getattr(task, "UNSAFE_CODE", False):
+            raise ConfigError(
+                f"task {PREFIX}{task_name}: runs the code of answers without a sandbox: use the task humaneval"
+            )
+        if (repeats := task.get_config("repeats") or 1) > 1:
+            raise ConfigError(
+                f"task {PREFIX}{task_name}: scores {repeats} answers of each document together, but specbench scores "
+                "each alone: choose a task with repeats: 1"
+            )
         if task.get_config("num_fewshot") is None:
             task.set_config(key="num_fewshot", value=0)
     return [spec_of(each) for each in keep_loaded(found["tasks"])]
-
-
-def check_one_answer(name: str, task: Any) -> None:
-    """Raises ConfigError for a task that scores several answers together, or executes code without a sandbox."""
-    if getattr(task, "UNSAFE_CODE", False):
-        raise ConfigError(f"task {PREFIX}{name}: runs the code of answers without a sandbox: use the task humaneval")
-    if (task.get_config("repeats") or 1) > 1:
-        repeats = task.get_config("repeats")
-        raise ConfigError(
-            f"task {PREFIX}{name}: scores {repeats} answers of each document together, but specbench scores each "
-            "alone: choose a task with repeats: 1"
-        )
 
 
 def spec_of(loaded: LoadedTask) -> TaskSpec:

@@ -215,11 +215,9 @@ class ByRecords:
             return []
         is_whole = len(parts) > 1 and any(pair.subset == ALL for pair in pairs)
         groups = {ALL: parts} if is_whole else {part.rows.subset: [part] for part in parts}
-        ratios = _speeds if self.in_turns else _speedups
         return [
-            pending for subset, group in groups.items()
-            for pending in (*ratios(compared, subset, group), *_lengths(compared, subset, group))
-        ]  # fmt: skip
+            pending for subset, group in groups.items() for pending in _ratios(compared, subset, group, self.in_turns)
+        ]
 
     def _part(self, compared: MethodFindings, pair: RowPair) -> list[RecordsOfSubset]:
         """Returns the pair with its records; an empty list, with a problem in `compared`, if the prompts differ."""
@@ -251,7 +249,6 @@ class ByRecords:
         return [RecordsOfSubset.of(pair, pairs)]
 
     def _compare_outputs(self, compared: MethodFindings, part: RecordsOfSubset) -> None:
-        """Adds the findings on the outputs of a subset and on their counts to `compared`."""
         equal, subset, num_different = part.equal_records(), part.rows.subset, len(part.different)
         compared.findings += [*verdict_finding(part.rows), *changes_with_equal_tokens(subset, equal)]
         differences: list[TokenDifference] | None = [] if part.is_exact else None
@@ -278,49 +275,43 @@ class ByRecords:
             compared.findings += compare_counts(subset, before, now, detail)
 
 
-def _speeds(compared: MethodFindings, subset: str, parts: Sequence[RecordsOfSubset]) -> list[PendingRatio]:
-    """Returns the ratios of the speeds over equal outputs. Different outputs need different work, so their times are
-    left out."""
-    num_records, num_equal = sum(part.num_records for part in parts), sum(len(part.equal) for part in parts)
-    if num_equal < num_records:
-        others = f"{num_records - num_equal} of {num_records} outputs of {subset}"
-        compared.not_compared.append(f"times of {others}: they have other tokens than the baseline's, so other work")
-    records = join_pairs([part.equal_records() for part in parts])
-    missing = f"{SPEED} of {subset}: no equal answers of more than one token on both sides"
-    return _pending(compared, subset, records, missing, over_ar=False)
-
-
-def _speedups(compared: MethodFindings, subset: str, parts: Sequence[RecordsOfSubset]) -> list[PendingRatio]:
-    had, has = (
+def _ratios(
+    compared: MethodFindings, subset: str, parts: Sequence[RecordsOfSubset], in_turns: bool
+) -> list[PendingRatio]:  # fmt: skip
+    """Returns the ratios over records: of speeds if the runs took turns, else of speed-ups; and of τ if outputs or
+    rounding may differ, as counts are compared otherwise."""
+    has = [
         any(row.value("speedup") is not None for row in rows)
         for rows in zip(*((part.rows.baseline, part.rows.candidate) for part in parts), strict=True)
-    )
-    if not (had and has):
-        where = compared.problems if had else compared.not_compared
-        where.append(f"{SPEEDUP} of {subset}: {compared.method} has none{' in the candidate' * had}")
-        return []
-    missing = f"{SPEEDUP} of {subset}: no answers of more than one token on both sides"
-    return _pending(compared, subset, join_pairs([part.records for part in parts]), missing, over_ar=True)
-
-
-def _pending(
-    compared: MethodFindings, subset: str, records: Pairs, missing: str, *, over_ar: bool
-) -> list[PendingRatio]:
-    """Returns the ratios of speeds of all records. `missing`: the problem if there are none."""
-    measured = speed_ratios(records, over_ar=over_ar)
-    if not measured:
+    ]
+    # 1. Speeds are those of equal outputs: different ones need different work. Speed-ups are over the AR of each run.
+    records, missing = join_pairs([part.records for part in parts]), ""
+    if in_turns:
+        num_records, num_equal = sum(part.num_records for part in parts), sum(len(part.equal) for part in parts)
+        if num_equal < num_records:
+            others = f"{num_records - num_equal} of {num_records} outputs of {subset}"
+            compared.not_compared.append(
+                f"times of {others}: they have other tokens than the baseline's, so other work"
+            )
+        speeds = speed_ratios(join_pairs([part.equal_records() for part in parts]), over_ar=False)
+        missing = f"{SPEED} of {subset}: no equal answers of more than one token on both sides"
+    elif all(has):
+        speeds = speed_ratios(records, over_ar=True)
+        missing = f"{SPEEDUP} of {subset}: no answers of more than one token on both sides"
+    else:
+        speeds = {}
+        where = compared.problems if has[0] else compared.not_compared
+        where.append(f"{SPEEDUP} of {subset}: {compared.method} has none{' in the candidate' * has[0]}")
+    if missing and not speeds:
         compared.problems.append(missing)
-    return [PendingRatio(compared, what, subset, each) for what, each in measured.items()]
-
-
-def _lengths(compared: MethodFindings, subset: str, parts: Sequence[RecordsOfSubset]) -> list[PendingRatio]:
-    """Returns the ratio of τ if outputs or rounding may differ; otherwise counts are compared instead."""
-    others = any(part.different for part in parts) and not parts[0].is_exact
-    is_noisy = others or any(part.rows.rounding() for part in parts)
-    if not is_noisy or parts[0].rows.candidate.num_draft_tokens == 0:
-        return []
-    compared.not_compared.append(f"α and passes of all outputs of {subset}: {ALL_LENGTH}, is compared instead")
-    return [PendingRatio(compared, ALL_LENGTH, subset, length_ratio(join_pairs([part.records for part in parts])))]
+    found = [PendingRatio(compared, what, subset, each) for what, each in speeds.items()]
+    # 2. τ.
+    others_may_differ = any(part.different for part in parts) and not parts[0].is_exact
+    is_noisy = others_may_differ or any(part.rows.rounding() for part in parts)
+    if is_noisy and parts[0].rows.candidate.num_draft_tokens:
+        compared.not_compared.append(f"α and passes of all outputs of {subset}: {ALL_LENGTH}, is compared instead")
+        found.append(PendingRatio(compared, ALL_LENGTH, subset, length_ratio(records)))
+    return found
 
 
 def compare_rows(control: SpeedControl, compared: MethodFindings, pairs: Sequence[RowPair]) -> list[PendingRatio]:

@@ -159,12 +159,10 @@ def counts_of(own: Sequence[Generation]) -> Counts:
 
 
 def counts_of_row(row: Row) -> Counts:
-    """Returns the counts of a row, which has no draft passes."""
     return {what: row.value(name) for what, name in IN_ROWS.items()}
 
 
 def _known(baseline: Counts, candidate: Counts) -> Iterator[tuple[str, float, float]]:
-    """Yields the counts that both sides have."""
     for what, before in baseline.items():
         now = candidate.get(what)
         if before is not None and now is not None:

@@ -81,7 +81,6 @@ class Version:
 
 
 def this_version() -> Version:
-    """Returns the version of specbench in this process."""
     found = environment("cpu", "", "")
     code = "-".join(filter(None, (package_digest(), plugins_digest())))
     versions = found["versions"]

@@ -151,7 +151,6 @@ def naming_method(method: MethodSpec) -> Iterator[None]:
 
 
 def is_foreign_entry(method: MethodSpec) -> bool:
-    """Returns whether a method's code is outside this package."""
     return method.decoder is not None and not method.decoder.entry.startswith(f"{OWN}.")
 
 

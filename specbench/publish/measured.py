@@ -42,7 +42,6 @@ class PairRows:
 
     @property
     def measured(self) -> list[MeasuredRun]:
-        """The runs that have rows."""
         return [(run, rows) for run, rows in self.runs if rows]
 
     def our_value(self, reference: FigureReference) -> float | None:
@@ -189,7 +188,6 @@ def compare_row(
 
 
 def comparisons(rows: PairRows, table: PublishedTable) -> Iterator[FigureComparison]:
-    """Returns every figure of a published table with our number."""
     return (found for group, row in table.rows() for found in compare_row(table, group, row, rows) if found is not None)
 
 

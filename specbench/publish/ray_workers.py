@@ -39,7 +39,6 @@ class ActorHost:
         self._process = MeasuringProcess(replace(settings, scratch=self._scratch))
 
     def open(self) -> WorkerReady | WorkerLost:
-        """Starts a new process."""
         return self._process.open()
 
     def measure(self, job: RunJob, files: Files) -> Iterator[Event]:

@@ -63,7 +63,6 @@ class MeasuredTimes:
     answers: dict[str, list[tuple[float, float, int]]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, record: Record) -> None:
-        """Counts one record."""
         for method, generation in record.methods.items():
             first = generation.ttft_seconds or 0.0
             self.answers[method].append((first, generation.decode_seconds, generation.num_new_tokens - 1))
@@ -145,13 +144,11 @@ class Forecast:
     other: dict[Group, float] = field(default_factory=dict)
 
     def add(self, number: int, record: Record) -> None:
-        """Adds a record of a run."""
         planned = self.plan[number]
         self.measured[planned.group].add(record)
         planned.num_done += 1
 
     def learn(self, number: int, load_seconds: float, other_seconds: float) -> None:
-        """Adds the time of a run outside its answers."""
         planned = self.plan[number]
         pair = planned.run.pair_name
         self.loading[pair] = max(load_seconds, self.loading.get(pair, 0.0))
@@ -198,7 +195,6 @@ def format_duration(seconds: float) -> str:
 
 
 def make_forecast(runs: Sequence[SuiteRun]) -> Forecast:
-    """Returns the plan of all runs with their existing records."""
     known: dict[object, tuple[Subsets | None, str | None]] = {}
     plan = []
     for run in runs:
@@ -237,7 +233,6 @@ def subsets_of(run: SuiteRun) -> Subsets:
 
 
 def forecast_table(forecast: Forecast) -> Table:
-    """Returns a table of the runs with their methods, measured examples and remaining time."""
     rows = []
     for planned in forecast.plan:
         run, estimate = planned.run, forecast.time_left(planned)
@@ -340,7 +335,6 @@ class SuiteMeasurement:
             self.forecast.learn(place, event.load_seconds, max(0.0, rest))
 
     def _finish(self, job: int, event: JobFinished) -> None:
-        """Adds the rows of a run, and reports that it is measured or has failed."""
         planned, self._num_ended = self.forecast.plan[self._places[job]], self._num_ended + 1
         failure = self.add(planned.run, event.failure)
         planned.is_measured = True

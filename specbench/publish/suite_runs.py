@@ -89,7 +89,6 @@ class SuiteRun:
 
     @cached_property
     def request(self) -> Request:
-        """The request that measures the run."""
         suite, pair, task = self.suite, self.pair, self.task
         sampling = () if self.temperature is None else (f"generation.temperature={self.temperature:.10g}",)
         options = replace(
@@ -174,7 +173,6 @@ def runs_of(
 
 
 def board_names() -> list[str]:
-    """Returns the names of the built-in suites."""
     return sorted(path.stem for path in builtin_dir(KIND).glob("*.yaml"))
 
 

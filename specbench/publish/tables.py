@@ -37,7 +37,6 @@ HEADINGS = {
 
 
 def boards_table() -> Table:
-    """Returns a table of the built-in suites."""
     rows = []
     for suite in map(read_suite, board_names()):
         without = [name for name, pair in suite.pairs.items() if pair.is_embedded]

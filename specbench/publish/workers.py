@@ -299,7 +299,6 @@ class ChildProcess:
         self._errors: IO[bytes] | None = None
 
     def start(self) -> None:
-        """Starts a new process in place of the old one."""
         self.close()
         paths = [str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
         variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
@@ -313,12 +312,10 @@ class ChildProcess:
 
     @property
     def streams(self) -> tuple[IO[bytes], IO[bytes]]:
-        """The streams of messages to the process and from it."""
         assert self._process is not None and self._process.stdin is not None and self._process.stdout is not None
         return self._process.stdin, self._process.stdout
 
     def close(self) -> None:
-        """Ends the process at once."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -349,7 +346,6 @@ class MeasuringProcess(ChildProcess):
         self._settings = settings
 
     def open(self) -> WorkerReady | WorkerLost:
-        """Starts a new process and waits until it is ready."""
         self.start()
         (event,) = self._exchange(self._settings, WorkerReady)
         assert isinstance(event, WorkerReady | WorkerLost)
@@ -374,7 +370,6 @@ class MeasuringProcess(ChildProcess):
 
 
 def describe_exit(code: int) -> str:
-    """Describes an exit code in words."""
     if code >= 0:
         return f"with exit code {code}"
     with suppress(ValueError):
@@ -480,7 +475,6 @@ class LineWriter(io.TextIOBase):
         self._partial_line = ""
 
     def write(self, text: str) -> int:
-        """Sends the lines that are complete with this text."""
         *lines, self._partial_line = (self._partial_line + text).split("\n")
         for line in lines:
             self._send(LogLine(line))
@@ -488,13 +482,11 @@ class LineWriter(io.TextIOBase):
 
 
 def send_lines(send: Send) -> None:
-    """Sends every line and warning for the user as an event."""
     console.stderr.file = LineWriter(send)  # type: ignore[assignment]
     warnings.showwarning = console.show_warning
 
 
 def worker_ready(settings: WorkerSettings) -> WorkerReady:
-    """Returns the machine and the versions of this process."""
     set_threads(settings.threads, False)
     found = environment(str(choose_device(settings.device)), "", "")
     return WorkerReady(socket.gethostname(), os.getpid(), found["device"], found["versions"], found["commit"])

@@ -17,7 +17,6 @@ SYNTHETIC = "synthetic"  # the drafter with a prescribed acceptance rate
 
 
 def _parts(row: Row) -> list[dict[str, Any]]:
-    """Returns the options of the method, or of each route."""
     return [*row.options.get("routes", {"": row.options}).values()]
 
 
@@ -174,16 +173,6 @@ def untested_lines(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
     if not texts:
         return []
     return [f"warm-up too short to test for a steady speed: {'; '.join(texts)} (--warm-up SECONDS allows more)"]
-
-
-def no_forecast(row: Row) -> str | None:
-    """Returns the reason why a row with an acceptance rate has no expected speed-up; otherwise None."""
-    rate, cost, expected = map(row.value, ("acceptance_rate", "cost_ratio", "speedup_expected"))
-    if rate is None or expected is not None or row.is_baseline:
-        return None
-    if cost is None:
-        return "its formula needs one cost ratio c, and these records have none"
-    return f"its formula assumes one draft pass per judged token, which does not hold for {row.method_name}"
 
 
 def verdict_word(row: Row) -> str:

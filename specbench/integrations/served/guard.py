@@ -80,7 +80,6 @@ def keep_log(source: int) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs a command; returns its exit code."""
     log = None
     if arguments[0] == LOG_OPTION:
         log, arguments = Path(arguments[1]), arguments[2:]

@@ -10,7 +10,6 @@ from specbench.running.shown_answers import ShownRun
 
 
 def environment() -> Environment:
-    """Returns the templates of all pages."""
     return Environment(
         loader=PackageLoader("specbench.publish.site"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,

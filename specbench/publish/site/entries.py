@@ -53,12 +53,10 @@ class SiteRow:
 
     @property
     def filter_values(self) -> tuple[str, ...]:
-        """The values of the FILTERS."""
         return self.row.task_name, self.row.method_name, self.row.subset, verdict_word(self.row)
 
     @cached_property
     def cells(self) -> dict[str, IndexCell]:
-        """The cells of the table of all rows by the key of their column."""
         row = self.row
         names = ("speedup", "tokens_per_second", "mean_acceptance_length", "acceptance_rate")
         speedup, tokens_per_second, length, rate = map(row.metric, names)

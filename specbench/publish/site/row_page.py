@@ -123,12 +123,10 @@ class Histogram:
 
     @property
     def width(self) -> float:
-        """The width of a column."""
         return round(self.step * 0.78, 1)
 
     @cached_property
     def y(self) -> Scale:
-        """The scale of the shares in percent."""
         return scale([0.0, *(100 * count / sum(self.counts) for count in self.counts)], self.base, 14.0, most_ticks=4)
 
     @property

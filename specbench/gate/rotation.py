@@ -106,8 +106,8 @@ def main() -> None:
         match event:
             case LogLine(line):
                 write({"event": "line", "line": line})
-            case JobStarted(num_blocks=num_blocks):
-                write({"event": "started", "num_blocks": num_blocks})
+            case JobStarted(num_trials=num_trials):
+                write({"event": "started", "num_blocks": num_trials})  # as other versions call it
             case JobFinished(failure):
                 write({"event": "finished", "failure": failure})
 

@@ -14,13 +14,13 @@ from specbench.core.environment import require
 from specbench.core.errors import ConfigError
 from specbench.core.files import write_bytes
 from specbench.publish.workers import (
-    BlockRecorded,
     Event,
     JobFinished,
     JobStarted,
     LogLine,
     MeasuringProcess,
     RunJob,
+    TrialRecorded,
     WorkerLost,
     WorkerReady,
     WorkerSettings,
@@ -112,7 +112,7 @@ class RayWorker:
             measure = self.actor.measure.options(num_returns="streaming")
             for reference in measure.remote(job, files_of(job.folder, with_records=True)):
                 event: Event = self.ray.get(reference)
-                if isinstance(event, BlockRecorded) and event.record.key not in known:
+                if isinstance(event, TrialRecorded) and event.record.key not in known:
                     records.append(event.record)
                     known.add(event.record.key)
                 elif isinstance(event, JobStarted | JobFinished):

@@ -24,7 +24,6 @@ from specbench.models.loading import choose_device, is_local
 from specbench.publish.suite_runs import FOLDER, SuiteRun
 from specbench.publish.tables import measured_table
 from specbench.publish.workers import (
-    BlockRecorded,
     Event,
     JobFinished,
     JobStarted,
@@ -32,6 +31,7 @@ from specbench.publish.workers import (
     MachineCheck,
     MeasuringProcess,
     RunJob,
+    TrialRecorded,
     WorkerLost,
     WorkerPool,
     WorkerProcess,
@@ -317,7 +317,7 @@ class SuiteMeasurement:
             say(self._console, f"{name}: {event.line}" if self._num_workers > 1 else event.line)
         elif isinstance(event, JobStarted):
             self._generating[place] = 0.0
-        elif isinstance(event, BlockRecorded) and event.measured:
+        elif isinstance(event, TrialRecorded) and event.measured:
             self.forecast.add(place, event.record)
             answers = event.record.methods.values()
             seconds = sum((each.ttft_seconds or 0.0) + each.decode_seconds for each in answers)

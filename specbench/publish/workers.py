@@ -90,15 +90,15 @@ class LogLine:
 @dataclass(frozen=True)
 class JobStarted:
     """The models are loaded. `files`: the files of the run's folder by name, if the folder is on the worker's machine.
-    `num_blocks`: the number of blocks of the whole run."""
+    `num_trials`: the number of trials of the whole run."""
 
     files: dict[str, bytes] | None = None
-    num_blocks: int = 0
+    num_trials: int = 0
 
 
 @dataclass(frozen=True)
-class BlockRecorded:
-    """A block is on the worker's disk. `measured`: False if it was there before."""
+class TrialRecorded:
+    """A trial is on the worker's disk. `measured`: False if it was there before."""
 
     record: Record
     measured: bool
@@ -124,7 +124,7 @@ class WorkerLost:
     is_last: bool = False
 
 
-Event = WorkerReady | LogLine | JobStarted | BlockRecorded | JobFinished | WorkerLost
+Event = WorkerReady | LogLine | JobStarted | TrialRecorded | JobFinished | WorkerLost
 Send = Callable[[Event], None]
 
 
@@ -427,10 +427,10 @@ class SendingListener(RunListener):
         self._send = send
 
     def trials_started(self, trials: Sequence[Trial]) -> None:
-        self._send(JobStarted(num_blocks=len(trials)))
+        self._send(JobStarted(num_trials=len(trials)))
 
     def trial_recorded(self, trial: Trial, record: Record, is_new: bool) -> None:
-        self._send(BlockRecorded(record, is_new))
+        self._send(TrialRecorded(record, is_new))
 
 
 def run_job(

@@ -22,12 +22,12 @@ from specbench.publish import ray_workers
 from specbench.publish import workers as measuring
 from specbench.publish.suite import SuiteMeasurement
 from specbench.publish.workers import (
-    BlockRecorded,
     Event,
     JobFinished,
     JobStarted,
     LogLine,
     MachineCheck,
+    TrialRecorded,
     WorkerReady,
     WorkerSettings,
 )
@@ -62,7 +62,7 @@ def test_a_killed_workers_run_goes_to_another_with_its_records(
         report(self, worker, job, event)
         if isinstance(event, WorkerReady):
             pids[worker] = event.pid
-        if isinstance(event, BlockRecorded) and event.measured and not self.first_only:
+        if isinstance(event, TrialRecorded) and event.measured and not self.first_only:
             told.append((worker, str(event.record.example)))
             if len(told) == 1:  # the next example is being measured
                 actor = int(Path(f"/proc/{pids[worker]}/stat").read_text().rpartition(")")[2].split()[1])
@@ -177,7 +177,7 @@ def test_records_that_cannot_be_kept_end_the_worker(tmp_path: Path, monkeypatch:
     from tests.support.records import generation, record
 
     killed = []
-    event = BlockRecorded(record({"ar": generation()}), True)
+    event = TrialRecorded(record({"ar": generation()}), True)
     ray = SimpleNamespace(
         get=lambda reference: event, kill=killed.append, exceptions=SimpleNamespace(RayError=KeyError)
     )

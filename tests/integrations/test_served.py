@@ -46,8 +46,7 @@ from specbench.running.report import RunOutcome
 from specbench.running.request import Request
 from specbench.specs.run import read_servers
 from specbench.specs.run_options import RunOptions
-from tests.support.records import generation as make_generation
-from tests.support.records import record as make_record
+from tests.support.records import generation, record
 from tests.support.scripted_server import ANSWER, AR, SD, TOKENIZER, VERSION, Script, passes_for, scripted, servers_file
 from tests.support.served_runs import NUM_EXAMPLES, SKIPPING, pair, records, row_of, run, run_method
 
@@ -114,9 +113,9 @@ def test_the_shortest_context_cuts_the_answers_of_all_servers(tmp_path, engine, 
     """As in process: no server is asked for more, and the answer says why it ended."""
     scripts = pair(engine, settings={key: 60})
     run(tmp_path, scripts)
-    for record in records(tmp_path):
+    for each in records(tmp_path):
         for name in ("ar", "draft"):
-            answer = record["methods"][name]
+            answer = each["methods"][name]
             assert answer["finish"] == "context"
             request = next(
                 each for each in scripts[name].requests
@@ -180,14 +179,13 @@ def test_a_draft_that_stopped_early_leaves_alpha_unknown_without_steps(tmp_path)
 
 
 def test_alpha_is_of_all_answers_or_of_none() -> None:
-    known, unknown, nothing = (
-        make_generation(
-            steps=[], ttft_seconds=None, external={"num_first_tokens": 1, "num_target_passes": None, "totals": totals}
-        )
-        for totals in ([6, 4, 3], [5, None, 3], [0, None, 0])
-    )
+    def served(*totals: int | None) -> Generation:
+        counts = {"num_first_tokens": 1, "num_target_passes": None, "acceptance_source": "totals"}
+        return generation([], external=counts | {"totals": totals})
+
+    known, unknown = served(6, 4, 3), served(5, None, 3)
     assert acceptance_rates([known]) == [0.75] and acceptance_rates([known, unknown]) == [None, None]
-    assert acceptance_rates([known, nothing]) == [0.75, None]
+    assert acceptance_rates([known, served(0, None, 0)]) == [0.75, None]
 
 
 UNCHECKED = {"tokenizer_unchecked", "idle_unchecked"}
@@ -365,10 +363,9 @@ def test_a_server_does_not_stop_inside_reasoning(tmp_path, monkeypatch, engine, 
     answer = (*TOKENIZER.encode("<think>" * (not opens) + THOUGHTS + "Question: 6").ids, 0)
     scripts = {"ar": StopsAnywhere(engine, answer=answer), "draft": StopsAnywhere(engine, SD, answer)}
     outcome = run(tmp_path, scripts)
-    for record in records(tmp_path):
-        for generation in record["methods"].values():
-            assert generation["answer"] == "5 is it." and generation["finish"] == "stop", generation
-            assert THOUGHTS in generation["text"] and generation["reasoning_tokens"] > 10
+    for own in (own for each in records(tmp_path) for own in each["methods"].values()):
+        assert own["answer"] == "5 is it." and own["finish"] == "stop", own
+        assert THOUGHTS in own["text"] and own["reasoning_tokens"] > 10
     assert row_of(outcome).verdict == "greedy equal" and row_of(outcome).value("reasoning_share") > 0.5
     for script in scripts.values():
         sent = [bool(stops_of(request)) for request in script.requests]
@@ -637,15 +634,12 @@ def test_passes_follow_from_the_growth_of_the_sums(num_tokens, drafted, accepted
 
 def test_the_first_difference_of_a_subset_is_named() -> None:
     def made(tokens: list[int], sizes: list[int]) -> Generation:
-        return make_generation(token_ids=tokens, steps=[[3, 1, 0, size] for size in sizes])
+        return generation([[3, 1, 0, size] for size in sizes], token_ids=tokens)
 
-    records = [
-        make_record({"ar": make_generation()}, subset=subset, example=example)
-        for subset, example in (("en", 4), ("en", 5), ("th", 0))
-    ]
+    asked = [record({}, subset=subset, example=example) for subset, example in (("en", 4), ("en", 5), ("th", 0))]
     first = [made([1, 2, 3, 4], [2, 1]), made([1, 2], [1]), made([1, 2], [])]
     second = [made([1, 2, 3, 4], [1, 2]), made([1, 9], [1]), made([1], [])]
-    found = agreement_of(records, first, second)
+    found = agreement_of(asked, first, second)
     assert (found.num_answers, found.num_equal, found.num_with_steps, found.num_same_steps) == (3, 1, 2, 1)
     assert found.lines()[1:] == [
         "first difference (first ≠ second): en example 4, step 0: 2 tokens ≠ 1 token",

@@ -143,7 +143,20 @@ def measured_table(title: str, measured: Sequence[MeasuredRun]) -> Table:
         heading = HEADINGS.get(metric, metric.replace("_", " "))
         columns += number_columns(heading)
         columns += text_columns("of") if metric == QUALITY else ()
-    caption = [", ".join(same), *_remarks(measured, labels)]
+    # What all rows share, then runs with few prompts, warnings of speed-ups, and rows that are not ranked.
+    every = [row for _, rows in measured for row in rows]
+    values = {
+        "target": {row.target for row in every}, "on": {dtype_and_device(row) for row in every},
+        "data": {str(row.data_source) for row in every}, "measured": {row.created[:10] for row in every},
+    }  # fmt: skip
+    shared = [f"{name}: {', '.join(sorted(texts))}" for name, texts in values.items()]
+    named = [(row, label) for label, (_, rows) in zip(labels, measured, strict=True) for row in rows_over_subsets(rows)]
+    whole = [row for row, _ in named]
+    few = list(dict.fromkeys(label for row, label in named if row.has_few_prompts))
+    where = ", ".join(few) if len(few) <= MAX_NAMES else f"{len(few)} of {len(measured)} runs"
+    marks = warning_lines(whole, [f"{label} {row.method_name}" for row, label in named])
+    unranked = {f"{row.method_name} is not ranked: {why}" for row in whole if (why := why_unranked(row))}
+    caption = [", ".join(same), *shared, *few_prompts_line(whole, [where]), *marks, *sorted(unranked)]
     return Table(title, columns, lines, caption, num_keys=len(varying) + 2)
 
 
@@ -161,23 +174,6 @@ def _metric_cells(row: Row, metric: str) -> list[str]:
         return [speedup_cell(row)]
     found = row.metrics.get(metric)
     return [speed(found) if metric == "tokens_per_second" else number(found, 3)]
-
-
-def _remarks(measured: Sequence[MeasuredRun], labels: Sequence[str]) -> list[str]:
-    """Returns a line each on the models, machines, data and days of the rows, then lines on runs with few prompts, on
-    warnings of speed-ups, and on rows that are not ranked."""
-    every = [row for _, found in measured for row in found]
-    values = {
-        "target": {row.target for row in every}, "on": {dtype_and_device(row) for row in every},
-        "data": {str(row.data_source) for row in every}, "measured": {row.created[:10] for row in every},
-    }  # fmt: skip
-    rows = [(row, name) for name, (_, found) in zip(labels, measured, strict=True) for row in rows_over_subsets(found)]
-    few = list(dict.fromkeys(name for row, name in rows if row.has_few_prompts))
-    where = ", ".join(few) if len(few) <= MAX_NAMES else f"{len(few)} of {len(measured)} runs"
-    marks = warning_lines([row for row, _ in rows], [f"{name} {row.method_name}" for row, name in rows])
-    unranked = {f"{row.method_name} is not ranked: {why}" for row, _ in rows if (why := why_unranked(row))}
-    lines = [f"{name}: {', '.join(sorted(found))}" for name, found in values.items()]
-    return [*lines, *few_prompts_line([row for row, _ in rows], [where]), *marks, *sorted(unranked)]
 
 
 def pair_table(rows: PairRows) -> Table:

@@ -238,10 +238,10 @@ def _draw_panel(panel: Any, rows: Sequence[Row]) -> None:
     task, method = (name.partition(":")[0] for name in (rows[0].task, rows[0].method))
     panel.set_title(f"{task} · {method}", loc="left")
     rates = [(place, row.metrics["acceptance_rate"].value) for place, row in zip(places, rows, strict=True)]
-    judged = [(place, rate) for place, rate in rates if rate is not None]
-    if judged:
+    known = [(place, rate) for place, rate in rates if rate is not None]
+    if known:
         right = panel.twinx()
-        handles += right.plot(*zip(*judged, strict=True), "o", color="#b5493a", label="acceptance rate α")
+        handles += right.plot(*zip(*known, strict=True), "o", color="#b5493a", label="acceptance rate α")
         right.set_ylim(0, 1)
         right.set_ylabel("acceptance rate α")
     panel.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False)

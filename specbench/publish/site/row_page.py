@@ -252,7 +252,7 @@ def _figures(entry: SiteRow) -> list[Figure]:
         ("speed-up", cells["speedup"], "95 % interval" if cells["speedup"].more else "no interval"),
         ("tokens per second", cells["speed"], "" if ar is None else f"baseline {ar:.1f}"),
         ("mean acceptance length τ", cells["tau"], "tokens per target pass"),
-        ("acceptance rate α", cells["alpha"], "of verified draft tokens"),
+        ("acceptance rate α", cells["alpha"], "of judged draft tokens"),
         score,
         ("rank by speed-up", cells["rank"], "in the rows that compare"),
     ]

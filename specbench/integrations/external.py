@@ -152,11 +152,6 @@ def naming_method(method: MethodSpec) -> Iterator[None]:
         raise ConfigError(f"{place} {raised(error)}") from error
 
 
-def is_foreign_entry(method: MethodSpec) -> bool:
-    """Returns whether a method's code is outside this package."""
-    return method.decoder is not None and not method.decoder.entry.startswith(f"{OWN}.")
-
-
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Seeds torch's global generators until the block ends, then restores them."""
@@ -208,7 +203,9 @@ class ExternalDecoder(Decoder):
         """Decodes one prompt. Raises ConfigError if the code raises an exception or returns an inconsistent result."""
         state, clock = GenerationState(list(prompt_ids), stop), self.model.passes.clock
         meter = TokenMeter(state, clock)
-        watched = same_torch_state("it") if is_foreign_entry(self.method) else nullcontext()
+        assert self.method.decoder is not None
+        is_own = self.method.decoder.entry.startswith(f"{OWN}.")  # code of this package
+        watched = nullcontext() if is_own else same_torch_state("it")
         with naming_method(self.method), watched, seeded(seed, self.model.device), torch.inference_mode():
             start = clock.now()
             result = self.call(

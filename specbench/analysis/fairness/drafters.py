@@ -93,10 +93,19 @@ def texts_of(
         made = {}
         for key in keys:
             record = common.runs[0].records[key]
-            new_ids = (
-                tuple(record.methods["ar"].token_ids)
-                if reference == "continuation" else reference_ids(record, prompts[key], target)
-            )  # fmt: skip
+            if reference == "continuation":
+                new_ids = list(record.methods["ar"].token_ids)
+            else:  # the first of several references, after a space if the prompt does not end in one
+                example = prompts[key].example
+                listed = example.references[record.turn]
+                answer = listed[0] if isinstance(listed, list | tuple) and listed else listed
+                if not isinstance(answer, str | int | float) or not str(answer).strip():
+                    raise ConfigError(
+                        f"--reference data: {task}/{subset} example {record.id} has no reference text: use "
+                        "--reference continuation"
+                    )
+                space = "" if example.turns[record.turn][-1:].isspace() else " "
+                new_ids = target.tokenizer(f"{space}{answer}", add_special_tokens=False)["input_ids"]
             prompt_ids = prompts[key].prompt_ids
             most = None if context_limit is None else max(len(prompt_ids), context_limit + 1)
             made[key] = Sample(subset, (*prompt_ids, *new_ids)[:most], len(prompt_ids))
@@ -108,23 +117,6 @@ def texts_of(
             )
         texts |= found
     return texts
-
-
-def reference_ids(record: Record, prompt: RecordedPrompt, target: CausalLM) -> tuple[int, ...]:
-    """Returns the target's tokens of the reference answer (the first of several), after a space if the prompt does not
-    end in one. Raises ConfigError if there is no text."""
-    turn = record.turn
-    found = prompt.example.references[turn]
-    answer = found[0] if isinstance(found, list | tuple) and found else found
-    if not isinstance(answer, str | int | float) or not str(answer).strip():
-        raise ConfigError(
-            f"--reference data: {record.task}/{record.subset} example {record.id} has no reference text: use "
-            "--reference continuation"
-        )
-    before = prompt.example.turns[turn]
-    space = "" if before[-1:].isspace() else " "
-    ids: list[int] = target.tokenizer(f"{space}{answer}", add_special_tokens=False)["input_ids"]
-    return tuple(ids)
 
 
 NUM_COLUMNS = 8  # in the result of `position_numbers`

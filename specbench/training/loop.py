@@ -48,7 +48,6 @@ class RateProgress:
         return None if self.lost else self.validation.get(self.num_done)
 
     def record(self, rate: float) -> RateCurve:
-        """Returns the entry of a learning rate in training.json."""
         return {
             "learning_rate": rate,
             "validation_loss": self.last_validation,
@@ -117,18 +116,8 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
 @torch.no_grad()
 def set_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Sets the trained parameters."""
     for name, parameter in trained_parameters(model).items():
         parameter.copy_(weights[name])
-
-
-def save_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, progress: RateProgress) -> None:
-    """Replaces the checkpoint in a folder. Raises OSError, and leaves the old checkpoint unchanged, if that fails."""
-    content = io.BytesIO()
-    weights = {name: parameter.detach() for name, parameter in trained_parameters(model).items()}
-    state = {"weights": weights, "optimizer": optimizer.state_dict(), "progress": asdict(progress)}
-    torch.save(state, content)
-    write_bytes(folder / CHECKPOINT, content.getbuffer())
 
 
 def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> RateProgress:
@@ -328,8 +317,7 @@ class Loop:
         precision: AbstractContextManager[None] = self.accelerator.autocast()
         return precision
 
-    def _update(self, step: int) -> float:
-        """Updates the weights. Returns the learning rate."""
+    def _update(self, step: int) -> float:  # the learning rate
         if self.accelerator.num_processes > 1:
             for parameter in self.parameters:
                 # A process without parts in this step has no gradients, but all must take part in the sum.
@@ -354,11 +342,14 @@ class Loop:
         if self.accelerator.is_main_process:
             with output.writing():
                 done.log_bytes = self.log.sync()  # a resumed training cuts the log back to this length
-                save_checkpoint(self.folder, self.model, self.optimizer, done)
+                weights = {name: value.detach() for name, value in trained_parameters(self.model).items()}
+                state = {"weights": weights, "optimizer": self.optimizer.state_dict(), "progress": asdict(done)}
+                content = io.BytesIO()
+                torch.save(state, content)
+                write_bytes(self.folder / CHECKPOINT, content.getbuffer())  # if it fails, the old one stays
         self.accelerator.wait_for_everyone()
 
 
 def check_finite(value: float, what: str, step: int) -> None:
-    """Raises FloatingPointError for a value that is not finite."""
     if not math.isfinite(value):
         raise FloatingPointError(f"step {step}: {what} is {value}")

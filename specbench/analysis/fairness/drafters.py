@@ -94,7 +94,7 @@ def texts_of(
         for key in keys:
             record = common.runs[0].records[key]
             if reference == "continuation":
-                new_ids = list(record.methods["ar"].token_ids)
+                new_ids: list[int] = list(record.methods["ar"].token_ids)
             else:  # the first of several references, after a space if the prompt does not end in one
                 example = prompts[key].example
                 listed = example.references[record.turn]

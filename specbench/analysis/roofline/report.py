@@ -221,7 +221,30 @@ def bounds_table(report: RooflineReport) -> Table:
         ("  overhead", f"{step.overhead.median / step.seconds.median:.0%}", NULL),
     ]
     title = f"one token after {report.context} · {report.environment['engine']} · median (quartiles)"
-    caption = [*conditions(report), *explanations(report), report.verdict]
+    # The models, the machine, the versions and the rounds.
+    known = report.environment
+    versions = [f"{name} {known['versions'].get(name)}" for name in ("torch", "transformers", "specbench")]
+    if commit := known["commit"]:
+        versions.append(f"commit {commit[:COMMIT_DIGITS]}{' with changes' if '-dirty-' in commit else ''}")
+    intervals = "95 % of resampled rounds" if report.repeats >= MIN_PROMPTS else f"none below {MIN_PROMPTS} rounds"
+    caption = []
+    for role, each in (("target", report.target.model), ("drafter", report.drafter.model)):
+        buffers = f", buffers of {each.capacity} tokens" if each.capacity else ""
+        caption.append(f"{role} {model_name(each.name, each.revision)}: {each.dtype}, {each.attention}{buffers}")
+    caption += [
+        f"on {known['device']}",
+        ", ".join(versions),
+        f"{report.repeats} interleaved rounds, seed {report.seed}",
+        f"ratios: medians over rounds; intervals: {intervals}",
+    ]
+    caption += [f"warning: {warning.text}" for warning in report.warnings]
+    shares = [
+        *((model.share_of_bound, point) for model, point in zip(models, points, strict=True)),
+        (report.drafter.share_of_bound_drafting, points[1]),
+    ]
+    if any(share.value > 1 and point.bound_name == "memory bound" for share, point in shares):
+        caption.append("a share above 1: a pass only reads, perhaps from a processor's cache, while a copy also writes")
+    caption.append(report.verdict)
     return Table(title, _columns("", "target", "drafter"), rows, caption)
 
 
@@ -268,40 +291,6 @@ def drafts_table(report: RooflineReport) -> Table:
 
 def _columns(first: str, *others: str) -> tuple[Any, ...]:
     return text_columns(first, folds=False) + number_columns(*others)
-
-
-def conditions(report: RooflineReport) -> list[str]:
-    """Returns the models, the machine, the versions and the rounds, a line each."""
-    known = report.environment
-    versions = [f"{name} {known['versions'].get(name)}" for name in ("torch", "transformers", "specbench")]
-    if commit := known["commit"]:
-        versions.append(f"commit {commit[:COMMIT_DIGITS]}{' with changes' if '-dirty-' in commit else ''}")
-    intervals = "95 % of resampled rounds" if report.repeats >= MIN_PROMPTS else f"none below {MIN_PROMPTS} rounds"
-    return [
-        f"target {_model_conditions(report.target.model)}",
-        f"drafter {_model_conditions(report.drafter.model)}",
-        f"on {known['device']}",
-        ", ".join(versions),
-        f"{report.repeats} interleaved rounds, seed {report.seed}",
-        f"ratios: medians over rounds; intervals: {intervals}",
-    ]
-
-
-def _model_conditions(model: ModelConditions) -> str:
-    buffers = f", buffers of {model.capacity} tokens" if model.capacity else ""
-    return f"{model_name(model.name, model.revision)}: {model.dtype}, {model.attention}{buffers}"
-
-
-def explanations(report: RooflineReport) -> list[str]:
-    """Returns the warnings. If a share of a memory bound is above 1, also explains why it may be."""
-    target, drafter = report.target, report.drafter
-    shares = (
-        (target, target.share_of_bound), (drafter, drafter.share_of_bound), (drafter, drafter.share_of_bound_drafting)
-    )  # fmt: skip
-    lines = [f"warning: {warning.text}" for warning in report.warnings]
-    if any(share.value > 1 and model.at(1, report.context).bound_name == "memory bound" for model, share in shares):
-        lines.append("a share above 1: a pass only reads, perhaps from a processor's cache, while a copy also writes")
-    return lines
 
 
 def ms(seconds: float) -> str:

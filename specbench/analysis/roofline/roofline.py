@@ -218,35 +218,47 @@ def make_report(
     environment: dict[str, Any], seed: int, repeats: int,
 ) -> RooflineReport:  # fmt: skip
     """Returns the report on a pair. `parts`: the timings of all points; the first part has the generations."""
-    draws, context, main = Rounds.of(repeats, seed), points.context, parts[0]
-    drafter_roofline = model_roofline(drafter, [part.drafter for part in parts], context, draws)
-    drafting = draws.ratios(bounds(drafter[1], main.drafter, context), main.steps.per_draft_token)
+    rounds, context, main = Rounds.of(repeats, seed), points.context, parts[0]
+    drafter_roofline = model_roofline(drafter, [part.drafter for part in parts], context, rounds)
+    drafting = rounds.ratios(bounds(drafter[1], main.drafter, context), main.steps.per_draft_token)
     single = main.target.passes[1, context]
     costs = Costs(
-        draws.ratios(main.drafter.passes[1, context], single),
-        {length: draws.ratios(main.target.passes[length, context], single) for length in points.query_lengths},
+        rounds.ratios(main.drafter.passes[1, context], single),
+        {length: rounds.ratios(main.target.passes[length, context], single) for length in points.query_lengths},
     )
     report = RooflineReport(
         environment=environment, seed=seed, repeats=repeats, context=context,
-        target=model_roofline(target, [part.target for part in parts], context, draws),
+        target=model_roofline(target, [part.target for part in parts], context, rounds),
         drafter=DrafterRoofline(
             **dict(drafter_roofline), per_draft_token=make_quartiles(main.steps.per_draft_token),
-            share_of_bound_drafting=draws.ratio(drafting),
+            share_of_bound_drafting=rounds.ratio(drafting),
         ),
         step=StepTimes(
             num_draft_tokens=NUM_DRAFT_TOKENS, seconds=make_quartiles(main.steps.per_step),
             overhead=make_quartiles(main.steps.overhead),
         ),
-        cost_ratio=draws.ratio(costs.cost_ratio),
-        verification_cost={length: draws.ratio(cost) for length, cost in costs.verifying.items()},
-        best=[best_length(costs, rate, draws) for rate in RATES],
+        cost_ratio=rounds.ratio(costs.cost_ratio),
+        verification_cost={length: rounds.ratio(cost) for length, cost in costs.verifying.items()},
+        best=[best_length(costs, rate, rounds) for rate in RATES],
         verdict="", warnings=[],
     )  # fmt: skip
     return report.model_copy(update={"verdict": verdict(report), "warnings": wide_intervals(report)})
 
 
-def model_roofline(subject: Subject, parts: Sequence[ModelTimings], context: int, draws: Rounds) -> ModelRoofline:
+def model_roofline(subject: Subject, parts: Sequence[ModelTimings], context: int, rounds: Rounds) -> ModelRoofline:
     (model, work), main = subject, parts[0]
+    points = []
+    for timings in parts:  # the bounds of a pass by the rates of the same rounds
+        per_byte = median(1 / each.bytes_per_second for each in timings.rates)
+        per_operation = median(1 / each.operations_per_second for each in timings.rates)
+        points += [
+            PassPoint(
+                query_length=length, context=cached, seconds=make_quartiles(values),
+                bandwidth_seconds=work.bytes_read(length, cached) * per_byte,
+                arithmetic_seconds=work.operations(length, cached) * per_operation,
+            )
+            for (length, cached), values in timings.passes.items()
+        ]  # fmt: skip
     rates = main.rates
     return ModelRoofline(
         model=model, bytes_read=work.bytes_read(1, context), operations=work.operations(1, context),
@@ -254,11 +266,8 @@ def model_roofline(subject: Subject, parts: Sequence[ModelTimings], context: int
         read_bytes_per_second=make_quartiles([each.read_bytes_per_second for each in rates]),
         operations_per_second=make_quartiles([each.operations_per_second for each in rates]),
         per_token=make_quartiles(main.per_token), overhead=make_quartiles(main.overhead),
-        share_of_bound=draws.ratio(draws.ratios(bounds(work, main, context), main.per_token)),
-        points=sorted(
-            (point for timings in parts for point in pass_points(timings, work)),
-            key=lambda point: (point.query_length, point.context),
-        ),
+        share_of_bound=rounds.ratio(rounds.ratios(bounds(work, main, context), main.per_token)),
+        points=sorted(points, key=lambda point: (point.query_length, point.context)),
     )  # fmt: skip
 
 
@@ -268,26 +277,12 @@ def bounds(work: Work, timings: ModelTimings, context: int) -> list[float]:
     return [max(num_bytes / each.bytes_per_second, operations / each.operations_per_second) for each in timings.rates]
 
 
-def pass_points(timings: ModelTimings, work: Work) -> list[PassPoint]:
-    """Returns the measured passes, with their bounds by the rates of the same rounds."""
-    per_byte = median(1 / each.bytes_per_second for each in timings.rates)
-    per_operation = median(1 / each.operations_per_second for each in timings.rates)
-    return [
-        PassPoint(
-            query_length=length, context=context, seconds=make_quartiles(values),
-            bandwidth_seconds=work.bytes_read(length, context) * per_byte,
-            arithmetic_seconds=work.operations(length, context) * per_operation,
-        )
-        for (length, context), values in timings.passes.items()
-    ]  # fmt: skip
-
-
 def make_quartiles(values: Sequence[float]) -> Quartiles:
     low, _, high = quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
     return Quartiles(median=median(values), low=low, high=high)
 
 
-def best_length(costs: Costs[Array], rate: float, draws: Rounds) -> BestLength:
+def best_length(costs: Costs[Array], rate: float, rounds: Rounds) -> BestLength:
     """Returns the best draft lengths by the medians of all rounds, with intervals of the speed-ups at these lengths."""
     free = Costs(costs.cost_ratio, dict.fromkeys(costs.verifying, np.ones_like(costs.cost_ratio)))
     # The first element is of all rounds as they were.
@@ -295,8 +290,8 @@ def best_length(costs: Costs[Array], rate: float, draws: Rounds) -> BestLength:
     length = fastest_length(measured, rate)
     free_length = fastest_length(Costs(measured.cost_ratio, dict.fromkeys(measured.verifying, 1.0)), rate)
     return BestLength(
-        acceptance_rate=rate, num_draft_tokens=length, speedup=draws.ratio(costs.speedup(rate, length)),
-        free_num_draft_tokens=free_length, free_speedup=draws.ratio(free.speedup(rate, free_length)),
+        acceptance_rate=rate, num_draft_tokens=length, speedup=rounds.ratio(costs.speedup(rate, length)),
+        free_num_draft_tokens=free_length, free_speedup=rounds.ratio(free.speedup(rate, free_length)),
     )  # fmt: skip
 
 

@@ -234,23 +234,22 @@ class TimedPasses:
         """Runs passes until every length has enough for the first `number` turns. The first pass follows a prefill or
         passes of another model, so it is not measured."""
         self._time_pass(1)
-        while lacking := self._lacking(number):
+        enough = dict.fromkeys(self.seconds, TURN_SECONDS)
+        if len(enough) > 1:
+            enough[1] = SINGLE_SECONDS
+        while True:
+            # Judged by the fastest pass: if an interrupted one ended a turn early, it would weigh too much in the mean.
+            lacking = [
+                length for length, seconds in self.seconds.items()
+                if len(seconds) < number or len(seconds) * min(seconds) < number * enough[length]
+            ]  # fmt: skip
+            if not lacking:
+                return
             others = [length for length in lacking[:: -1 if backwards else 1] if length != 1]
             half = len(others) // 2
             for length in (*others[:half], 1, *others[half:]):  # in the middle always one over a single token
                 self.seconds[length].append(self._time_pass(length))
             backwards = not backwards
-
-    def _lacking(self, num_turns: int) -> list[int]:
-        """Returns the query lengths with too few passes for `num_turns`. Their number is judged by the fastest pass: if
-        an interrupted pass ended a turn early, it would have too much weight in the mean."""
-        enough = dict.fromkeys(self.seconds, TURN_SECONDS)
-        if len(enough) > 1:
-            enough[1] = SINGLE_SECONDS
-        return [
-            length for length, seconds in self.seconds.items()
-            if len(seconds) < num_turns or len(seconds) * min(seconds) < num_turns * enough[length]
-        ]  # fmt: skip
 
     def means(self) -> dict[int, float]:
         return {length: fmean(seconds) for length, seconds in self.seconds.items()}

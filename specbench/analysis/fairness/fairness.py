@@ -129,8 +129,8 @@ def sums_by_group(entry: DrafterEntry, common: CommonRecords, numbers: Mapping[s
     # only by acceptance. A drafter that no run measured gets the γ of the first method.
     speeds: dict[str, tuple[int, float | None]] = {}
     if entry.method is None:
-        lengths = [row.num_draft_tokens for row in common.runs[0].rows if row.num_draft_tokens]
-        speeds[WHOLE] = ((*lengths, DEFAULT_NUM_DRAFT_TOKENS)[0], None)
+        of_rows = [row.num_draft_tokens for row in common.runs[0].rows if row.num_draft_tokens]
+        speeds[WHOLE] = ((*of_rows, DEFAULT_NUM_DRAFT_TOKENS)[0], None)
     else:
         by_route: dict[str, list[Record]] = defaultdict(list)
         for record in (records[key] for keys in common.keys.values() for key in keys):

@@ -14,7 +14,6 @@ from specbench.analysis.fairness.groups import quality_weighted, spearman
 from specbench.analysis.fairness.representation import LanguageShare, Representation, representation, share_of
 from specbench.analysis.tuning.shared_runs import (
     TrialRun,
-    Trials,
     TuningReport,
     dumped,
     finish,
@@ -127,40 +126,6 @@ def at_temperature(spec: RunSpec, temperature: float) -> RunSpec:
     return made
 
 
-def measure_temperatures(trials: Trials, temperatures: Sequence[float]) -> list[TemperaturePoint]:
-    points = []
-    for place, temperature in enumerate(temperatures, start=1):
-        say(trials.console, f"[{place}/{len(temperatures)}] temperature = {temperature:g}")
-        spec = at_temperature(trials.spec, temperature)
-        loaded = [(spec.tasks[0], subset, data) for _, subset, data in trials.loaded]
-        run = replace(trials, spec=spec, loaded=loaded, output=trials.folder).run(
-            f"temperature={temperature:g}", [trials.base]
-        )
-        for row in run.rows_of(trials.base):
-            quality, adjusted = "bleu" if "bleu" in row.metrics else row.quality, Estimate()
-            scorer = next((cell.scorer for cell in run.cells if cell.subset == row.subset), None)
-            if quality is not None and scorer is not None:
-                records = [record for record in run.records if record.subset == row.subset]
-                adjusted = adjusted_acceptance(records, trials.base.name, quality, scorer, run.seed)
-            points.append(TemperaturePoint(temperature, run, row, quality, adjusted))
-    return points
-
-
-def temperature_table(trials: Trials, points: Sequence[TemperaturePoint]) -> Table:
-    rows = [
-        (f"{each.temperature:g}", each.row.subset, with_interval(metrics["acceptance_rate"], 3),
-         score(metrics.get(each.quality or ""), each.quality), score(each.adjusted_acceptance, each.quality),
-         with_interval(metrics["speedup"], 2))
-        for each in points for metrics in [each.row.metrics]
-    ]  # fmt: skip
-    unit = metric_of(next((point.quality for point in points if point.quality), None))
-    columns = number_columns("tempe-\nrature", "subset", "α\n95 % interval", f"{unit.label}\n95 % interval",
-                      f"α · {unit.label}\n95 % interval", "speed-up\n95 % interval")  # fmt: skip
-    caption = [f"α·quality: over the prompts of one subset, with the method's answers. {trials.pair_and_prompts}"]
-    name = trials.title("target and drafter at one temperature")
-    return Table(name, columns, in_sections(rows), caption, num_keys=2)
-
-
 def draw_temperatures(points: Sequence[TemperaturePoint], path: Path) -> None:
     unit = metric_of(next((point.quality for point in points if point.quality), None))
 
@@ -237,39 +202,10 @@ def check_languages(spec: RunSpec) -> None:
         )
 
 
-def measure_order(trials: Trials, num_texts: int) -> LanguageOrder:
-    run = trials.run("language-order", [trials.base])
-    rows = [row for row in run.rows_of(trials.base) if row.subset != "all"]
-    drafter = trials.models.drafters[trials.base.name]
-    say(trials.console, f"sampling {num_texts} texts from {drafter.name}")
-    languages = [row.language for row in rows if row.language]
-    texts = representation(drafter, num_texts, seed=trials.spec.seed, languages=languages)
-    return LanguageOrder(run, texts, order_rows(rows, texts.languages))
-
-
 def order_rows(rows: Sequence[Row], shares: Sequence[LanguageShare]) -> list[tuple[Row, LanguageShare | None]]:
     """Returns the rows in the order of their languages' ranks, with their languages' shares of the texts."""
     found = [(row, share_of(shares, row.language)) for row in rows]
     return sorted(found, key=lambda pair: np.inf if pair[1] is None else pair[1].rank)
-
-
-def order_table(trials: Trials, order: LanguageOrder) -> Table:
-    found = {"α": order.correlation("acceptance_rate"), "speed-up": order.correlation("speedup")}
-    correlations = ", ".join(f"{name} {NULL if rho is None else f'{rho:z.2f}'}" for name, rho in found.items())
-    rows = [
-        [NULL if share is None else str(share.rank), row.subset,
-         NULL if share is None else f"{100 * share.share:.1f}", with_interval(row.metrics["acceptance_rate"], 3),
-         with_interval(row.metrics["speedup"], 2), number(row.metrics["speedup_expected"], 2)]
-        for row, share in order.rows
-    ]  # fmt: skip
-    columns = number_columns("rank", "subset", "share %", "α\n95 % interval", "speed-up\n95 % interval",
-                      "expected\nspeed-up")  # fmt: skip
-    caption = [
-        f"Share of {order.texts.num_texts} texts that the drafter writes without a prompt; lingua identified their "
-        f"languages. Spearman's ρ of the share with {correlations}.",
-        trials.pair_and_prompts,
-    ]
-    return Table(trials.title("languages as the drafter knows them"), columns, rows, caption, num_keys=2)
 
 
 def run_recipe(
@@ -291,9 +227,34 @@ def run_joint_temperature(request: Request, values: str | None, samples: int | N
     for temperature in temperatures:
         at_temperature(spec, temperature)
     trials = open_trials(spec, request, console, "joint-temperature")
-    points = measure_temperatures(trials, temperatures)
+    points = []
+    for place, temperature in enumerate(temperatures, start=1):
+        say(console, f"[{place}/{len(temperatures)}] temperature = {temperature:g}")
+        spec = at_temperature(trials.spec, temperature)
+        loaded = [(spec.tasks[0], subset, data) for _, subset, data in trials.loaded]
+        run = replace(trials, spec=spec, loaded=loaded, output=trials.folder).run(
+            f"temperature={temperature:g}", [trials.base]
+        )
+        for row in run.rows_of(trials.base):
+            quality, adjusted = "bleu" if "bleu" in row.metrics else row.quality, Estimate()
+            scorer = next((each.scorer for each in run.cells if each.subset == row.subset), None)
+            if quality is not None and scorer is not None:
+                records = [record for record in run.records if record.subset == row.subset]
+                adjusted = adjusted_acceptance(records, trials.base.name, quality, scorer, run.seed)
+            points.append(TemperaturePoint(temperature, run, row, quality, adjusted))
+    rows = [
+        (f"{each.temperature:g}", each.row.subset, with_interval(metrics["acceptance_rate"], 3),
+         score(metrics.get(each.quality or ""), each.quality), score(each.adjusted_acceptance, each.quality),
+         with_interval(metrics["speedup"], 2))
+        for each in points for metrics in [each.row.metrics]
+    ]  # fmt: skip
+    unit = metric_of(next((point.quality for point in points if point.quality), None))
+    columns = number_columns("tempe-\nrature", "subset", "α\n95 % interval", f"{unit.label}\n95 % interval",
+                      f"α · {unit.label}\n95 % interval", "speed-up\n95 % interval")  # fmt: skip
+    caption = [f"α·quality: over the prompts of one subset, with the method's answers. {trials.pair_and_prompts}"]
+    title = trials.title("target and drafter at one temperature")
+    tables = [Table(title, columns, in_sections(rows), caption, num_keys=2)]
     data, runs = {"points": [point.as_json() for point in points]}, [point.run for point in points]
-    tables = [temperature_table(trials, points)]
     return finish(request, trials, runs, data, tables, partial(draw_temperatures, points))
 
 
@@ -305,9 +266,32 @@ def run_language_order(request: Request, values: str | None, samples: int | None
     spec = trial_spec(request, "sweep", console)
     check_languages(spec)
     trials = open_trials(spec, request, console, "language-order")
-    order = measure_order(trials, NUM_TEXTS if samples is None else samples)
+    num_texts = NUM_TEXTS if samples is None else samples
+    run = trials.run("language-order", [trials.base])
+    measured = [row for row in run.rows_of(trials.base) if row.subset != "all"]
+    drafter = trials.models.drafters[trials.base.name]
+    say(console, f"sampling {num_texts} texts from {drafter.name}")
+    languages = [row.language for row in measured if row.language]
+    texts = representation(drafter, num_texts, seed=trials.spec.seed, languages=languages)
+    order = LanguageOrder(run, texts, order_rows(measured, texts.languages))
+    found = {"α": order.correlation("acceptance_rate"), "speed-up": order.correlation("speedup")}
+    correlations = ", ".join(f"{name} {NULL if rho is None else f'{rho:z.2f}'}" for name, rho in found.items())
+    rows = [
+        [NULL if share is None else str(share.rank), row.subset,
+         NULL if share is None else f"{100 * share.share:.1f}", with_interval(row.metrics["acceptance_rate"], 3),
+         with_interval(row.metrics["speedup"], 2), number(row.metrics["speedup_expected"], 2)]
+        for row, share in order.rows
+    ]  # fmt: skip
+    columns = number_columns("rank", "subset", "share %", "α\n95 % interval", "speed-up\n95 % interval",
+                      "expected\nspeed-up")  # fmt: skip
+    caption = [
+        f"Share of {texts.num_texts} texts that the drafter writes without a prompt; lingua identified their "
+        f"languages. Spearman's ρ of the share with {correlations}.",
+        trials.pair_and_prompts,
+    ]
+    table = Table(trials.title("languages as the drafter knows them"), columns, rows, caption, num_keys=2)
     draw = partial(display.draw, [[row for row, _ in order.rows]])  # the best represented language first
-    return finish(request, trials, [order.run], order.as_json(), [order_table(trials, order)], draw)
+    return finish(request, trials, [run], order.as_json(), [table], draw)
 
 
 RECIPES: dict[str, Callable[[Request, str | None, int | None, Console], TuningReport]] = {

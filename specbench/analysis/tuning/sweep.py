@@ -57,10 +57,7 @@ def run_sweep(
     # One recorded run is enough for a sweep of the threshold, also with the draft length.
     is_fuzzy = method.routes is None and method.verification.rule == "fuzzy"
     if measure_all or not (is_fuzzy and THRESHOLD in by_path and set(by_path) <= {THRESHOLD, LENGTH}):
-        trials = open_trials(spec, request, console, "sweep")
-        measured = measure_values(trials, settings)
-        data, tables = {"measured": [each.as_json() for each in measured]}, [values_table(trials, measured)]
-        return finish(request, trials, [each.run for each in measured], data, tables, partial(draw_values, measured))
+        return measure_values(open_trials(spec, request, console, "sweep"), request, settings)
     thresholds = sorted({each.verification.options["threshold"] for path, _, each in settings if path == THRESHOLD})
     lengths = sorted({each.num_draft_tokens for path, _, each in settings if path == LENGTH})
     least = min(MIN_CHECKS, len(thresholds))
@@ -119,22 +116,37 @@ class MeasuredValue:
         }  # fmt: skip
 
 
-def measure_values(trials: Trials, settings: Sequence[Setting]) -> list[MeasuredValue]:
+def measure_values(trials: Trials, request: Request, settings: Sequence[Setting]) -> TuningReport:
     """Measures every value and AR, each in its own folder. Equal methods are measured once."""
-    runs: dict[str, TrialRun] = {}
-    measured = []
+    # 1. The runs. Methods that do not fit are found before the first one.
     for path, value, method in settings:
         try:
             trials.compose([method])
         except ConfigError as error:
             raise ConfigError(f"--path {path}, value {shown(value)}: {error}") from error
+    runs: dict[str, TrialRun] = {}
+    values = []
     for place, (path, value, method) in enumerate(settings, start=1):
         meaning, name = method.model_dump_json(), re.sub(r"[^\w.=+-]+", "_", f"{path}={shown(value)}")
         say(trials.console, f"[{place}/{len(settings)}] {path} = {shown(value)}")
         if meaning not in runs:
             runs[meaning] = trials.run(name, [method])
-        measured.append(MeasuredValue(path, value, runs[meaning]))
-    return measured
+        values.append(MeasuredValue(path, value, runs[meaning]))
+    # 2. The table.
+    quality = values[0].run.quality
+    rows = [
+        (value.path, shown(value.value), number(metrics["acceptance_rate"], 3),
+         number(metrics["mean_acceptance_length"], 2), number(metrics["tokens_per_second_ar"], 1),
+         number(metrics["tokens_per_second"], 1), with_interval(metrics["speedup"], 2), score_pair(metrics, quality))
+        for value in values for metrics in [value.metrics]
+    ]  # fmt: skip
+    columns = text_columns("key") + number_columns(
+        "value", "α", "τ", "tok/s\nar", "tok/s", "speed-up\n95 % interval", score_heading(quality, "method")
+    )
+    caption = ["One key is changed at a time; the others are as in the method's file.", trials.pair_and_prompts]
+    table = Table(trials.title("every value measured"), columns, in_sections(rows), caption)
+    data = {"measured": [each.as_json() for each in values]}
+    return finish(request, trials, [each.run for each in values], data, [table], partial(draw_values, values))
 
 
 def record_run(trials: Trials, threshold: float, num_draft_tokens: int) -> tuple[TrialRun, Recording]:
@@ -205,21 +217,6 @@ def pick_evenly(values: Sequence[float], count: int) -> list[float]:
 
 
 KEPT = "; the runs are kept"
-
-
-def values_table(trials: Trials, values: Sequence[MeasuredValue]) -> Table:
-    quality = values[0].run.quality
-    rows = [
-        (value.path, shown(value.value), number(metrics["acceptance_rate"], 3),
-         number(metrics["mean_acceptance_length"], 2), number(metrics["tokens_per_second_ar"], 1),
-         number(metrics["tokens_per_second"], 1), with_interval(metrics["speedup"], 2), score_pair(metrics, quality))
-        for value in values for metrics in [value.metrics]
-    ]  # fmt: skip
-    columns = text_columns("key") + number_columns(
-        "value", "α", "τ", "tok/s\nar", "tok/s", "speed-up\n95 % interval", score_heading(quality, "method")
-    )
-    caption = ["One key is changed at a time; the others are as in the method's file.", trials.pair_and_prompts]
-    return Table(trials.title("every value measured"), columns, in_sections(rows), caption)
 
 
 def estimates_table(trials: Trials, sweep: OnePassSweep) -> Table:

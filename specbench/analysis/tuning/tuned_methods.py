@@ -79,7 +79,37 @@ def run_tune(
     presets = search(tuner)
     # 3. The files and the report.
     calibration = calibration_of(trials.loaded)
-    paths = write_presets(output, trials, presets, calibration, tuner.notes)
+    paths, rows = [], []
+    for preset in presets:
+        path = file_of(output, preset.label)
+        lines = comments(trials, preset, calibration, tuner.notes)
+        comment = "\n".join(fill(line, 118, initial_indent="# ", subsequent_indent="#   ") for line in lines)
+        label = f", {preset.label}" if preset.label else ""
+        content = {
+            **preset.method.model_dump(mode="json", exclude={"sweep"}), "name": path.stem, "version": 1,
+            "title": f"{trials.base.title}, tuned on {calibration.task}{label}",
+        }  # fmt: skip
+        kept = {key: value for key, value in content.items() if key not in DEFAULTS or value != DEFAULTS[key]}
+        for key, value in kept.items():
+            if isinstance(value, dict):
+                kept[key] = {name: option for name, option in value.items() if option is not None}
+        kept["calibration"] = calibration.model_dump(mode="json")
+        text = yaml.safe_dump(kept, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110)
+        write_output("--output", path, f"{comment}\n{text}", kept="; the runs are kept")
+        load_file(path)  # as a check
+        paths.append(path)
+        metrics, threshold = preset.metrics, preset.method.verification.options.get("threshold")
+        rows.append([
+            path.name, NULL if threshold is None else shown(threshold), str(preset.method.num_draft_tokens),
+            number(metrics["draft_efficiency"], 1, 100), number(metrics["tokens_per_second"], 1),
+            with_interval(metrics["speedup"], 2), score_pair(metrics, trials.quality),
+        ])  # fmt: skip
+    figures = ("threshold", "draft\ntokens", "accepted %", "tok/s", "speed-up\n95 % interval")
+    columns = text_columns("file") + number_columns(*figures, score_heading(trials.quality, "method"))
+    caption = (
+        "Measured on the calibration slice, with which the presets were chosen: evaluate on other examples. "
+        + trials.pair_and_prompts
+    )
     data = {
         "files": [str(path) for path in paths], "decisions": tuner.notes, "calibration": calibration.model_dump(),
         "presets": [
@@ -88,7 +118,7 @@ def run_tune(
             for preset in presets
         ],
     }  # fmt: skip
-    return TuningReport(data, [presets_table(trials, presets, paths)], trials.folder)
+    return TuningReport(data, [Table(trials.title("tuned"), columns, rows, [caption])], trials.folder)
 
 
 def parse_candidates(method: MethodSpec, lengths: Sequence[str] | None, sizes: Sequence[str] | None) -> list[int]:
@@ -190,24 +220,6 @@ def calibration_of(loaded: Loaded) -> CalibrationSpec:
     )  # fmt: skip
 
 
-def presets_table(trials: Trials, presets: Sequence[TunedPreset], files: Sequence[Path]) -> Table:
-    rows = []
-    for preset, file in zip(presets, files, strict=True):
-        metrics, threshold = preset.metrics, preset.method.verification.options.get("threshold")
-        rows.append([
-            file.name, NULL if threshold is None else shown(threshold), str(preset.method.num_draft_tokens),
-            number(metrics["draft_efficiency"], 1, 100), number(metrics["tokens_per_second"], 1),
-            with_interval(metrics["speedup"], 2), score_pair(metrics, trials.quality),
-        ])  # fmt: skip
-    figures = ("threshold", "draft\ntokens", "accepted %", "tok/s", "speed-up\n95 % interval")
-    columns = text_columns("file") + number_columns(*figures, score_heading(trials.quality, "method"))
-    caption = (
-        "Measured on the calibration slice, with which the presets were chosen: evaluate on other examples. "
-        + trials.pair_and_prompts
-    )
-    return Table(trials.title("tuned"), columns, rows, [caption])
-
-
 def file_of(output: Path, label: str) -> Path:
     """Returns my-low.yaml for my.yaml; the path itself if there is no label."""
     return output.with_name(f"{output.stem}-{label}{output.suffix}") if label else output
@@ -223,32 +235,6 @@ def check_files(output: Path, labels: Sequence[str]) -> None:
     for path in (file_of(output, label) for label in labels):
         if path.exists():
             raise ConfigError(f"--output {path}: exists: name another file, or move this one away")
-
-
-def write_presets(
-    output: Path, trials: Trials, presets: Sequence[TunedPreset], calibration: CalibrationSpec, notes: Sequence[str]
-) -> list[Path]:
-    """Writes one file per preset and reads it back as a check. Raises ConfigError if it cannot be written."""
-    paths = []
-    for preset in presets:
-        path = file_of(output, preset.label)
-        lines = comments(trials, preset, calibration, notes)
-        comment = "\n".join(fill(line, 118, initial_indent="# ", subsequent_indent="#   ") for line in lines)
-        label = f", {preset.label}" if preset.label else ""
-        data = {
-            **preset.method.model_dump(mode="json", exclude={"sweep"}), "name": path.stem, "version": 1,
-            "title": f"{trials.base.title}, tuned on {calibration.task}{label}",
-        }  # fmt: skip
-        kept = {key: value for key, value in data.items() if key not in DEFAULTS or value != DEFAULTS[key]}
-        for key, value in kept.items():
-            if isinstance(value, dict):
-                kept[key] = {name: option for name, option in value.items() if option is not None}
-        kept["calibration"] = calibration.model_dump(mode="json")
-        text = yaml.safe_dump(kept, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110)
-        write_output("--output", path, f"{comment}\n{text}", kept="; the runs are kept")
-        load_file(path)
-        paths.append(path)
-    return paths
 
 
 def comments(trials: Trials, preset: TunedPreset, calibration: CalibrationSpec, notes: Sequence[str]) -> list[str]:

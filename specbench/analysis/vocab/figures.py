@@ -128,17 +128,17 @@ def injectivity(tokenizer: Any, vocabulary: Vocabulary, texts: Sequence[str]) ->
         for text, ids in encoded
     ]
     changed = [pair for pair in trips if pair[0] != pair[1]]
+    first = None
+    if changed:
+        text, round_trip = changed[0]
+        pairs = zip(text, round_trip, strict=False)
+        place = next((i for i, (ours, theirs) in enumerate(pairs) if ours != theirs), min(len(text), len(round_trip)))
+        shown = slice(max(0, place - NUM_SHOWN // 3), max(0, place - NUM_SHOWN // 3) + NUM_SHOWN)
+        first = TextChange(text=text[shown], round_trip=round_trip[shown])
     return Injectivity(
-        num_texts=len(texts), num_changed=len(changed), first=around_difference(*changed[0]) if changed else None,
+        num_texts=len(texts), num_changed=len(changed), first=first,
         num_changed_by_bridges=sum(vocabulary.text(ids) != (text, 0) for text, ids in encoded),
     )  # fmt: skip
-
-
-def around_difference(text: str, round_trip: str) -> TextChange:
-    pairs = zip(text, round_trip, strict=False)
-    place = next((i for i, (ours, theirs) in enumerate(pairs) if ours != theirs), min(len(text), len(round_trip)))
-    start = max(0, place - NUM_SHOWN // 3)
-    return TextChange(text=text[start : start + NUM_SHOWN], round_trip=round_trip[start : start + NUM_SHOWN])
 
 
 EXACT_FLOAT = 10**15  # a larger mean is rounded to an integer, which cannot overflow

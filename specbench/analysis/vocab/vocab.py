@@ -113,13 +113,23 @@ def method_fits(report: VocabReport) -> list[MethodFit]:
         if found.num_changed_by_bridges
     )
     weak = f"{changed}, so the drafter sees changed texts" if changed else ""
+    passes = f"ψ of a token takes {report.passes_in_texts:.1f} draft passes"
+    slrs: tuple[FitVerdict, str] = ("fits", f"{passes}: the drafter's tokens are short")
+    if report.writable_in_texts < LARGE_OVERLAP:
+        written = f"{report.writable_in_texts:.1%} of the target's tokens in the texts"
+        reasons = [f"the drafter can write {written}: only those can be accepted", *([weak] if weak else [])]
+        slrs = ("weak", "; ".join(reasons))
+    elif weak:
+        slrs = ("weak", weak)
+    elif report.passes_in_texts > MANY_PASSES:
+        slrs = ("costly", f"{passes}: the drafter's tokens are too long")
     verdicts: dict[str, tuple[FitVerdict, str]] = {
         "sd": ("cannot run", "it compares probabilities of the same token ids, but the vocabularies differ"),
         "union": ("no gain", "never accepts more than tli (Theorem 4.1)"),
         "slem": ("weak", weak)
         if weak
         else ("fits", "texts round-trip through both tokenizers; the vocabularies may differ in any way"),
-        "slrs": _slrs_fit(report, weak),
+        "slrs": slrs,
         "tli": (
             "fits" if share >= LARGE_OVERLAP else "weak",
             f"the drafter has {share:.1%} of the target's tokens in the texts: only those can be accepted",
@@ -141,19 +151,6 @@ def method_fits(report: VocabReport) -> list[MethodFit]:
             runs = report.same_vocabulary or shares_ids or not load_method(name).same_vocabulary
             fits.append(MethodFit(method=name, runs=runs, verdict=verdict if runs else "cannot run", reason=reason))
     return fits
-
-
-def _slrs_fit(report: VocabReport, changed: str) -> tuple[FitVerdict, str]:
-    weak = [changed] if changed else []
-    if report.writable_in_texts < LARGE_OVERLAP:
-        share = f"{report.writable_in_texts:.1%} of the target's tokens in the texts"
-        weak.insert(0, f"the drafter can write {share}: only those can be accepted")
-    if weak:
-        return "weak", "; ".join(weak)
-    passes = f"ψ of a token takes {report.passes_in_texts:.1f} draft passes"
-    if report.passes_in_texts > MANY_PASSES:
-        return "costly", f"{passes}: the drafter's tokens are too long"
-    return "fits", f"{passes}: the drafter's tokens are short"
 
 
 NUM_PROMPTS = 50  # as in arXiv:2502.05202, table 10

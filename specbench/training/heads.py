@@ -155,11 +155,13 @@ class DraftHead:
         """Returns the head that the settings name, or a new one. Raises ConfigError."""
         if spec.drafter is None:
             torch.manual_seed(stream_seed(spec.seed, "head"))
+            model: MedusaHeads | EagleHead
             if spec.medusa is not None:  # it starts with a scaled copy of the target's output layer
                 weight = output_weight(target)
-                model = MedusaHeads(spec.medusa.num_heads, spec.medusa.num_blocks, weight.shape[1], len(weight))
-                for output in model.output_layers():
+                heads = MedusaHeads(spec.medusa.num_heads, spec.medusa.num_blocks, weight.shape[1], len(weight))
+                for output in heads.output_layers():
                     output.weight.data = OUTPUT_SCALE * weight.float()
+                model = heads
             else:
                 model = new_eagle(spec, target)
             return cls(model.to(target.device), target, f"new {spec.kind}", None)
@@ -167,13 +169,13 @@ class DraftHead:
         checkpoint.expect("medusa" if spec.medusa else "eagle3" if spec.eagle3 else "eagle")
         if spec.medusa:
             return cls(load_medusa(checkpoint, target), target, spec.drafter, checkpoint.revision)
-        model = load_eagle(checkpoint, target, norm_output_reading(checkpoint, target, None))
-        if model.layout.norm_output:
+        eagle = load_eagle(checkpoint, target, norm_output_reading(checkpoint, target, None))
+        if eagle.layout.norm_output:
             raise checkpoint.problem(
                 "its drafts read normalized states (norm_output), which the layout of trained heads cannot express: "
                 "train a new head"
             )
-        return cls(model, target, spec.drafter, checkpoint.revision)
+        return cls(eagle, target, spec.drafter, checkpoint.revision)
 
     def choose_vocabulary(self, spec: TrainSpec, samples: Sequence[Sample]) -> None:
         """Restricts a new EAGLE-3 head to the `draft_vocab_size` most frequent tokens of the learnt texts."""

@@ -182,7 +182,6 @@ class TrainingData:
         return sum(map(len, self.prompts.values()))
 
     def texts(self, language: str) -> tuple[str, ...]:
-        """Returns the raw texts of a language: prompts with their answers."""
         return tuple(prompt.whole for prompt in self.prompts[language])
 
     @property
@@ -224,7 +223,6 @@ def gather_data(spec: DataSpec, seed: int) -> TrainingData:
 
 
 def warn_of_overlap(data: TrainingData, console: Console) -> None:
-    """Warns if the training data contains rows that `specbench run` measures."""
     if data.overlap:
         first, more = data.overlap[0], len(data.overlap) - 1
         say(

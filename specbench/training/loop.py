@@ -58,7 +58,6 @@ class RateProgress:
 
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Returns the trained parameters by name. Tied parameters occur once."""
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
@@ -167,7 +166,6 @@ class Log:
         os.truncate(self.path, num_bytes)
 
     def append(self, step: int, number: int, rows: Sequence[LogRow]) -> None:
-        """Writes the rows of a pass. Missing columns are empty."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         with self.path.open("a", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, self.columns, lineterminator="\n")
@@ -267,7 +265,6 @@ class Loop:
         return done
 
     def is_due(self, step: int, every: int) -> bool:
-        """Returns whether an action with this period is due after a step. After the last step it always is."""
         return step % every == 0 or step == self.num_steps
 
     def step(self, step: int, output: OutputFolder) -> StepCurve:

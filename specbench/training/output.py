@@ -217,7 +217,6 @@ class TrainingRecord(DrafterRecord):
     preparation: Cost
 
     def summary(self) -> str:
-        """Returns one line: steps, losses of the last step, validation loss and time."""
         curve = self.curves[self.chosen]
         last = curve["steps"][-1]
         losses = " ".join(f"{name} {loss:.3f}" for name, loss in last["loss"].items())

@@ -60,7 +60,6 @@ def run_training(spec: TrainSpec, threads: int | None, console: Console, command
 
 
 def cache_folder() -> Path:
-    """Returns the folder of the target's continuations, which the user's trainings share."""
     return cached_assets_path("specbench", namespace="training", subfolder="continuations")
 
 
@@ -96,7 +95,6 @@ def is_finished(spec: TrainSpec) -> bool:
 
 
 def measurement_command(spec: TrainSpec) -> str:
-    """Returns the command that measures a trained drafter on the tasks of its training, or on TASK if it has none."""
     names = [name.removeprefix(WORLD) for name in spec.data.tasks]
     measured = [name for name, given in zip(names, spec.data.tasks, strict=True) if name == given or is_measured(name)]
     words = ["--task", ",".join(dict.fromkeys(measured)) or "TASK", "--method"]

@@ -333,7 +333,6 @@ def decide_verdict(
 def reasons_for_doubt(
     subject: AuditedMethod, greedy: Greedy | None, control: ControlTest | None, tests: Mapping[str, SampleTest]
 ) -> list[str]:
-    """Returns the reasons why passed tests prove nothing."""
     found, too_few = [], dict[str, tuple[int, str]]()  # per place: accepted draft tokens, and what gives more
     if subject.num_draft_tokens and greedy is not None:
         if greedy.num_judged == 0:
@@ -459,7 +458,6 @@ def scoring_target(models: LoadedModels, name: str | None) -> ScoringModel:
 
 
 def make_prompts(spec: RunSpec, models: LoadedModels, loaded: Loaded) -> list[AuditPrompt]:
-    """Returns the prompts of all subsets with their stop rules, encoded and checked as in a run."""
     prompts = []
     baseline = build_decoder(spec.methods[0], models.pair(spec.methods[0]), GREEDY)
     limit = models.context_limit(spec.methods)

@@ -39,7 +39,6 @@ class CommonRecords:
 
     @property
     def labels(self) -> dict[Group, str]:
-        """Returns the label of each group: its subset; with its task if there are several tasks."""
         several = len({task for task, _ in self.groups}) > 1
         return {(task, subset): f"{task}/{subset}" if several else subset for task, subset in self.groups}
 
@@ -156,7 +155,6 @@ def position_numbers(target_logits: torch.Tensor, draft_logits: torch.Tensor, to
 
 
 def _distribution(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns probabilities [n, vocab] and their logarithms, in which a probability of 0 is TINY."""
     logits = logits.float().cpu() if logits.device.type == "mps" else logits.float()  # mps has no float64
     log_probs = torch.log_softmax(logits.double(), dim=-1)
     return log_probs.exp(), log_probs.clamp_min(torch.tensor(TINY, dtype=torch.float64).log().item())
@@ -194,8 +192,6 @@ def ngram_forecaster(model: NgramModel, vocab_size: int, name: str, device: torc
 
 
 def batches(texts: Sequence[Sample], vocab_size: int) -> list[list[int]]:
-    """Returns the indices of the texts in batches of similar length, with at most MAX_LOGITS logits or a single text
-    each."""
     made: list[list[int]] = []
     for number in sorted(range(len(texts)), key=lambda n: len(texts[n].ids)):
         if made and (len(made[-1]) + 1) * len(texts[number].ids) * vocab_size <= MAX_LOGITS:
@@ -251,7 +247,6 @@ class DrafterEntry:
 
     @property
     def model(self) -> CausalLM | None:
-        """Returns the draft model of a method that has exactly one."""
         return self.models[0] if len(self.models) == 1 and set(self.forecasters) <= {WHOLE} else None
 
     def route(self, record: Record) -> str:
@@ -331,7 +326,6 @@ def _measured_entry(label: str, run: RecordedRun, method: str, target: CausalLM,
 
 
 def mismatch(target: CausalLM, drafter: CausalLM) -> str | None:
-    """Returns the reason why the drafter's distributions are not over the target's tokens; None if they are."""
     try:
         check_equal(target, drafter)
     except VocabularyMismatch as error:

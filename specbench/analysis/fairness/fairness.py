@@ -123,7 +123,6 @@ DEFAULT_NUM_DRAFT_TOKENS = 5  # γ of a drafter that no run measured, from arXiv
 
 
 def sums_by_group(entry: DrafterEntry, common: CommonRecords, numbers: Mapping[str, Numbers]) -> dict[str, GroupSums]:
-    """Returns the sums of a drafter's groups, by label. `numbers`: the teacher-forced numbers by route."""
     records = entry.run.records if entry.run is not None else common.runs[0].records
     # γ and c of every route. c is computed from all records of a route, so that the expected speed-ups of groups differ
     # only by acceptance. A drafter that no run measured gets the γ of the first method.
@@ -153,7 +152,6 @@ def drafter_report(
     entry: DrafterEntry, sums: Mapping[str, GroupSums], common: CommonRecords, tasks: Mapping[str, TaskSpec],
     texts: Representation | None, seed: int,
 ) -> DrafterReport:  # fmt: skip
-    """Returns the numbers of every group and over all groups. Raises BoundViolation if they contradict the theorems."""
     row = entry.rows[0] if entry.rows else None
     groups = {}
     for (task, subset), label in common.labels.items():
@@ -221,7 +219,6 @@ def compare_drafters(
 
 
 def _compared_values(pairs: Pairs) -> dict[str, tuple[Values, Values]]:
-    """Returns the numbers that both drafters have, by name, each as a function of the sums of either."""
     before, after = (values_by_name(step_costs(groups)) for groups in zip(*pairs, strict=True))
     known = {name: (values, after[name]) for name, values in before.items() if name in after}
     return {"cross_entropy": (divergence, divergence), "kl": (kl_divergence, kl_divergence), **known}
@@ -292,7 +289,6 @@ class FairnessRequest:
 
 
 def read_runs(request: FairnessRequest) -> tuple[RunMethods, list[RunMethod]]:
-    """Returns every run once, with its methods; and the two methods that --before and --after name, if given."""
     pair: list[RunMethod] = []
     found: dict[Path, tuple[RecordedRun, list[str]]] = {}
     compared = [text for text in (request.before, request.after) if text is not None]

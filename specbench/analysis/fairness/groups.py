@@ -170,12 +170,10 @@ class GroupSums:
 
     @property
     def step_cost(self) -> float | None:
-        """Returns 1 + γc: the cost of a step in target passes over one token."""
         return None if self.cost_ratio is None else 1 + self.num_draft_tokens * self.cost_ratio
 
 
 def step_costs(groups: Iterable[GroupSums]) -> Array | None:
-    """Returns 1 + γc of every group, [num_groups]; None if one of them is unknown."""
     costs = [group.step_cost for group in groups]
     return None if None in costs else np.array(costs, dtype=np.float64)
 
@@ -211,7 +209,6 @@ def forced_sums(numbers: Array, num_draft_tokens: int) -> Array:
 
 
 def measured_numbers(group: GroupSums, scorer: Scorer | None, seed: int) -> MeasuredNumbers:
-    """Returns the measured numbers of a group. `scorer`: the scorer of its answers."""
     prompts, columns = Resampler.of_units(len(group.sums), seed), group.sums.T
     found = MeasuredNumbers(
         acceptance_rate=prompts.ratio(columns[RATES], columns[RATED], bounds=SHARE),
@@ -276,7 +273,6 @@ def fitness(sums: Sequence[Array]) -> Array:
 
 
 def values_by_name(cost: Array | None) -> dict[str, Values]:
-    """Returns the functions of the numbers whose spread is reported. `cost`: 1 + γc of every group, [num_groups]."""
     found: dict[str, Values] = {
         "acceptance_rate": measured_rate, "speedup": speedups, "forced_acceptance_rate": forced_rate,
     }  # fmt: skip
@@ -306,7 +302,6 @@ def excluded_masses(groups: Mapping[str, GroupSums]) -> dict[str, float]:
 def summarize_family(
     groups: Mapping[str, GroupSums], numbers: Mapping[str, GroupNumbers], seed: int
 ) -> FairnessSummary:
-    """Returns 𝒰, spreads and correlations over all groups. A number that a group lacks is left out."""
     names, sums = tuple(groups), [group.sums for group in groups.values()]
     totals, spreads = [group.sum(axis=0) for group in sums], {}
     for name, values in values_by_name(step_costs(groups.values())).items():

@@ -51,7 +51,6 @@ MAX_NAMED = 12  # groups
 
 
 def add_mark(text: str, *masses: float) -> str:
-    """Returns a number as text, with the mark if the excluded `masses` change its digits."""
     return text + MARK * any(mass >= MIN_MASS for mass in masses)
 
 
@@ -75,7 +74,6 @@ def exclusion_notes(masses: Mapping[str, Mapping[str, float]]) -> list[str]:
 
 
 def comparison_table(found: DrafterComparison) -> Table:
-    """Returns a table of after − before with a line per group. Its caption has a line for each number over groups."""
     sides = {found.before: found.excluded_before, found.after: found.excluded_after}
 
     rows = []
@@ -100,7 +98,6 @@ def comparison_table(found: DrafterComparison) -> Table:
 
 
 def _spread_lines(drafter: DrafterReport, names: tuple[str, ...]) -> list[str]:
-    """Returns a line for the spread of each known number; empty for a single group."""
     spreads = drafter.family.spreads if len(drafter.groups) > 1 else {}
     return [
         f"{SPREAD_NAMES[name]}: variance {with_interval(found.variance, 5)}, max/min "
@@ -206,7 +203,6 @@ def measured_table(drafter: DrafterReport) -> Table:
 
 
 def overview(report: FairnessReport) -> Table:
-    """Returns a table of α, D and speed-up by group and drafter; the last line has 𝒰, if there are several groups."""
     rows: list[Sequence[str]] = []
     for label in report.drafters[0].groups:
         row = [label]
@@ -251,7 +247,6 @@ def draw_fairness(report: FairnessReport, path: Path) -> None:
 
 
 def draw_bars(axes: Any, drafters: Sequence[DrafterReport]) -> None:
-    """Draws acceptance rates by group with 95 % intervals, a bar for each drafter. Bars of α_T are hatched."""
     labels = list(drafters[0].groups)
     width = 0.8 / len(drafters)
     for place, drafter in enumerate(drafters):
@@ -269,7 +264,6 @@ def draw_bars(axes: Any, drafters: Sequence[DrafterReport]) -> None:
 
 
 def _rates(drafter: DrafterReport, is_measured: bool) -> dict[int, Estimate]:
-    """Returns the measured acceptance rates by index of the group, or the α_T of groups that were not measured."""
     parts = {
         place: group.measured if is_measured else group.forced
         for place, group in enumerate(drafter.groups.values())
@@ -280,7 +274,7 @@ def _rates(drafter: DrafterReport, is_measured: bool) -> dict[int, Estimate]:
 
 
 def draw_fitness(axes: Any, drafters: Sequence[DrafterReport]) -> None:
-    """Draws α_T over the drafter's fitness 1 − r_q (figure 2)."""
+    """Draws α_T over the drafter's fitness 1 − r_q (arXiv:2510.02128, figure 2)."""
     for drafter in drafters:
         found = {
             label: (1 - group.forced.draft_misfit.value, group.forced.acceptance_rate)
@@ -297,7 +291,6 @@ def draw_fitness(axes: Any, drafters: Sequence[DrafterReport]) -> None:
 
 
 def draw_divergence(axes: Any, drafters: Sequence[DrafterReport]) -> None:
-    """Draws α_T over KL_T and D_T, with the bound 1 − √(d/2) of both."""
     largest = 2.0
     for place, drafter in enumerate(drafters):
         found = [group.forced for group in drafter.groups.values() if group.forced]

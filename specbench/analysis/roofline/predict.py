@@ -190,7 +190,6 @@ class Machine:
 
 
 def read_roofline(path: Path) -> RooflineReport:
-    """Returns a report that `specbench roofline --output` wrote. Raises ConfigError for any other file."""
     remedy = "give a file that `specbench roofline --output FILE` wrote"
     return build(RooflineReport, bounded.read_json(path, remedy), f"--limit-report {path}: ", remedy=remedy)
 
@@ -348,7 +347,6 @@ class RecordedRow:
         emitted = [g.num_emitted for g in self.own]
 
         def reach(metric_of: Callable[[Replayed], Estimate]) -> Estimate:
-            """Returns the likely value; its interval covers the intervals of the slow and of the fast steps."""
             low, value, high = map(metric_of, (slow, likely, fast))
             is_known = low.low is not None and high.high is not None
             return Estimate(value=value.value, low=low.low if is_known else None, high=high.high if is_known else None)
@@ -369,7 +367,6 @@ class RecordedRow:
 
 
 def table(report: PredictReport) -> Table:
-    """Returns the predictions, a line for each row and draft length; several runs have headings."""
     rows: list[Sequence[str]] = []
     for run in report.runs:
         rows += [[run]] if len(report.runs) > 1 else []

@@ -79,11 +79,9 @@ class Ratio(Estimate):
 
     @property
     def width(self) -> float:
-        """Returns the end of the interval ÷ its start; 1 if there is no interval."""
         return self.high / self.low if self.low and self.high else 1.0
 
     def excludes(self, value: float) -> bool:
-        """Returns whether a value lies outside the interval; True if there is no interval."""
         return self.low is None or self.high is None or not self.low <= value <= self.high
 
 
@@ -201,7 +199,6 @@ def tables(report: RooflineReport) -> list[Table]:
 
 
 def bounds_table(report: RooflineReport) -> Table:
-    """Returns the bounds, the forward pass and the decoding time of one token after the context, a column per model."""
     models, step = (report.target, report.drafter), report.step
     points = [model.at(1, report.context) for model in models]
     rows = [
@@ -249,7 +246,6 @@ def bounds_table(report: RooflineReport) -> Table:
 
 
 def passes_table(report: RooflineReport, by_context: bool) -> Table:
-    """Returns the passes over one token by context, or after the context by query length."""
     rows = []
     for point in report.target.points:
         if not (point.query_length == 1 if by_context else point.context == report.context):
@@ -267,7 +263,6 @@ def passes_table(report: RooflineReport, by_context: bool) -> Table:
 
 
 def drafts_table(report: RooflineReport) -> Table:
-    """Returns the best draft lengths by the measured costs and with free verification, a line per acceptance rate."""
 
     def cells(num_draft_tokens: int, speedup: Ratio) -> list[str]:
         """Returns a draft length and its speed-up, marked if the interval includes 1; without drafting it is 1."""
@@ -298,7 +293,6 @@ def ms(seconds: float) -> str:
 
 
 def quartiles(values: Quartiles, unit: float = MS) -> str:
-    """Returns the median with its quartiles, such as "1.2 (1.1–1.4)"."""
     median, low, high = (_three_digits(unit * value) for value in (values.median, values.low, values.high))
     return f"{median} ({low}–{high})"
 
@@ -322,7 +316,6 @@ def draw_roofline(report: RooflineReport, path: Path) -> None:
 
 
 def _draw_passes(panel: Any, report: RooflineReport, by_context: bool) -> None:
-    """Draws the passes and bounds of both models: over one token by context, or after the context by query length."""
     for role, model in (("target", report.target), ("drafter", report.drafter)):
         if by_context:
             points = {point.context: point for point in model.points if point.query_length == 1}

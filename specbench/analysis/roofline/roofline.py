@@ -105,7 +105,6 @@ class Work:
 
 
 def work_of(model: CausalLM) -> Work:
-    """Returns the work of a model, counted from its weights and from the cache that it fills."""
     network = model.model
     head = network.get_output_embeddings()
     tables = {id(each.weight) for each in network.modules() if isinstance(each, torch.nn.Embedding)}
@@ -188,7 +187,6 @@ def verdict_figures(report: RooflineReport) -> list[tuple[str, str, Ratio]]:
 
 
 def verdict(report: RooflineReport) -> str:
-    """Returns a sentence with the figures. A figure with a too wide interval is called undecided."""
     clauses = [
         clause.format(ratio.text) if ratio.width <= TOO_WIDE
         else f"{name} is undecided (rounds differ too much: {ratio.span})"
@@ -199,7 +197,6 @@ def verdict(report: RooflineReport) -> str:
 
 
 def wide_intervals(report: RooflineReport) -> list[RowWarning]:
-    """Returns a warning for each figure of the verdict whose interval is wide."""
     return [
         RowWarning(code="wide_interval", text=(
             f"the interval of {name} is wide, {ratio.span} (× {ratio.width:.2f}): run nothing else on the machine, "

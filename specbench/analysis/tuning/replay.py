@@ -117,7 +117,6 @@ class _Replayer:
         return divergence <= limit if self.recorded.inclusive else divergence < limit
 
     def look_up(self) -> None:
-        """Moves to the recorded step that contains this position."""
         if self.position < self.recorded.num_tokens:
             self.window = self.recorded.windows[self.owners[self.position - 1]]
             self.offset = self.position - self.window.start
@@ -229,7 +228,6 @@ def _passes(generations: Sequence[Generation], model: str) -> list[Any]:
 
 
 def _overhead(generations: Sequence[Generation]) -> float:
-    """Returns the median seconds per step outside passes."""
     shares = [
         (g.decode_seconds - sum(s for _, s in [*g.passes.target, *g.passes.draft])) / len(g.steps)
         for g in generations if g.steps
@@ -261,7 +259,6 @@ class SettingEstimate:
 
     @property
     def num_exact(self) -> int:
-        """Returns the number of steps that a real run makes too."""
         return sum(step.exact for steps in self.replays for step in steps)
 
     def as_json(self) -> dict[str, object]:
@@ -307,7 +304,6 @@ class Recording:
         return cls(measured.records, generations, StepCosts.of(measured.records, method), measured.seed)
 
     def estimate(self, threshold: float, num_draft_tokens: int) -> SettingEstimate:
-        """Returns an estimate of the method at another threshold and at most the recorded draft length."""
         replays = [replay(generation, threshold, num_draft_tokens) for generation in self.generations]
         own = [  # in the layout of records, with modelled seconds; one token is from the prefill
             Generation(

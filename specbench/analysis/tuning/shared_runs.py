@@ -147,7 +147,6 @@ class TrialRun:
 
     @property
     def quality(self) -> str | None:
-        """Returns the main score that all subsets share; None if there is none."""
         return main_metric(self.scoring)
 
     def metrics(self, name: str) -> Metrics:
@@ -155,7 +154,6 @@ class TrialRun:
 
 
 def shown_metrics(metrics: Mapping[str, Estimate], quality: str | None) -> dict[str, object]:
-    """Returns the metrics of a method that JSON reports show: speeds, acceptance, and the main score."""
     return dumped(metrics, [*SHOWN_METRICS, *([f"{quality}_ar", quality] if quality else [])])
 
 
@@ -220,7 +218,6 @@ class Trials:
 
     @property
     def pair_and_prompts(self) -> str:
-        """Returns the models and the number of prompts of the runs, for a caption."""
         prompts = counted(sum(len(data.examples) for _, _, data in self.loaded), "prompt")
         subsets = ", ".join(subset for _, subset, _ in self.loaded)
         return f"target {self.models.target.name}, drafter {self.drafter['name']}; {prompts} of {subsets}"
@@ -297,7 +294,6 @@ def trial_spec(request: Request, kind: str, console: Console) -> RunSpec:
 
 
 def open_trials(spec: RunSpec, request: Request, console: Console, kind: str) -> Trials:
-    """Loads the data and the models. `kind`: the beginning of the parent folder's name."""
     embedded = spec.target.startswith(EMBEDDED)
     set_threads(request.options.threads, embedded)
     loaded = without_calibration(load_data(spec, use_sample=embedded), spec.methods)
@@ -317,8 +313,6 @@ def finish(
     request: Request, trials: Trials, runs: Sequence[TrialRun], data: Mapping[str, object], tables: Sequence[Table],
     draw: Callable[[Path], None],
 ) -> TuningReport:  # fmt: skip
-    """Adds the rows of the runs (never estimates) to the leaderboard and draws the picture, if the request names them.
-    Returns the output of the command."""
     if request.leaderboard is not None:
         for run in runs:
             add_rows(request.leaderboard, run.rows, run.folder)

@@ -164,7 +164,6 @@ def measure_values(trials: Trials, request: Request, settings: Sequence[Setting]
 
 
 def record_run(trials: Trials, threshold: float, num_draft_tokens: int) -> tuple[TrialRun, Recording]:
-    """Measures a run that records the divergences of all drafted positions."""
     method = fuzzy_at(trials.base, threshold, num_draft_tokens)
     say(trials.console, f"recording at threshold {threshold:g} with {num_draft_tokens} draft tokens")
     run = trials.run(f"record-{_folder_name(threshold, num_draft_tokens)}", [method], recorded=method.name)
@@ -304,7 +303,6 @@ def draw_estimates(sweep: OnePassSweep, path: Path) -> None:
 
 
 def draw_values(values: Sequence[MeasuredValue], path: Path) -> None:
-    """Draws a panel for each key: speed-up with its interval, and the score, at every measured value."""
 
     def panel_of(key: str) -> Panel:
         key_values = [value for value in values if value.path == key]
@@ -323,7 +321,6 @@ def draw_values(values: Sequence[MeasuredValue], path: Path) -> None:
 def _draw_points(
     axes: Any, places: Sequence[float], metrics: Sequence[Mapping[str, Estimate]], quality: str | None
 ) -> None:
-    """Draws measured speed-ups with their intervals and, if there is one, the score on a second axis."""
     speedups = [each["speedup"] for each in metrics]
     axes.errorbar(places, [speedup.value or 0.0 for speedup in speedups], yerr=reach(speedups), fmt="o", color="black",
                   capsize=3, label="measured speed-up, 95 %")  # fmt: skip
@@ -409,7 +406,6 @@ def parse_temperatures(values: str | None) -> list[float]:
 
 
 def joint_temperature(spec: RunSpec) -> RunSpec:
-    """Returns the run with drafters at the run's temperature, whatever temperature the method's file gives them."""
     ar, method = spec.methods
     for path in dotted.flat(method.model_dump(exclude={"sweep"})):
         if path.endswith("drafter.temperature"):
@@ -418,7 +414,6 @@ def joint_temperature(spec: RunSpec) -> RunSpec:
 
 
 def at_temperature(spec: RunSpec, temperature: float) -> RunSpec:
-    """Returns the run at a temperature. Raises ConfigError if the task cannot be run at it."""
     tasks, _ = with_overrides(spec.tasks, [], [f"generation.temperature={temperature:g}"])
     made = spec.model_copy(update={"tasks": tuple(tasks)})
     check_samples(made)
@@ -502,7 +497,6 @@ def check_languages(spec: RunSpec) -> None:
 
 
 def order_rows(rows: Sequence[Row], shares: Sequence[LanguageShare]) -> list[tuple[Row, LanguageShare | None]]:
-    """Returns the rows in the order of their languages' ranks, with their languages' shares of the texts."""
     found = [(row, share_of(shares, row.language)) for row in rows]
     return sorted(found, key=lambda pair: np.inf if pair[1] is None else pair[1].rank)
 
@@ -510,7 +504,6 @@ def order_rows(rows: Sequence[Row], shares: Sequence[LanguageShare]) -> list[tup
 def run_recipe(
     request: Request, recipe: str, path: str | None, values: str | None, samples: int | None, console: Console
 ) -> TuningReport:
-    """Measures what was not measured before. Raises ConfigError for bad input, before anything is measured."""
     if recipe not in RECIPES:
         raise ConfigError(f"--recipe {recipe}: unknown recipe '{recipe}': {nearest(recipe, RECIPES)}")
     if path is not None:

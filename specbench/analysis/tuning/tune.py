@@ -87,12 +87,10 @@ class Tuner:
     notes: list[str] = field(default_factory=list)
 
     def decide(self, text: str) -> None:
-        """Prints a decision with its numbers, and notes it for the method's file."""
         self.notes.append(text)
         say(self.trials.console, text)
 
     def show(self, table: Table) -> None:
-        """Prints a table on which decisions are based, and notes it for the method's file."""
         console = Console(width=FILE_WIDTH, force_terminal=False, color_system=None)
         with console.capture() as captured:
             console.print(table)
@@ -225,12 +223,10 @@ def is_fuzzy(method: MethodSpec) -> bool:
 
 
 def lossless_method(method: MethodSpec) -> MethodSpec:
-    """Returns the method; for a fuzzy method, speculative decoding with the same drafter and bridge."""
     return with_value(method, "verification", {"rule": "rejection"}) if is_fuzzy(method) else method
 
 
 def fastest(methods: Sequence[MethodSpec], found: Mapping[str, Metrics]) -> MethodSpec:
-    """Returns the method with the most tokens per second, the first of several. `found`: the metrics by name."""
     return max(methods, key=lambda method: found[method.name]["tokens_per_second"].value or 0.0)
 
 
@@ -249,7 +245,6 @@ def nearest_threshold(shares: Mapping[float, float], wanted: float) -> float:
 
 
 def candidate_thresholds(shares: Mapping[float, float], wanted: float) -> list[float]:
-    """Returns the nearest threshold by the estimates and its neighbours, among which a real run chooses."""
     ordered = sorted(shares)
     place = ordered.index(nearest_threshold(shares, wanted))
     return ordered[max(0, place - 1) : place + 2]
@@ -328,8 +323,7 @@ MIN_VERIFIED = 20  # verified children of a rank; a chance from fewer is left ou
 
 
 def has_shape(method: MethodSpec) -> bool:
-    """Returns whether a method's trees can get their shape from chances by rank, for all levels or for each head. False
-    for trees that grow (`top_k`)."""
+    """Returns whether trees can get their shape from chances by rank. False for trees that grow (`top_k`)."""
     if method.decoder is not None or method.routes is not None or grows(method):
         return False
     return has_heads(method) or {"num_nodes", "rank_chances", "depth"} <= known_options(method)
@@ -348,7 +342,6 @@ def known_options(method: MethodSpec) -> set[str]:
 
 
 def with_shape(method: MethodSpec, num_nodes: int, level_chances: LevelChances) -> MethodSpec:
-    """Returns the method with the best tree shape of this size, named after size and depth."""
     depth = best_shape_by_level(level_chances, num_nodes).depth
     data = method.model_dump(exclude={"sweep"})
     shape = {
@@ -388,7 +381,6 @@ class TreeCosts:
 
 
 def chances_by_level(generations: Sequence[Generation]) -> list[list[float]]:
-    """Returns the measured chances by rank for each level, up to the first level without any."""
     levels = zip_longest(*(generation.tree_levels or () for generation in generations), fillvalue=())
     return list(takewhile(bool, map(chances_by_rank, levels)))
 
@@ -440,7 +432,6 @@ def rank_shapes(level_chances: LevelChances, costs: TreeCosts, most: int) -> lis
 
 
 def node_chances(parents: Sequence[int], chances: Sequence[float]) -> list[float]:
-    """Returns the chance that each node is accepted: the product of the chances on its path."""
     found: list[float] = []
     for parent, chance in zip(parents, chances, strict=True):
         found.append(chance * (found[parent] if parent >= 0 else 1.0))
@@ -448,7 +439,6 @@ def node_chances(parents: Sequence[int], chances: Sequence[float]) -> list[float
 
 
 def candidate_shapes(ranked: Sequence[Shape]) -> list[Shape]:
-    """Returns the best shape, the best one with at most half its nodes, and the best one with at least twice."""
     best = ranked[0]
     smaller = [shape for shape in ranked if 2 * shape.num_nodes <= best.num_nodes]
     larger = [shape for shape in ranked if shape.num_nodes >= 2 * best.num_nodes]
@@ -456,7 +446,6 @@ def candidate_shapes(ranked: Sequence[Shape]) -> list[Shape]:
 
 
 def tune_shape(tuner: Tuner) -> list[TunedPreset]:
-    """Returns the method with the tree shape that decodes the most tokens per second."""
     trials, sizes, by_level = tuner.trials, tuner.candidates, has_heads(tuner.trials.base)
     # 1. One run of every size with the usual shapes measures chances by rank and costs by size.
     usual = (trials.base.drafter.options["head_chances"] or CHANCES) if by_level else [USUAL_CHANCES] * MAX_DEPTH
@@ -497,7 +486,6 @@ def tune_shape(tuner: Tuner) -> list[TunedPreset]:
 
 
 def tune_size(tuner: Tuner) -> list[TunedPreset]:
-    """Returns the method with the size of growing trees that decodes the most tokens per second."""
     base, tried = tuner.trials.base, {}
     for size in tuner.candidates:  # a tree has no more levels than nodes
         shorter = with_value(base, LENGTH, min(base.num_draft_tokens, size))
@@ -704,7 +692,6 @@ def calibration_of(loaded: Loaded) -> CalibrationSpec:
 
 
 def file_of(output: Path, label: str) -> Path:
-    """Returns my-low.yaml for my.yaml; the path itself if there is no label."""
     return output.with_name(f"{output.stem}-{label}{output.suffix}") if label else output
 
 
@@ -721,7 +708,6 @@ def check_files(output: Path, labels: Sequence[str]) -> None:
 
 
 def comments(trials: Trials, preset: TunedPreset, calibration: CalibrationSpec, notes: Sequence[str]) -> list[str]:
-    """Returns the lines of the comment: date, pair, task, slice, the preset's numbers and the decisions."""
     models, metrics, quality, drafter = trials.models, preset.metrics, trials.quality, trials.drafter
     sizes = ", ".join(f"{len(prompts)} of {subset}" for subset, prompts in calibration.prompts.items())
     scored = ""

@@ -91,7 +91,6 @@ def text_overlap(target: Vocabulary, drafter: Vocabulary, texts: Sequence[str]) 
 
 
 def token_counts(vocabulary: Vocabulary, texts: Sequence[str]) -> Counter[bytes]:
-    """Returns how often each plain token, by its bytes, appears in the texts."""
     counts = Counter(index for text in texts for index in vocabulary.encode(text))
     found: Counter[bytes] = Counter()
     for index, count in counts.items():
@@ -102,7 +101,6 @@ def token_counts(vocabulary: Vocabulary, texts: Sequence[str]) -> Counter[bytes]
 
 
 def shared_fraction(counts: Counter[bytes], other: Vocabulary) -> float:
-    """Returns the share of the counted occurrences whose tokens another vocabulary has."""
     return sum(count for written, count in counts.items() if written in other.id_of) / max(1, counts.total())
 
 
@@ -132,7 +130,6 @@ class Injectivity(BaseModel):
 
 
 def injectivity(tokenizer: Any, vocabulary: Vocabulary, texts: Sequence[str]) -> Injectivity:
-    """Tests a tokenizer on texts, without special tokens."""
     encoded = [(text, vocabulary.encode(text)) for text in texts]
     trips = [
         (text, tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
@@ -259,7 +256,6 @@ def float_or_int(value: Fraction) -> float | int:
 
 
 def quantile(ordered: Sequence[int], part: int, of: int) -> int:
-    """Returns the quantile part/of of sorted values, the lower value between two."""
     return ordered[(len(ordered) - 1) * part // of]
 
 
@@ -301,7 +297,6 @@ class SampledText(NamedTuple):
 
 
 def sample_texts(target: CausalLM, prompts: Sequence[str], seed: int) -> list[SampledText]:
-    """Returns texts whose positions are the same for every method."""
     decoder = build_decoder(load_method("ar"), ModelPair(target), SAMPLING)
     stop = StopRules(NUM_NEW_TOKENS, target.eos_token_ids, context_limit=target.context_limit)
     found: list[SampledText] = []
@@ -360,7 +355,6 @@ def acceptance_of_method(
 
 
 def acceptance_probability(proposal: Proposal, target_probs: torch.Tensor) -> float:
-    """Returns the probability that the first draft token is accepted, given p as [vocab]."""
     if proposal.probs is None:
         return 0.0
     draw_overlap = proposal.probs.draw_overlap(target_probs[:0], Distributions(target_probs.log()[None], SAMPLING))
@@ -630,7 +624,6 @@ def _cells(*cells: str | float) -> list[str]:
 
 
 def _count(value: float) -> str:
-    """Returns a count with separators, or a huge count as a power of ten; any other number with two decimals."""
     if isinstance(value, float):
         return f"{value:,.2f}" if value < 10**6 else f"{value:.2e}"
     if value < 10**9:

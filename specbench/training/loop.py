@@ -57,7 +57,7 @@ class RateProgress:
         }
 
 
-def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:  # tied ones occur once
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 

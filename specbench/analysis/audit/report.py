@@ -234,9 +234,6 @@ def caption(audit: AuditReport) -> list[str]:
         f"{noise.tolerance:.2g}. “differs at token” is a median over prompts."
     ]
     if control is not None:
-        lossy = [each.distribution.failed for each in audit.verdicts
-                 if each.verdict == "lossy by design" and each.distribution]  # fmt: skip
-        failed = f" {sum(lossy)} of {counted(len(lossy), 'lossy method')} failed the sampling test, as expected."
         lines.append(
             f"samples: {audit.num_draws} of each method (--draws), of up to {NUM_TOKENS} tokens at temperature "
             f"{audit.temperature:g}. They continue {counted(len(audit.prompts), 'beginning')} of these prompts with "
@@ -244,7 +241,7 @@ def caption(audit: AuditReport) -> list[str]:
             f"They reach the first {NUM_TOKENS - 2} draft positions and as many steps of a text: only the greedy "
             "comparison shows an error that begins later. "
             f"A correct method fails with probability ≤ {FALSE_ALARM:g}. The control ({control.name}) was "
-            f"{control_result(control)}.{failed if lossy else ''}"
+            f"{control_result(control)}.{lossy_summary(audit)}"
         )
     if audit.long_control is not None:
         names = [each.method for each in audit.verdicts if each.distribution and each.distribution.is_long]
@@ -263,6 +260,14 @@ def caption(audit: AuditReport) -> list[str]:
 def control_result(control: ControlTest) -> str:
     result = "rejected" if control.caught else "NOT rejected: the test lacks power"
     return f"{result}, {p_text(control.distribution.p_value)}"
+
+
+def lossy_summary(audit: AuditReport) -> str:
+    tests = [each.distribution for each in audit.verdicts if each.verdict == "lossy by design" and each.distribution]
+    if not tests:
+        return ""
+    num_failed = sum(test.failed for test in tests)
+    return f" {num_failed} of {counted(len(tests), 'lossy method')} failed the sampling test, as expected."
 
 
 def paragraphs(audit: AuditReport) -> Iterator[str]:

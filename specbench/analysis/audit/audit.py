@@ -409,17 +409,21 @@ def run_audit(
     identities = {}
     for method in spec.methods:
         if (decoder := decoders.get(method.name)) is not None:
-            drafter = drafter_identity(decoder, models)
+            identity = drafter_identity(decoder, models)
             identities[method.name] = AuditedIdentity(
-                method=versioned_name(method), drafter=drafter["name"], drafter_revision=drafter["revision"],
+                method=versioned_name(method), drafter=identity["name"], drafter_revision=identity["revision"],
                 engine=models.engine(method),
             )  # fmt: skip
     fitting = [method for method in spec.methods if method.name in decoders]
-    drafting = same_vocabulary_drafter(fitting, models)
-    control = make_control(fitting[0], drafting, models, sampling)
+    control, drafter = make_control(fitting, models, sampling)
     composed = [made for subject in subjects for made in (subject.greedy, subject.drawing) if made is not None]
     if target.static is not None:
-        subjects.append(eager_baseline(spec.methods[0], target))
+        # AR on the eager engine shows whether both engines write the same text. It is no part of the noise floor: the
+        # audit must not tolerate a difference between the engines.
+        eager = ModelPair(CausalLM(target.model, target.tokenizer, target.name, target.revision))
+        greedy = build_decoder(spec.methods[0], eager, GREEDY)
+        note = "AR of --engine eager, compared with AR of this engine"
+        subjects.append(AuditedMethod(EAGER, True, 0, greedy, drawing=None, note=note))
     # 3. Compiles or records the passes, and audits.
     prompts = make_prompts(spec, models, loaded)
     allocate_and_capture_for(
@@ -427,7 +431,7 @@ def run_audit(
     )
     reading = {id(model): model for model in (target, *models.drafters.values()) if isinstance(model, CausalLM)}
     findings = Audit(
-        subjects, prompts, scoring, partial(token_text, target), drafting[1] if drafting else None, control, sampling,
+        subjects, prompts, scoring, partial(token_text, target), drafter, control, sampling,
         num_draws, spec.seed, progress, list(reading.values()), is_served=load_servers is not None,
         reference="ar" if load_servers is not None and own_target is None else "target",
     ).findings()  # fmt: skip
@@ -524,33 +528,10 @@ def make_subject(method: MethodSpec, pair: ModelPair, sampling: Sampling) -> Aud
     return subject
 
 
-def eager_baseline(baseline: MethodSpec, target: CausalLM) -> AuditedMethod:
-    """Returns AR of a compiled target on the eager engine: it shows whether both engines write the same text.
-
-    It is no part of the noise floor: the audit must not tolerate a difference between the engines.
-    """
-    eager = CausalLM(target.model, target.tokenizer, target.name, target.revision)
-    made = build_decoder(baseline, ModelPair(eager), GREEDY)
-    return AuditedMethod(
-        EAGER, True, 0, greedy=made, drawing=None, note="AR of --engine eager, compared with AR of this engine"
-    )
-
-
 def without_evidence(verdict: VerdictName, method: MethodSpec, reason: str) -> MethodVerdict:
     return MethodVerdict(
         method=method.name, verdict=verdict, declared_lossless=declares_lossless(method), reason=reason
     )
-
-
-def same_vocabulary_drafter(methods: Sequence[MethodSpec], models: LoadedModels) -> tuple[MethodSpec, CausalLM] | None:
-    """Returns a draft model with the target's tokens, and its method; None if there is none. The run's draft model goes
-    before those that methods name, which may be trained for other prompts, so that few of their tokens are accepted."""
-    for method in sorted(parts(methods), key=lambda method: method.checkpoint is not None):
-        drafter = models.drafters.get(method.name)
-        drafts = method.num_draft_tokens > 0 and method.same_vocabulary
-        if drafter is not None and drafts and has_same_tokens(drafter, models.target):
-            return method, drafter
-    return None
 
 
 def has_same_tokens(drafter: CausalLM, target: CausalLM) -> bool:
@@ -558,15 +539,23 @@ def has_same_tokens(drafter: CausalLM, target: CausalLM) -> bool:
 
 
 def make_control(
-    baseline: MethodSpec, drafting: tuple[MethodSpec, CausalLM] | None, models: LoadedModels, sampling: Sampling
-) -> tuple[str, Decoder]:
+    methods: Sequence[MethodSpec], models: LoadedModels, sampling: Sampling
+) -> tuple[tuple[str, Decoder], CausalLM | None]:
     """Returns the name and decoder of a wrong method: speculative decoding without the residual, or AR at a higher
-    temperature if no drafter has the target's tokens. `drafting`: the result of `same_vocabulary_drafter`."""
-    autoregressive = build_decoder(baseline, models.pair(baseline), sampling)
+    temperature if no drafter has the target's tokens; and this drafter, if there is one."""
+    autoregressive = build_decoder(methods[0], models.pair(methods[0]), sampling)
     assert isinstance(autoregressive, DraftingDecoder | ServedDecoder)
-    if drafting is None or isinstance(autoregressive, ServedDecoder):
+    # The run's draft model goes before those that methods name, which may be trained for other prompts, so that few of
+    # their tokens are accepted.
+    same = None
+    for method in sorted(parts(methods), key=lambda method: method.checkpoint is not None):
+        drafter = models.drafters.get(method.name)
+        drafts = method.num_draft_tokens > 0 and method.same_vocabulary
+        if drafter is not None and drafts and has_same_tokens(drafter, models.target):
+            same = drafter
+            break
+    if same is None or isinstance(autoregressive, ServedDecoder):
         hotter = replace(sampling, temperature=HOTTER * sampling.temperature)
-        return f"AR at {HOTTER} times the temperature", replace(autoregressive, sampling=hotter)
-    method, drafter = drafting
-    wrong = replace(autoregressive, method=method, drafter=ModelDrafter(drafter, sampling), rule=WithoutResidual())
-    return "rejected drafts replaced by samples from p instead of the residual", wrong
+        return (f"AR at {HOTTER} times the temperature", replace(autoregressive, sampling=hotter)), same
+    wrong = replace(autoregressive, method=method, drafter=ModelDrafter(same, sampling), rule=WithoutResidual())
+    return ("rejected drafts replaced by samples from p instead of the residual", wrong), same

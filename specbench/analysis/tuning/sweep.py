@@ -79,10 +79,7 @@ def run_sweep(
         raise ConfigError(f"--checks {num_checks}: estimates are shown with their errors: give at least {least}")
     trials = open_trials(spec, request, console, "sweep")
     checked = pick_evenly(thresholds, num_checks)
-    sweep = sweep_one_pass(trials, thresholds, lengths or [method.num_draft_tokens], checked)
-    tables = [estimates_table(trials, sweep), checks_table(sweep.checks)]
-    runs = [check.run for check in sweep.checks]
-    return finish(request, trials, runs, sweep.as_json(), tables, partial(draw_estimates, sweep))
+    return estimate_settings(trials, request, thresholds, lengths or [method.num_draft_tokens], checked)
 
 
 def values_by_path(method: MethodSpec, path: str | None, values: str | None) -> dict[str, list[Any]]:
@@ -174,40 +171,17 @@ def _folder_name(threshold: float, num_draft_tokens: int) -> str:
     return f"{THRESHOLD}={threshold:g}-{LENGTH}={num_draft_tokens}"
 
 
-@dataclass(frozen=True)
-class OnePassSweep:
-    """One recorded run, the estimates made from it, and their checks by real runs."""
-
-    run: TrialRun
-    estimates: Sequence[SettingEstimate]
-    checks: Sequence[EstimateCheck]
-
-    @property
-    def recorded_at(self) -> tuple[float, int]:
-        method = self.run.methods[1]
-        return method.verification.options["threshold"], method.num_draft_tokens
-
-    def as_json(self) -> dict[str, object]:
-        threshold, length = self.recorded_at
-        return {
-            "recorded": {"threshold": threshold, "num_draft_tokens": length, "folder": str(self.run.folder)},
-            "estimates": [estimate.as_json() for estimate in self.estimates],
-            "measured": [check.as_json() for check in self.checks],
-        }
-
-
-def sweep_one_pass(
-    trials: Trials, thresholds: Sequence[float], lengths: Sequence[int], checked: Sequence[float]
-) -> OnePassSweep:
+def estimate_settings(
+    trials: Trials, request: Request, thresholds: Sequence[float], lengths: Sequence[int], checked: Sequence[float]
+) -> TuningReport:
     """Records one run, replays it at every threshold and draft length, and measures the `checked` thresholds to show
-    the errors of the estimates.
-
-    The run is recorded at the smallest threshold, because its answers are nearest to the target's own and the answers
-    at all other thresholds begin like them; and with the longest draft, which contains the shorter ones. A check uses
-    the draft length with the best estimated speed, which a user would choose.
-    """
-    run, recording = record_run(trials, thresholds[0], lengths[-1])
+    the errors of the estimates."""
+    # 1. The run is recorded at the smallest threshold, because its answers are nearest to the target's own and the
+    # answers at all other thresholds begin like them; and with the longest draft, which contains the shorter ones.
+    recorded_at = (thresholds[0], lengths[-1])
+    run, recording = record_run(trials, *recorded_at)
     estimates = [recording.estimate(threshold, length) for threshold in thresholds for length in lengths]
+    # 2. A check uses the draft length with the best estimated speed, which a user would choose.
     checks = []
     for threshold in checked:
         by_length = [each for each in estimates if each.threshold == threshold]
@@ -217,7 +191,34 @@ def sweep_one_pass(
         say(trials.console, f"checking the estimate for {setting}")
         real = trials.run(_folder_name(threshold, best.num_draft_tokens), [method])
         checks.append(check_estimate(recording, best, real, method.name))
-    return OnePassSweep(run, estimates, checks)
+    # 3. The tables.
+    rows = [
+        (shown(estimate.threshold), str(estimate.num_draft_tokens), number(metrics["acceptance_rate"], 3),
+         number(metrics["mean_acceptance_length"], 2), number(metrics["drafter_share"], 1, 100),
+         number(metrics["tokens_per_second"], 1), number(metrics["speedup"], 2),
+         f"{100 * estimate.num_exact / max(1, estimate.num_steps):.0f}")
+        for estimate in estimates for metrics in [estimate.metrics]
+    ]  # fmt: skip
+    columns = number_columns("threshold", "draft\ntokens", "≈ α", "≈ τ", "≈ share of\ndrafter %", "≈ tok/s",
+                             "≈ speed-up", "exact\nsteps %")  # fmt: skip
+    caption = [
+        f"≈ estimated, not measured: from one recorded run at threshold {shown(recorded_at[0])} with {recorded_at[1]} "
+        "draft tokens. The last column gives the share of steps whose counts are exact (up to the first other token); "
+        "later counts are estimated. Seconds are modelled from the passes of that run. The next table shows the error "
+        "against real runs.",
+        trials.pair_and_prompts,
+    ]
+    title = trials.title("one run, all thresholds")
+    tables = [Table(title, columns, in_sections(rows), caption, num_keys=2), checks_table(checks)]
+    data = {
+        "recorded": {
+            "threshold": recorded_at[0], "num_draft_tokens": recorded_at[1], "folder": str(run.folder)
+        },
+        "estimates": [estimate.as_json() for estimate in estimates],
+        "measured": [check.as_json() for check in checks],
+    }  # fmt: skip
+    draw = partial(draw_estimates, estimates, checks)
+    return finish(request, trials, [check.run for check in checks], data, tables, draw)
 
 
 def pick_evenly(values: Sequence[float], count: int) -> list[float]:
@@ -232,29 +233,8 @@ def pick_evenly(values: Sequence[float], count: int) -> list[float]:
 KEPT = "; the runs are kept"
 
 
-def estimates_table(trials: Trials, sweep: OnePassSweep) -> Table:
-    rows = [
-        (shown(estimate.threshold), str(estimate.num_draft_tokens), number(metrics["acceptance_rate"], 3),
-         number(metrics["mean_acceptance_length"], 2), number(metrics["drafter_share"], 1, 100),
-         number(metrics["tokens_per_second"], 1), number(metrics["speedup"], 2),
-         f"{100 * estimate.num_exact / max(1, estimate.num_steps):.0f}")
-        for estimate in sweep.estimates for metrics in [estimate.metrics]
-    ]  # fmt: skip
-    columns = number_columns("threshold", "draft\ntokens", "≈ α", "≈ τ", "≈ share of\ndrafter %", "≈ tok/s",
-                             "≈ speed-up", "exact\nsteps %")  # fmt: skip
-    threshold, length = sweep.recorded_at
-    caption = [
-        f"≈ estimated, not measured: from one recorded run at threshold {shown(threshold)} with {length} draft tokens. "
-        "The last column gives the share of steps whose counts are exact (up to the first other token); later counts "
-        "are estimated. Seconds are modelled from the passes of that run. The next table shows the error against real "
-        "runs.",
-        trials.pair_and_prompts,
-    ]
-    return Table(trials.title("one run, all thresholds"), columns, in_sections(rows), caption, num_keys=2)
-
-
 def checks_table(checks: Sequence[EstimateCheck]) -> Table:
-    quality = checks[0].run.quality if checks else None
+    quality = checks[0].run.quality
     rows = [
         [shown(check.estimate.threshold), str(check.estimate.num_draft_tokens),
          " → ".join(number(each["mean_acceptance_length"], 2) for each in (estimated, metrics)),
@@ -280,20 +260,20 @@ def checks_table(checks: Sequence[EstimateCheck]) -> Table:
     return Table("the estimates against real runs", columns, rows, caption, num_keys=2)
 
 
-def draw_estimates(sweep: OnePassSweep, path: Path) -> None:
+def draw_estimates(estimates: Sequence[SettingEstimate], checks: Sequence[EstimateCheck], path: Path) -> None:
     """Draws speed-up over threshold: a line of estimates for each draft length; real runs as points, with their score.
 
     `display.check_plot` checks the name of the file.
     """
 
     def panel(axes: Any) -> None:
-        for length in sorted({estimate.num_draft_tokens for estimate in sweep.estimates}):
-            line = [estimate for estimate in sweep.estimates if estimate.num_draft_tokens == length]
+        for length in sorted({estimate.num_draft_tokens for estimate in estimates}):
+            line = [estimate for estimate in estimates if estimate.num_draft_tokens == length]
             heights = [estimate.metrics["speedup"].value for estimate in line]
             axes.plot([each.threshold for each in line], heights, "--", marker=".", label=f"≈ {length} draft tokens")
-        places = [check.estimate.threshold for check in sweep.checks]
-        _draw_points(axes, places, [check.metrics for check in sweep.checks], sweep.run.quality)
-        for place, check in zip(places, sweep.checks, strict=True):
+        places = [check.estimate.threshold for check in checks]
+        _draw_points(axes, places, [check.metrics for check in checks], checks[0].run.quality)
+        for place, check in zip(places, checks, strict=True):
             point = (place, check.metrics["speedup"].value or 0.0)
             axes.annotate(f"{check.estimate.num_draft_tokens}", point, xytext=(5, 5), fontsize=8,
                           textcoords="offset points")  # fmt: skip

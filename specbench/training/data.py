@@ -78,12 +78,12 @@ class CorpusFiles:
             hint = f"(columns: {', '.join(row)}): give --set data.column={key}"
         if not isinstance(row, dict) or self.column not in row:
             raise ConfigError(f"{place}: has no column '{self.column}' {hint}")
-        cell = row[self.column]
-        if not isinstance(cell, str):
+        value = row[self.column]
+        if not isinstance(value, str):
             raise ConfigError(
-                f"{place}: column '{self.column}' must be a text, not {json.dumps(cell)[:40]}: correct it"
+                f"{place}: column '{self.column}' must be a text, not {json.dumps(value)[:40]}: correct it"
             )
-        return cell
+        return value
 
 
 def text_format(path: Path) -> str:

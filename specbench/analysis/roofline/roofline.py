@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median, quantiles
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -148,24 +148,15 @@ def cache_of(network: Any, num_heads: int) -> tuple[tuple[AttentionLayer, ...], 
     return tuple(layers), state_bytes
 
 
-@dataclass(frozen=True)
-class Rounds:
-    """The rounds of a measurement, which are resampled."""
+def median_ratios(rounds: Resampler, above: Sequence[float], below: Sequence[float]) -> Array:
+    """Returns the median ratio of two quantities [num_rounds], first as measured and then in each resample, [1 +
+    NUM_RESAMPLES]."""
+    return rounds.medians(np.asarray(above, dtype=np.float64) / np.asarray(below, dtype=np.float64))
 
-    resampler: Resampler
 
-    @classmethod
-    def of(cls, num_rounds: int, seed: int) -> Self:
-        return cls(Resampler.of_units(num_rounds, seed))
-
-    def ratios(self, above: Sequence[float], below: Sequence[float]) -> Array:
-        """Returns the median ratio of two quantities [num_rounds], first as measured and then in each resample, [1 +
-        NUM_RESAMPLES]."""
-        return self.resampler.medians(np.asarray(above, dtype=np.float64) / np.asarray(below, dtype=np.float64))
-
-    def ratio(self, values: Array) -> Ratio:
-        """Returns a value with its interval. `values`: computed from medians in each resample, [1 + NUM_RESAMPLES]."""
-        return Ratio(**dict(self.resampler.of_resamples(values)))
+def with_ends(rounds: Resampler, values: Array) -> Ratio:
+    """Returns a value with its interval. `values`: computed from medians in each resample, [1 + NUM_RESAMPLES]."""
+    return Ratio(**dict(rounds.of_resamples(values)))
 
 
 TOO_WIDE = 2.0  # a figure is undecided if the end of its interval is more than this many times the start
@@ -215,34 +206,34 @@ def make_report(
     environment: dict[str, Any], seed: int, repeats: int,
 ) -> RooflineReport:  # fmt: skip
     """Returns the report on a pair. `parts`: the timings of all points; the first part has the generations."""
-    rounds, context, main = Rounds.of(repeats, seed), points.context, parts[0]
+    rounds, context, main = Resampler.of_units(repeats, seed), points.context, parts[0]
     drafter_roofline = model_roofline(drafter, [part.drafter for part in parts], context, rounds)
-    drafting = rounds.ratios(bounds(drafter[1], main.drafter, context), main.steps.per_draft_token)
+    drafting = median_ratios(rounds, bounds(drafter[1], main.drafter, context), main.steps.per_draft_token)
     single = main.target.passes[1, context]
     costs = Costs(
-        rounds.ratios(main.drafter.passes[1, context], single),
-        {length: rounds.ratios(main.target.passes[length, context], single) for length in points.query_lengths},
+        median_ratios(rounds, main.drafter.passes[1, context], single),
+        {length: median_ratios(rounds, main.target.passes[length, context], single) for length in points.query_lengths},
     )
     report = RooflineReport(
         environment=environment, seed=seed, repeats=repeats, context=context,
         target=model_roofline(target, [part.target for part in parts], context, rounds),
         drafter=DrafterRoofline(
             **dict(drafter_roofline), per_draft_token=make_quartiles(main.steps.per_draft_token),
-            share_of_bound_drafting=rounds.ratio(drafting),
+            share_of_bound_drafting=with_ends(rounds, drafting),
         ),
         step=StepTimes(
             num_draft_tokens=NUM_DRAFT_TOKENS, seconds=make_quartiles(main.steps.per_step),
             overhead=make_quartiles(main.steps.overhead),
         ),
-        cost_ratio=rounds.ratio(costs.cost_ratio),
-        verification_cost={length: rounds.ratio(cost) for length, cost in costs.verifying.items()},
+        cost_ratio=with_ends(rounds, costs.cost_ratio),
+        verification_cost={length: with_ends(rounds, cost) for length, cost in costs.verifying.items()},
         best=[best_length(costs, rate, rounds) for rate in RATES],
         verdict="", warnings=[],
     )  # fmt: skip
     return report.model_copy(update={"verdict": verdict(report), "warnings": wide_intervals(report)})
 
 
-def model_roofline(subject: Subject, parts: Sequence[ModelTimings], context: int, rounds: Rounds) -> ModelRoofline:
+def model_roofline(subject: Subject, parts: Sequence[ModelTimings], context: int, rounds: Resampler) -> ModelRoofline:
     (model, work), main = subject, parts[0]
     points = []
     for timings in parts:  # the bounds of a pass by the rates of the same rounds
@@ -263,7 +254,7 @@ def model_roofline(subject: Subject, parts: Sequence[ModelTimings], context: int
         read_bytes_per_second=make_quartiles([each.read_bytes_per_second for each in rates]),
         operations_per_second=make_quartiles([each.operations_per_second for each in rates]),
         per_token=make_quartiles(main.per_token), overhead=make_quartiles(main.overhead),
-        share_of_bound=rounds.ratio(rounds.ratios(bounds(work, main, context), main.per_token)),
+        share_of_bound=with_ends(rounds, median_ratios(rounds, bounds(work, main, context), main.per_token)),
         points=sorted(points, key=lambda point: (point.query_length, point.context)),
     )  # fmt: skip
 
@@ -279,7 +270,7 @@ def make_quartiles(values: Sequence[float]) -> Quartiles:
     return Quartiles(median=median(values), low=low, high=high)
 
 
-def best_length(costs: Costs[Array], rate: float, rounds: Rounds) -> BestLength:
+def best_length(costs: Costs[Array], rate: float, rounds: Resampler) -> BestLength:
     """Returns the best draft lengths by the medians of all rounds, with intervals of the speed-ups at these lengths."""
     free = Costs(costs.cost_ratio, dict.fromkeys(costs.verifying, np.ones_like(costs.cost_ratio)))
     # The first element is of all rounds as they were.
@@ -287,8 +278,8 @@ def best_length(costs: Costs[Array], rate: float, rounds: Rounds) -> BestLength:
     length = fastest_length(measured, rate)
     free_length = fastest_length(Costs(measured.cost_ratio, dict.fromkeys(measured.verifying, 1.0)), rate)
     return BestLength(
-        acceptance_rate=rate, num_draft_tokens=length, speedup=rounds.ratio(costs.speedup(rate, length)),
-        free_num_draft_tokens=free_length, free_speedup=rounds.ratio(free.speedup(rate, free_length)),
+        acceptance_rate=rate, num_draft_tokens=length, speedup=with_ends(rounds, costs.speedup(rate, length)),
+        free_num_draft_tokens=free_length, free_speedup=with_ends(rounds, free.speedup(rate, free_length)),
     )  # fmt: skip
 
 

@@ -282,7 +282,7 @@ class Recording:
     def of(cls, measured: TrialRun, method: str) -> Self:
         """Raises ConfigError for a run that was recorded without evidence."""
         spec = measured.method(method)
-        subset_runs = {(each.task.name, each.subset): each for each in measured.cells}
+        subset_runs = {(each.task.name, each.subset): each for each in measured.subset_runs}
         generations = []
         for record in measured.records:
             if record.methods[method].drafted is None:

@@ -133,7 +133,7 @@ class TrialRun:
 
     folder: Path
     methods: Sequence[MethodSpec]
-    cells: Sequence[SubsetRun]
+    subset_runs: Sequence[SubsetRun]
     records: Sequence[Record]
     rows: Sequence[Row]
     seed: int
@@ -193,12 +193,12 @@ class Trials:
         return environment(target.placement, target.precision, target.attention, target.engine)
 
     @cached_property
-    def cells(self) -> list[SubsetRun]:
+    def subset_runs(self) -> list[SubsetRun]:
         return make_subset_runs(self.spec, self.models, self.loaded)
 
     @cached_property
     def drafter(self) -> DrafterId:
-        found = drafter_identity(self.cells[0].decoders[1], self.models)
+        found = drafter_identity(self.subset_runs[0].decoders[1], self.models)
         return {**found, "name": found["name"] or self.base.drafter.type}
 
     @cached_property
@@ -208,7 +208,7 @@ class Trials:
         if self.output is not None:
             return self.output
         identity = {
-            **run_identity(self.spec, self.cells, self.models, self.conditions), **selection_of(self.spec),
+            **run_identity(self.spec, self.subset_runs, self.models, self.conditions), **selection_of(self.spec),
             "examples": [[example.index for example in data.examples] for _, _, data in self.loaded],
         }  # fmt: skip
         return folder_of(f"{self.kind}-{self.spec.tasks[0].name}-{self.base.name}", identity)
@@ -225,24 +225,24 @@ class Trials:
     def run(self, name: str, methods: Sequence[MethodSpec], *, recorded: str | None = None) -> TrialRun:
         """Measures AR and the methods in the folder `name` under the parent, or reads what was measured there before.
         `recorded`: the only method, if its evidence is recorded."""
-        spec, models, cells = self.compose(methods)
-        identity = run_identity(spec, cells, models, self.conditions)
+        spec, models, subset_runs = self.compose(methods)
+        identity = run_identity(spec, subset_runs, models, self.conditions)
         folder = RunFolder(self.folder / name, {**identity, **({"evidence_of": recorded} if recorded else {})})
         if recorded is not None:
             rules = {}
-            for place, cell in enumerate(cells):
-                ar, decoder = cell.decoders
+            for place, subset_run in enumerate(subset_runs):
+                ar, decoder = subset_run.decoders
                 assert isinstance(decoder, DraftingDecoder)
-                rule = rules[cell.task.name, cell.subset] = RecordingRule(decoder.rule)
-                cells[place] = replace(cell, decoders=(ar, replace(decoder, rule=rule)))
+                rule = rules[subset_run.task.name, subset_run.subset] = RecordingRule(decoder.rule)
+                subset_runs[place] = replace(subset_run, decoders=(ar, replace(decoder, rule=rule)))
             folder.records = EvidenceFile(folder.records.path, rules, recorded)
-        plan = Plan(spec, models, cells, folder, self.command)
+        plan = Plan(spec, models, subset_runs, folder, self.command)
         records, rows = measure_plan(plan, Events(self.console, [RunProgress(self.console)]))
-        return TrialRun(folder.path, spec.methods, cells, records, rows, spec.seed, self.scoring)
+        return TrialRun(folder.path, spec.methods, subset_runs, records, rows, spec.seed, self.scoring)
 
     def compose(self, methods: Sequence[MethodSpec]) -> tuple[RunSpec, LoadedModels, list[SubsetRun]]:
-        """Returns the spec, models and cells of a run of AR and the methods. Raises ConfigError for a method that does
-        not fit."""
+        """Returns the spec, models and subsets of a run of AR and the methods. Raises ConfigError for a method that
+        does not fit."""
         models = LoadedModels(self.models.target, self.drafters(methods))
         spec = self.spec.model_copy(update={"methods": (self.spec.methods[0], *methods)})
         return spec, models, make_subset_runs(spec, models, self.loaded)

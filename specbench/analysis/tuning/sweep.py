@@ -509,7 +509,7 @@ def run_joint_temperature(request: Request, values: str | None, samples: int | N
         )
         for row in run.rows_of(trials.base):
             quality, adjusted = "bleu" if "bleu" in row.metrics else row.quality, Estimate()
-            scorer = next((each.scorer for each in run.cells if each.subset == row.subset), None)
+            scorer = next((each.scorer for each in run.subset_runs if each.subset == row.subset), None)
             if quality is not None and scorer is not None:
                 records = [record for record in run.records if record.subset == row.subset]
                 adjusted = adjusted_acceptance(records, trials.base.name, quality, scorer, run.seed)

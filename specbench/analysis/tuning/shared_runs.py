@@ -19,7 +19,6 @@ from specbench.decoding.decoder import DraftingDecoder
 from specbench.decoding.proposal import Proposal, Verification
 from specbench.decoding.sampling import Distributions
 from specbench.decoding.verification import VerificationRule
-from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import choose_device
 from specbench.records.folder import RunFolder, folder_of, selection_of
 from specbench.records.generation import Evidence
@@ -183,8 +182,7 @@ class Trials:
         return {subset: ScoringSpec.of(task.subset(subset), is_installed("lingua")) for task, subset, _ in self.loaded}
 
     @cached_property
-    def quality(self) -> str | None:
-        """Returns the main score that all subsets share; None if there is none."""
+    def quality(self) -> str | None:  # the main score that all subsets share
         return main_metric(self.scoring)
 
     @cached_property
@@ -243,24 +241,19 @@ class Trials:
     def compose(self, methods: Sequence[MethodSpec]) -> tuple[RunSpec, LoadedModels, list[SubsetRun]]:
         """Returns the spec, models and subsets of a run of AR and the methods. Raises ConfigError for a method that
         does not fit."""
-        models = LoadedModels(self.models.target, self.drafters(methods))
-        spec = self.spec.model_copy(update={"methods": (self.spec.methods[0], *methods)})
-        return spec, models, make_subset_runs(spec, models, self.loaded)
-
-    def drafters(self, methods: Sequence[MethodSpec]) -> dict[str, CausalLM]:
-        """Returns the draft models of the methods: the base method's (of the same route), or one that a method
-        names."""
         base = {part.name: part for part in parts([self.base])}
-        found = {}
-        for part in parts(methods):
+        drafters = {}
+        for part in parts(methods):  # the base method's draft model (of the same route), or one that the method names
             like = base.get(part.name, self.base)
             drafter = self.models.drafters.get(like.name)
             names_none = part.checkpoint is None and part.name not in base
             if part.needs_drafter and drafter is not None and (names_none or part.checkpoint == like.checkpoint):
-                found[part.name] = drafter
+                drafters[part.name] = drafter
             elif part.needs_drafter:
-                found |= load_drafters(self.spec, [part], self.models.target)
-        return found
+                drafters |= load_drafters(self.spec, [part], self.models.target)
+        models = LoadedModels(self.models.target, drafters)
+        spec = self.spec.model_copy(update={"methods": (self.spec.methods[0], *methods)})
+        return spec, models, make_subset_runs(spec, models, self.loaded)
 
 
 def trial_spec(request: Request, kind: str, console: Console) -> RunSpec:

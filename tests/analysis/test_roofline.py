@@ -12,32 +12,30 @@ from rich.console import Console
 
 from specbench.analysis.roofline.report import Costs, ModelConditions, Ratio, RooflineReport, fastest_length, tables
 from specbench.analysis.roofline.roofline import (
-    AttentionLayer,
-    RooflineOptions,
-    Rounds,
-    Work,
-    model_roofline,
-    roofline_of,
-    verdict,
-    wide_intervals,
-    work_of,
-)
-from specbench.analysis.roofline.rounds import (
     COMPILED_LENGTHS,
     LEAST_BYTES,
     NUM_DRAFT_TOKENS,
     TURNS,
+    AttentionLayer,
     ModelTimings,
     Points,
     RateBenchmark,
     Rates,
+    RooflineOptions,
+    Rounds,
     StepTimings,
     TimedDrafter,
     TimedPasses,
+    Work,
     measure,
+    model_roofline,
     points_for,
+    roofline_of,
     time_passes,
     time_steps,
+    verdict,
+    wide_intervals,
+    work_of,
 )
 from specbench.core.errors import ConfigError
 from specbench.models.meters import Clock, PassLog
@@ -55,7 +53,7 @@ HEAD, NORMS = 257 * 32, 9 * 32
 def _short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is timed as shortly as it can be, for tests that do not judge how long it takes."""
     for name in ("TURN_SECONDS", "SINGLE_SECONDS", "ENOUGH_SECONDS"):
-        monkeypatch.setattr(f"specbench.analysis.roofline.rounds.{name}", 1e-4)
+        monkeypatch.setattr(f"specbench.analysis.roofline.roofline.{name}", 1e-4)
 
 
 ASKED = RooflineOptions(target="t", drafter="d", context=16, repeats=1)
@@ -416,7 +414,7 @@ def test_rates_are_rates() -> None:
 
 def test_rates_are_bytes_and_operations_by_the_seconds_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where every call takes 1/4 s: a MiB copied is read and written, half of it each; a MiB summed is read."""
-    monkeypatch.setattr("specbench.analysis.roofline.rounds.TimedCall.seconds", lambda self: 0.25)
+    monkeypatch.setattr("specbench.analysis.roofline.roofline.TimedCall.seconds", lambda self: 0.25)
     benchmark = benchmarks()[0]
     assert benchmark.rates() == Rates(4.0 * LEAST_BYTES, 4.0 * LEAST_BYTES, 4.0 * 2 * 512**3)
 

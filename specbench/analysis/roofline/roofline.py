@@ -1,5 +1,5 @@
-"""`specbench roofline`: passes, rates and generations of two models are timed in turn, in rounds; the report has medians
-over rounds."""
+"""`specbench roofline`: passes, rates and generations of two models are timed in turn, in rounds; the report has
+medians over rounds."""
 
 import random
 from collections.abc import Callable, Sequence

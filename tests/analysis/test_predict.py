@@ -90,7 +90,7 @@ def test_the_recorded_passes_with_other_times_are_a_measurement_with_these_times
     def timed(generation):
         target = sum(np.interp(length, list(times), list(times.values())) for length, _ in generation.passes.target)
         draft = 0.0 if method in ("pld", "ngram") else 0.002  # a look-up is no pass
-        return replace(generation, decode_seconds=float(target) + draft * len(generation.passes.draft))
+        return replace(generation, decode_seconds=target + draft * len(generation.passes.draft))
 
     baseline = [timed(record.methods["ar"]) for record in found.records]
     expected = speeds(Resampler.of(list(found.records), 0), list(map(timed, found.own)), baseline, is_baseline=False)
@@ -386,7 +386,7 @@ TIMES = ["--target-pass", "9", "--draft-pass", "1"]
         (
             "sd",
             ["--limit-report", "broken.json"],
-            "--limit-report broken.json: environment, seed, repeats",
+            "--limit-report broken.json: environment, seed, repeats, ",
         ),
         (
             "pld",

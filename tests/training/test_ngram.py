@@ -13,9 +13,9 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.models.corpus_models import NgramModel
 from specbench.models.mmap_store import vocabulary_digest
-from specbench.training import corpus as levels
-from specbench.training import corpus as runs
-from specbench.training.corpus import build_ngrams
+from specbench.training import ngram_build as levels
+from specbench.training import ngram_build as runs
+from specbench.training.ngram_build import build_ngrams
 from tests.support import tiny
 from tools import bench_ngram
 
@@ -303,7 +303,7 @@ def test_ctrl_c_leaves_no_half_model(
     def interrupt(self: object, level: int, inverse: bool) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("specbench.training.corpus.NgramCounter._count", interrupt)
+    monkeypatch.setattr("specbench.training.ngram_build.NgramCounter._count", interrupt)
     (tmp_path / "a.txt").write_text("words\n")
     code, out, err = specbench("train", "ngram", "--corpus", "a.txt", "--target", tiny_pair[0], "--output", "out")
     assert code == 130 and not out and "interrupted" in err

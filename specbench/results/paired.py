@@ -224,7 +224,8 @@ def pair_up(first: RowWithRecords, second: RowWithRecords, same: Collection[str]
     both = [
         (record, other)
         for record in first.records
-        if (other := others.get(record.key)) is not None and all(record[name] == other[name] for name in same)
+        if (other := others.get(record.key)) is not None
+        and all(getattr(record, name) == getattr(other, name) for name in same)
     ]
     return Pairs(first, second, ([mine for mine, _ in both], [other for _, other in both]))
 

@@ -59,7 +59,7 @@ def read_json(path: Path, remedy: str, strict: bool = True) -> Any:
     return parse_json(read_text(path, remedy), path, remedy, strict=strict)
 
 
-def read_mapping(path: Path, remedy: str, strict: bool = True) -> dict[str, Any]:
+def read_mapping(path: Path, remedy: str, strict: bool = True) -> dict[str, object]:
     """Returns the mapping in a JSON file. Raises ConfigError if `read_json` does, or for any other value."""
     value = read_json(path, remedy, strict)
     if not isinstance(value, dict):
@@ -170,7 +170,7 @@ def _memory(text: str) -> int:
     return 32 * (text.count(",") + text.count('"')) + 64 * text.count("[") + 128 * text.count("{")
 
 
-def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, object]:
     values = dict(pairs)
     if len(values) < len(pairs):
         ((key, _),) = Counter(key for key, _ in pairs).most_common(1)

@@ -295,6 +295,7 @@ def score_notes(rows: Sequence[Row]) -> list[str]:
             score_pair(row.metrics, name) if _is_reported(row, name) else None for row in rows
         ]
         for name in (JUDGED, "language_share", "repetition_rate")
+        if any(_is_reported(row, name) for row in rows)  # a label may need the imports of all scorers
     }
     reported["language of the answers"] = [
         "cannot be identified"

@@ -242,7 +242,7 @@ def fewshot_task(task: TaskSpec, subset: str, data: str) -> TaskSpec | None:
             f"task '{task.name}': its few-shot examples {problem}, write fewshot.rows, or leave them out with "
             "--set fewshot.num_shots=0"
         )
-    changes: dict[str, Any] = {"first_rows": None, "last_rows": None}
+    changes: dict[str, object] = {"first_rows": None, "last_rows": None}
     changes |= {key: value for key, value in (("split", spec.split), ("data_files", spec.data_files)) if value}
     dataset = merged.dataset and merged.dataset.model_copy(update=changes)
     places = {"dataset": dataset, "local": spec.local or merged.local, "sample": spec.sample, "fewshot": None}

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
@@ -48,7 +48,7 @@ class WordPatterns(NamedTuple):
 def word_patterns() -> WordPatterns:
     """Returns the patterns of all languages of letters.yaml together."""
     text = unicodedata.normalize("NFKC", FILE.read_text(encoding="utf-8"))
-    words: dict[str, Any] = parse(re.sub(r"\|\s+", "|", text), FILE.name)
+    words = parse(re.sub(r"\|\s+", "|", text), FILE.name)
     joined = words.pop(JOINED)
     by_language = [
         _patterns({kind: form.format(each or "(?!)") for kind, each in kinds.items()})  # an empty kind matches nothing

@@ -278,6 +278,7 @@ def score_notes(rows: Sequence[Row]) -> list[str]:
             score_pair(row.metrics, name) if _is_reported(row, name) else None for row in rows
         ]
         for name in (JUDGED, "language_share", "repetition_rate")
+        if any(_is_reported(row, name) for row in rows)  # a label may need the imports of all scorers
     }
     unidentified = [
         row.quality == "loop_free" and row.subset != ALL and row.value("language_share") is None for row in rows

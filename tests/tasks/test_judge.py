@@ -519,7 +519,7 @@ def judged_with_keys(records: list[dict[str, Any]], settings: JudgeSettings) -> 
 def test_judgements_are_written_and_enter_the_scores(server, settings, tmp_path):
     server.plan = {"odd": [(200, "I like it.")]}
     records = [record({"ar": "x", "fsd": "odd"})]
-    records[0]["methods"]["ar"]["scores"] = {"accuracy": 1.0}
+    records[0].methods["ar"].scores = {"accuracy": 1.0}
     found, _ = judged_with_keys(records, settings)
     write_judgements(tmp_path / "judgements.jsonl", found, settings)
     first, second = map(json.loads, (tmp_path / "judgements.jsonl").read_text().splitlines())
@@ -527,11 +527,11 @@ def test_judgements_are_written_and_enter_the_scores(server, settings, tmp_path)
     assert (first["prompt_tokens"], first["reply_tokens"], first["cost_usd"]) == (100, 20, 0.00045)
     assert (second["method"], second["score"], second["reply"]) == ("fsd", None, "I like it.")
     (merged,) = add_scores(records, {key: each.score for key, each in found.items()})
-    assert merged["methods"]["ar"]["scores"] == {"accuracy": 1.0, "judge_score": 7.0}
-    assert merged["methods"]["fsd"]["scores"] == {"judge_score": None}
-    assert not any("problem" in merged["methods"][name] for name in ("ar", "fsd")), "a problem is the scorer's"
+    assert merged.methods["ar"].scores == {"accuracy": 1.0, "judge_score": 7.0}
+    assert merged.methods["fsd"].scores == {"judge_score": None}
+    assert not any(merged.methods[name].problem for name in ("ar", "fsd")), "a problem is the scorer's"
     assert "no [[rating]]" in second["problem"]
-    assert records[0]["methods"]["ar"]["scores"] == {"accuracy": 1.0}
+    assert records[0].methods["ar"].scores == {"accuracy": 1.0}
 
 
 def lines_of(path: Path) -> list[tuple[Any, ...]]:

@@ -174,8 +174,7 @@ def sweep(
         split(task), split(method), run_options(given), command_line(), output=runs, leaderboard=leaderboard, plot=plot,
     )  # fmt: skip
     check_request(request)
-    from specbench.analysis.tuning.recipes import run_recipe  # these import torch
-    from specbench.analysis.tuning.sweep import run_sweep
+    from specbench.analysis.tuning.sweep import run_recipe, run_sweep  # imports torch
 
     if recipe is not None:
         report = run_recipe(request, recipe, path, values, samples, stderr)
@@ -226,7 +225,7 @@ def tune(
     request = Request(split(task), split(method), run_options(given), command_line(), output=runs)
     file = output or Path(f"{Path(method).stem}-tuned.yaml")
     check_request(request)
-    from specbench.analysis.tuning.tuned_methods import run_tune  # imports torch
+    from specbench.analysis.tuning.tune import run_tune  # imports torch
 
     tried = {"lengths": split(lengths) if lengths else None, "sizes": split(sizes) if sizes else None}
     report = run_tune(request, file, amount=calibration, step=step, console=stderr, **tried)

@@ -59,7 +59,7 @@ def read_json(path: Path, remedy: str, strict: bool = True) -> Any:
     return parse_json(read_text(path, remedy), path, remedy, strict=strict)
 
 
-def read_mapping(path: Path, remedy: str, strict: bool = True) -> dict[str, Any]:
+def read_mapping(path: Path, remedy: str, strict: bool = True) -> dict[str, object]:
     """Returns the mapping in a JSON file. Raises ConfigError if `read_json` does, or for any other value."""
     value = read_json(path, remedy, strict)
     if not isinstance(value, dict):
@@ -92,7 +92,7 @@ def json_value(text: str, strict: bool = True, max_characters: int = MAX_BYTES) 
         value = json.loads(
             text, object_pairs_hook=_mapping, parse_int=lambda digits: int(_bounded(digits)),
             parse_float=_finite if strict else lambda digits: float(_bounded(digits)),
-            parse_constant=_refuse_constant if strict else float,
+            parse_constant=_finite if strict else float,
         )  # fmt: skip
         has_escapes = strict and "\\u" in text  # searching the patterns in a large text takes long
         if has_escapes and ESCAPED_NUL.search(text):
@@ -170,7 +170,7 @@ def _memory(text: str) -> int:
     return 32 * (text.count(",") + text.count('"')) + 64 * text.count("[") + 128 * text.count("{")
 
 
-def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, object]:
     values = dict(pairs)
     if len(values) < len(pairs):
         ((key, _),) = Counter(key for key, _ in pairs).most_common(1)
@@ -187,9 +187,6 @@ def _bounded(digits: str) -> str:
 def _finite(text: str) -> float:
     value = float(_bounded(text))
     if not math.isfinite(value):
-        raise OutOfBounds(f"{text[:40]} is too large for a float")
+        is_constant = text in ("NaN", "Infinity", "-Infinity")
+        raise OutOfBounds(f"{text[:40]} is {'not a JSON number' if is_constant else 'too large for a float'}")
     return value
-
-
-def _refuse_constant(name: str) -> float:
-    raise OutOfBounds(f"{name} is not a JSON number")

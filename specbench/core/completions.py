@@ -111,10 +111,6 @@ class RequestFailed(Exception):
         super().__init__(message)
         self.status, self.may_pass, self.code, self.retry_after = status, may_pass, code, retry_after
 
-    @property
-    def is_redirect(self) -> bool:
-        return self.status is not None and 300 <= self.status < 400
-
 
 class Completions:
     """A client of the server at `url`. It is thread-safe. `setting`: the option that errors name.
@@ -172,7 +168,13 @@ class Completions:
         if answer.status >= 300:
             raise self._refusal(answer)
         try:
-            return _reply(_Completion.model_validate(json.loads(answer.body), context=self._key))
+            completion = _Completion.model_validate(json.loads(answer.body), context=self._key)
+            choice, usage = completion.choices[0], completion.usage or _Usage()
+            if choice.message is None and choice.text is None:
+                raise ValueError("neither a message nor a text")
+            text = choice.message.content if choice.message else choice.text
+            reason = choice.finish_reason and re.sub(r"[^ -~]", "?", choice.finish_reason)[:40]
+            return Reply(text or "", usage.prompt_tokens, usage.completion_tokens, reason)
         except (ValueError, RecursionError):
             raise RequestFailed("the answer is not a completion: check the URL", answer.status, False) from None
 
@@ -204,7 +206,14 @@ class Completions:
 
     def _refusal(self, answer: "_Answer") -> RequestFailed:
         """Returns the error for a status other than success."""
-        message, code = _error_message(answer.body)
+        try:
+            content = json.loads(answer.body)
+        except (ValueError, RecursionError):
+            content = answer.body
+        error = content.get("error", content) if isinstance(content, dict) else content
+        fields = error if isinstance(error, dict) else {}
+        texts = [error, fields.get("message"), fields.get("detail"), answer.body]
+        message, code = next(text for text in texts if isinstance(text, str)), fields.get("code")
         if answer.status < 400:
             place = answer.headers.get("location", "nowhere")
             message = f"redirects to {place}, which is not followed: give that URL if you trust it"
@@ -264,28 +273,6 @@ class _Usage(BaseModel):
 class _Completion(BaseModel):
     choices: Annotated[list[_Choice], Field(min_length=1, max_length=100), FailFast()]
     usage: _Usage | None = None
-
-
-def _error_message(body: str) -> tuple[str, str | None]:
-    """Returns the message and the code of an error body, which may be any text."""
-    try:
-        content = json.loads(body)
-    except (ValueError, RecursionError):
-        return body, None
-    error = content.get("error", content) if isinstance(content, dict) else content
-    fields = error if isinstance(error, dict) else {}
-    texts = [error, fields.get("message"), fields.get("detail"), body]
-    return next(text for text in texts if isinstance(text, str)), fields.get("code")
-
-
-def _reply(completion: _Completion) -> Reply:
-    """Returns the first choice. Raises ValueError if it has no text."""
-    choice, usage = completion.choices[0], completion.usage or _Usage()
-    if choice.message is None and choice.text is None:
-        raise ValueError("neither a message nor a text")
-    text = choice.message.content if choice.message else choice.text
-    reason = choice.finish_reason and re.sub(r"[^ -~]", "?", choice.finish_reason)[:40]
-    return Reply(text or "", usage.prompt_tokens, usage.completion_tokens, reason)
 
 
 def check_url(url: str, setting: str) -> None:

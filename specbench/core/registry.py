@@ -16,7 +16,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, create_model
 
-from specbench import BUILT_IN
+from specbench.built_in import BUILT_IN
 from specbench.core.environment import OBJECT
 from specbench.core.errors import ConfigError, import_problem, nearest
 from specbench.core.metric import Metric
@@ -141,7 +141,7 @@ class Registry(Generic[Declared, AnyFeatures]):
             self._options[name] = known = factory, create_model(f"{name} options", __base__=_Options, **fields)
         return known[1]
 
-    def complete(self, name: str, options: Mapping[str, object], place: str = "") -> dict[str, Any]:
+    def complete(self, name: str, options: Mapping[str, object], place: str = "") -> dict[str, object]:
         """Returns validated options with defaults filled in. Raises ConfigError that begins with `place` and key."""
         return build(self.options_model(name), dict(options), place=place or f"{self.kind} '{name}'").model_dump()
 
@@ -225,7 +225,7 @@ class ReaderFeatures:
     """What the factory of a reader declares. join: merges two consecutive rows before they are read, or returns None to
     keep both."""
 
-    join: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any] | None] | None = None
+    join: Callable[[dict[str, object], dict[str, Any]], dict[str, Any] | None] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

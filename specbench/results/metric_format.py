@@ -65,6 +65,10 @@ def _load_scorers() -> None:
 def scores() -> dict[str, Metric]:
     """Returns the metrics that scorers declare, those of plug-ins and of Python objects included."""
     _load_scorers()
+    return _declared()
+
+
+def _declared() -> dict[str, Metric]:
     return {metric.name: metric for features in SCORERS.declared() for metric in features.metrics} | OTHER_SCORES
 
 
@@ -78,11 +82,12 @@ def find_metric(name: str) -> Metric | None:
     """Returns the declaration of a metric; None for one that is not declared, as plug-ins and lm-eval may have."""
     base, comma, _ = name.partition(",")  # METRIC,FILTER of lm-eval, whose tasks have shares or percentages
     pattern = re.sub(r"@\d+$", "@k", base)
-    found = ROW_METRICS.get(pattern) or scores().get(pattern)
-    if found is None:
-        for end, text in OF_SCORES.items():
-            if base.endswith(end) and (of := find_metric(base.removesuffix(end))) is not None:
-                return replace(of, name=name, meaning=f"{of.name}: {text}", formula="")
+    # A run has loaded its own scorers; the others are imported only for a name that these do not declare.
+    found = ROW_METRICS.get(pattern) or _declared().get(pattern)
+    for end, text in OF_SCORES.items() if found is None else ():
+        if base.endswith(end) and (of := find_metric(base.removesuffix(end))) is not None:
+            return replace(of, name=name, meaning=f"{of.name}: {text}", formula="")
+    if found is None and (found := scores().get(pattern)) is None:
         return None
     if comma:
         bounds = found.bounds if found.bounds == PERCENT else None

@@ -68,7 +68,7 @@ def _load(kind: str, model: type[AnySpec], name_or_path: str) -> AnySpec:
     return spec
 
 
-def method_keys(name: str) -> dict[str, Any]:
+def method_keys(name: str) -> dict[str, object]:
     """Returns the unchecked keys of a known method's file. Checking them would import torch, which takes seconds."""
     return yaml_files.read(_find("methods", name))
 

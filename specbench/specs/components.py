@@ -132,7 +132,7 @@ class Component(Spec):
             raise collected(error) from error
 
     @classmethod
-    def _with_options(cls, data: Any) -> dict[str, Any]:
+    def _with_options(cls, data: Any) -> dict[str, object]:
         if not isinstance(data, Mapping):
             example = f"{cls.place}: {{{cls.key}: {cls.registry.names()[0]}}}"
             raise ConfigError(f"{cls.place} = {data!r}: write a mapping, such as {example}")
@@ -145,7 +145,7 @@ class Component(Spec):
         return {cls.key: name, "options": cls.registry.complete(name, options, cls.place)}
 
     @model_serializer(mode="plain")
-    def _flatten(self) -> dict[str, Any]:
+    def _flatten(self) -> dict[str, object]:
         return {self.key: self.name, **self.options}
 
     @property
@@ -196,7 +196,7 @@ class BridgeSpec(Component):
         return {"type": data} if isinstance(data, str) else data
 
     @model_serializer(mode="plain")
-    def _as_word(self) -> str | dict[str, Any]:
+    def _as_word(self) -> str | dict[str, object]:
         return {"type": self.type, **self.options} if self.options else self.type
 
 
@@ -234,7 +234,7 @@ class DecoderSpec(Spec):
     """Kind of the draft model that the code is given."""
     claims_lossless: bool = False
     """true: the output is claimed to follow the target's distribution; `specbench audit` tests this."""
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: dict[str, object] = Field(default_factory=dict)
     """Options that are passed to the code unchanged."""
 
     @property

@@ -268,7 +268,18 @@ class MethodSpec(Spec):
 
 def check_composition(method: MethodSpec) -> None:
     """Raises ConfigError, in one line, if the parts of a method do not fit together."""
-    _check_share(method)
+    is_random, share = method.decodes_with == "random", method.drafter_share
+    if share is not None and not is_random:
+        raise ConfigError(
+            f"drafter_share = {share:g}: is only for 'decodes_with: random': delete the key, or write decodes_with: "
+            "random"
+        )
+    if is_random and share is None:
+        raise ConfigError("drafter_share: the key 'drafter_share' is missing: add it, such as drafter_share: 0.5")
+    if is_random and not method.bridges_nothing:
+        raise ConfigError(
+            f"bridge = '{method.bridge.type}': each model decodes alone, so there is nothing to bridge: delete the key"
+        )
     if method.decoder is not None:
         return
     drafter, length = method.drafter.type, method.num_draft_tokens
@@ -293,21 +304,6 @@ def check_composition(method: MethodSpec) -> None:
         if method.language == "identified" and name not in (DEFAULT, code):
             hint = f"write {code}" if code else "delete the route, or write language: given"
             raise ConfigError(f"routes.{name}: no language that can be identified from a prompt has this code: {hint}")
-
-
-def _check_share(method: MethodSpec) -> None:
-    is_random, share = method.decodes_with == "random", method.drafter_share
-    if share is not None and not is_random:
-        raise ConfigError(
-            f"drafter_share = {share:g}: is only for 'decodes_with: random': delete the key, or write decodes_with: "
-            "random"
-        )
-    if is_random and share is None:
-        raise ConfigError("drafter_share: the key 'drafter_share' is missing: add it, such as drafter_share: 0.5")
-    if is_random and not method.bridges_nothing:
-        raise ConfigError(
-            f"bridge = '{method.bridge.type}': each model decodes alone, so there is nothing to bridge: delete the key"
-        )
 
 
 def _check_features(method: MethodSpec) -> None:

@@ -142,7 +142,7 @@ class FewshotSpec(Spec):
     """Template of a few-shot example."""
     separator: str = "\n\n"
     """Text after each few-shot example."""
-    rows: tuple[dict[str, Any], ...] = ()
+    rows: tuple[dict[str, object], ...] = ()
     """Rows of the few-shot examples."""
     split: Text | None = None
     """Split of the hub data set that the few-shot examples come from."""
@@ -244,7 +244,7 @@ class TaskSpec(Spec):
     """Column with a list of reference answers, in place of reference."""
     reader: str | None = None
     """Reader that converts rows of another layout into rows of the task."""
-    vars: dict[str, Any] = Field(default_factory=dict)
+    vars: dict[str, object] = Field(default_factory=dict)
     """Values for the templates; subsets may change them."""
     language: str | None = None
     """Language code, such as en or pt-BR."""

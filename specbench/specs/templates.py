@@ -110,9 +110,8 @@ def charge_call(name: str, value: Any, args: Sequence[Any], kwargs: Mapping[str,
 
 def charge_join(separator: Any, values: Any) -> list[Any]:
     """Charges for the result of a join and returns the values to join."""
-    listed = list(charge_each(values))
+    listed: list[Any] = charge_result(iter(values))
     charge(len(str(separator)) * len(listed))
-    charge_for(*listed)
     return listed
 
 

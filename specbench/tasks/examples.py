@@ -4,7 +4,6 @@ import math
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -78,41 +77,33 @@ def read_reference(task: TaskSpec, row: Row, place: str) -> Reference | None:
     """Returns the reference of one turn: a text, texts by name, or a list of texts any of which is right. Returns None
     if the value is null, NaN, blank, or an empty list. Raises ConfigError naming `place` if a column is missing or has
     another type."""
-    if task.references:
-        return _listed_references(task.references, row, place)
-    by_key = task.reference_templates().items()
-    parts = {key: _render_if_given(task, key, template, row, place) for key, template in by_key}
-    if not parts or None in parts.values() or not any(text and text.strip() for text in parts.values()):
+    # 1. A column lists them; in a conversation, those of each turn.
+    if column := task.references:
+        if column not in row:
+            raise _no_column(place, column, row, "which lists the references")
+        value = row[column]
+        if "turn_index" in row and isinstance(value, list):
+            value = value[row["turn_index"]] if row["turn_index"] < len(value) else None
+        values = value if isinstance(value, list) else [value]
+        given = [value for value in values if not templates.is_empty(value)]
+        if not all(isinstance(value, (str, int, float)) and not isinstance(value, bool) for value in given):
+            raise ConfigError(f"{place}: column '{column}' must be a list of texts: correct it")
+        return [str(value) for value in given] or None
+    # 2. Templates make them.
+    parts: dict[str, str] = {}
+    for key, template in task.reference_templates().items():
+        needed = templates.always_used(template, "row") & set(row)
+        if any(templates.is_empty(row[column]) or row[column] == [] for column in needed):
+            return None
+        try:
+            parts[key.removeprefix("reference.")] = templates.render(template, row, task.vars)
+        except templates.NullValue:
+            return None
+        except Exception as error:  # a template is a program: it may fail in any way
+            raise _template_error(task, key, template, place, row, error) from error
+    if not any(text.strip() for text in parts.values()):
         return None
-    if isinstance(task.reference, str):
-        return parts["reference"]
-    return {key.removeprefix("reference."): text for key, text in parts.items() if text is not None}
-
-
-def _render_if_given(task: TaskSpec, key: str, template: str, row: Row, place: str) -> str | None:
-    needed = templates.always_used(template, "row") & set(row)
-    if any(templates.is_empty(row[column]) or row[column] == [] for column in needed):
-        return None
-    try:
-        return templates.render(template, row, task.vars)
-    except templates.NullValue:
-        return None
-    except Exception as error:  # a template is a program: it may fail in any way
-        raise _template_error(task, key, template, place, row, error) from error
-
-
-def _listed_references(column: str, row: Row, place: str) -> list[str] | None:
-    """Returns the texts of a column; in a conversation those for the turn. None if there are none."""
-    if column not in row:
-        raise _no_column(place, column, row, "which lists the references")
-    value = row[column]
-    if "turn_index" in row and isinstance(value, list):
-        value = value[row["turn_index"]] if row["turn_index"] < len(value) else None
-    values = value if isinstance(value, list) else [value]
-    given = [value for value in values if not templates.is_empty(value)]
-    if not all(isinstance(value, (str, int, float)) and not isinstance(value, bool) for value in given):
-        raise ConfigError(f"{place}: column '{column}' must be a list of texts: correct it")
-    return [str(value) for value in given] or None
+    return parts["reference"] if isinstance(task.reference, str) else parts
 
 
 LONG_ANSWER = 80  # characters: a text of this length is not the answer to two questions
@@ -147,7 +138,16 @@ class FewshotPrefix:
         in another order), or its answer is in the prefix and has LONG_ANSWER characters or more."""
         if not self.questions:
             return
-        found = [place for place, row in rows if self._repeats_example(task, row, place)]
+        prefix = normalize_value(self.prefix)
+
+        def repeats_example(row: Row, place: str) -> bool:
+            if normalized_question(task, row, place) in self.questions:
+                return True
+            reference = read_reference(task, next(split_turns(task, row, place)), place)
+            answers = map(normalize_value, [] if reference is None else reference_texts(reference))
+            return any(len(answer) >= LONG_ANSWER and answer in prefix for answer in answers)
+
+        found = [place for place, row in rows if repeats_example(row, place)]
         if found:
             others = [place.rpartition(", ")[2] for place in found[1 : NUM_SHOWN + 1]]
             ending = ", …" if len(found) > NUM_SHOWN + 1 else ""
@@ -157,17 +157,6 @@ class FewshotPrefix:
                 "them from another split (fewshot.split, fewshot.local.files), fewer of them (fewshot.num_shots), or "
                 "leave the row out"
             )
-
-    def _repeats_example(self, task: TaskSpec, row: Row, place: str) -> bool:
-        if normalized_question(task, row, place) in self.questions:
-            return True
-        reference = read_reference(task, next(split_turns(task, row, place)), place)
-        answers = map(normalize_value, [] if reference is None else reference_texts(reference))
-        return any(len(answer) >= LONG_ANSWER and answer in self._normalized_prefix for answer in answers)
-
-    @cached_property
-    def _normalized_prefix(self) -> str:
-        return normalize_value(self.prefix)
 
 
 def normalized_question(task: TaskSpec, row: Row, place: str) -> str:
@@ -213,15 +202,6 @@ def load_fewshot(task: TaskSpec, subset: str, data: str) -> FewshotPrefix:
     return FewshotPrefix(prefix, questions, FewshotInfo(spec.num_shots, *origin, text_digest(prefix)))
 
 
-@cache
-def sample_prefix(task_json: str, subset: str | None) -> str:
-    """Returns the few-shot text before the prompts of a bundled sample. `task_json`: the task, merged with its
-    subset."""
-    task = TaskSpec.model_validate_json(task_json)
-    name = subset or "default"
-    return load_fewshot(task.model_copy(update={"subsets": {name: {}} if subset else {}}), name, "sample").prefix
-
-
 def fewshot_task(task: TaskSpec, subset: str, data: str) -> TaskSpec | None:
     """Returns a copy of the task whose rows are a subset's few-shot examples; None if the task itself gives them, or
     has none. Raises ConfigError if `data` has none."""
@@ -242,7 +222,7 @@ def fewshot_task(task: TaskSpec, subset: str, data: str) -> TaskSpec | None:
             f"task '{task.name}': its few-shot examples {problem}, write fewshot.rows, or leave them out with "
             "--set fewshot.num_shots=0"
         )
-    changes: dict[str, Any] = {"first_rows": None, "last_rows": None}
+    changes: dict[str, object] = {"first_rows": None, "last_rows": None}
     changes |= {key: value for key, value in (("split", spec.split), ("data_files", spec.data_files)) if value}
     dataset = merged.dataset and merged.dataset.model_copy(update=changes)
     places = {"dataset": dataset, "local": spec.local or merged.local, "sample": spec.sample, "fewshot": None}
@@ -331,20 +311,13 @@ def take_first(examples: Sequence[AnyExample], limit: int | float | None) -> Seq
     return examples[: math.ceil(limit * len(examples)) if limit is not None and num is None else num]
 
 
-def sample_prompts(task: TaskSpec, row: Row) -> tuple[str, ...]:
-    """Returns the prompts of a row of the bundled sample, one per turn, with the few-shot examples before the first.
-    `task`: merged with its subset. The row's column `subset` selects the few-shot examples."""
-    turns = _render_turns(task, row, "row")
-    prefix = sample_prefix(task.model_dump_json(), row.get("subset")) if task.fewshot else ""
-    return (prefix + turns[0], *turns[1:])
-
-
-def _render_turns(task: TaskSpec, row: Row, place: str) -> tuple[str, ...]:
+def render_turns(task: TaskSpec, row: Row, place: str) -> tuple[str, ...]:
+    """Returns the prompt of each turn of a row, without few-shot examples."""
     return tuple(render(task, "prompt", task.prompt, place, turn) for turn in split_turns(task, row, place))
 
 
 def _make_example(task: TaskSpec, index: int, place: str, row: Row, prefix: str) -> Example:
-    turns = _render_turns(task, row, place)
+    turns = render_turns(task, row, place)
     references = tuple(read_reference(task, turn, place) for turn in split_turns(task, row, place))
     identity = str(index if row.get("id") is None else row["id"])
     if templates.SURROGATE.search(identity):

@@ -153,28 +153,23 @@ def _check_location(task: TaskSpec, subset: str, location: DatasetSpec) -> tuple
         problem = hub.make_error(location, error, remedy="see its page")
         return *_classify_failure(problem, error), hub.connection_state(error)
     state: State = "there"
+    merged = task.subset(subset)
+    at_location = merged.model_copy(update={"dataset": location, "subsets": {name: {} for name in task.subsets}})
     try:
-        note = _read_examples(task, subset, location)
+        source = open_hub(location, downloads=False)
+        first_rows = replace(source, rows=islice(source.rows, NUM_ROWS))
+        examples = make_examples(at_location, subset, first_rows, "hub", NUM_EXAMPLES).examples
+        note = f"{counted(len(examples), 'example')} read"
+        num_missing = sum(reference is None for example in examples for reference in example.references)
+        if merged.scorer is not None and merged.scorer.features.needs_reference and num_missing == len(examples):
+            raise ConfigError("the first rows have no right answer, which the scorer needs")
+    except NoRows:
+        note = f"its rows can be read, but the first {NUM_ROWS:,} have none of this subset"
     except ConfigError as error:
         state, note = _classify_failure(error, error.__cause__)
     if info.id != location.path:
         return "moved", f"its name is now {info.id}: {note}", "made"
     return state, note, "made"
-
-
-def _read_examples(task: TaskSpec, subset: str, location: DatasetSpec) -> str:
-    merged = task.subset(subset)
-    at_location = merged.model_copy(update={"dataset": location, "subsets": {name: {} for name in task.subsets}})
-    source = open_hub(location, downloads=False)
-    first_rows = replace(source, rows=islice(source.rows, NUM_ROWS))
-    try:
-        examples = make_examples(at_location, subset, first_rows, "hub", NUM_EXAMPLES).examples
-    except NoRows:
-        return f"its rows can be read, but the first {NUM_ROWS:,} have none of this subset"
-    num_missing = sum(reference is None for example in examples for reference in example.references)
-    if merged.scorer is not None and merged.scorer.features.needs_reference and num_missing == len(examples):
-        raise ConfigError("the first rows have no right answer, which the scorer needs")
-    return f"{counted(len(examples), 'example')} read"
 
 
 def _classify_failure(problem: ConfigError, cause: BaseException | None) -> tuple[State, str]:

@@ -111,7 +111,6 @@ class TokenizedTexts:
         ]
 
     def building(self, doing: str, num_tokens: int) -> None:
-        """Shows the progress of `count_into` or `store_into` after all texts are read."""
         if doing != "reading":
             self.bar.update(f"{doing} · {num_tokens:,} of {self.num_tokens:,} tokens", self._size)
 

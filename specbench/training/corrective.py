@@ -31,27 +31,6 @@ from specbench.training.teacher import GenerationJob, Generator, Ids
 Logits = Callable[[Batch], Tensor]  # the logits before every learnt token, [num_learnt, vocab]
 
 
-def prompt_estimates(
-    spec: TrainSpec, target: CausalLM, drafter: nn.Module, prompts: Sequence[Ids], seed: int
-) -> dict[str, float | None]:
-    """Returns the proxy acceptance on a pass's prompts, and the prompts' misfit for drafter (q) and target (p)."""
-    assert spec.scdf is not None
-    vocab_size, size = target.vocab_size, spec.scdf.mini_batch
-    of_target = partial(learnt_logits, target.model, vocab_size=vocab_size)
-    of_drafter = partial(learnt_logits, drafter, vocab_size=vocab_size)
-    num_draft_tokens = spec.scdf.num_draft_tokens
-    greedy = Generator(unwrapped(drafter), vocab_size, target.eos_token_ids, Sampling(), num_draft_tokens)
-    ends = greedy.continue_all([GenerationJob(ids) for ids in prompts], spec.generation_batch)
-    drafts = [Sample("", (*ids, *end), len(ids)) for ids, end in zip(prompts, ends, strict=True)]
-    given = [Sample("", ids, 1) for ids in prompts]
-    with torch.no_grad():
-        return {
-            "acceptance": proxy_acceptance(drafts, of_target, of_drafter, size, seed),
-            "prompt_tv_q": prompt_misfit(given, of_drafter, size),
-            "prompt_tv_p": prompt_misfit(given, of_target, size),
-        }
-
-
 def token_probs(logits: Tensor, token_ids: Tensor) -> Tensor:
     """Returns the raw probability of one token per position, float64 on the CPU: [num_positions]."""
     log_probs = torch.log_softmax(logits.float(), dim=-1).gather(-1, token_ids.to(logits.device)[:, None])[:, 0]
@@ -160,22 +139,32 @@ class CorrectiveObjective:
     def rows(self, drafter: nn.Module, number: int) -> list[LogRow]:
         """Returns D, weights and 𝒰 of the last pass, with acceptance and misfit, which are measured on its prompts
         now."""
+        spec, settings, vocab_size = self._spec, self._settings, self._target.vocab_size
+        of_target = partial(learnt_logits, self._target.model, vocab_size=vocab_size)
+        of_drafter = partial(learnt_logits, drafter, vocab_size=vocab_size)
+        ends = self._target.eos_token_ids
+        greedy = Generator(unwrapped(drafter), vocab_size, ends, Sampling(), settings.num_draft_tokens)
         divergences = {language: each.divergence for language, each in self._measured.items()}
         seed = partial(stream_seed, self._spec.seed, "acceptance", number)
         shared: LogRow = {
             "star_lang": min(divergences, key=divergences.__getitem__),
             "unfairness": float(unfairness(np.array(list(divergences.values())))),
         }
-        return [
-            {
-                **shared, "lang": language, "r": divergences[language], "weight": self._weights[language],
-                **prompt_estimates(self._spec, self._target, drafter, each.prompts, seed(language)),
-            }
-            for language, each in self._measured.items()
-        ]  # fmt: skip
+        rows = []
+        for language, each in self._measured.items():
+            drafted = greedy.continue_all([GenerationJob(ids) for ids in each.prompts], spec.generation_batch)
+            drafts = [Sample("", (*ids, *end), len(ids)) for ids, end in zip(each.prompts, drafted, strict=True)]
+            given, size = [Sample("", ids, 1) for ids in each.prompts], settings.mini_batch
+            with torch.no_grad():
+                rows.append({
+                    **shared, "lang": language, "r": divergences[language], "weight": self._weights[language],
+                    "acceptance": proxy_acceptance(drafts, of_target, of_drafter, size, seed(language)),
+                    "prompt_tv_q": prompt_misfit(given, of_drafter, size),
+                    "prompt_tv_p": prompt_misfit(given, of_target, size),
+                })  # fmt: skip
+        return rows
 
     def validation(self, drafter: nn.Module) -> float | None:
-        """Returns None: there is no validation data."""
         return None
 
     def _draw_languages(self, number: int) -> Counter[str]:
@@ -211,7 +200,6 @@ class CorrectiveObjective:
         return torch.Generator().manual_seed(stream_seed(self._spec.seed, *purpose))
 
     def _loss(self, batch: Batch, drafter: nn.Module) -> Tensor:
-        """Returns the estimate of D on one mini-batch."""
         draft_logits = learnt_logits(drafter, batch, self._target.vocab_size)
         if self._settings.estimator == "sampled":
             return cross_entropy_sampled(batch.learnt_ids, draft_logits).mean()

@@ -24,7 +24,7 @@ from specbench.specs.components import build
 from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import TaskData, load_examples
 from specbench.tasks.local_files import parallel_rows
-from specbench.training.spec import DataSpec, ParallelSpec, TrainSpec, check_warmup
+from specbench.training.spec import DataSpec, TrainSpec, check_warmup
 
 TEXT_FORMATS = (".txt", ".jsonl")
 
@@ -78,16 +78,15 @@ class CorpusFiles:
             hint = f"(columns: {', '.join(row)}): give --set data.column={key}"
         if not isinstance(row, dict) or self.column not in row:
             raise ConfigError(f"{place}: has no column '{self.column}' {hint}")
-        cell = row[self.column]
-        if not isinstance(cell, str):
+        value = row[self.column]
+        if not isinstance(value, str):
             raise ConfigError(
-                f"{place}: column '{self.column}' must be a text, not {json.dumps(cell)[:40]}: correct it"
+                f"{place}: column '{self.column}' must be a text, not {json.dumps(value)[:40]}: correct it"
             )
-        return cell
+        return value
 
 
 def text_format(path: Path) -> str:
-    """Returns the suffix of a file name, without .gz."""
     return Path(path.name.removesuffix(".gz")).suffix
 
 
@@ -120,7 +119,6 @@ def with_split(task: TaskSpec, spec: DataSpec) -> TaskSpec:
 
 
 def prompts_of(task: TaskSpec, subset: str, spec: DataSpec, num_subsets: int) -> TaskPrompts:
-    """Returns the first turns of a subset's examples."""
     data: TaskData = load_examples(
         task, subset, data=spec.source, use_sample=False, limit=spec.limit, num_subsets=num_subsets
     )
@@ -146,20 +144,6 @@ def is_measured(name: str) -> bool:
     return name in builtin_task_names()
 
 
-def world_prompts(spec: DataSpec, name: str, seed: int) -> Iterator[TaskPrompts]:
-    """Yields the rows of the embedded world for each requested subset. Seed 0 takes the first ones, another seed draws
-    from all. Of a conversation, they are the first turn."""
-    if spec.limit is not None and spec.limit > MAX_WORLD_ROWS:
-        raise ConfigError(
-            f"data.limit = {spec.limit}: {WORLD}{name} has at most {MAX_WORLD_ROWS} rows of each subset: give fewer"
-        )
-    for subset, rows in world_rows(name).items():
-        if spec.subsets is None or subset in spec.subsets:
-            if seed:
-                rows = Random(stream_seed(seed, "world", name, subset)).sample(rows, len(rows))
-            yield TaskPrompts(subset, f"{WORLD}{name}", list(rows[: spec.limit or NUM_ROWS]))
-
-
 @dataclass(frozen=True)
 class TrainingPrompt:
     """A prompt, and the answer in the data if there is one."""
@@ -178,7 +162,6 @@ class TrainingPrompt:
 
     @property
     def identity(self) -> bytes:
-        """Returns the prompt's bytes for the digest of the data."""
         return f"{asdict(self)}\n".encode("utf-8", "surrogatepass")
 
 
@@ -199,7 +182,6 @@ class TrainingData:
         return sum(map(len, self.prompts.values()))
 
     def texts(self, language: str) -> tuple[str, ...]:
-        """Returns the raw texts of a language: prompts with their answers."""
         return tuple(prompt.whole for prompt in self.prompts[language])
 
     @property
@@ -241,7 +223,6 @@ def gather_data(spec: DataSpec, seed: int) -> TrainingData:
 
 
 def warn_of_overlap(data: TrainingData, console: Console) -> None:
-    """Warns if the training data contains rows that `specbench run` measures."""
     if data.overlap:
         first, more = data.overlap[0], len(data.overlap) - 1
         say(
@@ -252,7 +233,6 @@ def warn_of_overlap(data: TrainingData, console: Console) -> None:
 
 
 def data_parts(spec: DataSpec, seed: int) -> Iterable[TaskPrompts]:
-    """Yields the prompts of each task, pair of aligned files and text file."""
     tasks = [with_split(load_task(name), spec) for name in spec.tasks if not name.startswith(WORLD)]
     worlds = [name.removeprefix(WORLD) for name in spec.tasks if name.startswith(WORLD)]
     for name in worlds:
@@ -274,10 +254,24 @@ def data_parts(spec: DataSpec, seed: int) -> Iterable[TaskPrompts]:
             has_rows = spec.source != "sample"
             subsets = [subset for subset in task.subset_names if has_rows or task.sample_of(subset) is not None]
         yield from (prompts_of(task, subset, spec, len(subsets)) for subset in subsets)
-    for name in worlds:
-        yield from world_prompts(spec, name, seed)
-    for language, each in spec.parallel.items():
-        yield of_file(language, "parallel", each.source, aligned_pairs(language, each), spec.limit)
+    for name in worlds:  # of a conversation, they are the first turn
+        if spec.limit is not None and spec.limit > MAX_WORLD_ROWS:
+            raise ConfigError(
+                f"data.limit = {spec.limit}: {WORLD}{name} has at most {MAX_WORLD_ROWS} rows of each subset: give fewer"
+            )
+        for subset, rows in world_rows(name).items():
+            if spec.subsets is None or subset in spec.subsets:
+                if seed:  # seed 0 takes the first ones, another seed draws from all
+                    rows = Random(stream_seed(seed, "world", name, subset)).sample(rows, len(rows))
+                yield TaskPrompts(subset, f"{WORLD}{name}", list(rows[: spec.limit or NUM_ROWS]))
+    for language, files in spec.parallel.items():  # prompts of the source's lines, with the target's as answers
+        paths = {role: Path(file) for role, file in (("source", files.source), ("target", files.target)) if file}
+        for path in paths.values():
+            if not path.is_file():
+                raise ConfigError(f"data.parallel.{language}: '{path}': no such file: check the path")
+        lines = [row for _, row in parallel_rows(paths) if row["source"].strip()]
+        pairs: Pairs = [(files.prompt.format(source=row["source"]), row.get("target")) for row in lines]
+        yield of_file(language, "parallel", files.source, pairs, spec.limit)
     for language, file in spec.text.items():
         try:
             texts = [text for text in CorpusFiles([Path(file)], spec.column) if text.strip()]
@@ -290,16 +284,6 @@ def of_file(language: str, key: str, file: str, pairs: Pairs, limit: int | None)
     if not pairs:
         raise ConfigError(f"data.{key}.{language}: '{file}': the corpus is empty: give a file with text")
     return TaskPrompts(language, file, pairs[:limit])
-
-
-def aligned_pairs(language: str, files: ParallelSpec) -> Pairs:
-    """Returns prompts made from the source's lines, with the target's lines as answers."""
-    paths = {"source": files.source, **({"target": files.target} if files.target else {})}
-    for path in paths.values():
-        if not Path(path).is_file():
-            raise ConfigError(f"data.parallel.{language}: '{path}': no such file: check the path")
-    rows = [row for _, row in parallel_rows({name: Path(path) for name, path in paths.items()})]
-    return [(files.prompt.format(source=row["source"]), row.get("target")) for row in rows if row["source"].strip()]
 
 
 def total_steps(spec: TrainSpec, num_items: int) -> int:

@@ -155,19 +155,27 @@ class DraftHead:
         """Returns the head that the settings name, or a new one. Raises ConfigError."""
         if spec.drafter is None:
             torch.manual_seed(stream_seed(spec.seed, "head"))
-            model = new_medusa(spec, target) if spec.medusa is not None else new_eagle(spec, target)
+            model: MedusaHeads | EagleHead
+            if spec.medusa is not None:  # it starts with a scaled copy of the target's output layer
+                weight = output_weight(target)
+                heads = MedusaHeads(spec.medusa.num_heads, spec.medusa.num_blocks, weight.shape[1], len(weight))
+                for output in heads.output_layers():
+                    output.weight.data = OUTPUT_SCALE * weight.float()
+                model = heads
+            else:
+                model = new_eagle(spec, target)
             return cls(model.to(target.device), target, f"new {spec.kind}", None)
         checkpoint = read_checkpoint(spec.drafter, spec.drafter_revision)
         checkpoint.expect("medusa" if spec.medusa else "eagle3" if spec.eagle3 else "eagle")
         if spec.medusa:
             return cls(load_medusa(checkpoint, target), target, spec.drafter, checkpoint.revision)
-        model = load_eagle(checkpoint, target, norm_output_reading(checkpoint, target, None))
-        if model.layout.norm_output:
+        eagle = load_eagle(checkpoint, target, norm_output_reading(checkpoint, target, None))
+        if eagle.layout.norm_output:
             raise checkpoint.problem(
                 "its drafts read normalized states (norm_output), which the layout of trained heads cannot express: "
                 "train a new head"
             )
-        return cls(model, target, spec.drafter, checkpoint.revision)
+        return cls(eagle, target, spec.drafter, checkpoint.revision)
 
     def choose_vocabulary(self, spec: TrainSpec, samples: Sequence[Sample]) -> None:
         """Restricts a new EAGLE-3 head to the `draft_vocab_size` most frequent tokens of the learnt texts."""
@@ -187,7 +195,6 @@ class DraftHead:
 
     @property
     def own_parameters(self) -> dict[str, nn.Parameter]:
-        """The parameters of the head by name, without the target's."""
         shared = {id(parameter) for parameter in self.target.model.parameters()}
         return {name: value for name, value in self.model.named_parameters() if id(value) not in shared}
 
@@ -208,7 +215,13 @@ class DraftHead:
             tensors = with_vllm_names(tensors)
         else:
             config = eagle_config(self.model, self.target)
-            tensors = eagle_tensors(self.model, tensors, self.target.vocab_size)
+            if self.model.layout.generation == 1:
+                tensors = {name.replace("midlayer.", "layers.0."): value for name, value in tensors.items()}
+            elif self.model.d2t is not None:  # a restricted vocabulary
+                offsets = self.model.d2t.cpu()
+                is_drafted = torch.zeros(self.target.vocab_size, dtype=torch.bool)
+                is_drafted[offsets + torch.arange(len(offsets))] = True
+                tensors |= {"d2t": offsets, "t2d": is_drafted}
         save_file(tensors, folder / "model.safetensors")
         config["torch_dtype"] = str(dtype).removeprefix("torch.")
         write_atomically(folder / "config.json", json.dumps(config, indent=2) + "\n")
@@ -218,16 +231,6 @@ def output_weight(target: CausalLM) -> Tensor:
     """Returns the weight of the target's output layer: [vocab_size, width]."""
     weight: Tensor = target.model.get_output_embeddings().weight
     return weight.detach()[: target.vocab_size]
-
-
-def new_medusa(spec: TrainSpec, target: CausalLM) -> MedusaHeads:
-    """Returns heads that start with a scaled copy of the target's output layer."""
-    assert spec.medusa is not None
-    weight = output_weight(target)
-    heads = MedusaHeads(spec.medusa.num_heads, spec.medusa.num_blocks, weight.shape[1], len(weight))
-    for output in heads.output_layers():
-        output.weight.data = OUTPUT_SCALE * weight.float()
-    return heads
 
 
 def new_eagle(spec: TrainSpec, target: CausalLM) -> EagleHead:
@@ -277,14 +280,3 @@ def eagle_config(head: EagleHead, target: CausalLM) -> dict[str, object]:
         "norm_before_residual": layout.norm_before_residual,
         **({} if layout.norm_logits else {"norm_output": False}),  # absent, it has one meaning in all programs
     }  # fmt: skip
-
-
-def eagle_tensors(head: EagleHead, own: dict[str, Tensor], vocab_size: int) -> dict[str, Tensor]:
-    """Returns the tensors with the published names, for a restricted vocabulary also `d2t` and `t2d`."""
-    if head.layout.generation == 1:
-        return {name.replace("midlayer.", "layers.0."): value for name, value in own.items()}
-    if head.d2t is None:
-        return own
-    offsets = head.d2t.cpu()
-    is_drafted = torch.zeros(vocab_size, dtype=torch.bool).index_fill_(0, offsets + torch.arange(len(offsets)), True)
-    return {**own, "d2t": offsets, "t2d": is_drafted}

@@ -48,7 +48,6 @@ class RateProgress:
         return None if self.lost else self.validation.get(self.num_done)
 
     def record(self, rate: float) -> RateCurve:
-        """Returns the entry of a learning rate in training.json."""
         return {
             "learning_rate": rate,
             "validation_loss": self.last_validation,
@@ -58,8 +57,7 @@ class RateProgress:
         }
 
 
-def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Returns the trained parameters by name. Tied parameters occur once."""
+def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:  # tied ones occur once
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
@@ -117,18 +115,8 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
 @torch.no_grad()
 def set_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Sets the trained parameters."""
     for name, parameter in trained_parameters(model).items():
         parameter.copy_(weights[name])
-
-
-def save_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, progress: RateProgress) -> None:
-    """Replaces the checkpoint in a folder. Raises OSError, and leaves the old checkpoint unchanged, if that fails."""
-    content = io.BytesIO()
-    weights = {name: parameter.detach() for name, parameter in trained_parameters(model).items()}
-    state = {"weights": weights, "optimizer": optimizer.state_dict(), "progress": asdict(progress)}
-    torch.save(state, content)
-    write_bytes(folder / CHECKPOINT, content.getbuffer())
 
 
 def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> RateProgress:
@@ -178,7 +166,6 @@ class Log:
         os.truncate(self.path, num_bytes)
 
     def append(self, step: int, number: int, rows: Sequence[LogRow]) -> None:
-        """Writes the rows of a pass. Missing columns are empty."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         with self.path.open("a", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, self.columns, lineterminator="\n")
@@ -278,7 +265,6 @@ class Loop:
         return done
 
     def is_due(self, step: int, every: int) -> bool:
-        """Returns whether an action with this period is due after a step. After the last step it always is."""
         return step % every == 0 or step == self.num_steps
 
     def step(self, step: int, output: OutputFolder) -> StepCurve:
@@ -328,8 +314,7 @@ class Loop:
         precision: AbstractContextManager[None] = self.accelerator.autocast()
         return precision
 
-    def _update(self, step: int) -> float:
-        """Updates the weights. Returns the learning rate."""
+    def _update(self, step: int) -> float:  # the learning rate
         if self.accelerator.num_processes > 1:
             for parameter in self.parameters:
                 # A process without parts in this step has no gradients, but all must take part in the sum.
@@ -354,11 +339,14 @@ class Loop:
         if self.accelerator.is_main_process:
             with output.writing():
                 done.log_bytes = self.log.sync()  # a resumed training cuts the log back to this length
-                save_checkpoint(self.folder, self.model, self.optimizer, done)
+                weights = {name: value.detach() for name, value in trained_parameters(self.model).items()}
+                state = {"weights": weights, "optimizer": self.optimizer.state_dict(), "progress": asdict(done)}
+                content = io.BytesIO()
+                torch.save(state, content)
+                write_bytes(self.folder / CHECKPOINT, content.getbuffer())  # if it fails, the old one stays
         self.accelerator.wait_for_everyone()
 
 
 def check_finite(value: float, what: str, step: int) -> None:
-    """Raises FloatingPointError for a value that is not finite."""
     if not math.isfinite(value):
         raise FloatingPointError(f"step {step}: {what} is {value}")

@@ -67,12 +67,10 @@ class SortedRuns:
 
 
 def read(path: Path, dtype: type[np.generic], part: range) -> Array:
-    """Returns the elements of a file with these indices."""
     return np.fromfile(path, dtype=dtype, count=len(part), offset=part.start * np.dtype(dtype).itemsize)
 
 
 def append(path: Path, array: Array) -> None:
-    """Appends an array to a file."""
     with path.open("ab") as file:
         file.write(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
 
@@ -91,7 +89,6 @@ class LevelWriter:
             path.write_bytes(b"")
 
     def arrays(self) -> dict[str, tuple[str, int]]:
-        """Returns element type and length of every array, by name."""
         lengths = {kind: self.num_contexts if kind == "starts" else self.num_ngrams for kind in self.paths}
         return {array_name(self.level, kind): (self.dtypes[kind].str, lengths[kind]) for kind in self.paths}
 
@@ -214,7 +211,6 @@ class NgramCounter:
     say: CountingProgress
 
     def write_tokens(self, documents: Iterable[Document]) -> Array:
-        """Stores the documents. Returns the count of each token: [vocab_size]."""
         counts = np.zeros(self.vocab_size, dtype=np.int64)
         self._path("tokens").write_bytes(b"")
         for chunk in token_chunks(documents, self.vocab_size, self.chunk_tokens, self.say):
@@ -223,14 +219,12 @@ class NgramCounter:
         return counts
 
     def write_unigrams(self, counts: Array) -> LevelWriter:
-        """Writes level 1: the tokens that occur."""
         seen = np.flatnonzero(counts)
         writer = LevelWriter(self.folder, 1, self.vocab_size, self._dtypes(counts, ("ranked_tokens", "ranked_counts")))
         writer.write(iter([(seen, counts[seen])]), 0)
         return writer
 
     def write_level(self, level: int, num_previous: int, *, is_last: bool, counts: Array) -> LevelWriter:
-        """Writes level k ≥ 2, and the contexts of the next level unless it is the last."""
         runs = self._count(level, inverse=not is_last)
         kinds = ("starts", "ranked_tokens", "ranked_counts") + (() if is_last else ("tokens",))
         writer = LevelWriter(self.folder, level, self.vocab_size, self._dtypes(counts, kinds))
@@ -258,7 +252,6 @@ class NgramCounter:
         return runs
 
     def _write_contexts(self, runs: SortedRuns) -> None:
-        """Writes the index of the k-gram that ends at each position."""
         self._path("contexts").write_bytes(b"")
         for number, places in enumerate(self._chunks("places", np.int32)):
             indices = np.append(runs.indices_of(number), NOTHING)  # a place of NOTHING = -1 selects this last item

@@ -160,7 +160,6 @@ def split_held_out(samples: Sequence[Sample], share: float, seed: int) -> tuple[
 
 
 def shuffled(number: int, seed: int, *purpose: str | int) -> list[int]:
-    """Returns the numbers from 0 to number − 1 in an order that depends only on seed and purpose."""
     random = torch.Generator().manual_seed(stream_seed(seed, *purpose))
     order: list[int] = torch.randperm(number, generator=random).tolist()
     return order
@@ -235,7 +234,7 @@ def build_objective(
 ) -> CorrectiveObjective | SampleObjective:  # fmt: skip
     """Returns the objective of a training. Its `num_items` are the prompts or samples of an epoch.
 
-    target: as `train.load_target` returns it. drafter: has the target's vocabulary (see `train.check_fit`), and
+    target: without weights if it neither continues nor scores texts. drafter: has the target's vocabulary, and
     tokenizes raw texts. Samples are at most as long as the shorter context of the two. cache_folder: folder of the
     target's continuations. console: shows the progress of generation. Raises ConfigError if nothing can be learnt from
     the data, and if the target's server fails.

@@ -163,7 +163,6 @@ class DataRecord(TypedDict):
 
 
 def data_record(data: TrainingData) -> DataRecord:
-    """Returns the entry of training.json on the data."""
     texts = dict.fromkeys(prompt.text for prompts in data.prompts.values() for prompt in prompts)
     return {
         "digest": data.digest,
@@ -199,7 +198,6 @@ class DrafterRecord:
     format: int = FORMAT
 
     def write(self, folder: Path) -> None:
-        """Writes training.json. Raises OSError."""
         write_atomically(folder / TRAINING_RECORD, json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n")
 
 
@@ -219,7 +217,6 @@ class TrainingRecord(DrafterRecord):
     preparation: Cost
 
     def summary(self) -> str:
-        """Returns one line: steps, losses of the last step, validation loss and time."""
         curve = self.curves[self.chosen]
         last = curve["steps"][-1]
         losses = " ".join(f"{name} {loss:.3f}" for name, loss in last["loss"].items())
@@ -265,7 +262,6 @@ class CorpusRecord(DrafterRecord):
 
 
 def all_settings(spec: TrainSpec, num_steps: int) -> dict[str, object]:
-    """Returns all settings with the resolved number of steps."""
     return {**spec.model_dump(mode="json"), "num_steps": num_steps}
 
 

@@ -64,7 +64,6 @@ class Batch:
 
 
 def batches_of(samples: Sequence[Sample], batch_size: int) -> list[Batch]:
-    """Returns the samples in batches of similar length."""
     ordered = sorted(samples, key=lambda sample: len(sample.ids))
     return [Batch(ordered[start : start + batch_size]) for start in range(0, len(ordered), batch_size)]
 
@@ -132,7 +131,6 @@ class LogitsCache:
 
 
 def in_float32(logits: Tensor) -> Tensor:
-    """Returns logits in float32, or unchanged in float64."""
     return logits if logits.dtype == torch.float64 else logits.float()
 
 

@@ -364,12 +364,10 @@ class TrainSpec(Spec):
 
     @property
     def _of_texts(self) -> DistillSpec | FinetuneSpec | HeadSpec | None:
-        """The settings of a kind that learns fixed texts."""
         return self.distill or self.finetune or self.head
 
     @property
     def validation_share(self) -> float:
-        """The share of the data that is held out for validation."""
         return self._of_texts.validation_share if self._of_texts else 0.0
 
     @property
@@ -379,17 +377,14 @@ class TrainSpec(Spec):
 
     @property
     def epochs(self) -> int | None:
-        """The number of epochs, None for kinds without epochs."""
         return getattr(self._of_texts, "epochs", None)
 
     @property
     def answer_temperatures(self) -> tuple[float, ...]:
-        """The temperatures at which the target answers the prompts."""
         return getattr(self._of_texts, "temperatures", (0.0,))
 
 
 def check_warmup(warmup: float, num_steps: int) -> None:
-    """Raises ConfigError if the warm-up has more updates than the training."""
     if warmup >= 1 and warmup > num_steps:
         raise ConfigError(
             f"warmup = {warmup:g}: the learning rate reaches its peak at update {warmup:g}, but the training has only "

@@ -22,6 +22,7 @@ from transformers.cache_utils import DynamicLayer
 
 from specbench.core.completions import KEY_VARIABLE, Completions, RequestFailed, check_url
 from specbench.core.errors import ConfigError
+from specbench.core.files import writing
 from specbench.core.progress import SpacedLines
 from specbench.core.values import WHOLE, bytes_digest, json_digest
 from specbench.decoding.decoder import stream_seed
@@ -59,7 +60,6 @@ class Generator:
         return cls(model.model, model.vocab_size, model.eos_token_ids, sampling, max_new_tokens)
 
     def continue_all(self, jobs: Sequence[GenerationJob], batch_size: int) -> list[Ids]:
-        """Returns the continuations in the order of the jobs."""
         by_job = dict(pair for batch in self.batches(jobs, batch_size) for pair in batch)
         return [by_job[place] for place in range(len(jobs))]
 
@@ -74,7 +74,10 @@ class Generator:
     def _continue(self, jobs: Sequence[GenerationJob]) -> list[Ids]:
         was_training = self.model.training
         self.model.eval()
-        uniforms = None if self.sampling.greedy else torch.stack([self._uniforms(job.seed) for job in jobs])
+        uniforms = None
+        if not self.sampling.greedy:
+            streams = [torch.Generator().manual_seed(job.seed) for job in jobs]
+            uniforms = torch.stack([torch.rand(self.max_new_tokens, generator=s, dtype=torch.float64) for s in streams])
         continuations: list[list[int]] = [[] for _ in jobs]
         ended: set[int] = set()
         live = list(range(len(jobs)))  # the job index of every row of the batch
@@ -96,10 +99,6 @@ class Generator:
             sequence.append(tokens)
         self.model.train(was_training)
         return [tuple(tokens) for tokens in continuations]
-
-    def _uniforms(self, seed: int) -> Tensor:
-        generator = torch.Generator().manual_seed(seed)
-        return torch.rand(self.max_new_tokens, generator=generator, dtype=torch.float64)
 
 
 def draw_by_inverse(probs: Tensor, uniforms: Tensor) -> Tensor:
@@ -132,13 +131,11 @@ class LeftPadded:
         self.can_drop_rows = bool(layers) and all(isinstance(layer, BatchedLayer) for layer in layers)
         self.logits = self._feed(ids, (self._mask.cumsum(-1) - 1).clamp_min(0))
 
-    def append(self, tokens: Tensor) -> None:
-        """Appends one token to every row: [num_rows]."""
+    def append(self, tokens: Tensor) -> None:  # one token per row: [num_rows]
         self._mask = torch.cat([self._mask, torch.ones(len(tokens), 1, dtype=self._mask.dtype)], dim=1)
         self.logits = self._feed(tokens[:, None], self._mask.sum(-1, keepdim=True) - 1)
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Keeps only some rows."""
         self._mask, self.logits = self._mask[rows], self.logits[rows]
         self._cache.batch_select_indices(torch.tensor(rows, device=self._device))
 
@@ -206,17 +203,16 @@ class GenerationCache:
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with closing(sqlite3.connect(self.path, timeout=60)) as database:
-                with database:
-                    database.execute("CREATE TABLE IF NOT EXISTS kept (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
-                yield database
-        except (sqlite3.Error, OSError) as error:
-            raise ConfigError(
-                f"{self.path}: cannot store the target's continuations ({error}): free disk space, fix the "
-                "permissions, or delete the file if it is damaged"
-            ) from error
+        remedy = "free disk space, fix the permissions, or delete the file if it is damaged"
+        with writing(f"{self.path} (continuations of the target)", remedy):
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                with closing(sqlite3.connect(self.path, timeout=60)) as database:
+                    with database:
+                        database.execute("CREATE TABLE IF NOT EXISTS kept (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
+                    yield database
+            except sqlite3.Error as error:
+                raise OSError(str(error)) from error
 
 
 def model_fingerprint(model: CausalLM) -> str:
@@ -265,7 +261,6 @@ class CompletionServer:
         self.base_url, self.model, self._num_retries = base_url, model, num_retries
 
     def answers(self, questions: Sequence[ServerQuestion]) -> Iterator[list[tuple[int, ServerAnswer]]]:
-        """Yields batches of (question index, answer)."""
         client = Completions(self.base_url, SETTING, TIMEOUT_SECONDS, self._num_retries)
         with ThreadPoolExecutor(CONCURRENCY) as pool:
             for start in range(0, len(questions), 4 * CONCURRENCY):

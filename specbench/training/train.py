@@ -60,7 +60,6 @@ def run_training(spec: TrainSpec, threads: int | None, console: Console, command
 
 
 def cache_folder() -> Path:
-    """Returns the folder of the target's continuations, which the user's trainings share."""
     return cached_assets_path("specbench", namespace="training", subfolder="continuations")
 
 
@@ -96,7 +95,6 @@ def is_finished(spec: TrainSpec) -> bool:
 
 
 def measurement_command(spec: TrainSpec) -> str:
-    """Returns the command that measures a trained drafter on the tasks of its training, or on TASK if it has none."""
     names = [name.removeprefix(WORLD) for name in spec.data.tasks]
     measured = [name for name, given in zip(names, spec.data.tasks, strict=True) if name == given or is_measured(name)]
     words = ["--task", ",".join(dict.fromkeys(measured)) or "TASK", "--method"]
@@ -133,8 +131,22 @@ def train_with_settings(
     if accelerator.is_main_process:
         warn_of_overlap(data, console)
     device = str(accelerator.device if accelerator.num_processes > 1 else choose_device(spec.device))
-    target = load_target(spec, device)
-    drafter = load_drafter(spec, device, target)
+    finetune = spec.finetune
+    if finetune is not None and (finetune.stage == "pretrain" or finetune.server.base_url is not None):
+        # It neither continues nor scores texts: plain texts are learnt, or a server generates.
+        target = load_role(spec, "target", device=device, weights=False)
+    else:
+        target = load_role(spec, "target", dtype=dtype_of(spec), device=device, quantize=spec.quantize)
+        target.model.requires_grad_(False)
+    drafter: CausalLM | DraftHead
+    if spec.head is not None:
+        drafter = DraftHead.of(spec, target)
+    else:
+        drafter = load_role(spec, "drafter", dtype="float32", device=device, quantize=spec.quantize)
+        try:
+            check_equal(target, drafter)  # training compares them token by token
+        except VocabularyMismatch as error:
+            raise ConfigError(f"--drafter: {error}: choose a drafter of the target's family") from error
 
     with output.reporting_what_is_saved(console):
         # 3. The objective. The target answers the prompts now, unless s-CDF draws them in every pass.
@@ -189,30 +201,6 @@ def dtype_of(spec: TrainSpec) -> str:
     if spec.dtype != "auto":
         return spec.dtype
     return "float32" if choose_device(spec.device).type == "cpu" else "bfloat16"
-
-
-def load_target(spec: TrainSpec, device: str) -> CausalLM:
-    """Returns the frozen target. It has no weights if it neither continues nor scores texts, since plain texts are
-    learnt or a server generates."""
-    finetune = spec.finetune
-    if finetune is not None and (finetune.stage == "pretrain" or finetune.server.base_url is not None):
-        return load_role(spec, "target", device=device, weights=False)
-    target = load_role(spec, "target", dtype=dtype_of(spec), device=device, quantize=spec.quantize)
-    target.model.requires_grad_(False)
-    return target
-
-
-def load_drafter(spec: TrainSpec, device: str, target: CausalLM) -> CausalLM | DraftHead:
-    """Returns the drafter before the training, in float32 unless it is quantized. Raises ConfigError for a draft model
-    with another vocabulary than the target's, since training compares them token by token."""
-    if spec.head is not None:
-        return DraftHead.of(spec, target)
-    drafter = load_role(spec, "drafter", dtype="float32", device=device, quantize=spec.quantize)
-    try:
-        check_equal(target, drafter)
-    except VocabularyMismatch as error:
-        raise ConfigError(f"--drafter: {error}: choose a drafter of the target's family") from error
-    return drafter
 
 
 def load_role(
@@ -341,7 +329,17 @@ def train_drafter(
             if isinstance(drafter, DraftHead):
                 drafter.save(final, dtype)
             else:
-                save_draft_model(model, drafter, spec, final, dtype)
+                if spec.quantize == "nf4":  # adapters are merged into the weights before quantization
+                    weights = {name: parameter.detach() for name, parameter in trained_parameters(model).items()}
+                    model = prepare_network(load_role(spec, "drafter", dtype="float32", device="cpu"), spec)
+                    set_weights(model, weights)
+                plain: Any = model
+                if spec.gradient_checkpointing:
+                    plain.gradient_checkpointing_disable()
+                if spec.lora is not None:
+                    plain = plain.merge_and_unload()
+                plain.to(dtype).save_pretrained(final)
+                drafter.tokenizer.save_pretrained(final)
             shutil.copyfile(work[chosen] / "log.csv", final / "log.csv")
             draw_curves(record, final / "curves.png")
             record.write(final)
@@ -350,21 +348,6 @@ def train_drafter(
             folder.publish(final)
     accelerator.wait_for_everyone()
     return record
-
-
-def save_draft_model(model: nn.Module, drafter: CausalLM, spec: TrainSpec, folder: Path, dtype: torch.dtype) -> None:
-    """Writes a draft model, with merged adapters, and its tokenizer."""
-    if spec.quantize == "nf4":  # adapters are merged into the weights before quantization
-        weights = {name: parameter.detach() for name, parameter in trained_parameters(model).items()}
-        model = prepare_network(load_role(spec, "drafter", dtype="float32", device="cpu"), spec)
-        set_weights(model, weights)
-    plain: Any = model
-    if spec.gradient_checkpointing:
-        plain.gradient_checkpointing_disable()
-    if spec.lora is not None:
-        plain = plain.merge_and_unload()
-    plain.to(dtype).save_pretrained(folder)
-    drafter.tokenizer.save_pretrained(folder)
 
 
 MAX_SHOWN = 6  # languages in a progress line
@@ -381,7 +364,6 @@ class TrainingProgress(ProgressBar):
             say(console, f"resuming at step {num_done + 1} of {num_steps}")
 
     def report(self, point: StepCurve) -> None:
-        """Shows a finished step."""
         step = point["step"]
         self._losses |= point["loss"]
         text = f"loss {losses_text(self._losses)} · rate {point['learning_rate']:.2g}"

@@ -17,14 +17,21 @@ import torch
 
 from specbench.analysis.audit.audit import MIN_ACCEPTED, Audit, AuditedMethod, AuditPrompt, decide_verdict
 from specbench.analysis.audit.distribution import (
-    MethodDraws,
+    MethodSamples,
     WithoutResidual,
     choose_prompts,
-    draw_many,
+    compare_with_target,
+    draw_samples,
     exact_distributions,
-    judge_draws,
 )
-from specbench.analysis.audit.report import AuditedIdentity, AuditFindings, AuditReport, DrawTest, MethodVerdict, p_text
+from specbench.analysis.audit.report import (
+    AuditedIdentity,
+    AuditFindings,
+    AuditReport,
+    MethodVerdict,
+    SampleTest,
+    p_text,
+)
 from specbench.core.errors import ConfigError
 from specbench.core.registry import RULES
 from specbench.decoding.drafters import Drafter, ModelDrafter, NoDrafter
@@ -392,7 +399,7 @@ def test_false_alarms_are_as_rare_as_stated(vocab: int, spread: float) -> None:
     for _ in range(120):
         sequences = [samples(table, [number, 1], 60, generator) for number in range(2)]
         rows = exact_distributions(model, [[0, 1], [1, 1]], [sequences], PLAIN, 120)
-        p_values.append(judge_draws(sequences, rows, noise=0.0)[0].p_value)
+        p_values.append(compare_with_target(sequences, rows, noise=0.0)[0].p_value)
     assert np.mean(np.array(p_values) < 0.05) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 120)
     assert np.mean(np.array(p_values) < 0.5) > 0.2
 
@@ -414,10 +421,10 @@ def test_measured_noise_is_forgiven_and_no_more(target: TableModel) -> None:
     rough = TableModel(VOCAB, 1)
     rough.table = rough.table + 0.3 * torch.randn(rough.table.shape, generator=torch.Generator().manual_seed(5))
     prompts = [[0, 1], [1, 2]]
-    drawn = draw_many(Toy(rough, NoDrafter(), rejection, PLAIN), prompts, STOP, 600, lambda *place: hash(place))
+    drawn = draw_samples(Toy(rough, NoDrafter(), rejection, PLAIN), prompts, STOP, 600, lambda *place: hash(place))
     rows = exact_distributions(target, prompts, [drawn.sequences], PLAIN, 600)
-    assert judge_draws(drawn.sequences, rows, noise=0.0)[0].p_value < 1e-3
-    assert judge_draws(drawn.sequences, rows, noise=4 * 0.3**2)[0].p_value > 1e-3
+    assert compare_with_target(drawn.sequences, rows, noise=0.0)[0].p_value < 1e-3
+    assert compare_with_target(drawn.sequences, rows, noise=4 * 0.3**2)[0].p_value > 1e-3
 
 
 def tree_of_head(target: CausalLM) -> tuple[Drafter, VerificationRule]:
@@ -454,8 +461,8 @@ def test_the_prompt_of_many_draws_is_read_once(
 
     monkeypatch.setattr(EagerSequence, "_read", counted)
 
-    def draws() -> MethodDraws:
-        return draw_many(Toy(target, drafter, rule, PLAIN), prompts, STOP, 4, lambda *place: hash(place), 6)
+    def draws() -> MethodSamples:
+        return draw_samples(Toy(target, drafter, rule, PLAIN), prompts, STOP, 4, lambda *place: hash(place), 6)
 
     separate = draws()
     assert set(num_read.values()) == {4} and len(num_read) == len(models)
@@ -636,7 +643,7 @@ def test_rows_of_another_dtype_engine_or_model_keep_their_verdict() -> None:
     """Rounding decides where outputs part, so an audit in one dtype says nothing of another."""
     own = row(drafter_revision="a", verdict="not audited")
     greedy = Greedy(num_prompts=8, num_equal=8, num_near_ties=0, num_judged=9, median_position=None, example=None)
-    draws = DrawTest(
+    draws = SampleTest(
         num_draws=600, num_tokens=3000, p_value=0.25, p_by_token=[], mean_log_p=-1.0, expected_log_p=-1.0,
         standard_error=0.1, num_drafted=1, num_accepted=1, num_recovered=0, num_bonus=0, example=None,
     )  # fmt: skip
@@ -686,11 +693,11 @@ def test_rows_of_a_leaderboard_get_the_verdict(specbench: Specbench, tiny_pair: 
     assert {row.method_name: row.verdict for row in load("board.json")} == before
     code, _, err = specbench("audit", "--method", "sd,fsd", *common, "--draws", "200", "--leaderboard", "board.json")
     assert code == 0, err
-    assert "2 rows got a verdict" in err, "sd has too few accepted draft tokens"
+    assert "verdict written to 2 rows" in err, "sd has too few accepted draft tokens"
     found = {row.method_name: row.verdict for row in load("board.json")}
     assert found == {"ar": "lossless", "sd": "greedy equal", "fsd": "lossy by design", "pld": "greedy equal"}
     code, _, err = specbench("audit", "--method", "sd", *common, "--draws", "0", "--leaderboard", "board.json")
-    assert code == 0 and "0 rows got a verdict" in err, "nothing was decided, so nothing is overwritten"
+    assert code == 0 and "verdict written to 0 rows" in err, "nothing was decided, so nothing is overwritten"
     code, _, err = specbench("audit", "--method", "all,sd", *common)
     assert code == 2 and "'all' is every method" in err
     code, _, err = specbench("audit", "--method", "sd", *common, "--leaderboard", "none.json")

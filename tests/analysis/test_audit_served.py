@@ -14,7 +14,7 @@ from rich.console import Console
 from scipy import stats
 
 from specbench.analysis.audit.audit import run_audit
-from specbench.analysis.audit.distribution import Tokens, judge_samples, moments_of_pooled
+from specbench.analysis.audit.distribution import Tokens, compare_with_samples, moments_of_pooled
 from specbench.analysis.audit.report import AuditReport, MethodVerdict, audit_table
 from specbench.core.errors import ConfigError
 from specbench.integrations.served.models import load_served
@@ -78,7 +78,7 @@ def flat(ids: Sequence[int]) -> dict[int, float]:
 @pytest.fixture
 def _one_prompt(monkeypatch) -> None:
     """Draws begin from one prompt and not from three."""
-    monkeypatch.setattr("specbench.analysis.audit.audit.NUM_DRAW_PROMPTS", 1)
+    monkeypatch.setattr("specbench.analysis.audit.audit.NUM_SAMPLE_PROMPTS", 1)
 
 
 @pytest.mark.usefixtures("_one_prompt")
@@ -210,7 +210,7 @@ def drawn(generator: np.random.Generator, probs: Sequence[float], number: int) -
 def test_false_alarms_are_as_rare_as_stated(sizes: tuple[int, int]) -> None:
     generator, probs = np.random.default_rng(5), (0.6, 0.2, 0.1, 0.06, 0.04)
     found = [
-        judge_samples(*(drawn(generator, probs, size) for size in sizes), 0.0)[0].p_value for _ in range(200)
+        compare_with_samples(*(drawn(generator, probs, size) for size in sizes), 0.0)[0].p_value for _ in range(200)
     ]  # fmt: skip
     for level in (0.5, 0.1, 0.02):
         expected = stats.binom(len(found), level)
@@ -231,5 +231,5 @@ def test_the_moments_are_those_of_tables_with_given_sums() -> None:
 def test_a_rare_token_that_only_one_side_draws_is_found() -> None:
     generator = np.random.default_rng(2)
     own, others = (drawn(generator, probs, 300) for probs in ((0.5, 0.4, 0.1), (0.5, 0.5)))
-    found, outlier = judge_samples(own, others, 0.0)
+    found, outlier = compare_with_samples(own, others, 0.0)
     assert found.failed and outlier is not None and outlier.token == 2 and outlier.num_expected < 5

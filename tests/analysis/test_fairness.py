@@ -17,14 +17,9 @@ from specbench.analysis.fairness.tables import (
     bounds_table,
     comparison_table,
     exclusion_notes,
-    forced_caption,
-    forced_cells,
     forced_table,
-    measured_caption,
+    measured_table,
     overview,
-    overview_caption,
-    overview_cell,
-    unfairness_cell,
 )
 from specbench.core.errors import ConfigError
 from specbench.models.loading import load_model
@@ -220,11 +215,12 @@ def test_divergences_that_count_excluded_tokens_are_marked(found, folder):
         assert drafter.family.excluded == {name: group.forced.excluded for name, group in drafter.groups.items()}
     assert max(sd.family.excluded.values()) < MIN_MASS < min(ngram.family.excluded.values())
     for drafter, is_marked in ((sd, False), (ngram, True)):
-        d, _, kl, alpha, *_ = forced_cells(drafter.groups["en"].forced)
-        overview = overview_cell(drafter.groups["en"]).split(" · ")
-        marks = [cell.endswith("*") for cell in (d, kl, *overview, unfairness_cell(drafter.family))]
+        forced = forced_table(drafter, found)
+        d, _, kl, alpha, *_ = next(row[1:] for row in forced.rows if row[0] == "en")
+        rows = {row[0]: row[1] for row in overview(found.model_copy(update={"drafters": (drafter,)})).rows if row}
+        marks = [cell.endswith("*") for cell in (d, kl, *rows["en"].split(" · "), rows["unfairness (𝒰)"])]
         assert marks == [is_marked, is_marked, False, is_marked, False, is_marked] and "*" not in alpha
-        assert any("* by convention" in line for line in forced_caption(drafter, found)) is is_marked
+        assert any("* by convention" in line for line in forced.caption) is is_marked
     assert exclusion_notes({"sd": sd.family.excluded}) == []
     assert exclusion_notes({"a": {"en": 0.034, "de": 0.0}, "b": {"en": 0.0}})[1:] == ["a excludes 3.4 % in en"]
     assert exclusion_notes({"a": {str(n): 0.01 * n for n in range(1, 21)}})[1:] == [
@@ -252,7 +248,7 @@ def test_alpha_t_of_a_drafter_without_a_run_is_marked_beside_measured_alpha(fold
     cells = [cell.split(" · ")[0] for cell in table.rows[0][1:]]
     assert cells[0] == f"{measured:.2f}" and cells[2] == f"{forced:.2f}ᵀ" and "ᵀ" not in cells[1]
     assert "ᵀ: no run measured this drafter" in "\n".join(table.caption)
-    assert "ᵀ" not in "\n".join(overview_caption(report.model_copy(update={"drafters": report.drafters[:2]})))
+    assert "ᵀ" not in "\n".join(overview(report.model_copy(update={"drafters": report.drafters[:2]})).caption)
 
 
 def test_one_group_has_no_statistics_over_groups(specbench, folder):
@@ -302,7 +298,7 @@ def test_routes_are_forced_each_by_its_own_drafter(tmp_path):
     assert routed.groups["sw"].forced.tokens_per_pass == ngram.groups["sw"].forced.tokens_per_pass
     assert sd.groups["sw"].forced.cross_entropy != routed.groups["sw"].forced.cross_entropy
     assert routed.groups["en"].forced.acceptance_rate.value is not None
-    captions = [measured_caption(drafter)[0] for drafter in report.drafters]
+    captions = [measured_table(drafter).caption[0] for drafter in report.drafters]
     assert "draft tokens sw 3, default 5; run" in captions[0] and ", 5 draft tokens; run" in captions[2]
 
 

@@ -12,36 +12,36 @@ from rich.console import Console
 
 from specbench.analysis.roofline.report import Costs, ModelConditions, Ratio, RooflineReport, fastest_length, tables
 from specbench.analysis.roofline.roofline import (
-    AttentionLayer,
-    RooflineOptions,
-    Rounds,
-    Work,
-    model_roofline,
-    roofline_of,
-    verdict,
-    wide_intervals,
-    work_of,
-)
-from specbench.analysis.roofline.rounds import (
     COMPILED_LENGTHS,
     LEAST_BYTES,
     NUM_DRAFT_TOKENS,
     TURNS,
+    AttentionLayer,
     ModelTimings,
     Points,
     RateBenchmark,
     Rates,
+    RooflineOptions,
     StepTimings,
     TimedDrafter,
     TimedPasses,
+    Work,
     measure,
+    median_ratios,
+    model_roofline,
     points_for,
+    roofline_of,
     time_passes,
     time_steps,
+    verdict,
+    wide_intervals,
+    with_ends,
+    work_of,
 )
 from specbench.core.errors import ConfigError
 from specbench.models.meters import Clock, PassLog
 from specbench.results.metrics import expected_speedup
+from specbench.statistics.bootstrap import Resampler
 from tests.support import tiny
 from tests.support.rooflines import known_report, known_timings
 
@@ -55,7 +55,7 @@ HEAD, NORMS = 257 * 32, 9 * 32
 def _short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is timed as shortly as it can be, for tests that do not judge how long it takes."""
     for name in ("TURN_SECONDS", "SINGLE_SECONDS", "ENOUGH_SECONDS"):
-        monkeypatch.setattr(f"specbench.analysis.roofline.rounds.{name}", 1e-4)
+        monkeypatch.setattr(f"specbench.analysis.roofline.roofline.{name}", 1e-4)
 
 
 ASKED = RooflineOptions(target="t", drafter="d", context=16, repeats=1)
@@ -161,7 +161,7 @@ def test_a_slow_round_of_the_machine_slows_its_bound_and_its_decoding_alike() ->
     timings.per_token = [0.010 / speed for speed in speeds]
     work = Work(weight_bytes=7_100_000, matmul_weights=1_000)
     model = ModelConditions(name="target", revision=None, dtype="float32", attention="sdpa", capacity=None)
-    share = model_roofline((model, work), [timings], 256, Rounds.of(5, 0)).share_of_bound
+    share = model_roofline((model, work), [timings], 256, Resampler.of_units(5, 0)).share_of_bound
     assert (share.low, share.value, share.high) == pytest.approx((0.71, 0.71, 0.71))
 
 
@@ -292,11 +292,11 @@ def test_ratios_hold_on_a_machine_that_is_away_half_of_the_time() -> None:
     for number in range(9):
         sides = [(target, [0] * 30, measured[0]), (drafter, [0] * 30, measured[1])]
         time_passes(sides[:: 1 if number % 2 else -1], points, backwards=number % 2 == 1)
-    draws, single = Rounds.of(9, 0), measured[0].passes[1, 16]
+    rounds, single = Resampler.of_units(9, 0), measured[0].passes[1, 16]
     assert len(single) == len(measured[1].passes[6, 16]) == 9
-    cost = draws.ratio(draws.ratios(measured[1].passes[1, 16], single))
+    cost = with_ends(rounds, median_ratios(rounds, measured[1].passes[1, 16], single))
     assert cost.value == pytest.approx(0.4 / 7, rel=0.25)
-    verifying = draws.ratio(draws.ratios(measured[0].passes[6, 16], single))
+    verifying = with_ends(rounds, median_ratios(rounds, measured[0].passes[6, 16], single))
     assert verifying.value == pytest.approx(1.2, rel=0.15)
     last = {model: TimedPasses(model, [0] * 30, 16, (1,)) for model in (target, drafter)}
     for sweeps in last.values():
@@ -312,8 +312,8 @@ def test_ratios_are_of_the_same_round() -> None:
     above, below = [1.2 * each for each in slow], list(slow)
     above[0] = 3.0  # one hiccup
     assert median(above) / median(below) == pytest.approx(2.4)
-    draws = Rounds.of(9, 0)
-    found = draws.ratio(draws.ratios(above, below))
+    rounds = Resampler.of_units(9, 0)
+    found = with_ends(rounds, median_ratios(rounds, above, below))
     assert (found.low, found.value, found.high) == pytest.approx((1.2, 1.2, 1.2))
 
 
@@ -416,7 +416,7 @@ def test_rates_are_rates() -> None:
 
 def test_rates_are_bytes_and_operations_by_the_seconds_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where every call takes 1/4 s: a MiB copied is read and written, half of it each; a MiB summed is read."""
-    monkeypatch.setattr("specbench.analysis.roofline.rounds.TimedCall.seconds", lambda self: 0.25)
+    monkeypatch.setattr("specbench.analysis.roofline.roofline.TimedCall.seconds", lambda self: 0.25)
     benchmark = benchmarks()[0]
     assert benchmark.rates() == Rates(4.0 * LEAST_BYTES, 4.0 * LEAST_BYTES, 4.0 * 2 * 512**3)
 

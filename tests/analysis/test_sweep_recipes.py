@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from specbench.analysis.fairness.representation import LanguageShare
-from specbench.analysis.tuning.recipes import (
+from specbench.analysis.tuning.sweep import (
     TEMPERATURES,
     LanguageOrder,
     adjusted_acceptance,

@@ -12,9 +12,8 @@ import yaml
 from rich.console import Console
 
 from specbench.analysis.tuning import tune as tuner
-from specbench.analysis.tuning.tune import Tuner, lossless_method
+from specbench.analysis.tuning.tune import Tuner, calibration_of, choose_slice, lossless_method
 from specbench.analysis.tuning.tune import tune as tune_with
-from specbench.analysis.tuning.tuned_methods import calibration_of, choose_slice
 from specbench.cli.run import run
 from specbench.core.errors import ConfigError
 from specbench.running.plan import without_calibration

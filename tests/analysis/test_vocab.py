@@ -15,17 +15,20 @@ from hypothesis import strategies as st
 from rich.console import Console
 from transformers import PreTrainedTokenizerFast
 
-from specbench.analysis.vocab import figures as accepted
-from specbench.analysis.vocab.figures import (
+from specbench.analysis.vocab import vocab as accepted
+from specbench.analysis.vocab.vocab import (
     MethodFit,
+    NamedTokenizer,
+    VocabReport,
     count_decompositions,
     decompositions,
     injectivity,
+    make_report,
     summary,
+    task_prompts,
     text_overlap,
     vocabulary_overlap,
 )
-from specbench.analysis.vocab.vocab import NamedTokenizer, VocabReport, make_report, task_prompts
 from specbench.cli.analyses import vocab
 from specbench.core.errors import ConfigError
 from specbench.decoding.proposal import OUT_OF_VOCABULARY, PointMass, Proposal

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from specbench.analysis.audit.report import AuditedIdentity, AuditReport, DrawTest, MethodVerdict, verdict_in_report
+from specbench.analysis.audit.report import AuditedIdentity, AuditReport, MethodVerdict, SampleTest, verdict_in_report
 from specbench.results.leaderboard import load, set_verdicts
 from specbench.results.leaderboard_files import FROM_REPORT, Validity, add_runs, expected_verdict, merge_files, validate
 from specbench.results.row import DIGEST, UNVERIFIABLE_FIELDS, Row, with_digest
@@ -112,7 +112,7 @@ def test_every_field_of_a_row_is_forged(board: Path) -> None:
 def report_of(row: Row, p_value: float) -> AuditReport:
     """The report of an audit that found a row's method lossless, by its greedy outputs and draws with this p-value."""
     greedy = Greedy(num_prompts=8, num_equal=8, num_near_ties=0, num_judged=9, median_position=None, example=None)
-    draws = DrawTest(
+    draws = SampleTest(
         num_draws=600, num_tokens=3000, p_value=p_value, p_by_token=[], mean_log_p=-1.0, expected_log_p=-1.0,
         standard_error=0.1, num_drafted=1, num_accepted=1, num_recovered=0, num_bonus=0, example=None,
     )  # fmt: skip

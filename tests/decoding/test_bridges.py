@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
-from specbench.analysis.vocab.figures import injectivity
+from specbench.analysis.vocab.vocab import injectivity
 from specbench.core.errors import ConfigError
 from specbench.decoding.bridges import Translation, VocabularyMismatch, common_ids, shared
 from specbench.decoding.bridges.token_level import SharedTokens

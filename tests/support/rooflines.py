@@ -1,8 +1,15 @@
 """A report of `specbench limit` on a pair whose every figure is known."""
 
 from specbench.analysis.roofline.report import ModelConditions, RooflineReport
-from specbench.analysis.roofline.roofline import Work, make_report
-from specbench.analysis.roofline.rounds import ModelTimings, PairTimings, Points, Rates, StepTimings
+from specbench.analysis.roofline.roofline import (
+    ModelTimings,
+    PairTimings,
+    Points,
+    Rates,
+    StepTimings,
+    Work,
+    make_report,
+)
 
 WORK = {
     "target": Work(weight_bytes=7_100_000, matmul_weights=1_000),

@@ -14,7 +14,8 @@ from specbench.results.row import RowShots
 from specbench.specs.catalogue import digest, load_task, with_overrides
 from specbench.specs.components import build
 from specbench.specs.task import TaskSpec
-from specbench.tasks.examples import FewshotInfo, load_examples, sample_prompts
+from specbench.tasks.examples import FewshotInfo, load_examples
+from tools.world.rows import sample_prompts
 
 SHOTS = {"num_shots": 2, "example": "Q: {{ row.question }}\nA: {{ row.answer }} {{ vars.end }}"}
 TASK = {

@@ -154,7 +154,7 @@ def test_a_damaged_file_or_a_folder_that_cannot_be_is_one_error(tmp_path: Path) 
     with pytest.raises(ConfigError, match="delete the file if it is damaged"):
         GenerationCache(tmp_path).complete(["x"], ["job"], lambda jobs: iter([[(0, 1)]]), "texts")
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot store the target's continuations"):
+    with pytest.raises(ConfigError, match=r"continuations of the target\): cannot be written"):
         GenerationCache(tmp_path / "file").complete(["x"], ["job"], lambda jobs: iter([[(0, 1)]]), "texts")
 
 

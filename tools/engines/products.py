@@ -26,7 +26,7 @@ from torch import nn
 from torch._inductor.compile_fx import compile_fx
 from torch.nn import functional
 
-from specbench.analysis.roofline.rounds import TimedPasses
+from specbench.analysis.roofline.roofline import TimedPasses
 from specbench.models.causal_lm import CausalLM
 from specbench.models.compiling import PASS_OPTIONS
 from specbench.models.loading import load_model

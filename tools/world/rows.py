@@ -10,7 +10,7 @@ import yaml
 from specbench.core.values import text_digest
 from specbench.specs.catalogue import load_task
 from specbench.specs.task import TaskSpec
-from specbench.tasks.examples import sample_prompts
+from specbench.tasks.examples import load_fewshot, render_turns
 
 HELD_OUT_PERCENT = 15
 
@@ -51,6 +51,21 @@ def one_subset(name: str = "default") -> dict[str, float]:
 def _task(name: str, subset: str) -> TaskSpec:
     task = load_task(name)
     return task.subset(subset) if task.subsets else task
+
+
+def sample_prompts(task: TaskSpec, row: dict[str, Any]) -> tuple[str, ...]:
+    """Returns the prompts of a row of the bundled sample, one per turn, with the few-shot examples before the first.
+    `task`: merged with its subset. The row's column `subset` selects the few-shot examples."""
+    turns = render_turns(task, row, "row")
+    prefix = _sample_prefix(task.model_dump_json(), row.get("subset")) if task.fewshot else ""
+    return (prefix + turns[0], *turns[1:])
+
+
+@cache
+def _sample_prefix(task_json: str, subset: str | None) -> str:
+    task = TaskSpec.model_validate_json(task_json)
+    name = subset or "default"
+    return load_fewshot(task.model_copy(update={"subsets": {name: {}} if subset else {}}), name, "sample").prefix
 
 
 def example_of(name: str, row: dict[str, Any]) -> tuple[str, ...]:

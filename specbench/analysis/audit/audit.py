@@ -10,15 +10,14 @@ from rich.console import Console
 
 from specbench.analysis.audit.distribution import (
     Cut,
-    MethodDraws,
-    Outlier,
+    MethodSamples,
     Tokens,
     WithoutResidual,
     choose_prompts,
-    draw_many,
+    compare_with_samples,
+    compare_with_target,
+    draw_samples,
     exact_distributions,
-    judge_draws,
-    judge_samples,
     reported_counts,
 )
 from specbench.analysis.audit.report import (
@@ -26,10 +25,10 @@ from specbench.analysis.audit.report import (
     AuditFindings,
     AuditReport,
     ControlTest,
-    DrawStatistics,
-    DrawTest,
     MethodVerdict,
     Reference,
+    SampleStatistics,
+    SampleTest,
     TokenDeviation,
     VerdictName,
 )
@@ -77,7 +76,7 @@ from specbench.specs.components import MAX_TEMPERATURE, MIN_TEMPERATURE
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
 
-NUM_DRAW_PROMPTS = 3
+NUM_SAMPLE_PROMPTS = 3
 NOT_COUNTED = "it does not count accepted draft tokens, so it may have accepted none"
 MIN_ACCEPTED = 20  # draft tokens: with fewer of them a test says little about a method
 TOO_FEW = f"a verdict needs {MIN_ACCEPTED} accepted draft tokens"
@@ -86,12 +85,11 @@ AR = "ar"
 AR_AGAIN = "ar again"  # no method has a name with a blank
 CONTROL = ""  # no method has this name
 CONTROLS = {NUM_TOKENS: CONTROL, NUM_LONG_TOKENS: " "}  # names of the controls, by the length of a draw
-JudgeDraws = Callable[[MethodDraws], tuple[DrawStatistics, Outlier | None]]
 
 
 @dataclass
 class AuditedMethod:
-    """A method under audit. `greedy`, `drawing`: its decoders for greedy decoding and for draws; None if it cannot
+    """A method under audit. `greedy`, `drawing`: its decoders for greedy decoding and for samples; None if it cannot
     decode in this way, for the reason in `note`."""
 
     name: str
@@ -119,9 +117,9 @@ class Audit:
     """An audit of methods on one target. `subjects`: AR, then the others. `control`: the name and decoder of a wrong
     method. `drafter`: None, or a draft model with the target's vocabulary, used only to choose prompts. `num_draws`: 0
     for no distribution test. `progress` gets lines of text. `models`: the methods' models, which read the prompt of
-    many draws only once. `is_served`: whether servers answer. `reference`: "ar" if the target of the servers is not in
-    this process, so that its exact probabilities are not known: then draws are compared with further draws of the first
-    server, which is AR."""
+    many samples only once. `is_served`: whether servers answer. `reference`: "ar" if the target of the servers is not
+    in this process, so that its exact probabilities are not known: then samples are compared with further samples of
+    the first server, which is AR."""
 
     subjects: Sequence[AuditedMethod]
     prompts: Sequence[AuditPrompt]
@@ -147,28 +145,28 @@ class Audit:
             for each in self.prompts
         ]
         noise = measure_noise(self.target, answers, max(subject.num_draft_tokens for subject in self.subjects) + 1)
+        allowance = 4 * noise.mean_square_change / self.sampling.temperature**2  # twice the measured amplitude
         greedy = {subject.name: self._compare_greedy(subject, answers, noise) for subject in self.subjects}
         cuts: list[Cut] = []
-        judged: dict[str, DrawTest] = {}
+        tests: dict[str, SampleTest] = {}
         if self.num_draws:
             self.progress("prompts of the samples")
-            cuts = choose_prompts(self.target, self.drafter, answers, self.sampling, NUM_DRAW_PROMPTS, NUM_TOKENS)
-            judged = self._test_draws(cuts, noise)
+            cuts = choose_prompts(self.target, self.drafter, answers, self.sampling, NUM_SAMPLE_PROMPTS, NUM_TOKENS)
+            tests = self._test_samples(cuts, allowance)
         controls = {
-            most_tokens: ControlTest(name=self.control[0], distribution=judged[name])
-            for most_tokens, name in CONTROLS.items() if name in judged
+            most_tokens: ControlTest(name=self.control[0], distribution=tests[name])
+            for most_tokens, name in CONTROLS.items() if name in tests
         }  # fmt: skip
-        answer_tests = self._test_answers(noise) if self.num_draws else {}
+        answer_tests = self._test_answers(allowance) if self.num_draws else {}
         verdicts = [
-            decide_verdict(subject, greedy[subject.name], judged, controls, answer_tests) for subject in self.subjects
+            decide_verdict(subject, greedy[subject.name], tests, controls, answer_tests) for subject in self.subjects
         ]
         return AuditFindings(
-            reference=self.reference, noise=noise, prompts=[*map(self._name_of, cuts)], verdicts=verdicts,
+            reference=self.reference, noise=noise, prompts=[self._name_of(cut) for cut in cuts], verdicts=verdicts,
             control=controls.get(NUM_TOKENS), long_control=controls.get(NUM_LONG_TOKENS),
         )  # fmt: skip
 
     def _compare_greedy(self, subject: AuditedMethod, answers: Sequence[BaselineAnswer], noise: Noise) -> Greedy | None:
-        """Returns the greedy evidence of one method; None if it could not be run."""
         self.progress(f"{subject.name}: greedy")
         if subject.greedy is None:
             return None
@@ -188,53 +186,60 @@ class Audit:
             self.target, answers, outputs, noise.tolerance, self.decode_text, num_judged, num_accepted
         )
 
-    def _test_draws(self, cuts: Sequence[Cut], noise: Noise) -> dict[str, DrawTest]:
-        """Returns the distribution test of every method that draws, and of the control."""
+    def _test_samples(self, cuts: Sequence[Cut], allowance: float) -> dict[str, SampleTest]:
+        """Returns the distribution test of every method that samples, and of the control. `allowance`: the
+        E_p[(Δ ln p)²] that a test forgives."""
         prompt_ids = [cut.ids for cut in cuts]
         with ExitStack() as stack:
             for model in self.models:
                 stack.enter_context(model.reading_prompts_once())
-            draws = self._draw_all(prompt_ids)
-        judge, tests = self._make_judge(draws, prompt_ids, self._allowance(noise)), {}
-        for name, each in draws.items():
-            statistics, outlier = judge(each)
-            example = None if outlier is None else self._describe(outlier, cuts)
-            tests[name] = DrawTest(
+            samples = self._sample_all(prompt_ids)
+        # All methods are tested against one table of exact probabilities, or against the same samples of AR. The server
+        # without speculation then has two controls: further samples of its own must pass, and samples at a higher
+        # temperature must fail.
+        rows, others = {}, {}
+        if self.reference == "ar":
+            baseline = self.subjects[0].drawing
+            assert baseline is not None
+            for num_tokens in {each.most_tokens for each in samples.values()}:
+                others[num_tokens] = self._sample(AR_AGAIN, baseline, prompt_ids, num_tokens).sequences
+        else:
+            self.progress("exact probabilities")
+            sequences = [each.sequences for each in samples.values()]
+            rows = exact_distributions(self.target, prompt_ids, sequences, self.sampling, self.num_draws)
+        tests = {}
+        for name, each in samples.items():
+            if self.reference == "ar":
+                statistics, outlier = compare_with_samples(each.sequences, others[each.most_tokens], allowance)
+            else:
+                statistics, outlier = compare_with_target(each.sequences, rows, allowance)
+            example = None
+            if outlier is not None:
+                prompt, drawn = outlier.key
+                example = TokenDeviation(
+                    prompt=self._name_of(cuts[prompt]), drawn=self.decode_text(drawn),
+                    token=self.decode_text([outlier.token]), num_observed=outlier.num_observed,
+                    num_expected=outlier.num_expected,
+                )  # fmt: skip
+            tests[name] = SampleTest(
                 num_draws=self.num_draws, most_tokens=each.most_tokens, example=example, **dict(statistics),
                 **each.counts(),
             )  # fmt: skip
         return tests
 
-    def _allowance(self, noise: Noise) -> float:
-        """Returns the E_p[(Δ ln p)²] that a test forgives: twice the measured amplitude."""
-        return 4 * noise.mean_square_change / self.sampling.temperature**2
-
-    def _make_judge(
-        self, draws: Mapping[str, MethodDraws], prompt_ids: Sequence[list[int]], noise: float
-    ) -> JudgeDraws:
-        """Returns the test of one method's draws. All methods are tested against one table of exact probabilities, or
-        against the same draws of AR. The server without speculation has two controls: further draws of its own must
-        pass, and draws at a higher temperature must fail."""
-        if self.reference == "ar":
-            baseline = self.subjects[0].drawing
-            assert baseline is not None
-            others = {
-                num_tokens: self._draw(AR_AGAIN, baseline, prompt_ids, num_tokens).sequences
-                for num_tokens in {each.most_tokens for each in draws.values()}
-            }
-            return lambda each: judge_samples(each.sequences, others[each.most_tokens], noise)
-        self.progress("exact probabilities")
-        sequences = [each.sequences for each in draws.values()]
-        rows = exact_distributions(self.target, prompt_ids, sequences, self.sampling, self.num_draws)
-        return lambda each: judge_draws(each.sequences, rows, noise)
-
-    def _test_answers(self, noise: Noise) -> dict[str, DrawStatistics]:
+    def _test_answers(self, allowance: float) -> dict[str, SampleStatistics]:
         """Returns the test of whole drawn answers of servers to the first prompts, by their log-probabilities under the
         target. A server that raises ConfigError has no test. The greedy answers of methods of this process show errors
         that begin late in a text."""
+        # A server that holds the target reports only the most probable tokens of temperature 1, which say nothing about
+        # samples at another temperature or top-p.
+        sampling = self.sampling
+        is_whole = (sampling.temperature, sampling.top_p) == (1, None) and (sampling.top_k or 0) <= Engine.num_logprobs
+        if not self.is_served or not (self.reference == "target" or is_whole):
+            return {}
         found: dict[str, list[list[Tokens]]] = {}
         prompts = self.prompts[:NUM_ANSWERS]
-        for subject in self.subjects if self._knows_probabilities else ():
+        for subject in self.subjects:
             if subject.drawing is None:
                 continue
             self.progress(f"{subject.name}: whole answers")
@@ -249,66 +254,49 @@ class Audit:
         if not found:
             return {}
         rows = exact_distributions(self.target, [prompt.ids for prompt in prompts], found.values(), self.sampling, 1)
-        tests = {name: judge_draws(each, rows, self._allowance(noise))[0] for name, each in found.items()}
+        tests = {name: compare_with_target(each, rows, allowance)[0] for name, each in found.items()}
         return {name: test.model_copy(update={"p_by_token": []}) for name, test in tests.items()}
 
-    @property
-    def _knows_probabilities(self) -> bool:
-        """Returns whether the log-probabilities of servers' samples are known. A server that holds the target reports
-        only the most probable tokens of temperature 1, which say nothing about samples at another temperature or top-p.
-        """
-        sampling = self.sampling
-        is_whole = (sampling.temperature, sampling.top_p) == (1, None) and (sampling.top_k or 0) <= Engine.num_logprobs
-        return self.is_served and (self.reference == "target" or is_whole)
-
-    def _draw_all(self, prompt_ids: Sequence[list[int]]) -> dict[str, MethodDraws]:
-        """Returns the draws of every method that draws, and of the control. If a method drafts nothing in its short
-        draws, it and the control draw again, with longer draws."""
-        draws: dict[str, MethodDraws] = {CONTROLS[NUM_TOKENS]: self._draw(CONTROL, self.control[1], prompt_ids)}
+    def _sample_all(self, prompt_ids: Sequence[list[int]]) -> dict[str, MethodSamples]:
+        """Returns the samples of every method that samples, and of the control. If a method drafts nothing in its short
+        samples, it and the control draw again, with longer samples."""
+        samples: dict[str, MethodSamples] = {CONTROLS[NUM_TOKENS]: self._sample(CONTROL, self.control[1], prompt_ids)}
         for subject in self.subjects:
             if subject.drawing is None:
                 continue
             try:
-                found = self._draw(subject.name, subject.drawing, prompt_ids)
+                found = self._sample(subject.name, subject.drawing, prompt_ids)
                 if subject.num_draft_tokens and found.counts().get("num_drafted") == 0:
-                    found = self._draw(subject.name, subject.drawing, prompt_ids, NUM_LONG_TOKENS)
+                    found = self._sample(subject.name, subject.drawing, prompt_ids, NUM_LONG_TOKENS)
             except ConfigError as error:
                 subject.refuse("samples", error)
                 continue
-            draws[subject.name] = found
-        if any(each.most_tokens == NUM_LONG_TOKENS for each in draws.values()):
-            draws[CONTROLS[NUM_LONG_TOKENS]] = self._draw(CONTROL, self.control[1], prompt_ids, NUM_LONG_TOKENS)
-        return draws
+            samples[subject.name] = found
+        if any(each.most_tokens == NUM_LONG_TOKENS for each in samples.values()):
+            samples[CONTROLS[NUM_LONG_TOKENS]] = self._sample(CONTROL, self.control[1], prompt_ids, NUM_LONG_TOKENS)
+        return samples
 
-    def _draw(
+    def _sample(
         self, name: str, decoder: Decoder, prompt_ids: Sequence[list[int]], num_tokens: int = NUM_TOKENS
-    ) -> MethodDraws:
-        """Returns the draws of one method. Long draws have other random streams than short draws, because the short
-        draws decide whether there are long ones."""
+    ) -> MethodSamples:
+        """Returns the samples of one method. Long samples have other random streams than short samples, because the
+        short samples decide whether there are long ones."""
         is_long = num_tokens != NUM_TOKENS
         self.progress(f"{name or 'control'}: {self.num_draws} {'longer ' if is_long else ''}samples")
         seed_of = partial(stream_seed, self.seed, "audit-long" if is_long else "audit", name)
-        return draw_many(decoder, prompt_ids, self.prompts[0].stop, self.num_draws, seed_of, num_tokens)
-
-    def _describe(self, outlier: Outlier, cuts: Sequence[Cut]) -> TokenDeviation:
-        prompt, drawn = outlier.key
-        return TokenDeviation(
-            prompt=self._name_of(cuts[prompt]), drawn=self.decode_text(drawn), token=self.decode_text([outlier.token]),
-            num_observed=outlier.num_observed, num_expected=outlier.num_expected,
-        )  # fmt: skip
+        return draw_samples(decoder, prompt_ids, self.prompts[0].stop, self.num_draws, seed_of, num_tokens)
 
     def _name_of(self, cut: Cut) -> str:
-        """Returns the name of the prompt of a cut, and the end of its text."""
         return f"{cut.name}: …{self.decode_text(cut.ids)[-40:]}"
 
 
 def decide_verdict(
-    subject: AuditedMethod, greedy: Greedy | None, judged: Mapping[str, DrawTest],
-    controls: Mapping[int, ControlTest], answers: Mapping[str, DrawStatistics] = MappingProxyType({}),
+    subject: AuditedMethod, greedy: Greedy | None, tests: Mapping[str, SampleTest],
+    controls: Mapping[int, ControlTest], answers: Mapping[str, SampleStatistics] = MappingProxyType({}),
 ) -> MethodVerdict:  # fmt: skip
     """Returns the verdict on a method from its evidence. `controls`: by the length of a draw. `answers`: the tests of
     whole drawn answers; if that of AR fails too, it says nothing about other methods."""
-    draws, reasons, whole = judged.get(subject.name), [], answers.get(subject.name)
+    samples, reasons, whole = tests.get(subject.name), [], answers.get(subject.name)
     name: VerdictName = "lossless"
     if subject.declared_lossless is False:
         name = "lossy by design"
@@ -317,35 +305,34 @@ def decide_verdict(
         reasons.append("its greedy output is not AR's")
     elif greedy is not None and greedy.num_near_ties:
         name = "near-tie only"
-    if name != "lossy by design" and draws is not None and draws.failed:
+    if name != "lossy by design" and samples is not None and samples.failed:
         name = "diverged"
         reasons.append("its samples do not follow the target's probabilities")
     if whole is not None and whole.failed and not (AR in answers and answers[AR].failed):
         name = "diverged"
         reasons.append("its sampled answers are less or more probable than those of the target")
-    control = None if draws is None else controls.get(draws.most_tokens)
-    caveats = reasons_for_doubt(subject, greedy, control, judged)
+    control = None if samples is None else controls.get(samples.most_tokens)
+    caveats = reasons_for_doubt(subject, greedy, control, tests)
     if name in ("lossless", "near-tie only") and caveats:
         name = "undecided"
         reasons += caveats
     if name == "lossless" and greedy is not None and subject.drawing is None:
         name = "greedy equal"
-    if name == "lossless" and (greedy is None or draws is None):  # one half of the evidence does not prove it
+    if name == "lossless" and (greedy is None or samples is None):  # one half of the evidence does not prove it
         name = "undecided"
         reasons.append("its greedy output was not compared" if greedy is None else "it was not sampled")
-    if greedy is None and draws is None:
+    if greedy is None and samples is None:
         name = "not run"
     return MethodVerdict(
         method=subject.name, verdict=name, declared_lossless=subject.declared_lossless,
-        reason="; ".join(filter(None, [*reasons, subject.note])) or None, greedy=greedy, distribution=draws,
+        reason="; ".join(filter(None, [*reasons, subject.note])) or None, greedy=greedy, distribution=samples,
         answers=whole,
     )  # fmt: skip
 
 
 def reasons_for_doubt(
-    subject: AuditedMethod, greedy: Greedy | None, control: ControlTest | None, judged: Mapping[str, DrawTest]
+    subject: AuditedMethod, greedy: Greedy | None, control: ControlTest | None, tests: Mapping[str, SampleTest]
 ) -> list[str]:
-    """Returns the reasons why passed tests prove nothing."""
     found, too_few = [], dict[str, tuple[int, str]]()  # per place: accepted draft tokens, and what gives more
     if subject.num_draft_tokens and greedy is not None:
         if greedy.num_judged == 0:
@@ -354,17 +341,17 @@ def reasons_for_doubt(
             found += [NOT_COUNTED] if subject.drawing is not None else []  # "greedy equal" does not claim more
         elif greedy.num_accepted < MIN_ACCEPTED:
             too_few["in greedy decoding"] = greedy.num_accepted, "more prompts (--limit, --subset)"
-    if (draws := judged.get(subject.name)) is not None:
+    if (samples := tests.get(subject.name)) is not None:
         if control is not None and not control.caught:
             found.append(f"the test lacks power: control ({control.name}) not rejected: give more --draws")
-        elif subject.name != AR and AR in judged and judged[AR].failed:
+        elif subject.name != AR and AR in tests and tests[AR].failed:
             found.append("AR itself fails the test, so passing it proves nothing")
-        elif subject.num_draft_tokens and draws.num_drafted == 0:
-            found.append(f"no drafts in samples of up to {draws.most_tokens} tokens")
-        elif subject.num_draft_tokens and draws.num_accepted is None:
+        elif subject.num_draft_tokens and samples.num_drafted == 0:
+            found.append(f"no drafts in samples of up to {samples.most_tokens} tokens")
+        elif subject.num_draft_tokens and samples.num_accepted is None:
             found.append(NOT_COUNTED)
-        elif subject.num_draft_tokens and draws.num_accepted is not None and draws.num_accepted < MIN_ACCEPTED:
-            too_few["in the samples"] = draws.num_accepted, "more --draws"
+        elif subject.num_draft_tokens and samples.num_accepted is not None and samples.num_accepted < MIN_ACCEPTED:
+            too_few["in the samples"] = samples.num_accepted, "more --draws"
     if too_few:
         nums = " and ".join(f"{num} {place}" for place, (num, _) in too_few.items())
         remedies = " and ".join(remedy for _, remedy in too_few.values())
@@ -390,6 +377,7 @@ def run_audit(
     Raises ConfigError for a named method that does not fit the models. With "all", such a method is "not run", with the
     reason.
     """
+    # 1. Everything that can be wrong with the request.
     if num_draws < 0:
         raise ConfigError(f"--draws {num_draws}: give 1 or more, or 0 for no samples")
     if not MIN_TEMPERATURE <= temperature <= MAX_TEMPERATURE:
@@ -400,73 +388,60 @@ def run_audit(
     own_target = None if load_servers is None else request.options.target
     if own_target is not None:
         request = replace(request, options=replace(request.options, target=None))
-    audits_all = ALL in request.methods
+    strict = ALL not in request.methods
     methods, left_out = requested_methods(request)
-    reasons = left_out or {}
     request = replace(request, methods=methods)
-    without_drafter = [without_evidence("not run", load_method(name), reason) for name, reason in reasons.items()]
+    without_drafter = [without_evidence("not run", load_method(name), why) for name, why in (left_out or {}).items()]
     spec = with_present_subsets(run_spec(request), console)
-    spec = spec.model_copy(update={"limit": spec.limit or -(-NUM_PROMPTS // len(spec.cells()))})
+    spec = spec.model_copy(update={"limit": spec.limit or -(-NUM_PROMPTS // len(spec.task_subsets()))})
     if spec.servers is not None and spec.servers.turns is not None:
         raise ConfigError(f"{request.servers}: turns: an audit needs all servers up at once: leave turns out")
+    # 2. Data, models, and the decoders of every method that fits them.
     embedded = spec.target.startswith(EMBEDDED)
     set_threads(request.options.threads, embedded)
     loaded = load_data(spec, use_sample=embedded)
     models = (load_servers or load_models)(spec)
-    scoring = scoring_target(models, own_target)
+    target, scoring = models.target, scoring_target(models, own_target)
     generation = loaded[0][0].subset(loaded[0][1]).generation
     sampling = Sampling(temperature, generation.top_k, generation.top_p)
-    subjects, unfit = make_subjects(spec.methods, models, sampling, strict=not audits_all)
-    identities = audited_identities(subjects, spec.methods, models)
-    audit = prepare_audit(spec, models, loaded, subjects, sampling, num_draws, progress, scoring)
-    if load_servers is not None:
-        audit = replace(audit, is_served=True, reference="ar" if own_target is None else "target")
-    findings = audit.findings()
-    target, conditions = models.target, models.environment()
+    subjects, unfit = make_subjects(spec.methods, models, sampling, strict)
+    decoders = {subject.name: subject.greedy or subject.drawing for subject in subjects}
+    identities = {}
+    for method in spec.methods:
+        if (decoder := decoders.get(method.name)) is not None:
+            identity = drafter_identity(decoder, models)
+            identities[method.name] = AuditedIdentity(
+                method=versioned_name(method), drafter=identity["name"], drafter_revision=identity["revision"],
+                engine=models.engine(method),
+            )  # fmt: skip
+    fitting = [method for method in spec.methods if method.name in decoders]
+    control, drafter = make_control(fitting, models, sampling)
+    composed = [made for subject in subjects for made in (subject.greedy, subject.drawing) if made is not None]
+    if target.static is not None:
+        # AR on the eager engine shows whether both engines write the same text. It is no part of the noise floor: the
+        # audit must not tolerate a difference between the engines.
+        eager = ModelPair(CausalLM(target.model, target.tokenizer, target.name, target.revision))
+        greedy = build_decoder(spec.methods[0], eager, GREEDY)
+        note = "AR of --engine eager, compared with AR of this engine"
+        subjects.append(AuditedMethod(EAGER, True, 0, greedy, drawing=None, note=note))
+    # 3. Compiles or records the passes, and audits.
+    prompts = make_prompts(spec, models, loaded)
+    allocate_and_capture_for(
+        models, fitting, MAX_NEW_TOKENS + NUM_LONG_TOKENS, progress, [prompt.ids for prompt in prompts], composed
+    )
+    reading = {id(model): model for model in (target, *models.drafters.values()) if isinstance(model, CausalLM)}
+    findings = Audit(
+        subjects, prompts, scoring, partial(token_text, target), drafter, control, sampling,
+        num_draws, spec.seed, progress, list(reading.values()), is_served=load_servers is not None,
+        reference="ar" if load_servers is not None and own_target is None else "target",
+    ).findings()  # fmt: skip
+    conditions = models.environment()
     return AuditReport(
         **{**dict(findings), "verdicts": [*findings.verdicts, *unfit, *without_drafter]},
         task=spec.tasks[0].name, subsets=[subset for _, subset, _ in loaded], target=target.name,
         target_revision=target.revision, drafters={name: model.name for name, model in models.drafters.items()},
         identities=identities, dtype=conditions["dtype"], engine=conditions["engine"], device=conditions["device"],
         temperature=temperature, top_k=sampling.top_k, top_p=sampling.top_p, num_draws=num_draws, seed=spec.seed,
-    )  # fmt: skip
-
-
-def audited_identities(
-    subjects: Sequence[AuditedMethod], methods: Sequence[MethodSpec], models: LoadedModels
-) -> dict[str, AuditedIdentity]:
-    decoders = {subject.name: subject.greedy or subject.drawing for subject in subjects}
-    found = {}
-    for method in methods:
-        if (decoder := decoders.get(method.name)) is not None:
-            drafter = drafter_identity(decoder, models)
-            found[method.name] = AuditedIdentity(
-                method=versioned_name(method), drafter=drafter["name"], drafter_revision=drafter["revision"],
-                engine=models.engine(method),
-            )  # fmt: skip
-    return found
-
-
-def prepare_audit(
-    spec: RunSpec, models: LoadedModels, loaded: Loaded, subjects: Sequence[AuditedMethod], sampling: Sampling,
-    num_draws: int, progress: Say, scoring: ScoringModel,
-) -> Audit:  # fmt: skip
-    """Returns the audit of the methods on the prompts of all subsets. Compiles or records the passes that it needs.
-    `scoring`: the target that scores answers."""
-    names, target = {subject.name for subject in subjects}, models.target
-    fitting = [method for method in spec.methods if method.name in names]
-    drafting = same_vocabulary_drafter(fitting, models)
-    control = make_control(fitting[0], drafting, models, sampling)
-    composed = [made for subject in subjects for made in (subject.greedy, subject.drawing) if made is not None]
-    compared = [*subjects, *([eager_baseline(spec.methods[0], target)] if target.static is not None else [])]
-    prompts = make_prompts(spec, models, loaded)
-    allocate_and_capture_for(
-        models, fitting, MAX_NEW_TOKENS + NUM_LONG_TOKENS, progress, [prompt.ids for prompt in prompts], composed
-    )
-    reading = {id(model): model for model in (target, *models.drafters.values()) if isinstance(model, CausalLM)}
-    return Audit(
-        compared, prompts, scoring, partial(token_text, target), drafting[1] if drafting else None, control, sampling,
-        num_draws, spec.seed, progress, list(reading.values()),
     )  # fmt: skip
 
 
@@ -487,7 +462,6 @@ def scoring_target(models: LoadedModels, name: str | None) -> ScoringModel:
 
 
 def make_prompts(spec: RunSpec, models: LoadedModels, loaded: Loaded) -> list[AuditPrompt]:
-    """Returns the prompts of all subsets with their stop rules, encoded and checked as in a run."""
     prompts = []
     baseline = build_decoder(spec.methods[0], models.pair(spec.methods[0]), GREEDY)
     limit = models.context_limit(spec.methods)
@@ -534,7 +508,7 @@ def make_subjects(
 
 
 def make_subject(method: MethodSpec, pair: ModelPair, sampling: Sampling) -> AuditedMethod:
-    """Returns a method composed for greedy decoding and for draws. Raises ConfigError if it can do neither."""
+    """Returns a method composed for greedy decoding and for samples. Raises ConfigError if it can do neither."""
     is_served = method.decoder is not None and method.decoder.type == SERVED
     declared = is_served or declares_lossless(method)  # engines say that speculation keeps the target's distribution
     subject = AuditedMethod(method.name, declared, method.most_draft_tokens, greedy=None, drawing=None)
@@ -554,33 +528,10 @@ def make_subject(method: MethodSpec, pair: ModelPair, sampling: Sampling) -> Aud
     return subject
 
 
-def eager_baseline(baseline: MethodSpec, target: CausalLM) -> AuditedMethod:
-    """Returns AR of a compiled target on the eager engine: it shows whether both engines write the same text.
-
-    It is no part of the noise floor: the audit must not tolerate a difference between the engines.
-    """
-    eager = CausalLM(target.model, target.tokenizer, target.name, target.revision)
-    made = build_decoder(baseline, ModelPair(eager), GREEDY)
-    return AuditedMethod(
-        EAGER, True, 0, greedy=made, drawing=None, note="AR of --engine eager, compared with AR of this engine"
-    )
-
-
 def without_evidence(verdict: VerdictName, method: MethodSpec, reason: str) -> MethodVerdict:
     return MethodVerdict(
         method=method.name, verdict=verdict, declared_lossless=declares_lossless(method), reason=reason
     )
-
-
-def same_vocabulary_drafter(methods: Sequence[MethodSpec], models: LoadedModels) -> tuple[MethodSpec, CausalLM] | None:
-    """Returns a draft model with the target's tokens, and its method; None if there is none. The run's draft model goes
-    before those that methods name, which may be trained for other prompts, so that few of their tokens are accepted."""
-    for method in sorted(parts(methods), key=lambda method: method.checkpoint is not None):
-        drafter = models.drafters.get(method.name)
-        drafts = method.num_draft_tokens > 0 and method.same_vocabulary
-        if drafter is not None and drafts and has_same_tokens(drafter, models.target):
-            return method, drafter
-    return None
 
 
 def has_same_tokens(drafter: CausalLM, target: CausalLM) -> bool:
@@ -588,15 +539,23 @@ def has_same_tokens(drafter: CausalLM, target: CausalLM) -> bool:
 
 
 def make_control(
-    baseline: MethodSpec, drafting: tuple[MethodSpec, CausalLM] | None, models: LoadedModels, sampling: Sampling
-) -> tuple[str, Decoder]:
+    methods: Sequence[MethodSpec], models: LoadedModels, sampling: Sampling
+) -> tuple[tuple[str, Decoder], CausalLM | None]:
     """Returns the name and decoder of a wrong method: speculative decoding without the residual, or AR at a higher
-    temperature if no drafter has the target's tokens. `drafting`: the result of `same_vocabulary_drafter`."""
-    autoregressive = build_decoder(baseline, models.pair(baseline), sampling)
+    temperature if no drafter has the target's tokens; and this drafter, if there is one."""
+    autoregressive = build_decoder(methods[0], models.pair(methods[0]), sampling)
     assert isinstance(autoregressive, DraftingDecoder | ServedDecoder)
-    if drafting is None or isinstance(autoregressive, ServedDecoder):
+    # The run's draft model goes before those that methods name, which may be trained for other prompts, so that few of
+    # their tokens are accepted.
+    same = None
+    for method in sorted(parts(methods), key=lambda method: method.checkpoint is not None):
+        drafter = models.drafters.get(method.name)
+        drafts = method.num_draft_tokens > 0 and method.same_vocabulary
+        if drafter is not None and drafts and has_same_tokens(drafter, models.target):
+            same = drafter
+            break
+    if same is None or isinstance(autoregressive, ServedDecoder):
         hotter = replace(sampling, temperature=HOTTER * sampling.temperature)
-        return f"AR at {HOTTER} times the temperature", replace(autoregressive, sampling=hotter)
-    method, drafter = drafting
-    wrong = replace(autoregressive, method=method, drafter=ModelDrafter(drafter, sampling), rule=WithoutResidual())
-    return "rejected drafts replaced by samples from p instead of the residual", wrong
+        return (f"AR at {HOTTER} times the temperature", replace(autoregressive, sampling=hotter)), same
+    wrong = replace(autoregressive, method=method, drafter=ModelDrafter(same, sampling), rule=WithoutResidual())
+    return ("rejected drafts replaced by samples from p instead of the residual", wrong), same

@@ -1,12 +1,14 @@
-"""The distribution test: are many draws of a few tokens from fixed prompts draws from the target's own distribution?
+"""The distribution test: are many samples of a few tokens from fixed prompts samples from the target's own
+distribution?
 
-Draws are not compared with draws of AR, whose noise would be added to that of the method: the target's exact
+Samples are not compared with samples of AR, whose noise would be added to that of the method: the target's exact
 probabilities after every drawn prefix are known. There are two statistics:
 
-- counts: Pearson's χ² of the next token, for every prefix that several draws share; cells with fewer than five expected
-  draws are merged. Given the prefixes these are independent multinomials, so they add up over prefixes and prompts. The
-  sum at each token position is tested by a gamma distribution with its exact mean and variance (Haldane 1937). The
-  positions are combined by Fisher's method, because the p-value of each is uniform given the positions before.
+- counts: Pearson's χ² of the next token, for every prefix that several samples share; cells with fewer than five
+  expected samples are merged. Given the prefixes these are independent multinomials, so they add up over prefixes and
+  prompts. The sum at each token position is tested by a gamma distribution with its exact mean and variance (Haldane
+  1937). The positions are combined by Fisher's method, because the p-value of each is uniform given the positions
+  before.
 - log p: the sum of ln p of all drawn tokens, against its exact mean, variance and skewness (Pearson III), two-sided. A
   deviation as large as one token of the lowest log p is forgiven. This statistic also uses prefixes drawn only once.
 
@@ -26,7 +28,7 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from specbench.analysis.audit.report import DrawStatistics
+from specbench.analysis.audit.report import SampleStatistics
 from specbench.decoding.decoder import Decoder
 from specbench.decoding.loop import GenerationOutput, StopRules
 from specbench.decoding.proposal import Proposal, Step, Verification
@@ -40,6 +42,7 @@ Tokens = tuple[int, ...]
 PromptPrefix = tuple[int, Tokens]  # number of the prompt, tokens drawn after it
 LOWEST_LOG_P = -9.2  # the log p of all rarer tokens (p < 1e-4), so that no single token decides a test
 MIN_EXPECTED = 5.0
+SMALLEST = 1e-300  # the least p-value that Fisher's method gets: it takes logarithms
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ def exact_distributions(
 ) -> dict[PromptPrefix, TokenDistribution]:  # fmt: skip
     """Returns the distribution after every prefix in `sequences` (by method, then by prompt); scores each prefix once.
 
-    A token is frequent if at least five of `num_draws` draws are expected to show it.
+    A token is frequent if at least five of `num_draws` samples are expected to show it.
     """
     drawn_tokens: dict[PromptPrefix, set[int]] = defaultdict(set)
     for per_prompt in sequences:
@@ -78,23 +81,16 @@ def exact_distributions(
             key = (prompt, prefix[:length])
             if key not in rows:
                 probs = process(logits[length : length + 1], sampling)[0].double().cpu().numpy()
-                rows[key] = make_distribution(probs, drawn_tokens[key], num_draws)
+                probs = probs / probs.sum()
+                logs = np.maximum(np.log(np.maximum(probs, SMALLEST)), LOWEST_LOG_P)
+                mean = float(probs @ logs)
+                frequent = np.flatnonzero(probs * num_draws >= MIN_EXPECTED)
+                rows[key] = TokenDistribution(
+                    tokens=frequent, probs=probs[frequent],
+                    log_p={token: float(logs[token]) for token in drawn_tokens[key]}, mean=mean,
+                    variance=float(probs @ (logs - mean) ** 2), third=float(probs @ (logs - mean) ** 3),
+                )  # fmt: skip
     return rows
-
-
-def make_distribution(probs: NDArray[np.float64], drawn: Iterable[int], num_draws: int) -> TokenDistribution:
-    probs = probs / probs.sum()
-    logs = np.maximum(np.log(np.maximum(probs, 1e-300)), LOWEST_LOG_P)
-    mean = float(probs @ logs)
-    centred = logs - mean
-    frequent = np.flatnonzero(probs * num_draws >= MIN_EXPECTED)
-    return TokenDistribution(
-        tokens=frequent, probs=probs[frequent], log_p={token: float(logs[token]) for token in drawn}, mean=mean,
-        variance=float(probs @ centred**2), third=float(probs @ centred**3),
-    )  # fmt: skip
-
-
-SMALLEST = 1e-300  # the least p-value that Fisher's method gets: it takes logarithms
 
 
 class Outlier(NamedTuple):
@@ -118,8 +114,8 @@ class CountTest:
     def add(
         self, key: PromptPrefix, counter: Counter[int], row: TokenDistribution, noise: float, num_others: int = 0
     ) -> None:
-        """Adds the χ² of the tokens after one prefix, if its draws fill at least two cells. `num_others`: 0 if `row` is
-        the exact distribution; if `row` is pooled with other draws, their number."""
+        """Adds the χ² of the tokens after one prefix, if its samples fill at least two cells. `num_others`: 0 if `row`
+        is the exact distribution; if `row` is pooled with other samples, their number."""
         total = counter.total()
         least = MIN_EXPECTED * max(1.0, total / num_others if num_others else 1.0)  # enough expected on both sides
         frequent = row.probs * total >= least
@@ -146,14 +142,14 @@ class CountTest:
         worst = int(scores[: int(frequent.sum())].argmax()) if frequent.any() else -1
         if worst >= 0 and (self.outlier is None or scores[worst] > self.outlier.score):
             token, probability = int(row.tokens[frequent][worst]), float(row.probs[frequent][worst])
-            if num_others:  # its probability by the other draws alone
+            if num_others:  # its probability by the other samples alone
                 probability += (probability * total - counter[token]) / num_others
             self.outlier = Outlier(float(scores[worst]), key, token, counter[token], total * probability)
 
-    def p_values(self, num_positions: int) -> tuple[list[float | None], float]:
+    def p_values(self, sequences: Sequence[Sequence[Tokens]]) -> tuple[list[float | None], float]:
         """Returns the p-value of each position, by the gamma distribution with the mean and variance of its sum, and
-        their combination. A position is None if no prefix has enough draws."""
-        found: list[float | None] = [None] * num_positions
+        their combination. A position is None if no prefix has enough samples."""
+        found: list[float | None] = [None] * max(len(tokens) for drawn in sequences for tokens in drawn)
         for position, (value, mean, variance) in self.by_token.items():
             found[position] = float(stats.gamma.sf(value, mean**2 / variance, scale=variance / mean))
         known = [max(p, SMALLEST) for p in found if p is not None]
@@ -161,14 +157,14 @@ class CountTest:
 
 
 def moments(probs: NDArray[np.float64], total: int) -> tuple[float, float]:
-    """Returns the exact mean and variance of the χ² of `total` draws from a known distribution (Haldane 1937)."""
+    """Returns the exact mean and variance of the χ² of `total` samples from a known distribution (Haldane 1937)."""
     num_cells = len(probs)
     variance = 2 * (num_cells - 1) + float((1 / probs).sum() - num_cells**2 - 2 * num_cells + 2) / total
     return num_cells - 1, variance
 
 
 def moments_of_pooled(probs: NDArray[np.float64], num_own: int, num_others: int) -> tuple[float, float]:
-    """Returns the exact mean and variance of χ² for a table with two rows of draws, given the sums of its rows
+    """Returns the exact mean and variance of χ² for a table with two rows of samples, given the sums of its rows
     (`num_own`, `num_others`) and the shares of its columns `probs` (Haldane 1940)."""
     total, num_cells = num_own + num_others, len(probs)
     rows, columns = (total / num_own + total / num_others - 4), float((1 / probs).sum()) - num_cells**2
@@ -189,13 +185,9 @@ def count_next_tokens(sequences: Sequence[Sequence[Tokens]]) -> dict[PromptPrefi
     return found
 
 
-def max_length(sequences: Sequence[Sequence[Tokens]]) -> int:
-    return max(len(tokens) for drawn in sequences for tokens in drawn)
-
-
-def judge_draws(
+def compare_with_target(
     sequences: Sequence[Sequence[Tokens]], rows: Mapping[PromptPrefix, TokenDistribution], noise: float
-) -> tuple[DrawStatistics, Outlier | None]:
+) -> tuple[SampleStatistics, Outlier | None]:
     """Returns the test of the drawn sequences (one list per prompt) and the token farthest from its expectation.
     `noise`: E_p[(Δ ln p)²] of the probabilities of a correct method."""
     counts = CountTest()
@@ -206,10 +198,17 @@ def judge_draws(
         value = sum(count * row.log_p[token] for token, count in counter.items())
         sums += (value, total * row.mean, total * row.variance, total * row.third)
         counts.add(key, counter, row, noise)
-    by_token, p_counts = counts.p_values(max_length(sequences))
+    by_token, p_counts = counts.p_values(sequences)
+    # The two-sided p-value of Σ ln p by Pearson III, after forgiving one token of the lowest log p and the noise.
     log_p, expected, variance, third = sums.tolist()
-    p_log = log_p_value(log_p, expected, variance, third, math.sqrt(noise * num_tokens))
-    found = DrawStatistics(
+    deviation = math.sqrt(variance)
+    excess = abs(log_p - expected) - abs(LOWEST_LOG_P) - math.sqrt(noise * num_tokens) * deviation
+    if excess <= 0 or deviation == 0:
+        p_log = 1.0 if excess <= 0 else 0.0
+    else:
+        law, score = stats.pearson3(third / deviation**3), math.copysign(excess / deviation, log_p - expected)
+        p_log = min(1.0, 2 * float(law.sf(score) if score > 0 else law.cdf(score)))
+    found = SampleStatistics(
         p_value=min(1.0, 2 * min(p_counts, p_log)), p_by_token=by_token, num_tokens=num_tokens,
         mean_log_p=log_p / num_tokens, expected_log_p=expected / num_tokens,
         standard_error=math.sqrt(variance) / num_tokens,
@@ -217,34 +216,20 @@ def judge_draws(
     return found, counts.outlier
 
 
-def judge_samples(
+def compare_with_samples(
     sequences: Sequence[Sequence[Tokens]], others: Sequence[Sequence[Tokens]], noise: float
-) -> tuple[DrawStatistics, Outlier | None]:
-    """Returns the test of drawn sequences (one list per prompt) against other draws after the same prompts, and the
-    token farthest from its expectation. `noise`: as in `judge_draws`."""
+) -> tuple[SampleStatistics, Outlier | None]:
+    """Returns the test of drawn sequences (one list per prompt) against other samples after the same prompts, and the
+    token farthest from its expectation. `noise`: as in `compare_with_target`."""
     counts, own, other = CountTest(), count_next_tokens(sequences), count_next_tokens(others)
     for key in own.keys() & other.keys():
         pooled = own[key] + other[key]
         probs = np.array(list(pooled.values())) / pooled.total()
         row = TokenDistribution(np.array(list(pooled)), probs, log_p={}, mean=0.0, variance=0.0, third=0.0)
         counts.add(key, own[key], row, noise, num_others=other[key].total())
-    by_token, p_value = counts.p_values(max_length(sequences))
+    by_token, p_value = counts.p_values(sequences)
     num_tokens = sum(counter.total() for counter in own.values())
-    return DrawStatistics(num_tokens=num_tokens, p_value=p_value, p_by_token=by_token), counts.outlier
-
-
-def log_p_value(value: float, mean: float, variance: float, third: float, noise_deviations: float) -> float:
-    """Returns the two-sided p-value by Pearson III, after forgiving one token of the lowest log p and the noise.
-    `third`: central moment."""
-    deviation = math.sqrt(variance)
-    excess = abs(value - mean) - abs(LOWEST_LOG_P) - noise_deviations * deviation
-    if excess <= 0:
-        return 1.0
-    if deviation == 0:
-        return 0.0
-    score = math.copysign(excess / deviation, value - mean)
-    law = stats.pearson3(third / deviation**3)
-    return min(1.0, 2 * float(law.sf(score) if score > 0 else law.cdf(score)))
+    return SampleStatistics(num_tokens=num_tokens, p_value=p_value, p_by_token=by_token), counts.outlier
 
 
 MAX_POSITIONS = 192  # the last ones of each prompt with its answer
@@ -267,8 +252,8 @@ def choose_prompts(
     target: ScoringModel, drafter: ScoringModel | None, answers: Sequence[BaselineAnswer], sampling: Sampling,
     num_prompts: int, num_tokens: int,
 ) -> list[Cut]:  # fmt: skip
-    """Returns the best cuts of `num_prompts` answers, for draws of `num_tokens` tokens. At least one of them repeats a
-    pair of tokens, if there is such a cut: drafters that copy from the text then draft."""
+    """Returns the best cuts of `num_prompts` answers, for samples of `num_tokens` tokens. At least one of them repeats
+    a pair of tokens, if there is such a cut: drafters that copy from the text then draft."""
     per_answer = [list_cuts(target, drafter, answer, sampling, num_tokens) for answer in answers]
     weight = attrgetter("weight")
     best = sorted((max(group, key=weight) for group in per_answer if group), key=weight, reverse=True)
@@ -311,9 +296,9 @@ def score_probs(model: ScoringModel, ids: list[int], num_rows: int, sampling: Sa
 
 
 @dataclass(frozen=True)
-class MethodDraws:
-    """The draws of a method. `sequences`: the drawn tokens per prompt, up to `most_tokens` in each draw; `steps`: of
-    all draws, empty for a decoder without steps; `reported`: the sums that its server reports, if any."""
+class MethodSamples:
+    """The samples of a method. `sequences`: the drawn tokens per prompt, up to `most_tokens` in each draw; `steps`: of
+    all samples, empty for a decoder without steps; `reported`: the sums that its server reports, if any."""
 
     sequences: list[list[Tokens]]
     most_tokens: int
@@ -321,8 +306,8 @@ class MethodDraws:
     reported: Counter[str] = field(default_factory=Counter)
 
     def counts(self) -> dict[str, Any]:
-        """Returns the kinds of tokens in all draws; empty for a decoder that does not count. A step that was cut by the
-        end of the text has neither a recovered nor a bonus token."""
+        """Returns the kinds of tokens in all samples; empty for a decoder that does not count. A step that was cut by
+        the end of the text has neither a recovered nor a bonus token."""
         if not self.steps:
             return dict(self.reported)
         whole = [step for step in self.steps if step.num_drafted and step.num_emitted == step.num_accepted + 1]
@@ -335,21 +320,21 @@ class MethodDraws:
         }
 
 
-def draw_many(
+def draw_samples(
     decoder: Decoder, prompts: Sequence[list[int]], stop: StopRules, num_draws: int,
     seed_of: Callable[[int, int], int], num_tokens: int = NUM_TOKENS,
-) -> MethodDraws:  # fmt: skip
-    """Returns `num_draws` draws of up to `num_tokens` tokens, spread evenly over the prompts. `seed_of`: returns the
+) -> MethodSamples:  # fmt: skip
+    """Returns `num_draws` samples of up to `num_tokens` tokens, spread evenly over the prompts. `seed_of`: returns the
     seed of a draw from the numbers of its prompt and of the draw."""
     stop = replace(stop, max_new_tokens=num_tokens, stop_strings=())
-    draws = MethodDraws([[] for _ in prompts], num_tokens)
-    for number, prompt in enumerate(prompts):  # all draws of a prompt together, so that models read it once
+    samples = MethodSamples([[] for _ in prompts], num_tokens)
+    for number, prompt in enumerate(prompts):  # all samples of a prompt together, so that models read it once
         for draw in range(number, num_draws, len(prompts)):
             generation = decoder.generate(prompt, stop, seed_of(number, draw))
-            draws.sequences[number].append(tuple(generation.token_ids))
-            draws.steps.extend(generation.steps)
-            draws.reported.update(reported_counts(generation))
-    return draws
+            samples.sequences[number].append(tuple(generation.token_ids))
+            samples.steps.extend(generation.steps)
+            samples.reported.update(reported_counts(generation))
+    return samples
 
 
 def reported_counts(generation: GenerationOutput) -> dict[str, int]:

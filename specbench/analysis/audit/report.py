@@ -33,10 +33,10 @@ class TokenDeviation(FilePart):
     num_expected: float
 
 
-class DrawStatistics(FilePart):
-    """The test of drawn tokens against the target's exact probabilities, or against draws of AR. `p_by_token`: the
-    p-values of the counts of the first, second, … token; null if too few draws share a prefix. The mean log p (nats per
-    token), its expectation and its standard error are null if the probabilities are not known."""
+class SampleStatistics(FilePart):
+    """The test of drawn tokens against the target's exact probabilities, or against samples of AR. `p_by_token`: the
+    p-values of the counts of the first, second, … token; null if too few samples share a prefix. The mean log p (nats
+    per token), its expectation and its standard error are null if the probabilities are not known."""
 
     num_tokens: int
     p_value: float
@@ -50,9 +50,9 @@ class DrawStatistics(FilePart):
         return self.p_value < FAILS_BELOW
 
 
-class DrawTest(DrawStatistics):
-    """The test of a method's draws of up to `most_tokens` tokens each. Drafted, accepted, recovered and bonus tokens
-    are counted over all draws; null for decoders that do not count them."""
+class SampleTest(SampleStatistics):
+    """The test of a method's samples of up to `most_tokens` tokens each. Drafted, accepted, recovered and bonus tokens
+    are counted over all samples; null for decoders that do not count them."""
 
     num_draws: int
     most_tokens: int = NUM_TOKENS
@@ -68,10 +68,11 @@ class DrawTest(DrawStatistics):
 
 
 class ControlTest(FilePart):
-    """The same test of a deliberately wrong method, with as many draws. If it is not caught, the draws are too few."""
+    """The same test of a deliberately wrong method, with as many samples. If it is not caught, the samples are too
+    few."""
 
     name: str
-    distribution: DrawTest
+    distribution: SampleTest
 
     @property
     def caught(self) -> bool:
@@ -87,15 +88,15 @@ class MethodVerdict(FilePart):
     declared_lossless: bool | None  # null: external code that claims nothing
     reason: str | None = None
     greedy: Greedy | None = None
-    distribution: DrawTest | None = None
-    answers: DrawStatistics | None = None
+    distribution: SampleTest | None = None
+    answers: SampleStatistics | None = None
 
 
 class AuditFindings(FilePart):
-    """The verdicts, and the evidence that they share. `reference`: draws are tested against the exact probabilities of
-    the target, or, if a server holds the target, against other draws of AR. `prompts`: the names of the prompts of the
-    draws, and the ends of their texts. `long_control`: the control with long draws, if a method drafted nothing in
-    short draws."""
+    """The verdicts, and the evidence that they share. `reference`: samples are tested against the exact probabilities
+    of the target, or, if a server holds the target, against other samples of AR. `prompts`: the names of the prompts of
+    the samples, and the ends of their texts. `long_control`: the control with long samples, if a method drafted nothing
+    in short samples."""
 
     reference: Reference = "target"
     noise: Noise
@@ -134,7 +135,6 @@ class AuditReport(AuditFindings):
 
     @property
     def as_declared(self) -> bool:
-        """Returns whether no method that is declared lossless diverged."""
         return not any(verdict.verdict == "diverged" and verdict.declared_lossless for verdict in self.verdicts)
 
     def verdict_of(self, row: Row, place: str | None = None) -> tuple[str, RowEvidence] | None:
@@ -153,25 +153,24 @@ class AuditReport(AuditFindings):
                 found.engine,
             ):  # fmt: skip
                 continue
+            # Greedy outputs are evidence for greedy rows; samples for sampled rows with the same truncation, at any
+            # temperature and of any subset.
+            samples = verdict.distribution
+            covers = verdict.greedy is not None
+            if row.sampling.temperature != 0:
+                truncation = (row.sampling.top_k, row.sampling.top_p)
+                covers = samples is not None and truncation == (self.top_k, self.top_p)
             clean = verdict.verdict in ("lossless", "greedy equal")
             own_finding = row.evidence is None and row.verdict in ("diverged", "near-tie only")
-            if verdict.verdict in ("undecided", "not run") or (clean and own_finding) or not self._covers(verdict, row):
+            if verdict.verdict in ("undecided", "not run") or (clean and own_finding) or not covers:
                 return None
-            draws = verdict.distribution
             return verdict.verdict, RowEvidence(
                 task=self.task, subsets=tuple(self.subsets),
                 num_prompts=verdict.greedy.num_prompts if verdict.greedy else None,
-                num_draws=draws.num_draws if draws else None, temperature=self.temperature if draws else None,
-                p_value=draws.p_value if draws else None, report=place,
+                num_draws=samples.num_draws if samples else None, temperature=self.temperature if samples else None,
+                p_value=samples.p_value if samples else None, report=place,
             )  # fmt: skip
         return None
-
-    def _covers(self, verdict: MethodVerdict, row: Row) -> bool:
-        """Returns whether the audit's evidence applies to a row: greedy outputs to greedy rows; draws to sampled rows
-        with the same truncation, at any temperature. The subset does not matter."""
-        if row.sampling.temperature == 0:
-            return verdict.greedy is not None
-        return verdict.distribution is not None and (row.sampling.top_k, row.sampling.top_p) == (self.top_k, self.top_p)
 
 
 def verdict_in_report(path: Path, row: Row) -> tuple[str, RowEvidence] | None:
@@ -207,27 +206,25 @@ def audit_table(audit: AuditReport) -> Table:
 
 
 def cells(verdict: MethodVerdict) -> list[str]:
-    greedy, draws = verdict.greedy, verdict.distribution
+    greedy, samples = verdict.greedy, verdict.distribution
     compared, drawn = [NULL] * 3, [NULL] * 3
     if greedy is not None:
         position = NULL if greedy.median_position is None else f"{greedy.median_position:g}"
         compared = [f"{greedy.num_equal}/{greedy.num_prompts}", str(greedy.num_near_ties), position]
-    if draws is not None:
-        counts = (draws.num_accepted, draws.num_recovered, draws.num_bonus)
+    if samples is not None:
+        counts = (samples.num_accepted, samples.num_recovered, samples.num_bonus)
         shown = "/".join(NULL if count is None else str(count) for count in counts)
-        drawn = [p_value(draws.p_value), log_p_of(draws), shown if draws.num_drafted else NULL]
+        drawn = [p_value(samples.p_value), log_p_of(samples), shown if samples.num_drafted else NULL]
     return [verdict.method, verdict.verdict, *compared, *drawn]
 
 
-def log_p_of(draws: DrawStatistics) -> str:
-    """Returns the mean log p minus its expectation, with the standard error."""
-    if draws.mean_log_p is None or draws.expected_log_p is None:
+def log_p_of(samples: SampleStatistics) -> str:
+    if samples.mean_log_p is None or samples.expected_log_p is None:
         return NULL
-    return f"{draws.mean_log_p - draws.expected_log_p:+.3f} ± {draws.standard_error:.3f}"
+    return f"{samples.mean_log_p - samples.expected_log_p:+.3f} ± {samples.standard_error:.3f}"
 
 
 def caption(audit: AuditReport) -> list[str]:
-    """Returns the lines below the table: the noise floor, the draws and the control, and the meanings of verdicts."""
     noise, control = audit.noise, audit.control
     lines = [
         f"greedy: {counted(noise.num_prompts, 'prompt')} of {audit.task} {', '.join(audit.subsets)} (--limit of each "
@@ -283,19 +280,19 @@ def paragraphs(audit: AuditReport) -> Iterator[str]:
 
 
 def evidence(verdict: MethodVerdict) -> Iterator[str]:
-    """Yields the first difference between greedy outputs, and the test of the draws if it failed."""
+    """Yields the first difference between greedy outputs, and the test of the samples if it failed."""
     difference = verdict.greedy.example if verdict.greedy else None
     if difference is not None:
         tokens = (difference.ar_token, difference.method_token)
         own, other = ("nothing (it had ended)" if token is None else repr(token) for token in tokens)
         gap = "" if difference.gap is None else f", logit gap {difference.gap:.3g}"
         yield f"Prompt {difference.prompt}, new token {difference.position}: AR wrote {own}, it wrote {other}{gap}"
-    draws = verdict.distribution
-    if draws is not None and draws.failed:
-        by_token = ", ".join(NULL if p is None else p_value(p) for p in draws.p_by_token)
-        yield f"Samples: {p_text(draws.p_value)}; p of the counts of the 1st, 2nd, … token: {by_token}"
-        if draws.example is not None:
-            found = draws.example
+    samples = verdict.distribution
+    if samples is not None and samples.failed:
+        by_token = ", ".join(NULL if p is None else p_value(p) for p in samples.p_by_token)
+        yield f"Samples: {p_text(samples.p_value)}; p of the counts of the 1st, 2nd, … token: {by_token}"
+        if samples.example is not None:
+            found = samples.example
             yield (
                 f"After {found.prompt!r} + {found.drawn!r}: {found.num_observed} times {found.token!r} where "
                 f"{found.num_expected:.1f} are expected"

@@ -39,7 +39,6 @@ class CommonRecords:
 
     @property
     def labels(self) -> dict[Group, str]:
-        """Returns the label of each group: its subset; with its task if there are several tasks."""
         several = len({task for task, _ in self.groups}) > 1
         return {(task, subset): f"{task}/{subset}" if several else subset for task, subset in self.groups}
 
@@ -93,10 +92,19 @@ def texts_of(
         made = {}
         for key in keys:
             record = common.runs[0].records[key]
-            new_ids = (
-                tuple(record.methods["ar"].token_ids)
-                if reference == "continuation" else reference_ids(record, prompts[key], target)
-            )  # fmt: skip
+            if reference == "continuation":
+                new_ids: list[int] = list(record.methods["ar"].token_ids)
+            else:  # the first of several references, after a space if the prompt does not end in one
+                example = prompts[key].example
+                listed = example.references[record.turn]
+                answer = listed[0] if isinstance(listed, list | tuple) and listed else listed
+                if not isinstance(answer, str | int | float) or not str(answer).strip():
+                    raise ConfigError(
+                        f"--reference data: {task}/{subset} example {record.id} has no reference text: use "
+                        "--reference continuation"
+                    )
+                space = "" if example.turns[record.turn][-1:].isspace() else " "
+                new_ids = target.tokenizer(f"{space}{answer}", add_special_tokens=False)["input_ids"]
             prompt_ids = prompts[key].prompt_ids
             most = None if context_limit is None else max(len(prompt_ids), context_limit + 1)
             made[key] = Sample(subset, (*prompt_ids, *new_ids)[:most], len(prompt_ids))
@@ -108,23 +116,6 @@ def texts_of(
             )
         texts |= found
     return texts
-
-
-def reference_ids(record: Record, prompt: RecordedPrompt, target: CausalLM) -> tuple[int, ...]:
-    """Returns the target's tokens of the reference answer (the first of several), after a space if the prompt does not
-    end in one. Raises ConfigError if there is no text."""
-    turn = record.turn
-    found = prompt.example.references[turn]
-    answer = found[0] if isinstance(found, list | tuple) and found else found
-    if not isinstance(answer, str | int | float) or not str(answer).strip():
-        raise ConfigError(
-            f"--reference data: {record.task}/{record.subset} example {record.id} has no reference text: use "
-            "--reference continuation"
-        )
-    before = prompt.example.turns[turn]
-    space = "" if before[-1:].isspace() else " "
-    ids: list[int] = target.tokenizer(f"{space}{answer}", add_special_tokens=False)["input_ids"]
-    return tuple(ids)
 
 
 NUM_COLUMNS = 8  # in the result of `position_numbers`
@@ -164,7 +155,6 @@ def position_numbers(target_logits: torch.Tensor, draft_logits: torch.Tensor, to
 
 
 def _distribution(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns probabilities [n, vocab] and their logarithms, in which a probability of 0 is TINY."""
     logits = logits.float().cpu() if logits.device.type == "mps" else logits.float()  # mps has no float64
     log_probs = torch.log_softmax(logits.double(), dim=-1)
     return log_probs.exp(), log_probs.clamp_min(torch.tensor(TINY, dtype=torch.float64).log().item())
@@ -202,8 +192,6 @@ def ngram_forecaster(model: NgramModel, vocab_size: int, name: str, device: torc
 
 
 def batches(texts: Sequence[Sample], vocab_size: int) -> list[list[int]]:
-    """Returns the indices of the texts in batches of similar length, with at most MAX_LOGITS logits or a single text
-    each."""
     made: list[list[int]] = []
     for number in sorted(range(len(texts)), key=lambda n: len(texts[n].ids)):
         if made and (len(made[-1]) + 1) * len(texts[number].ids) * vocab_size <= MAX_LOGITS:
@@ -259,7 +247,6 @@ class DrafterEntry:
 
     @property
     def model(self) -> CausalLM | None:
-        """Returns the draft model of a method that has exactly one."""
         return self.models[0] if len(self.models) == 1 and set(self.forecasters) <= {WHOLE} else None
 
     def route(self, record: Record) -> str:
@@ -339,7 +326,6 @@ def _measured_entry(label: str, run: RecordedRun, method: str, target: CausalLM,
 
 
 def mismatch(target: CausalLM, drafter: CausalLM) -> str | None:
-    """Returns the reason why the drafter's distributions are not over the target's tokens; None if they are."""
     try:
         check_equal(target, drafter)
     except VocabularyMismatch as error:

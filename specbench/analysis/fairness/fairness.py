@@ -47,8 +47,8 @@ from specbench.core.console import counted
 from specbench.core.environment import EMBEDDED, require, set_threads
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.progress import Say, say_nothing
-from specbench.models.causal_lm import CausalLM, shortest_context, split_precision
-from specbench.records.records import Key, Record
+from specbench.models.causal_lm import shortest_context, split_precision
+from specbench.records.records import Record
 from specbench.report.captions import draft_length
 from specbench.results.leaderboard import load, set_fields
 from specbench.results.metrics import times
@@ -123,9 +123,21 @@ DEFAULT_NUM_DRAFT_TOKENS = 5  # γ of a drafter that no run measured, from arXiv
 
 
 def sums_by_group(entry: DrafterEntry, common: CommonRecords, numbers: Mapping[str, Numbers]) -> dict[str, GroupSums]:
-    """Returns the sums of a drafter's groups, by label. `numbers`: the teacher-forced numbers by route."""
     records = entry.run.records if entry.run is not None else common.runs[0].records
-    speeds = route_speeds(entry, common, records)
+    # γ and c of every route. c is computed from all records of a route, so that the expected speed-ups of groups differ
+    # only by acceptance. A drafter that no run measured gets the γ of the first method.
+    speeds: dict[str, tuple[int, float | None]] = {}
+    if entry.method is None:
+        of_rows = [row.num_draft_tokens for row in common.runs[0].rows if row.num_draft_tokens]
+        speeds[WHOLE] = ((*of_rows, DEFAULT_NUM_DRAFT_TOKENS)[0], None)
+    else:
+        by_route: dict[str, list[Record]] = defaultdict(list)
+        for record in (records[key] for keys in common.keys.values() for key in keys):
+            by_route[entry.route(record)].append(record)
+        for route, of_route in by_route.items():
+            own, baseline = ([record.methods[name] for record in of_route] for name in (entry.method, "ar"))
+            cost_ratio = times(Resampler.of(of_route, 0), own, baseline)["cost_ratio"].value
+            speeds[route] = (entry.num_draft_tokens(route), cost_ratio)
     groups = {}
     for place, keys in common.keys.items():
         routes = {key: entry.route(records[key]) for key in keys}
@@ -136,30 +148,10 @@ def sums_by_group(entry: DrafterEntry, common: CommonRecords, numbers: Mapping[s
     return groups
 
 
-def route_speeds(
-    entry: DrafterEntry, common: CommonRecords, records: Mapping[Key, Record]
-) -> dict[str, tuple[int, float | None]]:
-    """Returns γ and c of every route. A drafter that no run measured gets the γ of the first method. c is computed from
-    all records of a route, so that the expected speed-ups of groups differ only by acceptance."""
-    if entry.method is None:
-        lengths = [row.num_draft_tokens for row in common.runs[0].rows if row.num_draft_tokens]
-        return {WHOLE: ((*lengths, DEFAULT_NUM_DRAFT_TOKENS)[0], None)}
-    by_route: dict[str, list[Record]] = defaultdict(list)
-    for record in (records[key] for keys in common.keys.values() for key in keys):
-        by_route[entry.route(record)].append(record)
-    speeds = {}
-    for route, found in by_route.items():
-        own, baseline = ([record.methods[name] for record in found] for name in (entry.method, "ar"))
-        cost_ratio = times(Resampler.of(found, 0), own, baseline)["cost_ratio"].value
-        speeds[route] = (entry.num_draft_tokens(route), cost_ratio)
-    return speeds
-
-
 def drafter_report(
     entry: DrafterEntry, sums: Mapping[str, GroupSums], common: CommonRecords, tasks: Mapping[str, TaskSpec],
     texts: Representation | None, seed: int,
 ) -> DrafterReport:  # fmt: skip
-    """Returns the numbers of every group and over all groups. Raises BoundViolation if they contradict the theorems."""
     row = entry.rows[0] if entry.rows else None
     groups = {}
     for (task, subset), label in common.labels.items():
@@ -192,43 +184,41 @@ def drafter_report(
 
 
 Pairs = Sequence[tuple[GroupSums, GroupSums]]  # each group before and after, with the same prompts in the same order
-GroupStatistic = Callable[[Array], Array]  # a number of m groups [..., m] → one value [...]
 
 
 def compare_drafters(
     labels: tuple[str, str], before: Mapping[str, GroupSums], after: Mapping[str, GroupSums], seed: int
 ) -> DrafterComparison:
-    """Returns the changes from the first drafter to the second in the same groups. Resamples draw a prompt for both
-    drafters together."""
-    pairs = {label: [(group, after[label])] for label, group in before.items()}
+    """Returns the changes from the first drafter to the second in the same groups, and those of 𝒰 and of the mean,
+    variance and max/min of every rate and speed-up over all groups. Resamples draw a prompt for both drafters
+    together."""
+
+    def mean(values: Array) -> Array:
+        return np.asarray(values.mean(axis=-1))
+
+    by_group = {}
+    for label, group in before.items():
+        pair = [(group, after[label])]
+        by_group[label] = {
+            name: measure_change(pair, mean, values, bounds_of(name), seed)
+            for name, values in _compared_values(pair).items()
+        }
+    pairs = [(group, after[label]) for label, group in before.items()]
+    overall = {"unfairness": measure_change(pairs, unfairness, (divergence, divergence), (0.0, np.inf), seed)}
+    for name, values in _compared_values(pairs).items():
+        bounds = bounds_of(name)
+        overall[f"{name}.mean"] = measure_change(pairs, mean, values, bounds, seed)
+        if name not in ("cross_entropy", "kl"):
+            overall[f"{name}.variance"] = measure_change(pairs, variance, values, variance_bounds(bounds), seed)
+            overall[f"{name}.max_over_min"] = measure_change(pairs, max_over_min, values, (1.0, np.inf), seed)
     return DrafterComparison(
         before=labels[0], after=labels[1], excluded_before=excluded_masses(before),
         excluded_after=excluded_masses(after),
-        groups={
-            label: _drop_unknown(
-                {name: measure_change(pair, mean, values, bounds_of(name), seed)
-                 for name, values in _compared_values(pair).items()}
-            )
-            for label, pair in pairs.items()
-        },
-        family=_family_changes([pair for [pair] in pairs.values()], seed),
+        groups={label: _drop_unknown(changes) for label, changes in by_group.items()}, family=_drop_unknown(overall),
     )  # fmt: skip
 
 
-def _family_changes(pairs: Pairs, seed: int) -> dict[str, NumberChange]:
-    """Returns the change of 𝒰, and of the mean, variance and max/min of every rate and speed-up."""
-    found = {"unfairness": measure_change(pairs, unfairness, (divergence, divergence), (0.0, np.inf), seed)}
-    for name, values in _compared_values(pairs).items():
-        bounds = bounds_of(name)
-        found[f"{name}.mean"] = measure_change(pairs, mean, values, bounds, seed)
-        if name not in ("cross_entropy", "kl"):
-            found[f"{name}.variance"] = measure_change(pairs, variance, values, variance_bounds(bounds), seed)
-            found[f"{name}.max_over_min"] = measure_change(pairs, max_over_min, values, (1.0, np.inf), seed)
-    return _drop_unknown(found)
-
-
 def _compared_values(pairs: Pairs) -> dict[str, tuple[Values, Values]]:
-    """Returns the numbers that both drafters have, by name, each as a function of the sums of either."""
     before, after = (values_by_name(step_costs(groups)) for groups in zip(*pairs, strict=True))
     known = {name: (values, after[name]) for name, values in before.items() if name in after}
     return {"cross_entropy": (divergence, divergence), "kl": (kl_divergence, kl_divergence), **known}
@@ -238,15 +228,12 @@ def _drop_unknown(changes: Mapping[str, NumberChange]) -> dict[str, NumberChange
     return {name: each for name, each in changes.items() if each.difference.value is not None}
 
 
-def mean(values: Array) -> Array:
-    return np.asarray(values.mean(axis=-1))
-
-
 def measure_change(
-    pairs: Pairs, function: GroupStatistic, values: tuple[Values, Values], bounds: Bounds, seed: int
+    pairs: Pairs, function: Callable[[Array], Array], values: tuple[Values, Values], bounds: Bounds, seed: int
 ) -> NumberChange:
-    """Returns the change of a statistic over groups from one drafter to the other. `values`: the number of each group,
-    for either drafter; `bounds`: the least (not below 0) and the greatest value of the statistic."""
+    """Returns the change of a statistic over groups ([..., m] → [...]) from one drafter to the other. `values`: the
+    number of each group, for either drafter; `bounds`: the least (not below 0) and the greatest value of the statistic.
+    """
     both = [np.hstack([before.sums, after.sums]) for before, after in pairs]  # [num_prompts, 2 · WIDTH]
     least, most = bounds
 
@@ -302,7 +289,6 @@ class FairnessRequest:
 
 
 def read_runs(request: FairnessRequest) -> tuple[RunMethods, list[RunMethod]]:
-    """Returns every run once, with its methods; and the two methods that --before and --after name, if given."""
     pair: list[RunMethod] = []
     found: dict[Path, tuple[RecordedRun, list[str]]] = {}
     compared = [text for text in (request.before, request.after) if text is not None]
@@ -363,8 +349,25 @@ def fairness_report(request: FairnessRequest, progress: Say = say_nothing) -> Fa
     loader = ModelLoader(options.device, options.dtype, trust_remote_code=options.trust_remote_code)
     target = loader.load(row.target, row.target_revision)
     entries = make_entries(methods, request.drafters, loader)
-    sums = sums_of_entries(request, common, entries, target, progress)
-    texts = sample_representations(request, languages, entries, progress)
+    # Teacher-forced numbers: every distribution reads the same texts once.
+    models = [model for entry in entries for model in entry.models]
+    prompts = prompts_of(common.runs[0], common.groups, common.keys, target, models, options.data)
+    texts = texts_of(common, prompts, target, request.reference, shortest_context([target, *models]))
+    forecasters = {(each.name, each.revision): each for entry in entries for each in entry.forecasters.values()}
+    forced = forced_numbers(model_forecaster(target), list(forecasters.values()), texts, target.vocab_size, progress)
+    numbers = dict(zip(forecasters, forced, strict=True))
+    sums = [
+        sums_by_group(entry, common, {r: numbers[each.name, each.revision] for r, each in entry.forecasters.items()})
+        for entry in entries
+    ]
+    # The languages that every draft model writes by itself, by the model's id.
+    represented: dict[int, Representation] = {}
+    for model in [entry.model for entry in entries if request.samples and languages]:
+        if model is not None and id(model) not in represented:
+            progress(f"sampling {request.samples} texts from {model.name}")
+            represented[id(model)] = representation(
+                model, request.samples, seed=options.seed, prompt=request.prompt, languages=languages
+            )
     tasks = tasks_of(list(common.groups.values()))
     comparison = None
     if pair:
@@ -382,51 +385,23 @@ def fairness_report(request: FairnessRequest, progress: Say = say_nothing) -> Fa
         num_left_out=common.num_left_out,
         runs=tuple(str(run.path) for run in common.runs),
         drafters=tuple(
-            drafter_report(entry, own, common, tasks, texts.get(id(entry.model)), options.seed)
+            drafter_report(entry, own, common, tasks, represented.get(id(entry.model)), options.seed)
             for entry, own in zip(entries, sums, strict=True)
         ),
         comparison=comparison,
     )
 
 
-def sums_of_entries(
-    request: FairnessRequest, common: CommonRecords, entries: Sequence[DrafterEntry], target: CausalLM,
-    progress: Say,
-) -> list[dict[str, GroupSums]]:  # fmt: skip
-    """Returns the sums of the groups of every drafter, from the records and from teacher-forced passes."""
-    models = [model for entry in entries for model in entry.models]
-    prompts = prompts_of(common.runs[0], common.groups, common.keys, target, models, request.options.data)
-    texts = texts_of(common, prompts, target, request.reference, shortest_context([target, *models]))
-    forecasters = {(each.name, each.revision): each for entry in entries for each in entry.forecasters.values()}
-    forced = forced_numbers(model_forecaster(target), list(forecasters.values()), texts, target.vocab_size, progress)
-    numbers = dict(zip(forecasters, forced, strict=True))
-    return [
-        sums_by_group(entry, common, {r: numbers[each.name, each.revision] for r, each in entry.forecasters.items()})
-        for entry in entries
-    ]
+def check_rows(path: Path) -> None:
+    if not path.is_file():
+        raise ConfigError(f"--leaderboard {path}: no such file: `specbench run --leaderboard {path}` creates it")
+    load(path)
 
 
-def sample_representations(
-    request: FairnessRequest, languages: Sequence[str], entries: Sequence[DrafterEntry], progress: Say
-) -> dict[int, Representation]:
-    """Samples texts from every draft model. Returns their languages by the model's id; empty if no texts were requested
-    or `languages` is empty."""
-    models = {id(entry.model): entry.model for entry in entries if request.samples and languages}
-    found = {}
-    for name, model in models.items():
-        if model is None:
-            continue
-        progress(f"sampling {request.samples} texts from {model.name}")
-        found[name] = representation(
-            model, request.samples, seed=request.options.seed, prompt=request.prompt, languages=languages
-        )
-    return found
-
-
-def fairness_of_rows(report: FairnessReport) -> dict[str, GroupNumbers | FairnessSummary]:
-    """Returns the numbers of each row, by the row's key. A row `all` gets the numbers over all groups, but only if the
-    groups are exactly its subsets."""
-    found: dict[str, GroupNumbers | FairnessSummary] = {}
+def add_fairness(path: Path, report: FairnessReport) -> str:
+    """Writes the field `fairness` into the matching rows of a leaderboard. Returns a line with their number, the number
+    of rows that the leaderboard lacks, and the command that adds those. Raises ConfigError if no row matches."""
+    found: dict[str, GroupNumbers | FairnessSummary] = {}  # by the row's key
     for drafter in report.drafters:
         if drafter.run is None or drafter.method is None:
             continue
@@ -438,21 +413,7 @@ def fairness_of_rows(report: FairnessReport) -> dict[str, GroupNumbers | Fairnes
             if group is not None:
                 found[row.key] = group
             elif row.subset == "all" and places.keys() == {(row.task_name, subset) for subset in subsets}:
-                found[row.key] = drafter.family
-    return found
-
-
-def check_rows(path: Path) -> None:
-    """Raises ConfigError if a leaderboard is missing or damaged."""
-    if not path.is_file():
-        raise ConfigError(f"--leaderboard {path}: no such file: `specbench run --leaderboard {path}` creates it")
-    load(path)
-
-
-def add_fairness(path: Path, report: FairnessReport) -> str:
-    """Writes the field `fairness` into the matching rows of a leaderboard. Returns a line with their number, the number
-    of rows that the leaderboard lacks, and the command that adds those. Raises ConfigError if no row matches."""
-    found = fairness_of_rows(report)
+                found[row.key] = drafter.family  # only if the groups are exactly its subsets
     num_rows = set_fields(path, ("fairness",), lambda row: (found[row.key],) if row.key in found else None)
     missing, absent = found.keys() - {row.key for row in load(path)}, ""
     if missing:

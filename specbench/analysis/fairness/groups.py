@@ -28,7 +28,7 @@ from specbench.analysis.fairness.drafters import (
 )
 from specbench.core.errors import ConfigError
 from specbench.core.metric import PERCENT
-from specbench.records.records import Generation, Key, Record
+from specbench.records.records import Key, Record
 from specbench.results.answers import speed_columns
 from specbench.results.row import (
     BoundChain,
@@ -47,14 +47,12 @@ Values = Callable[[Sequence[Array]], Array]  # the sums of m groups [..., num_co
 
 
 def variance(values: Array) -> Array:
-    """Returns (1/m) Σ (a − mean)² over the last axis."""
-    return np.asarray(values.var(axis=-1))
+    return np.asarray(values.var(axis=-1))  # (1/m) Σ (a − mean)²
 
 
 def max_over_min(values: Array) -> Array:
-    """Returns the largest ÷ the smallest value over the last axis; infinite if the smallest is 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(values.max(axis=-1) / values.min(axis=-1))
+        return np.asarray(values.max(axis=-1) / values.min(axis=-1))  # infinite if the smallest is 0
 
 
 def spearman(ranked: Array, values: Array) -> Array:
@@ -172,12 +170,10 @@ class GroupSums:
 
     @property
     def step_cost(self) -> float | None:
-        """Returns 1 + γc: the cost of a step in target passes over one token."""
         return None if self.cost_ratio is None else 1 + self.num_draft_tokens * self.cost_ratio
 
 
 def step_costs(groups: Iterable[GroupSums]) -> Array | None:
-    """Returns 1 + γc of every group, [num_groups]; None if one of them is unknown."""
     costs = [group.step_cost for group in groups]
     return None if None in costs else np.array(costs, dtype=np.float64)
 
@@ -197,7 +193,9 @@ def group_sums(
             sums[: POSITIONS + 1] += forced_sums(numbers[key], num_draft_tokens)
         if method is not None:
             own, baseline = (records[key].methods[name] for name in (method, "ar"))
-            sums[POSITIONS + 1 :] += measured_sums(own, baseline)
+            speeds = [value for [value] in speed_columns([[own], [baseline]])]
+            rate = own.num_accepted / own.num_verified if own.num_verified else 0.0
+            sums[POSITIONS + 1 :] += [rate, own.num_verified > 0, own.num_emitted, len(own.steps), *speeds]
             if (statistics := own.statistics.get("bleu")) is not None:
                 bleu[prompt] = bleu.get(prompt, 0) + np.array(statistics, dtype=np.float64)
     all_bleu = np.stack(list(bleu.values())) if bleu and bleu.keys() == rows.keys() else None
@@ -210,18 +208,7 @@ def forced_sums(numbers: Array, num_draft_tokens: int) -> Array:
     return np.concatenate([numbers.sum(axis=0), [per_pass.sum(), len(numbers)]])
 
 
-def measured_sums(own: Generation, baseline: Generation) -> Array:
-    """Returns the measured columns of one generation and of AR's: acceptance and speed as in results.metrics."""
-    judged = own.num_verified
-    speeds = [value for [value] in speed_columns([[own], [baseline]])]
-    return np.array([
-        own.num_accepted / judged if judged else 0.0, float(judged > 0), own.num_emitted,
-        len(own.steps), *speeds,
-    ], dtype=np.float64)  # fmt: skip
-
-
 def measured_numbers(group: GroupSums, scorer: Scorer | None, seed: int) -> MeasuredNumbers:
-    """Returns the measured numbers of a group. `scorer`: the scorer of its answers."""
     prompts, columns = Resampler.of_units(len(group.sums), seed), group.sums.T
     found = MeasuredNumbers(
         acceptance_rate=prompts.ratio(columns[RATES], columns[RATED], bounds=SHARE),
@@ -278,7 +265,6 @@ kl_divergence: Values = partial(ratios, over=KL, under=POSITIONS)
 
 
 def speedups(sums: Sequence[Array]) -> Array:
-    """Returns the measured tokens per second over AR's: m arrays → [..., m]."""
     return ratios(sums, TOKENS, SECONDS) / ratios(sums, AR_TOKENS, AR_SECONDS)
 
 
@@ -287,7 +273,6 @@ def fitness(sums: Sequence[Array]) -> Array:
 
 
 def values_by_name(cost: Array | None) -> dict[str, Values]:
-    """Returns the functions of the numbers whose spread is reported. `cost`: 1 + γc of every group, [num_groups]."""
     found: dict[str, Values] = {
         "acceptance_rate": measured_rate, "speedup": speedups, "forced_acceptance_rate": forced_rate,
     }  # fmt: skip
@@ -317,7 +302,6 @@ def excluded_masses(groups: Mapping[str, GroupSums]) -> dict[str, float]:
 def summarize_family(
     groups: Mapping[str, GroupSums], numbers: Mapping[str, GroupNumbers], seed: int
 ) -> FairnessSummary:
-    """Returns 𝒰, spreads and correlations over all groups. A number that a group lacks is left out."""
     names, sums = tuple(groups), [group.sums for group in groups.values()]
     totals, spreads = [group.sum(axis=0) for group in sums], {}
     for name, values in values_by_name(step_costs(groups.values())).items():
@@ -350,19 +334,14 @@ def correlations(sums: Sequence[Array], shares: Sequence[float | None], seed: in
         found = estimate(of, function, seed, least=-1.0, most=1.0) if of else Estimate()
         return None if found.value is None else found
 
+    prompts = np.concatenate(list(sums))  # of all groups (figure 2a)
+    prompts = prompts[prompts[:, POSITIONS] > 0]
+    means = prompts / prompts[:, [POSITIONS]]
+    over_prompts = float(spearman(1.0 - means[:, DRAFT_MISFIT], means[:, ACCEPTANCE])) if len(prompts) else np.nan
     return Correlations(
         representation_and_acceptance=correlation(groups, lambda s: spearman(known_shares, forced_rate(s))),
         representation_and_measured=correlation(groups, lambda s: spearman(known_shares, measured_rate(s))),
         fitness_and_acceptance=correlation(sums, lambda s: spearman(fitness(s), forced_rate(s))),
         fitness_and_measured=correlation(sums, lambda s: spearman(fitness(s), measured_rate(s))),
-        fitness_and_acceptance_over_prompts=correlation_over_prompts(sums),
+        fitness_and_acceptance_over_prompts=over_prompts if np.isfinite(over_prompts) else None,
     )
-
-
-def correlation_over_prompts(sums: Sequence[Array]) -> float | None:
-    """Returns Spearman's ρ of 1 − r_q and α_T over the prompts of all groups (figure 2a); None if it is undefined."""
-    prompts = np.concatenate(list(sums))
-    prompts = prompts[prompts[:, POSITIONS] > 0]
-    means = prompts / prompts[:, [POSITIONS]]
-    found = float(spearman(1.0 - means[:, DRAFT_MISFIT], means[:, ACCEPTANCE])) if len(prompts) else np.nan
-    return found if np.isfinite(found) else None

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from specbench.analysis.fairness.drafters import TINY
-from specbench.analysis.fairness.fairness import DrafterComparison, DrafterReport, FairnessReport, NumberChange
+from specbench.analysis.fairness.fairness import DrafterComparison, DrafterReport, FairnessReport
 from specbench.analysis.fairness.groups import pinsker
 from specbench.core.table import RULE, Table, number_columns, text_columns
 from specbench.report.display import reach, save_picture
 from specbench.results.metric_format import NULL, number, with_interval
-from specbench.results.row import FairnessSummary, ForcedNumbers, GroupNumbers
 from specbench.statistics.bootstrap import Estimate
 
 COLUMNS = {
@@ -52,7 +51,6 @@ MAX_NAMED = 12  # groups
 
 
 def add_mark(text: str, *masses: float) -> str:
-    """Returns a number as text, with the mark if the excluded `masses` change its digits."""
     return text + MARK * any(mass >= MIN_MASS for mass in masses)
 
 
@@ -76,37 +74,30 @@ def exclusion_notes(masses: Mapping[str, Mapping[str, float]]) -> list[str]:
 
 
 def comparison_table(found: DrafterComparison) -> Table:
-    """Returns a table of after − before with a line per group. Its caption has a line for each number over groups."""
     sides = {found.before: found.excluded_before, found.after: found.excluded_after}
 
-    def change_cell(label: str, name: str, change: NumberChange | None) -> str:
-        masses = [side.get(label, 0.0) for side in sides.values()] if name in DIVERGENCES else []
-        return add_mark(with_interval(change.difference, 2), *masses) if change else NULL
-
-    def change_line(name: str, change: NumberChange) -> str:
-        subject = " of ".join(NAMES[part] for part in reversed(name.split(".")))
-        both = " → ".join(number(metric, 5) for metric in (change.before, change.after))
-        masses = [mass for side in sides.values() for mass in side.values()]
-        line = f"{subject}: {both} ({with_interval(change.percent, 1)} %)"
-        return add_mark(line, *(masses if name.partition(".")[0] in DIVERGENCES else ()))
-
-    rows = [
-        [label, *(change_cell(label, name, changes.get(name)) for name in COLUMNS)]
-        for label, changes in found.groups.items()
-    ]
+    rows = []
+    for label, changes in found.groups.items():
+        row = [label]
+        for name in COLUMNS:
+            masses = [side.get(label, 0.0) for side in sides.values()] if name in DIVERGENCES else []
+            change = changes.get(name)
+            row.append(add_mark(with_interval(change.difference, 2), *masses) if change else NULL)
+        rows.append(row)
     means = {name.removesuffix(".mean"): each for name, each in found.family.items() if name.endswith(".mean")}
     overall = found.family if len(found.groups) > 1 else means  # a single group has no spread
-    caption = [
-        "differences after − before with 95 % intervals, paired by prompt",
-        *(change_line(name, change) for name, change in overall.items()),
-        *exclusion_notes(sides),
-    ]
+    caption = ["differences after − before with 95 % intervals, paired by prompt"]
+    all_masses = [mass for side in sides.values() for mass in side.values()]
+    for name, each in overall.items():
+        subject = " of ".join(NAMES[part] for part in reversed(name.split(".")))
+        line = f"{subject}: {number(each.before, 5)} → {number(each.after, 5)} ({with_interval(each.percent, 1)} %)"
+        caption.append(add_mark(line, *(all_masses if name.partition(".")[0] in DIVERGENCES else ())))
+    caption += exclusion_notes(sides)
     columns = text_columns("group") + number_columns(*(name.replace(" (", "\n(") for name in COLUMNS.values()))
     return Table(f"{found.after} − {found.before}", columns, rows, caption)
 
 
 def _spread_lines(drafter: DrafterReport, names: tuple[str, ...]) -> list[str]:
-    """Returns a line for the spread of each known number; empty for a single group."""
     spreads = drafter.family.spreads if len(drafter.groups) > 1 else {}
     return [
         f"{SPREAD_NAMES[name]}: variance {with_interval(found.variance, 5)}, max/min "
@@ -117,22 +108,44 @@ def _spread_lines(drafter: DrafterReport, names: tuple[str, ...]) -> list[str]:
 
 
 def forced_table(drafter: DrafterReport, report: FairnessReport) -> Table:
-    rows = [[label, *forced_cells(group.forced)] for label, group in drafter.groups.items() if group.forced]
+    rows = []
+    for label, group in drafter.groups.items():
+        if found := group.forced:
+            fitness = (1 - (metric.value or 0.0) for metric in (found.draft_misfit, found.target_misfit))
+            rows.append([
+                label, add_mark(with_interval(found.cross_entropy, 2), found.excluded),
+                add_mark(number(found.token_loss, 2), found.excluded) if found.token_loss else NULL,
+                add_mark(number(found.kl, 2), found.excluded), with_interval(found.acceptance_rate, 2),
+                " · ".join(f"{value:.2f}" for value in fitness),
+            ])  # fmt: skip
     columns = text_columns("group") + number_columns(
         "cross-entropy\n(D)", "tokens'\nloss\n(−log q)", "divergence\n(KL)", "acceptance\nrate (α_T)",
         "fit of q · p\n(1−r)",
     )  # fmt: skip
-    return Table(f"{drafter.label}: teacher-forced", columns, rows, forced_caption(drafter, report))
-
-
-def forced_cells(found: ForcedNumbers) -> list[str]:
-    fitness = (1 - (metric.value or 0.0) for metric in (found.draft_misfit, found.target_misfit))
-    return [
-        add_mark(with_interval(found.cross_entropy, 2), found.excluded),
-        add_mark(number(found.token_loss, 2), found.excluded) if found.token_loss else NULL,
-        add_mark(number(found.kl, 2), found.excluded),
-        with_interval(found.acceptance_rate, 2), " · ".join(f"{value:.2f}" for value in fitness),
-    ]  # fmt: skip
+    source = "the target's own continuations" if report.reference == "continuation" else "the data's references"
+    num_positions = sum(group.forced.num_positions for group in drafter.groups.values() if group.forced)
+    cost = "not one" if drafter.cost_ratio is None else f"{drafter.cost_ratio:.3f}"
+    family = drafter.family
+    caption = [
+        f"{num_positions} positions of {source}, probabilities without temperature and truncation; draft cost c {cost}",
+        "cross-entropy: Σ −p log q over the target's distribution p and the drafter's q; tokens' loss: −log q of the "
+        "texts' tokens alone; divergence: of drafter and target; all in nats; total variation: 1 − acceptance rate",
+        "fit: probability that the drafter (q) and the target (p) give to the tokens of the texts",
+    ]
+    if family.unfairness is not None and len(drafter.groups) > 1:
+        unfairness = add_mark(with_interval(family.unfairness, 4), *family.excluded.values())
+        caption.append(
+            f"unfairness (𝒰): {unfairness}, the mean squared distance of the groups' cross-entropies from the lowest, "
+            f"which {family.lowest} has"
+        )
+    caption += _spread_lines(drafter, ("forced_acceptance_rate",))
+    for name, metric in (("representation share", family.correlations.representation_and_acceptance),
+                         ("drafter's fit", family.correlations.fitness_and_acceptance)):  # fmt: skip
+        if metric is not None:
+            shown = with_interval(metric, 2)
+            caption.append(f"rank correlation (ρ) of {name} and acceptance rate over groups: {shown}")
+    caption += exclusion_notes({drafter.label: family.excluded})
+    return Table(f"{drafter.label}: teacher-forced", columns, rows, caption)
 
 
 def bounds_table(drafter: DrafterReport) -> Table:
@@ -157,32 +170,6 @@ def bounds_table(drafter: DrafterReport) -> Table:
     return Table(f"{drafter.label}: expected {what}", columns, rows, caption)
 
 
-def forced_caption(drafter: DrafterReport, report: FairnessReport) -> list[str]:
-    source = "the target's own continuations" if report.reference == "continuation" else "the data's references"
-    num_positions = sum(group.forced.num_positions for group in drafter.groups.values() if group.forced)
-    cost = "not one" if drafter.cost_ratio is None else f"{drafter.cost_ratio:.3f}"
-    family = drafter.family
-    lines = [
-        f"{num_positions} positions of {source}, probabilities without temperature and truncation; draft cost c {cost}",
-        "cross-entropy: Σ −p log q over the target's distribution p and the drafter's q; tokens' loss: −log q of the "
-        "texts' tokens alone; divergence: of drafter and target; all in nats; total variation: 1 − acceptance rate",
-        "fit: probability that the drafter (q) and the target (p) give to the tokens of the texts",
-    ]
-    if family.unfairness is not None and len(drafter.groups) > 1:
-        unfairness = add_mark(with_interval(family.unfairness, 4), *family.excluded.values())
-        lines.append(
-            f"unfairness (𝒰): {unfairness}, the mean squared distance of the groups' cross-entropies from the lowest, "
-            f"which {family.lowest} has"
-        )
-    lines += _spread_lines(drafter, ("forced_acceptance_rate",))
-    found = family.correlations
-    for name, metric in (("representation share", found.representation_and_acceptance),
-                         ("drafter's fit", found.fitness_and_acceptance)):  # fmt: skip
-        if metric is not None:
-            lines.append(f"rank correlation (ρ) of {name} and acceptance rate over groups: {with_interval(metric, 2)}")
-    return [*lines, *exclusion_notes({drafter.label: family.excluded})]
-
-
 def measured_table(drafter: DrafterReport) -> Table:
     groups = drafter.groups
     has_bleu = any(group.measured and group.measured.bleu for group in groups.values())
@@ -201,60 +188,50 @@ def measured_table(drafter: DrafterReport) -> Table:
     headings = ["prompts", "acceptance\nrate α", "tokens per\npass τ", "speed-up\n95 % interval"]
     headings += ["BLEU", "α·BLEU"] * has_bleu + ["rank of the\nlanguage", "% of the\ntexts"] * has_rank
     columns = text_columns("group") + number_columns(*headings)
-    return Table(f"{drafter.label}: measured", columns, rows, measured_caption(drafter))
-
-
-def measured_caption(drafter: DrafterReport) -> list[str]:
-    lines = [f"drafter {drafter.drafter or 'without a name'}, {drafter.draft_length}; run {drafter.run}"]
-    lines += _spread_lines(drafter, ("acceptance_rate", "speedup"))
-    found = drafter.family.correlations.representation_and_measured
-    if found is not None:
-        lines.append(f"rank correlation (ρ) of representation share and acceptance rate: {with_interval(found, 2)}")
+    caption = [f"drafter {drafter.drafter or 'without a name'}, {drafter.draft_length}; run {drafter.run}"]
+    caption += _spread_lines(drafter, ("acceptance_rate", "speedup"))
+    correlation = drafter.family.correlations.representation_and_measured
+    if correlation is not None:
+        shown = with_interval(correlation, 2)
+        caption.append(f"rank correlation (ρ) of representation share and acceptance rate: {shown}")
     if drafter.num_texts_represented:
         texts = f"{drafter.num_texts_represented} texts after {drafter.prompt_represented!r}, identified by lingua"
-        lines.append(f"rank of the language in {texts}; 1: the drafter writes it most often")
+        caption.append(f"rank of the language in {texts}; 1: the drafter writes it most often")
     if drafter.problem is not None:
-        lines.append(f"no teacher-forced numbers: {drafter.problem}")
-    return lines
+        caption.append(f"no teacher-forced numbers: {drafter.problem}")
+    return Table(f"{drafter.label}: measured", columns, rows, caption)
 
 
 def overview(report: FairnessReport) -> Table:
-    """Returns a table of α, D and speed-up by group and drafter; the last line has 𝒰, if there are several groups."""
-    groups = report.drafters[0].groups
-    rows: list[Sequence[str]] = [
-        [label, *(overview_cell(drafter.groups[label]) for drafter in report.drafters)] for label in groups
-    ]
-    if len(groups) > 1:
-        rows += [RULE, ["unfairness (𝒰)", *(unfairness_cell(drafter.family) for drafter in report.drafters)]]
+    rows: list[Sequence[str]] = []
+    for label in report.drafters[0].groups:
+        row = [label]
+        for group in (drafter.groups[label] for drafter in report.drafters):
+            rate, divergence, speedup = NULL, NULL, NULL
+            if group.forced:
+                rate = f"{number(group.forced.acceptance_rate, 2)}{FORCED}"
+                divergence = add_mark(number(group.forced.cross_entropy, 2), group.forced.excluded)
+            if group.measured:
+                rate, speedup = (number(each, 2) for each in (group.measured.acceptance_rate, group.measured.speedup))
+            row.append(" · ".join([rate, divergence, speedup]))
+        rows.append(row)
+    families = [drafter.family for drafter in report.drafters]
+    if len(rows) > 1:
+        shown = [
+            add_mark(with_interval(each.unfairness, 3), *each.excluded.values()) if each.unfairness else NULL
+            for each in families
+        ]
+        rows += [RULE, ["unfairness (𝒰)", *shown]]
     headings = (f"{each.label}\n{'α_T' if each.method is None else 'α'} · D · ×" for each in report.drafters)
     columns = text_columns("group") + number_columns(*headings)
-    return Table("all drafters", columns, rows, overview_caption(report))
-
-
-def overview_caption(report: FairnessReport) -> list[str]:
-    lines = ["acceptance rate (α) and speed-up (×) as a run measured them; cross-entropy (D) teacher-forced"]
+    caption = ["acceptance rate (α) and speed-up (×) as a run measured them; cross-entropy (D) teacher-forced"]
     if any(drafter.method is None for drafter in report.drafters):
-        lines.append(
+        caption.append(
             f"{FORCED}: no run measured this drafter: the cell shows its teacher-forced α_T, which is comparable with "
             "the α_T of the tables above, not with a measured α; it has no speed-up"
         )
-    return [*lines, *exclusion_notes({drafter.label: drafter.family.excluded for drafter in report.drafters})]
-
-
-def unfairness_cell(family: FairnessSummary) -> str:
-    if family.unfairness is None:
-        return NULL
-    return add_mark(with_interval(family.unfairness, 3), *family.excluded.values())
-
-
-def overview_cell(group: GroupNumbers) -> str:
-    rate, divergence, speedup = NULL, NULL, NULL
-    if group.forced:
-        rate = f"{number(group.forced.acceptance_rate, 2)}{FORCED}"
-        divergence = add_mark(number(group.forced.cross_entropy, 2), group.forced.excluded)
-    if group.measured:
-        rate, speedup = (number(each, 2) for each in (group.measured.acceptance_rate, group.measured.speedup))
-    return " · ".join([rate, divergence, speedup])
+    caption += exclusion_notes({drafter.label: drafter.family.excluded for drafter in report.drafters})
+    return Table("all drafters", columns, rows, caption)
 
 
 def draw_fairness(report: FairnessReport, path: Path) -> None:
@@ -270,7 +247,6 @@ def draw_fairness(report: FairnessReport, path: Path) -> None:
 
 
 def draw_bars(axes: Any, drafters: Sequence[DrafterReport]) -> None:
-    """Draws acceptance rates by group with 95 % intervals, a bar for each drafter. Bars of α_T are hatched."""
     labels = list(drafters[0].groups)
     width = 0.8 / len(drafters)
     for place, drafter in enumerate(drafters):
@@ -288,7 +264,6 @@ def draw_bars(axes: Any, drafters: Sequence[DrafterReport]) -> None:
 
 
 def _rates(drafter: DrafterReport, is_measured: bool) -> dict[int, Estimate]:
-    """Returns the measured acceptance rates by index of the group, or the α_T of groups that were not measured."""
     parts = {
         place: group.measured if is_measured else group.forced
         for place, group in enumerate(drafter.groups.values())
@@ -299,7 +274,7 @@ def _rates(drafter: DrafterReport, is_measured: bool) -> dict[int, Estimate]:
 
 
 def draw_fitness(axes: Any, drafters: Sequence[DrafterReport]) -> None:
-    """Draws α_T over the drafter's fitness 1 − r_q (figure 2)."""
+    """Draws α_T over the drafter's fitness 1 − r_q (arXiv:2510.02128, figure 2)."""
     for drafter in drafters:
         found = {
             label: (1 - group.forced.draft_misfit.value, group.forced.acceptance_rate)
@@ -316,7 +291,6 @@ def draw_fitness(axes: Any, drafters: Sequence[DrafterReport]) -> None:
 
 
 def draw_divergence(axes: Any, drafters: Sequence[DrafterReport]) -> None:
-    """Draws α_T over KL_T and D_T, with the bound 1 − √(d/2) of both."""
     largest = 2.0
     for place, drafter in enumerate(drafters):
         found = [group.forced for group in drafter.groups.values() if group.forced]

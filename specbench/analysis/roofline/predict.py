@@ -190,7 +190,6 @@ class Machine:
 
 
 def read_roofline(path: Path) -> RooflineReport:
-    """Returns a report that `specbench roofline --output` wrote. Raises ConfigError for any other file."""
     remedy = "give a file that `specbench roofline --output FILE` wrote"
     return build(RooflineReport, bounded.read_json(path, remedy), f"--limit-report {path}: ", remedy=remedy)
 
@@ -311,34 +310,33 @@ class RecordedRow:
         length = self.method.most_draft_tokens
         shorter = range(1, length) if why_only_own(self.method) is None else ()
         recorded = np.array([[len(g.steps), self._seconds(g, self.times.outside[1])] for g in self.own]).T
-        return [
-            *(self._at(number, run) for number in shorter),
-            self._prediction(run, length, 1.0, recorded, recorded, recorded),
-        ]
+        made = []
+        for shorter_length in shorter:
+            # If verdicts are missing, the values lie between those with no and with full acceptance at these positions,
+            # and the interval covers both.
+            verdicts = [
+                RecordedVerdicts.of(g, self.method.num_draft_tokens, self.max_new_tokens[record.subset])
+                for g, record in zip(self.own, self.records, strict=True)
+            ]  # fmt: skip
+            both = [[each.steps(shorter_length, unknown) for each in verdicts] for unknown in (False, True)]
+            times, outside = self.times, self.times.outside[1]
+            slow, fast = (
+                np.array([
+                    [len(steps), times.seconds(*query_lengths(steps), outside * len(steps))] for steps, _ in each
+                ]).T for each in both
+            )  # fmt: skip
+            num_needed = sum(step.num_judged for steps, _ in both[True] for step in steps)
+            num_missing = sum(missing for _, missing in both[True])
+            share = last_token_acceptance(self.own, self.method.num_draft_tokens)
+            known = 1 - num_missing / num_needed if num_needed else 1.0
+            likely = (1 - share) * slow + share * fast
+            made.append(self._prediction(run, shorter_length, known, slow, likely, fast))
+        return [*made, self._prediction(run, length, 1.0, recorded, recorded, recorded)]
 
     def _seconds(self, generation: Generation, outside: float) -> float:
         passes = generation.passes
         between = outside * len(generation.steps)
         return self.times.seconds(passes.target.query_lengths, passes.draft.query_lengths, between)
-
-    def _at(self, num_draft_tokens: int, run: str) -> Prediction:
-        """Returns the prediction for a shorter draft length. If verdicts are missing, its values lie between those with
-        no and with full acceptance at these positions, and its interval covers both."""
-        verdicts = [
-            RecordedVerdicts.of(g, self.method.num_draft_tokens, self.max_new_tokens[record.subset])
-            for g, record in zip(self.own, self.records, strict=True)
-        ]  # fmt: skip
-        made = [[each.steps(num_draft_tokens, unknown) for each in verdicts] for unknown in (False, True)]
-        times, outside = self.times, self.times.outside[1]
-        slow, fast = (
-            np.array([[len(steps), times.seconds(*query_lengths(steps), outside * len(steps))] for steps, _ in each]).T
-            for each in made
-        )
-        num_needed = sum(step.num_judged for steps, _ in made[True] for step in steps)
-        num_missing = sum(missing for _, missing in made[True])
-        share = last_token_acceptance(self.own, self.method.num_draft_tokens)
-        known = 1 - num_missing / num_needed if num_needed else 1.0
-        return self._prediction(run, num_draft_tokens, known, slow, (1 - share) * slow + share * fast, fast)
 
     def _prediction(
         self, run: str, num_draft_tokens: int, known: float, slow: Replayed, likely: Replayed, fast: Replayed
@@ -349,7 +347,6 @@ class RecordedRow:
         emitted = [g.num_emitted for g in self.own]
 
         def reach(metric_of: Callable[[Replayed], Estimate]) -> Estimate:
-            """Returns the likely value; its interval covers the intervals of the slow and of the fast steps."""
             low, value, high = map(metric_of, (slow, likely, fast))
             is_known = low.low is not None and high.high is not None
             return Estimate(value=value.value, low=low.low if is_known else None, high=high.high if is_known else None)
@@ -370,7 +367,6 @@ class RecordedRow:
 
 
 def table(report: PredictReport) -> Table:
-    """Returns the predictions, a line for each row and draft length; several runs have headings."""
     rows: list[Sequence[str]] = []
     for run in report.runs:
         rows += [[run]] if len(report.runs) > 1 else []

@@ -79,11 +79,9 @@ class Ratio(Estimate):
 
     @property
     def width(self) -> float:
-        """Returns the end of the interval ÷ its start; 1 if there is no interval."""
         return self.high / self.low if self.low and self.high else 1.0
 
     def excludes(self, value: float) -> bool:
-        """Returns whether a value lies outside the interval; True if there is no interval."""
         return self.low is None or self.high is None or not self.low <= value <= self.high
 
 
@@ -201,7 +199,6 @@ def tables(report: RooflineReport) -> list[Table]:
 
 
 def bounds_table(report: RooflineReport) -> Table:
-    """Returns the bounds, the forward pass and the decoding time of one token after the context, a column per model."""
     models, step = (report.target, report.drafter), report.step
     points = [model.at(1, report.context) for model in models]
     rows = [
@@ -221,12 +218,34 @@ def bounds_table(report: RooflineReport) -> Table:
         ("  overhead", f"{step.overhead.median / step.seconds.median:.0%}", NULL),
     ]
     title = f"one token after {report.context} · {report.environment['engine']} · median (quartiles)"
-    caption = [*conditions(report), *explanations(report), report.verdict]
+    # The models, the machine, the versions and the rounds.
+    known = report.environment
+    versions = [f"{name} {known['versions'].get(name)}" for name in ("torch", "transformers", "specbench")]
+    if commit := known["commit"]:
+        versions.append(f"commit {commit[:COMMIT_DIGITS]}{' with changes' if '-dirty-' in commit else ''}")
+    intervals = "95 % of resampled rounds" if report.repeats >= MIN_PROMPTS else f"none below {MIN_PROMPTS} rounds"
+    caption = []
+    for role, each in (("target", report.target.model), ("drafter", report.drafter.model)):
+        buffers = f", buffers of {each.capacity} tokens" if each.capacity else ""
+        caption.append(f"{role} {model_name(each.name, each.revision)}: {each.dtype}, {each.attention}{buffers}")
+    caption += [
+        f"on {known['device']}",
+        ", ".join(versions),
+        f"{report.repeats} interleaved rounds, seed {report.seed}",
+        f"ratios: medians over rounds; intervals: {intervals}",
+    ]
+    caption += [f"warning: {warning.text}" for warning in report.warnings]
+    shares = [
+        *((model.share_of_bound, point) for model, point in zip(models, points, strict=True)),
+        (report.drafter.share_of_bound_drafting, points[1]),
+    ]
+    if any(share.value > 1 and point.bound_name == "memory bound" for share, point in shares):
+        caption.append("a share above 1: a pass only reads, perhaps from a processor's cache, while a copy also writes")
+    caption.append(report.verdict)
     return Table(title, _columns("", "target", "drafter"), rows, caption)
 
 
 def passes_table(report: RooflineReport, by_context: bool) -> Table:
-    """Returns the passes over one token by context, or after the context by query length."""
     rows = []
     for point in report.target.points:
         if not (point.query_length == 1 if by_context else point.context == report.context):
@@ -244,7 +263,6 @@ def passes_table(report: RooflineReport, by_context: bool) -> Table:
 
 
 def drafts_table(report: RooflineReport) -> Table:
-    """Returns the best draft lengths by the measured costs and with free verification, a line per acceptance rate."""
 
     def cells(num_draft_tokens: int, speedup: Ratio) -> list[str]:
         """Returns a draft length and its speed-up, marked if the interval includes 1; without drafting it is 1."""
@@ -270,46 +288,11 @@ def _columns(first: str, *others: str) -> tuple[Any, ...]:
     return text_columns(first, folds=False) + number_columns(*others)
 
 
-def conditions(report: RooflineReport) -> list[str]:
-    """Returns the models, the machine, the versions and the rounds, a line each."""
-    known = report.environment
-    versions = [f"{name} {known['versions'].get(name)}" for name in ("torch", "transformers", "specbench")]
-    if commit := known["commit"]:
-        versions.append(f"commit {commit[:COMMIT_DIGITS]}{' with changes' if '-dirty-' in commit else ''}")
-    intervals = "95 % of resampled rounds" if report.repeats >= MIN_PROMPTS else f"none below {MIN_PROMPTS} rounds"
-    return [
-        f"target {_model_conditions(report.target.model)}",
-        f"drafter {_model_conditions(report.drafter.model)}",
-        f"on {known['device']}",
-        ", ".join(versions),
-        f"{report.repeats} interleaved rounds, seed {report.seed}",
-        f"ratios: medians over rounds; intervals: {intervals}",
-    ]
-
-
-def _model_conditions(model: ModelConditions) -> str:
-    buffers = f", buffers of {model.capacity} tokens" if model.capacity else ""
-    return f"{model_name(model.name, model.revision)}: {model.dtype}, {model.attention}{buffers}"
-
-
-def explanations(report: RooflineReport) -> list[str]:
-    """Returns the warnings. If a share of a memory bound is above 1, also explains why it may be."""
-    target, drafter = report.target, report.drafter
-    shares = (
-        (target, target.share_of_bound), (drafter, drafter.share_of_bound), (drafter, drafter.share_of_bound_drafting)
-    )  # fmt: skip
-    lines = [f"warning: {warning.text}" for warning in report.warnings]
-    if any(share.value > 1 and model.at(1, report.context).bound_name == "memory bound" for model, share in shares):
-        lines.append("a share above 1: a pass only reads, perhaps from a processor's cache, while a copy also writes")
-    return lines
-
-
 def ms(seconds: float) -> str:
     return _three_digits(MS * seconds) if seconds else NULL
 
 
 def quartiles(values: Quartiles, unit: float = MS) -> str:
-    """Returns the median with its quartiles, such as "1.2 (1.1–1.4)"."""
     median, low, high = (_three_digits(unit * value) for value in (values.median, values.low, values.high))
     return f"{median} ({low}–{high})"
 
@@ -333,7 +316,6 @@ def draw_roofline(report: RooflineReport, path: Path) -> None:
 
 
 def _draw_passes(panel: Any, report: RooflineReport, by_context: bool) -> None:
-    """Draws the passes and bounds of both models: over one token by context, or after the context by query length."""
     for role, model in (("target", report.target), ("drafter", report.drafter)):
         if by_context:
             points = {point.context: point for point in model.points if point.query_length == 1}

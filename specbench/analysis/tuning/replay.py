@@ -20,8 +20,6 @@ from specbench.records.columns import Ints, PassTimes, Steps
 from specbench.records.generation import Passes
 from specbench.records.records import Generation, Record
 from specbench.results.metrics import acceptance, speeds
-from specbench.running.plan import SubsetRun
-from specbench.specs.method import MethodSpec
 from specbench.statistics.bootstrap import Estimate, Resampler
 
 
@@ -119,45 +117,51 @@ class _Replayer:
         return divergence <= limit if self.recorded.inclusive else divergence < limit
 
     def look_up(self) -> None:
-        """Moves to the recorded step that contains this position."""
         if self.position < self.recorded.num_tokens:
             self.window = self.recorded.windows[self.owners[self.position - 1]]
             self.offset = self.position - self.window.start
 
     def step(self) -> ReplayedStep:
         start, begins_as_recorded, recorded_step = self.position, self.offset == 0, self.window
-        num_drafted = self.num_drafted()
-        accepted = self.accept(num_drafted)
+        # 1. The drafter proposes tokens up to its own EOS, and never the last one.
+        ends = (self.recorded.max_tokens - 1, self.recorded.pauses_after)
+        most = max(0, min(self.num_draft_tokens, *(end - self.position for end in ends)))
+        drafted = self.window.token_ids[self.offset : self.offset + most]
+        eos = [count for count, token in enumerate(drafted, start=1) if token in self.recorded.eos_token_ids]
+        num_drafted = eos[0] if eos else most
+        # 2. The rule accepts some of them.
+        accepted = 0
+        while accepted < num_drafted and not self.ended and self.accept_next():
+            accepted += 1
+        # 3. The target's own token follows.
         if not self.ended:
-            self.emit_own()
+            window, offset = self.window, self.offset
+            if offset == window.num_accepted:
+                self.move(window.next_token, stay=False)
+            else:
+                own = window.own[offset] if window.own is not None and offset < len(window.own) else None
+                follows_draft = offset < len(window.token_ids) and own == window.token_ids[offset]
+                self.exact &= follows_draft
+                self.move(own, stay=follows_draft)
         num_emitted = self.position - start
         if not self.is_reproducible and not (begins_as_recorded and accepted == recorded_step.num_accepted):
             self.exact = False
         num_judged = accepted + (accepted < num_drafted and num_emitted > accepted)
         return ReplayedStep(num_drafted, num_judged, accepted, num_emitted, self.exact)
 
-    def num_drafted(self) -> int:
-        """Returns the number of tokens that the drafter proposes here: up to its own EOS, and never the last token."""
-        ends = (self.recorded.max_tokens - 1, self.recorded.pauses_after)
-        most = max(0, min(self.num_draft_tokens, *(end - self.position for end in ends)))
-        known = self.window.token_ids[self.offset : self.offset + most]
-        eos = [count for count, token in enumerate(known, start=1) if token in self.recorded.eos_token_ids]
-        return eos[0] if eos else most
-
-    def accept(self, num_drafted: int) -> int:
-        """Moves past the accepted draft tokens. Returns their number."""
-        for count in range(num_drafted):
-            if self.ended:
-                return count
-            if self.offset >= len(self.window.token_ids) and self.offset > self.window.num_accepted:
-                self.look_up()  # the rest of the draft is used up
-            is_known = self.offset < len(self.window.token_ids)
-            if not (self.accept_known() if is_known else self.accept_unknown()):
-                return count
-        return num_drafted
-
-    def accept_known(self) -> bool:
+    def accept_next(self) -> bool:
+        """Moves past the next draft token if the rule accepts it."""
+        if self.offset >= len(self.window.token_ids) and self.offset > self.window.num_accepted:
+            self.look_up()  # the rest of the draft is used up
         window, offset = self.window, self.offset
+        if offset >= len(window.token_ids):
+            # Nothing was drafted here, after a fully accepted draft: judged by the divergence at another such position.
+            self.exact = False
+            pool = self.after_accepted
+            if pool and not self.accepts(pool[self.position % len(pool)]):
+                return False
+            self.move(None, stay=False)
+            return True
         token = window.token_ids[offset]
         if token == OUT_OF_VOCABULARY or not self.accepts(window.divergence[offset]):
             return False
@@ -165,25 +169,6 @@ class _Replayer:
         self.exact &= same_text
         self.move(token, stay=offset != window.num_accepted or not same_text)
         return True
-
-    def accept_unknown(self) -> bool:
-        """Judges the token after a fully accepted draft by the recorded divergence at another such position."""
-        self.exact = False
-        pool = self.after_accepted
-        if pool and not self.accepts(pool[self.position % len(pool)]):
-            return False
-        self.move(None, stay=False)
-        return True
-
-    def emit_own(self) -> None:
-        window, offset = self.window, self.offset
-        if offset == window.num_accepted:
-            self.move(window.next_token, stay=False)
-            return
-        own = window.own[offset] if window.own is not None and offset < len(window.own) else None
-        follows_draft = offset < len(window.token_ids) and own == window.token_ids[offset]
-        self.exact &= follows_draft
-        self.move(own, stay=follows_draft)
 
     def move(self, token: int | None, stay: bool) -> None:
         """Moves by one token. `stay`: within the drafted tokens of this step, else along the recorded answer."""
@@ -243,7 +228,6 @@ def _passes(generations: Sequence[Generation], model: str) -> list[Any]:
 
 
 def _overhead(generations: Sequence[Generation]) -> float:
-    """Returns the median seconds per step outside passes."""
     shares = [
         (g.decode_seconds - sum(s for _, s in [*g.passes.target, *g.passes.draft])) / len(g.steps)
         for g in generations if g.steps
@@ -275,7 +259,6 @@ class SettingEstimate:
 
     @property
     def num_exact(self) -> int:
-        """Returns the number of steps that a real run makes too."""
         return sum(step.exact for steps in self.replays for step in steps)
 
     def as_json(self) -> dict[str, object]:
@@ -299,50 +282,42 @@ class Recording:
     def of(cls, measured: TrialRun, method: str) -> Self:
         """Raises ConfigError for a run that was recorded without evidence."""
         spec = measured.method(method)
-        cells = {(cell.task.name, cell.subset): cell for cell in measured.cells}
+        subset_runs = {(each.task.name, each.subset): each for each in measured.subset_runs}
         generations = []
         for record in measured.records:
             if record.methods[method].drafted is None:
                 raise ConfigError(f"{measured.folder}: its records hold no divergences: choose another --output")
-            generations.append(read_generation(record, spec, cells[record.task, record.subset]))
+            generation, prompt_tokens = record.methods[method], record.prompt_tokens
+            assert prompt_tokens is not None  # of a run of this version
+            of_subset = subset_runs[record.task, record.subset]
+            decoder = next(decoder for decoder in of_subset.decoders if decoder.method.name == method)
+            assert isinstance(decoder, DraftingDecoder)
+            room = [of_subset.task.generation.max_new_tokens]
+            if of_subset.context_limit is not None:
+                room.append(of_subset.context_limit - prompt_tokens)
+            drafts = decoder.drafter.sampling or decoder.sampling
+            generations.append(RecordedGeneration(
+                recorded_steps(generation), len(generation.token_ids), min(room), decoder.model.eos_token_ids,
+                spec.num_draft_tokens, decoder.sampling.greedy, drafts.greedy,
+                spec.verification.options["divergence"] == INCLUSIVE, decoder.drafter.room(prompt_tokens),
+            ))  # fmt: skip
         return cls(measured.records, generations, StepCosts.of(measured.records, method), measured.seed)
 
     def estimate(self, threshold: float, num_draft_tokens: int) -> SettingEstimate:
-        """Returns an estimate of the method at another threshold and at most the recorded draft length."""
         replays = [replay(generation, threshold, num_draft_tokens) for generation in self.generations]
-        own = [
-            as_generation(steps, sum(self.costs.step_seconds(step.num_drafted) for step in steps)) for steps in replays
-        ]
+        own = [  # in the layout of records, with modelled seconds; one token is from the prefill
+            Generation(
+                token_ids=Ints(range(1 + sum(step.num_emitted for step in steps))), finish="eos", text="",
+                steps=Steps([step[:-1] for step in steps]), positions={},
+                passes=Passes(target=PassTimes(()), draft=PassTimes(())), ttft_seconds=0.0, draft_prefill_seconds=0.0,
+                decode_seconds=sum(self.costs.step_seconds(step.num_drafted) for step in steps), score=None,
+            )
+            for steps in replays
+        ]  # fmt: skip
         baseline = [record.methods["ar"] for record in self.records]
         prompts = Resampler.of(list(self.records), self.seed)
         metrics = {**acceptance(prompts, own, {}), **speeds(prompts, own, baseline, is_baseline=False)}
         return SettingEstimate(threshold, num_draft_tokens, metrics, replays, own)
-
-
-def read_generation(record: Record, method: MethodSpec, cell: SubsetRun) -> RecordedGeneration:
-    generation, prompt_tokens = record.methods[method.name], record.prompt_tokens
-    assert prompt_tokens is not None  # of a run of this version
-    decoder = next(decoder for decoder in cell.decoders if decoder.method.name == method.name)
-    room = [cell.task.generation.max_new_tokens]
-    if cell.context_limit is not None:
-        room.append(cell.context_limit - prompt_tokens)
-    assert isinstance(decoder, DraftingDecoder)
-    drafts = decoder.drafter.sampling or decoder.sampling
-    return RecordedGeneration(
-        recorded_steps(generation), len(generation.token_ids), min(room), decoder.model.eos_token_ids,
-        method.num_draft_tokens, decoder.sampling.greedy, drafts.greedy,
-        method.verification.options["divergence"] == INCLUSIVE, decoder.drafter.room(prompt_tokens),
-    )  # fmt: skip
-
-
-def as_generation(steps: Sequence[ReplayedStep], seconds: float) -> Generation:
-    """Returns replayed steps in the layout of a record's generation: their counts and modelled seconds."""
-    num_tokens = 1 + sum(step.num_emitted for step in steps)  # one is from the prefill
-    return Generation(
-        token_ids=Ints(range(num_tokens)), finish="eos", text="", steps=Steps([step[:-1] for step in steps]),
-        positions={}, passes=Passes(target=PassTimes(()), draft=PassTimes(())), ttft_seconds=0.0,
-        draft_prefill_seconds=0.0, decode_seconds=seconds, score=None,
-    )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from specbench.decoding.decoder import DraftingDecoder
 from specbench.decoding.proposal import Proposal, Verification
 from specbench.decoding.sampling import Distributions
 from specbench.decoding.verification import VerificationRule
-from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import choose_device
 from specbench.records.folder import RunFolder, folder_of, selection_of
 from specbench.records.generation import Evidence
@@ -133,7 +132,7 @@ class TrialRun:
 
     folder: Path
     methods: Sequence[MethodSpec]
-    cells: Sequence[SubsetRun]
+    subset_runs: Sequence[SubsetRun]
     records: Sequence[Record]
     rows: Sequence[Row]
     seed: int
@@ -147,7 +146,6 @@ class TrialRun:
 
     @property
     def quality(self) -> str | None:
-        """Returns the main score that all subsets share; None if there is none."""
         return main_metric(self.scoring)
 
     def metrics(self, name: str) -> Metrics:
@@ -155,7 +153,6 @@ class TrialRun:
 
 
 def shown_metrics(metrics: Mapping[str, Estimate], quality: str | None) -> dict[str, object]:
-    """Returns the metrics of a method that JSON reports show: speeds, acceptance, and the main score."""
     return dumped(metrics, [*SHOWN_METRICS, *([f"{quality}_ar", quality] if quality else [])])
 
 
@@ -185,8 +182,7 @@ class Trials:
         return {subset: ScoringSpec.of(task.subset(subset), is_installed("lingua")) for task, subset, _ in self.loaded}
 
     @cached_property
-    def quality(self) -> str | None:
-        """Returns the main score that all subsets share; None if there is none."""
+    def quality(self) -> str | None:  # the main score that all subsets share
         return main_metric(self.scoring)
 
     @cached_property
@@ -195,12 +191,12 @@ class Trials:
         return environment(target.placement, target.precision, target.attention, target.engine)
 
     @cached_property
-    def cells(self) -> list[SubsetRun]:
+    def subset_runs(self) -> list[SubsetRun]:
         return make_subset_runs(self.spec, self.models, self.loaded)
 
     @cached_property
     def drafter(self) -> DrafterId:
-        found = drafter_identity(self.cells[0].decoders[1], self.models)
+        found = drafter_identity(self.subset_runs[0].decoders[1], self.models)
         return {**found, "name": found["name"] or self.base.drafter.type}
 
     @cached_property
@@ -210,7 +206,7 @@ class Trials:
         if self.output is not None:
             return self.output
         identity = {
-            **run_identity(self.spec, self.cells, self.models, self.conditions), **selection_of(self.spec),
+            **run_identity(self.spec, self.subset_runs, self.models, self.conditions), **selection_of(self.spec),
             "examples": [[example.index for example in data.examples] for _, _, data in self.loaded],
         }  # fmt: skip
         return folder_of(f"{self.kind}-{self.spec.tasks[0].name}-{self.base.name}", identity)
@@ -220,7 +216,6 @@ class Trials:
 
     @property
     def pair_and_prompts(self) -> str:
-        """Returns the models and the number of prompts of the runs, for a caption."""
         prompts = counted(sum(len(data.examples) for _, _, data in self.loaded), "prompt")
         subsets = ", ".join(subset for _, subset, _ in self.loaded)
         return f"target {self.models.target.name}, drafter {self.drafter['name']}; {prompts} of {subsets}"
@@ -228,42 +223,37 @@ class Trials:
     def run(self, name: str, methods: Sequence[MethodSpec], *, recorded: str | None = None) -> TrialRun:
         """Measures AR and the methods in the folder `name` under the parent, or reads what was measured there before.
         `recorded`: the only method, if its evidence is recorded."""
-        spec, models, cells = self.compose(methods)
-        identity = run_identity(spec, cells, models, self.conditions)
+        spec, models, subset_runs = self.compose(methods)
+        identity = run_identity(spec, subset_runs, models, self.conditions)
         folder = RunFolder(self.folder / name, {**identity, **({"evidence_of": recorded} if recorded else {})})
         if recorded is not None:
             rules = {}
-            for place, cell in enumerate(cells):
-                ar, decoder = cell.decoders
+            for place, subset_run in enumerate(subset_runs):
+                ar, decoder = subset_run.decoders
                 assert isinstance(decoder, DraftingDecoder)
-                rule = rules[cell.task.name, cell.subset] = RecordingRule(decoder.rule)
-                cells[place] = replace(cell, decoders=(ar, replace(decoder, rule=rule)))
+                rule = rules[subset_run.task.name, subset_run.subset] = RecordingRule(decoder.rule)
+                subset_runs[place] = replace(subset_run, decoders=(ar, replace(decoder, rule=rule)))
             folder.records = EvidenceFile(folder.records.path, rules, recorded)
-        plan = Plan(spec, models, cells, folder, self.command)
+        plan = Plan(spec, models, subset_runs, folder, self.command)
         records, rows = measure_plan(plan, Events(self.console, [RunProgress(self.console)]))
-        return TrialRun(folder.path, spec.methods, cells, records, rows, spec.seed, self.scoring)
+        return TrialRun(folder.path, spec.methods, subset_runs, records, rows, spec.seed, self.scoring)
 
     def compose(self, methods: Sequence[MethodSpec]) -> tuple[RunSpec, LoadedModels, list[SubsetRun]]:
-        """Returns the spec, models and cells of a run of AR and the methods. Raises ConfigError for a method that does
-        not fit."""
-        models = LoadedModels(self.models.target, self.drafters(methods))
-        spec = self.spec.model_copy(update={"methods": (self.spec.methods[0], *methods)})
-        return spec, models, make_subset_runs(spec, models, self.loaded)
-
-    def drafters(self, methods: Sequence[MethodSpec]) -> dict[str, CausalLM]:
-        """Returns the draft models of the methods: the base method's (of the same route), or one that a method
-        names."""
+        """Returns the spec, models and subsets of a run of AR and the methods. Raises ConfigError for a method that
+        does not fit."""
         base = {part.name: part for part in parts([self.base])}
-        found = {}
-        for part in parts(methods):
+        drafters = {}
+        for part in parts(methods):  # the base method's draft model (of the same route), or one that the method names
             like = base.get(part.name, self.base)
             drafter = self.models.drafters.get(like.name)
             names_none = part.checkpoint is None and part.name not in base
             if part.needs_drafter and drafter is not None and (names_none or part.checkpoint == like.checkpoint):
-                found[part.name] = drafter
+                drafters[part.name] = drafter
             elif part.needs_drafter:
-                found |= load_drafters(self.spec, [part], self.models.target)
-        return found
+                drafters |= load_drafters(self.spec, [part], self.models.target)
+        models = LoadedModels(self.models.target, drafters)
+        spec = self.spec.model_copy(update={"methods": (self.spec.methods[0], *methods)})
+        return spec, models, make_subset_runs(spec, models, self.loaded)
 
 
 def trial_spec(request: Request, kind: str, console: Console) -> RunSpec:
@@ -297,7 +287,6 @@ def trial_spec(request: Request, kind: str, console: Console) -> RunSpec:
 
 
 def open_trials(spec: RunSpec, request: Request, console: Console, kind: str) -> Trials:
-    """Loads the data and the models. `kind`: the beginning of the parent folder's name."""
     embedded = spec.target.startswith(EMBEDDED)
     set_threads(request.options.threads, embedded)
     loaded = without_calibration(load_data(spec, use_sample=embedded), spec.methods)
@@ -317,8 +306,6 @@ def finish(
     request: Request, trials: Trials, runs: Sequence[TrialRun], data: Mapping[str, object], tables: Sequence[Table],
     draw: Callable[[Path], None],
 ) -> TuningReport:  # fmt: skip
-    """Adds the rows of the runs (never estimates) to the leaderboard and draws the picture, if the request names them.
-    Returns the output of the command."""
     if request.leaderboard is not None:
         for run in runs:
             add_rows(request.leaderboard, run.rows, run.folder)

@@ -76,7 +76,7 @@ class JudgeClient:
             reason = f"{error.status}: {FATAL[error.status]}" if error.status in FATAL else None
             if error.code == NO_CREDIT:
                 reason = f"{error.status}: the account has no credit left: add some; replies so far are kept"
-            if error.is_redirect:
+            if error.status is not None and 300 <= error.status < 400:  # a redirect
                 reason = str(error)
             if reason is not None:  # every other request would get it too
                 self.stopped.set()
@@ -130,7 +130,16 @@ def judge_records(
         score = parse_rating(answer.text, written, settings.rating_form)
         if score is None:
             kept = ReplyCache(settings.cache).path(request)
-            problem = f"{_explain_missing(answer, settings)} (kept in {kept}: delete it to ask again)"
+            form = settings.rating_form.replace(NUMBER, "rating")
+            if answer.finish_reason == "length":
+                problem = f"the judge's reply was cut at {settings.max_tokens} tokens, before a rating"
+            elif not answer.text.strip():
+                reason = f" (finish_reason {answer.finish_reason})" if answer.finish_reason else ""
+                problem = f"the judge's reply is empty{reason}"
+            else:
+                outside = " from 1 to 10 outside of reasoning and quotations" if pattern.search(answer.text) else ""
+                problem = f"the judge's reply holds no {form}{outside}"
+            problem += f" (kept in {kept}: delete it to ask again)"
         found[key] = Judgement(score, problem, answer, name, name in cached)
     say(console, _summary(found.values(), settings))
     return found
@@ -165,17 +174,6 @@ def _ask(requests: Mapping[str, JudgeRequest], settings: JudgeSettings, console:
             client.stopped.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-
-
-def _explain_missing(reply: Reply, settings: JudgeSettings) -> str:
-    if reply.finish_reason == "length":
-        return f"the judge's reply was cut at {settings.max_tokens} tokens, before a rating"
-    if not reply.text.strip():
-        return "the judge's reply is empty" + (f" (finish_reason {reply.finish_reason})" if reply.finish_reason else "")
-    form = settings.rating_form.replace(NUMBER, "rating")
-    if rating_pattern(settings.rating_form).search(reply.text) is None:
-        return f"the judge's reply holds no {form}"
-    return f"the judge's reply holds no {form} from 1 to 10 outside of reasoning and quotations"
 
 
 def _summary(judgements: Iterable[Judgement], settings: JudgeSettings) -> str:

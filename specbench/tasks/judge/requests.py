@@ -119,7 +119,12 @@ def make_messages(turns: Sequence[Turn], template: JudgeTemplate | None = None) 
     that repeats it does not give it; in code too, since fences are the candidate's to write. Raises ConfigError if the
     template fails."""
     pattern = rating_pattern(template.rating if template else BRACKETS)
-    turns = [turn._replace(answer=_defuse(turn.answer, pattern)) for turn in turns]
+
+    def in_parentheses(found: re.Match[str]) -> str:
+        start, end = found.start(1) - found.start(), found.end(1) - found.start()
+        return f"{found[0][:start]}({found[1]}){found[0][end:]}"
+
+    turns = [turn._replace(answer=pattern.sub(in_parentheses, turn.answer)) for turn in turns]
     has_references = all(turn.reference is not None for turn in turns)
     if template is not None:
         shown = [
@@ -140,30 +145,19 @@ def make_messages(turns: Sequence[Turn], template: JudgeTemplate | None = None) 
         parts.append(f"[The Start of Assistant's Answer]\n{turns[0].answer}\n[The End of Assistant's Answer]")
         system, user = HELPFUL, "\n\n".join(parts)
     else:
-        system, user = _conversation_texts(turns, has_references)
+        number, parts = "second" if len(turns) == 2 else "last", []
+        criteria = TASK.format(displayed=" displayed below") + GENERAL
+        criteria += FOCUS.format(which=f"{number} user ") + EXPLAIN
+        if has_references:
+            criteria = TASK.format(displayed="") + MATH + FOCUS.format(which=f"{number} ") + COMPARE
+            pairs = [(turn.question, turn.reference or "") for turn in turns]
+            parts = [_dialogue("Reference Answer", "Reference answer", pairs)]
+        pairs = [(turn.question, turn.answer) for turn in turns]
+        parts.append(_dialogue("Assistant A's Conversation with User", "Assistant A", pairs))
+        system, user = criteria + RATE + "\n\n", "\n\n\n".join(parts)
     texts = {"system": system, "user": user}
     # A model may write half of a surrogate pair, which cannot be sent.
     return [{"role": role, "content": text.encode("utf-8", "replace").decode()} for role, text in texts.items()]
-
-
-def _defuse(answer: str, pattern: re.Pattern[str]) -> str:
-    def in_parentheses(found: re.Match[str]) -> str:
-        start, end = found.start(1) - found.start(), found.end(1) - found.start()
-        return f"{found[0][:start]}({found[1]}){found[0][end:]}"
-
-    return pattern.sub(in_parentheses, answer)
-
-
-def _conversation_texts(turns: Sequence[Turn], has_references: bool) -> tuple[str, str]:
-    number, parts = "second" if len(turns) == 2 else "last", []
-    criteria = TASK.format(displayed=" displayed below") + GENERAL + FOCUS.format(which=f"{number} user ") + EXPLAIN
-    if has_references:
-        criteria = TASK.format(displayed="") + MATH + FOCUS.format(which=f"{number} ") + COMPARE
-        pairs = [(turn.question, turn.reference or "") for turn in turns]
-        parts = [_dialogue("Reference Answer", "Reference answer", pairs)]
-    pairs = [(turn.question, turn.answer) for turn in turns]
-    parts.append(_dialogue("Assistant A's Conversation with User", "Assistant A", pairs))
-    return criteria + RATE + "\n\n", "\n\n\n".join(parts)
 
 
 def _dialogue(title: str, speaker: str, pairs: Sequence[tuple[str, str]]) -> str:
@@ -179,13 +173,7 @@ LABEL = r"[\W_]{0,20}(?:(?:final |overall )?(?:rating|score|verdict|grade))?[\W_
 def parse_rating(reply: str, answer: str = "", form: str = BRACKETS) -> float | None:
     """Returns the verdict of a reply: its last rating outside of reasoning and quotation, or None unless that is from
     1 to 10. `answer`: what the candidate wrote; `form`: of a rating, with {rating} for the number."""
-    found = rating_pattern(form).findall(_own_words(reply, answer, rating_pattern(form)))
-    value = float(found[-1]) if found else math.nan
-    return value if LOWEST <= value <= HIGHEST else None
-
-
-def _own_words(reply: str, answer: str, rating: re.Pattern[str]) -> str:
-    """Returns a judge's reply without its reasoning and without the ratings that it quotes."""
+    rating = rating_pattern(form)
     # 1. Reasoning, blocks of code, and lines quoted with >.
     pieces = [piece.content for piece in split_blocks(answer_in(reply)) if piece.language is None]
     outside = re.sub(r"^[^\S\n]*>.*", "", "".join(pieces), flags=re.MULTILINE)[-TAIL:]
@@ -201,7 +189,9 @@ def _own_words(reply: str, answer: str, rating: re.Pattern[str]) -> str:
         is_own = "\n" in quoted[0] or alone.fullmatch(outside, start, len(outside) if end < 0 else end)
         return quoted[0] if is_own and _squeeze(quoted[0][1:-1]) not in written else " "
 
-    return QUOTED.sub(without_rating, outside)
+    found = rating.findall(QUOTED.sub(without_rating, outside))
+    value = float(found[-1]) if found else math.nan
+    return value if LOWEST <= value <= HIGHEST else None
 
 
 def _squeeze(text: str) -> str:

@@ -134,7 +134,7 @@ def isolation_settings(isolation: Isolation, folder: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _unprivileged(user: int) -> dict[str, Any]:
+def _unprivileged(user: int) -> dict[str, object]:
     """Returns another user for root's programs. It may read all files if it could not read the interpreter
     otherwise."""
     paths = [Path(path).resolve() for path in (sys.executable, sys.prefix, sys.base_prefix, PACKAGE)]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
@@ -48,7 +48,7 @@ class WordPatterns(NamedTuple):
 def word_patterns() -> WordPatterns:
     """Returns the patterns of all languages of letters.yaml together."""
     text = unicodedata.normalize("NFKC", FILE.read_text(encoding="utf-8"))
-    words: dict[str, Any] = parse(re.sub(r"\|\s+", "|", text), FILE.name)
+    words = parse(re.sub(r"\|\s+", "|", text), FILE.name)
     joined = words.pop(JOINED)
     by_language = [
         _patterns({kind: form.format(each or "(?!)") for kind, each in kinds.items()})  # an empty kind matches nothing
@@ -135,7 +135,7 @@ def chosen_letter(text: str, letters: str = LETTERS) -> str | None:
             continue
         if is_denied(plain, match.start(), match.end()):
             ruled_out.add(letter)
-        elif strength := _strength_by_words(plain, match) or _strength_by_form(plain, match, label_starts):
+        elif strength := _strength(plain, match, label_starts):
             mentions.append(Mention(strength, match.start(), letter))
     valid = [each for each in mentions if each.strength > Strength.FIRST or each.letter not in ruled_out]
     return max(valid).letter if valid else None
@@ -153,40 +153,34 @@ def is_denied(plain: str, start: int, end: int) -> bool:
     return _matches_before(patterns.denied_before, plain, start) or bool(patterns.denied_after.match(plain, end))
 
 
-def _strength_by_words(plain: str, match: re.Match[str]) -> Strength | None:
+def _strength(plain: str, match: re.Match[str], label_starts: set[int]) -> Strength | None:
     words, start, end = word_patterns(), match.start(), match.end()
-    if not plain[:start].strip() and ALONE.match(plain, end):
+    is_capital, is_marked = bool(match["capital"]), bool(match["open"] and match["close"])
+    is_at_start = not plain[:start].strip()
+    # 1. By what follows the letter.
+    if is_at_start and ALONE.match(plain, end):
         return Strength.ALONE
     if words.chosen_after.match(plain, end):
         return Strength.CHOSEN
-    if _is_english(plain, match):
-        return None
+    # 2. A capital A or I may be the English word. After a lower-case letter, "A" is the word only as part of a title.
+    following = ENGLISH.match(plain, end)
+    if following and match["capital"] in ("A", "I") and not (match["open"] or match["close"]):
+        is_inside = bool(re.compile(r"[a-z]\s\Z").search(plain, max(0, start - 2), start))
+        if match["capital"] == "I" or not is_inside or following[0][-1].isupper():
+            return None
+    # 3. By the words before it.
     if _matches_before(words.chosen_before, plain, start):
         return Strength.CHOSEN
-    return Strength.NAMED if _matches_before(words.named_before, plain, start) else None
-
-
-def _strength_by_form(plain: str, match: re.Match[str], label_starts: set[int]) -> Strength | None:
-    is_capital, is_marked = bool(match["capital"]), bool(match["open"] and match["close"])
-    is_noun = _matches_before(word_patterns().noun_before, plain, match.start())
-    if is_noun or _is_english(plain, match) or match.start("capital") in label_starts:
+    if _matches_before(words.named_before, plain, start):
+        return Strength.NAMED
+    if _matches_before(words.noun_before, plain, start) or match.start("capital") in label_starts:
         return None
-    is_first = is_marked or (is_capital and (match["close"] or LABELLED.match(plain, match.end())))
-    if not plain[: match.start()].strip() and is_first:
+    # 4. By its form.
+    if is_at_start and (is_marked or (is_capital and (match["close"] or LABELLED.match(plain, end)))):
         return Strength.FIRST
-    if is_marked and (is_capital or re.compile(LINE_END).match(plain, match.end())):
+    if is_marked and (is_capital or re.compile(LINE_END).match(plain, end)):
         return Strength.MARKED
     return Strength.FREE if is_capital else None
-
-
-def _is_english(plain: str, match: re.Match[str]) -> bool:
-    """Returns whether a capital A or I is the English word. After a lower-case letter, "A" is the word only as part of
-    a title."""
-    following = ENGLISH.match(plain, match.end())
-    if match["open"] or match["close"] or match["capital"] not in ("A", "I") or not following:
-        return False
-    is_inside = bool(re.compile(r"[a-z]\s\Z").search(plain, max(0, match.start() - 2), match.start()))
-    return match["capital"] == "I" or not is_inside or following[0][-1].isupper()
 
 
 def _matches_before(pattern: re.Pattern[str], plain: str, end: int) -> bool:
@@ -244,7 +238,11 @@ def choice(*, letters: str = LETTERS) -> PerAnswer:
             problem = f"the reference has {', '.join(options)}, but no '{ANSWER_KEY}'"
             raise ConfigError(f"scorer choice: {problem}: name the right letter there")
         given: Reference = options.pop(ANSWER_KEY) if isinstance(reference, Mapping) else reference
-        right = [_check_letter(each, letters) for each in accepted_texts(given, "choice") or [""]]
+        right = []
+        for each in accepted_texts(given, "choice") or [""]:
+            right.append(each.strip().strip("().").upper())
+            if len(right[-1]) != 1 or right[-1] not in letters:
+                raise ConfigError(f"scorer choice: the reference {each!r} is none of the letters {letters}: correct it")
         offered = [letter for letter in letters if letter in options or letter in right] if options else letters
         return right, "".join(offered), options
 
@@ -260,10 +258,3 @@ def choice(*, letters: str = LETTERS) -> PerAnswer:
         return f"no letter found: read the text of {named}" if named else "no letter found"
 
     return PerAnswer(("accuracy",), judge, in_sentences=False, read=read)
-
-
-def _check_letter(reference: str, letters: str) -> str:
-    letter = reference.strip().strip("().").upper()
-    if len(letter) != 1 or letter not in letters:
-        raise ConfigError(f"scorer choice: the reference {reference!r} is none of the letters {letters}: correct it")
-    return letter

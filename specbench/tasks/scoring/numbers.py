@@ -30,7 +30,7 @@ VOWEL_SIGNS = "\u0900-\u0963\u0966-\u0dff"  # of Bengali and Telugu, which are n
 @cache
 def number_words() -> dict[str, dict[str, Any]]:
     """Returns the content of number_words.yaml by language; the key "joined" of each says whether it has no spaces."""
-    words: dict[str, Any] = parse(unicodedata.normalize("NFC", FILE.read_text(encoding="utf-8")), FILE.name)
+    words = parse(unicodedata.normalize("NFC", FILE.read_text(encoding="utf-8")), FILE.name)
     joined = words.pop(JOINED)
     return {name: {**kinds, JOINED: name in joined} for name, kinds in {**words, **joined}.items()}
 

@@ -118,10 +118,10 @@ def main(requests: int, replies: int) -> None:
         resource.setrlimit(kind, (value, value))
     sys.set_int_max_str_digits(0)
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # otherwise numpy fails when it cannot start threads
-    names: dict[str, Any] = {"__name__": "answer", "__builtins__": __builtins__}
+    names: dict[str, object] = {"__name__": "answer", "__builtins__": __builtins__}
     try:
         exec(compile(job["program"], "<program>", "exec"), names)
-        reply: dict[str, Any] = {"value": None}
+        reply: dict[str, object] = {"value": None}
     except BaseException as error:
         reply = _raised(error)
     send(replies, reply)
@@ -150,14 +150,14 @@ def _answer(names: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]:
         return _raised(error)
 
 
-def _raised(error: BaseException) -> dict[str, Any]:
+def _raised(error: BaseException) -> dict[str, object]:
     """Returns an exception as JSON: its text, the names of its class and of all that it inherits from, and `arguments`
     if they are plain values or, in a group, exceptions."""
     try:
         text = str(error)[:500]
     except BaseException:
         text = ""
-    reply: dict[str, Any] = {"raised": type(error).__name__, "text": text}
+    reply: dict[str, object] = {"raised": type(error).__name__, "text": text}
     try:
         reply["kinds"] = [kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins"]
         if isinstance(error, BaseExceptionGroup):

@@ -59,7 +59,7 @@ class Tester:
         printed, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)  # the output of prefix and tests is discarded
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
-        names: dict[str, Any] = {"__name__": "test"}
+        names: dict[str, object] = {"__name__": "test"}
         continued = self._prepare(names)
         source = self.job["test"]
         try:
@@ -77,7 +77,7 @@ class Tester:
             self.end("failed", f"the program raised {loaded['raised']}: {loaded.get('text')}")
         self._test(test, nodes, {**names, **{name: self._make_function(name) for name in functions}})
 
-    def _test(self, test: CodeType, nodes: list[ast.AST], names: dict[str, Any]) -> NoReturn:
+    def _test(self, test: CodeType, nodes: list[ast.AST], names: dict[str, object]) -> NoReturn:
         in_test = {getattr(node, "id", getattr(node, "attr", None)) for node in nodes}
         self.ends_iteration = tuple(kind for kind in self.ends_iteration if kind.__name__ not in in_test)
         if StopIteration in self.ends_iteration:
@@ -125,7 +125,7 @@ class Tester:
             self.end("failed", "the program wrote something that is not an answer")
         return reply
 
-    def _prepare(self, names: dict[str, Any]) -> str | None:
+    def _prepare(self, names: dict[str, object]) -> str | None:
         """Runs the trusted prefix and returns its last function. If it ends in the head of a function, adds a body."""
         self._unfinished = set[str]()
         for source in (self.job["prefix"], self.job["prefix"] + "\n    pass\n"):

@@ -508,7 +508,7 @@ def test_verdicts_from_records(target: TableModel) -> None:
     own = Toy(target, NoDrafter(), rejection, GREEDY).generate([0, 1], STOP, 0).token_ids
     wrong = [*own[:3], (own[3] + 1) % VOCAB, *own[4:]]
 
-    def say(records: list[dict], model: TableModel = target, greedy: bool = True, method: str = "sd") -> str:
+    def say(records: list[Record], model: TableModel = target, greedy: bool = True, method: str = "sd") -> str:
         spec = sd if method == "sd" else load_method(method)
         found = differing_records(records, spec.name) if greedy else []
         num_near_ties, _ = count_ties(found, spec, model, lambda _: [0, 1]) if found else (0, 0.0)

@@ -17,7 +17,7 @@ from specbench.decoding.bridges.token_level import MaskedDraftModel
 from specbench.decoding.build import build_decoder
 from specbench.decoding.decoder import Decoder
 from specbench.decoding.drafters import ModelDrafter
-from specbench.decoding.loop import GenerationState, StopRules
+from specbench.decoding.loop import GenerationOutput, GenerationState, StopRules
 from specbench.decoding.proposal import Proposal
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
@@ -160,7 +160,7 @@ def test_control_a_drafter_that_reads_its_tokens_waits_for_each() -> None:
     assert max(waited(decoder("sd", DRAWN, pending=False))[1]) == 6
 
 
-def waited(made: Decoder) -> tuple[Output, list[int], Reads, list[str]]:
+def waited(made: Decoder) -> tuple[GenerationOutput, list[int], Reads, list[str]]:
     """A generation, the reads between one proposal and the next, all that was read or copied in its steps, and the
     operations that would wait."""
     at_step: list[int] = []
@@ -195,7 +195,7 @@ def test_states_that_cannot_be_cropped_are_read_late_as_well(kind: str, sampling
     assert sum(step.num_accepted for step in steps) < sum(step.num_judged for step in steps)
 
 
-def late_as_early(late_decoder: Decoder, early_decoder: Decoder) -> Output:
+def late_as_early(late_decoder: Decoder, early_decoder: Decoder) -> GenerationOutput:
     late, early = (made.generate(PROMPT, StopRules(40), seed=3) for made in (late_decoder, early_decoder))
     for passes, others in ((late.draft_passes, early.draft_passes), (late.target_passes, early.target_passes)):
         assert [length for length, _ in passes] == [length for length, _ in others]

@@ -15,7 +15,7 @@ from scipy.optimize import brentq
 from specbench.analysis.audit.audit import run_audit
 from specbench.core.errors import ConfigError
 from specbench.models.loading import load_model
-from specbench.records.records import ACCEPTED, DRAFTED, EMITTED, JUDGED
+from specbench.records.columns import StepCounts
 from specbench.report.compare import compare, comparison_tables
 from specbench.results.concurrency import load_of
 from specbench.results.metrics import expected_speedup
@@ -96,9 +96,9 @@ def check_equal(folder: Path, subsets: tuple[str, ...], limit: int, served: RunO
         assert other.value("ar_changed") == 0
         if subset not in {key[0] for key in undecided}:
             assert other.value("mean_acceptance_length") == row.value("mean_acceptance_length")
-        steps = [step for key in theirs if key[0] == subset for step in theirs[key]["draft"]["steps"]]
-        accepted, judged = (sum(step[column] for step in steps) for column in (ACCEPTED, JUDGED))
-        assert other.value("acceptance_rate_pooled") == accepted / judged
+        steps = [StepCounts(*step) for key in theirs if key[0] == subset for step in theirs[key]["draft"]["steps"]]
+        rate = sum(step.accepted for step in steps) / sum(step.verified for step in steps)
+        assert other.value("acceptance_rate_pooled") == rate
     assert len(undecided) <= len(ours) // 12
 
 
@@ -123,14 +123,15 @@ def same_passes(key: tuple[str, int], ours: dict[str, Any], theirs: dict[str, An
     for name in ("ar", "draft"):
         assert theirs[name]["token_ids"] == ours["sd"]["token_ids"] and theirs[name]["text"] == ours["sd"]["text"], key
     position = 1
-    for own, other in zip(ours["sd"]["steps"], theirs["draft"]["steps"], strict=False):
-        if own[DRAFTED] == other[DRAFTED] and own != other:
-            first = position + min(own[ACCEPTED], other[ACCEPTED])
+    for counts in zip(ours["sd"]["steps"], theirs["draft"]["steps"], strict=False):
+        own, other = (StepCounts(*each) for each in counts)
+        if own.drafted == other.drafted and own != other:
+            first = position + min(own.accepted, other.accepted)
             assert drafter_gap(key, ours["sd"]["token_ids"][:first]) < NEAR_TIE, (key, own, other)
             return False
         if own != other:
-            assert own[DRAFTED] < other[DRAFTED] and own[ACCEPTED] in (other[ACCEPTED], other[ACCEPTED] + 1), (key, own)
-        position += own[EMITTED]
+            assert own.drafted < other.drafted and own.accepted in (other.accepted, other.accepted + 1), (key, own)
+        position += own.emitted
     assert len(ours["sd"]["steps"]) == len(theirs["draft"]["steps"]), key
     return True
 

@@ -17,7 +17,7 @@ from torch._inductor.exc import InvalidCxxCompiler
 from specbench.analysis.audit import audit as subjects
 from specbench.core.errors import ConfigError
 from specbench.decoding.build import build_decoder
-from specbench.decoding.loop import StopRules
+from specbench.decoding.loop import GenerationOutput, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models import compiling as check_compilable
 from specbench.models import static_passes
@@ -25,6 +25,7 @@ from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model
 from specbench.models.scoring import Output, PassShape
 from specbench.models.static_passes import StaticPasses, StaticSequence, capacity_for
+from specbench.records.generation import Record
 from specbench.results.conditions import conditions_that_differ
 from specbench.results.leaderboard import load
 from specbench.results.verdict import Noise
@@ -293,7 +294,7 @@ def test_a_packed_pass_that_sees_other_continuations_is_refused(monkeypatch: pyt
         sequence.reserve(100, (1, 2, 16, 64), packs=True)
 
 
-def generation(pair: ModelPair, name: str, sampling: Sampling, prompt: list[int]) -> Output:
+def generation(pair: ModelPair, name: str, sampling: Sampling, prompt: list[int]) -> GenerationOutput:
     decoder = build_decoder(load_method(name), pair, sampling)
     return decoder.generate(prompt, StopRules(20 if len(prompt) == max(PROMPTS) else 8), seed=5)
 
@@ -542,7 +543,7 @@ def test_a_pass_that_fails_while_it_is_measured_ends_in_one_line(
 
         return run
 
-    def after_the_first(block: Trial, *given: Any) -> dict[str, Any]:
+    def after_the_first(block: Trial, *given: Any) -> Record:
         nonlocal num_left
         num_left = 10**6 if block.example.index == 0 else 2
         return measure(block, *given)

@@ -3,7 +3,7 @@
 import torch
 
 from specbench.decoding.drafters import ModelDrafter, NoDrafter
-from specbench.decoding.loop import StopRules, decode
+from specbench.decoding.loop import GenerationOutput, StopRules, decode
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import rejection
 from specbench.models.causal_lm import CausalLM
@@ -15,7 +15,7 @@ GREEDY = Sampling(0.0)
 
 def autoregressive(
     target: CausalLM | TableModel, prompt: list[int], stop: StopRules, sampling: Sampling = GREEDY
-) -> Output:
+) -> GenerationOutput:
     generator = torch.Generator().manual_seed(0)
     return decode(
         target, NoDrafter(), rejection, prompt, num_draft_tokens=0, sampling=sampling, stop=stop, generator=generator
@@ -25,7 +25,7 @@ def autoregressive(
 def speculative(
     target: CausalLM | TableModel, draft: CausalLM | TableModel, prompt: list[int], stop: StopRules,
     gamma: int = 4, sampling: Sampling = GREEDY, rule: object = rejection,
-) -> Output:  # fmt: skip
+) -> GenerationOutput:  # fmt: skip
     return decode(
         target, ModelDrafter(draft, sampling), rule, prompt, num_draft_tokens=gamma, sampling=sampling, stop=stop,
         generator=torch.Generator().manual_seed(0),

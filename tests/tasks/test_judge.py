@@ -510,7 +510,7 @@ def test_the_key_is_written_nowhere(server, tmp_path, caplog):
     assert sorted(str(each.score) for each in found.values()) == ["6.0", "None"]
 
 
-def judged_with_keys(records: list[dict[str, Any]], settings: JudgeSettings) -> tuple[dict[Any, Any], str]:
+def judged_with_keys(records: list[Record], settings: JudgeSettings) -> tuple[dict[Any, Any], str]:
     told = StringIO()
     questions = {("t", "s", number): example(f"Question {number}?") for number in range(10)}
     return judge_records(records, questions, settings, Console(file=told, width=300, markup=False)), told.getvalue()

@@ -30,7 +30,7 @@ from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from specbench.specs.run_options import OPTIONS, RunOptions, spec_of, split, with_options
 
-Options = spec_of("Options", OPTIONS.values())
+Options = spec_of("Options")
 # Options may also be named as on the command line: subset= is subsets=.
 NAMES = {option.flag.removeprefix("--"): name for name, option in OPTIONS.items()}
 

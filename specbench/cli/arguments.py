@@ -18,7 +18,7 @@ from typer.core import TyperCommand
 
 from specbench.core.console import stdout
 from specbench.core.errors import ConfigError, nearest
-from specbench.specs.run_options import OPTIONS, Option, RunOptions, with_options
+from specbench.specs.run_options import MODEL_ARGS, OPTIONS, Option, RunOptions, with_options
 from specbench.specs.run_options import split as split  # commands take it from here
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ SAME_VALUE = {
     "--limit": "--limit-report",
 }  # fmt: skip
 # The options that take the values of --model_args.
-MODEL_ARGS = {"method": "--method", **{each.model_arg: each.flag for each in OPTIONS.values() if each.model_arg}}
+FLAGS_OF_MODEL_ARGS = {"method": "--method", **{key: OPTIONS[name].flag for key, name in MODEL_ARGS.items()}}
 NUM_SHOTS = "--set fewshot.num_shots="  # the meaning of --num_fewshot
 REMEDIES = {  # for options that are set in another way
     "--batch-size": "sequences are decoded one at a time, since speculative decoding is measured at batch size 1: "
@@ -262,9 +262,9 @@ def restore_option_names(message: str, words: Sequence[str]) -> str:
 def model_options(option: str, text: str, known: Collection[str]) -> Iterator[str]:
     """Yields the command's options for --model_args: KEY=VALUE separated by commas, or JSON."""
     for key, value in model_args(option, text).items():
-        name = MODEL_ARGS.get(key, "")
+        name = FLAGS_OF_MODEL_ARGS.get(key, "")
         if name not in known:
-            keys = [key for key, name in MODEL_ARGS.items() if name in known]
+            keys = [key for key, name in FLAGS_OF_MODEL_ARGS.items() if name in known]
             raise ConfigError(f"{option} {key}={value}: {nearest(key, keys)}")
         if name != "--trust-remote-code":
             yield from (name, str(value))

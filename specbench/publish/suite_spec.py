@@ -12,7 +12,7 @@ from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError, nearest
 from specbench.results.metric_format import find_metric
 from specbench.specs.components import Name, Spec, Temperature, Text, Version
-from specbench.specs.run_options import OPTIONS, spec_of
+from specbench.specs.run_options import spec_of
 
 WITH_SPREAD = re.compile(r"(-?\d+(?:\.\d+)?)±(\d+(?:\.\d+)?)")
 QUALITY = "quality"  # stands for the metric of a row's main score
@@ -170,7 +170,10 @@ class TaskEntry(Spec):
         return self.name or file_name(self.task)
 
 
-PAIR_OPTIONS = [option for option in OPTIONS.values() if option.in_pairs]
+PAIR_OPTIONS = (
+    "target", "drafter", "target_revision", "drafter_revision", "dtype", "engine", "chat", "chat_template_args",
+    "template_date", "system_instruction", "sampling", "prompt_checks",
+)  # fmt: skip
 
 
 class PairSpec(spec_of("PairOptions", PAIR_OPTIONS)):  # type: ignore[misc]  # its keys are those of RunOptions
@@ -191,7 +194,7 @@ class PairSpec(spec_of("PairOptions", PAIR_OPTIONS)):  # type: ignore[misc]  # i
     @property
     def options(self) -> dict[str, Any]:
         """The run options that the pair gives."""
-        return {option.name: getattr(self, option.name) for option in PAIR_OPTIONS}
+        return {name: getattr(self, name) for name in PAIR_OPTIONS}
 
     @property
     def is_embedded(self) -> bool:

@@ -36,8 +36,7 @@ class Option:
 
     `type`: without bounds; `annotation`: with them, for pydantic. `flag`: its name on the command line, by default
     --NAME. `is_repeated`: the flag is given once for each value; values of other tuples are separated by commas.
-    `least`: its minimum. `model_arg`: its name in --model_args of lm-eval. `in_pairs`: whether it is a key of the pairs
-    of suites.
+    `least`: its minimum.
     """
 
     name: str
@@ -48,8 +47,6 @@ class Option:
     flag: str
     is_repeated: bool = False
     least: int | None = None
-    model_arg: str = ""
-    in_pairs: bool = False
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -78,16 +75,10 @@ class RunOptions:
     subsets: tuple[str, ...] | None = option(
         None, "Subsets (languages), separated by commas; by default all with data.", flag="--subset"
     )
-    target: Text | None = option(
-        None, "Target model: hub id or folder; by default the embedded one.", model_arg="pretrained", in_pairs=True
-    )
-    drafter: Text | None = option(
-        None, "Draft model: hub id, folder, or embedded:NAME.", model_arg="drafter", in_pairs=True
-    )
-    target_revision: Text | None = option(None, "Hub revision of the target.", model_arg="revision", in_pairs=True)
-    drafter_revision: Text | None = option(
-        None, "Hub revision of the drafter.", model_arg="drafter_revision", in_pairs=True
-    )
+    target: Text | None = option(None, "Target model: hub id or folder; by default the embedded one.")
+    drafter: Text | None = option(None, "Draft model: hub id, folder, or embedded:NAME.")
+    target_revision: Text | None = option(None, "Hub revision of the target.")
+    drafter_revision: Text | None = option(None, "Hub revision of the drafter.")
     data: Text | None = option(
         None,
         "Source of the rows: hub, sample (bundled), a folder or a file; by default sample for the embedded target, "
@@ -98,63 +89,52 @@ class RunOptions:
     )
     subsets_per_task: int | None = option(None, "Measure only the first N subsets of each task.", least=1)
     repeats: int = option(1, "Measurements per example.", least=1)
-    seed: int = option(0, "Seed of every random stream.", least=0, model_arg="seed")
+    seed: int = option(0, "Seed of every random stream.", least=0)
     dtype: Dtype = option(
-        "auto", "auto, float32, bfloat16 or float16; auto: float32 on a CPU, else the dtype of the checkpoint.",
-        model_arg="dtype", in_pairs=True,
-    )  # fmt: skip
-    device: Text = option("auto", "auto, cuda, mps or cpu; auto: the first available.", model_arg="device")
+        "auto", "auto, float32, bfloat16 or float16; auto: float32 on a CPU, else the dtype of the checkpoint."
+    )
+    device: Text = option("auto", "auto, cuda, mps or cpu; auto: the first available.")
     quantize: Quantize = option(
-        "none", "Precision of the target's weights: none, or nf4 or int8 by bitsandbytes; needs a CUDA device.",
-        model_arg="quantize",
-    )  # fmt: skip
+        "none", "Precision of the target's weights: none, or nf4 or int8 by bitsandbytes; needs a CUDA device."
+    )
     device_map: DeviceMap = option(
-        "none", "auto: accelerate spreads the target over all devices; none: it is on one device.",
-        model_arg="device_map",
-    )  # fmt: skip
+        "none", "auto: accelerate spreads the target over all devices; none: it is on one device."
+    )
     engine: EngineName = option(
         "auto",
         "How passes run. eager: as in transformers; graphs: recorded as CUDA graphs; compiled: by torch.compile; "
         "auto: graphs on cuda, else eager.",
-        in_pairs=True,
     )
-    chat: Chat = option("auto", "Chat template: auto (if the model has one), always or never.", in_pairs=True)
+    chat: Chat = option("auto", "Chat template: auto (if the model has one), always or never.")
     chat_template_args: tuple[Text, ...] = option(
-        (), "Variables of the chat template, KEY=VALUE separated by commas: enable_thinking=false",
-        model_arg="chat_template_args", in_pairs=True,
-    )  # fmt: skip
+        (), "Variables of the chat template, KEY=VALUE separated by commas: enable_thinking=false"
+    )
     template_date: Text | None = option(
-        None, "Date that chat templates print: today or YYYY-MM-DD; by default 2024-07-26, or that of a resumed run.",
-        model_arg="template_date", in_pairs=True,
-    )  # fmt: skip
+        None, "Date that chat templates print: today or YYYY-MM-DD; by default 2024-07-26, or that of a resumed run."
+    )
     system_instruction: str | None = option(
-        None, "System prompt, in place of the task's own; by default the task's (key system).", in_pairs=True
+        None, "System prompt, in place of the task's own; by default the task's (key system)."
     )
     sampling: SamplingSource = option(
-        "task", "Source of temperature, top-k and top-p: task, or model (the checkpoint's generation_config.json).",
-        in_pairs=True,
-    )  # fmt: skip
+        "task", "Source of temperature, top-k and top-p: task, or model (the checkpoint's generation_config.json)."
+    )
     prompt_checks: PromptChecks = option(
         "refuse",
         "What follows if the chat template drops the user's text or the tokenizer ends prompts: refuse or warn.",
-        model_arg="prompt_checks", in_pairs=True,
-    )  # fmt: skip
+    )
     warm_up: float | None = option(
         None,
         "Seconds that the warm-up may take; each method decodes at least one block. By default 10 % of the expected "
         "measurement.",
         least=0,
     )
-    threads: int | None = option(
-        None, "CPU threads; by default 1 for the embedded target, else torch's default.", model_arg="threads"
-    )
+    threads: int | None = option(None, "CPU threads; by default 1 for the embedded target, else torch's default.")
     overrides: tuple[str, ...] = option(
-        (), "Override a key: verification.threshold=0.3", flag="--set", is_repeated=True, model_arg="override"
+        (), "Override a key: verification.threshold=0.3", flag="--set", is_repeated=True
     )
     trust_remote_code: bool = option(
-        False, "Run the Python code that comes with a checkpoint whose architecture transformers lacks.",
-        model_arg="trust_remote_code",
-    )  # fmt: skip
+        False, "Run the Python code that comes with a checkpoint whose architecture transformers lacks."
+    )
     allow_code_execution: bool = option(False, "Run the programs that the models write, to score them.")
 
     def changed(self) -> dict[str, object]:
@@ -196,11 +176,21 @@ OPTIONS = {
 }  # fmt: skip
 
 
-def spec_of(name: str, options: Iterable[Option]) -> type[Spec]:
-    """Returns a specification whose keys are run options."""
+# The options that lm-eval's --model_args name, by their names there.
+MODEL_ARGS = {
+    "pretrained": "target", "revision": "target_revision", "override": "overrides",
+    **{name: name for name in (
+        "drafter", "drafter_revision", "seed", "dtype", "device", "quantize", "device_map", "chat_template_args",
+        "template_date", "prompt_checks", "threads", "trust_remote_code",
+    )},
+}  # fmt: skip
+
+
+def spec_of(name: str, options: Iterable[str] = OPTIONS) -> type[Spec]:
+    """Returns a specification whose keys are run options, by default all."""
     keys: dict[str, Any] = {
         each.name: (Annotated[each.annotation, Field(description=each.help, ge=each.least)], each.default)
-        for each in options
+        for each in map(OPTIONS.__getitem__, options)
     }
     return create_model(name, __base__=Spec, **keys)
 

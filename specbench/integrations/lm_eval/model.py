@@ -33,7 +33,7 @@ from specbench.specs.catalogue import load_method, versioned_name, with_override
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
-from specbench.specs.run_options import OPTIONS, RunOptions
+from specbench.specs.run_options import MODEL_ARGS, OPTIONS, RunOptions
 from specbench.specs.task import GenerationSpec, TaskSpec
 from specbench.statistics.bootstrap import Estimate, Resampler
 
@@ -195,7 +195,6 @@ def summary(answers: Sequence[LmEvalAnswer], method: MethodSpec, models: LoadedM
     }
 
 
-OPTION_OF = {option.model_arg: option for option in OPTIONS.values() if option.model_arg}
 OWN_ARGUMENTS = ("method", "baseline", "max_gen_toks", "think_start_token", "think_end_token")
 
 
@@ -204,10 +203,10 @@ def run_options(arguments: Mapping[str, object]) -> RunOptions:
     unknown argument."""
     values: dict[str, Any] = {}
     for name, value in arguments.items():
-        option = OPTION_OF.get(name)
-        if option is None:
-            known = (*OPTION_OF, *OWN_ARGUMENTS)
+        if name not in MODEL_ARGS:
+            known = (*MODEL_ARGS, *OWN_ARGUMENTS)
             raise ConfigError(f"--model_args {name}={value}: no such argument: {nearest(name, known)}")
+        option = OPTIONS[MODEL_ARGS[name]]
         if isinstance(value, str) and option.is_tuple:
             value = tuple(part for part in value.split(";") if part.strip())
         elif not isinstance(value, str | None) and str in get_args(option.type) and not option.is_tuple:
@@ -225,7 +224,7 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
     decodes every request with AR, which gives the speed-up but takes more time. override: `key=value` of the method as
     for --set, several separated by `;`. max_gen_toks: the default for tasks that set none. think_start_token,
     think_end_token: the tags of reasoning, which lm-eval does not see. options: revision, and the options of
-    `specbench run` that have the same name here (`Option.model_arg`), such as dtype, seed and template_date. Each
+    `specbench run` that have the same name here (`MODEL_ARGS`), such as dtype, seed and template_date. Each
     document has its own random stream, so that the order of requests does not change results. `answers`: the measured
     requests of the last evaluation. Raises ConfigError for an invalid argument.
     """

@@ -261,25 +261,26 @@ def restore_option_names(message: str, words: Sequence[str]) -> str:
 
 def model_options(option: str, text: str, known: Collection[str]) -> Iterator[str]:
     """Yields the command's options for --model_args: KEY=VALUE separated by commas, or JSON."""
-    for key, value in model_args(option, text).items():
+    given: dict[str, object] = {}
+    if text.strip().startswith("{"):
+        try:
+            given = json.loads(text)
+        except ValueError as error:
+            raise ConfigError(f"{option} {text:.60}: is not valid JSON ({error})") from error
+    else:
+        for pair in filter(str.strip, text.split(",")):
+            key, equals, part = pair.partition("=")
+            if not equals:
+                raise ConfigError(f"{option} {key}: write it as KEY=VALUE, such as pretrained=MODEL,dtype=bfloat16")
+            given[key.strip()] = part.strip()
+    for key, value in given.items():
         name = FLAGS_OF_MODEL_ARGS.get(key, "")
         if name not in known:
             keys = [key for key, name in FLAGS_OF_MODEL_ARGS.items() if name in known]
             raise ConfigError(f"{option} {key}={value}: {nearest(key, keys)}")
-        if name != "--trust-remote-code":
+        if name == "--set":
+            yield from (word for each in str(value).split(";") for word in (name, each))
+        elif name != "--trust-remote-code":
             yield from (name, str(value))
         elif str(value).lower() == "true":
             yield name
-
-
-def model_args(option: str, text: str) -> Mapping[str, Any]:
-    if text.strip().startswith("{"):
-        try:
-            found: dict[str, Any] = json.loads(text)
-        except ValueError as error:
-            raise ConfigError(f"{option} {text:.60}: is not valid JSON ({error})") from error
-        return found
-    pairs = [pair.partition("=") for pair in text.split(",") if pair.strip()]
-    if wrong := [key for key, equals, _ in pairs if not equals]:
-        raise ConfigError(f"{option} {wrong[0]}: write it as KEY=VALUE, such as pretrained=MODEL,dtype=bfloat16")
-    return {key.strip(): value.strip() for key, _, value in pairs}

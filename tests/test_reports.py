@@ -1,7 +1,6 @@
 """Public bug reports of this field: each is data under `reports/`, with its source, the symptom, the smallest input and
 the right value."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,8 @@ from specbench.integrations.served.acceptance import from_histogram, kept_counts
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.heads.checkpoints import HeadCheckpoint
 from specbench.models.heads.eagle_checkpoint import has_two_readings, normed_states
+from specbench.records.records import RecordFile
+from specbench.records.windows import LoadAnswer
 from specbench.results.answers import timed_tokens
 from specbench.results.concurrency import metrics_of
 from specbench.running.prompts import end_problem
@@ -35,6 +36,7 @@ from specbench.tasks.scoring import make_scorer
 from tests.support import tiny, tokenizers_made_here
 from tests.support.loops import SometimesWrong, autoregressive, speculative
 from tests.support.read_yaml import read_yaml
+from tests.support.records import generation
 from tests.support.toys import TableModel
 
 FOLDER = Path(__file__).parent / "reports"
@@ -199,9 +201,9 @@ def test_pairs_that_nearly_fit_run(case: Case, specbench: Any, tmp_path: Path) -
     pause = ["--set", "drafter.beyond_context=pause"] if case.get("pause") else []
     code, out, err = specbench("run", *words, *pause, "--output", "run")
     assert code == 0, err
-    record = json.loads((tmp_path / "run/records.jsonl").read_text())
-    for generation in record["methods"].values():
-        assert (len(generation["token_ids"]), generation["finish"]) == (case["num_tokens"], case["finish"])
+    (found,) = RecordFile(tmp_path / "run/records.jsonl").read()
+    for answer in found.methods.values():
+        assert (answer.num_new_tokens, answer.finish) == (case["num_tokens"], case["finish"])
     assert case["says"] in " ".join(out.split())
 
 
@@ -218,14 +220,15 @@ def test_answers_together_are_scored_as_by_sacrebleu(case: Case) -> None:
 def test_times_per_token_do_not_depend_on_the_events(case: Case) -> None:
     events, tpot = case["events"], case["tpot"]
     num_tokens = sum(number for _, number in events)
-    answer = {"example": 0, "sent": 0.0, "token_ids": [1] * num_tokens, "passes": 1, "reads": events}
+    answer = LoadAnswer(example=0, sent=0.0, token_ids=[1] * num_tokens, passes=1, reads=events)
     found = metrics_of([[answer]], [[answer]], None)["tpot_seconds"].value
     assert found == (tpot and pytest.approx(tpot))
-    generation = {"token_ids": [1] * num_tokens, "external": {"num_first_tokens": events[0][1]}}
+    external = {"num_first_tokens": events[0][1], "num_target_passes": None}
+    made = generation(token_ids=[1] * num_tokens, external=external)
     if tpot:
-        assert (events[-1][0] - events[0][0]) / timed_tokens(generation) == pytest.approx(tpot)
+        assert (events[-1][0] - events[0][0]) / timed_tokens(made) == pytest.approx(tpot)
     else:
-        assert timed_tokens(generation) == 0
+        assert timed_tokens(made) == 0
 
 
 NUM_DRAWS = 2000

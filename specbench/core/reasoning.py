@@ -2,7 +2,7 @@
 which is all that scorers, the judge, language checks and later turns of a conversation see."""
 
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
 
@@ -46,8 +46,3 @@ def part_answer(text: str, tags: Tags, is_open: bool = False) -> Parts:
 def answer_in(text: str, tags: Tags = TAGS, is_open: bool = False) -> str:
     """Returns the answer of an emitted text (`part_answer`)."""
     return text[part_answer(text, tags, is_open).start :]
-
-
-def answer_of(generation: Any) -> str:
-    """Returns the answer of a recorded generation."""
-    return str(generation.answer)

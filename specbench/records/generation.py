@@ -8,7 +8,7 @@ import json
 import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -30,7 +30,7 @@ class Stored(Struct, kw_only=True, gc=False):
 
     ALWAYS: ClassVar[frozenset[str]] = frozenset()
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Returns the part as it is written."""
         found = {}
         for each in msgspec.structs.fields(type(self)):
@@ -38,57 +38,6 @@ class Stored(Struct, kw_only=True, gc=False):
             if each.required or each.name in self.ALWAYS or value != _default(each):
                 found[each.encode_name] = _plain(value)
         return found
-
-    # Temporary: reading by key, until every reader names attributes.
-    @classmethod
-    def of(cls, data: Any) -> Self:
-        return data if isinstance(data, cls) else convert(_filled(data, cls), cls)
-
-    def __getitem__(self, key: str) -> Any:
-        each = next((f for f in msgspec.structs.fields(type(self)) if f.encode_name == key), None)
-        if each is None:
-            raise KeyError(key)
-        value = getattr(self, each.name)
-        if not each.required and each.name not in self.ALWAYS and value == _default(each):
-            raise KeyError(key)
-        return value if isinstance(value, dict | Stored) else _plain(value)
-
-    def get(self, key: str, default: Any = None) -> Any:
-        try:
-            return self[key]
-        except KeyError:
-            return default
-
-    def __contains__(self, key: object) -> bool:
-        return self.get(str(key), self) is not self
-
-    def keys(self) -> list[str]:
-        return list(self.as_json())
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        each = next(f for f in msgspec.structs.fields(type(self)) if f.encode_name == key)
-        setattr(self, each.name, getattr(self.of({**self.as_json(), key: _plain(value)}), each.name))
-
-
-def _filled(data: Any, kind: type[Any]) -> Any:  # temporary: plain values of tests, which lack fields
-    if not isinstance(data, dict) or kind not in (Record, Generation):
-        return data
-    if kind is Record:
-        blank: dict[str, Any] = {
-            "task": "t",
-            "subset": "en",
-            "example": 0,
-            "id": "",
-            "repeat": 0,
-            "prompt": "",
-            "reference": None,
-        }
-        methods = {name: Generation.of(each) for name, each in data.get("methods", {}).items()}
-        return blank | data | {"methods": methods}
-    blank = dict.fromkeys(("ttft_seconds", "draft_prefill_seconds", "decode_seconds"), 0.0)
-    blank |= {"finish": "eos", "text": "", "positions": {}, "passes": {"target": [], "draft": []}, "score": None}
-    blank |= {"steps": [], "token_ids": [0]}
-    return blank | data
 
 
 def _default(each: Any) -> Any:
@@ -133,7 +82,7 @@ class External(Stored, kw_only=True):
     same_again: bool | None = None
     was_idle: bool = False
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         whole = super().as_json()
         return whole if self.is_served else {key: whole[key] for key in ("num_first_tokens", "num_target_passes")}
 
@@ -245,6 +194,14 @@ class Generation(Stored, kw_only=True):
     @property
     def is_served(self) -> bool:
         return self.external is not None and self.external.is_served
+
+    @property
+    def reported(self) -> External:
+        """What an external decoder or a server reported besides the answer. Raises ValueError for this package's
+        loop."""
+        if self.external is None:
+            raise ValueError("has no 'external': it is not the answer of a server or an external decoder")
+        return self.external
 
     @property
     def is_drafted_alone(self) -> bool:
@@ -420,12 +377,14 @@ class Decoder:
         try:
             return convert(value, kind)
         except ValueError as error:
-            methods = value.get("methods") if isinstance(value, dict) else None
+            methods = value.get("methods")
             if kind is Record and isinstance(methods, dict):
                 for name, each in methods.items():
                     self._converted(each, Generation, f"methods.{name}.")
             message, _, path = str(error).partition(" - at `$")
             path = path.rstrip("`").lstrip(".")
+            if (missing := message.removeprefix("Object missing required field `")) != message:
+                path, message = f"{path}.{missing.rstrip('`')}".lstrip("."), "is missing"
             raise ValueError(f"{place}{path}{': ' * bool(path)}{message}") from error
 
 

@@ -17,10 +17,6 @@ MAX_LINE = 2 * bounded.MAX_BYTES  # characters; enough for ten methods with 32,0
 Line = TypeVar("Line")
 
 
-def record_key(record: Any) -> Key:  # temporary
-    return record["task"], record["subset"], record["example"], record["repeat"], record.get("turn", 0)
-
-
 def records_of(
     records: Mapping[Key, Record], task: str, examples: Mapping[str, int], repeats: int
 ) -> list[Record]:  # fmt: skip
@@ -182,26 +178,3 @@ class RecordFile(LineFile[Record]):
 
     def __init__(self, path: Path | str) -> None:
         super().__init__(path, Record)
-
-    def append(self, line: Any) -> None:  # temporary: also of plain values
-        super().append(Record.of(line))
-
-
-# Temporary: what attributes of Generation and Record replace.
-DRAFTED, JUDGED, ACCEPTED, EMITTED = range(4)
-
-
-def check_record(record: Any, methods: Mapping[str, int]) -> None:
-    Record.of(record).check(methods)
-
-
-def check_counts(record: Any, method: str, num_draft_tokens: int) -> None:
-    Record.of(record).check_counts(method, num_draft_tokens)
-
-
-def describe_record(record: Record) -> str:
-    return record.name
-
-
-def step_sum(generation: Any, column: int) -> int:
-    return sum(int(step[column]) for step in generation["steps"])

@@ -41,22 +41,25 @@ class FieldDifference:
     """A field with its two values. A part of a field has a dotted name: `sampling.temperature`."""
 
     field: str
-    first: Any
-    second: Any
+    first: object
+    second: object
 
     def __str__(self) -> str:
         return f"{self.field}: {self.first} ≠ {self.second}"
 
 
 def differences(
-    first: Mapping[str, Any], second: Mapping[str, Any], absent: Any = "–", same: Callable[[Any, Any], bool] = eq
+    first: Mapping[str, object],
+    second: Mapping[str, object],
+    absent: object = "–",
+    same: Callable[[Any, Any], bool] = eq,
 ) -> list[FieldDifference]:
     """Returns the fields that differ. `absent`: the value of a field that a side lacks. `same`: compares two values."""
     found = [FieldDifference(name, first.get(name, absent), second.get(name, absent)) for name in {**first, **second}]
     return [each for each in found if not same(each.first, each.second)]
 
 
-def flat_fields(row: Row) -> dict[str, Any]:
+def flat_fields(row: Row) -> dict[str, object]:
     """Returns every field except the metrics, with dotted names for parts, and null and booleans as JSON text."""
     found = dotted.flat(row.model_dump(mode="json", exclude={"metrics", "format"}))
     return {
@@ -72,9 +75,9 @@ def conditions_that_differ(first: Row, second: Row, ignore: Collection[str] = ()
     return [FieldDifference(name, own[name], other[name]) for name in names if own[name] != other[name]]
 
 
-def conditions(row: Row) -> dict[str, Any]:
+def conditions(row: Row) -> dict[str, object]:
     """Returns the conditions that must match, by name. Parts that may differ on their own have dotted names."""
-    parts: dict[str, Mapping[str, Any]] = {
+    parts: dict[str, Mapping[str, object]] = {
         "sampling": dict(row.sampling),
         "versions": {name: row.versions.get(name) for name in VERSIONS},
         "signatures": row.signatures,
@@ -86,7 +89,7 @@ def conditions(row: Row) -> dict[str, Any]:
         load, up = row.served.load or "one request at a time", "one at a time" if row.served.turns else "all at once"
         kept = {"memory": row.served.memory, "caches": row.served.caches}
         parts["served"] = {"load": f"{load}", **kept, "servers up": up}
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for field in FIELDS:
         named = {field: getattr(row, field)}
         found |= {f"{field}.{name}": part for name, part in parts[field].items()} if field in parts else named

@@ -7,15 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, count, takewhile, zip_longest
 from statistics import median
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from specbench.records.folder import RecordedMethod
-from specbench.records.records import (
-    Generation,
-    Record,
-)
+from specbench.records.records import Generation, Record
 from specbench.results.answers import (
     ScoringSpec,
     acceptance_rates,
@@ -37,7 +34,9 @@ from specbench.statistics.bootstrap import SHARE, Array, Bounds, Estimate, Resam
 Number = TypeVar("Number", float, Array)
 
 
-def acceptance(prompts: Resampler, own: Sequence[Generation], verification: dict[str, Any]) -> dict[str, Estimate]:
+def acceptance(
+    prompts: Resampler, own: Sequence[Generation], verification: Mapping[str, object]
+) -> dict[str, Estimate]:
     """Returns the metrics of acceptance and of target passes. A query that the drafter decoded alone has no target
     pass, so it counts in `target_passes_per_token` but not in the acceptance length."""
     drafted = [g.num_drafted for g in own]
@@ -47,6 +46,10 @@ def acceptance(prompts: Resampler, own: Sequence[Generation], verification: dict
     num_new = [new_tokens(g) for g in own]
     any_judged = sum(judged) > 0  # ar and draft-only judge nothing, so that they have no acceptance
     threshold = verification.get("threshold") if verification.get("rule") == "fuzzy" else None
+    bound = Estimate()
+    if isinstance(threshold, int | float):
+        # mean of new_tokens · drafter_share · T, as published in arXiv:2502.20704, with the caveats given there
+        bound = prompts.mean([number * threshold for number in accepted])
 
     def over_values(lists: Sequence[Sequence[float]], bounds: Bounds | None = None) -> Estimate:
         return prompts.ratio([sum(values) for values in lists], [len(values) for values in lists], bounds=bounds)
@@ -72,8 +75,7 @@ def acceptance(prompts: Resampler, own: Sequence[Generation], verification: dict
         "target_passes_per_token": prompts.ratio(
             [n or 0 for n in passes], [t * (n is not None) for t, n in zip(num_new, passes, strict=True)]
         ),
-        # mean of new_tokens · drafter_share · T, as published in arXiv:2502.20704, with the caveats given there
-        "divergence_bound": Estimate() if threshold is None else prompts.mean([a * threshold for a in accepted]),
+        "divergence_bound": bound,
         "mean_divergence": per_position("divergence"),
     }
 
@@ -227,7 +229,7 @@ def routes_taken(records: Sequence[Record], method: MethodSpec) -> list[str]:
     routes. Raises ValueError naming a record of an unknown route."""
     if method.routes is None:
         return []
-    found = {record.methods[method.name].get("route"): record for record in records}
+    found = {record.methods[method.name].route: record for record in records}
     for route, record in found.items():
         if route not in method.routes:
             raise ValueError(f"record of {record.name}: {method.name}: the method has no route {route!r}")
@@ -235,7 +237,7 @@ def routes_taken(records: Sequence[Record], method: MethodSpec) -> list[str]:
 
 
 def summarize(
-    records: Sequence[Record], method: str, *, num_draft_tokens: int, verification: dict[str, Any],
+    records: Sequence[Record], method: str, *, num_draft_tokens: int, verification: Mapping[str, object],
     decodes_with: str = "target", drafts_token_by_token: bool = True, seed: int = 0,
     scoring: Mapping[str, ScoringSpec] | None = None,
 ) -> dict[str, Estimate]:  # fmt: skip
@@ -251,7 +253,6 @@ def summarize(
 
     Raises ValueError naming a record whose counts contradict each other.
     """
-    records = [Record.of(record) for record in records]  # temporary
     for record in records:
         record.check_counts("ar", 0)
         record.check_counts(method, num_draft_tokens)
@@ -363,7 +364,7 @@ def rank_chances(prompts: Resampler, own: Sequence[Generation]) -> dict[str, Est
 def level_chances(prompts: Resampler, own: Sequence[Generation]) -> dict[str, Estimate]:
     """Returns for each level, from 1 on, the mean chance of acceptance under the rule, and the optimal one, over the
     sampled steps."""
-    levels = [list(zip_longest(*(g.get("tree_samples") or []))) for g in own]
+    levels = [list(zip_longest(*(g.tree_samples or []))) for g in own]
     found = {}
     for level in range(max(map(len, levels))):
         samples = [list(filter(None, each[level])) if level < len(each) else [] for each in levels]
@@ -385,11 +386,11 @@ def served_metrics(
     """Returns the metrics that only served answers have: the time from the request to the last token, accepted ÷
     drafted tokens by the engine's counts (null if an answer has none), and the share of repeated answers of `ar` that
     changed."""
-    totals = [generation["external"]["totals"] for generation in own]
+    totals = [totals for generation in own if (totals := generation.reported.totals) is not None]
     share = Estimate()
-    if None not in totals:
+    if len(totals) == len(own):
         share = prompts.ratio([total[2] for total in totals], [total[0] for total in totals], bounds=SHARE)
-    again = [g["external"].get("same_again") for g in baseline]
+    again = [g.reported.same_again for g in baseline]
     changed = prompts.mean([None if same is None else float(not same) for same in again], SHARE)
     whole = median((generation.ttft_seconds or 0.0) + generation.decode_seconds for generation in own)
     return {"e2e_seconds": Estimate(value=whole), "accepted_per_drafted": share, "ar_changed": changed}

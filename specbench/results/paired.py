@@ -190,7 +190,7 @@ class Pairs:
     @property
     def times(self) -> Resampler:
         """The prompt or part of each pair of records, for intervals of times."""
-        side = next((each for each in self.records if each and "part" in each[0]), self.records[0])
+        side = next((each for each in self.records if each and each[0].part is not None), self.records[0])
         return Resampler.of_times(side, seed=0)
 
     def select(self, keys: Collection[Key]) -> "Pairs":
@@ -224,7 +224,8 @@ def pair_up(first: RowWithRecords, second: RowWithRecords, same: Collection[str]
     both = [
         (record, other)
         for record in first.records
-        if (other := others.get(record.key)) is not None and all(record[name] == other[name] for name in same)
+        if (other := others.get(record.key)) is not None
+        and all(getattr(record, name) == getattr(other, name) for name in same)
     ]
     return Pairs(first, second, ([mine for mine, _ in both], [other for _, other in both]))
 

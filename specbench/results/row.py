@@ -112,7 +112,7 @@ FORMAT: Final = 1
 DIGEST: Final = "digest"
 
 
-def digest_of(row: dict[str, Any]) -> str:
+def digest_of(row: Mapping[str, object]) -> str:
     """Returns 16 hex digits of SHA-256 over the content of a row, in any order of its keys.
 
     The digest reveals rows that were edited or half merged by mistake, but no forged rows, since a forger can compute
@@ -123,7 +123,7 @@ def digest_of(row: dict[str, Any]) -> str:
     return text_digest(text, 16)
 
 
-def with_digest(row: dict[str, Any]) -> dict[str, Any]:
+def with_digest(row: Mapping[str, object]) -> dict[str, object]:
     """Returns a row with its digest, as files hold it."""
     return {**row, DIGEST: digest_of(row)}
 
@@ -318,11 +318,11 @@ class Row(FilePart):
     versions: dict[str, str | None]
     commit: str | None
     command: str
-    request: dict[str, Any] = Field(default_factory=dict)  # specbench.running.request.Request.settings
+    request: dict[str, object] = Field(default_factory=dict)  # specbench.running.request.Request.settings
     data_source: Literal["hub", "local", "sample"]
     data_location: str
     data_revision: str | None
-    chat: bool | dict[str, Any]  # whether prompts use the chat template; its variables, if any were given
+    chat: bool | dict[str, object]  # whether prompts use the chat template; its variables, if any were given
     template_date: str | None = None  # the date that the chat template prints; null: it reads none
     system: str | None = None  # the system prompt; in a row over all subsets null if they have several
     seed: int
@@ -357,7 +357,7 @@ class Row(FilePart):
 
     @field_validator("options")
     @classmethod
-    def _writable_options(cls, options: dict[str, Any]) -> dict[str, Any]:
+    def _writable_options(cls, options: dict[str, object]) -> dict[str, object]:
         return {name: as_json_value(value) for name, value in options.items()}  # a threshold may be infinite
 
     @model_validator(mode="after")

@@ -19,6 +19,7 @@ from specbench.core.errors import ConfigError, nearest
 from specbench.core.files import write_atomically, writing
 from specbench.core.validation import build
 from specbench.core.values import text_digest
+from specbench.records.generation import WarmUpRecord
 from specbench.records.records import Key, Record, records_of, with_same_history
 from specbench.results.answers import ScoringSpec, main_metric, signatures
 from specbench.results.metrics import accepted_tokens_per_step_of, metrics_of, routes_taken
@@ -363,11 +364,11 @@ def context_of(measurement: Measurement, records: Sequence[Record], method: Meth
     num_new = num_paused = 0
     for record in records:
         own = record.methods[method.name]
-        pauses_at = pauses.get(f"{method.name}/{own['route']}" if "route" in own else method.name)
-        num_new += len(own["token_ids"])
+        pauses_at = pauses.get(method.name if own.route is None else f"{method.name}/{own.route}")
+        num_new += own.num_new_tokens
         if pauses_at is not None:
-            num_before = record.get("prompt_tokens", 0)
-            num_paused += min(len(own["token_ids"]), max(0, num_before + len(own["token_ids"]) - pauses_at))
+            num_before = record.prompt_tokens or 0
+            num_paused += min(own.num_new_tokens, max(0, num_before + own.num_new_tokens - pauses_at))
     return RowContext(
         model=limit.model if limit else None, tokens=limit.tokens if limit else None,
         share_cut_ar=sum(record.methods["ar"].finish == "context" for record in records) / max(1, len(records)),
@@ -378,9 +379,9 @@ def context_of(measurement: Measurement, records: Sequence[Record], method: Meth
 
 def warm_up_of(records: Sequence[Record], method: str) -> RowWarmUp | None:
     """Returns the warm-up of a method, counting each once although many records hold it; None if a record lacks it."""
-    starts: dict[Any, dict[str, Any]] = {}  # by process and part (of servers in turns): the warm-up of each subset
+    starts: dict[object, dict[str, WarmUpRecord]] = {}  # by process and part of a rotation: each subset's warm-up
     for record in records:
-        found = record.methods[method].get("warm_up")
+        found = record.methods[method].warm_up
         if found is None:
             return None
         starts.setdefault((record.process, record.part), {})[record.subset] = found
@@ -400,11 +401,11 @@ def serving_of(records: Sequence[Record], method: str, identity: Mapping[str, An
     """Returns the serving conditions of a row; None for a method that ran in this process."""
     if "servers" not in identity:
         return None
-    own = [record.methods[method]["external"] for record in records]
-    every = [record.methods[name]["external"] for record in records for name in (method, "ar")]
+    own = [record.methods[method].reported for record in records]
+    every = [record.methods[name].reported for record in records for name in (method, "ar")]
     return RowServing(
-        acceptance_source=", ".join(dict.fromkeys(counts["acceptance_source"] for counts in own)),
-        caches="verified empty" if all(counts["cached_tokens"] == 0 for counts in every) else "not told",
+        acceptance_source=", ".join(dict.fromkeys(counts.acceptance_source or "" for counts in own)),
+        caches="verified empty" if all(counts.cached_tokens == 0 for counts in every) else "not told",
         memory=identity["memory"], settings=identity["code"][method],
-        turns=len({record["part"] for record in records}) if identity["by_turns"] else None,
+        turns=len({record.part for record in records}) if identity["by_turns"] else None,
     )  # fmt: skip

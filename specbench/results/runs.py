@@ -14,7 +14,7 @@ from specbench.core.environment import is_installed
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.files import locked
 from specbench.records.folder import RecordedMethod, read_method_specs, read_methods, read_tasks
-from specbench.records.records import Key, Record, RecordFile, check_record, records_of
+from specbench.records.records import Key, Record, RecordFile, records_of
 from specbench.records.windows import read_windows
 from specbench.results.answers import ScoringSpec
 from specbench.results.concurrency import load_row, windows_of
@@ -84,7 +84,7 @@ class RecordedRun:
                 raise ConfigError(f"run '{self.path}': another process measures into it: wait for it") from error
             except OSError:
                 pass  # a read-only folder is read without a lock
-            records = RecordFile(self.path / "records.jsonl").read(lambda record: check_record(record, methods))
+            records = RecordFile(self.path / "records.jsonl").read(lambda record: record.check(methods))
         if not records:
             raise ConfigError(f"run '{self.path}': has no records: {RUN_HINT}")
         return {record.key: record for record in records}

@@ -124,7 +124,7 @@ BEYOND_CONTROL = 0.01  # below this p-value, answers differ more often than repe
 
 def control_outcomes(records: Sequence[Record]) -> list[bool]:
     """Returns for each answer that the server `ar` gave twice whether it was the same both times."""
-    found = [record.methods["ar"]["external"].get("same_again") for record in records]
+    found = [record.methods["ar"].reported.same_again for record in records]
     return [same for same in found if same is not None]
 
 
@@ -271,9 +271,7 @@ def count_ties(
     The model keeps only its last sequence.
     """
     answers = [
-        BaselineAnswer(
-            f"{record['subset']} {record['id']}", prompt_ids(record), record.methods["ar"].token_ids.tolist()
-        )
+        BaselineAnswer(f"{record.subset} {record.id}", prompt_ids(record), record.methods["ar"].token_ids.tolist())
         for record in records
     ]
     outputs = [record.methods[method.name].token_ids.tolist() for record in records]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from specbench.core.console import counted
-from specbench.records.records import ACCEPTED, DRAFTED, Generation, Record
+from specbench.records.records import Generation, Record
 from specbench.results.conditions import differences
 from specbench.results.metric_format import with_interval
 from specbench.results.row import Row, RowWarmUp, RowWarning
@@ -199,8 +199,8 @@ def misread_head(row: Row, records: Sequence[Record]) -> str | None:
         num_judged, num_accepted = (sum(pair[place] for pair in firsts) for place in (0, 1))
         token, cases = "the first child of a node", "judged nodes"
     else:
-        drafted = [step for generation in own for step in generation.steps if step[DRAFTED]]
-        num_judged, num_accepted = len(drafted), sum(step[ACCEPTED] > 0 for step in drafted)
+        drafted = [step for generation in own for step in generation.steps if step.drafted]
+        num_judged, num_accepted = len(drafted), sum(step.accepted > 0 for step in drafted)
         token, cases = "the first draft token", "steps"
     if num_judged < MIN_JUDGED or num_accepted / num_judged >= USUAL:
         return None
@@ -222,14 +222,14 @@ LEARNS = "learns_across_requests"  # keys of a server's entry in run.json
 UNKNOWN_TOKENIZER = "tokenizer_not_checked"
 
 
-def served_warnings(row: Row, records: Sequence[Record], identity: Mapping[str, Any]) -> dict[str, Any]:
+def served_warnings(row: Row, records: Sequence[Record], identity: Mapping[str, Any]) -> dict[str, object]:
     """Returns by its code a warning for each condition of a fair comparison that a server does not meet."""
     assert row.served is not None
     method = row.method_name
-    own, baseline = ([record.methods[name]["external"] for record in records] for name in (method, "ar"))
+    own, baseline = ([record.methods[name].reported for record in records] for name in (method, "ar"))
     again = control_outcomes(records)
-    unknown = [source for each in baseline if (source := each["acceptance_source"]).startswith(UNKNOWN_SOURCE)]
-    has_drafted = any(counts["totals"] is None or counts["totals"][0] for counts in own)
+    unknown = [source for each in baseline if (source := each.acceptance_source or "").startswith(UNKNOWN_SOURCE)]
+    has_drafted = any(counts.totals is None or counts.totals[0] for counts in own)
     num_different = 0 if row.sampling.temperature else len(differing_records(records, method))
     own_settings, settings = identity["servers"][method], identity["servers"]["ar"]
     changed = [
@@ -238,7 +238,7 @@ def served_warnings(row: Row, records: Sequence[Record], identity: Mapping[str, 
         if each.field not in (LEARNS, UNKNOWN_TOKENIZER)
     ]
     differing = ", ".join(f"{each.field} {each.first} ≠ {each.second}" for each in changed)
-    impossible = next((told for each in (*own, *baseline) if (told := each.get("impossible_time"))), None)
+    impossible = next((told for each in (*own, *baseline) if (told := each.impossible_time)), None)
     waiting, waiting_for = max((share_of_waiting(records, name), name) for name in ("ar", method))
     num_late = {name: sum(is_read_late(record.methods[name]) for record in records) for name in ("ar", method)}
     return {
@@ -247,7 +247,7 @@ def served_warnings(row: Row, records: Sequence[Record], identity: Mapping[str, 
         "tokenizer_unchecked": (settings.get(UNKNOWN_TOKENIZER) or own_settings.get(UNKNOWN_TOKENIZER))
         and "it could not be checked whether the servers serve the model of the tokenizer: they have no endpoint that "
         "tokenizes a text",
-        "idle_unchecked": not all(counts["was_idle"] for counts in (*own, *baseline))
+        "idle_unchecked": not all(counts.was_idle for counts in (*own, *baseline))
         and "it could not be checked whether the servers were idle: they do not report how many requests run",
         "drafts_nothing": not has_drafted
         and f"its server drafted nothing in {counted(len(own), 'answer')}: see the server's log",
@@ -283,7 +283,7 @@ def share_of_waiting(records: Sequence[Record], method: str) -> float:
     """Returns the share of the time of a server's answers that is spent outside the server; 0 if it does not report its
     time."""
     answers = [record.methods[method] for record in records]
-    pairs = [((each.ttft_seconds or 0.0) + each.decode_seconds, each["external"]["server_seconds"]) for each in answers]
+    pairs = [((each.ttft_seconds or 0.0) + each.decode_seconds, each.reported.server_seconds) for each in answers]
     known = [(whole, reported) for whole, reported in pairs if reported is not None]
     whole = sum(whole for whole, _ in known)
     return (whole - sum(reported for _, reported in known)) / whole if whole > 0 else 0.0
@@ -292,7 +292,7 @@ def share_of_waiting(records: Sequence[Record], method: str) -> float:
 def is_read_late(answer: Generation) -> bool:
     """Returns whether the client read the tokens after its first read in less than half the time in which the server
     reports to have written them, so that they waited for the client."""
-    reported, num_first = answer["external"].get("server_decode_seconds"), answer["external"]["num_first_tokens"]
+    reported, num_first = answer.reported.server_decode_seconds, answer.reported.num_first_tokens
     num_new = len(answer.token_ids)
     if reported is None or num_new < 2:
         return False

@@ -9,7 +9,7 @@ from typing import Any
 from specbench.core.errors import ConfigError
 from specbench.core.values import text_digest
 from specbench.models.causal_lm import Prompt, TextModel
-from specbench.records.records import Record, record_key
+from specbench.records.records import Record
 from specbench.specs.components import PromptChecks
 from specbench.tasks.examples import Example, TaskData
 
@@ -196,10 +196,10 @@ def baseline_prompts(
 
     `examples`: by subset and index; `renderers`: by subset.
     """
-    texts = {record_key(record): record.methods["ar"].answer for record in records}
+    texts = {record.key: record.methods["ar"].answer for record in records}
 
     def ids(record: Record) -> list[int]:
-        *place, turn = record_key(record)
+        *place, turn = record.key
         answers = [texts[(*place, earlier)] for earlier in range(turn)]  # type: ignore[index]
         example = examples[record.subset, record.example]
         return turn_prompt(renderers[record.subset], target, example, turn, answers).ids

@@ -8,7 +8,7 @@ from specbench.core.environment import EMBEDDED, set_threads
 from specbench.core.errors import ConfigError
 from specbench.models.causal_lm import CausalLM, ids_digest, split_precision
 from specbench.models.loading import load_model
-from specbench.records.records import Key, Record, record_key, with_same_history
+from specbench.records.records import Key, Record, with_same_history
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun
 from specbench.results.verdict import BaselineAnswer, TokenDifference, find_differences, near_tie_tolerance
@@ -118,8 +118,8 @@ def _place(row: Row) -> str:
     """Returns the --data with which a row was measured."""
     if row.data_source != "local":
         return row.data_source
-    found: str | None = row.request.get("data")
-    if found is None:
+    found = row.request.get("data")
+    if not isinstance(found, str):
         raise ConfigError(f"{row.task_name}/{row.subset} was measured on {row.data_location}: give its --data")
     return found
 
@@ -152,10 +152,10 @@ class Target:
         target = self.loader.load(row.target, row.target_revision)
         own = [r for r in self.run.records.values() if (r.task, r.subset) == (row.task_name, row.subset)]
         # in a later turn, the prompt of AR and of the method holds its own earlier answers
-        same = {record_key(record) for record in with_same_history(own, method)}
+        same = {record.key for record in with_same_history(own, method)}
         records = [self.run.records[key] for key in keys if key in same]
         budgets = {name for record in records for name in record.budgets or {}} - {target.name}
-        place, kept = (row.task_name, row.subset), [record_key(record) for record in records]
+        place, kept = (row.task_name, row.subset), [record.key for record in records]
         others = [self.loader.load(name) for name in budgets]
         prompts = prompts_of(self.run, {place: row}, {place: kept}, target, others)
         answers = [

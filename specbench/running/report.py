@@ -11,7 +11,7 @@ from specbench.core.progress import doing
 from specbench.decoding.bridges import common_ids
 from specbench.decoding.decoder import drafting_decoders
 from specbench.records.folder import write_specs
-from specbench.records.records import Record, record_key, with_same_history
+from specbench.records.records import Record, with_same_history
 from specbench.report.tables import RunRows
 from specbench.results.leaderboard import write
 from specbench.results.row import CommonIds, Row
@@ -45,7 +45,7 @@ class RunReport:
         from specbench.records.windows import read_windows
         from specbench.results.concurrency import load_rows
 
-        known, spec = {record_key(record): record for record in self.records}, self.plan.spec
+        known, spec = {record.key: record for record in self.records}, self.plan.spec
         with doing("computing the rows"):
             run = MeasuredRun(self.plan.folder.identity, spec.tasks, spec.methods, self.measurement, known, self.judge)
             rows = run.rows()

@@ -10,7 +10,7 @@ from itertools import islice
 
 from specbench.core.errors import ConfigError, nearest
 from specbench.models.causal_lm import split_precision
-from specbench.records.records import Generation, Key, Record, record_key
+from specbench.records.records import Generation, Key, Record
 from specbench.report.shown import ShownPrompt, ShownRecord
 from specbench.results.conditions import BASELINE
 from specbench.results.row import ALL, Row
@@ -73,7 +73,7 @@ def shown_run(
     except ConfigError as error:  # the scorer's package is not here, or has changed
         problems.append(f"what was read in the answers is not shown: {error}")
     shown = tuple(
-        ShownRecord.of(record, methods, prompts.get(record_key(record)), scorers.get((record.task, record.subset)))
+        ShownRecord.of(record, methods, prompts.get(record.key), scorers.get((record.task, record.subset)))
         for record in chosen
     )
     return ShownRun(shown, len(records), tuple(problems))
@@ -99,7 +99,7 @@ def _prompts(
         try:
             target = loader.load(row.target, row.target_revision)
             budgets = {name for record in own for name in record.budgets or {}} - {target.name}
-            keys = {group: [record_key(record) for record in own]}
+            keys = {group: [record.key for record in own]}
             others = [loader.load(name) for name in budgets]
             for key, prompt in prompts_of(run, rows, keys, target, others, data).items():
                 found[key] = ShownPrompt.of(target.tokenizer, list(prompt.prompt_ids))

@@ -30,10 +30,10 @@ and 1.3 times at n = 100. The 95th percentile of the widths is four times as lar
 speed-up of 2), and more than twice at n = 100. docs/measured/coverage.md has more populations and their widths.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -324,7 +324,7 @@ class Resampler:
         return cls.of_keys(parts, seed) if len(set(parts)) > 1 else cls.of(records, seed)
 
     @classmethod
-    def of_keys(cls, keys: Sequence[Any], seed: int, is_quick: bool = False) -> Self:
+    def of_keys(cls, keys: Sequence[Hashable], seed: int, is_quick: bool = False) -> Self:
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         return cls(np.array([numbers[key] for key in keys], dtype=np.int64), seed, is_quick)
 

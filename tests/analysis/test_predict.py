@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from rich.console import Console
 
 from specbench.analysis.roofline.predict import (
@@ -82,14 +83,14 @@ def test_the_recorded_draft_length_gives_the_recorded_steps_and_passes(method: s
 def test_the_recorded_passes_with_other_times_are_a_measurement_with_these_times(method: str) -> None:
     """The records with every pass at the times of the other machine, put through the metrics of a run."""
     found = recorded(method)
-    longest = max(length for g in found.own for length, _ in g["passes"]["target"])
+    longest = max(length for g in found.own for length, _ in g.passes.target)
     machine = Machine(target_pass=8.0, draft_pass=2.0, verification_cost=1.5)
     times = {1: 0.008, longest: 0.012}
 
     def timed(generation):
         target = sum(np.interp(length, list(times), list(times.values())) for length, _ in generation.passes.target)
         draft = 0.0 if method in ("pld", "ngram") else 0.002  # a look-up is no pass
-        return {**generation, "decode_seconds": target + draft * len(generation.passes.draft)}
+        return replace(generation, decode_seconds=target + draft * len(generation.passes.draft))
 
     baseline = [timed(record.methods["ar"]) for record in found.records]
     expected = speeds(Resampler.of(list(found.records), 0), list(map(timed, found.own)), baseline, is_baseline=False)
@@ -385,7 +386,7 @@ TIMES = ["--target-pass", "9", "--draft-pass", "1"]
         (
             "sd",
             ["--limit-report", "broken.json"],
-            "--limit-report broken.json: environment: Field required: give a file that",
+            "--limit-report broken.json: environment, seed, repeats, ",
         ),
         (
             "pld",

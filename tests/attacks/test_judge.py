@@ -22,14 +22,13 @@ from specbench.tasks.judge.requests import JudgeSettings
 from specbench.training import teacher as training
 from tests.attacks.hostile_server import KEY, HostileServer, filled, forms, holds_key, running
 from tests.support.read_yaml import read_yaml
+from tests.support.records import generation, record
 
 HERE = Path(__file__).parent
 REPLIES = read_yaml(HERE / "judge_replies.yaml")
 FILES = read_yaml(HERE / "judge_files.yaml")
-RECORD = {
-    "task": "t", "subset": "s", "example": 0, "repeat": 0, "turn": 0, "methods": {"ar": {"text": "x", "score": None}},
-}  # fmt: skip
-QUESTIONS = {("t", "s", 0): Example(0, "0", ("Why?",), (None,))}
+RECORD = record({"ar": generation(text="x")})
+QUESTIONS = {("t", "en", 0): Example(0, "0", ("Why?",), (None,))}
 TIMEOUT_SECONDS = 0.4
 GENEROUS_SECONDS = 10.0
 GENEROUS_KILOBYTES = 400_000

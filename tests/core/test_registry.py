@@ -81,7 +81,7 @@ def test_the_built_in_components_are_there():
 def test_every_module_with_a_component_is_listed() -> None:
     """A module that is not in BUILT_IN would never be imported, and its components would not exist."""
     root = Path(specbench.__file__).parent
-    registers = re.compile(r"^ *@?(?:[A-Z_]+\.register|row_reader)\((?:f?\"|[A-Z]+\))", re.MULTILINE)
+    registers = re.compile(r"^ *@?(?:[A-Z_]+\.register|row_reader)\(\s*(?:f?\"|[A-Z]+\))", re.MULTILINE)
     named = {
         ".".join(("specbench", *path.relative_to(root).with_suffix("").parts)).removesuffix(".__init__")
         for path in root.rglob("*.py") if registers.search(path.read_text(encoding="utf-8"))

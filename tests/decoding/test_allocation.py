@@ -14,13 +14,14 @@ from specbench.decoding.decoder import Decoder, DraftingDecoder, stream_seed
 from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
-from specbench.records.records import check_record
+from specbench.records.generation import Record, convert
 from specbench.running.prompts import PromptRenderer
 from specbench.running.warm_up import warm_up_subset
 from specbench.specs.catalogue import load_method
 from specbench.specs.method import MethodSpec
 from specbench.tasks.examples import Example
 from tests.support import tiny
+from tests.support.records import whole
 
 Specbench = Callable[..., tuple[int, str, str]]
 GREEDY, WARM = Sampling(0.0), Sampling(1.0)
@@ -149,8 +150,6 @@ def test_a_run_says_who_decoded_and_may_be_resumed(specbench: Specbench, argumen
 
 
 def test_a_record_names_one_of_the_two_models() -> None:
-    from tests.records.test_records import whole
-
-    check_record(whole(decoded_by="drafter"), {"sd": 3})
+    convert(whole(decoded_by="drafter"), Record).check({"sd": 3})
     with pytest.raises(ValueError, match=r"decoded_by"):
-        check_record(whole(decoded_by="both"), {"sd": 3})
+        convert(whole(decoded_by="both"), Record)

@@ -31,8 +31,8 @@ from specbench.specs.catalogue import load_method, with_overrides
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from specbench.training.corpus import build_datastore
-from tests.results.test_metrics import autoregressive, generation, record
 from tests.support import tiny
+from tests.support.records import autoregressive, compared, generation
 from tests.support.toys import TableModel, models, path_to
 from tests.support.tree_drafters import PROMPT, VOCAB, generate
 
@@ -315,9 +315,9 @@ def test_a_rule_for_other_draws_is_refused() -> None:
 
 def test_a_row_of_trees_has_their_size_and_no_acceptance_rate() -> None:
     """Two steps: trees of 6 and 4 tokens on 3 and 2 levels, of which 2 and 0 are accepted."""
-    own = generation([[3, 3, 2, 3], [2, 1, 0, 1]]) | {"tree_nodes": [6, 4], "token_ids": list(range(5))}
+    own = generation([[3, 3, 2, 3], [2, 1, 0, 1]], tree_nodes=[6, 4])
     found = summarize(
-        [record(0, autoregressive(5), own)], "m", num_draft_tokens=3, verification={"rule": "exact_match"}
+        [compared(0, autoregressive(5), own)], "m", num_draft_tokens=3, verification={"rule": "exact_match"}
     )
     values = {name: metric.value for name, metric in found.items()}
     assert values["acceptance_rate"] is values["acceptance_rate_pooled"] is values["acceptance_rate_expected"] is None

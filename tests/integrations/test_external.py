@@ -16,13 +16,14 @@ from specbench.decoding.build import build_decoder
 from specbench.decoding.loop import Output, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
-from specbench.records.records import check_record
+from specbench.records.generation import Record, convert, encode
 from specbench.results.metrics import summarize
 from specbench.running.measure import method_record
 from specbench.specs.catalogue import digest, load_method, with_overrides
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from tests.support import tiny
+from tests.support.records import autoregressive, compared, generation, record
 
 GREEDY, WARM = Sampling(0.0), Sampling(0.8, top_k=40, top_p=0.9)
 PROMPT = list(range(40, 60))
@@ -145,7 +146,7 @@ def run(
     return build_decoder(spec, models, sampling).generate(prompt, stop or StopRules(24), seed)
 
 
-def record(spec: MethodSpec, models: ModelPair, example: int = 0, stop: StopRules | None = None) -> dict[str, Any]:
+def measured(spec: MethodSpec, models: ModelPair, example: int = 0, stop: StopRules | None = None) -> Record:
     """The record of a method beside AR, through JSON, as a run writes and reads it."""
     prompt = [*PROMPT, example]
     stop = stop or StopRules(24)
@@ -154,15 +155,12 @@ def record(spec: MethodSpec, models: ModelPair, example: int = 0, stop: StopRule
         decoder = build_decoder(each, models, GREEDY)
         text = replace(stop, decode_text=decoder.model.decode_text)
         methods[each.name] = method_record(decoder.generate(prompt, stop, 0), text, prompt, None, None)
-    made: dict[str, Any] = json.loads(
-        json.dumps({"task": "t", "subset": "en", "example": example, "id": "", "repeat": 0, "prompt": "",
-                    "reference": None, "methods": methods})
-    )  # fmt: skip
-    check_record(made, {"ar": 0, spec.name: spec.num_draft_tokens})
+    made = convert(json.loads(encode(record(methods, example=example))), Record)
+    made.check({"ar": 0, spec.name: spec.num_draft_tokens})
     return made
 
 
-def summary(spec: MethodSpec, records: list[dict[str, Any]]) -> dict[str, float | None]:
+def summary(spec: MethodSpec, records: list[Record]) -> dict[str, float | None]:
     found = summarize(
         records, spec.name, num_draft_tokens=spec.num_draft_tokens, verification=spec.verification.model_dump()
     )
@@ -211,19 +209,20 @@ def test_a_decoder_that_reports_nothing_is_timed_from_the_prompt(code: Path, pai
     spec = method(code, "heedless")
     found = run(spec, pair)
     assert found.ttft_seconds is None and found.external is not None and found.external.num_first_tokens == 0
-    made = record(spec, pair)
-    mine, own = made["methods"]["mine"], made["methods"]["ar"]
+    made = measured(spec, pair)
+    mine, own = made.methods["mine"], made.methods["ar"]
     values = summary(spec, [made])
     assert values["ttft_seconds"] is None
-    assert values["tokens_per_second"] == pytest.approx(24 / mine["decode_seconds"])
-    assert values["tokens_per_second_ar"] == pytest.approx(23 / own["decode_seconds"])
-    total = own["ttft_seconds"] + own["decode_seconds"]
-    assert values["speedup_e2e"] == pytest.approx(total / mine["decode_seconds"])
+    assert values["tokens_per_second"] == pytest.approx(24 / mine.decode_seconds)
+    assert values["tokens_per_second_ar"] == pytest.approx(23 / own.decode_seconds)
+    assert own.ttft_seconds is not None
+    total = own.ttft_seconds + own.decode_seconds
+    assert values["speedup_e2e"] == pytest.approx(total / mine.decode_seconds)
 
 
 def test_nothing_is_made_up_for_a_decoder_without_counts(code: Path, pair: ModelPair) -> None:
     spec = method(code, "plain")
-    values = summary(spec, [record(spec, pair, example) for example in range(2)])
+    values = summary(spec, [measured(spec, pair, example) for example in range(2)])
     known = {name for name, value in values.items() if value is not None}
     assert known == {
         "num_prompts_timed", "new_tokens", "tokens_per_second", "tokens_per_second_ar", "speedup", "speedup_e2e",
@@ -234,7 +233,7 @@ def test_nothing_is_made_up_for_a_decoder_without_counts(code: Path, pair: Model
 
 def test_target_passes_alone_give_the_acceptance_length(code: Path, pair: ModelPair) -> None:
     spec = method(code, "Greeter", options={"token": 5})
-    values = summary(spec, [record(spec, pair)])
+    values = summary(spec, [measured(spec, pair)])
     assert values["mean_acceptance_length"] == 24 / 3
     assert values["target_passes_per_token"] == 3 / 24
     assert values["acceptance_rate"] is values["accepted_length"] is values["drafter_share"] is None
@@ -245,11 +244,11 @@ def test_steps_give_the_acceptance_of_our_own_loop(code: Path, pair: ModelPair) 
     spec = method(code, "speculative", drafter="same_vocabulary")
     # 24 or 8 tokens: the shorter ones end within a step, which both sides cut
     for length in (24, 8):
-        mine, own = ([record(m, pair, n, StopRules(length)) for n in range(3)] for m in (spec, sd))
+        mine, own = ([measured(m, pair, n, StopRules(length)) for n in range(3)] for m in (spec, sd))
         for name in ("acceptance_rate", "draft_efficiency", "mean_acceptance_length", "accepted_length",
                      "drafter_share", "target_passes_per_token", "new_tokens"):  # fmt: skip
             assert summary(spec, mine)[name] == summary(sd, own)[name] is not None
-    assert [r["methods"]["mine"]["steps"] for r in mine] == [r["methods"]["sd"]["steps"] for r in own]
+    assert [r.methods["mine"].steps for r in mine] == [r.methods["sd"].steps for r in own]
 
 
 @pytest.mark.parametrize("length", range(1, 12))
@@ -270,13 +269,12 @@ def test_steps_are_cut_with_the_tokens(length: int) -> None:
 
 def test_first_tokens_that_come_together_are_not_timed() -> None:
     """A decoder whose first pass emits 4 of 9 tokens is credited with 5, in the time after them."""
-    plain = {"steps": [[0, 0, 0, 1]] * 8, "decode_seconds": 8.0, "ttft_seconds": 1.0}
-    mine = {"steps": [[3, 3, 3, 3], [3, 3, 2, 3], [3, 3, 1, 2]], "decode_seconds": 2.0, "ttft_seconds": 2.0,
-            "external": {"num_first_tokens": 4, "num_target_passes": 3}}  # fmt: skip
-    common = {"token_ids": list(range(9)), "positions": {}, "passes": {"target": [], "draft": []}, "score": None,
-              "finish": "eos", "draft_prefill_seconds": None}  # fmt: skip
-    made = {"task": "t", "subset": "en", "example": 0, "repeat": 0,
-            "methods": {"ar": {**common, **plain}, "m": {**common, **mine}}}  # fmt: skip
+    plain = autoregressive(9, decode_seconds=8.0, ttft_seconds=1.0)
+    mine = generation(
+        [[3, 3, 3, 3], [3, 3, 2, 3], [3, 3, 1, 2]], decode_seconds=2.0, ttft_seconds=2.0,
+        external={"num_first_tokens": 4, "num_target_passes": 3},
+    )  # fmt: skip
+    made = compared(0, plain, mine)
     found = summarize([made], "m", num_draft_tokens=3, verification={"rule": "external"})
     assert found["tokens_per_second"].value == 5 / 2
     assert found["tpot_seconds"].value == 2 / 5
@@ -503,7 +501,7 @@ def test_a_decoder_that_claims_nothing_is_judged_by_what_it_writes(
     assert code == 0, f"nothing was declared lossless that is not: {err}"
     verdicts = {each["method"]: each for each in json.loads(out)["verdicts"]}
     assert verdicts["mine"]["verdict"] == "greedy equal" and verdicts["mine"]["declared_lossless"] is None
-    assert verdicts["mine"]["reason"] == "nothing drawn: its code takes no 'sampling', so it decodes greedily only"
+    assert verdicts["mine"]["reason"] == "not sampled: decoder has no `sampling` argument"
     assert verdicts["wrong"]["verdict"] == "diverged"
 
 

@@ -35,6 +35,7 @@ from specbench.integrations.served.models import load_served
 from specbench.models.causal_lm import TextModel
 from specbench.models.loading import load_tokenizer
 from specbench.models.vocabulary import Vocabulary
+from specbench.records.generation import Generation
 from specbench.report.compare import agreement_of
 from specbench.report.tables import comparison_table, served_table
 from specbench.results.answers import acceptance_rates
@@ -45,6 +46,7 @@ from specbench.running.report import RunOutcome
 from specbench.running.request import Request
 from specbench.specs.run import read_servers
 from specbench.specs.run_options import RunOptions
+from tests.support.records import generation, record
 from tests.support.scripted_server import ANSWER, AR, SD, TOKENIZER, VERSION, Script, passes_for, scripted, servers_file
 from tests.support.served_runs import NUM_EXAMPLES, SKIPPING, pair, records, row_of, run, run_method
 
@@ -111,9 +113,9 @@ def test_the_shortest_context_cuts_the_answers_of_all_servers(tmp_path, engine, 
     """As in process: no server is asked for more, and the answer says why it ended."""
     scripts = pair(engine, settings={key: 60})
     run(tmp_path, scripts)
-    for record in records(tmp_path):
+    for each in records(tmp_path):
         for name in ("ar", "draft"):
-            answer = record["methods"][name]
+            answer = each["methods"][name]
             assert answer["finish"] == "context"
             request = next(
                 each for each in scripts[name].requests
@@ -177,10 +179,13 @@ def test_a_draft_that_stopped_early_leaves_alpha_unknown_without_steps(tmp_path)
 
 
 def test_alpha_is_of_all_answers_or_of_none() -> None:
-    known, unknown = ({"steps": [], "external": {"totals": totals}} for totals in ((6, 4, 3), (5, None, 3)))
+    def served(*totals: int | None) -> Generation:
+        counts = {"num_first_tokens": 1, "num_target_passes": None, "acceptance_source": "totals"}
+        return generation([], external=counts | {"totals": totals})
+
+    known, unknown = served(6, 4, 3), served(5, None, 3)
     assert acceptance_rates([known]) == [0.75] and acceptance_rates([known, unknown]) == [None, None]
-    nothing = {"steps": [], "external": {"totals": (0, None, 0)}}
-    assert acceptance_rates([known, nothing]) == [0.75, None]
+    assert acceptance_rates([known, served(0, None, 0)]) == [0.75, None]
 
 
 UNCHECKED = {"tokenizer_unchecked", "idle_unchecked"}
@@ -358,10 +363,9 @@ def test_a_server_does_not_stop_inside_reasoning(tmp_path, monkeypatch, engine, 
     answer = (*TOKENIZER.encode("<think>" * (not opens) + THOUGHTS + "Question: 6").ids, 0)
     scripts = {"ar": StopsAnywhere(engine, answer=answer), "draft": StopsAnywhere(engine, SD, answer)}
     outcome = run(tmp_path, scripts)
-    for record in records(tmp_path):
-        for generation in record["methods"].values():
-            assert generation["answer"] == "5 is it." and generation["finish"] == "stop", generation
-            assert THOUGHTS in generation["text"] and generation["reasoning_tokens"] > 10
+    for own in (own for each in records(tmp_path) for own in each["methods"].values()):
+        assert own["answer"] == "5 is it." and own["finish"] == "stop", own
+        assert THOUGHTS in own["text"] and own["reasoning_tokens"] > 10
     assert row_of(outcome).verdict == "greedy equal" and row_of(outcome).value("reasoning_share") > 0.5
     for script in scripts.values():
         sent = [bool(stops_of(request)) for request in script.requests]
@@ -629,13 +633,13 @@ def test_passes_follow_from_the_growth_of_the_sums(num_tokens, drafted, accepted
 
 
 def test_the_first_difference_of_a_subset_is_named() -> None:
-    def made(tokens: list[int], sizes: list[int]) -> dict[str, Any]:
-        return {"token_ids": tokens, "steps": [[3, 1, 0, size] for size in sizes]}
+    def made(tokens: list[int], sizes: list[int]) -> Generation:
+        return generation([[3, 1, 0, size] for size in sizes], token_ids=tokens)
 
-    records = [{"subset": "en", "example": 4}, {"subset": "en", "example": 5}, {"subset": "th", "example": 0}]
+    asked = [record({}, subset=subset, example=example) for subset, example in (("en", 4), ("en", 5), ("th", 0))]
     first = [made([1, 2, 3, 4], [2, 1]), made([1, 2], [1]), made([1, 2], [])]
     second = [made([1, 2, 3, 4], [1, 2]), made([1, 9], [1]), made([1], [])]
-    found = agreement_of(records, first, second)
+    found = agreement_of(asked, first, second)
     assert (found.num_answers, found.num_equal, found.num_with_steps, found.num_same_steps) == (3, 1, 2, 1)
     assert found.lines()[1:] == [
         "first difference (first ≠ second): en example 4, step 0: 2 tokens ≠ 1 token",

@@ -9,7 +9,7 @@ import torch
 from specbench.models import meters
 from specbench.models.meters import Consumption
 from specbench.results.metrics import summarize
-from tests.results.test_metrics import autoregressive, generation, record
+from tests.support.records import autoregressive, compared, generation
 
 MIB = 2**20
 
@@ -61,12 +61,12 @@ def test_the_peak_of_tensors_on_a_gpu() -> None:
 
 
 def test_joules_per_token_are_of_all_answers_and_peaks_the_largest() -> None:
-    ar = [autoregressive(4) | {"gpu_joules": 8.0, "peak_host_bytes": 10}, autoregressive(2) | {"gpu_joules": 4.0}]
+    ar = [autoregressive(4, gpu_joules=8.0, peak_host_bytes=10), autoregressive(2, gpu_joules=4.0)]
     own = [
-        generation([[2, 2, 2, 3]]) | {"gpu_joules": 4.0, "peak_host_bytes": 30},
-        generation([[2, 1, 0, 1]]) | {"gpu_joules": 5.0, "peak_host_bytes": 20},
+        generation([[2, 2, 2, 3]], gpu_joules=4.0, peak_host_bytes=30),
+        generation([[2, 1, 0, 1]], gpu_joules=5.0, peak_host_bytes=20),
     ]
-    records = [record(number, *pair) for number, pair in enumerate(zip(ar, own, strict=True))]
+    records = [compared(number, *pair) for number, pair in enumerate(zip(ar, own, strict=True))]
     metrics = summarize(records, "m", num_draft_tokens=2, verification={"rule": "rejection"})
     assert metrics["gpu_joules_per_token"].value == pytest.approx(9 / 6)
     assert metrics["gpu_joules_per_token_ar"].value == pytest.approx(12 / 6)

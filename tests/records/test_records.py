@@ -7,8 +7,9 @@ import sys
 import pytest
 
 from specbench.core.errors import ConfigError
+from specbench.records.generation import convert
 from specbench.records.records import LineFile, Record, RecordFile
-from tests.support.records import generation
+from tests.support.records import generation, whole
 from tests.support.records import record as example_record
 
 RECORDS = [{"example": n, "text": f"¿cuánto? {n} தமிழ் \r\n", "positions": None} for n in range(4)]
@@ -109,6 +110,7 @@ def test_a_folder_in_place_of_the_file_is_a_user_error(tmp_path):
 FULL_DISK = """
 import resource, signal, sys
 from specbench.core.errors import ConfigError
+from specbench.records.generation import convert
 from specbench.records.records import LineFile
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (250, 250))
@@ -185,27 +187,14 @@ def test_a_record_without_the_method_is_named():
         record(SOUND, 7).check_counts("fsd", 3)
 
 
-def whole(**changes):
-    part = {
-        "token_ids": [1, 2, 3], "text": "x", "finish": "eos", "steps": [[3, 2, 1, 2]],
-        "positions": {"overlap": [0.5, 1], "divergence": [0.5, 1.5], "target_prob": None},
-        "passes": {"target": [[4, 0.5]], "draft": [[1, 0.1]]},
-        "ttft_seconds": 1, "draft_prefill_seconds": 0.0, "decode_seconds": 0.6, "score": None, **changes,
-    }  # fmt: skip
-    return {
-        "task": "t", "subset": "en", "example": 0, "id": "0", "repeat": 0, "process": "p", "order": ["sd"],
-        "prompt": "d", "prompt_tokens": 3, "reference": None, "methods": {"sd": part},
-    }  # fmt: skip
-
-
 def without(key, record):
     return {name: value for name, value in record.items() if name != key}
 
 
 def test_a_whole_record_passes_also_after_it_was_written(tmp_path):
     file = RecordFile(tmp_path / "records.jsonl")
-    file.append(Record.of(whole()))
-    assert file.read(lambda record: record.check({"sd": 3})) == [Record.of(whole())]
+    file.append(convert(whole(), Record))
+    assert file.read(lambda record: record.check({"sd": 3})) == [convert(whole(), Record)]
 
 
 def test_an_infinite_divergence_that_an_earlier_version_wrote_is_read(tmp_path):
@@ -218,8 +207,8 @@ def test_an_infinite_divergence_that_an_earlier_version_wrote_is_read(tmp_path):
 
 
 DAMAGED = {
-    "no subset": (without("subset", whole()), "missing required field `subset`"),
-    "no prompt": (without("prompt", whole()), "missing required field `prompt`"),
+    "no subset": (without("subset", whole()), "subset: is missing"),
+    "no prompt": (without("prompt", whole()), "prompt: is missing"),
     "methods of no kind": ({**whole(), "methods": 3}, "methods: "),
     "no method": ({**whole(), "methods": {}}, "methods: , but the run has sd"),
     "another method": (
@@ -235,6 +224,7 @@ DAMAGED = {
     "half a pass": (whole(passes={"target": [[4]], "draft": []}), "methods.sd.passes.target: "),
     "an unknown end": (whole(finish="tired"), "methods.sd.finish: "),
     "more reasoning than tokens": (whole(answer="", reasoning_tokens=4), "4 reasoning_tokens of 3 new tokens"),
+    "no text": (whole(text=None), "methods.sd.text: "),
     "an answer that is no text": (whole(answer=18), "methods.sd.answer: "),
     "contradictory counts": (whole(token_ids=[1]), "2 emitted + 1 ≠ 1 new tokens"),
 }

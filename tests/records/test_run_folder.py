@@ -12,9 +12,10 @@ from specbench.core import dotted
 from specbench.core.errors import ConfigError
 from specbench.core.files import changed_settings
 from specbench.records.folder import RunFolder, write_specs
+from specbench.records.generation import Record, convert
 from specbench.records.records import Key
 from specbench.specs.catalogue import load_method, load_task, versioned_name
-from tests.records.test_records import whole
+from tests.support.records import whole
 
 IDENTITY = {"seed": 0, "methods": {"sd": "sd@1:abc"}, "environment": {"versions": ["a", "b"]}}
 
@@ -31,14 +32,14 @@ def test_records_are_found_again(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run", IDENTITY)
     with folder.open(METHODS) as done:
         assert done == {}
-        folder.records.append(whole())
+        folder.records.append(convert(whole(), Record))
     assert open_and_close(RunFolder(tmp_path / "run", IDENTITY)) == [("t", "en", 0, 0, 0)]
 
 
 def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run", IDENTITY)
     open_and_close(folder)
-    folder.records.append(whole(token_ids=[1, 2]))
+    folder.records.append(convert(whole(token_ids=[1, 2]), Record))
     with pytest.raises(ConfigError, match=r"records\.jsonl, line 1: .*≠ 2 new tokens"):
         open_and_close(folder)
 
@@ -109,7 +110,7 @@ def test_records_without_a_configuration_are_refused(tmp_path: Path) -> None:
 def test_a_lost_configuration_is_written_again_where_the_name_is_its_digest(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, IDENTITY, named_by_digest=True)
     with folder.open(METHODS):
-        folder.records.append(whole())
+        folder.records.append(convert(whole(), Record))
     written = (tmp_path / "run.json").read_text()
     (tmp_path / "run.json").write_text(written[:-9])
     with pytest.raises(ConfigError, match=r"not valid JSON: .*: delete it and repeat the command, or choose another"):

@@ -10,7 +10,6 @@ import pytest
 
 from specbench.core.errors import ConfigError
 from specbench.core.files import locked
-from specbench.records.records import Record
 from specbench.report.compare import compare, subsets_table
 from specbench.report.ranking import RankedRow, _in_order, rank_rows, ranking_tables, show, widening
 from specbench.results.leaderboard import load, write
@@ -20,6 +19,7 @@ from specbench.results.paired import KINDS, NO_FORM, NO_RECORDS, OTHER_PROMPTS, 
 from specbench.results.runs import RecordedRun, read_input
 from specbench.specs.catalogue import load_method
 from specbench.statistics.bootstrap import Estimate, interval
+from tests.support.records import changed, generation, record
 from tests.support.rows import row
 from tests.support.runs import run_into
 
@@ -62,9 +62,9 @@ def test_the_same_side_twice_is_not_separable_and_scores_are_paired(folder):
 
 def test_pairs_are_of_the_same_prompts_only(folder):
     first, second = side(folder, "sd"), side(folder, "ngram")
-    changed = [{**record, "prompt": "other"} if record["subset"] == "sw" else record for record in second.records]
-    pairs = pair_up(first, RowWithRecords(second.row, changed[1:], second.method, second.scoring))
-    assert pairs.num_prompts == 4 and {record["subset"] for record in pairs.records[0]} == {"en"}
+    others = [changed(each, prompt="other") if each.subset == "sw" else each for each in second.records]
+    pairs = pair_up(first, RowWithRecords(second.row, others[1:], second.method, second.scoring))
+    assert pairs.num_prompts == 4 and {each.subset for each in pairs.records[0]} == {"en"}
     assert not pair_up(first, RowWithRecords(second.row)).change("speedup").paired
 
 
@@ -93,14 +93,13 @@ def equal_sides(rng, num_methods, num_prompts):
     methods = [load_method("sd").model_copy(update={"name": f"m{number}"}) for number in range(num_methods)]
     tokens = rng.lognormal(4, 1, num_prompts).astype(int) + 2
 
-    def generation(count, speed):
-        return {"token_ids": [0] * count, "decode_seconds": count / speed / rng.lognormal(0, 0.8)}
+    def answer(count, speed):
+        return generation(token_ids=[0] * count, decode_seconds=count / speed / rng.lognormal(0, 0.8))
 
     records = [
-        Record.of({"task": "t", "subset": "s", "example": number, "reference": "", "methods": {
-            "ar": generation(count, 50), **{method.name: generation(count, 100) for method in methods}}})
+        record({"ar": answer(count, 50), **{method.name: answer(count, 100) for method in methods}}, example=number)
         for number, count in enumerate(tokens.tolist())
-    ]  # fmt: skip
+    ]
     rows = [row(method=f"{m.name}@1:0", n=num_prompts, metrics={"speedup": Estimate(value=2.0)}) for m in methods]
     return [RowWithRecords(each, records, method, {}) for each, method in zip(rows, methods, strict=True)]
 
@@ -141,11 +140,11 @@ def test_scores_that_were_computed_in_two_ways_share_no_table(tmp_path):
 
 def test_it_is_said_why_rows_are_not_paired(folder):
     first, second = side(folder, "sd"), side(folder, "ngram")
-    changed = [{**record, "prompt": "other"} for record in second.records]
+    other = [changed(each, prompt="other") for each in second.records]
     assert pair_up(first, second).change("speedup").unpaired is None
     assert pair_up(first, second).change("ttft_seconds").unpaired == NO_FORM
     assert pair_up(first, RowWithRecords(second.row)).change("speedup").unpaired == NO_RECORDS
-    others = RowWithRecords(second.row, changed, second.method, second.scoring)
+    others = RowWithRecords(second.row, other, second.method, second.scoring)
     assert pair_up(first, others).change("speedup").unpaired == OTHER_PROMPTS
     words = " ".join(text_of(ranking_tables({"0": first, "1": second}, "speedup_e2e")).split())
     assert NO_FORM in words and NO_RECORDS not in words

@@ -8,7 +8,7 @@ from specbench.results.metric_format import all_metrics, bounds_of, find_metric,
 from specbench.results.metrics import summarize
 from specbench.results.row_metrics import ROW_METRICS
 from specbench.statistics.bootstrap import Estimate
-from tests.results.test_metrics import autoregressive, generation, record
+from tests.support.records import autoregressive, compared, generation
 
 ONLY_OF_SOME_DRAFTS = {  # of `draw_overlap`, `tree_nodes`, what was consumed, servers, and models that reason
     "acceptance_rate_unconditional", "tree_nodes", "tree_depth", "draft_passes_per_step",
@@ -47,7 +47,7 @@ def test_scores_are_explained_with_what_is_derived_from_them() -> None:
 def test_a_rate_of_conversations_is_said_to_be_the_mean_over_turns() -> None:
     """9 of 13 in one turn and 8 of 14 in the next."""
     turns = [
-        record(0, autoregressive(20), generation([[13, 13, 9, 10], [14, 14, 8, 9]][turn : turn + 1])) | {"turn": turn}
+        compared(0, autoregressive(20), generation([[13, 13, 9, 10], [14, 14, 8, 9]][turn : turn + 1]), turn=turn)
         for turn in (0, 1)
     ]
     found = summarize(turns, "m", num_draft_tokens=14, verification={"rule": "rejection"})
@@ -58,9 +58,9 @@ def test_a_rate_of_conversations_is_said_to_be_the_mean_over_turns() -> None:
 
 
 def test_an_answer_of_one_token_is_said_to_be_in_no_speed() -> None:
-    one = record(1, autoregressive(20, decode=1.0), generation([], decode=50.0))
+    one = compared(1, autoregressive(20, decode_seconds=1.0), generation([], decode_seconds=50.0))
     found = summarize(
-        [record(0, autoregressive(20, decode=1.0), autoregressive(20, decode=2.0)), one],
+        [compared(0, autoregressive(20, decode_seconds=1.0), autoregressive(20, decode_seconds=2.0)), one],
         "m", num_draft_tokens=1, verification={"rule": "rejection"},
     )  # fmt: skip
     assert (found["tokens_per_second"].value, found["tokens_per_second_ar"].value) == (9.5, 19.0)

@@ -5,9 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from specbench.records.generation import Record
 from specbench.results.metrics import ar_drift
 from specbench.results.warnings import MIN_PROMPTS, drift_of, has_drifted
 from specbench.statistics.bootstrap import Estimate
+from tests.support.records import autoregressive, changed, compared
 from tools.drift import shares, simulated
 from tools.warmup import H100
 
@@ -94,12 +96,9 @@ def test_the_repeats_of_a_prompt_are_no_prompts_of_their_own() -> None:
     assert told <= 2
 
 
-def record(number: int, at: float | None, decode: float = 1.0, **changes: Any) -> dict[str, Any]:
-    generation = {"token_ids": list(range(41)), "decode_seconds": decode * (1 + number % 7 / 100)}
-    return {
-        "task": "t", "subset": "en", "example": number, "repeat": 0, "turn": 0, "prompt_tokens": 50 + number % 5,
-        "measured_at": at, "methods": {"ar": generation}, **changes,
-    }  # fmt: skip
+def record(number: int, at: float | None, decode: float = 1.0, **fields: Any) -> Record:
+    ar = autoregressive(41, decode_seconds=decode * (1 + number % 7 / 100))
+    return compared(number, ar, prompt_tokens=50 + number % 5, measured_at=at, **fields)
 
 
 def test_the_order_is_that_in_which_they_were_measured() -> None:
@@ -108,7 +107,7 @@ def test_the_order_is_that_in_which_they_were_measured() -> None:
     mixed = [drifting[n // 2 + 30 * (n % 2)] for n in range(60)]
     found = ar_drift(mixed)
     assert found == ar_drift(drifting) and found.value == pytest.approx(1 / 1.3, rel=0.02) and has_drifted(found)
-    even = [{**each, "measured_at": float(n)} for n, each in enumerate(mixed)]
+    even = [changed(each, measured_at=float(n)) for n, each in enumerate(mixed)]
     assert not has_drifted(ar_drift(even)), "the control: the same answers, fast and slow in turn"
 
 

@@ -4,72 +4,32 @@ import warnings
 
 import pytest
 
-from specbench.records.generation import Generation
+from specbench.records.columns import Ints
 from specbench.results.metrics import accepted_tokens_per_step, expected_speedup, metrics_of, summarize
 from specbench.specs.catalogue import load_method
+from tests.support.records import autoregressive, changed, compared, generation
 
 FUZZY = {"rule": "fuzzy", "divergence": "js", "threshold": 0.4}
 REJECTION = {"rule": "rejection"}
-NO_POSITIONS = {"target_prob": None, "draft_prob": None, "overlap": None, "divergence": None}
-
-
-def generation(
-    steps,
-    *,
-    decode=1.0,
-    ttft=0.5,
-    target=(),
-    draft=(),
-    draft_prefill=0.0,
-    score=None,
-    finish="eos",
-    rule=None,
-    tokenizer=None,
-    **lists,
-):
-    num_new_tokens = 1 + sum(step[3] for step in steps)
-    return {
-        "token_ids": list(range(num_new_tokens)),
-        "text": "",
-        "finish": finish,
-        "steps": steps,
-        "positions": {**NO_POSITIONS, **lists},
-        "passes": {"target": [list(p) for p in target], "draft": [list(p) for p in draft]},
-        "ttft_seconds": ttft,
-        "draft_prefill_seconds": draft_prefill,
-        "decode_seconds": decode,
-        "rule_seconds": rule,
-        "tokenizer_seconds": tokenizer,
-        "score": score,
-    }
-
-
-def autoregressive(num_new_tokens, **keywords):
-    return generation([[0, 0, 0, 1]] * (num_new_tokens - 1), **keywords)
-
-
-def record(example, ar, method=None, *, subset="en", repeat=0):
-    methods = {"ar": ar} | ({"m": method} if method else {})
-    return {"task": "t", "subset": subset, "example": example, "id": str(example), "repeat": repeat, "methods": methods}
-
 
 # Example 0: 7 tokens in 2 steps. Step 1: 3 drafted, 3 judged, 2 accepted, 3 emitted; step 2: all 3 pass, bonus, but the
 # cut at EOS leaves 3 of the 4 tokens. Example 1: 3 tokens in 1 step, 2 drafted, 2 judged, 1 accepted.
-FIRST = record(
+FIRST = compared(
     0,
-    autoregressive(7, decode=6.0, ttft=1.0, target=[(1, 0.5), (1, 0.7), *[(2, 0.9)] * 4], score=1.0),
+    autoregressive(7, decode_seconds=6.0, ttft_seconds=1.0, target=[(1, 0.5), (1, 0.7), *[(2, 0.9)] * 4], score=1.0),
     generation(
-        [[3, 3, 2, 3], [3, 3, 3, 3]], decode=2.0, ttft=1.5, draft_prefill=0.25, score=0.0, finish="length",
-        rule=0.2, tokenizer=0.03,
+        [[3, 3, 2, 3], [3, 3, 3, 3]], decode_seconds=2.0, ttft_seconds=1.5, draft_prefill_seconds=0.25, score=0.0,
+        finish="length", rule_seconds=0.2, tokenizer_seconds=0.03,
         target=[(4, 0.5), (4, 0.7)], draft=[(1, 0.1), (1, 0.1), (1, 0.1), (2, 0.2), (1, 0.1)],
         overlap=[1.0, 0.5, 0.0, 1.0, 1.0, 1.0], divergence=[0.1, 0.1, 0.7, 0.1, 0.1, 0.1],
     ),
 )  # fmt: skip
-SECOND = record(
+SECOND = compared(
     1,
-    autoregressive(5, decode=4.0, ttft=2.0, target=[*[(1, 0.8)] * 3, (1, 1.2)], score=1.0),
+    autoregressive(5, decode_seconds=4.0, ttft_seconds=2.0, target=[*[(1, 0.8)] * 3, (1, 1.2)], score=1.0),
     generation(
-        [[2, 2, 1, 2]], decode=1.0, ttft=2.5, draft_prefill=0.35, score=1.0, rule=0.05, tokenizer=0.0,
+        [[2, 2, 1, 2]], decode_seconds=1.0, ttft_seconds=2.5, draft_prefill_seconds=0.35, score=1.0,
+        rule_seconds=0.05, tokenizer_seconds=0.0,
         target=[(3, 0.6)], draft=[(1, 0.1), (1, 0.1)], overlap=[0.5, 0.0], divergence=[0.2, 0.6],
     ),
 )  # fmt: skip
@@ -119,7 +79,7 @@ WITHOUT_INTERVAL = {
 }  # fmt: skip
 
 
-MANY = [{**each, "example": 2 * n + each["example"]} for n in range(3) for each in (FIRST, SECOND)]  # for an interval
+MANY = [changed(each, example=2 * n + each.example) for n in range(3) for each in (FIRST, SECOND)]  # for an interval
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +101,7 @@ def test_these_metrics_and_no_others(by_hand):
 
 def test_an_early_rejection_leaves_drafted_tokens_unjudged():
     method = generation([[4, 1, 0, 1], [4, 3, 2, 3]], overlap=[0.5] * 4)
-    metrics = summarize([record(0, autoregressive(5), method)], "m", num_draft_tokens=4, verification=REJECTION)
+    metrics = summarize([compared(0, autoregressive(5), method)], "m", num_draft_tokens=4, verification=REJECTION)
     assert metrics["acceptance_rate"].value == metrics["acceptance_rate_pooled"].value == 2 / 4
     assert metrics["draft_efficiency"].value == 2 / 8
     assert metrics["divergence_bound"].value is None
@@ -168,7 +128,7 @@ def test_ar_and_the_method_are_counted_the_same_way():
     # A "method" that does exactly what AR does, with and without the first token and EOS, must be worth exactly 1.
     for num_new_tokens in (2, 3, 50):
         sides = [[autoregressive(num_new_tokens + n, score=1.0) for n in range(5)] for _ in range(2)]
-        same = [record(n, ar, own) for n, (ar, own) in enumerate(zip(*sides, strict=True))]
+        same = [compared(n, ar, own) for n, (ar, own) in enumerate(zip(*sides, strict=True))]
         metrics = summarize(same, "m", num_draft_tokens=0, verification=REJECTION)
         assert metrics["speedup"].value == metrics["speedup_e2e"].value == 1
         assert metrics["speedup"].low == metrics["speedup"].high == 1
@@ -180,22 +140,24 @@ def test_ar_and_the_method_are_counted_the_same_way():
 @pytest.mark.parametrize("num_more", [1, -1])
 def test_a_token_that_no_step_emitted_is_a_defect_on_either_side(method, num_more):
     # Tokens behind EOS, or one side counted anew by another tokenizer: token ids and ledger then disagree.
-    broken = record(0, autoregressive(4), generation([[3, 3, 2, 3]]))
-    ids = broken["methods"][method]["token_ids"]
-    broken["methods"][method]["token_ids"] = [*ids, 5] if num_more == 1 else ids[:-1]
+    broken = compared(0, autoregressive(4), generation([[3, 3, 2, 3]]))
+    ids = broken.methods[method].token_ids
+    broken.methods[method].token_ids = Ints([*ids, 5] if num_more == 1 else ids[:-1])
     with pytest.raises(ValueError, match=f"example 0, repeat 0: {method}: "):
         summarize([broken], "m", num_draft_tokens=3, verification=REJECTION)
 
 
 def test_a_draft_in_ar_is_a_defect():
-    broken = record(0, generation([[1, 1, 1, 1]]), autoregressive(2))
+    broken = compared(0, generation([[1, 1, 1, 1]]), autoregressive(2))
     with pytest.raises(ValueError, match="ar: step 0 has 1 drafted"):
         summarize([broken], "m", num_draft_tokens=3, verification=REJECTION)
 
 
 def test_an_example_of_one_token_has_no_speed_and_leaves_the_pair():
-    one_token = record(2, autoregressive(1, decode=0.0), generation([], decode=0.0, ttft=2.0))
-    one_sided = record(3, autoregressive(9, decode=100.0), generation([], decode=0.0, ttft=2.0))
+    one_token = compared(2, autoregressive(1, decode_seconds=0.0), generation([], decode_seconds=0.0, ttft_seconds=2.0))
+    one_sided = compared(
+        3, autoregressive(9, decode_seconds=100.0), generation([], decode_seconds=0.0, ttft_seconds=2.0)
+    )
     with_them = summarize([FIRST, SECOND, one_token, one_sided], "m", num_draft_tokens=3, verification=FUZZY)
     same = ("tokens_per_second", "tokens_per_second_ar", "speedup", "tpot_seconds", "acceptance_rate")
     for name in (*same, "num_prompts_timed"):
@@ -210,7 +172,7 @@ def test_an_example_of_one_token_has_no_speed_and_leaves_the_pair():
 
 
 def test_repeats_count_in_the_value_but_are_one_prompt_for_the_interval():
-    repeated = [*MANY, *({**each, "repeat": 1} for each in MANY)]
+    repeated = [*MANY, *(changed(each, repeat=1) for each in MANY)]
     once = summarize(MANY, "m", num_draft_tokens=3, verification=FUZZY)
     twice = summarize(repeated, "m", num_draft_tokens=3, verification=FUZZY)
     assert twice["new_tokens"].value == 2 * once["new_tokens"].value
@@ -229,37 +191,33 @@ def test_one_prompt_has_no_interval_and_no_records_have_no_values():
 
 
 def test_records_of_earlier_versions_do_not_say_what_the_overhead_was_spent_on():
-    old = {
-        name: value
-        for name, value in SECOND["methods"]["m"].items()
-        if name not in ("rule_seconds", "tokenizer_seconds")
-    }
-    metrics = summarize([FIRST, record(1, SECOND["methods"]["ar"], old)], "m", num_draft_tokens=3, verification=FUZZY)
+    old = changed(SECOND.methods["m"], rule_seconds=None, tokenizer_seconds=None)
+    metrics = summarize([FIRST, compared(1, SECOND.methods["ar"], old)], "m", num_draft_tokens=3, verification=FUZZY)
     assert metrics["overhead_seconds"].value == pytest.approx(0.4)
     assert [metrics[f"{part}_seconds"].value for part in ("rule", "tokenizer", "other")] == [None] * 3
 
 
 def test_a_drafter_that_decodes_alone_makes_draft_passes_and_no_target_passes():
-    own = autoregressive(7, decode=2.0, target=[(1, 0.2)] * 6, finish="context")
-    ar = autoregressive(7, decode=6.0, target=[(1, 0.8)] * 6)
+    own = autoregressive(7, decode_seconds=2.0, target=[(1, 0.2)] * 6, finish="context")
+    ar = autoregressive(7, decode_seconds=6.0, target=[(1, 0.8)] * 6)
     metrics = summarize(
-        [record(0, ar, own)], "m", num_draft_tokens=0, verification=REJECTION, decodes_with="drafter"
+        [compared(0, ar, own)], "m", num_draft_tokens=0, verification=REJECTION, decodes_with="drafter"
     )  # fmt: skip
     values = {
         "draft_seconds": 1.2, "verify_seconds": 0, "overhead_seconds": 0.8, "target_passes_per_token": 0,
         "cost_ratio": 0.25, "draft_prefill_seconds": None, "speedup": 3, "acceptance_rate": None,
     }  # fmt: skip
     assert {name: metrics[name].value for name in values} == pytest.approx(values)
-    assert own["passes"]["target"] and not own["passes"]["draft"]
+    assert own.passes.target and not own.passes.draft
 
 
 def shared_out(decoders):
     """One example per decoder: AR makes 5 tokens in 4 s, the target does as AR, the drafter makes 9 tokens in 2 s."""
     found = []
     for example, decoder in enumerate(decoders):
-        ar = autoregressive(5, decode=4.0, target=[(1, 0.8)] * 4, score=1.0)
-        drafted = autoregressive(9, decode=2.0, ttft=0.25, target=[(1, 0.2)] * 8, score=0.0)
-        found.append(record(example, ar, {**(dict(ar) if decoder == "target" else drafted), "decoded_by": decoder}))
+        ar = autoregressive(5, decode_seconds=4.0, target=[(1, 0.8)] * 4, score=1.0)
+        drafted = autoregressive(9, decode_seconds=2.0, ttft_seconds=0.25, target=[(1, 0.2)] * 8, score=0.0)
+        found.append(compared(example, ar, changed(ar if decoder == "target" else drafted, decoded_by=decoder)))
     return found
 
 
@@ -286,8 +244,8 @@ def test_a_share_of_nothing_is_ar_and_a_share_of_all_is_the_drafter_alone():
     assert none["speedup"].value == none["mean_acceptance_length"].value == 1
     assert none["drafter_share"].value == none["draft_seconds"].value == 0
     alone = [
-        record(r["example"], r["methods"]["ar"], {k: v for k, v in r["methods"]["m"].items() if k != "decoded_by"})
-        for r in shared_out(["drafter"] * 6)
+        compared(each.example, each.methods["ar"], changed(each.methods["m"], decoded_by=None))
+        for each in shared_out(["drafter"] * 6)
     ]
     floor = summarize(alone, "m", num_draft_tokens=0, verification=REJECTION, decodes_with="drafter")
     assert {name for name in floor if floor[name] != every[name]} == {"drafter_share"}
@@ -300,14 +258,16 @@ def test_a_query_of_unknown_decoder_is_a_defect():
 
 
 def test_an_end_for_want_of_context_is_no_end_by_length():
-    ends = [record(n, autoregressive(2), generation([], finish=end)) for n, end in enumerate(["context", "length"] * 2)]
-    ends.append(record(4, autoregressive(2), generation([], finish="stop")))
+    ends = [
+        compared(n, autoregressive(2), generation([], finish=end)) for n, end in enumerate(["context", "length"] * 2)
+    ]
+    ends.append(compared(4, autoregressive(2), generation([], finish="stop")))
     metrics = summarize(ends, "m", num_draft_tokens=3, verification=FUZZY)
     assert metrics["share_cut_by_context"].value == metrics["share_cut_by_length"].value == 0.4
 
 
 def test_unscored_examples_have_no_accuracy():
-    unscored = record(4, autoregressive(3, score=1.0), generation([[3, 3, 1, 2]], score=None))
+    unscored = compared(4, autoregressive(3, score=1.0), generation([[3, 3, 1, 2]], score=None))
     metrics = summarize([FIRST, SECOND, unscored], "m", num_draft_tokens=3, verification=FUZZY)
     assert (metrics["accuracy"].value, metrics["accuracy_ar"].value) == (0.5, 1.0)
     alone = summarize([unscored], "m", num_draft_tokens=3, verification=FUZZY)
@@ -317,7 +277,7 @@ def test_unscored_examples_have_no_accuracy():
 def test_infinite_numbers_become_null():
     method = generation([[2, 2, 1, 2]], divergence=[0.1, math.inf])
     metrics = summarize(
-        [record(0, autoregressive(3), method)], "m", num_draft_tokens=2, verification={**FUZZY, "threshold": math.inf}
+        [compared(0, autoregressive(3), method)], "m", num_draft_tokens=2, verification={**FUZZY, "threshold": math.inf}
     )
     assert metrics["mean_divergence"].value is None and metrics["divergence_bound"].value is None
 
@@ -341,9 +301,9 @@ def test_no_speedup_is_expected_where_a_draft_token_is_no_draft_pass():
 def test_a_rate_that_counts_drafted_ends_is_of_records_that_have_it():
     """Of 3 + 2 positions, at 1 of which the drafter ended the text; records without them leave no trace."""
     steps = [[2, 2, 1, 2], [0, 0, 0, 1]]
-    first = generation(steps, overlap=[0.5, 0.8]) | {"draw_overlap": [0.4, 0.2, 0.1]}
-    second = generation([[2, 2, 2, 3]], overlap=[0.9, 0.7]) | {"draw_overlap": [0.9, 0.6]}
-    both = [record(number, autoregressive(5), own) for number, own in enumerate((first, second))]
+    first = generation(steps, overlap=[0.5, 0.8], draw_overlap=[0.4, 0.2, 0.1])
+    second = generation([[2, 2, 2, 3]], overlap=[0.9, 0.7], draw_overlap=[0.9, 0.6])
+    both = [compared(number, autoregressive(5), own) for number, own in enumerate((first, second))]
     found = summarize(both, "m", num_draft_tokens=2, verification={"rule": "rejection"})
     assert found["acceptance_rate_unconditional"].value == pytest.approx(2.2 / 5)
     assert found["acceptance_rate_expected"].value == pytest.approx(2.9 / 4)
@@ -351,14 +311,14 @@ def test_a_rate_that_counts_drafted_ends_is_of_records_that_have_it():
 
 
 def test_a_method_is_measured_by_what_its_file_says():
-    named = {name: [{**r, "methods": {**r["methods"], name: r["methods"]["m"]}} for r in (FIRST, SECOND)]
-             for name in ("fsd", "sd", "slem", "pld")}  # fmt: skip
-    found = {name: metrics_of(records, load_method(name)) for name, records in named.items()}
+    def named(records, name):
+        return [changed(each, methods={**each.methods, name: each.methods["m"]}) for each in records]
+
+    found = {name: metrics_of(named((FIRST, SECOND), name), load_method(name)) for name in ("fsd", "sd", "slem", "pld")}
     expected = {name: metrics["speedup_expected"].value is not None for name, metrics in found.items()}
     assert expected == {"fsd": True, "sd": True, "slem": False, "pld": False}
     assert found["fsd"]["divergence_bound"].value == pytest.approx(6 / 2 * 0.3)
-    shared = [{**r, "methods": {**r["methods"], "random-allocation": r["methods"]["m"]}}
-              for r in shared_out(["target", "drafter"])]  # fmt: skip
+    shared = named(shared_out(["target", "drafter"]), "random-allocation")
     assert metrics_of(shared, load_method("random-allocation"))["drafter_share"].value == 9 / 14
 
 
@@ -390,13 +350,13 @@ def simulated_records(subset, num_prompts):
         single = [(1, source.gauss(1, 0.1)) for _ in range(num_new_tokens - 1)]
         method = generation(
             steps,
-            decode=sum(s for _, s in target + draft),
+            decode_seconds=sum(s for _, s in target + draft),
             target=target,
             draft=draft,
             score=float(source.random() < 0.6),
         )
-        ar = autoregressive(num_new_tokens, decode=sum(s for _, s in single), target=single, score=1.0)
-        records.append(record(example, ar, method, subset=subset))
+        ar = autoregressive(num_new_tokens, decode_seconds=sum(s for _, s in single), target=single, score=1.0)
+        records.append(compared(example, ar, method, subset=subset))
     return records
 
 
@@ -415,18 +375,14 @@ def test_a_simulated_run_gives_what_was_put_in_without_warnings():
 
 def test_accepted_tokens_per_step_count_the_target_passes_by_what_they_accepted():
     """Of a drafter that decodes alone, and of an external decoder, nothing is known of such passes."""
-
-    def counted_steps(generations, num):
-        return accepted_tokens_per_step([Generation.of(each) for each in generations], num)
-
-    drafted = [FIRST["methods"]["m"], SECOND["methods"]["m"]]
-    assert counted_steps(drafted, 4) == (0, 1, 1, 1, 0)
-    assert counted_steps([autoregressive(7)], 0) == (6,)
-    alone = {**autoregressive(7), "decoded_by": "drafter"}
-    assert counted_steps([alone], 0) is None
-    assert counted_steps([alone, *drafted], 3) == (0, 1, 1, 1)
+    drafted = [FIRST.methods["m"], SECOND.methods["m"]]
+    assert accepted_tokens_per_step(drafted, 4) == (0, 1, 1, 1, 0)
+    assert accepted_tokens_per_step([autoregressive(7)], 0) == (6,)
+    alone = autoregressive(7, decoded_by="drafter")
+    assert accepted_tokens_per_step([alone], 0) is None
+    assert accepted_tokens_per_step([alone, *drafted], 3) == (0, 1, 1, 1)
     external = {"num_first_tokens": 1, "num_target_passes": 2}
-    assert counted_steps([*drafted, {**autoregressive(1), "external": external}], 3) is None
+    assert accepted_tokens_per_step([*drafted, autoregressive(1, external=external)], 3) is None
 
 
 def of_parts(num_parts, part_of):
@@ -436,8 +392,8 @@ def of_parts(num_parts, part_of):
     found = []
     for example in range(40):
         part = part_of(example)
-        method = generation([[3, 3, 2, 3]], decode=starts[part] * noise.uniform(0.99, 1.01), score=example % 2)
-        found.append({**record(example, autoregressive(7, decode=6.0, score=1.0), method), "part": part})
+        method = generation([[3, 3, 2, 3]], decode_seconds=starts[part] * noise.uniform(0.99, 1.01), score=example % 2)
+        found.append(compared(example, autoregressive(7, decode_seconds=6.0, score=1.0), method, part=part))
     return found
 
 
@@ -445,7 +401,7 @@ def test_intervals_of_times_resample_the_parts_of_servers_by_turns():
     records = of_parts(8, lambda example: example // 5)
     with_parts, without = (
         summarize(each, "m", num_draft_tokens=3, verification=REJECTION)
-        for each in (records, [{**each, "part": None} for each in records])
+        for each in (records, [changed(each, part=None) for each in records])
     )
     widths = [math.log(found["speedup"].high / found["speedup"].low) for found in (with_parts, without)]
     assert widths[0] > 1.5 * widths[1] and with_parts["speedup"].value == pytest.approx(without["speedup"].value)
@@ -459,7 +415,7 @@ def test_changes_of_times_resample_parts_too():
     from specbench.results.paired import Pairs, RowWithRecords
 
     records = of_parts(8, lambda example: example // 5)
-    plain = [{name: value for name, value in each.items() if name != "part"} for each in records]
+    plain = [changed(each, part=None) for each in records]
     side = RowWithRecords(None)
     for pair in ((records, plain), (plain, records)):
         assert len(set(Pairs(side, side, pair).times.cluster.tolist())) == 8

@@ -22,19 +22,18 @@ from specbench.results.metrics import summarize
 from specbench.running.measure import score_fields
 from specbench.statistics.bootstrap import Resampler, expanded_confidence, stratified_confidence
 from specbench.tasks.scoring import Score, Scorer
-from tests.results.test_metrics import autoregressive
+from tests.support.records import autoregressive, changed, compared
 
 BLEU, NUMBER, ROUGE, TEXT, CHOICE = (SCORERS.get(name)() for name in ("bleu", "number", "rouge", "text", "choice"))
 
 
 def answer(scorer, text, reference):
-    return autoregressive(3) | {"text": text} | score_fields(scorer, text, reference)
+    return autoregressive(3, text=text, **score_fields(scorer, text, reference))
 
 
-def record(scorer, example, own, ar, reference="", *, subset="en", **more):
-    methods = {"ar": answer(scorer, ar, reference), "m": answer(scorer, own, reference)}
-    return {"task": "t", "subset": subset, "example": example, "id": str(example), "repeat": 0,
-            "reference": reference, "methods": methods, **more}  # fmt: skip
+def record(scorer, example, own, ar, reference="", **fields):
+    answers = answer(scorer, ar, reference), answer(scorer, own, reference)
+    return compared(example, *answers, reference=reference, **fields)
 
 
 def summary(records, asked, seed=0):
@@ -63,8 +62,8 @@ def translations(num_prompts, subset="en"):
 
 
 def corpus(records, method):
-    answers = [record["methods"][method]["text"] for record in records]
-    return sacrebleu.corpus_bleu(answers, [[record["reference"] for record in records]])
+    answers = [record.methods[method].text for record in records]
+    return sacrebleu.corpus_bleu(answers, [[record.reference for record in records]])
 
 
 def test_corpus_bleu_is_that_of_all_answers_together():
@@ -73,10 +72,10 @@ def test_corpus_bleu_is_that_of_all_answers_together():
     own, ar = corpus(records, "m").score, corpus(records, "ar").score
     assert metrics["bleu"].value == pytest.approx(own) and metrics["bleu_ar"].value == pytest.approx(ar)
     assert metrics["bleu_difference"].value == pytest.approx(own - ar)
-    mean = sum(record["methods"]["m"]["score"] for record in records) / 40
+    mean = sum(record.methods["m"].score for record in records) / 40
     assert abs(metrics["bleu"].value - mean) > 0.1, "it is no mean of sentence scores"
-    hypotheses = [record["methods"]["m"]["text"] for record in records]
-    chrf = sacrebleu.corpus_chrf(hypotheses, [[r["reference"] for r in records]], word_order=2).score
+    hypotheses = [record.methods["m"].text for record in records]
+    chrf = sacrebleu.corpus_chrf(hypotheses, [[r.reference for r in records]], word_order=2).score
     assert metrics["chrf"].value == pytest.approx(chrf)
     assert "accuracy" not in metrics and metrics["num_unscored"].value == 0
 
@@ -84,19 +83,19 @@ def test_corpus_bleu_is_that_of_all_answers_together():
 def test_intervals_of_bleu_are_those_of_sacrebleus_bootstrap():
     records = translations(60)
     metrics = summary(records, {"en": ScoringSpec(BLEU)})
-    hypotheses, references = ([r["methods"]["m"]["text"] for r in records], [[r["reference"] for r in records]])
+    hypotheses, references = ([r.methods["m"].text for r in records], [[r.reference for r in records]])
     theirs = sacrebleu.BLEU().corpus_score(hypotheses, references, n_bootstrap=2000)
     bleu, difference = metrics["bleu"], metrics["bleu_difference"]
     assert (bleu.high - bleu.low) / 2 == pytest.approx(theirs._ci, rel=0.15)
     assert bleu.low < bleu.value < bleu.high and difference.high < 0
-    others = [each["methods"]["ar"] for each in records[1:] + records[:1]]
-    mixed = [{**r, "methods": {**r["methods"], "ar": ar}} for r, ar in zip(records, others, strict=True)]
+    others = [each.methods["ar"] for each in records[1:] + records[:1]]
+    mixed = [changed(r, methods={**r.methods, "ar": ar}) for r, ar in zip(records, others, strict=True)]
     apart = summary(mixed, {"en": ScoringSpec(BLEU)})
     assert apart["bleu"] == bleu, "the interval of one side does not hang on the other"
 
 
 def test_bleu_of_a_method_that_writes_what_ar_writes_differs_by_nothing():
-    records = [{**r, "methods": {**r["methods"], "m": r["methods"]["ar"]}} for r in translations(20)]
+    records = [changed(r, methods=dict.fromkeys(("ar", "m"), r.methods["ar"])) for r in translations(20)]
     difference = summary(records, {"en": ScoringSpec(BLEU)})["bleu_difference"]
     assert (difference.value, difference.low, difference.high) == (0, 0, 0)
 
@@ -114,8 +113,8 @@ def test_bleu_of_several_subsets_is_the_mean_of_theirs():
 def test_repeats_and_turns_of_one_prompt_are_drawn_together():
     records = translations(20)
     once = summary(records, {"en": ScoringSpec(BLEU)})["bleu"]
-    twice = summary([{**r, "repeat": n} for r in records for n in range(2)], {"en": ScoringSpec(BLEU)})["bleu"]
-    turns = summary([{**r, "turn": n} for r in records for n in range(2)], {"en": ScoringSpec(BLEU)})["bleu"]
+    twice = summary([changed(r, repeat=n) for r in records for n in range(2)], {"en": ScoringSpec(BLEU)})["bleu"]
+    turns = summary([changed(r, turn=n) for r in records for n in range(2)], {"en": ScoringSpec(BLEU)})["bleu"]
     assert (twice.value, twice.low, twice.high) == pytest.approx((once.value, once.low, once.high))
     assert turns == twice
 
@@ -134,10 +133,10 @@ def test_programs_that_a_limit_ended_are_counted():
     scorer = Passing()
     records = [record(scorer, n, "a", "a", "a") for n in range(6)]
     assert "num_programs_ended" not in summary(records, {"en": ScoringSpec(scorer)})
-    for each in (answer for one in records for answer in one["methods"].values()):
-        each["outcome"] = {"status": "passed", "reason": ""}
+    for each in (answer for one in records for answer in one.methods.values()):
+        each.outcome = {"status": "passed", "reason": ""}
     for number, method, status in ((0, "m", "timed out"), (1, "ar", "printed too much"), (2, "m", "failed")):
-        records[number]["methods"][method]["outcome"]["status"] = status
+        records[number].methods[method].outcome["status"] = status
     assert summary(records, {"en": ScoringSpec(scorer)})["num_programs_ended"].value == 2
     assert find_metric("num_programs_ended") is not None
 
@@ -177,7 +176,7 @@ def human_eval(n, c, k):
 def test_pass_at_k_is_of_all_answers_to_a_prompt():
     passed = {0: "11101", 1: "00000", 2: "10000", 3: "11111", 4: "01010"}
     records = [
-        {**record(Passing(), example, bit, "1", "1"), "repeat": repeat}
+        record(Passing(), example, bit, "1", "1", repeat=repeat)
         for example, bits in passed.items() for repeat, bit in enumerate(bits)
     ]  # fmt: skip
     metrics = summary(records, {"en": ScoringSpec(Passing())})
@@ -187,7 +186,7 @@ def test_pass_at_k_is_of_all_answers_to_a_prompt():
         assert metrics[f"pass@{k}_ar"].value == 1
     assert metrics["pass@1"].value == pytest.approx(sum(counts) / 25)
     assert metrics["pass@2"].low < metrics["pass@2"].value < metrics["pass@2"].high
-    once = summary([r for r in records if r["repeat"] == 0], {"en": ScoringSpec(Passing())})
+    once = summary([r for r in records if r.repeat == 0], {"en": ScoringSpec(Passing())})
     assert once["pass@1"].value == 3 / 5 and once["pass@2"].value is None
 
 
@@ -217,22 +216,23 @@ def test_share_of_the_asked_language():
         summary(both, {"de": ScoringSpec(TEXT, "de"), "demo": ScoringSpec(TEXT, "x-demo")})["language_share"].value
         == 0.6
     )
-    unscored = [{**r, "methods": {k: {**g, "score": None, "scores": {}} for k, g in r["methods"].items()}}
-                for r in records]  # fmt: skip
+    unscored = [
+        changed(r, methods={name: changed(g, score=None, scores={}) for name, g in r.methods.items()}) for r in records
+    ]
     alone = summary(unscored, {"de": ScoringSpec(None, "de")})
     assert alone["language_share"].value == 0.6 and alone["num_unscored"].value is None
 
 
 def test_shortened_prompts_are_counted_per_method():
     records = [record(TEXT, n, "a", "a", truncated_tokens=5 * (n == 0)) for n in range(4)]
-    records[1]["methods"]["m"]["truncated_tokens"] = 7
+    records[1].methods["m"].truncated_tokens = 7
     assert summary(records, {"en": ScoringSpec(TEXT)})["share_truncated"].value == 0.5
 
 
 def test_a_conversation_that_a_method_did_not_outgrow_is_not_cut():
     records = [record(TEXT, n, "a", "a", truncated_tokens=9) for n in range(4)]
     for each in records:
-        each["methods"]["m"]["truncated_tokens"] = 0
+        each.methods["m"].truncated_tokens = 0
     assert summary(records, {"en": ScoringSpec(TEXT)})["share_truncated"].value == 0
 
 
@@ -271,12 +271,14 @@ def test_the_metric_that_stands_for_quality():
 
 def test_signatures_have_the_tokenizer_and_the_number_of_references():
     chinese = SCORERS.get("bleu")(tokenizer="zh")
-    rows = [{"subset": "en", "reference": ["a", "b"]}, {"subset": "zh", "reference": "a"},
-            {"subset": "zh", "reference": None}]  # fmt: skip
+    rows = [
+        compared(0, autoregressive(1), subset=subset, reference=reference)
+        for subset, reference in (("en", ["a", "b"]), ("zh", "a"), ("zh", None))
+    ]
     found = signatures({"en": ScoringSpec(BLEU), "zh": ScoringSpec(chinese), "de": ScoringSpec(NUMBER)}, rows)
     english, other = found["bleu"].split(" & ")
     assert "nrefs:2|" in english and "tok:13a" in english and "nrefs:1|" in other and "tok:zh" in other
-    mixed = signatures({"en": ScoringSpec(BLEU)}, [*rows, {"subset": "en", "reference": "a"}])
+    mixed = signatures({"en": ScoringSpec(BLEU)}, [*rows, compared(0, autoregressive(1), reference="a")])
     assert "nrefs:var|" in mixed["chrf"] and "nw:2" in mixed["chrf"]
     assert signatures({"en": ScoringSpec(NUMBER)}, rows) == {}
 
@@ -297,7 +299,7 @@ def test_a_metric_that_only_records_have_is_a_mean_too():
     records = translations(6)
     for each in records:
         for method, value in (("m", 7.0), ("ar", 8.0)):
-            each["methods"][method]["scores"]["judge_score"] = value
+            each.methods[method].scores["judge_score"] = value
     metrics = summary(records, {"en": ScoringSpec(BLEU)})
     assert metrics["judge_score"].value == 7 and metrics["judge_score_difference"].value == -1
     assert SimpleNamespace(**metric_of("judge_score").__dict__).digits == 2

@@ -22,14 +22,13 @@ from specbench.decoding.tree_acceptance import (
 from specbench.decoding.tree_rules import RecursiveRejection, Typical, WalkingRule, normalized
 from specbench.decoding.tree_shape import regular_shape
 from specbench.decoding.verification import exact_match
-from specbench.records.records import check_counts
 from specbench.report.captions import draft_length
 from specbench.report.tables import comparison_table, tree_table
 from specbench.results.metrics import numbered_metrics, summarize
 from specbench.results.row import RowSampling
 from specbench.running.measure import tree_fields
 from specbench.statistics.bootstrap import Estimate
-from tests.results.test_metrics import autoregressive, generation, record
+from tests.support.records import autoregressive, changed, compared, generation
 from tests.support.rows import row
 from tests.support.toys import TableModel
 from tests.support.tree_drafters import generate
@@ -228,15 +227,15 @@ def test_a_cut_generation_counts_no_rank_after_its_end() -> None:
 
 
 TREE = generation(
-    [[3, 3, 2, 3], [2, 1, 0, 1]], decode=2.0, target=[(7, 0.6), (5, 0.5)], draft=[(1, 0.04)] * 3 + [(1, 0.05)] * 2
-) | {
-    "tree_nodes": [6, 4], "tree_ranks": [[4, 1], [3, 1]], "tree_samples": [[[0.5, 0.75], [0.2, 0.4]], [[0.9, 0.95]]],
-}  # fmt: skip
-PLAIN = autoregressive(5, decode=4.4, target=[(1, 1.0)] * 4)
+    [[3, 3, 2, 3], [2, 1, 0, 1]], decode_seconds=2.0, target=[(7, 0.6), (5, 0.5)],
+    draft=[(1, 0.04)] * 3 + [(1, 0.05)] * 2,
+    tree_nodes=[6, 4], tree_ranks=[[4, 1], [3, 1]], tree_samples=[[[0.5, 0.75], [0.2, 0.4]], [[0.9, 0.95]]],
+)  # fmt: skip
+PLAIN = autoregressive(5, decode_seconds=4.4, target=[(1, 1.0)] * 4)
 
 
 def test_the_costs_of_trees_give_a_speed_up() -> None:
-    found = summarize([record(0, PLAIN, TREE)], "m", num_draft_tokens=3, verification={"rule": "exact_match"})
+    found = summarize([compared(0, PLAIN, TREE)], "m", num_draft_tokens=3, verification={"rule": "exact_match"})
     values = {name: metric.value for name, metric in found.items()}
     assert values["verification_cost"] == pytest.approx(0.55)
     expected, optimal = ([values[f"tree_acceptance_{name}@{d}"] for d in (1, 2)] for name in ("expected", "optimal"))
@@ -245,10 +244,10 @@ def test_the_costs_of_trees_give_a_speed_up() -> None:
     # a step: 2.5 draft passes of 0.04, 0.55 of verifying, 0.34 of overhead; of the baseline 1.1
     overhead = (2.0 - 1.1 - 0.22) / 2
     assert values["speedup_of_costs"] == pytest.approx(2 * 1.1 / (2.5 * 0.04 + 0.55 + overhead))
-    unsampled = {name: value for name, value in TREE.items() if name != "tree_samples"}
-    found = summarize([record(0, PLAIN, unsampled)], "m", num_draft_tokens=3, verification={"rule": "exact_match"})
+    unsampled = changed(TREE, tree_samples=None)
+    found = summarize([compared(0, PLAIN, unsampled)], "m", num_draft_tokens=3, verification={"rule": "exact_match"})
     assert not {name for name in found if name.startswith("tree_acceptance")}
-    chain = summarize([record(0, PLAIN, PLAIN)], "m", num_draft_tokens=3, verification={"rule": "exact_match"})
+    chain = summarize([compared(0, PLAIN, PLAIN)], "m", num_draft_tokens=3, verification={"rule": "exact_match"})
     assert not {"verification_cost", "speedup_of_costs", "tree_nodes"} & set(chain)
 
 
@@ -256,8 +255,8 @@ def test_the_verification_cost_by_the_length_of_the_pass() -> None:
     """In passes of 1 s: of 17 to 32 tokens 2 s, of 9 to 16 tokens 1.5 s; a single pass of 5 tokens shows nothing."""
     lengths = [(27, 2.0)] * 8 + [(32, 2.0)] * 4 + [(16, 1.25), (9, 1.75)] * 6 + [(5, 9.0)]
     steps = [[3, 3, 2, 3]] * len(lengths)
-    made = generation(steps, decode=99.0, target=lengths) | {"tree_nodes": [length - 1 for length, _ in lengths]}
-    found = summarize([record(0, PLAIN, made)], "m", num_draft_tokens=3, verification={"rule": "exact_match"})
+    made = generation(steps, decode_seconds=99.0, target=lengths, tree_nodes=[length - 1 for length, _ in lengths])
+    found = summarize([compared(0, PLAIN, made)], "m", num_draft_tokens=3, verification={"rule": "exact_match"})
     costs = {name: metric.value for name, metric in found.items() if name.startswith("verification_cost@")}
     assert costs == {"verification_cost@16": pytest.approx(1.5), "verification_cost@32": pytest.approx(2.0)}
     tree = row(method="sd-tree@1:0", num_draft_tokens=3, accepted_tokens_per_step=(4, 4, 2, 0), metrics=found)
@@ -266,12 +265,12 @@ def test_the_verification_cost_by_the_length_of_the_pass() -> None:
 
 def test_chances_by_rank_are_over_all_answers() -> None:
     """A record without them, of an earlier version, has none."""
-    other = generation([[3, 1, 0, 1]]) | {"tree_nodes": [9], "tree_ranks": [[1, 0], [1, 0], [1, 0]]}
-    records = [record(0, PLAIN, TREE), record(1, autoregressive(2), other)]
+    other = generation([[3, 1, 0, 1]], tree_nodes=[9], tree_ranks=[[1, 0], [1, 0], [1, 0]])
+    records = [compared(0, PLAIN, TREE), compared(1, autoregressive(2), other)]
     found = summarize(records, "m", num_draft_tokens=3, verification={"rule": "exact_match"})
     assert [chance.value for chance in numbered_metrics(found, "rank_chance")] == [1 / 5, 1 / 4, 0]
-    without = {name: value for name, value in TREE.items() if name != "tree_ranks"}
-    old = summarize([record(0, PLAIN, without)], "m", num_draft_tokens=3, verification={"rule": "exact_match"})
+    without = changed(TREE, tree_ranks=None)
+    old = summarize([compared(0, PLAIN, without)], "m", num_draft_tokens=3, verification={"rule": "exact_match"})
     assert numbered_metrics(old, "rank_chance") == [] and old["tree_nodes"].value == 5
 
 
@@ -286,14 +285,14 @@ def test_chances_by_rank_are_over_all_answers() -> None:
     ],
 )
 def test_contradictory_counts_by_rank_are_refused(ranks: list[list[int]]) -> None:
-    check_counts(record(0, PLAIN, TREE), "m", 3)
-    with pytest.raises(ValueError, match=r"tree_ranks \[.*\] for 4 judged and 2 accepted tokens"):
-        check_counts(record(0, PLAIN, TREE | {"tree_ranks": ranks}), "m", 3)
+    compared(0, PLAIN, TREE).check_counts("m", 3)
+    with pytest.raises(ValueError, match=r"tree_ranks \[.*\] for 4 verified and 2 accepted tokens"):
+        compared(0, PLAIN, changed(TREE, tree_ranks=ranks)).check_counts("m", 3)
 
 
 def test_the_table_of_trees() -> None:
     """Of 10 steps 4 accept nothing, 4 one and 2 two tokens; a chain has its rate as the chance of the first rank."""
-    metrics = summarize([record(0, PLAIN, TREE)], "m", num_draft_tokens=3, verification={"rule": "exact_match"})
+    metrics = summarize([compared(0, PLAIN, TREE)], "m", num_draft_tokens=3, verification={"rule": "exact_match"})
     tree = row(
         method="sd-tree@1:0", num_draft_tokens=3, accepted_tokens_per_step=(4, 4, 2, 0), metrics=metrics
     )  # fmt: skip

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from specbench.cli import make_app
 from specbench.gate.check import check
+from specbench.records.generation import Record
 from specbench.report.ranking import ranking_tables
 from specbench.report.tables import comparison_table, overview_table, run_table
 from specbench.results.leaderboard import load, write
@@ -22,6 +23,7 @@ from specbench.results.rows import warm_up_of
 from specbench.results.runs import RecordedRuns
 from specbench.results.warnings import WIDE, warnings_of
 from specbench.statistics.bootstrap import Estimate
+from tests.support.records import generation, record
 from tests.support.rows import row
 
 SOUND = Estimate(value=1.5, low=1.45, high=1.55)
@@ -38,7 +40,7 @@ def codes(of: Row) -> list[str]:
 
 
 def text_of(of: Row, *processes: str) -> str:
-    (found,) = warnings_of(of, [{"process": name} for name in processes])
+    (found,) = warnings_of(of, [record({}, process=name) for name in processes])
     assert "\n" not in found.text and not found.text.endswith(".")
     return found.text
 
@@ -87,15 +89,18 @@ def test_a_speed_that_was_not_steady(
 def test_the_warm_up_of_a_row_is_that_of_the_method_in_the_process_with_the_fewest_blocks() -> None:
     """Two subsets in the first process, of which one was resumed in a second."""
 
-    def record(subset: str, process: str, blocks: int, steady: bool | None = True) -> dict[str, Any]:
-        part = {"blocks": blocks, "seconds": 2.0 * blocks, "steady": steady}
-        return {"subset": subset, "process": process, "methods": {"ar": {"warm_up": UNSTEADY}, "sd": {"warm_up": part}}}
+    def warmed(subset: str, process: str, blocks: int, steady: bool | None = True) -> Record:
+        other, own = (
+            generation(warm_up={"blocks": num, "seconds": 2.0 * num, "steady": is_steady})
+            for num, is_steady in ((16, False), (blocks, steady))
+        )
+        return record({"ar": other, "sd": own}, subset=subset, process=process)
 
-    records = [record("en", "a", 9), record("en", "a", 9), record("de", "a", 1), record("de", "b", 8, None)]
+    records = [warmed("en", "a", 9), warmed("en", "a", 9), warmed("de", "a", 1), warmed("de", "b", 8, None)]
     assert warm_up_of(records, "sd") == RowWarmUp(blocks=8, seconds=16.0, steady=None)
     assert warm_up_of(records[:3], "sd") == RowWarmUp(blocks=10, seconds=20.0, steady=True)
-    assert warm_up_of([*records, record("en", "b", 9, False)], "sd") == RowWarmUp(blocks=10, seconds=20.0, steady=False)
-    del records[0]["methods"]["sd"]["warm_up"]
+    assert warm_up_of([*records, warmed("en", "b", 9, False)], "sd") == RowWarmUp(blocks=10, seconds=20.0, steady=False)
+    records[0].methods["sd"].warm_up = None
     assert warm_up_of(records, "sd") is None
 
 
@@ -130,9 +135,9 @@ def test_a_head_that_is_rarely_accepted_may_be_misread(kind: str) -> None:
     """Only drafters with a head, only steps with a draft, and only where there are enough of them."""
     head = measured().model_copy(update={"method": "head@1:0", "options": {"drafter": {"type": kind}}})
 
-    def records(num_accepted: int, num_steps: int = 100) -> list[dict[str, Any]]:
+    def records(num_accepted: int, num_steps: int = 100) -> list[Record]:
         steps = [[3, 1, int(number < num_accepted), 1] for number in range(num_steps)]
-        return [{"methods": {"head": {"steps": [*steps, *[[0, 0, 0, 1]] * 30]}}}]
+        return [record({"head": generation([*steps, *[[0, 0, 0, 1]] * 30])})]
 
     def found(row: Row, *given: int) -> list[str]:
         return [each.text for each in warnings_of(row, records(*given)) if each.code == "misread_head"]
@@ -152,11 +157,11 @@ def test_of_the_trees_of_a_head_only_first_children_count() -> None:
 
     def found(*firsts: list[int]) -> list[str]:
         generations = [
-            {"steps": [[1, 1, 1, 2]] * num, "tree_nodes": [10] * num, "tree_ranks": [[num, first], [num, num - first]]}
+            generation([[1, 1, 1, 2]] * num, tree_nodes=[10] * num, tree_ranks=[[num, first], [num, num - first]])
             for num, first in firsts
         ]
-        empty = {"steps": [[0, 0, 0, 1]], "tree_nodes": [0], "tree_ranks": []}
-        records = [{"methods": {"head": generation}} for generation in [*generations, empty]]
+        empty = generation([[0, 0, 0, 1]], tree_nodes=[0], tree_ranks=[])
+        records = [record({"head": each}) for each in [*generations, empty]]
         return [each.text for each in warnings_of(head, records) if each.code == "misread_head"]
 
     (text,) = found([60, 2], [40, 27])
@@ -226,12 +231,12 @@ def drifting(tmp_path_factory: pytest.TempPathFactory, tiny_pair: tuple[str, str
     records = read(path)
     assert all(each["measured_at"] > 1.7e9 for each in records), "seconds since 1970"
     for number, each in enumerate(records):
-        for generation in each["methods"].values():
+        for own in each["methods"].values():
             slower = 1 + 0.5 * (number >= 13) + 0.5 * (number >= 27)
-            seconds = 0.02 * len(generation["token_ids"]) * slower * (1 + number % 7 / 100)
-            scale = seconds / generation["decode_seconds"]
-            generation["decode_seconds"] = seconds
-            for passes in generation["passes"].values():
+            seconds = 0.02 * len(own["token_ids"]) * slower * (1 + number % 7 / 100)
+            scale = seconds / own["decode_seconds"]
+            own["decode_seconds"] = seconds
+            for passes in own["passes"].values():
                 passes[:] = [[length, spent * scale] for length, spent in passes]
     path.write_text("".join(json.dumps(each) + "\n" for each in records), encoding="utf-8")
     assert CliRunner().invoke(make_app(), run).exit_code == 0

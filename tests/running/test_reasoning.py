@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from specbench.core.errors import ConfigError
-from specbench.core.reasoning import TAGS, Tags, answer_of, part_answer
+from specbench.core.reasoning import TAGS, Tags, part_answer
 from specbench.decoding.loop import GenerationState, StopRules, WrittenText
 from specbench.models.causal_lm import CausalLM
+from specbench.records.records import RecordFile
 from specbench.results.leaderboard import load
 from specbench.specs.catalogue import digest, load_task, with_overrides
 from specbench.specs.task import TaskSpec
@@ -195,23 +196,19 @@ def test_a_model_that_reasons_is_scored_by_its_answers(specbench: Any, tmp_path:
             "--set", "generation.max_new_tokens=5000", "--output", "out",
         )  # fmt: skip
     assert code == 0, err
-    records = [json.loads(line) for line in (tmp_path / "out" / "records.jsonl").read_text().splitlines()]
+    records = RecordFile(tmp_path / "out" / "records.jsonl").read()
     assert len(records) == LIMIT * len(TASKS)
     for record in records:
-        for generation in record["methods"].values():
-            where = record["task"], record["example"], generation["text"]
-            assert generation["score"] == (record["example"] == 0), where
-            assert generation["text"].endswith(answer_of(generation)) and "Question:" in generation["text"], where
-            assert "<think>" not in answer_of(generation) and generation["finish"] in ("eos", "stop"), where
-            assert (generation.get("reasoning_closed", True), bool(answer_of(generation))) == (
-                (record["example"] < LIMIT - 1,) * 2
-            ), where
-            assert 0 < generation["reasoning_tokens"] <= len(generation["token_ids"]), where
+        for generation in record.methods.values():
+            where = record.task, record.example, generation.text
+            assert generation.score == (record.example == 0), where
+            assert generation.text.endswith(generation.answer) and "Question:" in generation.text, where
+            assert "<think>" not in generation.answer and generation.finish in ("eos", "stop"), where
+            assert generation.reasoning_closed == bool(generation.answer) == (record.example < LIMIT - 1), where
+            assert 0 < generation.reasoning_tokens <= generation.num_new_tokens, where
     for row in load(tmp_path / "out" / "leaderboard.json"):
-        own = [r["methods"][row.method_name] for r in records if r["task"] == row.task_name]
-        shares = [
-            sum(values) for values in zip(*((g["reasoning_tokens"], len(g["token_ids"])) for g in own), strict=True)
-        ]
+        own = [r.methods[row.method_name] for r in records if r.task == row.task_name]
+        shares = [sum(values) for values in zip(*((g.reasoning_tokens, g.num_new_tokens) for g in own), strict=True)]
         assert row.value("reasoning_share") == pytest.approx(shares[0] / shares[1])
         assert row.value("share_cut_in_reasoning") == row.value("share_cut_in_reasoning_ar") == pytest.approx(1 / LIMIT)
         assert row.value(f"{row.quality}") == pytest.approx(1 / LIMIT)

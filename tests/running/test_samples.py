@@ -15,6 +15,7 @@ from specbench.report.shown import ShownRecord
 from specbench.running.shown_answers import ShownRun
 from specbench.tasks.scoring.texts import text
 from tests.support import tiny
+from tests.support.records import autoregressive, generation, record
 from tests.support.site_rows import HOSTILE
 
 Specbench = Callable[..., tuple[int, str, str]]
@@ -107,29 +108,25 @@ def test_a_sample_is_what_a_run_reads(task: str, chatting: str, specbench: Specb
 
 
 def test_all_texts_and_reasons_of_an_answer_are_shown() -> None:
-    """Also texts of keys that are not known here, such as the reasoning before an answer."""
-    generation = {
-        "token_ids": [1, 2], "finish": "eos", "text": "x = 1", "reasoning": "I think so", "score": None,
-        "scores": {"pass@1": None}, "problem": "no function", "outcome": {"status": "failed", "reason": ""},
-        "route": "en",
-    }  # fmt: skip
-    record = {"task": "t", "subset": "s", "id": 3, "repeat": 1, "turn": 1, "prompt_tokens": 9, "reference": "r",
-              "methods": {"ar": generation, "sd": generation}}  # fmt: skip
-    shown = ShownRecord.of(record, {"ar"})
+    """Also the answer apart from the reasoning before it."""
+    made = generation(
+        token_ids=[1, 2], text="<think>I think so</think>x = 1", answer="x = 1", scores={"pass@1": None},
+        problem="no function", outcome={"status": "failed", "reason": ""}, route="en",
+    )  # fmt: skip
+    methods = {"ar": made, "sd": made}
+    shown = ShownRecord.of(record(methods, id=3, repeat=1, turn=1, prompt_tokens=9, reference="r"), {"ar"})
     assert list(shown.lines()) == [
-        "t/s example 3, turn 2, repeat 1", "prompt, 9 tokens: not shown", "reference: r",
-        "ar: pass@1 –; 2 tokens, ended by eos", "text:\nx = 1", "reasoning:\nI think so", "problem: no function",
-        "status: failed",
+        "t/en example 3, turn 2, repeat 1", "prompt, 9 tokens: not shown", "reference: r",
+        "ar: pass@1 –; 2 tokens, ended by eos", "text:\n<think>I think so</think>x = 1", "answer:\nx = 1",
+        "problem: no function", "status: failed",
     ]  # fmt: skip
 
 
 def test_a_reference_with_parts_is_shown_part_by_part() -> None:
-    generation = {"token_ids": [1], "finish": "stop", "text": "", "score": 0.95, "scores": {"rougeL": 0.952381},
-                  "reasoning_closed": False}  # fmt: skip
-    record: dict[str, Any] = {"task": "t", "subset": "s", "id": 0, "repeat": 0, "methods": {"ar": generation}}
+    made = autoregressive(1, finish="stop", score=0.95, scores={"rougeL": 0.952381}, reasoning_closed=False)
 
     def lines(reference: Any) -> list[str]:
-        return list(ShownRecord.of({**record, "reference": reference}, {"ar"}, scorer=text()).lines())[2:]
+        return list(ShownRecord.of(record({"ar": made}, reference=reference), {"ar"}, scorer=text()).lines())[2:]
 
     answer = [
         "ar: rougeL 95.2 %; 1 token, ended by stop",
@@ -143,11 +140,9 @@ def test_a_reference_with_parts_is_shown_part_by_part() -> None:
 
 
 def test_a_page_of_answers_escapes_all_of_them(tmp_path: Path) -> None:
-    generation = {"token_ids": [1], "finish": "eos", "text": HOSTILE, "score": 0.0, "problem": HOSTILE}
-    record = {"task": HOSTILE, "subset": "s", "id": HOSTILE, "repeat": 0, "reference": HOSTILE,
-              "methods": {"ar": generation}}  # fmt: skip
+    made = record({"ar": autoregressive(1, text=HOSTILE, problem=HOSTILE)}, task=HOSTILE, id=HOSTILE, reference=HOSTILE)
     prompt: Any = SimpleNamespace(ids=[1], text=HOSTILE + "\ud800")
-    run = ShownRun((ShownRecord.of(record, {"ar"}, prompt),), 1, (HOSTILE,))
+    run = ShownRun((ShownRecord.of(made, {"ar"}, prompt),), 1, (HOSTILE,))
     answers_page.write_page(tmp_path / "page.html", HOSTILE, run)
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "<img" not in text and "<script" not in text and text.count("&lt;img") == 9

@@ -40,6 +40,7 @@ from specbench.running.warm_up import (
 from specbench.specs.catalogue import load_method, with_overrides
 from specbench.tasks.examples import Example
 from tests.support import tiny
+from tests.support.records import autoregressive, record
 from tools.warmup import H100, blocks_until_steady, series, simulated, simulated_run
 
 Run = Callable[..., list[tuple[str, str]]]
@@ -377,13 +378,13 @@ def test_what_is_to_be_measured_is_expected_from_the_answers_so_far() -> None:
         )
         for task, most in (("long", 100), ("short", 10)) for number in range(3)
     ]  # fmt: skip
-    answers: Any = {("long", n): {"methods": {"ar": {"token_ids": [0] * 25}}} for n in range(3)}
+    answers: Any = {("long", n): record({"ar": autoregressive(25)}) for n in range(3)}
     plan: Any = blocks
     assert planned_tokens(plan, {}, {}) == 330
     done = {("long", 1): answers["long", 1]}
     assert planned_tokens(plan, done, done) == 230 // 4
     assert planned_tokens(plan, done, answers) == 230 // 4
-    half = {key: {"methods": {"ar": {"token_ids": [0] * 50}}} for key in answers}
+    half = {key: record({"ar": autoregressive(50)}) for key in answers}
     assert planned_tokens(plan, {}, half) == 165
 
 
@@ -531,9 +532,9 @@ def test_records_of_before_have_rows_without_it(decoded: Run, tmp_path: Path) ->
     decoded("en")
     path = tmp_path / "out" / "records.jsonl"
     records = [json.loads(line) for line in path.read_text().splitlines()]
-    for record in records:
-        for generation in record["methods"].values():
-            del generation["warm_up"]
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    for each in records:
+        for own in each["methods"].values():
+            del own["warm_up"]
+    path.write_text("".join(json.dumps(each) + "\n" for each in records))
     decoded("en")
     assert [row.warm_up for row in load(tmp_path / "out" / "leaderboard.json")] == [None, None]

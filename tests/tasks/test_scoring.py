@@ -17,6 +17,7 @@ from specbench.core.registry import SCORERS
 from specbench.records.records import RecordFile
 from specbench.running.measure import score_fields
 from specbench.tasks.scoring import PerAnswer, Score, Scorer, explained, judged
+from tests.support.records import generation, record
 
 
 def scorer(value: Any, statistics: Any = None) -> Scorer:
@@ -47,8 +48,9 @@ def test_a_number_of_any_kind_is_written_and_read(name: str, tmp_path: Path) -> 
     assert (fields["score"], fields["scores"]) == (expected, {"right": expected})
     assert type(fields["score"]) in (float, type(None)) and ("problem" in fields) == (expected is None)
     file = RecordFile(tmp_path / "records.jsonl")
-    file.append({"methods": fields})
-    assert file.read() == [{"methods": fields}]
+    file.append(record({"ar": generation(**fields)}))
+    (read,) = file.read()
+    assert (read.methods["ar"].score, read.methods["ar"].scores) == (expected, {"right": expected})
     json.dumps(fields, allow_nan=False)
 
 

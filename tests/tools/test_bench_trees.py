@@ -14,7 +14,7 @@ def test_both_sides_read_the_same(num_tokens: int) -> None:
         assert float((step.tree() - step.bare()).abs().max()) < 1e-4
         step.keep()
         step.rewind()
-    found = measure(step, 4)
-    assert found.shape == (4, 3, 2) and (found[:, :, 0] > 0).all()
+    found = measure(step, 5)
+    assert found.shape == (5, 3, 2) and (found[:, :, 0] > 0).all()
     ratio = median_ratio(found[:, 0, 0], found[:, 0, 0])
     assert ratio == "1.000 [1.000, 1.000]"

@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from specbench.analysis.fairness.fairness import read_run
 from specbench.embedded import member_path
-from specbench.records.records import ACCEPTED, JUDGED, Generation, step_sum
+from specbench.records.records import Generation
 from specbench.report.display import reach, save_picture
 from specbench.results.answers import timed_tokens
 from specbench.statistics.bootstrap import Estimate, expanded_confidence, ratio_of, resamples
@@ -170,10 +170,10 @@ def columns_of(folder: Path) -> Columns:
     speeds: dict[str, list[list[float]]] = {}
     rates: dict[str, list[list[float]]] = {}
     for record in run.records.values():
-        of_ar = timed(record["methods"]["ar"])
+        of_ar = timed(record.methods["ar"])
         for method in methods:
-            own = record["methods"][method]
-            judged, accepted = step_sum(own, JUDGED), step_sum(own, ACCEPTED)
+            own = record.methods[method]
+            judged, accepted = own.num_verified, own.num_accepted
             speeds.setdefault(method, []).append([*timed(own), *of_ar])
             rates.setdefault(method, []).append([accepted / judged if judged else 0.0, float(judged > 0)])
     rows = {
@@ -188,7 +188,7 @@ def columns_of(folder: Path) -> Columns:
 
 def timed(generation: Generation) -> list[float]:
     """Tokens after the first one, and the seconds that they took."""
-    return [float(timed_tokens(generation)), generation["decode_seconds"]]
+    return [float(timed_tokens(generation)), generation.decode_seconds]
 
 
 def draw(found: Scaling, path: Path) -> None:

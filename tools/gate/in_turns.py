@@ -148,7 +148,7 @@ def noise(work: Path) -> list[list[str]]:
         )  # fmt: skip
         for key, record in before.items():
             for name, found in logs.items():
-                seconds = (each["methods"][name]["decode_seconds"] for each in (now[key], record))
+                seconds = (each.methods[name].decode_seconds for each in (now[key], record))
                 found.append(math.log(next(seconds) / next(seconds)))
     robust = {name: 1.4826 * median(map(abs, found)) for name, found in logs.items()}
     return [

@@ -17,7 +17,7 @@ from specbench.core.console import counted, say, stdout
 from specbench.core.errors import ConfigError
 from specbench.core.files import write_atomically, writing
 from specbench.core.progress import ProgressBar
-from specbench.records.records import Record, record_key
+from specbench.records.records import Record
 from specbench.specs import yaml_files
 from specbench.specs.components import build
 from specbench.tasks.judge import JUDGED, JUDGEMENTS_FILE
@@ -110,7 +110,7 @@ def judge_records(
     records = list(records)
     requests, new, cached, counts = _look_up(records, questions, settings)
     say(console, f"judge {settings.model}: {counts}")
-    answers = {(record_key(each), name): part.answer for each in records for name, part in each.methods.items()}
+    answers = {(each.key, name): part.answer for each in records for name, part in each.methods.items()}
     pattern = rating_pattern(settings.rating_form)
     num_forged = sum(pattern.search(answer) is not None for answer in answers.values())
     if num_forged:

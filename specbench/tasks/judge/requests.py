@@ -23,7 +23,7 @@ from specbench.core.files import write_atomically, writing
 from specbench.core.markdown import split_blocks
 from specbench.core.reasoning import answer_in
 from specbench.core.values import WHOLE, json_digest
-from specbench.records.records import Key, Record, record_key
+from specbench.records.records import Key, Record
 from specbench.specs import templates
 from specbench.specs.components import Name, Spec, Text
 from specbench.specs.task import TaskSpec
@@ -293,7 +293,7 @@ def make_requests(
     """Returns the request for every answer: all that its reply depends on, and no secrets. It has the conversation up
     to the answer, with the method's own answers from the records, and references that are texts if the judge sees
     references. Raises ConfigError if the judge's template fails."""
-    by_key = {record_key(record): record for record in records}
+    by_key = {record.key: record for record in records}
     found: dict[JudgementKey, JudgeRequest] = {}
     for key, record in by_key.items():
         task, subset, index, repeat, turn = key

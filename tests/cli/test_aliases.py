@@ -63,7 +63,7 @@ def test_a_command_without_models_has_no_model_options() -> None:
             ["--temperature", "1"],
             "--temperature 1: this is set in the task's file: give --set generation.temperature=VALUE",
         ),
-        (["--model", "hf"], "--model hf: transformers loads the models: give --target"),
+        (["--model", "hf"], "--model hf: transformers loads models: give --target"),
         (["--model_args", "pretraned=x"], "--model_args pretraned=x: did you mean 'pretrained'?"),
         (["--model_args", "quantize=nf4"], "--model_args quantize=nf4: "),
         (["--model_args", "x"], "--model_args x: write it as KEY=VALUE"),

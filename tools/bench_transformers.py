@@ -19,7 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from specbench.core.table import Table, number_columns, text_columns
 from specbench.decoding.build import build_decoder
 from specbench.decoding.decoder import Decoder
-from specbench.decoding.loop import Output, StopRules
+from specbench.decoding.loop import GenerationOutput, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model
@@ -57,7 +57,7 @@ def hugging_face(model: CausalLM, max_new_tokens: int, assistant: CausalLM | Non
     return run
 
 
-def ours(decoder: Decoder, stop: StopRules, kept: list[Output] | None = None) -> Run:
+def ours(decoder: Decoder, stop: StopRules, kept: list[GenerationOutput] | None = None) -> Run:
     def run(ids: list[int]) -> tuple[list[int], float]:
         start = time.perf_counter()
         generation = decoder.generate(ids, stop, seed=0)
@@ -99,7 +99,7 @@ def speed(timed: Sequence[Timed]) -> str:
     return f"{sum(n for n, _ in timed) / sum(t for _, t in timed):.1f}"
 
 
-def overhead(generations: Sequence[Output]) -> str:
+def overhead(generations: Sequence[GenerationOutput]) -> str:
     """Share of the decode time outside of forward passes."""
     decode = sum(g.decode_seconds for g in generations)
     passes = sum(seconds for g in generations for _, seconds in [*g.target_passes, *g.draft_passes])
@@ -123,8 +123,8 @@ def embedded(num_prompts_per_language: int = 6, max_new_tokens: int = 128) -> It
     assert drafter is not None
     prompts = embedded_prompts(target, num_prompts_per_language)
     stop = StopRules(max_new_tokens, target.eos_token_ids)
-    plain: list[Output] = []
-    drafted: list[Output] = []
+    plain: list[GenerationOutput] = []
+    drafted: list[GenerationOutput] = []
     runs = [
         ours(build_decoder(load_method("ar"), models, GREEDY), stop, plain),
         hugging_face(target, max_new_tokens),

@@ -15,7 +15,7 @@ from specbench.decoding.callable_adapters import FunctionDrafter, FunctionRule
 from specbench.decoding.checked_parts import CheckedDrafter, CheckedRule
 from specbench.decoding.decoder import UNKNOWN, Decoder, DraftingDecoder, QueryInfo, stream_seed
 from specbench.decoding.drafters import Drafter
-from specbench.decoding.loop import Output, StopRules
+from specbench.decoding.loop import GenerationOutput, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import VerificationRule
 from specbench.models.causal_lm import CausalLM, ModelPair
@@ -220,7 +220,7 @@ class Route(DraftingDecoder):
     name: str
     seconds: float = 0.0
 
-    def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Output:
+    def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> GenerationOutput:
         """Decodes one prompt with the random stream of `seed`."""
         made = super().generate(prompt_ids, stop, seed)
         assert made.ttft_seconds is not None
@@ -250,7 +250,7 @@ class RoutedDecoder(Decoder):
         assert isinstance(selected, Route)
         return {"route": selected.name}
 
-    def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Output:
+    def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> GenerationOutput:
         """Decodes a prompt of unknown language and text, as in an audit. The route is drawn from seed and prompt, so
         that all routes are audited."""
         drawn = stream_seed(seed, "route", *prompt_ids) % len(self.routes)
@@ -302,6 +302,6 @@ class RandomAllocation(Decoder):
     def record_fields(self, selected: Decoder) -> dict[str, str]:
         return {"decoded_by": selected.method.decodes_with}
 
-    def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Output:
+    def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> GenerationOutput:
         """Decodes one prompt with the model that its random stream selects; passes count as target passes."""
         return self.select_decoder(seed).generate(prompt_ids, stop, seed)

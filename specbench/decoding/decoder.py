@@ -10,7 +10,7 @@ from specbench.core.values import text_digest
 from specbench.decoding.callable_adapters import FunctionDrafter
 from specbench.decoding.checked_parts import CheckedDrafter, CheckedRule, same_torch_state
 from specbench.decoding.drafters import Drafter
-from specbench.decoding.loop import Output, StopRules, decode
+from specbench.decoding.loop import GenerationOutput, StopRules, decode
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import VerificationRule
 from specbench.models.causal_lm import CausalLM, TextModel
@@ -38,7 +38,7 @@ class Decoder:
     method: MethodSpec
     model: TextModel
 
-    def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Output:
+    def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> GenerationOutput:
         """Decodes one prompt with the random stream of `seed`."""
         raise NotImplementedError
 
@@ -86,14 +86,14 @@ class DraftingDecoder(Decoder):
     rule: VerificationRule
     sampling: Sampling
 
-    def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Output:
+    def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> GenerationOutput:
         """Decodes one prompt with the random stream of `seed`, after a dry run if the drafter needs one."""
         places = [part.place for part in (self.drafter, self.rule) if isinstance(part, OUTSIDE)]
         with same_torch_state(places[0]) if places else nullcontext():
             self.drafter.rehearse(lambda: self._decode(prompt_ids, stop, seed))
             return self._decode(prompt_ids, stop, seed)
 
-    def _decode(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Output:
+    def _decode(self, prompt_ids: list[int], stop: StopRules, seed: int) -> GenerationOutput:
         generator = torch.Generator(device=self.model.device).manual_seed(seed)
         return decode(
             self.model, self.drafter, self.rule, prompt_ids, num_draft_tokens=self.method.num_draft_tokens,

@@ -244,7 +244,7 @@ class ExternalCounts:
 
 
 @dataclass(frozen=True)
-class Output:
+class GenerationOutput:
     """The tokens and measurements of one generation.
 
     Seconds are wall-clock time. Passes are (query length, seconds), without the prefill. `rule_seconds` is the time of
@@ -280,7 +280,7 @@ class Output:
 def decode(
     target: ScoringModel, drafter: Drafter, rule: VerificationRule, prompt_ids: list[int], *, num_draft_tokens: int,
     sampling: Sampling, stop: StopRules, generator: torch.Generator,
-) -> Output:  # fmt: skip
+) -> GenerationOutput:  # fmt: skip
     """Generates after `prompt_ids`: propose → score → verify → extend, until the generation state is finished.
 
     The prompt must hold at least one token and leave room for one more within the context limit.
@@ -324,7 +324,7 @@ def decode(
     assert state.finish is not None
     drafted = draft_passes.read()
     chosen = target.passes.choice_seconds() + draft_passes.choice_seconds()
-    return Output(
+    return GenerationOutput(
         token_ids=state.new_ids,
         finish=state.finish,
         steps=state.steps,

@@ -50,7 +50,7 @@ from specbench.core.errors import ConfigError, raised
 from specbench.core.source import OWN
 from specbench.decoding.checked_parts import same_torch_state
 from specbench.decoding.decoder import Decoder
-from specbench.decoding.loop import POSITION_COLUMNS, ExternalCounts, GenerationState, Output, StopRules
+from specbench.decoding.loop import POSITION_COLUMNS, ExternalCounts, GenerationOutput, GenerationState, StopRules
 from specbench.decoding.proposal import Step
 from specbench.models.causal_lm import CausalLM
 from specbench.models.devices import is_out_of_memory
@@ -202,7 +202,7 @@ class ExternalDecoder(Decoder):
     def code_revision(self) -> str | None:
         return self.revision
 
-    def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Output:
+    def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> GenerationOutput:
         """Decodes one prompt. Raises ConfigError if the code raises an exception or returns an inconsistent result."""
         state, clock = GenerationState(list(prompt_ids), stop), self.model.passes.clock
         meter = TokenMeter(state, clock)
@@ -217,7 +217,7 @@ class ExternalDecoder(Decoder):
             token_ids, steps, external = self._count(result, meter)
         assert state.finish is not None
         first = start if meter.first_seconds is None else meter.first_seconds
-        return Output(
+        return GenerationOutput(
             token_ids=token_ids, finish=state.finish, steps=steps, positions=dict.fromkeys(POSITION_COLUMNS),
             target_passes=[], draft_passes=[],
             ttft_seconds=None if meter.first_seconds is None else first - start, draft_prefill_seconds=None,

@@ -19,7 +19,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.progress import doing
 from specbench.core.reasoning import part_answer
 from specbench.decoding.decoder import Decoder, QueryInfo, stream_seed
-from specbench.decoding.loop import Output, StopRules, WrittenText
+from specbench.decoding.loop import GenerationOutput, StopRules, WrittenText
 from specbench.models.meters import Consumption
 from specbench.records.folder import RunFolder
 from specbench.records.generation import Generation, Key, Record, convert
@@ -261,8 +261,8 @@ def record_of(
 
 
 def method_record(
-    output: Output, stop: StopRules, prompt_ids: Sequence[int], scorer: Scorer | None, reference: Reference | None,
-    **others: Any,
+    output: GenerationOutput, stop: StopRules, prompt_ids: Sequence[int], scorer: Scorer | None,
+    reference: Reference | None, **others: Any,
 ) -> Generation:  # fmt: skip
     """Returns one method's part of a record: the output of its decoder, its text, and the scores. `others`: further
     fields."""
@@ -271,7 +271,7 @@ def method_record(
     return convert({**generation_fields(output), **written.record_fields(), **scores, **others}, Generation)
 
 
-def generation_fields(output: Output) -> dict[str, Any]:
+def generation_fields(output: GenerationOutput) -> dict[str, Any]:
     """Returns the fields of a record that describe what a decoder did; the metrics read them."""
     return {
         "token_ids": output.token_ids,
@@ -290,7 +290,7 @@ def generation_fields(output: Output) -> dict[str, Any]:
     }
 
 
-def tree_fields(output: Output) -> dict[str, Any]:
+def tree_fields(output: GenerationOutput) -> dict[str, Any]:
     """Returns the fields of a record that only draft trees have; empty if all steps had chains."""
     steps = output.steps
     if all(step.num_nodes is None for step in steps):

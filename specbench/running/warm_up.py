@@ -16,7 +16,7 @@ from statistics import median
 from specbench.core.progress import Say, doing, say_nothing
 from specbench.core.values import all_known
 from specbench.decoding.decoder import Decoder, DraftingDecoder, drafting_decoders
-from specbench.decoding.loop import Output, StopRules
+from specbench.decoding.loop import GenerationOutput, StopRules
 from specbench.models.causal_lm import CausalLM, TextModel
 from specbench.records.generation import WarmUpRecord
 from specbench.running.plan import SubsetRun
@@ -371,7 +371,7 @@ def _is_spent(blocks: Blocks, most: float) -> bool:
     return len(blocks) >= most or (most < inf and sum(seconds for _, seconds in blocks) >= MAX_SECONDS)
 
 
-def _decode_block(decoder: Decoder, num_tokens: int, num_new: int, context_limit: int | None) -> Output:
+def _decode_block(decoder: Decoder, num_tokens: int, num_new: int, context_limit: int | None) -> GenerationOutput:
     """Decodes the text of a warm-up. A drafter that learns forgets everything first, so that all blocks are equal
     work."""
     _reset_drafters([decoder])
@@ -379,7 +379,7 @@ def _decode_block(decoder: Decoder, num_tokens: int, num_new: int, context_limit
     return decoder.generate(warm_up_ids(decoder.model, num_tokens, num_new), stop, seed=0)
 
 
-def seconds_per_token(generation: Output) -> float:
+def seconds_per_token(generation: GenerationOutput) -> float:
     """Returns the seconds per token that the clock of a generation measured."""
     num_first = 1 if generation.external is None else generation.external.num_first_tokens
     return generation.decode_seconds / max(1, len(generation.token_ids) - num_first)

@@ -31,8 +31,7 @@ from specbench.decoding.drafters import Drafter, ModelDrafter, NoDrafter
 from specbench.decoding.drafters.heads import EagleDrafter
 from specbench.decoding.drafters.lookahead import TokenRecycling
 from specbench.decoding.drafters.model_tree import DynamicTreeDrafter
-from specbench.decoding.loop import ExternalCounts, StopRules, decode
-from specbench.decoding.loop import Output as LoopOutput
+from specbench.decoding.loop import ExternalCounts, GenerationOutput, StopRules, decode
 from specbench.decoding.proposal import Proposal
 from specbench.decoding.proposal import Verification as Decision
 from specbench.decoding.sampling import Distributions, Sampling
@@ -78,7 +77,7 @@ class Toy:
     rule: VerificationRule
     sampling: Sampling
 
-    def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> LoopOutput:
+    def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> GenerationOutput:
         return decode(
             self.target, self.drafter, self.rule, prompt_ids, sampling=self.sampling, stop=stop,
             num_draft_tokens=GAMMA, generator=torch.Generator().manual_seed(seed),
@@ -248,7 +247,7 @@ def test_a_gap_beyond_the_noise_is_no_near_tie() -> None:
 
 def test_an_output_that_ends_early_diverges(target: TableModel, draft: TableModel) -> None:
     class Short:
-        def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> LoopOutput:
+        def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> GenerationOutput:
             made = Toy(target, NoDrafter(), rejection, GREEDY).generate(prompt_ids, stop, seed)
             return replace(made, token_ids=made.token_ids[:7])
 
@@ -297,7 +296,7 @@ def test_a_method_that_drafts_late_is_judged_by_longer_draws(target: TableModel,
     class Late:
         inner: Toy
 
-        def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> LoopOutput:
+        def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> GenerationOutput:
             plain = replace(self.inner, drafter=NoDrafter())
             num_first = min(6, stop.max_new_tokens)
             first = plain.generate(prompt_ids, replace(stop, max_new_tokens=num_first), seed)
@@ -339,7 +338,7 @@ def test_outputs_and_draws_without_drafts_prove_nothing(target: TableModel, draf
 
 def test_a_method_that_refuses_is_not_run(target: TableModel, draft: TableModel) -> None:
     class Refuses:
-        def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> LoopOutput:
+        def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> GenerationOutput:
             raise ConfigError("more than 3 draft passes")
 
     found = verdict(audited(target, draft, AuditedMethod("capped", True, GAMMA, Refuses(), Refuses())), "capped")
@@ -353,7 +352,7 @@ def test_a_decoder_without_steps_is_audited_too(target: TableModel, draft: Table
     class Foreign:
         inner: Toy
 
-        def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> LoopOutput:
+        def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> GenerationOutput:
             made = self.inner.generate(prompt_ids, stop, seed)
             return replace(made, steps=[], external=ExternalCounts(num_first_tokens=0, num_target_passes=None))
 

@@ -7,7 +7,7 @@ import torch
 from transformers.generation.candidate_generator import AssistedCandidateGenerator
 
 from specbench.decoding.build import build_decoder
-from specbench.decoding.loop import Output, StopRules
+from specbench.decoding.loop import GenerationOutput, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.specs.catalogue import load_method, load_task
@@ -18,7 +18,7 @@ LANGUAGES = load_task("mgsm").subset_names
 QUICK = ("en", "th")  # the fast tests take these
 
 
-def ours(models: ModelPair, prompt: list[int]) -> Output:
+def ours(models: ModelPair, prompt: list[int]) -> GenerationOutput:
     decoder = build_decoder(load_method("sd"), models, Sampling(0.0))
     return decoder.generate(prompt, StopRules(MAX_NEW_TOKENS, decoder.model.eos_token_ids), seed=0)
 

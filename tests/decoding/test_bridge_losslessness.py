@@ -17,7 +17,7 @@ from specbench.decoding.bridges import token_level
 from specbench.decoding.bridges.token_level import TokenBridge, TranslatedProbs
 from specbench.decoding.build import bridged_drafter
 from specbench.decoding.drafters import Drafter
-from specbench.decoding.loop import Output, StopRules, decode
+from specbench.decoding.loop import GenerationOutput, StopRules, decode
 from specbench.decoding.proposal import OUT_OF_VOCABULARY, OnDeviceProposal, Proposal
 from specbench.decoding.sampling import DenseProbs, Sampling
 from specbench.decoding.verification import exact_match, rejection
@@ -262,7 +262,7 @@ def one(
     temperature: float = 1.0,
     draft_temperature: float | None = None,
     num_tokens: int = 40,
-) -> Output:
+) -> GenerationOutput:
     target, draft = with_ends(late)
     sampling = Sampling(temperature)
     drafter = drafter_of(method, target, draft, sampling, draft_temperature)
@@ -328,7 +328,7 @@ def test_exact_match_accepts_less_than_rejection() -> None:
     assert rates["slem"] < rates["tli"] == 1.0
 
 
-def chances_of_a_repetition(target: TextModel, generation: Output) -> list[float]:
+def chances_of_a_repetition(target: TextModel, generation: GenerationOutput) -> list[float]:
     """Σ p² at every judged position, at most one per step."""
     chances, at = [], 1
     for step in generation.steps:

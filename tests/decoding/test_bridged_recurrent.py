@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from specbench.decoding.loop import Output
+from specbench.decoding.loop import GenerationOutput
 from specbench.models.causal_lm import CausalLM, ModelPair
 from tests.support import tiny
 from tests.support.bridges import generate
@@ -42,7 +42,7 @@ def twin(original: CausalLM, tokenizer_kind: str) -> CausalLM:
     return made
 
 
-def same_as_plain(method: str, models: ModelPair, num_tokens: int = 16) -> Output:
+def same_as_plain(method: str, models: ModelPair, num_tokens: int = 16) -> GenerationOutput:
     """The method's generation, checked against AR's."""
     prompt = models.target.encode_prompt(TEXTS[0], chat=False)
     generation = generate(method, models, prompt, num_tokens)

@@ -17,7 +17,7 @@ from specbench.decoding.build import build_decoder
 from specbench.decoding.checked_parts import CheckedDrafter, CheckedRule, same_torch_state
 from specbench.decoding.decoder import DraftingDecoder
 from specbench.decoding.drafters import Drafter
-from specbench.decoding.loop import Output, StopRules
+from specbench.decoding.loop import GenerationOutput, StopRules
 from specbench.decoding.proposal import PointMass, Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.verification import Rejection, VerificationRule
@@ -34,7 +34,7 @@ def pair() -> ModelPair:
     return ModelPair(CausalLM(tiny.network(num_hidden_layers=1), tiny.tokenizer(), "target", None))
 
 
-def decode(pair: ModelPair, sampling: Sampling = GREEDY, **parts: Any) -> Output:
+def decode(pair: ModelPair, sampling: Sampling = GREEDY, **parts: Any) -> GenerationOutput:
     method = specbench.Method(**{"num_draft_tokens": 3, **parts}).spec
     return build_decoder(method, pair, sampling).generate(list(PROMPT), StopRules(8), 0)
 

@@ -9,7 +9,7 @@ import pytest
 
 from specbench.core.errors import ConfigError
 from specbench.decoding.build import build_decoder
-from specbench.decoding.loop import Output, StopRules
+from specbench.decoding.loop import GenerationOutput, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.mmap_store import vocabulary_digest
@@ -63,7 +63,7 @@ def stop_of(target: CausalLM) -> StopRules:
 
 
 @pytest.fixture(scope="module")
-def plain(target: CausalLM) -> Output:
+def plain(target: CausalLM) -> GenerationOutput:
     """The target's own greedy tokens."""
     decoder = build_decoder(load_method("ar"), ModelPair(target), Sampling(0.0))
     return decoder.generate(prompt_of(target), stop_of(target), seed=0)
@@ -92,7 +92,7 @@ def test_a_combination(
     rule: str,
     bridge: str,
     target: CausalLM,
-    plain: Output,
+    plain: GenerationOutput,
     pairs: dict[str, ModelPair],
     ngram_folder: Path,
 ) -> None:

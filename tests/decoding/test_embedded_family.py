@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from specbench.decoding.build import build_decoder
-from specbench.decoding.loop import Output, StopRules
+from specbench.decoding.loop import GenerationOutput, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
 from specbench.models.loading import load_model
@@ -25,7 +25,7 @@ FEW = range(1)  # languages, by their numbers: those of the fast tests
 ALL = range(11)
 
 
-def generate(method: str, models: ModelPair, prompt: list[int]) -> Output:
+def generate(method: str, models: ModelPair, prompt: list[int]) -> GenerationOutput:
     decoder = build_decoder(load_method(method), models, Sampling(0.0))
     return decoder.generate(prompt, StopRules(MAX_NEW_TOKENS, models.target.eos_token_ids), seed=0)
 

@@ -10,7 +10,7 @@ from specbench.decoding.build import build_decoder
 from specbench.decoding.decoder import Decoder, DraftingDecoder
 from specbench.decoding.drafters import NoDrafter
 from specbench.decoding.drafters.synthetic import SyntheticDrafter
-from specbench.decoding.loop import Output, StopRules
+from specbench.decoding.loop import GenerationOutput, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import rejection
 from specbench.models.causal_lm import ModelPair
@@ -45,7 +45,7 @@ def plain(target, sampling: Sampling = GREEDY) -> Decoder:
     return DraftingDecoder(load_method("ar"), target, NoDrafter(), rejection, sampling)
 
 
-def counts(generations: list[Output]) -> tuple[int, int]:
+def counts(generations: list[GenerationOutput]) -> tuple[int, int]:
     steps = [step for each in generations for step in each.steps]
     return sum(step.num_judged for step in steps), sum(step.num_accepted for step in steps)
 

@@ -13,7 +13,7 @@ import torch
 
 from specbench.core.errors import ConfigError
 from specbench.decoding.build import build_decoder
-from specbench.decoding.loop import Output, StopRules
+from specbench.decoding.loop import GenerationOutput, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.records.generation import Record, convert, encode
@@ -142,7 +142,7 @@ def method(code: Path, name: str, num_draft_tokens: int = 3, **decoder: Any) -> 
 def run(
     spec: MethodSpec, models: ModelPair, sampling: Sampling = GREEDY, stop: StopRules | None = None, seed: int = 0,
     prompt: list[int] = PROMPT,
-) -> Output:  # fmt: skip
+) -> GenerationOutput:  # fmt: skip
     return build_decoder(spec, models, sampling).generate(prompt, stop or StopRules(24), seed)
 
 

@@ -8,7 +8,7 @@ import torch
 
 from specbench.core.errors import ConfigError
 from specbench.decoding.build import build_decoder
-from specbench.decoding.loop import Output, StopRules
+from specbench.decoding.loop import GenerationOutput, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.integrations.external import LoadedModel
 from specbench.integrations.transformers_decoders import TokenIntersection
@@ -37,7 +37,7 @@ def models() -> dict[str, CausalLM]:
 def generate(
     models: dict[str, CausalLM], name: str, overrides: tuple[str, ...], prompt: list[int], sampling: Sampling = GREEDY,
     seed: int = 0, max_new_tokens: int = 40,
-) -> Output:  # fmt: skip
+) -> GenerationOutput:  # fmt: skip
     _, [method] = with_overrides([], [load_method(name)], list(overrides))
     kinds = {"none": None, "same_vocabulary": models["same"], "other_vocabulary": models["other"]}
     drafter = kinds[method.decoder.drafter] if method.decoder else models["same"]
@@ -48,7 +48,7 @@ def generate(
 @pytest.fixture(scope="module")
 def baseline(
     models: dict[str, CausalLM], embedded_prompts: dict[str, list[list[int]]]
-) -> list[tuple[list[int], int, Output]]:
+) -> list[tuple[list[int], int, GenerationOutput]]:
     """Prompts, the tokens that are asked for behind them, and AR's generations."""
     asked = [(embedded_prompts[language][0], length) for language, length in (("en", 40), ("th", 24), ("ja", 1))]
     return [(prompt, length, generate(models, "ar", (), prompt, max_new_tokens=length)) for prompt, length in asked]
@@ -59,7 +59,7 @@ def test_greedy_output_is_that_of_our_baseline(
     name: str,
     overrides: tuple[str, ...],
     models: dict[str, CausalLM],
-    baseline: list[tuple[list[int], int, Output]],
+    baseline: list[tuple[list[int], int, GenerationOutput]],
 ) -> None:
     for prompt, length, own in baseline:
         found = generate(models, name, overrides, prompt, max_new_tokens=length)

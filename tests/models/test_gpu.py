@@ -13,7 +13,7 @@ import torch
 
 from specbench.decoding.build import build_decoder
 from specbench.decoding.decoder import Decoder
-from specbench.decoding.loop import Output, StopRules
+from specbench.decoding.loop import GenerationOutput, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import make_passes
@@ -101,7 +101,7 @@ def prompt(length: int) -> list[int]:
     return [(7 * i) % 13 for i in range(length)]
 
 
-def generated(made: Decoder, length: int) -> Output:
+def generated(made: Decoder, length: int) -> GenerationOutput:
     return made.generate(prompt(length), StopRules(NUM_TOKENS), seed=5)
 
 

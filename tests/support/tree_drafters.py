@@ -3,7 +3,7 @@
 import torch
 
 from specbench.decoding.drafters import Drafter
-from specbench.decoding.loop import Output, StopRules, decode
+from specbench.decoding.loop import GenerationOutput, StopRules, decode
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import VerificationRule
 from specbench.models.scoring import ScoringModel
@@ -14,7 +14,7 @@ VOCAB, PROMPT = 3, [1, 2]
 def generate(
     target: ScoringModel, drafter: Drafter, rule: VerificationRule, length: int, seed: int, sampling: Sampling,
     prompt: list[int] = PROMPT,
-) -> Output:  # fmt: skip
+) -> GenerationOutput:  # fmt: skip
     generator = torch.Generator().manual_seed(seed)
     return decode(
         target,

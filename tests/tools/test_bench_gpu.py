@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from specbench.core.environment import EMBEDDED
-from specbench.decoding.loop import Output
+from specbench.decoding.loop import GenerationOutput
 from specbench.decoding.proposal import Step
 from tests.support.processes import subprocess_in_process
 from tools.bench_gpu import __main__ as bench
@@ -98,11 +98,11 @@ def test_the_series_has_a_time_for_each_answer(args: argparse.Namespace, capsys:
     assert len(times) == 16 and all(float(each) > 0 for each in times)
 
 
-def generation(num_steps: int, num_draft_tokens: int, seconds: float, verifying: float) -> Output:
+def generation(num_steps: int, num_draft_tokens: int, seconds: float, verifying: float) -> GenerationOutput:
     """`num_steps` target passes of `verifying` seconds, each behind a draft of 0.1 s a token that is accepted whole;
     `seconds` in all."""
     emitted = num_draft_tokens + 1
-    return Output(
+    return GenerationOutput(
         token_ids=[0] * (1 + num_steps * emitted), finish="length",
         steps=[Step(num_draft_tokens, num_draft_tokens, num_draft_tokens, emitted)] * num_steps, positions={},
         target_passes=[(emitted, verifying)] * num_steps, draft_passes=[(1, 0.1)] * (num_draft_tokens * num_steps),

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from specbench.decoding.build import build_decoder
-from specbench.decoding.loop import Output, StopRules
+from specbench.decoding.loop import GenerationOutput, StopRules
 from specbench.models.causal_lm import ModelPair
 from specbench.models.loading import load_model
 from specbench.results.metric_format import with_interval
@@ -110,8 +110,8 @@ def lines(names: Sequence[str] = METHODS, per_language: int = PER_LANGUAGE, max_
     num_compiled = num_compilations()
     stop = StopRules(max_new_tokens, eager.target.eos_token_ids)
     for method in methods:
-        plain: list[Output] = []
-        made: list[Output] = []
+        plain: list[GenerationOutput] = []
+        made: list[GenerationOutput] = []
         sides = [
             ours(build_decoder(method, models.pair(method), GREEDY), stop, kept)
             for models, kept in ((eager, plain), (compiled, made))

@@ -28,7 +28,7 @@ from scipy import stats
 
 from specbench.analysis.audit.report import DrawStatistics
 from specbench.decoding.decoder import Decoder
-from specbench.decoding.loop import Output, StopRules
+from specbench.decoding.loop import GenerationOutput, StopRules
 from specbench.decoding.proposal import Proposal, Step, Verification
 from specbench.decoding.sampling import Distributions, Sampling, process
 from specbench.decoding.verification import VerificationRule, rejection
@@ -352,7 +352,7 @@ def draw_many(
     return draws
 
 
-def reported_counts(generation: Output) -> dict[str, int]:
+def reported_counts(generation: GenerationOutput) -> dict[str, int]:
     """Returns the numbers of drafted and accepted tokens of an answer whose server reports only sums; else empty."""
     external = generation.external
     if generation.steps or not isinstance(external, ServedCounts) or external.totals is None:

@@ -11,7 +11,7 @@ import torch
 from specbench.core.errors import ConfigError
 from specbench.core.progress import Say, say_nothing
 from specbench.decoding.drafters import Drafter, ModelDrafter, NoDrafter
-from specbench.decoding.loop import Output, StopRules, decode
+from specbench.decoding.loop import GenerationOutput, StopRules, decode
 from specbench.decoding.proposal import PointMass, Proposal
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import rejection
@@ -203,7 +203,7 @@ def time_steps(target: CausalLM, drafter: TimedDrafter, prompt_ids: list[int], t
     timings.overhead.append(overhead(generation) / num_steps)
 
 
-def generate(model: CausalLM, drafter: Drafter, prompt_ids: list[int], num_draft_tokens: int) -> Output:
+def generate(model: CausalLM, drafter: Drafter, prompt_ids: list[int], num_draft_tokens: int) -> GenerationOutput:
     """Returns a generation of NUM_TOKENS greedy tokens. End tokens do not stop it."""
     return decode(
         model, drafter, rejection, prompt_ids, num_draft_tokens=num_draft_tokens, sampling=GREEDY,
@@ -211,7 +211,7 @@ def generate(model: CausalLM, drafter: Drafter, prompt_ids: list[int], num_draft
     )  # fmt: skip
 
 
-def overhead(generation: Output) -> float:
+def overhead(generation: GenerationOutput) -> float:
     passes = (*generation.target_passes, *generation.draft_passes)
     return generation.decode_seconds - sum(seconds for _, seconds in passes)
 

@@ -12,8 +12,8 @@ from specbench.decoding.decoder import Decoder
 from specbench.decoding.loop import (
     POSITION_COLUMNS,
     ExternalCounts,
+    GenerationOutput,
     GenerationState,
-    Output,
     StopRules,
     WrittenText,
 )
@@ -155,7 +155,7 @@ class ServedDecoder(Decoder):
         """The digest of the configuration that the server reports."""
         return self.server.digest
 
-    def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Output:
+    def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> GenerationOutput:
         """Decodes one prompt. Raises ConfigError, with the server's name, for an answer that cannot be measured."""
         # 1. The answer of a server that does nothing else.
         counters = [server.wait_until_idle() for server in (*self.others, self.server)]
@@ -187,7 +187,7 @@ class ServedDecoder(Decoder):
 
         first, last = answer.reads[0], answer.reads[-1]
         has_time = reported.impossible_time is None
-        return Output(
+        return GenerationOutput(
             token_ids=state.new_ids, finish=state.finish, steps=steps, positions=dict.fromkeys(POSITION_COLUMNS),
             target_passes=[], draft_passes=[], ttft_seconds=first[0], draft_prefill_seconds=None,
             decode_seconds=last[0] - first[0],

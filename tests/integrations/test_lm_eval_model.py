@@ -57,13 +57,13 @@ def test_columns_stand_beside_the_scores(tiny_pair: tuple[str, str], tmp_path: P
     write_task(tmp_path, "sums")
     lm = model(tiny_pair, baseline=True, override="num_draft_tokens=3")
     row = evaluate(tmp_path, ["sums"], lm)["results"]["sums"]
-    steps = [[step for step in answer.own["steps"]] for answer in lm.answers]
+    steps = [[step for step in answer.own.steps] for answer in lm.answers]
     rates = [sum(step[2] for step in each) / sum(step[1] for step in each) for each in steps]
     assert row["exact_match,none"] == 0.0
     assert row["acceptance_rate,sd"] == pytest.approx(sum(rates) / len(rates))
     emitted, num_steps = sum(step[3] for each in steps for step in each), sum(len(each) for each in steps)
     assert row["mean_acceptance_length,sd"] == pytest.approx(emitted / num_steps)
-    timed = sum(len(a.own["token_ids"]) - 1 for a in lm.answers), sum(a.own["decode_seconds"] for a in lm.answers)
+    timed = sum(len(a.own.token_ids) - 1 for a in lm.answers), sum(a.own.decode_seconds for a in lm.answers)
     assert row["tokens_per_second,sd"] == pytest.approx(timed[0] / timed[1])
     assert row["speedup,sd"] == pytest.approx(row["tokens_per_second,sd"] / row["tokens_per_second_ar,sd"])
     assert max(step[0] for each in steps for step in each) == 3
@@ -109,7 +109,7 @@ def test_every_kind_of_method(tiny_pair: tuple[str, str], method: str) -> None:
     lm.generate_until([request("one two one two", doc) for doc in range(3)])
     told = lm.get_model_info()["specbench"]["tasks"]["t"]
     assert told["tokens_per_second"]["value"] > 0 and told["speedup"]["value"] > 0
-    judged = sum(step[1] for answer in lm.answers for step in answer.own["steps"])
+    judged = sum(step[1] for answer in lm.answers for step in answer.own.steps)
     assert (told["acceptance_rate"]["value"] is not None) == (judged > 0)
     assert (told["mean_acceptance_length"]["value"] is None) == (method == "draft-only")
 
@@ -143,7 +143,7 @@ def test_a_group_is_pooled_over_its_tasks(tiny_pair: tuple[str, str], tmp_path: 
     )
     lm = model(tiny_pair)
     results = evaluate(tmp_path, ["both"], lm)
-    rates = [sum(s[2] for s in a.own["steps"]) / sum(s[1] for s in a.own["steps"]) for a in lm.answers]
+    rates = [sum(s[2] for s in a.own.steps) / sum(s[1] for s in a.own.steps) for a in lm.answers]
     assert results["results"]["both"]["acceptance_rate,sd"] == pytest.approx(sum(rates) / len(rates))
     assert results["groups"]["both"]["acceptance_rate,sd"] == results["results"]["both"]["acceptance_rate,sd"]
     assert len(rates) == 3
@@ -242,7 +242,7 @@ def test_text_ends_before_a_stop_string(tiny_pair: tuple[str, str]) -> None:
     stop = text[3:5]
     (cut,) = lm.generate_until([request("Say something", until=[stop])])
     assert cut == text[: text.index(stop)]
-    assert lm.answers[0].own["finish"] == "stop"
+    assert lm.answers[0].own.finish == "stop"
 
 
 def test_reasoning_is_no_part_of_an_answer(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ class Method:
     @cached_property
     def spec(self) -> MethodSpec:
         """The specification of the method. Raises ConfigError for parts that do not fit each other."""
-        from specbench.decoding.callable_adapters import drafter_factory, rule_factory
+        from specbench.decoding.checked_parts import drafter_factory, rule_factory
         from specbench.specs.catalogue import method_names
 
         drafter_features = DrafterFeatures(provides=frozenset({"probs"}))

@@ -302,7 +302,7 @@ def test_methods_that_do_not_fit_are_refused(measure: Measure) -> None:
         (specbench.Method(repeat, rule={"rule": "fuzzy", "divergence": "js", "threshold": 0.1}), "needs raw_probs"),
         (
             specbench.Method(lambda ids, n: [10**6]),
-            "drafter 'lambda' returned token 1000000: the target has tokens 0 to",
+            "drafter 'lambda' returned token 1000000: it must be from 0 to",
         ),
     ):
         with pytest.raises(ConfigError, match=message):

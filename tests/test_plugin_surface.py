@@ -44,4 +44,4 @@ def test_importing_it_imports_no_other_module_of_the_package() -> None:
         "print(sorted(name for name in sys.modules if name.startswith(('specbench', 'torch', 'pydantic'))))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "['specbench', 'specbench.plugin']"
+    assert done.stdout.strip() == "['specbench', 'specbench.built_in', 'specbench.plugin']"

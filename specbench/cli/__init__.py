@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from specbench import __version__
+from specbench.built_in import __version__
 from specbench.cli.arguments import bound_numbers, check_words, restore_option_names
 from specbench.core.console import CLOSED_PIPE, discard_output, fail, say, show_warning, stderr, stdout
 from specbench.core.errors import INTERRUPTED, ConfigError

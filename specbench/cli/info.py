@@ -120,11 +120,11 @@ TABLES: Mapping[str, Callable[[], Table]] = {
 
 def needs(method: MethodSpec) -> str:
     """Returns the models that a method needs, and the other needs of its drafters without instructions."""
-    found = ["target"]
+    models = ["target"]
     if method.needs_drafter:
         is_named = all(part.checkpoint for part in method.parts if part.needs_drafter)
-        found.append(("its own drafter" if is_named else "drafter") + " with its vocabulary" * method.same_vocabulary)
-    return ", ".join([*found, *(text.partition(" (")[0] for text in other_needs(method))])
+        models.append(("its own drafter" if is_named else "drafter") + " with its vocabulary" * method.same_vocabulary)
+    return ", ".join([*models, *(text.partition(" (")[0] for text in other_needs(method))])
 
 
 def list_(
@@ -159,8 +159,7 @@ def show(
 
     A model (hub id, folder or embedded:NAME): context, vocabulary, end tokens, chat template, and sampling.
     """
-    found = find_help(name)
-    for each in found:
+    for each in find_help(name):
         stdout.out(each.model_dump_json(indent=2) if as_json else help_text(each))
 
 
@@ -248,9 +247,9 @@ def fetch(
     from specbench.tasks.fetch import FINE, check_locations
 
     states: Counter[str] = Counter()
-    for found in check_locations(split_names(check or ""), options.subsets, overrides):
-        states[found.state] += 1
-        stdout.print(str(found), soft_wrap=True, markup=False, highlight=False)
+    for location in check_locations(split_names(check or ""), options.subsets, overrides):
+        states[location.state] += 1
+        stdout.print(str(location), soft_wrap=True, markup=False, highlight=False)
     stdout.print(", ".join(f"{num} {state}" for state, num in states.most_common()), highlight=False)
     if not set(states) <= set(FINE):
         raise typer.Exit(1)

@@ -98,14 +98,14 @@ def validate(
     wrong = False
     for file in files:
         with status_line(f"checking {file}"):
-            found = validation.validate(file, records, run or [], verdict_in_report)
-        for problem in found.problems[:MOST_PROBLEMS]:
+            validity = validation.validate(file, records, run or [], verdict_in_report)
+        for problem in validity.problems[:MOST_PROBLEMS]:
             fail(ConfigError(problem))
-        if len(found.problems) > MOST_PROBLEMS:
-            fail(ConfigError(f"{file}: and {len(found.problems) - MOST_PROBLEMS} more problems"))
-        wrong |= bool(found.problems)
-        if not found.problems:
-            stdout.print(f"ok: {file} ({found})", soft_wrap=True)
+        if len(validity.problems) > MOST_PROBLEMS:
+            fail(ConfigError(f"{file}: and {len(validity.problems) - MOST_PROBLEMS} more problems"))
+        wrong |= bool(validity.problems)
+        if not validity.problems:
+            stdout.print(f"ok: {file} ({validity})", soft_wrap=True)
     if wrong:
         raise typer.Exit(2)
 
@@ -218,9 +218,9 @@ def compare(
     tasks, subsets = split(task or ""), split(subset or "")
     inputs = [select_rows(read_input(text, filter_ or []), tasks, subsets) for text in (first, second)]
     with status_line("reading the records"):
-        found = comparison.compare(*inputs)
-    print_result(found.as_json(), as_json, lambda: comparison.comparison_tables(found))
-    for line in found.unread if not as_json else ():
+        result = comparison.compare(*inputs)
+    print_result(result.as_json(), as_json, lambda: comparison.comparison_tables(result))
+    for line in result.unread if not as_json else ():
         stdout.print(line, soft_wrap=True)
 
 
@@ -357,13 +357,13 @@ def check_versions(
 
 def interpreter(text: str) -> str:
     """Returns the path of an interpreter. Raises ConfigError if there is none."""
-    found = shutil.which(text)
-    if found is None:
+    path = shutil.which(text)
+    if path is None:
         raise ConfigError(
             f"--against {text}: no such program: give the interpreter of an environment with another version of "
             "specbench, such as base/.venv/bin/python"
         )
-    return os.path.abspath(found)
+    return os.path.abspath(path)
 
 
 def share(option: str, text: str) -> float:

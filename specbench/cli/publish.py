@@ -24,12 +24,12 @@ Runs = Annotated[Path | None, path_option(help="Folder of runs, with suites in `
 def suite(
     name: Name,
     dry_run: Annotated[
-        bool, flag("--dry-run", help="Print the cells, what is already measured, and the time of the rest.")
+        bool, flag("--dry-run", help="Print the runs, what is already measured, and the time of the rest.")
     ] = False,
     pair: Annotated[str | None, typer.Option(help="Pair of the suite; by default all.")] = None,
     task: Annotated[str | None, typer.Option(help="Tasks of the suite, separated by commas; by default all.")] = None,
     ray: Annotated[
-        str | None, typer.Option(help="Share the cells among the workers of a ray cluster: local, or its address.")
+        str | None, typer.Option(help="Share the runs among the workers of a ray cluster: local, or its address.")
     ] = None,
     workers: Annotated[
         int | None, typer.Option(help="Number of --ray workers; by default one per GPU, or one without GPUs.")
@@ -43,29 +43,30 @@ def suite(
 ) -> None:
     """Measure a grid: every task on every pair, at every temperature, with every seed and all methods.
 
-    Each cell is a run in its own folder. The same command resumes an interrupted suite.
+    Each task on a pair, at one temperature with one seed, is a run in its own folder.
 
-    A failed cell does not stop the others. Failures are listed at the end, with exit code 1.
+    The same command resumes an interrupted suite.
+
+    A failed run does not stop the others. Failures are listed at the end, with exit code 1.
 
     The estimated time is based on one example of every task on every pair, measured before the grid starts.
 
-    With --ray each worker has one GPU, or --threads CPUs if there is none, and measures one cell at a time.
+    With --ray each worker has one GPU, or --threads CPUs if there is none, and does one run at a time.
 
-    If a worker is lost, another worker continues its cell from the records. After the third loss the cell has failed.
+    If a worker is lost, another worker continues its run from the records. After the third loss the run has failed.
 
     All workers need the same device, versions and commit, and the suite's files at the same path.
     """
-    from specbench.publish.suite_runs import RUNS, cells_of, load_suite, read_suite
+    from specbench.publish.suite_runs import RUNS, load_suite, read_suite, runs_of
     from specbench.running.preflight import check_all, check_data
 
     check_all([partial(read_suite, name), partial(check_data, options.data)])
-    from specbench.publish.forecast import cells_table, make_forecast, problem_lines  # these import torch
-    from specbench.publish.suite import measure_suite, show
+    from specbench.publish.suite import forecast_table, make_forecast, measure_suite, problem_lines, show  # torch
 
-    cells = cells_of(load_suite(name), options, runs or RUNS, pair, None if task is None else split(task))
-    forecast = make_forecast(cells)
+    tasks = None if task is None else split(task)
+    forecast = make_forecast(runs_of(load_suite(name), options, runs or RUNS, pair, tasks))
     if dry_run:
-        stdout.print(cells_table(forecast))
+        stdout.print(forecast_table(forecast))
         for line in problem_lines(forecast):
             stdout.print(f"would fail here: {line}", soft_wrap=True, markup=False)
         return

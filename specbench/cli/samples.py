@@ -81,20 +81,20 @@ def answers(
 
     subsets, examples, methods = (tuple(split(each or "")) for each in (subset, example, method))
     chosen = Selection(subsets, examples, methods, only_wrong, most)
-    found = shown_run(finished_run(run), chosen, data, trust_remote_code)
-    for line in found.problems:
+    shown = shown_run(finished_run(run), chosen, data, trust_remote_code)
+    for line in shown.problems:
         stderr.print(f"warning: {line}", soft_wrap=True)
     if page is not None:
         from specbench.publish.site.answers import write_page
 
-        write_page(page, str(run), found)
-        stdout.print(f"{page}: {counted(len(found.records), 'record')} of {found.num_matching:,}", soft_wrap=True)
+        write_page(page, str(run), shown)
+        stdout.print(f"{page}: {counted(len(shown.records), 'record')} of {shown.num_matching:,}", soft_wrap=True)
         return
-    print_result([asdict(each) for each in found.records], as_json, list)
+    print_result([asdict(each) for each in shown.records], as_json, list)
     if not as_json:
-        print_parts(each.lines() for each in found.records)
-        more = "" if len(found.records) == found.num_matching else "; --limit all shows all"
-        stdout.print(f"{len(found.records):,} of {counted(found.num_matching, 'record')}{more}", soft_wrap=True)
+        print_parts(each.lines() for each in shown.records)
+        more = "" if len(shown.records) == shown.num_matching else "; --limit all shows all"
+        stdout.print(f"{len(shown.records):,} of {counted(shown.num_matching, 'record')}{more}", soft_wrap=True)
 
 
 def print_parts(parts: Iterable[Iterable[str]]) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, create_model
 
-from specbench import BUILT_IN
+from specbench.built_in import BUILT_IN
 from specbench.core.environment import OBJECT
 from specbench.core.errors import ConfigError, import_problem, nearest
 from specbench.core.metric import Metric

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import FunctionType, ModuleType
 
-from specbench import BUILT_IN
+from specbench.built_in import BUILT_IN
 from specbench.core.environment import PACKAGE, builtin_dir
 from specbench.core.values import WHOLE, bytes_digest, file_digest
 

@@ -1,6 +1,6 @@
 """From a method to its decoder: drafter, verification rule and vocabulary bridge for a pair of models."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -11,8 +11,7 @@ from specbench.core.errors import ConfigError, DrafterError, naming_code, neares
 from specbench.core.registry import DECODERS
 from specbench.core.source import is_outside
 from specbench.decoding.bridges import VocabularyMismatch, check_equal
-from specbench.decoding.callable_adapters import FunctionDrafter, FunctionRule
-from specbench.decoding.checked_parts import CheckedDrafter, CheckedRule
+from specbench.decoding.checked_parts import CheckedDrafter, CheckedRule, FunctionDrafter, FunctionRule
 from specbench.decoding.decoder import UNKNOWN, Decoder, DraftingDecoder, QueryInfo, stream_seed
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.loop import GenerationOutput, StopRules
@@ -31,7 +30,16 @@ def build_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) -> 
     """Returns the decoder of a method. Raises ConfigError if the pair does not fit the method."""
     # 1. Methods that distribute queries over the decoders of other methods.
     if method.routes is not None:
-        routes = {name: build_route(method, name, models, sampling) for name in method.routes}
+        routes = {}
+        for name in method.routes:
+            part = method.route(name)
+            route_drafter = models.route_drafters.get(part.name, models.drafter) if part.needs_drafter else None
+            try:
+                made = build_decoder(part, ModelPair(models.target, route_drafter), sampling)
+            except ConfigError as error:
+                raise ConfigError(str(error).replace("drafter.", f"routes.{name}.drafter.")) from error
+            assert isinstance(made, DraftingDecoder)
+            routes[name] = Route(part, made.model, made.drafter, made.rule, sampling, name)
         if method.language == "identified":
             prepare_detector(*routes)
         return RoutedDecoder(method, models.target, routes)
@@ -68,32 +76,6 @@ def build_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) -> 
         for model in filter(None, (models.target, models.drafter if method.needs_drafter else None)):
             model.check_trees()
     return DraftingDecoder(method, models.target, drafter, rule, sampling)
-
-
-def build_route(method: MethodSpec, name: str, models: ModelPair, sampling: Sampling) -> "Route":
-    """Returns the decoder of one route. Raises ConfigError, with the route's name, for a pair that does not fit."""
-    part = method.route(name)
-    drafter = models.route_drafters.get(part.name, models.drafter) if part.needs_drafter else None
-    try:
-        made = build_decoder(part, ModelPair(models.target, drafter), sampling)
-    except ConfigError as error:
-        raise ConfigError(str(error).replace("drafter.", f"routes.{name}.drafter.")) from error
-    assert isinstance(made, DraftingDecoder)
-    return Route(part, made.model, made.drafter, made.rule, sampling, name)
-
-
-def incompatible_methods(
-    methods: Sequence[MethodSpec], pair: Callable[[MethodSpec], ModelPair], samplings: Collection[Sampling]
-) -> dict[str, str]:
-    """Returns by name why methods do not fit their models (`pair`) at one of the sampling settings."""
-    reasons = {}
-    for method in methods:
-        try:
-            for sampling in samplings:
-                build_decoder(method, pair(method), sampling)
-        except ConfigError as error:
-            reasons[method.name] = str(error)
-    return reasons
 
 
 def check_vocabularies(method: MethodSpec, models: ModelPair, sampling: Sampling) -> None:
@@ -221,7 +203,6 @@ class Route(DraftingDecoder):
     seconds: float = 0.0
 
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> GenerationOutput:
-        """Decodes one prompt with the random stream of `seed`."""
         made = super().generate(prompt_ids, stop, seed)
         assert made.ttft_seconds is not None
         return replace(made, ttft_seconds=self.seconds + made.ttft_seconds)
@@ -235,7 +216,6 @@ class RoutedDecoder(Decoder):
 
     @property
     def parts(self) -> tuple[Decoder, ...]:
-        """The routes."""
         return tuple(self.routes.values())
 
     def select_decoder(self, seed: int, query: QueryInfo = UNKNOWN) -> Decoder:

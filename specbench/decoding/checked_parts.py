@@ -1,9 +1,9 @@
-"""Drafters and verification rules from outside this package: what they raise and return is checked where it comes from,
-so that a mistake is one line that names the part. Built-in parts are not checked, and no check reads a whole
-distribution more than once per generation."""
+"""Drafters and verification rules from outside this package, also those that are given as Python functions, objects or
+classes. What they raise and return is checked where it comes from, so that a mistake is one line that names the part.
+Built-in parts are not checked, and no check reads a whole distribution more than once per generation."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from specbench.core.errors import DrafterError, naming_code
-from specbench.decoding.drafters import Drafter
+from specbench.core.errors import ConfigError, DrafterError, naming_code
+from specbench.decoding.drafters import Drafter, LookUpDrafter
 from specbench.decoding.proposal import (
     OUT_OF_VOCABULARY,
     OnDeviceProposal,
@@ -22,8 +22,9 @@ from specbench.decoding.proposal import (
     TreeProposal,
     Verification,
 )
-from specbench.decoding.sampling import Distributions, DraftProbs
+from specbench.decoding.sampling import Distributions, DraftProbs, Sampling
 from specbench.decoding.verification import VerificationRule
+from specbench.models.causal_lm import ModelPair
 
 TOLERANCE = 1e-3  # of a sum of probabilities
 COLUMNS = ("target_prob", "draft_prob", "overlap", "divergence", "draw_overlap")
@@ -42,7 +43,7 @@ def refuse_coroutine(place: str, value: object) -> None:
         raise DrafterError(f"{place} returned a coroutine: write it with def, not async def")
 
 
-def integer(place: str, what: str, value: object, least: int, most: int) -> int:
+def integer(place: str, value: object, least: int, most: int, what: str = "token") -> int:
     """Returns an integer of any kind, such as NumPy's, as an int. Raises DrafterError for other values and for one that
     is not from `least` to `most`."""
     try:
@@ -67,18 +68,7 @@ def drafted_tokens(place: str, found: Any, num_draft_tokens: int, vocab_size: in
         raise DrafterError(f"{place} returned {shown(found)}: {remedy}") from error
     with naming_code(place, DrafterError):
         first = list(islice(tokens, num_draft_tokens))
-    return [token_of(place, token, vocab_size) for token in first]
-
-
-def token_of(place: str, token: object, vocab_size: int) -> int:
-    """Returns a token as an int. Raises DrafterError for one that the target lacks."""
-    try:
-        number = index(token)  # type: ignore[arg-type]
-    except Exception as error:
-        raise DrafterError(f"{place} returned {shown(token)} as a token: return integers") from error
-    if not 0 <= number < vocab_size:
-        raise DrafterError(f"{place} returned token {number}: the target has tokens 0 to {vocab_size - 1}")
-    return number
+    return [integer(place, token, 0, vocab_size - 1) for token in first]
 
 
 NAMED = frozenset({"prefill", "observe", "rehearse", "reserve", "tree_lengths", "level_lengths", "begin_cell"})
@@ -127,7 +117,7 @@ class CheckedDrafter(Drafter):
         if isinstance(tokens, str | bytes) or not isinstance(tokens, list | tuple):
             raise DrafterError(f"{place} returned token_ids = {shown(tokens)}: give a list of token ids")
         known = list(tokens[:-1] if tokens and tokens[-1] == OUT_OF_VOCABULARY else tokens)
-        checked = [token_of(place, token, self._vocab_size) for token in known]
+        checked = [integer(place, token, 0, self._vocab_size - 1) for token in known]
         if checked != known or any(type(token) is not int for token in known) or not isinstance(tokens, list):
             proposal._token_ids = [*checked, *tokens[len(known) :]]
         if proposal.num_drafted > num_draft_tokens:
@@ -187,9 +177,26 @@ class CheckedRule(VerificationRule):
         self.compares_processed = getattr(part, "compares_processed", False)
 
     def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
-        with naming_code(self.place, DrafterError):
+        """Returns the rule's decision, given as a Verification or as (num_accepted, next_token)."""
+        place = self.place
+        with naming_code(place, DrafterError):
             found: Any = self._part(proposal, target, generator)
-        return checked_verification(self.place, found, proposal, self._vocab_size)
+        refuse_coroutine(place, found)
+        if isinstance(found, tuple | list) and len(found) == 2:
+            found = Verification(*found)
+        if not isinstance(found, Verification):
+            raise DrafterError(f"{place} returned {shown(found)}: return a Verification, or (num_accepted, next_token)")
+        num_drafted, nodes = proposal.num_drafted, found.nodes
+        num_accepted = integer(place, found.num_accepted, 0, num_drafted, "num_accepted")
+        next_token = integer(place, found.next_token, 0, self._vocab_size - 1, "next_token")
+        if nodes is not None and len(nodes) != num_accepted:
+            raise DrafterError(f"{place} returned {len(nodes)} nodes and num_accepted {num_accepted}: give as many")
+        for node, parent in zip(nodes or (), (-1, *(nodes or ())), strict=False):
+            if not 0 <= node < len(proposal.token_ids) or proposal.parents[node] != parent:
+                raise DrafterError(f"{place} returned the nodes {shown(nodes)}: they are no path from the root")
+        for name in COLUMNS:
+            check_column(place, name, getattr(found, name), min(num_drafted, num_accepted + 1))
+        return replace(found, num_accepted=num_accepted, next_token=next_token)
 
     def child_chance(self, tree: TreeProposal, node: int, target: Distributions) -> float | None:
         if not isinstance(self._part, VerificationRule):
@@ -198,40 +205,19 @@ class CheckedRule(VerificationRule):
             return self._part.child_chance(tree, node, target)
 
 
-def checked_verification(place: str, found: Any, proposal: Proposal, vocab_size: int) -> Verification:
-    """Returns a rule's decision, given as a Verification or as (num_accepted, next_token). Raises DrafterError for
-    anything else, and for counts, tokens and columns that do not fit the proposal."""
-    refuse_coroutine(place, found)
-    if not isinstance(found, Verification):
-        if not isinstance(found, tuple | list) or len(found) != 2:
-            raise DrafterError(f"{place} returned {shown(found)}: return a Verification, or (num_accepted, next_token)")
-        found = Verification(*found)
-    decision: Verification = found
-    num_drafted = proposal.num_drafted
-    num_accepted = integer(place, "num_accepted", found.num_accepted, 0, num_drafted)
-    next_token = integer(place, "next_token", found.next_token, 0, vocab_size - 1)
-    if found.nodes is not None and len(found.nodes) != num_accepted:
-        raise DrafterError(f"{place} returned {len(found.nodes)} nodes and num_accepted {num_accepted}: give as many")
-    for node, parent in zip(found.nodes or (), (-1, *(found.nodes or ())), strict=False):
-        if not 0 <= node < len(proposal.token_ids) or proposal.parents[node] != parent:
-            raise DrafterError(f"{place} returned the nodes {shown(found.nodes)}: they are no path from the root")
-    for name in COLUMNS:
-        check_column(place, name, getattr(found, name), min(num_drafted, num_accepted + 1))
-    return replace(decision, num_accepted=num_accepted, next_token=next_token)
-
-
-def check_column(place: str, name: str, column: Any, num_judged: int) -> None:
+def check_column(place: str, name: str, column: Any, num_verified: int) -> None:
     """Raises DrafterError for a column of a Verification that has no number for each verified token."""
     if column is None:
         return
-    values = column if isinstance(column, torch.Tensor) else list(column) if isinstance(column, list | tuple) else None
-    if values is None or (isinstance(values, torch.Tensor) and values.ndim != 1) or len(values) < num_judged:
-        raise DrafterError(f"{place} returned {name} = {shown(column)}: give a number for each verified token")
-    if isinstance(values, torch.Tensor) and values.device.type != "cpu":
+    is_tensor, remedy = isinstance(column, torch.Tensor), "give a number for each verified token"
+    is_flat = column.ndim == 1 if is_tensor else isinstance(column, list | tuple)
+    if not is_flat or len(column) < num_verified:
+        raise DrafterError(f"{place} returned {name} = {shown(column)}: {remedy}")
+    if is_tensor and column.device.type != "cpu":
         return  # looking at it would wait for the device
-    for value in values.tolist() if isinstance(values, torch.Tensor) else values:
+    for value in column.tolist() if is_tensor else column:
         if not isinstance(value, int | float) or value != value:
-            raise DrafterError(f"{place} returned {name} with {shown(value)}: give a number for each verified token")
+            raise DrafterError(f"{place} returned {name} with {shown(value)}: {remedy}")
 
 
 # What torch keeps for the whole process, or for the thread: how it is read and set.
@@ -263,3 +249,75 @@ def same_torch_state(place: str) -> Iterator[None]:
     if changed:
         what = ", ".join(f"{name} from {old} to {now}" for name, old, now in changed)
         raise DrafterError(f"{place} changed torch's state, with which all other methods run ({what}): restore it")
+
+
+class FunctionDrafter(LookUpDrafter):
+    """Drafts the tokens that a function returns for the token ids so far and a number of draft tokens. Tokens beyond
+    that number are dropped. `place`: begins the messages about what it returns."""
+
+    def __init__(self, function: Callable[[list[int], int], Any], vocab_size: int, place: str = "the drafter") -> None:
+        super().__init__()
+        self.function, self.vocab_size, self.place = function, vocab_size, place
+
+    def look_up(self, ids: list[int], num_draft_tokens: int) -> tuple[list[int], None]:
+        with naming_code(self.place, DrafterError):
+            found = self.function(list(ids), num_draft_tokens)
+        return drafted_tokens(self.place, found, num_draft_tokens, self.vocab_size), None
+
+
+class FunctionRule(VerificationRule):
+    """The rule that a function of the proposal, the target's distributions and the random generator defines."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+
+def drafter_factory(part: Any) -> Callable[..., Any]:
+    """Returns the factory of a drafter that is given as an object or a function; a class is its own factory.
+
+    Raises ConfigError for anything else, and for an object that proposes trees, since only factories declare shapes.
+    """
+    if isinstance(part, Drafter) and part.draws is not None:
+        raise ConfigError(
+            f"drafter {type(part).__name__}: proposes trees: give a factory with @DRAFTERS.declare(tree_depth=…)"
+        )
+
+    def make(models: ModelPair, sampling: Sampling) -> Drafter:
+        return part if isinstance(part, Drafter) else FunctionDrafter(part, models.target.vocab_size)
+
+    return _factory(part, Drafter, make, "drafter", "drafts", ("ids", "num_draft_tokens"))
+
+
+def rule_factory(part: Any) -> Callable[..., Any]:
+    """Returns the factory of a rule that is given as an object or a function; a class is its own factory. Raises
+    ConfigError for anything else."""
+
+    def make() -> VerificationRule:
+        return part if isinstance(part, VerificationRule) else FunctionRule(part)
+
+    return _factory(part, VerificationRule, make, "rule", "judges", ("proposal", "target", "generator"))
+
+
+def _factory(
+    part: Any, base: type, make: Callable[..., Any], key: str, verb: str, arguments: Sequence[str]
+) -> Callable[..., Any]:
+    """`arguments`: those with which a function is called."""
+    if isinstance(part, type):
+        return part
+    if isinstance(part, base):
+        return make
+    if not callable(part):
+        raise ConfigError(
+            f"{key}: a {type(part).__name__} {verb} nothing: give a name, a function or a {base.__name__}"
+        )
+    name = getattr(part, "__name__", type(part).__name__)
+    call = f"{key} '{name}': is called as {name}({', '.join(arguments)})"
+    if inspect.iscoroutinefunction(part) or inspect.isasyncgenfunction(part):
+        raise ConfigError(f"{call}: write it with def, not async def")
+    try:
+        inspect.signature(part).bind(*arguments)
+    except TypeError as error:
+        raise ConfigError(f"{call}, but its signature does not take this: {error}") from error
+    except ValueError:  # built-in functions do not tell theirs
+        pass
+    return make

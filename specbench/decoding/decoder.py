@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from specbench.core.values import text_digest
-from specbench.decoding.callable_adapters import FunctionDrafter
-from specbench.decoding.checked_parts import CheckedDrafter, CheckedRule, same_torch_state
+from specbench.decoding.checked_parts import CheckedDrafter, CheckedRule, FunctionDrafter, same_torch_state
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.loop import GenerationOutput, StopRules, decode
 from specbench.decoding.sampling import Sampling
@@ -102,7 +101,6 @@ class DraftingDecoder(Decoder):
 
 
 def drafting_decoders(decoders: Iterable[Decoder]) -> Iterator[DraftingDecoder]:
-    """Yields the decoders that run the decode loop."""
     for decoder in (part for each in decoders for part in each.parts):
         if isinstance(decoder, DraftingDecoder):
             yield decoder

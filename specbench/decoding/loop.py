@@ -16,13 +16,7 @@ from specbench.core.reasoning import Tags, part_answer
 from specbench.decoding.drafters import EMPTY, Drafter
 from specbench.decoding.proposal import Column, Proposal, Step, Verification
 from specbench.decoding.sampling import Distributions, Sampling
-from specbench.decoding.tree_acceptance import (
-    FIRST_SAMPLE,
-    MAX_SAMPLES,
-    SAMPLED_EVERY,
-    Acceptance,
-    acceptance_by_level,
-)
+from specbench.decoding.tree_acceptance import FIRST_SAMPLE, MAX_SAMPLES, SAMPLED_EVERY, Acceptance, acceptance_by_level
 from specbench.decoding.verification import VerificationRule
 from specbench.models.meters import PassLog, Stopwatch
 from specbench.models.scoring import ScoringModel
@@ -101,7 +95,6 @@ class GenerationState:
 
     @property
     def num_remaining(self) -> int:
-        """The number of tokens that may still be emitted."""
         remaining = self.rules.max_new_tokens - self.num_new_tokens
         if self.rules.context_limit is not None:
             remaining = min(remaining, self.rules.context_limit - len(self.ids))
@@ -128,19 +121,15 @@ class GenerationState:
     def _emit(self, token_ids: list[int]) -> int:
         for count, token in enumerate(token_ids, start=1):
             self.ids.append(token)
-            self.finish = self._ending(token)
+            if token in self.rules.eos_token_ids:
+                self.finish = "eos"
+            elif self.rules.stop_strings and self._completes_stop_string():
+                self.finish = "stop"
+            elif self.num_remaining <= 0:
+                self.finish = "length" if self.num_new_tokens >= self.rules.max_new_tokens else "context"
             if self.finish is not None:
                 return count
         return len(token_ids)
-
-    def _ending(self, token: int) -> Finish | None:
-        if token in self.rules.eos_token_ids:
-            return "eos"
-        if self.rules.stop_strings and self._completes_stop_string():
-            return "stop"
-        if self.num_remaining <= 0:
-            return "length" if self.num_new_tokens >= self.rules.max_new_tokens else "context"
-        return None
 
     def _completes_stop_string(self) -> bool:
         """Returns whether the last token completes a stop string outside of reasoning. The blank lines between
@@ -177,7 +166,6 @@ class GenerationState:
 
 
 def text_before_stop(text: str, stop_strings: Sequence[str]) -> str:
-    """Returns the text before the first stop string."""
     cuts = [at for stop in stop_strings if (at := text.find(stop)) >= 0]
     return text[: min(cuts)] if cuts else text
 
@@ -218,14 +206,11 @@ class WrittenText:
 
     def record_fields(self) -> dict[str, object]:
         """Returns the fields of a record; of reasoning only if there is some."""
-        if not self.num_reasoning_tokens:
-            return {"text": self.text}
-        fields: dict[str, object] = {
-            "text": self.text,
-            "answer": self.answer,
-            "reasoning_tokens": self.num_reasoning_tokens,
-        }
-        return fields if self.is_closed else {**fields, "reasoning_closed": False}
+        fields: dict[str, object] = {"text": self.text}
+        if self.num_reasoning_tokens:
+            fields |= {"answer": self.answer, "reasoning_tokens": self.num_reasoning_tokens}
+            fields |= {} if self.is_closed else {"reasoning_closed": False}
+        return fields
 
 
 POSITION_COLUMNS = ("target_prob", "draft_prob", "overlap", "divergence")

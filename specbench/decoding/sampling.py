@@ -82,6 +82,16 @@ class DenseProbs(DraftProbs):
         """The softmax at temperature 1, untruncated."""
         raise NotImplementedError
 
+    def token_probs(self, token_ids: torch.Tensor) -> torch.Tensor:
+        # The value for a token outside of the vocabulary (−1) is arbitrary: its p is 0, so it is rejected for every q.
+        return self.probs.gather(1, token_ids.clamp_min(0)[:, None])[:, 0]
+
+    def overlap(self, target_probs: torch.Tensor) -> torch.Tensor | None:
+        return torch.minimum(self.probs, target_probs).sum(dim=-1)
+
+    def residual(self, index: torch.Tensor, target_probs: torch.Tensor) -> torch.Tensor:
+        return residual(target_probs, self.probs.index_select(0, index)[0])
+
 
 class Distributions(DenseProbs):
     """Next-token distributions of consecutive positions, [num_rows, vocab], computed on first use."""
@@ -118,7 +128,6 @@ class Distributions(DenseProbs):
 
     @cached_property
     def raw_probs(self) -> torch.Tensor:
-        """The softmax at temperature 1, untruncated."""
         return torch.softmax(self.logits, dim=-1, dtype=torch.float32)
 
     @cached_property
@@ -146,18 +155,18 @@ class Distributions(DenseProbs):
     def token_probs(self, token_ids: torch.Tensor) -> torch.Tensor:
         if self.is_one_hot:
             return (token_ids == self.best).float()
-        return self.probs.gather(1, token_ids[:, None])[:, 0]
+        return super().token_probs(token_ids)
 
-    def overlap(self, target_probs: torch.Tensor) -> torch.Tensor:
+    def overlap(self, target_probs: torch.Tensor) -> torch.Tensor | None:
         if self.is_one_hot:
             return target_probs.gather(1, self.best[:, None])[:, 0]
-        return torch.minimum(self.probs, target_probs).sum(dim=-1)
+        return super().overlap(target_probs)
 
     def residual(self, index: torch.Tensor, target_probs: torch.Tensor) -> torch.Tensor:
         if self.is_one_hot:
             point = torch.zeros_like(target_probs).index_fill_(0, self.best.index_select(0, index), 1.0)
             return residual(target_probs, point)
-        return residual(target_probs, self.probs.index_select(0, index)[0])
+        return super().residual(index, target_probs)
 
 
 def process(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:

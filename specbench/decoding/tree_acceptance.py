@@ -71,18 +71,17 @@ def optimal_acceptance(
     p, q = p[drawn], q[drawn] / q[drawn].sum()
     order = (p / q).argsort()  # the best sets hold the tokens with the smallest p/q
     p, q = p[order], q[order]
-    missed = _missed_without_replacement if draws == "without_replacement" else _missed_independent
-    return float((p.cumsum(0) + missed(q, len(token_ids))).min().clamp_max(1.0))
+    # The chance that not all draws are among the first n tokens, for every n.
+    if draws == "without_replacement":
+        missed = _missed_without_replacement(q, len(token_ids))
+    else:
+        missed = 1.0 - q.cumsum(0) ** len(token_ids)
+    return float((p.cumsum(0) + missed).min().clamp_max(1.0))
 
 
 def _exact(probs: torch.Tensor) -> torch.Tensor:
     """Returns probabilities in float64, on the CPU if their device does not support it."""
     return (probs.cpu() if probs.device.type == "mps" else probs).double()
-
-
-def _missed_independent(probs: torch.Tensor, num_draws: int) -> torch.Tensor:
-    """Returns the chance that not all draws are among the first n tokens, for every n: [vocab]."""
-    return 1.0 - probs.cumsum(0) ** num_draws
 
 
 def _missed_without_replacement(probs: torch.Tensor, num_draws: int) -> torch.Tensor:

@@ -47,7 +47,13 @@ class WalkingRule(VerificationRule):
     def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
         if not proposal.num_drafted:
             return Verification(0, target.draw(0, generator))
-        path, next_token = run_walk(self.walk(proposal, target.probs), lambda choice: draw_outcome(choice, generator))
+
+        def outcome(choice: Choice) -> int:
+            if isinstance(choice, TokenDraw):
+                return draw(choice.weights, generator)
+            return int(torch.rand((), generator=generator, device=generator.device) < choice.probability)
+
+        path, next_token = run_walk(self.walk(proposal, target.probs), outcome)
         return Verification(len(path), next_token, nodes=tuple(path))
 
     def child_chance(self, tree: TreeProposal, node: int, target: Distributions) -> float | None:
@@ -78,13 +84,6 @@ def run_walk(walk: Generator[Choice, int, AnyResult], outcome_of: Callable[[Choi
             choice = walk.send(outcome_of(choice))
     except StopIteration as end:
         return cast(AnyResult, end.value)
-
-
-def draw_outcome(choice: Choice, generator: torch.Generator) -> int:
-    """Draws a choice: 1 or 0 for a coin, a token for a draw of tokens."""
-    if isinstance(choice, TokenDraw):
-        return draw(choice.weights, generator)
-    return int(torch.rand((), generator=generator, device=generator.device) < choice.probability)
 
 
 def acceptance_probability(target_prob: torch.Tensor, draft_prob: torch.Tensor) -> float:
@@ -232,8 +231,8 @@ class Traversal(WalkingRule):
             if (yield Coin(weights[node])):
                 return path, (yield TokenDraw(target[node]))
             parent = path[-2] if len(path) > 1 else -1
-            self._remove(tree, parent, node, target, draft, weights)
             left[parent].remove(node)
+            self._remove(tree, parent, node, target, draft, weights)
 
     def _remove(
         self, tree: TreeProposal, parent: int, node: int, target: dict[int, torch.Tensor],
@@ -260,7 +259,12 @@ class BlockVerification(WalkingRule):
     def walk(self, proposal: Proposal, target_probs: torch.Tensor) -> Walk:
         token_ids = proposal.on(target_probs.device)
         num_drafted = len(token_ids)
-        draft_probs = chain_probs(proposal, target_probs)
+        if isinstance(proposal.probs, DenseProbs):
+            draft_probs = proposal.probs.probs
+        else:  # one-hot rows
+            row = target_probs[0]
+            rows = [one_hot(max(token, 0), row) * (token != OUT_OF_VOCABULARY) for token in proposal.token_ids]
+            draft_probs = torch.stack(rows)
         p = at_tokens(target_probs[:num_drafted], token_ids).tolist()
         q = at_tokens(draft_probs[:num_drafted], token_ids).tolist()
         weights = [1.0]
@@ -324,14 +328,6 @@ def as_tree(proposal: Proposal) -> TreeProposal:
     if isinstance(proposal.probs, DenseProbs):
         return TreeProposal(proposal.token_ids, parents, "independent", proposal.probs, parents)
     return TreeProposal(proposal.token_ids, parents)
-
-
-def chain_probs(proposal: Proposal, like: torch.Tensor) -> torch.Tensor:
-    """Returns the draft distributions of a chain, one-hot for drafts without distributions: [num_drafted, vocab]."""
-    if isinstance(proposal.probs, DenseProbs):
-        return proposal.probs.probs
-    rows = [one_hot(max(token, 0), like[0]) * (token != OUT_OF_VOCABULARY) for token in proposal.token_ids]
-    return torch.stack(rows)
 
 
 def one_hot(token: int, like: torch.Tensor) -> torch.Tensor:

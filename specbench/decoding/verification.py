@@ -52,7 +52,16 @@ class Rejection(VerificationRule):
         draft_prob = proposal.probs.token_probs(token_ids)
         uniform = torch.rand(len(token_ids), generator=generator, device=verified_probs.device)
         place, are_all = proposal.accepted_prefix(uniform * draft_prob < target_prob)
-        num_accepted, next_token = _next_token(proposal, target, place, are_all, generator)
+        # The next token is drawn from the residual at `place`, or from p if all tokens are accepted (bonus token).
+        probs = target.probs.index_select(0, place)[0]
+        if proposal.probs.residual_is_sampled:
+            (num_accepted,), (all_stand,) = proposal.read(place, are_all)
+            sample = proposal.probs.sample_residual
+            next_token = draw(probs, generator) if all_stand else sample(num_accepted, probs, generator)
+        else:
+            rest = proposal.probs.residual(place.clamp_max(len(token_ids) - 1), probs)
+            drawn = draw_rows(torch.where(are_all, probs, rest)[None], generator)
+            (num_accepted,), (next_token,) = proposal.read(place, drawn)
         overlap = proposal.probs.overlap(verified_probs)
         draw_overlap = _draw_overlap(proposal, overlap, target)
         return Verification(num_accepted, next_token, target_prob, draft_prob, overlap, draw_overlap=draw_overlap)
@@ -73,26 +82,6 @@ def _draw_overlap(proposal: Proposal, overlap: Column, target: Distributions) ->
         return None
     # At temperature 0, an end token is drawn with probability 0 or 1.
     return [*cast(list[float], overlap), *[0.0] * proposal.ended]
-
-
-def _next_token(
-    proposal: Proposal, target: Distributions, place: torch.Tensor, are_all: torch.Tensor, generator: torch.Generator
-) -> tuple[int, int]:
-    """Returns the number of accepted tokens and the next token, which is drawn from the residual at `place`, or from p
-    if all tokens are accepted (bonus token)."""
-    num_drafted = proposal.num_drafted
-    probs = target.probs.index_select(0, place)[0]
-    draft = proposal.probs
-    assert draft is not None
-    if draft.residual_is_sampled:
-        (num_accepted,), (all_stand,) = proposal.read(place, are_all)
-        return num_accepted, draw(probs, generator) if all_stand else draft.sample_residual(
-            num_accepted, probs, generator
-        )
-    rest = draft.residual(place.clamp_max(num_drafted - 1), probs)
-    next_token = draw_rows(torch.where(are_all, probs, rest)[None], generator)
-    (num_accepted,), (token,) = proposal.read(place, next_token)
-    return num_accepted, token
 
 
 def _greedy_rejection(proposal: Proposal, target: Distributions) -> Verification:
@@ -163,7 +152,6 @@ def _descend(proposal: TreeProposal, target: Distributions, own: list[int]) -> V
 
 
 def count_leading(flags: list[bool]) -> int:
-    """Returns the number of leading true flags."""
     return flags.index(False) if False in flags else len(flags)
 
 
@@ -286,10 +274,13 @@ class Fuzzy(VerificationRule):
             target_probs, draft_probs = target.probs[:num_drafted], draft.probs
         else:
             target_probs, draft_probs = target.raw_probs[:num_drafted], draft.raw_probs
-        is_whole = isinstance(draft, Distributions)
-        values = self.measure(
-            *((target_probs, draft_probs) if is_whole else with_out_of_vocabulary(target_probs, draft_probs))
-        )
+        if isinstance(draft, Distributions):
+            values = self.measure(target_probs, draft_probs)
+        else:  # one more column for the tokens that the target's vocabulary lacks
+            others = 1 - draft_probs.sum(dim=-1, keepdim=True)
+            others = others.masked_fill(others < ROUNDING, 0.0)
+            whole = torch.cat([target_probs, torch.zeros_like(others)], dim=-1)
+            values = self.measure(whole, torch.cat([draft_probs, others], dim=-1))
         token_ids = proposal.on(values.device)
         accepts = self.is_close(values, self.threshold) & (token_ids != OUT_OF_VOCABULARY)
         place, _ = proposal.accepted_prefix(accepts)
@@ -297,15 +288,6 @@ class Fuzzy(VerificationRule):
         (num_accepted,), (next_token,) = proposal.read(place, target.draw_at(place, generator))
         target_prob, draft_prob = (at_tokens(probs, token_ids) for probs in (target_probs, draft_probs))
         return Verification(num_accepted, next_token, target_prob, draft_prob, divergence=values)
-
-
-def with_out_of_vocabulary(target_probs: torch.Tensor, draft_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns both distributions with one more column for tokens that the target's vocabulary lacks: 0 for the target,
-    and for the draft the total probability of such tokens (0 if below ROUNDING)."""
-    out_of_vocabulary = 1 - draft_probs.sum(dim=-1, keepdim=True)
-    nothing = torch.zeros_like(out_of_vocabulary)
-    out_of_vocabulary = torch.where(out_of_vocabulary < ROUNDING, nothing, out_of_vocabulary)
-    return torch.cat([target_probs, nothing], dim=-1), torch.cat([draft_probs, out_of_vocabulary], dim=-1)
 
 
 PROBABILITY = "The probability that a draft token is accepted."

@@ -44,7 +44,7 @@ from specbench.results.conditions import BASELINE, IGNORABLE, RowPair, pair_rows
 from specbench.results.metric_format import names_by_text
 from specbench.results.paired import Pairs, RowWithRecords, join_pairs, pair_up, unpaired_ratio
 from specbench.results.row import ALL, Row
-from specbench.results.runs import ComparisonInput, RecordedRun, read_baseline, read_candidate
+from specbench.results.runs import RecordedRun, read_baseline, read_candidate
 from specbench.results.verdict import TokenDifference
 from specbench.statistics.bootstrap import Estimate
 
@@ -66,6 +66,7 @@ def check(
     for name in ignore:
         if name not in IGNORABLE:
             raise ConfigError(f"--ignore {name}: {nearest(name, IGNORABLE)}")
+    # 1. The rows of both sides, paired.
     say("reading the runs")
     first, second = read_baseline(baseline), read_candidate(candidate)
     if first.run and second.run and (first.rows, first.run.records) == (second.rows, second.run.records):
@@ -77,53 +78,39 @@ def check(
         if first.run and second.run
         else partial(compare_rows, control)
     )
+    # 2. Each method: counts are judged at once, ratios together in the end.
     compared, pending = [], []
     for task, method in dict.fromkeys((row.task_name, row.method_name) for row in second.rows):
         own = [pair for pair in pairs if pair.candidate.names[::2] == (task, method)]
         rejected = ((row.subset, why) for row, whys in refused if row.names[::2] == (task, method) for why in whys)
-        problems = [f"{text} ({', '.join(subsets)})" for text, subsets in names_by_text(rejected).items()]
-        each = MethodFindings(task, method, problems=problems)
+        reasons = [f"{text} ({', '.join(subsets)})" for text, subsets in names_by_text(rejected).items()]
+        each = MethodFindings(task, method, problems=reasons)
         if own:
             say(f"comparing {each.name}")
-            each.notes += _notes(own)
+            each.notes += [f"changed: {change}" for change in dict.fromkeys(c for pair in own for c in pair.changes())]
+            if names := dict.fromkeys(name for pair in own for name in pair.rounding()):
+                drafts = "differs, and rounding may change drafts: τ is the only count compared, by its interval"
+                each.notes.append(f"{', '.join(names)} {drafts}")
+            for pair in [pair for pair in own if pair.subset == ALL] or own:
+                for name, row in (("baseline", pair.baseline), ("candidate", pair.candidate)):
+                    each.notes += [f"{name} {row.subset}: {text}" for text in marked_warnings(row).values()]
             pending += compare(each, own)
         if own or each.problems:
             compared.append(each)
     num_tolerant, factor = judge_all(pending, control, max_regression, paired=first.run is not None)
-    unpaired, notes = _unpaired_rows(first, second, new if compared else None, missing)
-    return CheckReport(baseline, candidate, max_regression, num_tolerant, factor, tuple(compared), tuple(unpaired),
-                       (*control.notes, *notes), in_turns=in_turns)  # fmt: skip
-
-
-def _notes(pairs: Sequence[RowPair]) -> list[str]:
-    """Returns the changes of a method, conditions that change rounding, and the warnings of the rows over all subsets
-    on either side."""
-    notes = [f"changed: {change}" for change in dict.fromkeys(change for pair in pairs for change in pair.changes())]
-    if names := dict.fromkeys(name for pair in pairs for name in pair.rounding()):
-        drafts = "differs, and rounding may change drafts: τ is the only count compared, by its interval"
-        notes.append(f"{', '.join(names)} {drafts}")
-    whole = [pair for pair in pairs if pair.subset == ALL] or pairs
-    sides = [side for pair in whole for side in (("baseline", pair.baseline), ("candidate", pair.candidate))]
-    return notes + [f"{name} {row.subset}: {text}" for name, row in sides for text in marked_warnings(row).values()]
-
-
-def _unpaired_rows(
-    baseline: ComparisonInput, candidate: ComparisonInput, new: Sequence[Row] | None, missing: Sequence[Row]
-) -> tuple[list[str], list[str]]:
-    """Returns problems and notes on rows that only one side has. `new`: rows that only the candidate has; None if
-    nothing was compared. A row that only a baseline run has is a problem, or the gate would pass anything."""
-    problems, notes = [], []
-    if new is None:
-        own_names, baseline_names = (_names(side.rows) or "no rows" for side in (candidate, baseline))
+    # 3. Rows of one side. One that only a baseline run has is a problem, or the check would pass anything.
+    problems, notes = [], [*control.notes]
+    if not compared:
+        own_names, baseline_names = (_names(side.rows) or "no rows" for side in (second, first))
         problems.append(f"no rows in common: the candidate has {own_names}, the baseline {baseline_names}")
-    if new:
+    elif new:
         notes.append(f"new, so not compared: {_names(new)}")
-    if missing and baseline.run is not None:
-        lacking = f"the candidate has no {_names(missing)}"
-        problems.append(f"{lacking}: measure it, or name RUN:METHOD in --baseline")
+    if missing and first.run is not None:
+        problems.append(f"the candidate has no {_names(missing)}: measure it, or name RUN:METHOD in --baseline")
     elif missing:
-        notes.append(f"not in the candidate: {counted(len(missing), 'row')} of {baseline.text}")
-    return problems, notes
+        notes.append(f"not in the candidate: {counted(len(missing), 'row')} of {first.text}")
+    return CheckReport(baseline, candidate, max_regression, num_tolerant, factor, tuple(compared), tuple(problems),
+                       tuple(notes), in_turns=in_turns)  # fmt: skip
 
 
 def _names(rows: Iterable[Row], most: int = 3) -> str:
@@ -216,7 +203,7 @@ class ByRecords:
         """Adds findings to `compared`. Returns the ratios, which are judged later."""
         parts = [part for pair in pairs if pair.subset != ALL for part in self._part(compared, pair)]
         for part in parts:
-            self._compare_part(compared, part)
+            self._compare_outputs(compared, part)
         if not parts:
             return []
         now, before = map(counts_of, join_pairs([part.equal_records() for part in parts]).generations())
@@ -228,11 +215,9 @@ class ByRecords:
             return []
         is_whole = len(parts) > 1 and any(pair.subset == ALL for pair in pairs)
         groups = {ALL: parts} if is_whole else {part.rows.subset: [part] for part in parts}
-        ratios = _speeds if self.in_turns else _speedups
         return [
-            pending for subset, group in groups.items()
-            for pending in (*ratios(compared, subset, group), *_lengths(compared, subset, group))
-        ]  # fmt: skip
+            pending for subset, group in groups.items() for pending in _ratios(compared, subset, group, self.in_turns)
+        ]
 
     def _part(self, compared: MethodFindings, pair: RowPair) -> list[RecordsOfSubset]:
         """Returns the pair with its records; an empty list, with a problem in `compared`, if the prompts differ."""
@@ -263,80 +248,70 @@ class ByRecords:
                 return []
         return [RecordsOfSubset.of(pair, pairs)]
 
-    def _compare_part(self, compared: MethodFindings, part: RecordsOfSubset) -> None:
-        """Adds the findings on the outputs of a subset and on their counts to `compared`."""
+    def _compare_outputs(self, compared: MethodFindings, part: RecordsOfSubset) -> None:
         equal, subset, num_different = part.equal_records(), part.rows.subset, len(part.different)
         compared.findings += [*verdict_finding(part.rows), *changes_with_equal_tokens(subset, equal)]
-        found = None
-        if part.is_exact:
+        differences: list[TokenDifference] | None = [] if part.is_exact else None
+        if part.is_exact and num_different:
+            self.say(f"asking the target about {num_different} outputs of {compared.name} {subset}")
+            row, answers = part.rows.baseline, {record.key: record for record in part.records.records[1]}
             try:
-                found = self._differences(compared, part) if num_different else []
+                differences = self.target.differences(
+                    row, part.different, answers, compared.method, row.num_draft_tokens + 1
+                )
             except NeedsCode as error:
                 compared.notes.append(f"{subset}: near-ties cannot be recognized, and count as differences: {error}")
-                found = [UNSCORED] * num_different
+                differences = [UNSCORED] * num_different
             except ConfigError as error:
                 compared.problems.append(
                     f"{subset}: {num_different} of {part.num_records} outputs differ from the baseline's, and it is "
                     f"unknown whether these are near-ties: {error}"
                 )
                 return
-        compared.findings.append(output_finding(subset, len(part.equal), num_different, found))
+        compared.findings.append(output_finding(subset, len(part.equal), num_different, differences))
         if not part.rows.rounding():
             detail = f"of {len(part.equal)} equal outputs" if len(part.equal) < part.num_records else ""
             now, before = map(counts_of, equal.generations())
             compared.findings += compare_counts(subset, before, now, detail)
 
-    def _differences(self, compared: MethodFindings, part: RecordsOfSubset) -> list[TokenDifference]:
-        """Returns the first difference of each output that differs from the baseline's, scored by the target."""
-        self.say(f"asking the target about {len(part.different)} outputs of {compared.name} {part.rows.subset}")
-        row = part.rows.baseline
-        candidate = {record.key: record for record in part.records.records[1]}
-        return self.target.differences(row, part.different, candidate, compared.method, row.num_draft_tokens + 1)
 
-
-def _speeds(compared: MethodFindings, subset: str, parts: Sequence[RecordsOfSubset]) -> list[PendingRatio]:
-    """Returns the ratios of the speeds over equal outputs. Different outputs need different work, so their times are
-    left out."""
-    num_records, num_equal = sum(part.num_records for part in parts), sum(len(part.equal) for part in parts)
-    if num_equal < num_records:
-        others = f"{num_records - num_equal} of {num_records} outputs of {subset}"
-        compared.not_compared.append(f"times of {others}: they have other tokens than the baseline's, so other work")
-    records = join_pairs([part.equal_records() for part in parts])
-    missing = f"{SPEED} of {subset}: no equal answers of more than one token on both sides"
-    return _pending(compared, subset, records, missing, over_ar=False)
-
-
-def _speedups(compared: MethodFindings, subset: str, parts: Sequence[RecordsOfSubset]) -> list[PendingRatio]:
-    had, has = (
+def _ratios(
+    compared: MethodFindings, subset: str, parts: Sequence[RecordsOfSubset], in_turns: bool
+) -> list[PendingRatio]:  # fmt: skip
+    """Returns the ratios over records: of speeds if the runs took turns, else of speed-ups; and of τ if outputs or
+    rounding may differ, as counts are compared otherwise."""
+    has = [
         any(row.value("speedup") is not None for row in rows)
         for rows in zip(*((part.rows.baseline, part.rows.candidate) for part in parts), strict=True)
-    )
-    if not (had and has):
-        where = compared.problems if had else compared.not_compared
-        where.append(f"{SPEEDUP} of {subset}: {compared.method} has none{' in the candidate' * had}")
-        return []
-    missing = f"{SPEEDUP} of {subset}: no answers of more than one token on both sides"
-    return _pending(compared, subset, join_pairs([part.records for part in parts]), missing, over_ar=True)
-
-
-def _pending(
-    compared: MethodFindings, subset: str, records: Pairs, missing: str, *, over_ar: bool
-) -> list[PendingRatio]:
-    """Returns the ratios of speeds of all records. `missing`: the problem if there are none."""
-    measured = speed_ratios(records, over_ar=over_ar)
-    if not measured:
+    ]
+    # 1. Speeds are those of equal outputs: different ones need different work. Speed-ups are over the AR of each run.
+    records, missing = join_pairs([part.records for part in parts]), ""
+    if in_turns:
+        num_records, num_equal = sum(part.num_records for part in parts), sum(len(part.equal) for part in parts)
+        if num_equal < num_records:
+            others = f"{num_records - num_equal} of {num_records} outputs of {subset}"
+            compared.not_compared.append(
+                f"times of {others}: they have other tokens than the baseline's, so other work"
+            )
+        speeds = speed_ratios(join_pairs([part.equal_records() for part in parts]), over_ar=False)
+        missing = f"{SPEED} of {subset}: no equal answers of more than one token on both sides"
+    elif all(has):
+        speeds = speed_ratios(records, over_ar=True)
+        missing = f"{SPEEDUP} of {subset}: no answers of more than one token on both sides"
+    else:
+        speeds = {}
+        where = compared.problems if has[0] else compared.not_compared
+        where.append(f"{SPEEDUP} of {subset}: {compared.method} has none{' in the candidate' * has[0]}")
+    if missing and not speeds:
         compared.problems.append(missing)
-    return [PendingRatio(compared, what, subset, each) for what, each in measured.items()]
-
-
-def _lengths(compared: MethodFindings, subset: str, parts: Sequence[RecordsOfSubset]) -> list[PendingRatio]:
-    """Returns the ratio of τ if outputs or rounding may differ; otherwise counts are compared instead."""
-    others = any(part.different for part in parts) and not parts[0].is_exact
-    is_noisy = others or any(part.rows.rounding() for part in parts)
-    if not is_noisy or parts[0].rows.candidate.num_draft_tokens == 0:
-        return []
-    compared.not_compared.append(f"α and passes of all outputs of {subset}: {ALL_LENGTH}, is compared instead")
-    return [PendingRatio(compared, ALL_LENGTH, subset, length_ratio(join_pairs([part.records for part in parts])))]
+    found = [PendingRatio(compared, what, subset, each) for what, each in speeds.items()]
+    # 2. τ.
+    others_may_differ = any(part.different for part in parts) and not parts[0].is_exact
+    is_noisy = others_may_differ or any(part.rows.rounding() for part in parts)
+    if is_noisy and parts[0].rows.candidate.num_draft_tokens:
+        compared.not_compared.append(f"α and passes of all outputs of {subset}: {ALL_LENGTH}, is compared instead")
+        found.append(PendingRatio(compared, ALL_LENGTH, subset, length_ratio(records)))
+    return found
 
 
 def compare_rows(control: SpeedControl, compared: MethodFindings, pairs: Sequence[RowPair]) -> list[PendingRatio]:

@@ -159,12 +159,10 @@ def counts_of(own: Sequence[Generation]) -> Counts:
 
 
 def counts_of_row(row: Row) -> Counts:
-    """Returns the counts of a row, which has no draft passes."""
     return {what: row.value(name) for what, name in IN_ROWS.items()}
 
 
 def _known(baseline: Counts, candidate: Counts) -> Iterator[tuple[str, float, float]]:
-    """Yields the counts that both sides have."""
     for what, before in baseline.items():
         now = candidate.get(what)
         if before is not None and now is not None:
@@ -235,24 +233,20 @@ def sections(report: CheckReport) -> list[tuple[str, list[str]]]:
         "regressed": [f"{name}, {finding}" for name, each in every for finding in each.regressions],
         "cannot compare": [*report.problems, *problems],
         "not compared": not_compared,
-        "notes": [*notes, *report.notes, *decision_line(report)],
+        "notes": [*notes, *report.notes],
     }
+    if report.num_tolerant:
+        found["notes"].append(
+            f"a regression is any worse count, or a ratio of {report.speed_name} whose whole interval lies below "
+            f"{1 - report.max_regression:.3g}; intervals are 95 % intervals widened by {report.widening:.2f} for "
+            f"{report.num_tolerant} comparisons (false alarms in about {FALSE_ALARMS:.0%} of checks)"
+        )
     return [(heading, shorten(lines)) for heading, lines in found.items() if lines]
 
 
 def shorten(lines: Sequence[str]) -> list[str]:
     rest = len(lines) - MAX_LINES
     return list(lines) if rest <= 1 else [*lines[:MAX_LINES], f"and {rest} more"]
-
-
-def decision_line(report: CheckReport) -> list[str]:
-    if not report.num_tolerant:
-        return []
-    return [
-        f"a regression is any worse count, or a ratio of {report.speed_name} whose whole interval lies below "
-        f"{1 - report.max_regression:.3g}; intervals are 95 % intervals widened by {report.widening:.2f} for "
-        f"{report.num_tolerant} comparisons (false alarms in about {FALSE_ALARMS:.0%} of checks)"
-    ]
 
 
 def markdown(report: CheckReport) -> str:

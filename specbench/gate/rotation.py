@@ -27,8 +27,18 @@ from specbench.core.progress import Say
 from specbench.core.source import package_digest, plugins_digest, source_files
 from specbench.core.values import WHOLE, file_digest
 from specbench.models.meters import HOST
-from specbench.publish.process import ChildProcess, SendingListener, run_job, send_lines, take_streams
-from specbench.publish.workers import Event, JobFinished, JobStarted, LogLine, RunJob
+from specbench.publish.workers import (
+    ChildProcess,
+    Event,
+    JobFinished,
+    JobStarted,
+    LogLine,
+    RunJob,
+    SendingListener,
+    run_job,
+    send_lines,
+    take_streams,
+)
 from specbench.records.folder import DATE, RunFolder, folder_of
 from specbench.results.conditions import environment
 from specbench.running.models import load_models
@@ -71,7 +81,6 @@ class Version:
 
 
 def this_version() -> Version:
-    """Returns the version of specbench in this process."""
     found = environment("cpu", "", "")
     code = "-".join(filter(None, (package_digest(), plugins_digest())))
     versions = found["versions"]
@@ -97,8 +106,8 @@ def main() -> None:
         match event:
             case LogLine(line):
                 write({"event": "line", "line": line})
-            case JobStarted(num_blocks=num_blocks):
-                write({"event": "started", "num_blocks": num_blocks})
+            case JobStarted(num_trials=num_trials):
+                write({"event": "started", "num_blocks": num_trials})  # as other versions call it
             case JobFinished(failure):
                 write({"event": "finished", "failure": failure})
 
@@ -245,7 +254,12 @@ def measure_in_turns(
             except ConfigError as error:
                 again = f"what is measured is kept in {folder}; the same command resumes it"
                 raise ConfigError(f"{error}; {again}") from error
-    used = [recorded_code(folder / name) for name in (BASELINE, CANDIDATE)]
+    used: list[
+        dict[str, object]
+    ] = []  # the revisions of the code outside specbench, as the identities of both runs have them
+    for file in (folder / name / RunFolder.IDENTITY for name in (BASELINE, CANDIDATE)):
+        recorded = bounded.read_mapping(file, "measure again", strict=False) if file.is_file() else {}
+        used.append({key: recorded[key] for key in ("code", "components") if key in recorded})
     notes = version_notes(versions, changed_settings(*used), against_folder)
     return MeasuredInTurns(folder / BASELINE, folder / CANDIDATE, tuple(notes))
 
@@ -262,13 +276,6 @@ def files_of(request: Request, folder: Path = Path()) -> dict[str, str]:
             code = files[name].resolve().parent / entry.rpartition(":")[0]
             files |= source_files([(code.stem, code)])
     return {name: file_digest(file, WHOLE) for name, file in files.items()}
-
-
-def recorded_code(folder: Path) -> dict[str, object]:
-    """Returns the revisions of the code outside specbench that a run used, as its identity has them."""
-    file = folder / RunFolder.IDENTITY
-    identity = bounded.read_mapping(file, "measure again", strict=False) if file.is_file() else {}
-    return {key: identity[key] for key in ("code", "components") if key in identity}
 
 
 def take_turns(sides: Sequence[Side], tell: Say) -> None:

@@ -142,7 +142,7 @@ _BUILT: WeakKeyDictionary[CausalLM, dict[Any, Any]] = WeakKeyDictionary()
 
 @DECODERS.register("external")
 def external_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) -> ExternalDecoder:
-    """Loads a method's code. A class is constructed once per sampling for all cells of a run."""
+    """Loads a method's code. A class is constructed once per sampling for the whole run."""
     assert method.decoder is not None
     options = method.decoder.options
     drafter = models.drafter if method.needs_drafter else None

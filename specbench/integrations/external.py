@@ -78,9 +78,9 @@ class LoadedModel:
 class Decoded:
     """The new tokens and, if the decoder counts them, its target passes. Attributes are read outside the measured time.
 
-    steps: (drafted, judged, accepted, emitted) per target pass, with accepted ≤ judged ≤ drafted ≤ num_draft_tokens and
-    1 ≤ emitted ≤ accepted + 1. Together the steps emit all returned tokens (if the first pass reads the prompt and
-    judges draft tokens), or all but the first (if a separate pass reads the prompt). num_target_passes includes the
+    steps: (drafted, verified, accepted, emitted) per target pass, with accepted ≤ verified ≤ drafted ≤ num_draft_tokens
+    and 1 ≤ emitted ≤ accepted + 1. Together the steps emit all returned tokens (if the first pass reads the prompt and
+    verifies draft tokens), or all but the first (if a separate pass reads the prompt). num_target_passes includes the
     pass over the prompt, and is needed only without steps.
     """
 
@@ -95,15 +95,17 @@ def checked_steps(steps: Sequence[Counts], num_draft_tokens: int) -> list[Step]:
     for number, counts in enumerate(steps):
         if not isinstance(counts, Step):
             try:
-                drafted, judged, accepted, emitted = map(int, counts)
-                counts = Step(drafted, judged, accepted, emitted)
+                drafted, verified, accepted, emitted = map(int, counts)
+                counts = Step(drafted, verified, accepted, emitted)
             except (TypeError, ValueError) as error:
-                raise ConfigError(f"step {number} is {counts!r}: write (drafted, judged, accepted, emitted)") from error
+                raise ConfigError(
+                    f"step {number} is {counts!r}: write (drafted, verified, accepted, emitted)"
+                ) from error
         is_ordered = 0 <= counts.num_accepted <= counts.num_judged <= counts.num_drafted <= num_draft_tokens
         if not is_ordered or not 1 <= counts.num_emitted <= counts.num_accepted + 1:
             raise ConfigError(
                 f"step {number} has {counts.num_drafted} drafted (of at most {num_draft_tokens}), {counts.num_judged} "
-                f"judged, {counts.num_accepted} accepted, {counts.num_emitted} emitted: give accepted ≤ judged ≤ "
+                f"verified, {counts.num_accepted} accepted, {counts.num_emitted} emitted: give accepted ≤ verified ≤ "
                 "drafted and 1 ≤ emitted ≤ accepted + 1"
             )
         found.append(counts)
@@ -124,7 +126,7 @@ def cut_steps(steps: Sequence[Step], num_returned: int, num_kept: int) -> tuple[
     for step in steps:
         if left <= 0:
             break
-        if step.num_emitted > left:  # dropped tokens count neither as accepted nor as judged
+        if step.num_emitted > left:  # dropped tokens count neither as accepted nor as verified
             num_accepted = min(step.num_accepted, left)
             step = Step(step.num_drafted, num_accepted, num_accepted, left)
         kept.append(step)
@@ -148,11 +150,6 @@ def naming_method(method: MethodSpec) -> Iterator[None]:
         if is_out_of_memory(error):
             raise
         raise ConfigError(f"{place} {raised(error)}") from error
-
-
-def is_foreign_entry(method: MethodSpec) -> bool:
-    """Returns whether a method's code is outside this package."""
-    return method.decoder is not None and not method.decoder.entry.startswith(f"{OWN}.")
 
 
 @contextmanager
@@ -206,7 +203,9 @@ class ExternalDecoder(Decoder):
         """Decodes one prompt. Raises ConfigError if the code raises an exception or returns an inconsistent result."""
         state, clock = GenerationState(list(prompt_ids), stop), self.model.passes.clock
         meter = TokenMeter(state, clock)
-        watched = same_torch_state("it") if is_foreign_entry(self.method) else nullcontext()
+        assert self.method.decoder is not None
+        is_own = self.method.decoder.entry.startswith(f"{OWN}.")  # code of this package
+        watched = nullcontext() if is_own else same_torch_state("it")
         with naming_method(self.method), watched, seeded(seed, self.model.device), torch.inference_mode():
             start = clock.now()
             result = self.call(

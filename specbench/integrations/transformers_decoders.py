@@ -102,9 +102,9 @@ class Counted:
 
     @property
     def steps(self) -> list[Step] | None:
-        """The (drafted, judged, accepted, emitted) counts of each pass. The common prefix of drafted and emitted tokens
-        is accepted: after a rejection, the rejected token has probability 0 in the residual, so that the next emitted
-        token always differs from it."""
+        """The (drafted, verified, accepted, emitted) counts of each pass. The common prefix of drafted and emitted
+        tokens is accepted: after a rejection, the rejected token has probability 0 in the residual, so that the next
+        emitted token always differs from it."""
         ends = [start for start, _ in self._candidates[1:]] + [len(self.sequence)]
         found = []
         for (start, ids), end in zip(self._candidates, ends, strict=True):

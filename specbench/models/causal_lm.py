@@ -19,7 +19,7 @@ from specbench.models.vocabulary import Vocabulary
 from specbench.specs.components import Quantize, StaticEngine
 
 if TYPE_CHECKING:
-    from specbench.models.static_sequence import StaticSequence
+    from specbench.models.static_passes import StaticSequence
 
 
 @dataclass(frozen=True)
@@ -140,32 +140,6 @@ def context_limit_of(config: Any) -> int | None:
     return next((size for size in sizes if isinstance(size, int) and size > 0), None)
 
 
-class FirstPass:
-    """The first pass over a sequence after a reset, usually the pass over a prompt. While its tokens are cached, it is
-    not repeated for the same tokens: the sequence is rolled back to their end."""
-
-    def __init__(self, sequence: "EagerSequence | StaticSequence") -> None:
-        self.is_next = False
-        self._sequence = sequence
-        self._read: tuple[list[int], int, tuple[int, ...]] | None = None
-        self._output = Output(torch.empty(0))
-
-    def score(
-        self, ids: list[int], num_logits: int, pending: torch.Tensor | None, hidden_layers: tuple[int, ...]
-    ) -> Output:
-        """Returns what the sequence returns after a reset."""
-        self.is_next = False
-        is_known = pending is None and self._read == (ids, num_logits, hidden_layers)
-        if is_known and self._sequence.cached_ids[: len(ids)] == ids:
-            self._sequence.rollback(len(ids))
-            return self._output
-        self._sequence.reset()
-        self._output = self._sequence.score(ids, num_logits, pending, hidden_layers)
-        self._sequence.checkpoint()
-        self._read = None if pending is not None else (list(ids), num_logits, hidden_layers)
-        return self._output
-
-
 class CausalLM(TextModel, ScoringModel):
     """A causal language model whose passes run in this process, with a cache for one sequence."""
 
@@ -173,8 +147,9 @@ class CausalLM(TextModel, ScoringModel):
         self, model: Any, tokenizer: Any, name: str, revision: str | None, quantization: Quantize = "none"
     ) -> None:
         config = model.config.get_text_config()
+        ends = end_token_sources(getattr(model, "generation_config", None), model.config, tokenizer)
         super().__init__(
-            tokenizer, name, revision, eos_token_ids=eos_token_ids(model, tokenizer),
+            tokenizer, name, revision, eos_token_ids=frozenset().union(*ends.values()),
             context_limit=context_limit_of(config), vocab_size=config.vocab_size,
         )  # fmt: skip
         self.model = model
@@ -184,7 +159,10 @@ class CausalLM(TextModel, ScoringModel):
         self.passes = PassLog(Clock(self.device))
         self.sequence: EagerSequence | StaticSequence = EagerSequence(model, name, self.vocab_size, self.passes)
         self.why_eager: str | None = None  # the reason if another engine was requested and failed
-        self._first_pass: FirstPass | None = None  # None: a reset drops the cached sequence
+        self._keeps_prompt = False  # a reset then waits for the next pass, which may be over the same prompt
+        self._is_reset = False
+        self._prompt: tuple[list[int], int, tuple[int, ...]] | None = None  # what the first pass after a reset read
+        self._prompt_output = Output(torch.empty(0))
 
     @property
     def padded_vocab_size(self) -> int:
@@ -199,7 +177,7 @@ class CausalLM(TextModel, ScoringModel):
 
     def make_static(self, engine: StaticEngine = "compiled") -> None:
         """Switches to recorded or compiled passes. Raises CannotCompile if the model does not support them."""
-        from specbench.models.static_sequence import StaticSequence  # its imports take seconds
+        from specbench.models.static_passes import StaticSequence  # its imports take seconds
 
         self.sequence = StaticSequence(
             self.model, self.name, self.vocab_size, self.passes, self.context_limit, engine=engine
@@ -207,7 +185,6 @@ class CausalLM(TextModel, ScoringModel):
 
     @property
     def engine(self) -> Literal["eager", "graphs", "compiled"]:
-        """The engine that runs the forward passes."""
         return "eager" if self.static is None else self.static.engine
 
     @property
@@ -234,33 +211,38 @@ class CausalLM(TextModel, ScoringModel):
     def reading_prompts_once(self) -> Iterator[None]:
         """Within the block, the pass over a prompt is made only for the first of consecutive answers to it. The times
         of the other answers lack it."""
-        self._first_pass = FirstPass(self.sequence)
+        self._keeps_prompt, self._prompt = True, None
         try:
             yield
         finally:
-            self._first_pass = None
+            self._keeps_prompt = self._is_reset = False
 
     def reset(self) -> None:
-        if self._first_pass is None:
-            self.sequence.reset()
+        if self._keeps_prompt:
+            self._is_reset = True
         else:
-            self._first_pass.is_next = True
+            self.sequence.reset()
 
     def checkpoint(self) -> int:
-        """Returns the number of cached tokens, to which `rollback` can return."""
         return self.sequence.checkpoint()
 
     def rollback(self, num_tokens: int) -> None:
-        """Crops the cache to its first `num_tokens` tokens."""
         self.sequence.rollback(num_tokens)
 
     def score(self, ids: list[int], num_logits: int, pending: torch.Tensor | None = None) -> Output:
-        if self._first_pass is not None and self._first_pass.is_next:
-            return self._first_pass.score(ids, num_logits, pending, self.hidden_layers)
-        return self.sequence.score(ids, num_logits, pending, self.hidden_layers)
+        if not self._is_reset:
+            return self.sequence.score(ids, num_logits, pending, self.hidden_layers)
+        self._is_reset = False
+        asked = None if pending is not None else (list(ids), num_logits, self.hidden_layers)
+        if asked is not None and asked == self._prompt and self.sequence.cached_ids[: len(ids)] == ids:
+            self.sequence.rollback(len(ids))
+            return self._prompt_output
+        self.sequence.reset()
+        self._prompt, self._prompt_output = asked, self.sequence.score(ids, num_logits, pending, self.hidden_layers)
+        self.sequence.checkpoint()
+        return self._prompt_output
 
     def check_trees(self) -> None:
-        """Raises ConfigError if the model cannot read draft trees."""
         self.sequence.check_trees()
 
     def score_tree(self, ids: list[int], tree_ids: list[int], parents: Sequence[int], num_logits: int) -> Output:
@@ -285,11 +267,6 @@ class CausalLM(TextModel, ScoringModel):
         return None if self.static is None else self.static.draft(ids, num_tokens, draw, generator, given)
 
     def score_batch(self, ids: list[int], suffixes: list[list[int]]) -> torch.Tensor:
-        """Returns the logits after `ids` followed by each suffix: [num_suffixes, vocab_size].
-
-        All suffixes have the same length, at least one token. Tokens of `ids` that are not cached are read first.
-        Afterwards the cache holds exactly `ids`.
-        """
         return self.sequence.score_batch(ids, suffixes)
 
 
@@ -297,12 +274,6 @@ def split_precision(precision: str) -> tuple[str, Quantize]:
     """Returns the dtype and the quantization in `CausalLM.precision`, which is the dtype of rows."""
     quantization, is_quantized, dtype = precision.partition(" (")
     return (dtype.removesuffix(")"), quantization) if is_quantized else (precision, "none")  # type: ignore[return-value]
-
-
-def eos_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
-    """Returns all end-of-text ids of the generation config, the model config and the tokenizer."""
-    sources = end_token_sources(getattr(model, "generation_config", None), model.config, tokenizer)
-    return frozenset().union(*sources.values())
 
 
 def end_token_sources(generation_config: Any, config: Any, tokenizer: Any) -> dict[str, list[int]]:

@@ -125,10 +125,47 @@ class ChatTemplate:
 
     @property
     def behaviour(self) -> TemplateBehaviour:
+        """What the template does with known texts; examined once for each template, date and arguments."""
         key = self.source, repr(self.args), self.date
         if key not in self._behaviour:
             self._behaviour[key] = self._examine()
         return self._behaviour[key]
+
+    def _examine(self) -> TemplateBehaviour:
+        def rendered(messages: Sequence[Message], content: str) -> str | None:
+            try:
+                return self._apply(messages, content, {"add_generation_prompt": True})
+            except Exception:  # templates are programs: they may raise anything
+                return None
+
+        def has(text: str | None, *marks: str) -> bool:
+            return text is not None and all(_find(mark, text) for mark in marks)
+
+        # 1. A single message, given as text and as a list of parts: what keeps the whole text is the right form.
+        user = {"role": "user", "content": USER_MARK + LONG_TEXT + END_MARK}
+        system = {"role": "system", "content": SYSTEM_MARK}
+        text, parts = rendered([user], "text"), rendered([user], "parts")
+        content: Literal["text", "parts"]
+        if has(text, USER_MARK, END_MARK):
+            content, alone = "text", text or ""
+        elif has(parts, USER_MARK, END_MARK) and not PRINTED_PARTS.search(parts or ""):
+            content, alone = "parts", parts or ""
+        else:
+            content = "parts" if text is None and parts is not None else "text"
+            return TemplateBehaviour(content, text is None and parts is None, True, True, ("", ""))
+        # 2. A conversation, and a system prompt.
+        answer, last = {"role": "assistant", "content": ANSWER_MARK}, {"role": "user", "content": LAST_MARK}
+        turns = rendered([user, answer, last], content)
+        told = rendered([system, user], content) or ""
+        system_mark = _find(SYSTEM_MARK, told)
+        untold = told.replace(system_mark[0], " ") if system_mark else told
+        return TemplateBehaviour(
+            content=content,
+            keeps_text=True,
+            keeps_turns=turns is None or has(turns, USER_MARK, LAST_MARK),
+            has_system_role=bool(system_mark) and has(told, USER_MARK),
+            own_text=(self._own_text(alone), self._own_text(untold)),
+        )
 
     def problems(self, *, several_turns: bool) -> Iterator[str]:
         """Yields a line for each way in which the template loses the user's text."""
@@ -161,38 +198,6 @@ class ChatTemplate:
         text: str = self.tokenizer.apply_chat_template([*messages], tokenize=False, **given, **options)
         return text
 
-    def _try(self, messages: Sequence[Message], content: str) -> str | None:
-        """Returns a rendering; None if the template refuses the messages."""
-        try:
-            return self._apply(messages, content, {"add_generation_prompt": True})
-        except Exception:  # templates are programs: they may raise anything
-            return None
-
-    def _examine(self) -> TemplateBehaviour:
-        user = {"role": "user", "content": USER_MARK + LONG_TEXT + END_MARK}
-        system = {"role": "system", "content": SYSTEM_MARK}
-        text, parts = self._try([user], "text"), self._try([user], "parts")
-        content: Literal["text", "parts"]
-        if _keeps_whole(text):
-            content, alone = "text", text or ""
-        elif _keeps_whole(parts) and not PRINTED_PARTS.search(parts or ""):
-            content, alone = "parts", parts or ""
-        else:
-            content = "parts" if text is None and parts is not None else "text"
-            return TemplateBehaviour(content, text is None and parts is None, True, True, ("", ""))
-        answer, last = {"role": "assistant", "content": ANSWER_MARK}, {"role": "user", "content": LAST_MARK}
-        turns = self._try([user, answer, last], content)
-        told = self._try([system, user], content) or ""
-        system_mark = _find(SYSTEM_MARK, told)
-        untold = told.replace(system_mark[0], " ") if system_mark else told
-        return TemplateBehaviour(
-            content=content,
-            keeps_text=True,
-            keeps_turns=turns is None or bool(_find(USER_MARK, turns) and _find(LAST_MARK, turns)),
-            has_system_role=bool(system_mark and _find(USER_MARK, told)),
-            own_text=(self._own_text(alone), self._own_text(untold)),
-        )
-
     def _own_text(self, rendered: str) -> str:
         """Returns what stands before the user's text without special tokens and the names of the two roles; "" if that
         is less than OWN_WORDS words."""
@@ -203,10 +208,6 @@ class ChatTemplate:
         marks = "|".join(["^", *map(re.escape, tokens)])  # a role is named at the start or after a special token
         before = re.sub(rf"(?:{marks})(?:\s*(?:system|user)\b)?|\buser\s*$", " ", before)
         return " ".join(before.split()) if len(re.findall(r"[^\W\d_]{2,}", before)) >= OWN_WORDS else ""
-
-
-def _keeps_whole(rendered: str | None) -> bool:
-    return rendered is not None and bool(_find(USER_MARK, rendered) and _find(END_MARK, rendered))
 
 
 def _find(mark: str, rendered: str) -> re.Match[str] | None:

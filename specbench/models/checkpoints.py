@@ -20,9 +20,19 @@ MAX_SHOWN = 8  # existing folders that a message about a missing folder lists
 def explain_failure(name: str, source: str, hub_problem: str | None, error: Exception, files: str) -> str:
     """Returns in one line why loading failed (the broken file, the missing folder or hub id, or the error's message),
     and what to do. `files`: those that a local folder must have."""
-    defects = [find_defect(Path(source))] if Path(source).is_dir() else [missing_folder(name), hub_problem]
-    cause = ", and ".join(filter(None, defects)) or one_line(error)
-    return f"{cause} (give a local folder with {files}, or a hub id that this machine can reach)"
+    parent = Path(name).parent
+    if Path(source).is_dir():
+        cause = find_defect(Path(source))
+    elif parent.is_dir():
+        content = ""
+        if parent != Path():
+            folders = sorted(path.name for path in parent.iterdir() if path.is_dir())
+            existing = ", ".join(folders[:MAX_SHOWN]) + ", …" * (len(folders) > MAX_SHOWN) or "no folder"
+            content = f" ({parent} holds {existing})"
+        cause = ", and ".join(filter(None, [f"there is no folder '{name}' here{content}", hub_problem]))
+    else:  # `name` is probably a hub id
+        cause = hub_problem
+    return f"{cause or one_line(error)} (give a local folder with {files}, or a hub id that this machine can reach)"
 
 
 def one_line(error: Exception) -> str:
@@ -46,19 +56,6 @@ def find_defect(folder: Path) -> str | None:
     if not any((folder / name).is_file() for name in TOKENIZERS):
         return f"it has no tokenizer (none of {', '.join(TOKENIZERS)})"
     return None
-
-
-def missing_folder(name: str) -> str | None:
-    """Returns the message that a folder `name` does not exist; None if its parent does not exist either, since `name`
-    is then probably a hub id."""
-    parent = Path(name).parent
-    if parent == Path():
-        return f"there is no folder '{name}' here"
-    if not parent.is_dir():
-        return None
-    folders = sorted(path.name for path in parent.iterdir() if path.is_dir())
-    existing = ", ".join(folders[:MAX_SHOWN]) + ", …" * (len(folders) > MAX_SHOWN) or "no folder"
-    return f"there is no folder '{name}' here ({parent} holds {existing})"
 
 
 # What generation_config.json may ask for besides temperature, top_k and top_p, with the values without effect.

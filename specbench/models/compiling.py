@@ -48,17 +48,14 @@ def compile_pass(forward: Callable[[], Output], name: str) -> Callable[[], Outpu
 
     found = torch.compile(with_own_code(forward, name), fullgraph=True, dynamic=False, backend=backend)()
     (call,), (result,) = calls, results
-    logits, *hidden = (_place(result, tensor) for tensor in (found.logits, *found.hidden))
+    wanted = (found.logits, *found.hidden)
+    logits, *hidden = (next(at for at, each in enumerate(result) if each is tensor) for tensor in wanted)
 
     def run() -> Output:
         outputs = call()
         return Output(outputs[logits], tuple(outputs[place] for place in hidden))
 
     return run
-
-
-def _place(tensors: Sequence[Any], tensor: torch.Tensor) -> int:
-    return next(place for place, each in enumerate(tensors) if each is tensor)
 
 
 def with_own_code(function: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -164,18 +161,18 @@ def one_layer_of_each_kind(layers: torch.nn.ModuleList) -> Iterator[None]:
     """
     before = layers._modules
     kinds: dict[Any, torch.nn.Module] = {}
+    plain = (bool, int, float, str, type(None))
     for layer in layers:
-        kinds.setdefault(tuple((type(part), _plain_attributes(part)) for part in layer.modules()), layer)
+        kind = []
+        for part in layer.modules():
+            values = [(key, value) for key, value in vars(part).items() if isinstance(value, plain)]
+            kind.append((type(part), tuple(each for each in values if each[0] != "layer_idx")))
+        kinds.setdefault(tuple(kind), layer)
     layers._modules = {str(number): layer for number, layer in enumerate(kinds.values())}
     try:
         yield
     finally:
         layers._modules = before
-
-
-def _plain_attributes(part: torch.nn.Module) -> tuple[tuple[str, Any], ...]:
-    plain = (bool, int, float, str, type(None))
-    return tuple((key, value) for key, value in vars(part).items() if isinstance(value, plain) and key != "layer_idx")
 
 
 def shared_layers(model: Any, cache: Cache) -> SharedLayers | None:
@@ -246,9 +243,14 @@ class HiddenStates:
             raise CannotCompile(name, "its decoder layers, whose states a drafter reads, are not found", engine)
         self._num_states = len(layers) + 1
         self._kept: dict[int, Any] = {}
+
+        def keep(index: int, states: Any) -> None:
+            if index in self._kept:
+                self._kept[index] = states
+
         for index, layer in enumerate(layers):
-            layer.register_forward_pre_hook(partial(self._keep_input, index))
-        model.get_decoder().register_forward_hook(partial(self._keep_last, len(layers)))
+            layer.register_forward_pre_hook(lambda _, given, index=index: keep(index, given[0]))
+        model.get_decoder().register_forward_hook(lambda _, given, made: keep(len(layers), made.last_hidden_state))
 
     def start(self, layers: Sequence[int]) -> None:
         """Begins to collect the states of `layers`; a negative number counts from the end."""
@@ -258,11 +260,3 @@ class HiddenStates:
         """Ends the collection. Returns the states of `layers`, [1, num_tokens, width] each."""
         kept, self._kept = self._kept, {}
         return tuple(kept[layer % self._num_states] for layer in layers)
-
-    def _keep_input(self, index: int, layer: torch.nn.Module, given: tuple[Any, ...]) -> None:
-        if index in self._kept:
-            self._kept[index] = given[0]
-
-    def _keep_last(self, index: int, decoder: torch.nn.Module, given: tuple[Any, ...], made: Any) -> None:
-        if index in self._kept:
-            self._kept[index] = made.last_hidden_state

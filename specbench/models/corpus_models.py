@@ -23,19 +23,15 @@ class NgramManifest(Manifest):
     def contradiction(self) -> str | None:
         if len(self.num_ngrams) != self.order:
             return f"num_ngrams: {len(self.num_ngrams)} levels, order {self.order}"
-        return None if self.lengths == self.expected_lengths() else "arrays: their lengths contradict num_ngrams"
-
-    def expected_lengths(self) -> dict[str, int]:
-        """Returns the length of each array, by name, that the numbers of n-grams give."""
-        lengths: dict[str, int] = {}
+        expected: dict[str, int] = {}
         for level, num_ngrams in enumerate(self.num_ngrams, start=1):
-            lengths |= {array_name(level, kind): num_ngrams for kind in ("ranked_tokens", "ranked_counts")}
+            expected |= {array_name(level, kind): num_ngrams for kind in ("ranked_tokens", "ranked_counts")}
             if level > 1:
                 num_contexts = self.vocab_size if level == 2 else self.num_ngrams[level - 2]
-                lengths[array_name(level, "starts")] = num_contexts + 1
+                expected[array_name(level, "starts")] = num_contexts + 1
                 if level < self.order:
-                    lengths[array_name(level, "tokens")] = num_ngrams
-        return lengths
+                    expected[array_name(level, "tokens")] = num_ngrams
+        return None if self.lengths == expected else "arrays: their lengths contradict num_ngrams"
 
 
 NGRAM_FOLDER = FolderKind("an", "n-gram model", "ngram", NgramManifest)
@@ -115,7 +111,6 @@ class NgramModel(ArrayModel):
         return self.first(self.span(context))
 
     def first(self, span: Span) -> int:
-        """Returns the first token of a span."""
         return int(self._levels[span.level - 1].best[span.start])
 
     def at(self, span: Span) -> tuple[Array, Array]:

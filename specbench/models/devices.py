@@ -97,7 +97,6 @@ def too_large_error(
 
 
 def all_tensors(network: Any) -> list[torch.Tensor]:
-    """Returns the weights and buffers of a network."""
     return [*network.parameters(), *network.buffers()]
 
 

@@ -63,12 +63,8 @@ class CachedSequence:
     def score(
         self, ids: list[int], num_logits: int, pending: torch.Tensor | None = None, hidden_layers: Sequence[int] = ()
     ) -> Output:
-        """Returns the logits after the last `num_logits` tokens of `ids` and `pending`, [num_logits, vocab_size], and
-        the hidden states of all tokens that were read.
-
-        Reads only the tokens after the longest prefix shared with the cache, at least the last `num_logits`, and before
-        them the tokens that recurrent layers must replay.
-        """
+        """See ScoringModel.score. Reads only the tokens after the longest prefix shared with the cache, at least the
+        last `num_logits`, and before them the tokens that recurrent layers must replay."""
         # 1. Crop the cache to what it shares with the sequence, but for the tokens whose logits are wanted.
         num_tokens = len(ids) + (0 if pending is None else len(pending))
         self._ensure(num_tokens)
@@ -76,7 +72,8 @@ class CachedSequence:
         self.rollback(num_kept)
         # 2. One pass over all else. Recurrent layers may have been rolled back further than the others: they replay.
         num_cached = len(self.cached_ids)
-        output = self._read(ids, pending, num_tokens - num_cached, num_kept - num_cached, num_logits, hidden_layers)
+        num_read, num_replayed = num_tokens - num_cached, num_kept - num_cached
+        output = self._read(ids, pending, (), num_read, num_replayed, num_logits, hidden_layers)
         self.cached_ids += ids[num_cached:]
         self.cached_ids += [UNKNOWN] * (num_tokens - len(self.cached_ids))
         return Output(output.logits[-num_logits:, : self.vocab_size], output.hidden)
@@ -86,10 +83,7 @@ class CachedSequence:
         self, ids: list[int], tree_ids: list[int], parents: Sequence[int], num_logits: int,
         hidden_layers: Sequence[int] = (),
     ) -> Output:  # fmt: skip
-        """Returns the logits after the last `num_logits` tokens of `ids` and the tree: [num_logits, vocab_size].
-
-        If this tree begins with the tree read last, reads only the other nodes.
-        """
+        """See ScoringModel.score_tree."""
         tree = (list(tree_ids), tuple(parents))
         self._ensure(len(ids) + len(tree_ids))
         # 1. If the tree grows, what was read of it stays, as long as the wanted rows are all of new nodes.
@@ -102,7 +96,7 @@ class CachedSequence:
             self.rollback(num_cached)
         # 2. One pass over all else. The cache then holds the text and behind it the tree, until `keep_path` ends it.
         num_read = len(ids) + len(tree_ids) - num_cached
-        output = self._read_tree([*ids, *tree_ids], parents, num_read, num_logits, hidden_layers)
+        output = self._read([*ids, *tree_ids], None, parents, num_read, 0, num_logits, hidden_layers)
         self.cached_ids, self._tree = list(ids), tree
         return Output(output.logits[-num_logits:, : self.vocab_size], output.hidden)
 
@@ -135,18 +129,12 @@ class CachedSequence:
         """Provides buffers for `num_tokens` tokens."""
 
     def _read(
-        self, ids: list[int], pending: torch.Tensor | None, num_read: int, num_replayed: int, num_logits: int,
-        hidden_layers: Sequence[int],
+        self, ids: list[int], pending: torch.Tensor | None, parents: Sequence[int], num_read: int, num_replayed: int,
+        num_logits: int, hidden_layers: Sequence[int],
     ) -> Output:  # fmt: skip
         """Runs one timed pass over the last `num_read` tokens of `ids` and `pending`, of which the first `num_replayed`
         are cached except in recurrent layers: at least the logits of the last `num_logits`, [n, output_size], and the
-        hidden states of all, [num_read, width]."""
-        raise NotImplementedError
-
-    def _read_tree(
-        self, tokens: list[int], parents: Sequence[int], num_read: int, num_logits: int, hidden_layers: Sequence[int]
-    ) -> Output:
-        """Runs one timed pass over the last `num_read` of `tokens`, which end with a tree; see `_read`."""
+        hidden states of all, [num_read, width]. `parents`: those of the tree with which `ids` end, if any."""
         raise NotImplementedError
 
     def _move(self, start: int, places: list[int]) -> None:
@@ -190,10 +178,9 @@ class EagerSequence(CachedSequence):
             self.recurrent.reset()
 
     def checkpoint(self) -> int:
-        """Returns the number of cached tokens, to which `rollback` can return. Recurrent layers take a snapshot."""
         if self.recurrent is not None:
             self.recurrent.keep()
-        return len(self.cached_ids)
+        return super().checkpoint()
 
     def rollback(self, num_tokens: int) -> None:
         """Crops the cache to its first `num_tokens` tokens, in O(1) for attention layers.
@@ -210,15 +197,19 @@ class EagerSequence(CachedSequence):
             layer.truncate(num_tokens)
 
     def _read(
-        self, ids: list[int], pending: torch.Tensor | None, num_read: int, num_replayed: int, num_logits: int,
-        hidden_layers: Sequence[int], **options: Any,
+        self, ids: list[int], pending: torch.Tensor | None, parents: Sequence[int], num_read: int, num_replayed: int,
+        num_logits: int, hidden_layers: Sequence[int],
     ) -> Output:  # fmt: skip
-        """See CachedSequence. `options`: of transformers' forward pass. Raises ConfigError for a model that does not
-        use the cache."""
+        """See CachedSequence. Raises ConfigError for a model that does not use the cache."""
         tokens = self._input(ids, pending, num_read)
         first = next(iter(self._attention_layers), None)
         num_before = 0 if first is None else first.length
-        options = self._options(tokens, num_logits) | options
+        options = self._options(tokens, num_logits)
+        if parents:
+            windows = {layer.is_sliding for layer in self._attention_layers}
+            num_prefix, num_cached = len(ids) - len(parents), len(ids) - num_read
+            positions, masks = tree_inputs(self.model, windows, num_prefix, parents, num_cached, num_read, len(ids))
+            options |= {"position_ids": positions[None], "attention_mask": by_layer_type(masks)}
         if hidden_layers:
             options["output_hidden_states"] = list(hidden_layers) if SELECTS_LAYERS else True
         states = self.recurrent
@@ -275,15 +266,6 @@ class EagerSequence(CachedSequence):
             )
         check_attention(self.model, self.name)
 
-    def _read_tree(
-        self, tokens: list[int], parents: Sequence[int], num_read: int, num_logits: int, hidden_layers: Sequence[int]
-    ) -> Output:
-        num_prefix, num_cached = len(tokens) - len(parents), len(tokens) - num_read
-        windows = {layer.is_sliding for layer in self._attention_layers}
-        positions, masks = tree_inputs(self.model, windows, num_prefix, parents, num_cached, num_read, len(tokens))
-        options = {"position_ids": positions[None], "attention_mask": by_layer_type(masks)}
-        return self._read(tokens, None, num_read, 0, num_logits, hidden_layers, **options)
-
     def _move(self, start: int, places: list[int]) -> None:
         sources = torch.tensor(places, dtype=torch.long, device=self.device)
         for layer in self._attention_layers:
@@ -311,7 +293,6 @@ def num_common(cached_ids: list[int], ids: list[int], pending: torch.Tensor | No
 
 
 def common_prefix(first: list[int], second: list[int]) -> int:
-    """Returns the length of the longest common prefix."""
     shorter = min(len(first), len(second))
     if first[:shorter] == second[:shorter]:
         return shorter

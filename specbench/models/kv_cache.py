@@ -41,10 +41,16 @@ def cache_parameter(forward: Callable[..., Any]) -> str:
     return next((name for name in CACHE_NAMES if name in parameters), CACHE_NAMES[-1])
 
 
+def resized(states: torch.Tensor, capacity: int) -> torch.Tensor:
+    """Returns an empty buffer for `capacity` tokens like states [num_rows, num_heads, num_tokens, head_dim]."""
+    return states.new_empty((*states.shape[:2], capacity, states.shape[3]))
+
+
 class PreallocatedLayer(CacheLayerMixin):
     """Keys and values of one layer in buffers [1, num_heads, capacity, head_dim], of which `length` are valid."""
 
     is_croppable = True
+    keeps_rows = False  # several rows are alternative continuations, which are not kept
 
     def __init__(self, is_sliding: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -52,54 +58,37 @@ class PreallocatedLayer(CacheLayerMixin):
         self.length = 0
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        self.keys = self._empty_like(key_states, INITIAL_CAPACITY)
-        self.values = self._empty_like(value_states, INITIAL_CAPACITY)
+        self.keys, self.values = (resized(states, INITIAL_CAPACITY) for states in (key_states, value_states))
         self.is_initialized = True
-
-    @staticmethod
-    def _empty_like(states: torch.Tensor, capacity: int) -> torch.Tensor:
-        batch, heads, _, head_dim = states.shape
-        return states.new_empty((batch, heads, capacity, head_dim))
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Appends [1, num_heads, query_length, head_dim]. Returns views of all valid keys and values.
-
-        Several rows [num_rows, …] are alternative continuations, which are not kept: each is returned with the cached
-        row before it.
-        """
-        if key_states.shape[0] > 1:
-            return self._before(key_states, self.keys), self._before(value_states, self.values)
-        return self._append(key_states, value_states)
-
-    def _append(self, key_states: torch.Tensor, value_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Appends [num_rows, num_heads, query_length, head_dim]. Returns views of all valid keys and values; of rows
+        that are not kept, each is returned with the cached row before it."""
+        if key_states.shape[0] > 1 and not self.keeps_rows:
+            if self.keys is None or self.values is None:
+                return key_states, value_states
+            kept = (
+                buffer[:, :, : self.length].expand(len(key_states), -1, -1, -1) for buffer in (self.keys, self.values)
+            )
+            keys, values = (torch.cat(pair, dim=-2) for pair in zip(kept, (key_states, value_states), strict=True))
+            return keys, values
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None and self.values is not None
-        new_length = self.length + key_states.shape[-2]
-        if new_length > self.keys.shape[-2]:
-            self._grow(new_length)
+        new_length, capacity = self.length + key_states.shape[-2], self.keys.shape[-2]
+        if new_length > capacity:
+            while capacity < new_length:
+                capacity *= 2
+            for name in ("keys", "values"):
+                old = getattr(self, name)
+                setattr(self, name, resized(old, capacity))
+                getattr(self, name)[:, :, : self.length] = old[:, :, : self.length]
         self.keys[:, :, self.length : new_length] = key_states
         self.values[:, :, self.length : new_length] = value_states
         self.length = new_length
         return self.keys[:, :, :new_length], self.values[:, :, :new_length]
-
-    def _before(self, new_rows: torch.Tensor, buffer: torch.Tensor | None) -> torch.Tensor:
-        if buffer is None:
-            return new_rows
-        return torch.cat([buffer[:, :, : self.length].expand(new_rows.shape[0], -1, -1, -1), new_rows], dim=-2)
-
-    def _grow(self, needed: int) -> None:
-        assert self.keys is not None and self.values is not None
-        capacity = self.keys.shape[-2]
-        while capacity < needed:
-            capacity *= 2
-        for name in ("keys", "values"):
-            old = getattr(self, name)
-            new = self._empty_like(old, capacity)
-            new[:, :, : self.length] = old[:, :, : self.length]
-            setattr(self, name, new)
 
     def keep(self, start: int, places: torch.Tensor) -> None:
         """Moves the tokens at `places`, all at or after `start`, to `start`, and drops all others after `start`."""
@@ -127,14 +116,10 @@ class PreallocatedLayer(CacheLayerMixin):
 class BatchedLayer(PreallocatedLayer):
     """Keys and values of several sequences of equal length: [num_rows, num_heads, capacity, head_dim]."""
 
+    keeps_rows = True
+
     def __init__(self) -> None:
         super().__init__(is_sliding=False)
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Appends [num_rows, num_heads, query_length, head_dim]. Returns views of all valid keys and values."""
-        return self._append(key_states, value_states)
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         """Keeps the rows `indices` [num_kept]."""
@@ -159,31 +144,29 @@ class HybridLayer(PreallocatedLayer, LinearAttentionAndFullAttentionLayer):  # t
 
 def preallocated_cache(config: PretrainedConfig, name: str) -> Cache:
     """Returns an empty cache for a model. Raises ConfigError for kinds of layers that cannot be rolled back."""
+
+    def unsupported(kind: str) -> ConfigError:
+        return ConfigError(
+            f"model '{name}': layers of kind {kind} are not supported (they cannot be rolled back to an earlier "
+            "token); choose a model with layers of attention (full or sliding-window), linear attention or state spaces"
+        )
+
     text_config = config.get_text_config()
     kinds = {str(kind) for kind in getattr(text_config, "layer_types", None) or []}
     if unknown := sorted(kinds - {*DYNAMIC_LAYER_TYPE_MAPPING, "moe", "mlp"}):
-        raise unsupported(name, unknown[0])
-    template = DynamicCache(config=config)
-    lazily_made = template.layers or [DynamicLayer() for _ in range(text_config.num_hidden_layers)]
-    return Cache(layers=[preallocated(layer, name) for layer in lazily_made])
-
-
-def preallocated(layer: Any, name: str) -> Any:
-    """Returns the replacement of a layer of transformers' cache. Raises ConfigError for an unsupported kind."""
-    if type(layer) in (DynamicLayer, DynamicSlidingWindowLayer):
-        return PreallocatedLayer(isinstance(layer, DynamicSlidingWindowLayer))
-    if type(layer) in (LinearAttentionAndFullAttentionLayer, LinearAttentionAndSlidingWindowAttentionLayer):
-        return HybridLayer(isinstance(layer, DynamicSlidingWindowLayer), layer.number_of_states)
-    if type(layer) in (LinearAttentionLayer, DUMMY):
-        return layer
-    raise unsupported(name, type(layer).__name__)
-
-
-def unsupported(name: str, kind: str) -> ConfigError:
-    return ConfigError(
-        f"model '{name}': layers of kind {kind} are not supported (they cannot be rolled back to an earlier token); "
-        "choose a model with layers of attention (full or sliding-window), linear attention or state spaces"
-    )
+        raise unsupported(unknown[0])
+    layers: list[Any] = []
+    for layer in DynamicCache(config=config).layers or [DynamicLayer() for _ in range(text_config.num_hidden_layers)]:
+        is_sliding = isinstance(layer, DynamicSlidingWindowLayer)
+        if type(layer) in (DynamicLayer, DynamicSlidingWindowLayer):
+            layers.append(PreallocatedLayer(is_sliding))
+        elif isinstance(layer, LinearAttentionAndFullAttentionLayer | LinearAttentionAndSlidingWindowAttentionLayer):
+            layers.append(HybridLayer(is_sliding, layer.number_of_states))
+        elif type(layer) in (LinearAttentionLayer, DUMMY):
+            layers.append(layer)
+        else:
+            raise unsupported(type(layer).__name__)
+    return Cache(layers=layers)
 
 
 class StaticLayer(CacheLayerMixin):
@@ -204,16 +187,11 @@ class StaticLayer(CacheLayerMixin):
         self.places = places
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        self.keys = self._zeros_like(key_states)
-        self.values = self._zeros_like(value_states)
-        self.is_initialized = True
-
-    def _zeros_like(self, states: torch.Tensor) -> torch.Tensor:
-        batch, heads, _, head_dim = states.shape
-        buffer = states.new_zeros((batch, heads, self.capacity, head_dim))
+        self.keys, self.values = (resized(states, self.capacity).zero_() for states in (key_states, value_states))
         if self.places is None:  # the pass is compiled as a whole, not through one shared layer
-            torch._dynamo.mark_static_address(buffer)
-        return buffer
+            for buffer in (self.keys, self.values):
+                torch._dynamo.mark_static_address(buffer)
+        self.is_initialized = True
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any

@@ -2,7 +2,7 @@
 
 import warnings
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 import huggingface_hub
 import torch
@@ -42,6 +42,7 @@ class HubOptions(TypedDict):
     trust_remote_code: bool
 
 
+EXAMPLE = range(1, 9)  # the tokens of the text on which models are checked
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -108,10 +109,8 @@ def load_model(
     except ConfigError as error:
         raise ConfigError(f"cannot use model '{name}': {error}") from error
     except Exception as error:  # the hub and file formats raise many classes
-        if not trust_remote_code and NEEDS_CODE in str(error):
-            raise needs_code_error(name, "architecture") from error
-        cause = explain_failure(name, source, problem, error, "config.json, weights and tokenizer")
-        raise ConfigError(f"cannot load model '{name}': {cause}") from error
+        files = "config.json, weights and tokenizer"
+        raise loading_error(name, "architecture", source, problem, error, files, trust_remote_code) from error
     if weights:
         check_causal(loaded)
         make_passes(loaded, engine)
@@ -152,27 +151,32 @@ def model_sampling(name: str, revision: str | None) -> CheckpointSampling:
 NEEDS_CODE = "trust_remote_code"  # in transformers' message
 
 
-def needs_code_error(name: str, part: str) -> NeedsCode:
-    """Returns the error for a checkpoint with Python code that is not allowed to run."""
-    return NeedsCode(
-        f"model '{name}': its {part} is Python code in the checkpoint: read that code, then let it run with "
-        "--trust-remote-code"
-    )
+def loading_error(
+    name: str, part: Literal["architecture", "tokenizer"], source: str, problem: str | None, error: Exception,
+    files: str, trust_remote_code: bool,
+) -> ConfigError:  # fmt: skip
+    """Returns the error in one line for what transformers raised; see `explain_failure`."""
+    if not trust_remote_code and NEEDS_CODE in str(error):
+        return NeedsCode(
+            f"model '{name}': its {part} is Python code in the checkpoint: read that code, then let it run with "
+            "--trust-remote-code"
+        )
+    what = f"model '{name}'" if part == "architecture" else f"the tokenizer of '{name}'"
+    return ConfigError(f"cannot load {what}: {explain_failure(name, source, problem, error, files)}")
 
 
 def check_engine(engine: EngineName, device: str) -> EngineName:
     """Returns the engine for a device, with auto resolved. Raises ConfigError if this machine does not support it."""
     if engine == "auto":
         return "graphs" if device == "cuda" else "eager"
-    if engine == "graphs" and device != "cuda":
+    if engine == "compiled" or (engine == "graphs" and device != "cuda"):
         from specbench.models.compiling import no_compiler  # its imports take time
 
-        able = "eager" if no_compiler(device) else "compiled, or eager"
-        raise ConfigError(f"--engine graphs: {device} has no CUDA graphs: take --engine {able}")
-    if engine == "compiled":
-        from specbench.models.compiling import no_compiler
-
-        if problem := no_compiler(device):
+        problem = no_compiler(device)
+        if engine == "graphs":
+            able = "eager" if problem else "compiled, or eager"
+            raise ConfigError(f"--engine graphs: {device} has no CUDA graphs: take --engine {able}")
+        if problem:
             raise ConfigError(f"--engine compiled: {problem}, or take --engine eager")
     return engine
 
@@ -225,7 +229,6 @@ def load_weights(source: str, dtype: Any, hub: HubOptions, **options: Any) -> An
 
 
 def check_quantize(quantize: Quantize, device: str) -> None:
-    """Raises ConfigError if this machine cannot quantize weights."""
     if device != "cuda":
         raise ConfigError(f"--quantize {quantize}: needs a CUDA device, and this is {device}: leave it out")
     bitsandbytes(f"--quantize {quantize}")
@@ -274,7 +277,7 @@ def load_placed_weights(
 @torch.inference_mode()
 def check_causal(model: CausalLM) -> None:
     """Raises ConfigError if logits are not finite, or depend on later tokens or on earlier contents of the cache."""
-    ids = example_ids(model)
+    ids = [token % model.vocab_size for token in EXAMPLE]
     try:
         score = model.sequence.score
         whole = score(ids, 8).logits
@@ -301,10 +304,6 @@ def check_causal(model: CausalLM) -> None:
         )
 
 
-def example_ids(model: CausalLM) -> list[int]:
-    return [token % model.vocab_size for token in range(1, 9)]
-
-
 @torch.inference_mode()
 def make_passes(model: CausalLM, engine: EngineName = "compiled") -> None:
     """Switches a model to the recorded or compiled passes of an engine. If it does not support them, or gives different
@@ -313,7 +312,7 @@ def make_passes(model: CausalLM, engine: EngineName = "compiled") -> None:
         return
     from specbench.models.compiling import CannotCompile
 
-    ids, eager = example_ids(model), model.sequence
+    ids, eager = [token % model.vocab_size for token in EXAMPLE], model.sequence
     expected = model.score(ids, len(ids)).logits
     model.reset()
     try:
@@ -361,7 +360,4 @@ def load_tokenizer(name: str, revision: str | None = None, *, trust_remote_code:
             trust_remote_code=trust_remote_code,
         )  # fmt: skip
     except Exception as error:  # the hub and file formats raise many classes
-        if not trust_remote_code and NEEDS_CODE in str(error):
-            raise needs_code_error(name, "tokenizer") from error
-        cause = explain_failure(name, source, problem, error, "tokenizer.json")
-        raise ConfigError(f"cannot load the tokenizer of '{name}': {cause}") from error
+        raise loading_error(name, "tokenizer", source, problem, error, "tokenizer.json", trust_remote_code) from error

@@ -36,7 +36,6 @@ class HostClock:
             self._file = file
 
     def now(self) -> float:
-        """Returns the clock in seconds."""
         if self._file is None:
             return time.perf_counter()
         while True:
@@ -269,12 +268,17 @@ class Consumption:
         must have finished their work."""
         if not self._is_here:
             return {}
+        peak_bytes = None
+        if self._resets_peak:
+            with suppress(OSError, ValueError, StopIteration):
+                lines = (PROCESS / "status").read_text().splitlines()
+                peak_bytes = 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
         ends = list(map(gpu_joules, self._gpus))
         used = [b - a for a, b in zip(self._joules, ends, strict=True) if a is not None and b is not None]
         found = {
             "cpu_joules": self._processors.joules(),
             "gpu_joules": sum(used) if self._gpus and len(used) == len(self._gpus) else None,
-            "peak_host_bytes": peak_resident_bytes() if self._resets_peak else None,
+            "peak_host_bytes": peak_bytes,
             "peak_device_bytes": sum(map(torch.cuda.max_memory_allocated, self._gpus)) if self._gpus else None,
         }
         return {name: value for name, value in found.items() if value is not None}
@@ -287,15 +291,6 @@ def reset_peak_resident_bytes() -> bool:
         (PROCESS / "clear_refs").write_text("5")
         return True
     return False
-
-
-def peak_resident_bytes() -> int | None:
-    """Returns the largest resident memory of this process since the last reset; None if the system does not
-    report it."""
-    with suppress(OSError, ValueError, StopIteration):
-        lines = (PROCESS / "status").read_text().splitlines()
-        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
-    return None
 
 
 Cost = dict[str, float | None]

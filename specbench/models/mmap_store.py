@@ -47,7 +47,6 @@ class Manifest(BaseModel):
 
     @property
     def lengths(self) -> dict[str, int]:
-        """The length of each array, by name."""
         return {name: info.length for name, info in self.arrays.items()}
 
     def contradiction(self) -> str | None:
@@ -76,7 +75,6 @@ class FolderKind(Generic[AnyManifest]):
 
     @property
     def manifest(self) -> str:
-        """The file name of the manifest."""
         return f"{self.command}.json"
 
     @property
@@ -118,17 +116,16 @@ class FolderKind(Generic[AnyManifest]):
 
     def check_replaceable(self, output: Path) -> None:
         """Raises ConfigError for an output folder that holds files of another kind."""
-        if output.is_dir():
-            names = {path.name for path in output.iterdir()}
-            own = (self.manifest, TRAINING_RECORD)
-            foreign = sorted(name for name in names if name not in own and not name.endswith(SUFFIX))
-            if foreign or (names and self.manifest not in names):
-                example = (foreign or sorted(names))[0]
-                raise ConfigError(
-                    f"{output}: is not {self.article} {self.noun} (it holds {example}): give a new folder"
-                )
-        elif output.exists() or output.is_symlink():
-            raise ConfigError(f"{output}: is a file: give a new folder")
+        if not output.is_dir():
+            if output.exists() or output.is_symlink():
+                raise ConfigError(f"{output}: is a file: give a new folder")
+            return
+        names = sorted(path.name for path in output.iterdir())
+        own = (self.manifest, TRAINING_RECORD)
+        foreign = [name for name in names if name not in own and not name.endswith(SUFFIX)]
+        if foreign or (names and self.manifest not in names):
+            held = (foreign or names)[0]
+            raise ConfigError(f"{output}: is not {self.article} {self.noun} (it holds {held}): give a new folder")
 
     @contextmanager
     def replacing(self, output: Path) -> Iterator[Path]:

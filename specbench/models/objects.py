@@ -88,7 +88,6 @@ def _parts(value: Any, seen: dict[int, Any]) -> Iterator[bytes]:
 
 
 def _contents(value: Any) -> list[Any]:
-    """Returns the objects that an object consists of."""
     if isinstance(value, torch.nn.Module):
         tensors = chain(value.named_parameters(), value.named_buffers())
         config = getattr(value, "config", None)

@@ -27,12 +27,10 @@ _POOLS: WeakValueDictionary[int, _Pool] = WeakValueDictionary()  # by device
 
 
 def has_graphs(device: torch.device) -> bool:
-    """Returns whether passes on a device can be recorded."""
     return device.type == "cuda"
 
 
 def num_recordings() -> int:
-    """Returns the number of CUDA graphs that were recorded in this process."""
     return _num_recorded
 
 
@@ -53,7 +51,10 @@ def record_graph(
             for _ in range(NUM_WARM_RUNS):
                 run()
         torch.cuda.current_stream().wait_stream(side)
-        pool = _pool(device)
+        gc.collect()  # a pool without graphs must not be used again
+        index = torch.cuda.current_device() if device.index is None else device.index
+        pool = _POOLS.get(index) or _Pool()
+        _POOLS[index] = pool
         graph = torch.cuda.CUDAGraph()
         if generator is not None:
             graph.register_generator_state(generator)
@@ -66,16 +67,6 @@ def record_graph(
         return result
 
     return replay
-
-
-def _pool(device: torch.device) -> _Pool:
-    """Returns the pool of a device. Collects garbage first, since a pool without graphs must not be reused."""
-    gc.collect()
-    index = torch.cuda.current_device() if device.index is None else device.index
-    pool = _POOLS.get(index)
-    if pool is None:
-        pool = _POOLS[index] = _Pool()
-    return pool
 
 
 class SharedStream:

@@ -6,7 +6,7 @@ the next replay is short: recurrent layers read such a pass in two pieces, all o
 """
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,43 +16,12 @@ from transformers.cache_utils import Cache, LinearAttentionCacheLayerMixin
 from specbench.core.errors import ConfigError
 
 SMALLEST_CHUNK = 8  # tokens
-
-
-def mixers_of(model: Any) -> list[Any]:
-    """Returns the modules that write a recurrent or convolution state into the cache, each for layer `layer_idx`."""
-    writers = {"update_conv_state", "update_recurrent_state"}
-    modules = [module for module in model.modules() if hasattr(module, "layer_idx")]
-    return [module for module in modules if writers & set(code_of(module).co_names)]
-
-
-def continues_chunks(mixer: Any) -> bool:
-    """Returns whether passes of several tokens start from the cached state: the module has no recurrent state, or
-    passes it to its kernels."""
-    code = code_of(mixer)
-    if "update_recurrent_state" not in code.co_names:
-        return True
-    keywords = {name for names in code.co_consts if isinstance(names, tuple) for name in names}
-    return bool(keywords & {"initial_state", "initial_states"})
+UPDATE = "update_recurrent_state"  # the cache's method that a layer with a recurrent state calls
 
 
 def code_of(module: Any) -> Any:
     """Returns the code object of the forward method of a module's class, without decorators."""
     return inspect.unwrap(type(module).forward).__code__
-
-
-def fit_chunks(mixer: Any) -> Callable[..., torch.Tensor]:
-    """Returns the mixer's forward function. On a CPU, where Mamba2 has no kernels and pads each pass to a whole chunk,
-    such as 256 tokens, it uses chunks that fit short passes. The result does not depend on the chunk size."""
-    forward: Callable[..., torch.Tensor] = mixer.forward
-    largest = getattr(mixer, "chunk_size", None)
-    if not isinstance(largest, int) or next(mixer.parameters()).device.type != "cpu":
-        return forward
-
-    def fitted(hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        mixer.chunk_size = min(largest, max(SMALLEST_CHUNK, 1 << (hidden_states.shape[1] - 1).bit_length()))
-        return forward(hidden_states, *args, **kwargs)
-
-    return fitted
 
 
 NUM_SNAPSHOTS = 8  # maximum number; snapshots are denser near the end, which keeps replays short
@@ -85,16 +54,24 @@ class RecurrentStates:
         self._pieces: list[int] = []
         self._split = 0
         self._at_split: Snapshot = {}
-        mixers = mixers_of(model)
+        # The modules that write a state into the cache, each for one layer.
+        mixers = [
+            module
+            for module in model.modules()
+            if hasattr(module, "layer_idx") and {"update_conv_state", UPDATE} & set(code_of(module).co_names)
+        ]
         if sorted(mixer.layer_idx for mixer in mixers) != sorted(self.layers):
             raise ConfigError(
                 f"model '{name}': the recurrent layers of a {type(model).__name__} do not keep their states in the "
                 "cache, one module for each layer, so they cannot be rolled back to an earlier token; choose another "
                 "model"
             )
-        # Some multi-token kernels ignore the cached state; such layers read one token at a time.
-        self.steps_only = not all(map(continues_chunks, mixers))
+        # Some multi-token kernels are not given the cached state. Such layers read one token at a time.
+        self.steps_only = False
         for mixer in mixers:
+            code = code_of(mixer)
+            keywords = {name for names in code.co_consts if isinstance(names, tuple) for name in names}
+            self.steps_only |= UPDATE in code.co_names and not keywords & {"initial_state", "initial_states"}
             self._feed_in_pieces(mixer)
 
     def reset(self) -> None:
@@ -190,7 +167,18 @@ class RecurrentStates:
 
     def _feed_in_pieces(self, mixer: Any) -> None:
         """Makes a recurrent layer read the tokens of a pass in pieces and copy its state at the split."""
-        forward, layer = fit_chunks(mixer), self.layers[mixer.layer_idx]
+        whole, layer = mixer.forward, self.layers[mixer.layer_idx]
+        # On a CPU, Mamba2 has no kernels and pads each pass to a whole chunk, such as 256 tokens: its chunks shall
+        # fit short passes. The result does not depend on their size.
+        largest = getattr(mixer, "chunk_size", None)
+        on_cpu = next(mixer.parameters()).device.type == "cpu"
+
+        def forward(hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+            if on_cpu and isinstance(largest, int):
+                needed = 1 << (hidden_states.shape[1] - 1).bit_length()
+                mixer.chunk_size = min(largest, max(SMALLEST_CHUNK, needed))
+            found: torch.Tensor = whole(hidden_states, *args, **kwargs)
+            return found
 
         def in_pieces(hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
             if len(self._pieces) < 2:
@@ -207,12 +195,11 @@ class RecurrentStates:
         mixer.forward = in_pieces
 
 
-def state_tensors(layer: Any) -> list[torch.Tensor]:
-    """Returns the state tensors of a layer."""
-    held = (*layer.conv_states.values(), *layer.recurrent_states.values())
-    return [state for state in held if state is not None]
-
-
 def copy_states(layer: Any) -> list[torch.Tensor]:
     """Returns copies of a layer's states, which models overwrite in place."""
     return [state.clone() for state in state_tensors(layer)]
+
+
+def state_tensors(layer: Any) -> list[torch.Tensor]:
+    held = (*layer.conv_states.values(), *layer.recurrent_states.values())
+    return [state for state in held if state is not None]

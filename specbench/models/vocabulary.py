@@ -10,26 +10,14 @@ from itertools import islice
 from typing import Any
 
 from tokenizers import Tokenizer
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 Decode = Callable[[list[str]], str]
 BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # SentencePiece's spelling of a single-byte token
 MANY = 5000  # maximum number of tokens that a search tries
 
 
-def component_types(component: Any) -> set[str]:
-    """Returns the types of a decoder and of its parts; empty for None."""
-    state = {} if component is None else json.loads(component.__getstate__())
-    return {part["type"] for part in (state, *state.get("decoders", [])) if part}
-
-
-def byte_alphabet() -> dict[str, int]:
-    """Returns the byte of each character of byte-level tokenizers (GPT-2's table)."""
-    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in shown]
-    return {chr(byte): byte for byte in shown} | {chr(256 + i): byte for i, byte in enumerate(others)}
-
-
-BYTE_ALPHABET = byte_alphabet()
+BYTE_ALPHABET = {character: byte for byte, character in bytes_to_unicode().items()}  # of byte-level tokenizers
 
 
 def byte_level(token: str) -> bytes:
@@ -39,24 +27,22 @@ def byte_level(token: str) -> bytes:
         return token.encode()
 
 
-def single_bytes(tokenizer: Any, tokens: dict[int, Any]) -> dict[int, bytes]:
-    """Returns the bytes by id for a byte-level tokenizer whose tokens are chr(byte), such as ByT5's; empty for other
-    tokenizers."""
-    ids = {token: index for index, token in tokens.items()}
-    if not all(chr(byte) in ids for byte in range(256)):
-        return {}
-    two = [chr(byte) for byte in "é".encode()]
-    if tokenizer.convert_tokens_to_string(two) != "é":
-        return {}
-    return {ids[chr(byte)]: bytes([byte]) for byte in range(256)}
-
-
 def decode_between_anchors(
     tokens: dict[int, Any], decode: Decode, bytes_are_spelt: bool
 ) -> Iterable[tuple[int, bytes | None]]:
     """Yields each id with the bytes that its token adds when it is decoded between two anchor tokens; None if decoding
     does not show them."""
-    anchor, head, tail = find_anchor((token for token in tokens.values() if isinstance(token, str)), decode)
+    # An anchor is a token that decodes to the same text after any token. One that also decodes to this text at the
+    # beginning is preferred, because it does not mark a word boundary.
+    anchor, head, tail = "", "", ""
+    for token in islice((token for token in tokens.values() if isinstance(token, str)), MANY):
+        first, pair, three = (decode([token] * count) for count in (1, 2, 3))
+        later = pair.removeprefix(first)
+        is_anchor = first.isalpha() and pair == first + later and three == pair + later
+        if is_anchor and (not anchor or first == later):
+            anchor, head, tail = token, first, later
+            if head == tail:
+                break
     for index, token in tokens.items():
         if isinstance(token, bytes):
             yield index, token
@@ -67,23 +53,6 @@ def decode_between_anchors(
             inside = len(text) >= len(head) + len(tail) and text.startswith(head) and text.endswith(tail)
             written = text[len(head) : len(text) - len(tail)]
             yield index, written.encode() if inside and ("\ufffd" not in written or "\ufffd" in token) else None
-
-
-def find_anchor(tokens: Iterable[str], decode: Decode) -> tuple[str, str, str]:
-    """Returns an anchor token, which decodes to the same text after any token, its text at the beginning, and its text
-    at later positions. Returns empty strings if none is found.
-
-    An anchor with two equal texts is preferred, because it does not mark a word boundary.
-    """
-    found = ("", "", "")
-    for token in islice(tokens, MANY):
-        head, pair, three = (decode([token] * count) for count in (1, 2, 3))
-        tail = pair.removeprefix(head)
-        if head.isalpha() and pair == head + tail and three == pair + tail:
-            if head == tail:
-                return token, head, tail
-            found = found if found[0] else (token, head, tail)
-    return found
 
 
 HIDDEN = "\U0010ffff"  # a noncharacter: prefixed to special tokens so that no text matches them
@@ -125,14 +94,18 @@ class Vocabulary:
 
     def _bytes_by_id(self, tokens: dict[int, Any], added: dict[int, Any]) -> Iterable[tuple[int, bytes | None]]:
         decoder = None if self._backend is None else self._backend.decoder
-        parts = component_types(decoder)
+        state = {} if decoder is None else json.loads(decoder.__getstate__())
+        parts = {part["type"] for part in (state, *state.get("decoders", [])) if part}
         if "ByteLevel" in parts:
             return ((i, token.encode() if i in added else byte_level(token)) for i, token in tokens.items())
-        if self._backend is None and len(byte_tokens := single_bytes(self._tokenizer, tokens)) == 256:
-            return ((i, byte_tokens.get(i, token.encode())) for i, token in tokens.items())
         decode: Decode = self._tokenizer.convert_tokens_to_string
         if self._backend is not None:
             decode = " ".join if decoder is None else decoder.decode
+        elif {chr(byte) for byte in range(256)} <= set(tokens.values()) and decode(list("Ã©")) == "é":
+            # The tokens are the characters of single bytes, as ByT5's are.
+            ids = {token: index for index, token in tokens.items()}
+            owners = {ids[chr(byte)]: bytes([byte]) for byte in range(256)}
+            return ((i, owners.get(i, token.encode())) for i, token in tokens.items())
         return decode_between_anchors(tokens, decode, bytes_are_spelt="ByteFallback" in parts or self._backend is None)
 
     @cached_property
@@ -141,23 +114,19 @@ class Vocabulary:
         for index, written in enumerate(self.token_bytes):
             if written is not None and self.plain[index]:
                 owners[written].append(index)
-        return {
-            written: ids[0] if len(ids) == 1 else self._preferred_id(written, ids) for written, ids in owners.items()
-        }
 
-    def _preferred_id(self, written: bytes, ids: list[int]) -> int:
-        """Returns which of several ids with the same bytes the tokenizer produces; if it produces none, the first that
-        is not a single-byte token, or the first."""
-        try:
-            text = written.decode()
-        except UnicodeDecodeError:
-            return ids[0]
-        for encoded in (self.encode_after("a", text), self.encode(text)):
-            produced = next((index for index in encoded or [] if index in ids), None)
-            if produced is not None:
-                return produced
-        whole = [index for index in ids if not BYTE.fullmatch(self._tokenizer.convert_ids_to_tokens(index))]
-        return (whole or ids)[0]
+        def preferred(written: bytes, ids: list[int]) -> int:
+            """Returns the id that the tokenizer produces; if it produces none, the first that is not a single-byte
+            token, or the first."""
+            try:
+                text = written.decode()
+            except UnicodeDecodeError:
+                return ids[0]
+            produced = [*(self.encode_after("a", text) or []), *self.encode(text)]
+            whole = [index for index in ids if not BYTE.fullmatch(self._tokenizer.convert_ids_to_tokens(index))]
+            return next((index for index in produced if index in ids), (whole or ids)[0])
+
+        return {written: ids[0] if len(ids) == 1 else preferred(written, ids) for written, ids in owners.items()}
 
     @cached_property
     def bos_ids(self) -> list[int]:

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError
-from specbench.publish.suite_runs import RUNS, SuiteRun, cells_of, load_suite, suite_path
+from specbench.publish.suite_runs import RUNS, SuiteRun, load_suite, runs_of, suite_path
 from specbench.publish.suite_spec import (
     FAIRNESS,
     QUALITY,
@@ -29,21 +29,20 @@ from specbench.results.row import ALL, Row
 from specbench.statistics.bootstrap import Estimate
 
 MACHINE_OPTIONS = {"device", "threads", "warm_up", "allow_code_execution"}
-CellRows = tuple[SuiteRun, Sequence[Row]]
+MeasuredRun = tuple[SuiteRun, Sequence[Row]]
 
 
 @dataclass(frozen=True)
 class PairRows:
-    """The rows of one pair of a suite, by cell."""
+    """The rows of one pair of a suite, by run."""
 
     suite: SuiteSpec
     pair_name: str
-    cells: Sequence[CellRows]
+    runs: Sequence[MeasuredRun]
 
     @property
-    def measured(self) -> list[CellRows]:
-        """The cells that have rows."""
-        return [(cell, rows) for cell, rows in self.cells if rows]
+    def measured(self) -> list[MeasuredRun]:
+        return [(run, rows) for run, rows in self.runs if rows]
 
     def our_value(self, reference: FigureReference) -> float | None:
         """Returns our number for a figure, in the figure's unit; None if it is not measured, or the figure belongs to
@@ -62,7 +61,7 @@ class PairRows:
 
     def _value(self, reference: FigureReference, method: str | None) -> float | None:
         """Returns the metric of a method on a subset; without a subset, over all subsets or on the only one."""
-        rows = [row for cell, found in self.cells if cell.task.label == reference.task for row in found]
+        rows = [row for run, found in self.runs if run.task.label == reference.task for row in found]
         own = [row for row in rows if method is not None and self.method_name(row) == method]
         own = [row for row in own if row.level == (reference.load or "")]
         subset = reference.subset or (ALL if len(own) > 1 else None)
@@ -91,29 +90,30 @@ def value_of(row: Row, metric: str) -> float | None:
 
 
 def measured_pairs(name: str, pair: str | None, runs: Path | None) -> list[PairRows]:
-    """Returns the rows of a pair, or of every pair for None. The rows of a cell are those of its folder in `runs`; if
+    """Returns the rows of a pair, or of every pair for None. The rows of a run are those of its folder in `runs`; if
     it has none, those in the leaderboard next to the suite's file."""
     suite = load_suite(name)
     if runs is not None and not runs.is_dir():
         raise ConfigError(f"--runs {runs}: no such folder: give the one that `specbench board run` measured into")
     committed = suite_path(name).with_suffix(".json")
-    kept = load(committed) if committed.is_file() else []
+    kept, folder = load(committed) if committed.is_file() else [], runs or RUNS
     return [
-        PairRows(suite, each, [(cell, cell.rows() or rows_of_cell(kept, cell)) for cell in cells])
+        PairRows(
+            suite, each, [(run, run.rows() or rows_of_run(kept, run)) for run in runs_of(suite, None, folder, each)]
+        )
         for each in ([pair] if pair is not None else suite.pairs)
-        for cells in (cells_of(suite, runs=runs or RUNS, pair=each),)
     ]
 
 
-def rows_of_cell(rows: Sequence[Row], cell: SuiteRun) -> list[Row]:
-    """Returns the rows of a leaderboard that belong to a cell. If two cells measure the same, the leaderboard has one
+def rows_of_run(rows: Sequence[Row], run: SuiteRun) -> list[Row]:
+    """Returns the rows of a leaderboard that belong to a run. If two runs measure the same, the leaderboard has one
     row, which belongs to both."""
     if not rows:
         return []
-    key = measurement_key(cell.request.settings())
-    if cell.suite.is_served:
+    key = measurement_key(run.request.settings())
+    if run.suite.is_served:
         return [row for row in rows if measurement_key(row.request) == key]
-    names, target, drafter = cell.row_names(), cell.pair.target or f"{EMBEDDED}target", cell.pair.drafter
+    names, target, drafter = run.row_names(), run.pair.target or f"{EMBEDDED}target", run.pair.drafter
     return [
         row
         for row in rows
@@ -129,26 +129,26 @@ def measurement_key(settings: Mapping[str, object]) -> str:
     return json.dumps(kept, sort_keys=True)
 
 
-def outdated_line(cell: SuiteRun, rows: Sequence[Row]) -> str | None:
-    """Returns a line on rows measured with other options or versions than the cell has now; None without any."""
-    now = cell.request.settings()
+def outdated_line(run: SuiteRun, rows: Sequence[Row]) -> str | None:
+    """Returns a line on rows measured with other options or versions than the run has now; None without any."""
+
+    def option(name: str, value: object) -> str:
+        text = "–" if value is None else " ".join(map(str, value)) if isinstance(value, list) else value
+        return f"--{name.replace('_', '-')} {text}"
+
+    now = run.request.settings()
     own = [row for row in rows if all(row.request.get(key) == now.get(key) for key in ("task", "method", "target"))]
     for row in own:
         then = row.request
         options = [name for name in {**then, **now} if name not in MACHINE_OPTIONS]
         differ = [name for name in options if then.get(name) != now.get(name)]
         if differ:
-            first, second = (", ".join(_option(name, each.get(name)) for name in differ) for each in (then, now))
-            return f"{cell.task.label}: measured with {first}; the suite now asks for {second}"
-    if own and (missing := cell.row_names() - {(row.task, row.method) for row in rows}):
+            first, second = (", ".join(option(name, each.get(name)) for name in differ) for each in (then, now))
+            return f"{run.task.label}: measured with {first}; the suite now asks for {second}"
+    if own and (missing := run.row_names() - {(row.task, row.method) for row in rows}):
         names = ", ".join(sorted({f"{without_digest(task)} {without_digest(method)}" for task, method in missing}))
-        return f"{cell.task.label}: measured with other versions; the suite now asks for {names}"
+        return f"{run.task.label}: measured with other versions; the suite now asks for {names}"
     return None
-
-
-def _option(name: str, value: Any) -> str:
-    text = "–" if value is None else " ".join(value) if isinstance(value, list) else value
-    return f"--{name.replace('_', '-')} {text}"
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,6 @@ def compare_row(
 
 
 def comparisons(rows: PairRows, table: PublishedTable) -> Iterator[FigureComparison]:
-    """Returns every figure of a published table with our number."""
     return (found for group, row in table.rows() for found in compare_row(table, group, row, rows) if found is not None)
 
 

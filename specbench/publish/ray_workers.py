@@ -13,14 +13,14 @@ from typing import Any
 from specbench.core.environment import require
 from specbench.core.errors import ConfigError
 from specbench.core.files import write_bytes
-from specbench.publish.process import MeasuringProcess
 from specbench.publish.workers import (
-    BlockRecorded,
     Event,
     JobFinished,
     JobStarted,
     LogLine,
+    MeasuringProcess,
     RunJob,
+    TrialRecorded,
     WorkerLost,
     WorkerReady,
     WorkerSettings,
@@ -39,12 +39,11 @@ class ActorHost:
         self._process = MeasuringProcess(replace(settings, scratch=self._scratch))
 
     def open(self) -> WorkerReady | WorkerLost:
-        """Starts a new process."""
         return self._process.open()
 
     def measure(self, job: RunJob, files: Files) -> Iterator[Event]:
         """Does a job in a folder that starts with these files. Yields the events, with the files that were written."""
-        folder = self._scratch / "cell"
+        folder = self._scratch / "run"
         shutil.rmtree(folder, ignore_errors=True)
         self._scratch.mkdir(mode=0o700, exist_ok=True)
         folder.mkdir()
@@ -113,7 +112,7 @@ class RayWorker:
             measure = self.actor.measure.options(num_returns="streaming")
             for reference in measure.remote(job, files_of(job.folder, with_records=True)):
                 event: Event = self.ray.get(reference)
-                if isinstance(event, BlockRecorded) and event.record.key not in known:
+                if isinstance(event, TrialRecorded) and event.record.key not in known:
                     records.append(event.record)
                     known.add(event.record.key)
                 elif isinstance(event, JobStarted | JobFinished):
@@ -143,7 +142,7 @@ def first_line(error: Exception) -> str:
 
 @contextmanager
 def ray_workers(
-    address: str, num_workers: int | None, num_cells: int, settings: WorkerSettings, log: Path
+    address: str, num_workers: int | None, num_runs: int, settings: WorkerSettings, log: Path
 ) -> Iterator[list[RayWorker]]:
     """Yields `num_workers` workers; for None, as many as the cluster has GPUs. The output of ray goes into `log`.
 
@@ -158,7 +157,7 @@ def ray_workers(
         try:
             connect(ray, address)
             needs, most = worker_needs(ray.cluster_resources(), settings)  # type: ignore[no-untyped-call]
-            number = number_of_workers(num_workers, needs, most, num_cells)
+            number = number_of_workers(num_workers, needs, most, num_runs)
             yield [RayWorker(ray, f"worker {place}", settings, needs) for place in range(1, number + 1)]
         finally:
             ray.shutdown()
@@ -201,7 +200,7 @@ def worker_needs(resources: dict[str, float], settings: WorkerSettings) -> tuple
     return {"num_cpus": settings.threads}, int(resources.get("CPU", 0)) // settings.threads
 
 
-def number_of_workers(num_workers: int | None, needs: dict[str, float], most: int, num_cells: int) -> int:
+def number_of_workers(num_workers: int | None, needs: dict[str, float], most: int, num_runs: int) -> int:
     """Returns the number of workers. Raises ConfigError if the cluster has no room for them."""
     if most < 1:
         raise ConfigError(
@@ -210,4 +209,4 @@ def number_of_workers(num_workers: int | None, needs: dict[str, float], most: in
     if num_workers is not None and not 1 <= num_workers <= most:
         each = "a GPU" if "num_gpus" in needs else f"{needs['num_cpus']:g} CPUs"
         raise ConfigError(f"--workers {num_workers}: the cluster has {each} for {most} workers: give 1 to {most}")
-    return min(num_workers or (most if "num_gpus" in needs else 1), max(1, num_cells))
+    return min(num_workers or (most if "num_gpus" in needs else 1), max(1, num_runs))

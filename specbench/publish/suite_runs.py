@@ -1,4 +1,4 @@
-"""Suites and their cells. A cell is one run: a task on a pair, at one temperature and with one seed, all methods."""
+"""Suites and their runs: each is a task on a pair, at one temperature and with one seed, with all methods."""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -89,7 +89,6 @@ class SuiteRun:
 
     @cached_property
     def request(self) -> Request:
-        """The request that measures the cell."""
         suite, pair, task = self.suite, self.pair, self.task
         sampling = () if self.temperature is None else (f"generation.temperature={self.temperature:.10g}",)
         given = {
@@ -111,32 +110,29 @@ class SuiteRun:
         return Request([task.task], self.methods, options, command, output=self.folder, servers=file)
 
     def rows(self) -> list[Row]:
-        """Returns the rows of the folder; an empty list if the cell was never measured."""
+        """Returns the rows of the folder; an empty list if it was never measured."""
         path = self.folder / "leaderboard.json"
         return load(path) if path.is_file() else []
 
     def is_measured(self, rows: Sequence[Row]) -> bool:
-        """Returns whether the rows cover the cell's current request with the current versions of tasks and methods, and
+        """Returns whether the rows cover the run's current request with the current versions of tasks and methods, and
         the current code of plug-ins. The machine, the versions of packages and the warm-up may be others."""
-
         has_fairness = not self.task.fairness or any(row.fairness for row in rows)
         own = [row for row in rows if self.request.is_answered_by(row.request)]
         names = {(row.task, row.method) for row in own}
-        return bool(rows) and has_fairness and names == self.row_names() and self.has_current_code(own)
-
-    def has_current_code(self, rows: Sequence[Row]) -> bool:
-        """Returns whether the rows were measured with the code of plug-ins and of external decoders as it is now."""
+        if not rows or not has_fairness or names != self.row_names():
+            return False
         tasks, methods = self._specs()
         decoders = {versioned_name(each): each.decoder.entry for each in methods
                     if each.decoder is not None and each.decoder.type == "external"}  # fmt: skip
         if decoders:
             from specbench.integrations.entry import load as load_entry
 
-            for row in rows:
+            for row in own:
                 entry = decoders.get(row.method)
                 if entry is not None and row.options["decoder"].get("revision") != load_entry(entry).revision:
                     return False
-        measured = {name: code for row in rows for name, code in row.options.get("code", {}).items()}
+        measured = {name: code for row in own for name, code in row.options.get("code", {}).items()}
         return measured == component_revisions(tasks, methods)
 
     def row_names(self) -> set[tuple[str, str]]:
@@ -153,29 +149,28 @@ class SuiteRun:
         return with_overrides(load_tasks(self.task.task), specs, self.request.options.overrides)
 
 
-def cells_of(
+def runs_of(
     suite: SuiteSpec, options: RunOptions | None = None, runs: Path = RUNS, pair: str | None = None,
     tasks: Sequence[str] | None = None,
 ) -> list[SuiteRun]:  # fmt: skip
-    """Returns all cells that have methods, pair by pair. `pair`, `tasks`: select a pair and tasks; None selects all.
+    """Returns all runs that have methods, pair by pair. `pair`, `tasks`: select a pair and tasks; None selects all.
     Raises ConfigError for a pair or task that the suite lacks."""
     options = options or RunOptions()
     if pair is not None and pair not in suite.pairs:
         raise ConfigError(f"--pair {pair}: suite '{suite.name}' has no such pair: {nearest(pair, suite.pairs)}")
     grid = product([pair] if pair else suite.pairs, suite.tasks, suite.temperatures or (None,), suite.seeds)
-    cells = [SuiteRun(suite, *place, options, runs) for place in grid]
-    cells = [cell for cell in cells if cell.methods and cell.task.label in (cell.pair.tasks or [cell.task.label])]
+    every = [SuiteRun(suite, *place, options, runs) for place in grid]
+    every = [run for run in every if run.methods and run.task.label in (run.pair.tasks or [run.task.label])]
     if tasks is None:
-        return cells
-    known = {cell.task.label for cell in cells}
+        return every
+    known = {run.task.label for run in every}
     for name in tasks or [""]:
         if name not in known:
             raise ConfigError(f"--task '{name}': no selected pair has this task: {nearest(name, known)}")
-    return [cell for cell in cells if cell.task.label in tasks]
+    return [run for run in every if run.task.label in tasks]
 
 
 def board_names() -> list[str]:
-    """Returns the names of the built-in suites."""
     return sorted(path.stem for path in builtin_dir(KIND).glob("*.yaml"))
 
 
@@ -198,12 +193,16 @@ def read_suite(name_or_path: str) -> SuiteSpec:
 
 
 def load_suite(name_or_path: str) -> SuiteSpec:
-    """Reads a suite and checks that all its cells can be measured. Raises ConfigError also for unknown tasks, subsets,
+    """Reads a suite and checks that all its runs can be measured. Raises ConfigError also for unknown tasks, subsets,
     methods and overrides."""
     path, suite = suite_path(name_or_path), read_suite(name_or_path)
     for number, task in enumerate(suite.tasks):
         with prefix_errors(f"{path}: tasks.{number}: "):
-            _check_subsets(task, [name for pair in suite.pairs.values() for name in pair.subsets.get(task.label, ())])
+            known = [name for each in load_tasks(task.task) for name in each.subset_names]
+            for subsets in (task.subsets or (), *(pair.subsets.get(task.label, ()) for pair in suite.pairs.values())):
+                for subset in subsets:
+                    if subset not in known:
+                        raise ConfigError(f"task '{task.task}' has no subset '{subset}': {nearest(subset, known)}")
         with prefix_errors(f"{path}: methods: "):
             for method in () if suite.is_served else suite.methods_of(task):
                 load_method(method)
@@ -211,20 +210,23 @@ def load_suite(name_or_path: str) -> SuiteSpec:
         with prefix_errors(f"{path}: pairs.{name}.methods: "):
             for method in filter(None, pair.methods.values()):
                 load_method(method)
-            if pair.methods and not cells_of(suite, pair=name):
+            if pair.methods and not runs_of(suite, pair=name):
                 raise ConfigError("no method is left to measure: leave the pair out")
-    cells = cells_of(suite)
-    if not cells:
-        raise ConfigError(f"{path}: exclude: no cell of the grid is left: remove an entry")
-    checked = set()
-    for cell in cells:
-        key = cell.task.label, cell.methods, cell.temperature, cell.pair.engine
-        if key not in checked:
-            checked.add(key)
-            with prefix_errors(f"{path}: {cell.name}: "):
-                if not suite.is_served:  # published figures can be shown without the file of servers
-                    cell.row_names()
-                    _check_engine(cell)
+    runs = runs_of(suite)
+    if not runs:
+        raise ConfigError(f"{path}: exclude: no run of the grid is left: remove an entry")
+    different = dict[tuple[object, ...], SuiteRun]()
+    for run in runs:
+        different.setdefault((run.task.label, run.methods, run.temperature, run.pair.engine), run)
+    for run in () if suite.is_served else different.values():  # figures can be shown without the files of servers
+        with prefix_errors(f"{path}: {run.name}: "):
+            run.row_names()
+            own = [method for method in run.methods if load_method(method).decoder is not None]
+            if own and run.pair.engine not in ("auto", "eager"):
+                raise ConfigError(
+                    f"method '{file_name(own[0])}': external decoders ignore engine = '{run.pair.engine}': exclude it "
+                    "there, or give a pair with the engine 'eager'"
+                )
     return suite
 
 
@@ -240,19 +242,3 @@ def prefix_errors(prefix: str) -> Iterator[None]:
         yield
     except ConfigError as error:
         raise ConfigError(f"{prefix}{error}") from error
-
-
-def _check_engine(cell: SuiteRun) -> None:
-    own = [method for method in cell.methods if load_method(method).decoder is not None]
-    if own and cell.pair.engine not in ("auto", "eager"):
-        raise ConfigError(
-            f"method '{file_name(own[0])}' runs its own forward passes, to which engine = '{cell.pair.engine}' does "
-            "not apply: exclude it there, or give a pair with the engine 'eager'"
-        )
-
-
-def _check_subsets(entry: TaskEntry, added: Sequence[str]) -> None:
-    known = [name for task in load_tasks(entry.task) for name in task.subset_names]
-    for subset in (*(entry.subsets or ()), *added):
-        if subset not in known:
-            raise ConfigError(f"task '{entry.task}' has no subset '{subset}': {nearest(subset, known)}")

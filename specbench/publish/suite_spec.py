@@ -211,7 +211,7 @@ class PairSpec(spec_of("PairOptions", PAIR_OPTIONS)):  # type: ignore[misc]  # i
 
 
 class Exclusion(Spec):
-    """A part of the grid that is not measured: cells that match one of the values of every given key."""
+    """A part of the grid that is not measured: runs that match one of the values of every given key."""
 
     task: Text | tuple[Text, ...] | None = None
     method: Text | tuple[Text, ...] | None = None

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from specbench.core.table import RULE, Column, Table, number_columns, text_columns
 from specbench.models.heads import HEADS
-from specbench.publish.measured import CellRows, FigureComparison, PairRows, compare_row, comparisons, outdated_line
+from specbench.publish.measured import FigureComparison, MeasuredRun, PairRows, compare_row, comparisons, outdated_line
 from specbench.publish.suite_runs import board_names, read_suite
 from specbench.publish.suite_spec import QUALITY, Figure, FigureColumn, PairSpec, PublishedTable
 from specbench.report.captions import dtype_and_device, few_prompts_line, verdict_word, warning_lines, why_unranked
@@ -18,7 +18,6 @@ from specbench.report.tables import score_cell, speedup_cell
 from specbench.results.metric_format import NULL, metric_of, number, speed
 from specbench.results.row import ALL, Row
 from specbench.specs.catalogue import load_method
-from specbench.specs.method import MethodSpec
 
 GATED = ("meta-llama/", "google/gemma")  # models whose licence a user must accept on their page
 SIZE = re.compile(r"(?:(\d+)x)?(\d+(?:\.\d+)?)(b|m)(?![a-z0-9])")  # 7b, 8x22b, 68m
@@ -29,7 +28,7 @@ CAPTION = (
     "*: gated; accept the licence on the model's page, then log in with `hf auth login`",
 )
 NOT_MEASURED = "not measured"
-MAX_NAMES = 5  # cells that a line lists
+MAX_NAMES = 5  # runs that a line lists
 MAX_FIGURES = 3  # figures in a row of a printed table; each takes three columns
 HEADINGS = {
     "acceptance_rate": "α", "mean_acceptance_length": "τ", "cost_ratio": "c", "tokens_per_second": "tok/s",
@@ -38,7 +37,6 @@ HEADINGS = {
 
 
 def boards_table() -> Table:
-    """Returns a table of the built-in suites."""
     rows = []
     for suite in map(read_suite, board_names()):
         without = [name for name, pair in suite.pairs.items() if pair.is_embedded]
@@ -47,7 +45,7 @@ def boards_table() -> Table:
         rows.append([suite.name, suite.title or NULL, suite.paper or NULL, ", ".join(without) or NULL, *counts])
     columns = [*text_columns("name", "title", "paper", "pair without\ndownload")]
     columns += number_columns("pairs with\ndownload", "tasks", "published\ntables")
-    caption = ["`specbench board show NAME`: the requirements of each pair, and its measured cells"]
+    caption = ["`specbench board show NAME`: the requirements of each pair, and its measured runs"]
     return Table("boards", columns, rows, caption)
 
 
@@ -57,10 +55,10 @@ def pairs_table(name: str, found: Sequence[PairRows]) -> Table:
     lines = []
     for each in found:
         pair = each.suite.pairs[each.pair_name]
-        share = f"{len(each.measured)} of {len(each.cells)}"
+        share = f"{len(each.measured)} of {len(each.runs)}"
         lines.append([each.pair_name, "\n".join(needed_parts(each)), weights(pair), fits_on_gpu(pair, memory), share])
     columns = [*text_columns("pair", "needs"), *number_columns("weights\nGB"), *text_columns("fits on\nthis GPU")]
-    columns += number_columns("measured\ncells")
+    columns += number_columns("measured\nruns")
     here = "this machine has no GPU" if memory is None else f"this machine's GPU has {memory:.0f} GB"
     caption = [*CAPTION[: 1 + any("*" in line[1] for line in lines)], here]
     caption.append(f"measure a pair: specbench board run {name} --pair PAIR")
@@ -83,8 +81,14 @@ def needed_parts(rows: PairRows) -> list[str]:
     if pair.servers is not None:
         return list(filter(None, (pair.target, f"its servers in {pair.servers}")))
     names = [each for each in (pair.target, pair.drafter) if each is not None]
-    methods = dict.fromkeys(chain.from_iterable(cell.methods for cell, _ in rows.cells))
-    parts = dict.fromkeys(filter(None, (part_of(pair, load_method(name)) for name in methods)))
+    methods = dict.fromkeys(chain.from_iterable(run.methods for run, _ in rows.runs))
+    parts = dict[str, None]()
+    for method in map(load_method, methods):
+        text = None if method.decoder is not None else method.drafter.needs  # the requirement that a drafter declares
+        if text is not None:
+            kind = str(method.drafter.options.get("head", method.drafter.type))
+            own = "a head of this target (none is published)" if kind in HEADS else text.partition(" (")[0]
+            parts[HEADS.get(kind, {}).get(str(pair.target), f"{method.name}: {own}")] = None
     return [*(f"{each} *" if each.startswith(GATED) else each for each in names), *parts]
 
 
@@ -113,26 +117,15 @@ def fits_on_gpu(pair: PairSpec, gigabytes: float | None) -> str:
     return "yes" if known and None not in sizes(pair) else "unknown"
 
 
-def part_of(pair: PairSpec, method: MethodSpec) -> str | None:
-    """Returns the published head for the pair's target, or the requirement that the drafter of a method declares."""
-    text = None if method.decoder is not None else method.drafter.needs
-    if text is None:
-        return None
-    kind = str(method.drafter.options.get("head", method.drafter.type))
-    if kind not in HEADS:
-        return f"{method.name}: {text.partition(' (')[0]}"
-    return HEADS[kind].get(str(pair.target), f"{method.name}: a head of this target (none is published)")
-
-
-def measured_table(title: str, measured: Sequence[CellRows]) -> Table:
-    """Returns a table with a line per cell and method, over all subsets of the task, with the suite's columns. The
-    caption says what all cells share. `measured`: at least one cell, each with rows."""
+def measured_table(title: str, measured: Sequence[MeasuredRun]) -> Table:
+    """Returns a table with a line per run and method, over all subsets of the task, with the suite's columns. The
+    caption says what all runs share. `measured`: at least one run, each with rows."""
     metrics = measured[0][0].suite.columns
-    cells = [cell for cell, _ in measured]
+    runs = [run for run, _ in measured]
     axes = {
-        "pair": [cell.pair_name for cell in cells], "task": [cell.task.label for cell in cells],
-        "T": [NULL if cell.temperature is None else f"{cell.temperature:g}" for cell in cells],
-        "seed": [str(cell.seed) for cell in cells],
+        "pair": [run.pair_name for run in runs], "task": [run.task.label for run in runs],
+        "T": [NULL if run.temperature is None else f"{run.temperature:g}" for run in runs],
+        "seed": [str(run.seed) for run in runs],
     }  # fmt: skip
     varying = [name for name, values in axes.items() if len(set(values)) > 1]
     labels = [" · ".join(axes[name][place] for name in varying or ["task"]) for place in range(len(measured))]
@@ -150,7 +143,20 @@ def measured_table(title: str, measured: Sequence[CellRows]) -> Table:
         heading = HEADINGS.get(metric, metric.replace("_", " "))
         columns += number_columns(heading)
         columns += text_columns("of") if metric == QUALITY else ()
-    caption = [", ".join(same), *_remarks(measured, labels)]
+    # What all rows share, then runs with few prompts, warnings of speed-ups, and rows that are not ranked.
+    every = [row for _, rows in measured for row in rows]
+    values = {
+        "target": {row.target for row in every}, "on": {dtype_and_device(row) for row in every},
+        "data": {str(row.data_source) for row in every}, "measured": {row.created[:10] for row in every},
+    }  # fmt: skip
+    shared = [f"{name}: {', '.join(sorted(texts))}" for name, texts in values.items()]
+    named = [(row, label) for label, (_, rows) in zip(labels, measured, strict=True) for row in rows_over_subsets(rows)]
+    whole = [row for row, _ in named]
+    few = list(dict.fromkeys(label for row, label in named if row.has_few_prompts))
+    where = ", ".join(few) if len(few) <= MAX_NAMES else f"{len(few)} of {len(measured)} runs"
+    marks = warning_lines(whole, [f"{label} {row.method_name}" for row, label in named])
+    unranked = {f"{row.method_name} is not ranked: {why}" for row in whole if (why := why_unranked(row))}
+    caption = [", ".join(same), *shared, *few_prompts_line(whole, [where]), *marks, *sorted(unranked)]
     return Table(title, columns, lines, caption, num_keys=len(varying) + 2)
 
 
@@ -170,35 +176,18 @@ def _metric_cells(row: Row, metric: str) -> list[str]:
     return [speed(found) if metric == "tokens_per_second" else number(found, 3)]
 
 
-def _remarks(measured: Sequence[CellRows], labels: Sequence[str]) -> list[str]:
-    """Returns a line each on the models, machines, data and days of the rows, then lines on cells with few prompts, on
-    warnings of speed-ups, and on rows that are not ranked."""
-    every = [row for _, found in measured for row in found]
-    values = {
-        "target": {row.target for row in every}, "on": {dtype_and_device(row) for row in every},
-        "data": {str(row.data_source) for row in every}, "measured": {row.created[:10] for row in every},
-    }  # fmt: skip
-    rows = [(row, name) for name, (_, found) in zip(labels, measured, strict=True) for row in rows_over_subsets(found)]
-    few = list(dict.fromkeys(name for row, name in rows if row.has_few_prompts))
-    where = ", ".join(few) if len(few) <= MAX_NAMES else f"{len(few)} of {len(measured)} cells"
-    marks = warning_lines([row for row, _ in rows], [f"{name} {row.method_name}" for row, name in rows])
-    unranked = {f"{row.method_name} is not ranked: {why}" for row, _ in rows if (why := why_unranked(row))}
-    lines = [f"{name}: {', '.join(sorted(found))}" for name, found in values.items()]
-    return [*lines, *few_prompts_line([row for row, _ in rows], [where]), *marks, *sorted(unranked)]
-
-
 def pair_table(rows: PairRows) -> Table:
-    """Returns the table of the rows of a pair, with lines on cells that are not measured, or with other options."""
+    """Returns the table of the rows of a pair, with lines on runs not measured, or measured with other options."""
     table = measured_table(f"{rows.suite.name} · {rows.pair_name} · ours", rows.measured)
-    missing = sorted({cell.task.label for cell, found in rows.cells if not found})
-    lines = [*([f"{NOT_MEASURED}: {', '.join(missing)}"] if missing else [])]
-    lines += [line for cell, found in rows.cells if (line := outdated_line(cell, found)) is not None]
+    missing = sorted({run.task.label for run, found in rows.runs if not found})
+    lines = [f"{NOT_MEASURED}: {', '.join(missing)}"] if missing else []
+    lines += [line for run, found in rows.runs if (line := outdated_line(run, found)) is not None]
     return replace(table, caption=[*table.caption, *lines])
 
 
 def nothing_measured(rows: PairRows, name: str) -> Text:
     """Returns the line that replaces a table without rows. `name`: the suite as the user gave it."""
-    tasks = ", ".join(cell.task.label for cell, _ in rows.cells)
+    tasks = ", ".join(run.task.label for run, _ in rows.runs)
     command = f"specbench board run {name} --pair {rows.pair_name}"
     return Text(f"{rows.suite.name} · {rows.pair_name}: not measured yet ({tasks}): {command}\n")
 
@@ -212,8 +201,11 @@ def published_tables(rows: PairRows, measured_only: bool = False) -> Iterator[Ta
     for published in rows.suite.published:
         if measured_only and published in unmeasured:
             continue
-        for columns in _split_columns(published.columns):
-            yield _published(published, columns, rows)
+        for _, same_heading in groupby(published.columns, key=lambda column: column.heading):
+            columns = list(same_heading)
+            length = math.ceil(len(columns) / math.ceil(len(columns) / MAX_FIGURES))  # parts of about the same length
+            for start in range(0, len(columns), length):
+                yield _published(published, columns[start : start + length], rows)
         ratio = "" if published.elsewhere else "; ratio: ours ÷ published"
         differs = [f"- {each}" for each in published.differs]
         same = ["differences: as above"] if published.differs == printed else ["differences:", *differs]
@@ -266,15 +258,6 @@ def _figure_cells(found: Sequence[tuple[FigureComparison | None, int]]) -> list[
             ratio = NULL if each.ratio is None else f"{each.ratio:.2f}"
             cells += [_printed(each.published, digits), f"{each.ours:.{digits}f}", ratio]
     return cells
-
-
-def _split_columns(columns: Sequence[FigureColumn]) -> Iterator[Sequence[FigureColumn]]:
-    """Yields the columns of each heading in parts of about the same length, at most MAX_FIGURES."""
-    for _, found in groupby(columns, key=lambda column: column.heading):
-        own = list(found)
-        length = math.ceil(len(own) / math.ceil(len(own) / MAX_FIGURES))
-        for start in range(0, len(own), length):
-            yield own[start : start + length]
 
 
 def _decimals(figure: Figure) -> int:

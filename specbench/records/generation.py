@@ -101,7 +101,7 @@ class WarmUpRecord(Stored, kw_only=True):
 
 
 class Evidence(Stored, kw_only=True):
-    """What `specbench tune` records of each step: the draft tokens, the divergence of each judged one, and the tokens
+    """What `specbench tune` records of each step: the draft tokens, the divergence of each verified one, and the tokens
     that the rule would have chosen itself."""
 
     token_ids: list[list[int]]

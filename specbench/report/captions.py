@@ -9,36 +9,32 @@ from typing import Any
 from specbench.core.console import counted
 from specbench.records.records import Record
 from specbench.results.metric_format import metric_of, names_by_text, score_pair
-from specbench.results.row import ALL, Evidence, Row
+from specbench.results.row import ALL, Row
 from specbench.statistics.bootstrap import MIN_PROMPTS, SMALL_SAMPLE
 from specbench.tasks.judge import JUDGED
 
 SYNTHETIC = "synthetic"  # the drafter with a prescribed acceptance rate
 
 
-def drafter_of(row: Row) -> str:
-    """Returns the drafter with its revision, and whether it is the method's draft model or replaces that one."""
-    if "routes" in row.options:
-        source = "task" if row.options["language"] == "given" else "prompt"
-        return f"by the language of the {source}: {row.drafter}{_replacement(row)}"
-    return f"{model_name(row.drafter, row.drafter_revision)}{_replacement(row)}" if row.drafter else drafter_kind(row)
-
-
-def _replacement(row: Row) -> str:
-    replaced = [str(drafter["replaces"]) for drafter in _drafters(row) if "replaces" in drafter]
-    if replaced:
-        return f", which replaces the method's drafter {', '.join(replaced)}"
-    return ", the method's own" if any(drafter.get("checkpoint") for drafter in _drafters(row)) else ""
+def _parts(row: Row) -> list[dict[str, Any]]:
+    return [*row.options.get("routes", {"": row.options}).values()]
 
 
 def _drafters(row: Row) -> list[dict[str, object]]:
-    """Returns the options of the drafter of the method, or of each route."""
     return [part.get("drafter") or {} for part in _parts(row)]
 
 
-def _parts(row: Row) -> list[dict[str, Any]]:
-    """Returns the options of the method, or of each route."""
-    return [*row.options.get("routes", {"": row.options}).values()]
+def drafter_of(row: Row) -> str:
+    """Returns the drafter with its revision, and whether it is the method's draft model or replaces that one."""
+    replaced = [str(drafter["replaces"]) for drafter in _drafters(row) if "replaces" in drafter]
+    is_own = any(drafter.get("checkpoint") for drafter in _drafters(row))
+    replacement = ", the method's own" if is_own else ""
+    if replaced:
+        replacement = f", which replaces the method's drafter {', '.join(replaced)}"
+    if "routes" in row.options:
+        source = "task" if row.options["language"] == "given" else "prompt"
+        return f"by the language of the {source}: {row.drafter}{replacement}"
+    return f"{model_name(row.drafter, row.drafter_revision)}{replacement}" if row.drafter else drafter_kind(row)
 
 
 def bridges(row: Row) -> frozenset[str]:
@@ -63,7 +59,7 @@ def draft_length(row: Row) -> str:
 
 
 def decodes_alone(row: Row) -> bool:
-    """Returns whether one model decodes alone, so that nothing is drafted or judged."""
+    """Returns whether one model decodes alone, so that nothing is drafted or verified."""
     return row.num_draft_tokens == 0 and "decoder" not in row.options
 
 
@@ -106,56 +102,64 @@ def few_prompts_line(rows: Iterable[Row], names: Sequence[str] = ()) -> list[str
 
 
 def caption_lines(rows: Sequence[Row]) -> list[str]:
-    row = rows[0]
+    """Returns the lines below a table of one task and method, without warnings and notes on scores."""
+    row, whole = rows[0], rows[-1]
+    # 1. What was measured: models, method, sampling, machine, verdict, data.
     location, *others = dict.fromkeys(each.data_location for each in rows if len(rows) == 1 or each.subset != ALL)
     locations = f"{location} and {len(others)} more" if others else location
-    audited = rows[-1:] if rows[-1].subset == ALL else rows
+    audited = [whole] if whole.subset == ALL else rows
     lossless = {
         "yes": "lossless", "no": "lossy: the output is not the target's own",
         "claimed": "claimed lossless, not verified here", "not claimed": "not claimed to be lossless",
     }[lossless_word(row)]  # fmt: skip
-    sentences = [
+    options = row.options.get("verification", row.options.get("decoder", {}).get("options", {}))
+    texts = [f"{name} {value}" for name, value in options.items() if row.served is None or name != "method"]
+    shown_options = f" ({', '.join(texts)})" if texts and not decodes_alone(row) else ""
+    lines = [
         f"target {model_name(row.target, row.target_revision)}",
         *_code(row),
-        f"drafter {drafter_of(row)}, {draft_length(row)}, {lossless}{_options(row)}",
-        *common_id_lines(row),
+        f"drafter {drafter_of(row)}, {draft_length(row)}, {lossless}{shown_options}",
+        *(
+            f"vocabularies differ{f' ({name})' if '/' in name else ''}: {ids.common:,} of the target's "
+            f"{ids.target:,} and the drafter's {ids.drafter:,} ids in common; it drafts only these"
+            for name, ids in row.common_ids.items()
+        ),
         *([f"not ranked: {reason}"] if (reason := why_unranked(row)) else []),
         f"{_by_subset(rows, list(map(sampling_of, rows)))}; {dtype_and_device(row)}",
         f"verdict: {_by_subset(audited, list(map(verdict_of, audited)))}",
         f"data: {row.data_source} ({locations})",
     ]
+    # 2. Prompts that are not the task's alone.
     if isinstance(row.chat, dict):
         given = ", ".join(f"{name} = {json.dumps(value)}" for name, value in row.chat.items())
-        sentences.append(f"chat template with {given}")
+        lines.append(f"chat template with {given}")
     if row.template_date is not None:
-        sentences.append(f"the chat template prints the date {row.template_date}")
+        lines.append(f"the chat template prints the date {row.template_date}")
     if row.system is not None:
-        sentences.append(f"system prompt: {json.dumps(shorten(row.system, 100, placeholder=' …'), ensure_ascii=False)}")
+        lines.append(f"system prompt: {json.dumps(shorten(row.system, 100, placeholder=' …'), ensure_ascii=False)}")
+    # 3. How to read the numbers, and why to doubt them.
     if row.value("tree_nodes") is not None:
-        nodes, depth = (rows[-1].value(name) or 0.0 for name in ("tree_nodes", "tree_depth"))
-        sentences.append(f"draft trees of {nodes:.1f} tokens on {depth:.1f} levels; α is defined for chains only")
+        nodes, depth = (whole.value(name) or 0.0 for name in ("tree_nodes", "tree_depth"))
+        lines.append(f"draft trees of {nodes:.1f} tokens on {depth:.1f} levels; α is defined for chains only")
     if row.options.get("drafter", {}).get("memory") == "cell":
-        sentences.append("the drafter keeps state across prompts; speed depends on their order")
-    cut = [r.subset for r in rows if (r.value("share_cut_by_length") or 0.0) > MANY_CUT]
-    if cut:
-        sentences.append(f"more than {MANY_CUT:.0%} of the answers were cut at max_new_tokens in {', '.join(cut)}")
-    sentences += untested_lines(rows, [row.subset for row in rows])
-    reason = next(filter(None, map(no_forecast, rows)), None)
-    if reason is not None:
-        sentences.append(f"no expected speed-up: {reason}")
-    small = [r.subset if r.num_timed == r.n else f"{r.subset} ({r.num_timed} of {r.n} with a speed)"
-             for r in rows if r.has_few_prompts]  # fmt: skip
-    sentences += few_prompts_line(rows, small)
-    return sentences
-
-
-def common_id_lines(row: Row) -> list[str]:
-    """Returns a line for each drafter whose vocabulary differs from the target's in a few tokens."""
-    return [
-        f"vocabularies differ{f' ({name})' if '/' in name else ''}: {ids.common:,} of the target's {ids.target:,} and "
-        f"the drafter's {ids.drafter:,} ids in common; it drafts only these"
-        for name, ids in row.common_ids.items()
+        lines.append("the drafter keeps state across prompts; speed depends on their order")
+    if cut := [each.subset for each in rows if (each.value("share_cut_by_length") or 0.0) > MANY_CUT]:
+        lines.append(f"more than {MANY_CUT:.0%} of the answers were cut at max_new_tokens in {', '.join(cut)}")
+    lines += untested_lines(rows, [row.subset for row in rows])
+    for each in rows:
+        rate, cost, expected = map(each.value, ("acceptance_rate", "cost_ratio", "speedup_expected"))
+        if rate is not None and expected is None and not each.is_baseline:
+            reason = f"its formula assumes one draft pass per judged token, which does not hold for {each.method_name}"
+            if cost is None:
+                reason = "its formula needs one cost ratio c, and these records have none"
+            lines.append(f"no expected speed-up: {reason}")
+            break
+    small = [
+        each.subset if each.num_timed == each.n else f"{each.subset} ({each.num_timed} of {each.n} with a speed)"
+        for each in rows
+        if each.has_few_prompts
     ]
+    return [*lines, *few_prompts_line(rows, small)]
 
 
 def untested_lines(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
@@ -171,16 +175,6 @@ def untested_lines(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
     return [f"warm-up too short to test for a steady speed: {'; '.join(texts)} (--warm-up SECONDS allows more)"]
 
 
-def no_forecast(row: Row) -> str | None:
-    """Returns the reason why a row with an acceptance rate has no expected speed-up; otherwise None."""
-    rate, cost, expected = map(row.value, ("acceptance_rate", "cost_ratio", "speedup_expected"))
-    if rate is None or expected is not None or row.is_baseline:
-        return None
-    if cost is None:
-        return "its formula needs one cost ratio c, and these records have none"
-    return f"its formula assumes one draft pass per judged token, which does not hold for {row.method_name}"
-
-
 def verdict_word(row: Row) -> str:
     """Returns the verdict as tables show it; "baseline" for the baseline, which has none."""
     return "baseline" if row.is_baseline else row.verdict
@@ -191,8 +185,14 @@ def verdict_of(row: Row) -> str:
     never give "lossless", and those of a sampled run give no verdict."""
     if row.verdict == "not audited":
         return row.verdict
-    if row.evidence is not None:
-        return f"{row.verdict}, by an audit: {_evidence(row.evidence)}"
+    if (evidence := row.evidence) is not None:
+        parts = [] if evidence.num_prompts is None else [f"greedy on {counted(evidence.num_prompts, 'prompt')}"]
+        if evidence.num_draws is not None:
+            drawn = f"{evidence.num_draws} draws at temperature {evidence.temperature:g}, p = {evidence.p_value:.2g}"
+            parts.append(drawn)
+        report = "stated: its report was not kept" if evidence.report is None else f"its report: {evidence.report}"
+        where = f"({evidence.task}: {', '.join(evidence.subsets)})"
+        return f"{row.verdict}, by an audit: {', '.join(parts)} {where}; {report}"
     if row.verdict == "lossy by design" and "decoder" in row.options:
         return f"{row.verdict}, as its external decoder states: not measured"
     if row.verdict not in SOURCES and (row.verdict in ("lossless", "undecided") or row.sampling.temperature):
@@ -206,14 +206,6 @@ def stated_verdicts(rows: Sequence[Row]) -> list[str]:
     verdicts = {f"{row.method_name}: {verdict_of(row)}" for row in rows if not row.is_baseline}
     stated = sorted(text for text in verdicts if text.endswith((": not measured", "stated without evidence")))
     return [f"verdict of {'; '.join(stated)}"] if stated else []
-
-
-def _evidence(found: Evidence) -> str:
-    parts = [] if found.num_prompts is None else [f"greedy on {counted(found.num_prompts, 'prompt')}"]
-    if found.num_draws is not None:
-        parts.append(f"{found.num_draws} draws at temperature {found.temperature:g}, p = {found.p_value:.2g}")
-    report = "stated: its report was not kept" if found.report is None else f"its report: {found.report}"
-    return f"{', '.join(parts)} ({found.task}: {', '.join(found.subsets)}); {report}"
 
 
 def lossless_word(row: Row) -> str:
@@ -233,16 +225,6 @@ def _code(row: Row) -> list[str]:
     silent = row.value("ttft_seconds") is None
     clock = "; it reports no first token, so its tok/s include the prompt" if silent else ""
     return [f"external decoder {decoder['entry']} ({str(decoder['revision']).removeprefix('local-')}){clock}"]
-
-
-def _options(row: Row) -> str:
-    """Returns the options of the verification rule or of external code, such as the threshold."""
-    if decodes_alone(row):
-        return ""
-    options = row.options.get("verification", row.options.get("decoder", {}).get("options", {}))
-    if row.served is not None:  # the drafter names the method
-        options = {name: value for name, value in options.items() if name != "method"}
-    return f" ({', '.join(f'{name} {value}' for name, value in options.items())})" if options else ""
 
 
 def _by_subset(rows: Sequence[Row], texts: Sequence[str | None]) -> str:
@@ -276,60 +258,51 @@ COUNTS_OF_ANSWERS = {
     "num_programs_ended": "programs that a limit ended (time, output), counted as wrong",
     "num_unjudged": "not rated by the judge (excluded from the mean rating)",
 }
-
-
 REASONING = {
     "reasoning_share": "reasoning tokens, which scores ignore, %, ar → method",
     "share_cut_in_reasoning": "answers that ended inside their reasoning and count as empty, %, ar → method",
 }
+PAUSE = " (--set drafter.beyond_context=pause lets the drafter pause there instead)"
 
 
 def score_notes(rows: Sequence[Row]) -> list[str]:
+    """Returns the lines on scores: what they are, what else says how good the answers are, and what was not scored."""
     parts, lines = [row for row in rows if row.subset != ALL] or rows, []
     if len({row.quality for row in rows if row.quality is not None}) > 1:
         lines.append(f"score: {_with_subsets(rows, [row.quality and metric_of(row.quality).label for row in rows])}")
     for name in dict.fromkeys(name for row in parts for name in row.signatures):
         lines.append(f"{metric_of(name).label}: {_by_subset(parts, [row.signatures.get(name) for row in parts])}")
-    reported: dict[str, Sequence[str | None]] = {
+    # Each note has a text for each row, None if it does not concern the row.
+    notes: dict[str, Sequence[str | None]] = {
         f"{metric_of(name).label}, ar → method": [
             score_pair(row.metrics, name) if _is_reported(row, name) else None for row in rows
         ]
         for name in (JUDGED, "language_share", "repetition_rate")
     }
-    reported["language of the answers"] = [
-        "cannot be identified"
-        if row.quality == "loop_free" and row.subset != ALL and row.value("language_share") is None
-        else None
-        for row in rows
+    unidentified = [
+        row.quality == "loop_free" and row.subset != ALL and row.value("language_share") is None for row in rows
     ]
+    notes["language of the answers"] = ["cannot be identified" if each else None for each in unidentified]
     for name, meaning in COUNTS_OF_ANSWERS.items():
-        reported[meaning] = [counted(round(value), "answer") if (value := row.value(name)) else None for row in rows]
+        notes[meaning] = [counted(round(value), "answer") if (value := row.value(name)) else None for row in rows]
     for name, text in REASONING.items():
         pairs = [(row.value(f"{name}_ar"), row.value(name)) for row in rows]
-        reported[text] = [
-            " → ".join(f"{100 * (each or 0):.1f}" for each in pair) if any(pair) else None for pair in pairs
-        ]
-    context = next((row.context for row in rows if row.context is not None), None)
-    limit = f"the context of {context.model}, {context.tokens} tokens" if context and context.model else "the context"
+        notes[text] = [" → ".join(f"{100 * (each or 0):.1f}" for each in pair) if any(pair) else None for pair in pairs]
     shortened = [f"{value:.0%}" if (value := row.value("share_truncated")) else None for row in rows]
-    reported["prompts truncated in the middle to fit the context"] = shortened  # also that of a bridged drafter
-    remedy = "" if context is None or context.model in (None, rows[0].target) or not _may_pause(rows[0]) else PAUSE
-    reported[f"answers cut at {limit}{remedy}"] = list(map(_share_cut, rows))
+    notes["prompts truncated in the middle to fit the context"] = shortened  # also that of a bridged drafter
+    context = next((row.context for row in rows if row.context is not None), None)
+    limit, remedy = "the context", ""
+    if context is not None and context.model:
+        limit = f"the context of {context.model}, {context.tokens} tokens"
+        may_pause = any(drafter.get("type") in ("model", "model_tree", SYNTHETIC) for drafter in _drafters(rows[0]))
+        remedy = PAUSE if may_pause and context.model != rows[0].target else ""
+    notes[f"answers cut at {limit}{remedy}"] = list(map(_share_cut, rows))
     if context is not None and context.pauses_at:
         shares = [row.context and row.context.share_paused for row in rows]
         pause = f"tokens behind the drafter's context of {context.pauses_at} tokens, where it drafts nothing"
-        reported[f"{pause} (the expected speed-up leaves them out)"] = [
-            f"{share:.0%}" if share else None for share in shares
-        ]
-    return lines + [f"{name}: {_with_subsets(rows, texts)}" for name, texts in reported.items() if any(texts)]
-
-
-PAUSE = " (--set drafter.beyond_context=pause lets the drafter pause there instead)"
-
-
-def _may_pause(row: Row) -> bool:
-    """Returns whether the drafter has the option to pause at the end of its draft model's context."""
-    return any(drafter.get("type") in ("model", "model_tree", "synthetic") for drafter in _drafters(row))
+        texts = [f"{share:.0%}" if share else None for share in shares]
+        notes[f"{pause} (the expected speed-up leaves them out)"] = texts
+    return lines + [f"{name}: {_with_subsets(rows, texts)}" for name, texts in notes.items() if any(texts)]
 
 
 def _share_cut(row: Row) -> str | None:

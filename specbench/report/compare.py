@@ -3,19 +3,16 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import zip_longest
-from pathlib import Path
 
 from specbench.core.console import counted
 from specbench.core.errors import ConfigError
 from specbench.core.table import Table, number_columns, text_columns
-from specbench.records.columns import Steps
 from specbench.records.records import Generation, Record
 from specbench.report.captions import FEW, marked, warning_lines
 from specbench.results.conditions import FieldDifference, conditions_that_differ, differences, flat_fields
 from specbench.results.metric_format import NULL, interval, metric_of, number
-from specbench.results.paired import KINDS, MetricChange, Pairs, pair_up
+from specbench.results.paired import KINDS, MetricChange, pair_up
 from specbench.results.row import ALL, RESULT_FIELDS, Row
 from specbench.results.runs import ComparisonInput, RecordedRuns
 from specbench.results.verdict import first_difference
@@ -56,19 +53,16 @@ def agreement_of(records: Sequence[Record], first: Sequence[Generation], second:
             tokens_differ = f"position {place}: {' ≠ '.join(tokens)}"
         answers.append(tokens_differ)
         if len(own.steps) and len(other.steps):
-            steps_differ = _steps_differ(own.steps, other.steps)
+            sizes = [
+                ["no step" if step is None else counted(step.emitted, "token") for step in pair]
+                for pair in zip_longest(own.steps, other.steps)
+            ]
+            first_of = next((number for number, (size, its) in enumerate(sizes) if size != its), None)
+            steps_differ = None if first_of is None else f"step {first_of}: {' ≠ '.join(sizes[first_of])}"
             steps.append(steps_differ)
         if found := steps_differ or tokens_differ:
             differences.setdefault(record.subset, f"{record.subset} example {record.example}, {found}")
     return Agreement(len(answers), answers.count(None), len(steps), steps.count(None), tuple(differences.values()))
-
-
-def _steps_differ(own: Steps, other: Steps) -> str | None:
-    for place, pair in enumerate(zip_longest(own, other)):
-        sizes = ["no step" if step is None else counted(step.emitted, "token") for step in pair]
-        if sizes[0] != sizes[1]:
-            return f"step {place}: {' ≠ '.join(sizes)}"
-    return None
 
 
 @dataclass(frozen=True)
@@ -165,9 +159,23 @@ def compare(first: ComparisonInput, second: ComparisonInput) -> Comparison:
         if answers and (own.served is None) != (other.served is None):
             agreement = agreement_of(pairs.records[0], answers, others)
         same = bool(answers) and is_same
-        found.append(ComparedSubset(own, other, pairs.num_prompts, same, agreement, metric_changes(pairs)))
-    differ = partial(conditions_and_keys, runs=runs, files=(first.file, second.file))
-    hindrances = distinct_differences(common, differ)
+        # The changes of speed, acceptance and score for which both sides have a value.
+        scores = [own.quality] if own.quality is not None and own.quality == other.quality else []
+        every = [pairs.change(name) for name in (*KINDS, *scores)]
+        changes = tuple(each for each in every if each.first.value is not None and each.second.value is not None)
+        found.append(ComparedSubset(own, other, pairs.num_prompts, same, agreement, changes))
+
+    def hindering(own: Row, other: Row) -> list[FieldDifference]:
+        """Returns the conditions that must match but differ; after different tasks the keys in which these differ."""
+        fields = conditions_that_differ(own, other)
+        if fields and fields[0].field == "task":
+            keys, others = runs.task_keys(own, first.file), runs.task_keys(other, second.file)
+            if keys is not None and others is not None:
+                of_task = differences(keys, others)
+                fields[1:1] = [replace(each, field=f"{own.task_name}: {each.field}") for each in of_task]
+        return fields
+
+    hindrances = distinct_differences(common, hindering)
     named, methods = {each.field for each in hindrances}, {row.method_name for pair in common for row in pair}
     return Comparison(
         first.text, second.text, hindrances,
@@ -175,20 +183,6 @@ def compare(first: ComparisonInput, second: ComparisonInput) -> Comparison:
         alone=tuple(dict.fromkeys(name for name in (*first.methods, *second.methods) if name not in methods)),
         compared=tuple(found), unread=tuple(runs.problem_lines()),
     )  # fmt: skip
-
-
-def conditions_and_keys(
-    own: Row, other: Row, *, runs: RecordedRuns, files: tuple[Path, Path]
-) -> list[FieldDifference]:  # fmt: skip
-    """Returns the conditions that must match but differ. If the tasks differ, their differing keys follow the task."""
-    found = conditions_that_differ(own, other)
-    if not found or found[0].field != "task":
-        return found
-    keys, others = (runs.task_keys(row, file) for row, file in zip((own, other), files, strict=True))
-    if keys is None or others is None:
-        return found
-    of_task = [replace(each, field=f"{own.task_name}: {each.field}") for each in differences(keys, others)]
-    return [found[0], *of_task, *found[1:]]
 
 
 def rows_in_common(first: ComparisonInput, second: ComparisonInput) -> list[tuple[Row, Row]]:
@@ -230,14 +224,6 @@ def distinct_differences(
         else:
             found += [replace(each, field=f"{method}: {name}") for method, each in having.items()]
     return tuple(found)
-
-
-def metric_changes(pairs: Pairs) -> tuple[MetricChange, ...]:
-    """Returns the changes of speed, acceptance and score for which both sides have a value."""
-    quality = pairs.first.row.quality
-    names = [*KINDS, *([quality] if quality is not None and quality == pairs.second.row.quality else [])]
-    made = [pairs.change(name) for name in names]
-    return tuple(each for each in made if each.first.value is not None and each.second.value is not None)
 
 
 OUTCOMES = RESULT_FIELDS - {"command"}  # fields that are not part of a configuration

@@ -21,7 +21,6 @@ BY_RATE = (
 
 
 def load_tables(rows: Sequence[Row]) -> list[Table]:
-    """Returns a table for each task, subset and kind of load."""
     return [_table(group) for group in load_groups(rows)]
 
 

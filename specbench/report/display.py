@@ -118,6 +118,7 @@ class ComparedRuns(DisplayedResult, Comparison):
 
 
 FORMATS = (".csv", ".parquet")
+NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?")
 
 
 def columns(rows: Iterable[Row]) -> list[dict[str, object]]:
@@ -147,22 +148,18 @@ def export(rows: Sequence[Row], to: Path) -> None:
     check_output("--output", to)
     flat, text = columns(rows), io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
+
+    def without_formula(cell: object) -> object:
+        """Puts a ' before a text that a spreadsheet would run as a formula, by which spreadsheets mark texts. Numbers
+        stay as they are, also negative ones. Line ends are \\n: the csv module does not quote the others."""
+        if not isinstance(cell, str) or NUMBER.fullmatch(cell):
+            return cell
+        text = cell.replace("\r\n", "\n").replace("\r", "\n")
+        return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\n")) else text
+
     for cells in [list(flat[0]), *(cells.values() for cells in flat)] if flat else []:
         writer.writerow(map(without_formula, cells))  # null is an empty cell
     write_output("--output", to, parquet_bytes(flat) if to.suffix == ".parquet" else text.getvalue())
-
-
-NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?")
-
-
-def without_formula(cell: Any) -> Any:
-    """Returns a cell of a CSV file: a text that a spreadsheet would run as a formula has a ' before it, by which
-    spreadsheets mark texts. Numbers stay as they are, also negative ones. Line ends are \\n: the csv module does not
-    quote the others."""
-    if not isinstance(cell, str) or NUMBER.fullmatch(cell):
-        return cell
-    text = cell.replace("\r\n", "\n").replace("\r", "\n")
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\n")) else text
 
 
 def parquet_bytes(flat: Sequence[dict[str, object]]) -> bytes:
@@ -241,10 +238,10 @@ def _draw_panel(panel: Any, rows: Sequence[Row]) -> None:
     task, method = (name.partition(":")[0] for name in (rows[0].task, rows[0].method))
     panel.set_title(f"{task} · {method}", loc="left")
     rates = [(place, row.metrics["acceptance_rate"].value) for place, row in zip(places, rows, strict=True)]
-    judged = [(place, rate) for place, rate in rates if rate is not None]
-    if judged:
+    known = [(place, rate) for place, rate in rates if rate is not None]
+    if known:
         right = panel.twinx()
-        handles += right.plot(*zip(*judged, strict=True), "o", color="#b5493a", label="acceptance rate α")
+        handles += right.plot(*zip(*known, strict=True), "o", color="#b5493a", label="acceptance rate α")
         right.set_ylim(0, 1)
         right.set_ylabel("acceptance rate α")
     panel.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False)

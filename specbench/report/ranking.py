@@ -28,7 +28,7 @@ from specbench.results.metric_format import find_metric, metric_of, number, spee
 from specbench.results.paired import KINDS, RowWithRecords, metric_of_row, pair_up
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRuns, filter_rows, rows_of_subsets
-from specbench.statistics.bootstrap import TAILS, Array, Estimate, bonferroni
+from specbench.statistics.bootstrap import TAILS, Array, bonferroni
 
 MOST_PAIRED = 100  # larger tables are not compared prompt by prompt
 
@@ -108,8 +108,16 @@ def widening(num_pairs: int, num_prompts: int) -> float:
 def _interval_ranking(valued: Sequence[RowWithRecords], metric: str) -> list[RankedRow]:
     """Ranks rows by their own intervals. The interval of a ratio or difference is the one of
     `paired.unpaired_difference` (MOVER), for ratios on the log scale."""
-    total, found = len(valued), [metric_of_row(side.row, metric) for side in valued]
-    value, low, high = (_column(found, name, KINDS.get(metric) == "ratio") for name in ("value", "low", "high"))
+    total, estimates = len(valued), [metric_of_row(side.row, metric) for side in valued]
+
+    def column(name: str) -> Array:
+        """Returns one field of the metrics, on the log scale for ratios; NaN where it does not exist."""
+        ends = [np.nan if (end := getattr(each, name)) is None else end for each in estimates]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            values = np.array(ends, dtype=float)
+            return np.where(values > 0, np.log(values), np.nan) if KINDS.get(metric) == "ratio" else values
+
+    value, low, high = map(column, ("value", "low", "high"))
     by = widening(total * (total - 1) // 2, min(side.row.n for side in valued))
     down, up = by * (value - low), by * (high - value)
     order = []
@@ -122,13 +130,6 @@ def _interval_ranking(valued: Sequence[RowWithRecords], metric: str) -> list[Ran
             best, worst = 1 + int(apart[:place].sum()), total - int(apart[place + 1 :].sum())
             order.append(RankedRow(side, best, worst, frozenset({f"more than {MOST_PAIRED} rows"}), int(unknown.sum())))
     return order
-
-
-def _column(metrics: Sequence[Estimate], name: str, is_ratio: bool) -> Array:
-    """Returns one field of the metrics as an array, on the log scale for ratios; NaN where it does not exist."""
-    column = np.array([np.nan if (end := getattr(metric, name)) is None else end for metric in metrics], dtype=float)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(column > 0, np.log(column), np.nan) if is_ratio else column
 
 
 def group_by_conditions(sides: Sequence[RowWithRecords], metric: str) -> dict[str, list[RowWithRecords]]:
@@ -229,13 +230,30 @@ def _caption(order: Sequence[RankedRow], metric: str) -> list[str]:
     own = f"the rows are of {num_baselines} runs: tok/s ar and speed-up of a row are of its own run"
     own += "; the row ar is of the newest run" * any(row.is_baseline for row in rows)
     libraries = ", ".join(f"{name} {row.versions.get(name)}" for name in ("torch", "transformers"))
+    # How the rows are ranked, and what a rank such as 2–3 says.
+    ranked = [each for each in order if why_unranked(each.row) is None]
+    known = find_metric(metric)
+    ranking = [f"ranked by {metric}" + (f" ({known.unit})" if known else "")]
+    num_valued = sum(each.best is not None for each in ranked)
+    if len(ranked) > 1 and sum(each.unknown for each in ranked) == num_valued * (num_valued - 1):
+        ranking[0] += "; it has no intervals here, so no row can be separated from another"
+    elif len(ranked) > 1:
+        if any(each.best != each.worst for each in ranked):
+            what = "ratio contains 1" if KINDS.get(metric) == "ratio" else "difference contains 0"
+            absent = ", or there is none" * any(each.unknown for each in ranked)
+            ranking.append(
+                f"a rank such as 2–3: not separable from its neighbours (the interval of the {what}{absent})"
+            )
+        ranking.append("intervals are corrected for all pairs of rows (Bonferroni, 5 % for the table)")
+        if reasons := sorted({reason for each in ranked for reason in each.unpaired}):
+            ranking.append(f"not all rows are paired ({', '.join(reasons)}): unpaired intervals are wider")
     return [
         f"target {model_name(row.target, row.target_revision)}, n = {row.n}{repeats}, seed {row.seed}; "
         f"{sampling_of(row)}; {dtype_and_device(row)}; {libraries}",
         f"data: {row.data_source}",
         *([own] if num_baselines > 1 else []),
         *(f"{name}: {text}" for name, text in score_signatures(row, metric).items()),
-        *_ranking_lines([each for each in order if why_unranked(each.row) is None], metric),
+        *ranking,
         *unranked_line(rows),
         *stated_verdicts(rows),
         *few_prompts_line(rows),
@@ -247,30 +265,6 @@ def unranked_line(rows: Sequence[Row]) -> list[str]:
         f"{without_digest(row.method).partition('@')[0]}: {reason}" for row in rows if (reason := why_unranked(row))
     }
     return [f"not ranked: {'; '.join(sorted(reasons))}"] if reasons else []
-
-
-def _ranking_lines(order: Sequence[RankedRow], metric: str) -> list[str]:
-    what = "ratio contains 1" if KINDS.get(metric) == "ratio" else "difference contains 0"
-    known = find_metric(metric)
-    text = f"ranked by {metric}" + (f" ({known.unit})" if known else "")
-    if len(order) < 2:
-        return [text]
-    num_valued = sum(each.best is not None for each in order)
-    if sum(each.unknown for each in order) == num_valued * (num_valued - 1):
-        return [f"{text}; it has no intervals here, so no row can be separated from another"]
-    lines = [text]
-    if any(each.best != each.worst for each in order):
-        absent = ", or there is none" * any(each.unknown for each in order)
-        lines.append(f"a rank such as 2–3: not separable from its neighbours (the interval of the {what}{absent})")
-    lines.append("intervals are corrected for all pairs of rows (Bonferroni, 5 % for the table)")
-    if reasons := sorted({reason for each in order for reason in each.unpaired}):
-        lines.append(f"not all rows are paired ({', '.join(reasons)}): unpaired intervals are wider")
-    return lines
-
-
-def shared_lines(tables: Sequence[Table]) -> list[str]:
-    first, *others = tables
-    return [line for line in first.caption if others and all(line in each.caption for each in others)]
 
 
 def show(
@@ -308,7 +302,9 @@ def show(
         format_ == "text" or not all(column.is_for_screen for each in made for column in each.columns[1:2])
     )
     legend = [f"{number + 1}: {file}" for number, file in enumerate(files)] if has_numbers else []
-    shared = shared_lines(made) if format_ != "latex" else []  # LaTeX tables are used separately
+    shared: list[str] = []
+    if len(made) > 1 and format_ != "latex":  # LaTeX tables are used separately
+        shared = [line for line in made[0].caption if all(line in each.caption for each in made[1:])]
     made = [replace(each, caption=[line for line in each.caption if line not in shared]) for each in made]
     below = [*([f"all tables: {'; '.join(shared)}"] if shared else []), *legend, *runs.problem_lines()]
     return [*map(FORMATS[format_], made), *(f"{comment}{line}" for line in below)]

@@ -1,6 +1,6 @@
 """Rows → tables: one method by subset, several methods and tasks, draft trees, times by part, answers of servers."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, permutations
 
@@ -100,20 +100,15 @@ def comparison_table(rows: Sequence[Row]) -> Table:
         Column("drafter", width=DRAFTER_WIDTH),
         *figures,
     )
-    title = f"{without_digest(rows[0].task)} · {rows[0].subset} · {len(rows)} methods"
-    return Table(title, columns, cells, _comparison_caption(rows))
-
-
-def _comparison_caption(rows: Sequence[Row]) -> list[str]:
     row = rows[0]
-    audited = any(each.verdict != "not audited" for each in rows)
     command = "specbench audit --servers" if row.served is not None else "specbench audit"
+    verdicts = f"not audited: `{command}` tests sampled outputs"
+    if any(each.verdict != "not audited" for each in rows):
+        verdicts = f"greedy equal: the greedy outputs equal AR's token by token; `{command}` tests sampled outputs too"
     engines = ", ".join(each.method_name for each in rows if each.engine != row.engine)
-    return [
+    caption = [
         f"target {row.target}, n = {row.n}; {sampling_of(row)}; {dtype_and_device(row)}",
-        f"greedy equal: the greedy outputs equal AR's token by token; `{command}` tests sampled outputs too"
-        if audited
-        else f"not audited: `{command}` tests sampled outputs",
+        verdicts,
         *few_prompts_line(rows),
         *([f"compiled target, eager drafter: {engines}; do not compare rows of different engines"] if engines else []),
         *warning_lines(rows, [each.method_name for each in rows]),
@@ -121,6 +116,7 @@ def _comparison_caption(rows: Sequence[Row]) -> list[str]:
         "c: draft cost in target passes",
         *(f"{each.method_name} is not ranked: {reason}" for each in rows if (reason := why_unranked(each))),
     ]
+    return Table(f"{without_digest(row.task)} · {row.subset} · {len(rows)} methods", columns, cells, caption)
 
 
 def _bridges_differ(rows: Sequence[Row]) -> bool:
@@ -128,7 +124,7 @@ def _bridges_differ(rows: Sequence[Row]) -> bool:
 
 
 def overview_table(groups: Sequence[Sequence[Row]]) -> Table:
-    """Returns a table of several tasks. `groups`: for each task its rows over all subsets, the baseline first."""
+    """Returns a table of several tasks. `groups`: for each task its `all` rows, the baseline first."""
     cells: list[Sequence[str]] = []
     for rows in groups:
         for place, row in enumerate(rows):
@@ -150,12 +146,12 @@ def overview_table(groups: Sequence[Sequence[Row]]) -> Table:
 TREE_NOTES = (
     "by depth, column d: the share of all steps that accepted at least d draft tokens; then the share of the steps "
     "with at least d − 1 accepted tokens that accepted at least d",
-    "by rank, column b: of the judged nodes with b children or more, the share whose b-th child (the b-th candidate "
+    "by rank, column b: of the verified nodes with b children or more, the share whose b-th child (the b-th candidate "
     "for the next token) was accepted",
 )
 RULE_CHANCES = (
     "of the rule: P(≥ d | ≥ d − 1) computed at sampled steps with drafts; at most: the same chance under the best "
-    "lossless rule that judges node by node, for children drawn in the same way"
+    "lossless rule that verifies node by node, for children drawn in the same way"
 )
 MIN_DRAFT_COST = 0.005  # in target passes; cheaper drafts are look-ups, and are not shown as draft passes
 
@@ -164,48 +160,43 @@ def tree_table(rows: Sequence[Row]) -> Table:
     """Returns a table of the acceptance by depth and by rank, for the methods that draft. In a chain every node has one
     child, so the acceptance of the first rank is the pooled acceptance rate."""
     drafting = [row for row in rows if row.num_draft_tokens and any(row.accepted_tokens_per_step or ())]
-    lines = {row.method_name: _depth_cells(row) for row in drafting}
-    width = max((len(line) for found in lines.values() for line in found), default=1)
+    lines: dict[str, list[list[str]]] = {}
+    has_chances = False
+    for row in drafting:
+        counts = row.accepted_tokens_per_step or ()
+        reached = [sum(counts[depth:]) for depth in range(len(counts))]
+        deeper = [(above, there) for above, there in pairwise(reached) if above]
+        own = [
+            ["P(≥ d accepted)", *(number(there / reached[0], 2) for _, there in deeper)],
+            ["P(≥ d | ≥ d − 1)", *(number(there / above, 2) for above, there in deeper)],
+        ]
+        # Not for greedy rows, which draw nothing, nor for rules that do not know their chance.
+        rule, optimum = ([number(c, 2) for c in numbered_metrics(row.metrics, name)] for name in LEVEL_CHANCES)
+        if rule and row.sampling.temperature:
+            has_chances = True
+            own += [["– of the rule", *rule], ["– at most", *optimum]]
+        is_chain = row.value("tree_nodes") is None
+        ranks = [row.metric("acceptance_rate_pooled")] if is_chain else numbered_metrics(row.metrics, "rank_chance")
+        own += [["P(child b accepted)", *(number(chance, 2) for chance in ranks)]] if ranks else []
+        lines[row.method_name] = own
+    width = max((len(line) for own in lines.values() for line in own), default=1)
     cells: list[Sequence[str]] = []
-    for name, found in lines.items():
-        cells += [[name], *([*line, *[""] * (width - len(line))] for line in found), RULE]
+    for name, own in lines.items():
+        cells += [[name], *([*line, *[""] * (width - len(line))] for line in own), RULE]
     columns = (*text_columns("share", folds=False), *number_columns(*map(str, range(1, width))))
-    chances = [RULE_CHANCES] if any(_level_cells(row) for row in drafting) else []
     trees = (_tree_line(row) for row in drafting if row.value("tree_nodes") is not None)
     title = f"{without_digest(rows[0].task)} · {rows[0].subset} · acceptance by depth and by rank"
-    return Table(title, columns, cells, [*TREE_NOTES, *chances, *trees])
-
-
-def _depth_cells(row: Row) -> list[list[str]]:
-    """Returns the lines of a method: P(≥ d accepted), P(≥ d | ≥ d − 1), the chances by its rule, and those by rank."""
-    counts = row.accepted_tokens_per_step or ()
-    reached = [sum(counts[depth:]) for depth in range(len(counts))]
-    deeper = [(above, there) for above, there in pairwise(reached) if above]
-    is_chain = row.value("tree_nodes") is None
-    chances = [row.metric("acceptance_rate_pooled")] if is_chain else numbered_metrics(row.metrics, "rank_chance")
-    return [
-        ["P(≥ d accepted)", *(number(there / reached[0], 2) for _, there in deeper)],
-        ["P(≥ d | ≥ d − 1)", *(number(there / above, 2) for above, there in deeper)],
-        *_level_cells(row),
-        *([["P(child b accepted)", *(number(chance, 2) for chance in chances)]] if chances else []),
-    ]
-
-
-def _level_cells(row: Row) -> list[list[str]]:
-    """Returns the lines of the rule's chance by level and of its optimum; no lines for greedy rows, which draw nothing,
-    and if the rule does not know its chance."""
-    rule, optimum = ([number(chance, 2) for chance in numbered_metrics(row.metrics, name)] for name in LEVEL_CHANCES)
-    return [["– of the rule", *rule], ["– at most", *optimum]] if rule and row.sampling.temperature else []
+    return Table(title, columns, cells, [*TREE_NOTES, *([RULE_CHANCES] if has_chances else []), *trees])
 
 
 def _tree_line(row: Row) -> str:
     def shown(name: str, digits: int) -> str:
         return number(row.metric(name), digits)
 
-    drafts = f"{shown('draft_passes_per_step', 1)} draft passes of {shown('cost_ratio', 3)} each (c), "
     costs = {int(name.removeprefix(f"{COST}@")): name for name in row.metrics if name.startswith(f"{COST}@")}
     listed = ", ".join(f"{shown(costs[most], 2)} for {most // 2 + 1} to {most}" for most in sorted(costs))
     by_length = f": {listed} tokens" if len(costs) > 1 else ""
+    drafts = f"{shown('draft_passes_per_step', 1)} draft passes of {shown('cost_ratio', 3)} each (c), "
     has_passes = (row.value("cost_ratio") or 0.0) >= MIN_DRAFT_COST
     return (
         f"{row.method_name}: a step drafts {shown('tree_nodes', 1)} tokens on {shown('tree_depth', 1)} levels, "
@@ -283,8 +274,7 @@ def explanation_line(rows: Sequence[Row]) -> str | None:
         more = {part: (spent[part] or 0.0) - (spent_fast[part] or 0.0) for part in PARTS}
         part = max(more, key=lambda name: more[name])
         reason = f"{slow.method_name} takes {more[part]:.1f} ms more per token for {part}"
-        causes = _causes(_explaining_numbers(part, slow, plain), _explaining_numbers(part, fast, plain))
-        return f"{_summary(slow)}, {_summary(fast)}: {reason}{causes}"
+        return f"{_summary(slow)}, {_summary(fast)}: {reason}{_causes(part, slow, plain, fast)}"
     slower = [row for row in known if (row.metric("speedup").high or _number(row, "speedup")) < 1]
     if not slower:
         return None
@@ -292,7 +282,7 @@ def explanation_line(rows: Sequence[Row]) -> str | None:
     spent = per_token(slow)
     part = max(PARTS, key=lambda name: spent[name] or 0.0)
     share = (spent[part] or 0.0) / (spent["all"] or 1.0)
-    return f"{_summary(slow)}: {part} takes {share:.0%} of its time{_causes(_explaining_numbers(part, slow, plain))}"
+    return f"{_summary(slow)}: {part} takes {share:.0%} of its time{_causes(part, slow, plain)}"
 
 
 def _accepts_more_and_is_slower(row: Row, other: Row) -> bool:
@@ -308,21 +298,21 @@ def _accepts_more_and_is_slower(row: Row, other: Row) -> bool:
     return _number(row, "speedup") < (1 - SAME) * _number(other, "speedup")
 
 
-def _explaining_numbers(part: str, row: Row, plain: float | None) -> dict[str, str]:
-    """Returns the numbers that explain a part: the draft cost for drafting; τ and the verification cost for
-    verifying."""
-    numbers = {
-        "draft": {"c": row.value("cost_ratio")},
-        "verify": {"τ": row.value("mean_acceptance_length"), "v": verification_cost(row, plain)},
-    }.get(part, {})
-    return {sign: f"{value:.2f}" for sign, value in numbers.items() if value is not None}
+def _causes(part: str, row: Row, plain: float | None, other: Row | None = None) -> str:
+    """Returns in brackets the numbers that explain a part: the draft cost for drafting; τ and the verification cost for
+    verifying. Each has the number of another method if it differs."""
 
+    def numbers(of: Row) -> dict[str, str]:
+        values = {
+            "draft": {"c": of.value("cost_ratio")},
+            "verify": {"τ": of.value("mean_acceptance_length"), "v": verification_cost(of, plain)},
+        }.get(part, {})
+        return {sign: f"{value:.2f}" for sign, value in values.items() if value is not None}
 
-def _causes(numbers: Mapping[str, str], other: Mapping[str, str] = {}) -> str:
-    """Returns the numbers in brackets, each with the number of another method if it differs."""
+    others = {} if other is None else numbers(other)
     texts = [
-        f"{sign} = {value}" + (f", not {other[sign]}" if other.get(sign, value) != value else "")
-        for sign, value in numbers.items()
+        f"{sign} = {value}" + (f", not {others[sign]}" if others.get(sign, value) != value else "")
+        for sign, value in numbers(row).items()
     ]
     return f" ({'; '.join(texts)})" if texts else ""
 

@@ -97,29 +97,29 @@ def length_columns(sides: Sides) -> Columns:
     ]
 
 
-def judged_tokens(own: Sequence[Generation]) -> tuple[list[int], list[int]]:
-    """Returns the accepted and the judged tokens of each generation. Both are 0 for draft trees, whose number of judged
-    tokens depends on the order of siblings. All are 0 if a server reports an answer without its judged tokens, since
-    the other answers may then be a biased choice."""
-    counts = [(0, 0) if g.is_tree else _judged(g) for g in own]
-    is_known = None not in (judged for _, judged in counts)
-    return [accepted * is_known for accepted, _ in counts], [(judged or 0) * is_known for _, judged in counts]
+def verified_tokens(own: Sequence[Generation]) -> tuple[list[int], list[int]]:
+    """Returns the accepted and the verified tokens of each generation. Both are 0 for draft trees, whose number of
+    verified tokens depends on the order of siblings. All are 0 if a server reports an answer without its verified
+    tokens, since the other answers may then be a biased choice."""
+    counts = [(0, 0) if g.is_tree else _verified(g) for g in own]
+    is_known = None not in (verified for _, verified in counts)
+    return [accepted * is_known for accepted, _ in counts], [(verified or 0) * is_known for _, verified in counts]
 
 
-def _judged(generation: Generation) -> tuple[int, int | None]:
+def _verified(generation: Generation) -> tuple[int, int | None]:
     if generation.steps:
         return generation.num_accepted, generation.num_verified
     external = generation.external
     if external is None:
         return 0, 0
-    drafted, judged, accepted = external.totals or (0, 0, 0)
-    accepted, judged = external.kept or (accepted, judged)  # absent from records of earlier versions
-    return (accepted, judged) if drafted else (0, 0)
+    drafted, verified, accepted = external.totals or (0, 0, 0)
+    accepted, verified = external.kept or (accepted, verified)  # absent from records of earlier versions
+    return (accepted, verified) if drafted else (0, 0)
 
 
 def acceptance_rates(own: Sequence[Generation]) -> list[float | None]:
-    """Returns accepted ÷ judged tokens of each generation; None for draft trees, and if none was judged."""
-    return [accepted / judged if judged else None for accepted, judged in zip(*judged_tokens(own), strict=True)]
+    """Returns accepted ÷ verified tokens of each generation; None for draft trees, and if none was verified."""
+    return [accepted / verified if verified else None for accepted, verified in zip(*verified_tokens(own), strict=True)]
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from operator import eq
 from pathlib import Path
 from typing import Any
 
-from specbench import __version__
+from specbench.built_in import __version__
 from specbench.core import dotted
 from specbench.core.environment import PACKAGE
 from specbench.core.errors import ConfigError

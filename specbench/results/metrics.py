@@ -18,13 +18,13 @@ from specbench.results.answers import (
     acceptance_rates,
     is_drafted_alone,
     is_served,
-    judged_tokens,
     length_columns,
     new_tokens,
     quality,
     speed_columns,
     target_passes,
     timed_tokens,
+    verified_tokens,
     with_own_passes,
 )
 from specbench.results.warnings import drift_of
@@ -40,11 +40,11 @@ def acceptance(
     """Returns the metrics of acceptance and of target passes. A query that the drafter decoded alone has no target
     pass, so it counts in `target_passes_per_token` but not in the acceptance length."""
     drafted = [g.num_drafted for g in own]
-    judged, accepted = [g.num_verified for g in own], [g.num_accepted for g in own]
+    verified, accepted = [g.num_verified for g in own], [g.num_accepted for g in own]
     num_steps = [len(g.steps) for g in own]
     passes = [target_passes(g) for g in own]
     num_new = [new_tokens(g) for g in own]
-    any_judged = sum(judged) > 0  # ar and draft-only judge nothing, so that they have no acceptance
+    any_verified = sum(verified) > 0  # ar and draft-only verify nothing, so that they have no acceptance
     threshold = verification.get("threshold") if verification.get("rule") == "fuzzy" else None
     bound = Estimate()
     if isinstance(threshold, int | float):
@@ -64,13 +64,13 @@ def acceptance(
         unconditional["acceptance_rate_unconditional"] = over_values(overlaps, SHARE)
     return {
         "acceptance_rate": prompts.mean(acceptance_rates(own), SHARE),
-        "acceptance_rate_pooled": prompts.ratio(*judged_tokens(own), bounds=SHARE),
+        "acceptance_rate_pooled": prompts.ratio(*verified_tokens(own), bounds=SHARE),
         "acceptance_rate_expected": per_position("overlap", SHARE),
         **unconditional,
         "draft_efficiency": prompts.mean([a / d if d else None for a, d in zip(accepted, drafted, strict=True)], SHARE),
         "mean_acceptance_length": prompts.ratio(*length_columns([own])),
-        "accepted_length": prompts.ratio(accepted, num_steps) if any_judged else Estimate(),
-        "drafter_share": prompts.ratio(accepted, num_new, bounds=SHARE) if any_judged else Estimate(),
+        "accepted_length": prompts.ratio(accepted, num_steps) if any_verified else Estimate(),
+        "drafter_share": prompts.ratio(accepted, num_new, bounds=SHARE) if any_verified else Estimate(),
         # the prefill is the target pass that gives the first token
         "target_passes_per_token": prompts.ratio(
             [n or 0 for n in passes], [t * (n is not None) for t, n in zip(num_new, passes, strict=True)]
@@ -351,7 +351,7 @@ def costs_by_length(
 
 
 def rank_chances(prompts: Resampler, own: Sequence[Generation]) -> dict[str, Estimate]:
-    """Returns for each rank, from 1 on: of the judged nodes with a child of this rank, the share whose child of this
+    """Returns for each rank, from 1 on: of the verified nodes with a child of this rank, the share whose child of this
     rank was accepted."""
     counts = [g.tree_ranks or [] for g in own]
     ranks = [[each[rank] if rank < len(each) else (0, 0) for each in counts] for rank in range(max(map(len, counts)))]

@@ -142,7 +142,7 @@ class RowWithRecords:
 
 
 NO_FORM, NO_RECORDS, OTHER_PROMPTS, OF_LOAD = (
-    "this metric has no paired form", "records are not at hand", "records are of other prompts",
+    "this metric has no paired form", "records not found", "records are of other prompts",
     "rows of several requests at once rest on windows",
 )  # fmt: skip
 

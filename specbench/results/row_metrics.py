@@ -57,7 +57,7 @@ _DECLARED = (
     Metric(
         "speedup_expected",
         "ratio",
-        "null if a judged token does not stand for one draft pass (slem, slrs, pld, lookahead, draft "
+        "null if a verified token does not stand for one draft pass (slem, slrs, pld, lookahead, draft "
         "trees, external decoders), or if c is null",
         "f(α, γ, c) = (1 − α^(γ+1)) / ((1 − α)(γc + 1)), arXiv:2211.17192 theorem 3.8",
     ),
@@ -168,16 +168,16 @@ _DECLARED = (
         lower_is_better=True,
     ),
     Metric(
-        "acceptance_rate", "share", "", f"α: accepted ÷ judged draft tokens (null for draft trees), {MEAN}", label="α"
+        "acceptance_rate", "share", "", f"α: accepted ÷ verified draft tokens (null for draft trees), {MEAN}", label="α"
     ),
-    Metric("acceptance_rate_pooled", "share", "", "accepted ÷ judged draft tokens, over all answers together"),
+    Metric("acceptance_rate_pooled", "share", "", "accepted ÷ verified draft tokens, over all answers together"),
     Metric(
         "acceptance_rate_expected",
         "share",
         "of p(x) for exact match and for drafts without a distribution; of the probability of "
         "random-accept; null for fuzzy rules and where ψ is not fully known (slrs); union and tli leave "
         "out the cases in which the drafter draws the end of the text, which is not judged",
-        "mean per judged token: of Σ min(p, q) for the rejection rule",
+        "mean per verified token: of Σ min(p, q) for the rejection rule",
     ),
     Metric(
         "acceptance_rate_unconditional",
@@ -212,7 +212,7 @@ _DECLARED = (
     Metric(
         "tree_acceptance_optimal@k",
         "share",
-        "only draft trees: the largest chance of any lossless rule that judges node by node, with "
+        "only draft trees: the largest chance of any lossless rule that verifies node by node, with "
         "children drawn in the same way, at the same nodes: min over sets H of p(H) + 1 − Pr(all children "
         "in H)",
     ),
@@ -270,7 +270,7 @@ _DECLARED = (
     Metric(
         "mean_divergence",
         "nats",
-        "the fuzzy rule's divergence, mean per judged token (tv has no unit)",
+        "the fuzzy rule's divergence, mean per verified token (tv has no unit)",
         lower_is_better=True,
     ),
     Metric(

@@ -272,7 +272,7 @@ def filter_rows(rows: Sequence[Row], filters: Sequence[str]) -> list[Row]:
 
 
 def rows_of_subsets(rows: Sequence[Row], subsets: Sequence[str]) -> list[Row]:
-    """Returns the rows of these subsets; if none is given, the rows over all subsets, or of a task's only subset."""
+    """Returns the rows of these subsets; if none is given, the `all` rows, or of a task's only subset."""
     if subsets:
         known = dict.fromkeys(row.subset for row in rows)
         for name in subsets:

@@ -250,7 +250,7 @@ def served_warnings(row: Row, records: Sequence[Record], identity: Mapping[str, 
         "idle_unchecked": not all(counts.was_idle for counts in (*own, *baseline))
         and "it could not be checked whether the servers were idle: they do not report how many requests run",
         "drafts_nothing": not has_drafted
-        and f"its server drafted nothing in {counted(len(own), 'answer')}: see the server's log",
+        and f"its server had no drafts in {counted(len(own), 'answer')}: see the server's log",
         "caches_unknown": row.served.caches == "not told"
         and "the servers do not report how many prompt tokens were cached: switch their prefix caches off, and make "
         "them report it (vLLM: --enable-prompt-tokens-details)",
@@ -268,9 +268,9 @@ def served_warnings(row: Row, records: Sequence[Record], identity: Mapping[str, 
         and f"{waiting:.0%} of the time of the answers of '{waiting_for}' is spent outside the server: the client or "
         "the network is the bottleneck",
         "read_late": any(num_late.values())
-        and f"answers were read late, in less than half the time in which the server wrote them "
-        f"({', '.join(f'{number} of {name!r}' for name, number in num_late.items() if number)}), so their speed is "
-        "that of the client: measure again with nothing else running",
+        and "client-bound: tokens arrived in bursts, in less than half the time in which the server wrote them "
+        f"({', '.join(f'{number} of {name!r}' for name, number in num_late.items() if number)} answers): measure again "
+        "with nothing else running",
         "answers_differ": num_different
         and row.verdict != "near-tie only"
         and f"{num_different} of {counted(len(records), 'answer')} differ from those of the server 'ar', which itself "

@@ -1,1 +1,1 @@
-"""One run: composes the methods for a model pair and measures them block by block into a folder of records."""
+"""One run: plans it, measures it trial by trial into a folder of records, and reports its rows."""

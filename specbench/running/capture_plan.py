@@ -4,14 +4,14 @@ answers."""
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from specbench.core.errors import ConfigError
 from specbench.core.progress import Say, say_nothing
 from specbench.decoding.build import pauses
-from specbench.decoding.decoder import Decoder, DraftingDecoder, drafting_decoders
+from specbench.decoding.decoder import Decoder, drafting_decoders
 from specbench.models.causal_lm import CausalLM
 from specbench.models.scoring import PACKED, VERBS, PassShape
 from specbench.records.records import Record
@@ -66,19 +66,19 @@ def compile_requirements(
     """Returns the requirements of methods on every model. `decoders`: the methods' decoders; their drafters may propose
     trees or read hidden states."""
     target, limit = models.target, models.context_limit(methods)
-    found = {id(model): CompileRequirements(model, target, limit) for model in (target, *models.drafters.values())}
+    by_model = {id(model): CompileRequirements(model, target, limit) for model in (target, *models.drafters.values())}
     for part in parts(methods):
         drafter = models.drafters.get(part.name)
         if part.decodes_with != "target":
             if drafter is not None:
-                found[id(drafter)].decodes = True
+                by_model[id(drafter)].decodes = True
             continue
         verified = part.num_draft_tokens + 1
         if not proposes_trees(part):
-            found[id(target)].lengths.add(verified)
+            by_model[id(target)].lengths.add(verified)
         if drafter is None:
             continue
-        need = found[id(drafter)]
+        need = by_model[id(drafter)]
         need.lengths.add(2)  # if all draft tokens were accepted, it reads the last of them and the bonus token
         if uses_bridge(part):
             need.has_own_tokens, need.limit = True, drafter.context_limit
@@ -88,31 +88,27 @@ def compile_requirements(
         if part.bridge.type == "string":  # scores several continuations per pass
             need.packs = True
             need.lengths |= set(PACKED)
-    for drafting in drafting_decoders(decoders):
-        add_shapes(drafting, found)
-    return list(found.values())
+    # Passes over trees, and those that return hidden states.
+    for decoder in drafting_decoders(decoders):
+        drafting, num_tokens = decoder.drafter, decoder.method.num_draft_tokens
+        trees, hidden = drafting.tree_lengths(num_tokens), drafting.hidden_layers
+        shapes = {PassShape(length, "tree", hidden) for length in trees}
+        if hidden:
+            shapes |= {PassShape(length, "chain", hidden) for length in ({1} if trees else {1, num_tokens + 1})}
+        by_model[id(decoder.model)].shapes |= shapes
+        draft_model = None if drafting.model is None else drafting.model.underlying
+        if id(draft_model) in by_model:
+            levels = drafting.level_lengths(num_tokens)
+            by_model[id(draft_model)].shapes |= {PassShape(length, "tree") for length in levels}
+    return list(by_model.values())
 
 
-def add_shapes(decoder: DraftingDecoder, found: Mapping[int, CompileRequirements]) -> None:
-    """Adds a decoder's passes over trees and its passes that return hidden states. `found`: by id of the model."""
-    drafter, num_tokens = decoder.drafter, decoder.method.num_draft_tokens
-    trees, hidden = drafter.tree_lengths(num_tokens), drafter.hidden_layers
-    shapes = {PassShape(length, "tree", hidden) for length in trees}
-    if hidden:
-        shapes |= {PassShape(length, "chain", hidden) for length in ({1} if trees else {1, num_tokens + 1})}
-    found[id(decoder.model)].shapes |= shapes
-    own = None if drafter.model is None else drafter.model.underlying
-    if id(own) in found:
-        levels = drafter.level_lengths(num_tokens)
-        found[id(own)].shapes |= {PassShape(length, "tree") for length in levels}
-
-
-FILE = "compilations.jsonl"  # in a run's folder: one line per cell and model with new passes
+FILE = "compilations.jsonl"  # in a run's folder: one line per subset and model with new passes
 
 
 @dataclass(frozen=True)
 class Compilation:
-    """The compilation or recording of a model's passes for a cell. No measured speed includes its seconds."""
+    """The compilation or recording of a model's passes for a subset. No measured speed includes its seconds."""
 
     task: str
     subset: str
@@ -134,50 +130,58 @@ def num_compilations() -> int:
     return int(counters["stats"]["unique_graphs"]) + num_recordings()
 
 
-def check_nothing_compiled(since: int, block: Trial) -> None:
-    """Raises ConfigError if a pass was compiled or recorded while a block was measured, which is then not kept."""
+def check_nothing_compiled(since: int, trial: Trial) -> None:
+    """Raises ConfigError if a pass was compiled or recorded while a trial was measured, which is then not kept."""
     if number := num_compilations() - since:
-        where = f"{block.cell.task.name}/{block.cell.subset} example {block.example.id}"
+        where = f"{trial.run.task.name}/{trial.run.subset} example {trial.example.id}"
         raise ConfigError(
             f"{where}: {number} passes were compiled or recorded while it was measured, so its time includes more than "
-            "decoding, and the block is not kept: take --engine eager, or a smaller generation.max_new_tokens"
+            "decoding, and the trial is not kept: take --engine eager, or a smaller generation.max_new_tokens"
         )
 
 
-def allocate_and_capture(cell: SubsetRun, progress: Say = say_nothing) -> Iterator[Compilation]:
-    """Allocates the buffers and compiles or records the passes of every model for the longest conversation of a cell.
-    Buffers and passes of earlier cells are kept and reused. `progress` receives lines."""
+def allocate_and_capture(run: SubsetRun, progress: Say = say_nothing) -> Iterator[Compilation]:
+    """Allocates the buffers and compiles or records the passes of every model for the longest conversation of a
+    subset. Buffers and passes of earlier subsets are kept and reused. `progress` receives lines."""
 
     def room(need: CompileRequirements) -> int:
         key = id(need.model)
-        if key not in cell.most_tokens:
-            cell.most_tokens[key] = longest_in_tokens(cell, need)
-        return cell.most_tokens[key]
+        if key in run.most_tokens:
+            return run.most_tokens[key]
+        num_new = run.task.generation.max_new_tokens
+        conversations = unanswered_conversations(run)
+        most = max(need.room_for(texts, (len(texts) // 2 + 1) * num_new, run.renderer) for texts in conversations)
+        if need.has_own_tokens:  # the text of the warm-up may have more tokens
+            num_tokens = longest_conversation(run, need.target)
+            ids = warm_up_ids(need.target, num_tokens, MIN_NEW_TOKENS)
+            most = max(most, need.room(ids, num_tokens - len(ids)))
+        run.most_tokens[key] = most
+        return most
 
-    methods = [decoder.method for decoder in cell.decoders]
+    methods = [decoder.method for decoder in run.decoders]
     yield from _allocate_and_capture(
-        cell.models, methods, cell.decoders, room, progress, (cell.task.name, cell.subset), True
+        run.models, methods, run.decoders, room, progress, (run.task.name, run.subset), True
     )
 
 
 def allocate_and_capture_for_trial(
-    block: Trial, earlier: Sequence[Record], progress: Say = say_nothing
+    trial: Trial, earlier: Sequence[Record], progress: Say = say_nothing
 ) -> Iterator[Compilation]:
-    """Compiles or records missing passes for a block before it is measured. They are rarely missing: an earlier answer
+    """Compiles or records missing passes for a trial before it is measured. They are rarely missing: an earlier answer
     may have more tokens when its text is encoded again than when it was generated. `earlier`: the records of the
     earlier turns."""
-    cell = block.cell
-    if cell.models.target.static is None:
+    run = trial.run
+    if run.models.target.static is None:
         return
-    methods = [decoder.method for decoder in cell.decoders]
+    methods = [decoder.method for decoder in run.decoders]
     histories = ([record.methods[method.name].answer for record in earlier] for method in methods)
-    read = {fitting_turn(cell.renderer, block.example, block.turn, answers) for answers in histories}
-    num_new = cell.task.generation.max_new_tokens
+    read = {fitting_turn(run.renderer, trial.example, trial.turn, answers) for answers in histories}
+    num_new = run.task.generation.max_new_tokens
 
     def room(need: CompileRequirements) -> int:
-        return max(need.room_for(texts, num_new, cell.renderer) for texts in read)
+        return max(need.room_for(texts, num_new, run.renderer) for texts in read)
 
-    yield from _allocate_and_capture(cell.models, methods, cell.decoders, room, progress, (cell.task.name, cell.subset))
+    yield from _allocate_and_capture(run.models, methods, run.decoders, room, progress, (run.task.name, run.subset))
 
 
 def _allocate_and_capture(
@@ -210,20 +214,6 @@ def allocate_and_capture_for(
         return max(need.room(ids, num_tokens) for ids in prompts)
 
     list(_allocate_and_capture(models, methods, decoders, room, progress, ("", ""), True))
-
-
-def longest_in_tokens(cell: SubsetRun, need: CompileRequirements) -> int:
-    """Returns the number of tokens, in the model's vocabulary, of a cell's longest conversation or of the warm-up text,
-    whichever is longer."""
-    num_new = cell.task.generation.max_new_tokens
-    most = max(
-        need.room_for(texts, (len(texts) // 2 + 1) * num_new, cell.renderer) for texts in unanswered_conversations(cell)
-    )
-    if need.has_own_tokens:
-        num_tokens = longest_conversation(cell, need.target)
-        ids = warm_up_ids(need.target, num_tokens, MIN_NEW_TOKENS)
-        most = max(most, need.room(ids, num_tokens - len(ids)))
-    return most
 
 
 def log_compilation(folder: Path, compilation: Compilation) -> str:

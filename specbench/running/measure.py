@@ -66,29 +66,29 @@ class InProcess:
                     known[trial.key] = old
                     events.trial_recorded(trial, old, is_new=False)
                     continue
-                own, is_first = trial.cell, id(trial.cell) not in warm_ups
+                run, is_first = trial.run, id(trial.run) not in warm_ups
                 if is_first:
                     events.wait(number)
                 # 1. Buffers and compiled passes for the longest conversation, so that none is made while measuring.
-                if own is not current:
-                    current = own
-                    with doing(f"{own.task.name}/{own.subset}: getting the models ready") as tell:
-                        for compilation in allocate_and_capture(own, _both(tell, events.say)):
+                if run is not current:
+                    current = run
+                    with doing(f"{run.task.name}/{run.subset}: getting the models ready") as tell:
+                        for compilation in allocate_and_capture(run, _both(tell, events.say)):
                             events.say(log_compilation(plan.folder.path, compilation))
                 # 2. Warm-up. Its time is a share of what is left to measure, as long as earlier answers let expect.
                 if is_first:
                     budget.num_planned = planned_tokens(plan.trials, before, known)
                     budget.num_left = budget.num_planned * (1 - num_measured / num_missing)
-                    with doing_warm_up(own) as tell:
-                        warm_ups[id(own)] = warm_up_subset(own, budget, tell)
+                    with doing_warm_up(run) as tell:
+                        warm_ups[id(run)] = warm_up_subset(run, budget, tell)
                 # 3. An earlier answer may need a longer pass than was foreseen, when its text is encoded again.
                 earlier = [recorded[key] for key in trial.earlier_keys]
                 for compilation in allocate_and_capture_for_trial(trial, earlier, events.say):
                     events.say(log_compilation(plan.folder.path, compilation))
                 # 4. The trial, whose record is kept only if its time is nothing but decoding.
                 num_compiled = num_compilations()
-                record = measure(trial, plan.spec, earlier, warm_ups[id(own)], partial(events.wait, number))
-                if own.models.target.static is not None:
+                record = measure(trial, plan.spec, earlier, warm_ups[id(run)], partial(events.wait, number))
+                if run.models.target.static is not None:
                     check_nothing_compiled(num_compiled, trial)
                 plan.folder.records.append(record)
                 recorded[trial.key] = known[trial.key] = record
@@ -127,7 +127,7 @@ def _both(first: Callable[[str], None], second: Callable[[str], None]) -> Callab
 def planned_tokens(trials: Sequence[Trial], before: Collection[Key], records: Mapping[Key, Record]) -> int:
     """Returns an estimate of AR's new tokens in the trials that were not recorded `before`: their max_new_tokens times
     the mean share of max_new_tokens that the answers in `records` have (1 if there are none)."""
-    most = {trial.key: trial.cell.task.generation.max_new_tokens for trial in trials}
+    most = {trial.key: trial.run.task.generation.max_new_tokens for trial in trials}
     num_found = sum(record.methods["ar"].num_new_tokens for record in records.values())
     share = num_found / sum(most[key] for key in records) if records else 1.0
     return int(share * sum(number for key, number in most.items() if key not in before))
@@ -139,19 +139,19 @@ def check_recorded(trials: Sequence[Trial], recorded: Mapping[Key, Record], fold
     for trial in trials:
         if (old := recorded.get(trial.key)) is None:
             continue
-        own = trial.cell
-        where = f"{folder.path}: {own.task.name}/{own.subset} example {trial.example.id}"
+        run = trial.run
+        where = f"{folder.path}: {run.task.name}/{run.subset} example {trial.example.id}"
         remedy = "choose another --output"
         if (old.prompt, old.reference) != (trial.prompt_digest, trial.reference):
             raise ConfigError(
-                f"{where} was measured with another prompt or answer than {own.data.location} holds now; {remedy}"
+                f"{where} was measured with another prompt or answer than {run.data.location} holds now; {remedy}"
             )
         if not all(key in recorded for key in trial.earlier_keys):
             continue
         earlier = [recorded[key] for key in trial.earlier_keys]
-        tags = own.task.generation.reasoning
+        tags = run.task.generation.reasoning
         if old.prompt_tokens is not None:
-            baseline = own.decoders[0]
+            baseline = run.decoders[0]
             prompt = trial.prompt(baseline.model, earlier_answers(earlier, baseline.method.name))
             num_tokens, digest = len(prompt.packed_ids), prompt.digest
             old_digest = old.prompt_ids_digest or digest  # earlier versions recorded only the number
@@ -161,14 +161,14 @@ def check_recorded(trials: Sequence[Trial], recorded: Mapping[Key, Record], fold
                     f"{old.prompt_ids_digest or 'not recorded'}), and has {num_tokens} ({digest}) now: "
                     f"the tokenizer or chat template of '{baseline.model.name}', or how it is used, changed; {remedy}"
                 )
-        for decoder in own.decoders if tags is not None else ():
-            found = old.methods[decoder.method.name]
-            if tags is None or found.parted_answer is not None or found.decoded_by == "drafter":
+        for decoder in run.decoders if tags is not None else ():
+            old_answer = old.methods[decoder.method.name]
+            if tags is None or old_answer.parted_answer is not None or old_answer.decoded_by == "drafter":
                 continue
-            text = decoder.model.decode_text(found.token_ids.tolist(), tags)
+            text = decoder.model.decode_text(old_answer.token_ids.tolist(), tags)
             if tags.open not in text and tags.close not in text:
                 continue
-            rules = decoder.stop_rules(own.task.generation, None)
+            rules = decoder.stop_rules(run.task.generation, None)
             answers = earlier_answers(earlier, decoder.method.name)
             is_open = rules.opens_reasoning(trial.prompt(decoder.model, answers).ids)
             if part_answer(text, tags, is_open).end:
@@ -204,21 +204,21 @@ def measure_method(
 ) -> Generation:
     """Measures one method on a trial and returns its part of the record. `answers`: its own answers to the earlier
     turns. `wait`: is called before the generation."""
-    cell, example, name = trial.cell, trial.example, decoder.method.name
+    run, example, name = trial.run, trial.example, decoder.method.name
     turn = [trial.turn] if trial.turn else []
-    seed = stream_seed(spec.seed, cell.task.name, cell.subset, example.index, trial.repeat, name, *turn)
-    selected = decoder.select_decoder(seed, QueryInfo(cell.task.language, example.turns[trial.turn]))
-    needs_none = cell.task.scorer is not None and not cell.task.scorer.features.needs_reference
+    seed = stream_seed(spec.seed, run.task.name, run.subset, example.index, trial.repeat, name, *turn)
+    selected = decoder.select_decoder(seed, QueryInfo(run.task.language, example.turns[trial.turn]))
+    needs_none = run.task.scorer is not None and not run.task.scorer.features.needs_reference
     reference = "" if trial.reference is None and needs_none else trial.reference
     prompt = trial.prompt(selected.model, answers)
-    stop = selected.stop_rules(cell.task.generation, cell.context_limit)
+    stop = selected.stop_rules(run.task.generation, run.context_limit)
     wait()
-    with doing(f"{cell.task.name}/{cell.subset}, example {example.id}: {name} is generating"):
-        consumption = Consumption(cell.models.placement)
+    with doing(f"{run.task.name}/{run.subset}, example {example.id}: {name} is generating"):
+        consumption = Consumption(run.models.placement)
         output = selected.generate(prompt.ids, stop, seed)
         consumed = consumption.fields()
     return method_record(
-        output, stop, prompt.ids, cell.scorer, reference,
+        output, stop, prompt.ids, run.scorer, reference,
         **decoder.record_fields(selected), **consumed,
         truncated_tokens=trial.num_cut(answers) if trial.turn else None,
     )  # fmt: skip
@@ -229,17 +229,17 @@ def record_of(
 ) -> Record:
     """Returns the record of a trial. `results`: each method's part, in the order of measurement. `part`: of a run whose
     servers take turns."""
-    cell, example = trial.cell, trial.example
-    baseline = cell.decoders[0]
+    run, example = trial.run, trial.example
+    baseline = run.decoders[0]
     answers = earlier_answers(earlier, baseline.method.name)
     prompt = trial.prompt(baseline.model, answers)
     num_truncated = trial.num_cut(answers) if trial.turn else example.truncated_tokens
-    lengths = sorted(((budget.num_tokens, budget.model.name) for budget in cell.budgets), reverse=True)
+    lengths = sorted(((budget.num_tokens, budget.model.name) for budget in run.budgets), reverse=True)
     budgets = {name: num_tokens for num_tokens, name in lengths}  # maximum prompt length in tokens of each model
     return convert(
         {
-            "task": cell.task.name,
-            "subset": cell.subset,
+            "task": run.task.name,
+            "subset": run.subset,
             "example": example.index,
             "id": example.id,
             "repeat": trial.repeat,
@@ -253,7 +253,7 @@ def record_of(
             "truncated_tokens": num_truncated,
             "budgets": budgets if num_truncated or any(g.truncated_tokens for g in results.values()) else None,
             "reference": trial.reference,
-            "methods": {decoder.method.name: results[decoder.method.name] for decoder in cell.decoders},
+            "methods": {decoder.method.name: results[decoder.method.name] for decoder in run.decoders},
             "part": part,
         },
         Record,

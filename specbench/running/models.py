@@ -1,8 +1,7 @@
 """The models of a run: one target, and a draft model for every method that drafts with one."""
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -155,33 +154,38 @@ def load_drafters(
     device = str(target.device) if target.name.startswith(OBJECT) else spec.device
     trusted: dict[str, Any] = {"trust_remote_code": True} if spec.trust_remote_code else {}
     loaded: dict[str, CausalLM] = {}
-    found: dict[str, CausalLM] = {}
+    by_part: dict[str, CausalLM] = {}
     for part in parts(methods):
         name = spec.drafter_of(part) if part.needs_drafter else None
         if name is None:
             continue
         revision = spec.drafter_revision if name == spec.drafter else None
         if name not in loaded:
-            with adding_key(part, spec.target):
+            try:
                 loaded[name] = load(
                     name, revision=revision, dtype=dtype, device=device, engine=target.engine, **trusted
                 )
-                if name.startswith(OBJECT) and loaded[name].device != target.device:
-                    raise ConfigError(
-                        f"model '{name}' is on {loaded[name].device}, and the target on {target.device}: move it there"
-                    )
+            except ConfigError as error:
+                if own_drafter(part, spec.target) is None:
+                    raise
+                method, key = part.name.partition("/")[0], checkpoint_key(part.name)
+                raise ConfigError(f"method '{method}': {key} = '{part.checkpoint}': {error}") from error
+            if name.startswith(OBJECT) and loaded[name].device != target.device:
+                raise ConfigError(
+                    f"model '{name}' is on {loaded[name].device}, and the target on {target.device}: move it there"
+                )
             template = loaded[name].chat_template
             template.args, template.date = spec.chat_template_args, target.chat_template.date
-        found[part.name] = loaded[name]
-    for drafter in {id(model): model for model in found.values() if model.why_eager is not None}.values():
-        names = ", ".join(dict.fromkeys(name.partition("/")[0] for name, model in found.items() if model is drafter))
+        by_part[part.name] = loaded[name]
+    for drafter in {id(model): model for model in by_part.values() if model.why_eager is not None}.values():
+        names = ", ".join(dict.fromkeys(name.partition("/")[0] for name, model in by_part.items() if model is drafter))
         warn_not_static(
             drafter,
             target.engine,
             f"it drafts eagerly, and rows of {names} say engine '{target.engine} target': they cannot be compared with "
             "rows of another engine",
         )
-    return found
+    return by_part
 
 
 def warn_not_static(model: CausalLM, engine: EngineName, effect: str) -> None:
@@ -189,18 +193,6 @@ def warn_not_static(model: CausalLM, engine: EngineName, effect: str) -> None:
     verb = VERBS.get(engine, "recorded")
     message = f"--engine {engine}: model '{model.name}' cannot be {verb} ({model.why_eager}): {effect}"
     warnings.warn(message, UserWarning, stacklevel=1)
-
-
-@contextmanager
-def adding_key(part: MethodSpec, target: str) -> Iterator[None]:
-    """Adds method and key to an error about loading a draft model that the method itself names."""
-    try:
-        yield
-    except ConfigError as error:
-        if own_drafter(part, target) is None:
-            raise
-        method, key = part.name.partition("/")[0], checkpoint_key(part.name)
-        raise ConfigError(f"method '{method}': {key} = '{part.checkpoint}': {error}") from error
 
 
 def training_prompts(spec: RunSpec, method: MethodSpec) -> set[str]:

@@ -60,7 +60,7 @@ Loaded = Sequence[tuple[TaskSpec, str, TaskData]]
 class SubsetRun:
     """One subset of one task, with its data and the decoders of all methods; `decoders[0]` is AR. `renderer`: renders
     all prompts and conversations. `most_tokens`: the tokens of its longest conversation, by the id of a model with
-    recorded or compiled passes; it is filled when the cell is measured."""
+    recorded or compiled passes; filled when the subset is measured."""
 
     task: TaskSpec
     subset: str
@@ -96,12 +96,12 @@ class SubsetRun:
 
 def load_data(spec: RunSpec, use_sample: bool) -> list[tuple[TaskSpec, str, TaskData]]:
     """Returns the examples of every requested subset of every task. No model is needed, so bad input is found early."""
-    cells = spec.cells()
-    num_subsets = Counter(task.name for task, _ in cells)
+    task_subsets = spec.task_subsets()
+    num_subsets = Counter(task.name for task, _ in task_subsets)
     options: dict[str, Any] = {"data": spec.data, "use_sample": use_sample, "limit": spec.limit}
     return [
         (task, subset, load_examples(task, subset, **options, num_subsets=num_subsets[task.name]))
-        for task, subset in cells
+        for task, subset in task_subsets
     ]
 
 
@@ -193,8 +193,8 @@ def run_folder(
 def make_subset_runs(spec: RunSpec, models: LoadedModels, loaded: Loaded) -> list[SubsetRun]:
     """Returns the subsets of a run with decoders and checked prompts. Raises ConfigError for a method that does not fit
     the models, prompts that do not fit their contexts, and references that a scorer cannot read."""
-    _, found = compose(spec, models, loaded)
-    return [with_checked_prompts(run, spec.prompt_checks) for run in found]
+    _, subset_runs = compose(spec, models, loaded)
+    return [with_checked_prompts(run, spec.prompt_checks) for run in subset_runs]
 
 
 def compose(
@@ -210,24 +210,27 @@ def compose(
         for task, subset, data in loaded
     ]
     samplings = dict.fromkeys(sampling_of(task.generation) for task, _, _ in tasks)
-    made: dict[Sampling, dict[str, Decoder]] = {sampling: {} for sampling in samplings}
-    for sampling, method in product(made, spec.methods):
+    decoders_by_sampling: dict[Sampling, dict[str, Decoder]] = {sampling: {} for sampling in samplings}
+    for sampling, method in product(decoders_by_sampling, spec.methods):
         try:
-            made[sampling][method.name] = build_decoder(method, models.pair(method), sampling)
+            decoders_by_sampling[sampling][method.name] = build_decoder(method, models.pair(method), sampling)
         except ConfigError as error:
             if left_out is None:
                 raise
             left_out.setdefault(method.name, str(error))
     if left_out:
         spec = spec.model_copy(update={"methods": tuple(m for m in spec.methods if m.name not in left_out)})
-    found = []
+    subset_runs = []
     for task, subset, data in tasks:
-        decoders = tuple(made[sampling_of(task.generation)][method.name] for method in spec.methods)
+        by_method = decoders_by_sampling[sampling_of(task.generation)]
+        decoders = tuple(by_method[method.name] for method in spec.methods)
         check_memory(decoders, spec.repeats)
         budgets = models.budgets(spec.methods, task.generation.max_new_tokens)
         renderer = PromptRenderer(spec.chat, budgets, system_prompt(spec, task))
-        found.append(SubsetRun(task, subset, data, models, decoders, models.context_limit(spec.methods), renderer))
-    return spec, found
+        subset_runs.append(
+            SubsetRun(task, subset, data, models, decoders, models.context_limit(spec.methods), renderer)
+        )
+    return spec, subset_runs
 
 
 def with_checked_prompts(run: SubsetRun, checks: PromptChecks) -> SubsetRun:
@@ -244,13 +247,13 @@ def system_prompt(spec: RunSpec, task: TaskSpec) -> str | None:
     return task.system_prompt if spec.system_instruction is None else spec.system_instruction or None
 
 
-def prompt_notes(cells: Sequence[SubsetRun]) -> Iterator[str]:
+def prompt_notes(subset_runs: Sequence[SubsetRun]) -> Iterator[str]:
     """Yields a line for each text that a chat template adds to the prompts, and for each system prompt that has no
     role in a template."""
-    for cell in cells:
-        for model in cell.readers:
-            if uses_chat(model, cell.renderer.chat):
-                yield from model.chat_template.notes(cell.renderer.system)
+    for run in subset_runs:
+        for model in run.readers:
+            if uses_chat(model, run.renderer.chat):
+                yield from model.chat_template.notes(run.renderer.system)
 
 
 def with_prompt_stops(task: TaskSpec, target: TextModel, chat: str) -> TaskSpec:
@@ -259,52 +262,52 @@ def with_prompt_stops(task: TaskSpec, target: TextModel, chat: str) -> TaskSpec:
     return task.model_copy(update={"generation": task.generation.where(uses_chat(target, chat))})
 
 
-def check_prompts(cell: SubsetRun, checks: PromptChecks = "refuse") -> None:
+def check_prompts(run: SubsetRun, checks: PromptChecks = "refuse") -> None:
     """Renders the first prompt of every example for all models that read it. Raises ConfigError for one that is empty
     or leaves no room for a new token. `checks`: whether a prompt without the user's text, or with an end token of the
     tokenizer behind it, is refused or only warned of."""
     warn = partial(warnings.warn, stacklevel=1)
-    several_turns = any(len(example.turns) > 1 for example in cell.data.examples)
-    for model in cell.readers:
-        is_chat = uses_chat(model, cell.renderer.chat)
+    several_turns = any(len(example.turns) > 1 for example in run.data.examples)
+    for model in run.readers:
+        is_chat = uses_chat(model, run.renderer.chat)
         for problem in model.chat_template.problems(several_turns=several_turns) if is_chat else ():
             refuse_or_warn(problem, checks, "--prompt-checks warn", warn)
-        for number, example in enumerate(cell.data.examples):
-            where = f"{cell.data.location}: {cell.task.name}/{cell.subset} example {example.id}"
+        for number, example in enumerate(run.data.examples):
+            where = f"{run.data.location}: {run.task.name}/{run.subset} example {example.id}"
             try:
-                prompt = cell.renderer.render(model, (example.prompt,))
+                prompt = run.renderer.render(model, (example.prompt,))
             except ConfigError as error:
                 raise ConfigError(f"{where}: {error}") from error
             num_tokens = len(prompt.packed_ids)
             if num_tokens == 0:
                 raise ConfigError(f"{where}: the prompt is empty after tokenization; remove the row")
-            if cell.context_limit is not None and num_tokens >= cell.context_limit:
+            if run.context_limit is not None and num_tokens >= run.context_limit:
                 raise ConfigError(
                     f"{where}: the prompt has {num_tokens} tokens, but the context of the models is "
-                    f"{cell.context_limit} tokens (that of '{cell.limited_by}'); use models with a longer context, "
+                    f"{run.context_limit} tokens (that of '{run.limited_by}'); use models with a longer context, "
                     "leave the row out, or shorten it with --set truncation=middle"
                 )
             if number == 0 and (ending := end_problem(model, prompt.text, prompt.packed_ids)):
                 refuse_or_warn(ending, checks, "--prompt-checks warn", warn)
 
 
-def check_references(cell: SubsetRun) -> None:
+def check_references(run: SubsetRun) -> None:
     """Raises ConfigError for a reference that the scorer cannot read."""
-    scorer = cell.scorer
-    for example in cell.data.examples:
+    scorer = run.scorer
+    for example in run.data.examples:
         for reference in example.references:
             if scorer is None or reference is None:
                 continue
             try:
                 scorer.check_reference(reference)
             except ConfigError as error:
-                raise ConfigError(f"{cell.data.location}: {cell.subset} example {example.id}: {error}") from error
+                raise ConfigError(f"{run.data.location}: {run.subset} example {example.id}: {error}") from error
 
 
 def load_requested(spec: RunSpec, use_sample: bool, console: Console) -> list[tuple[TaskSpec, str, TaskData]]:
     """Returns the examples of a request, task by task, as `with_present_subsets` restricts it."""
     by_task = (spec.model_copy(update={"tasks": (task,)}) for task in spec.tasks)
-    return [cell for each in by_task for cell in load_data(with_present_subsets(each, console), use_sample)]
+    return [run for each in by_task for run in load_data(with_present_subsets(each, console), use_sample)]
 
 
 def with_present_subsets(spec: RunSpec, console: Console) -> RunSpec:
@@ -375,7 +378,7 @@ def without_calibration(loaded: Loaded, methods: Sequence[MethodSpec]) -> Loaded
 class Trial:
     """The unit of measurement: one turn of one example in one repeat. AR and all methods decode it in `order`."""
 
-    cell: SubsetRun
+    run: SubsetRun
     example: Example
     repeat: int
     order: tuple[Decoder, ...]
@@ -383,7 +386,7 @@ class Trial:
 
     @property
     def key(self) -> Key:
-        return self.cell.task.name, self.cell.subset, self.example.index, self.repeat, self.turn
+        return self.run.task.name, self.run.subset, self.example.index, self.repeat, self.turn
 
     @property
     def earlier_keys(self) -> list[Key]:
@@ -398,12 +401,12 @@ class Trial:
 
     def prompt(self, model: TextModel, answers: Sequence[str]) -> Prompt:
         """Returns the prompt as a model reads it. `answers`: a method's own answers to the earlier turns."""
-        return turn_prompt(self.cell.renderer, model, self.example, self.turn, answers)
+        return turn_prompt(self.run.renderer, model, self.example, self.turn, answers)
 
     def num_cut(self, answers: Sequence[str]) -> int:
         """Returns the number of the target's tokens that were removed from this turn's conversation to fit the
         budgets."""
-        target, renderer = self.cell.decoders[0].model, self.cell.renderer
+        target, renderer = self.run.decoders[0].model, self.run.renderer
         whole = conversation(self.example, self.turn, answers)
         if not self.turn or renderer.shorten(whole) == whole:
             return 0
@@ -419,24 +422,24 @@ def trial_noun(plan: Sequence[Trial]) -> str:
     return "turns" if any(trial.turn for trial in plan) else "examples"
 
 
-def trials(cells: Sequence[SubsetRun], repeats: int) -> Iterator[Trial]:
+def trials(runs: Sequence[SubsetRun], repeats: int) -> Iterator[Trial]:
     """Yields all trials; the turns of an example follow each other. If `may_alternate_subsets`, the first example of
     each subset of a task comes first, then the second of each. The order of the methods is reversed from one example of
     a subset to the next and from one repeat to the next."""
-    groups = [list(group) for _, group in groupby(cells, lambda cell: cell.task.name)]
-    for group in groups if may_alternate_subsets(cells) else [[cell] for cell in cells]:
-        for repeat, number in product(range(repeats), range(max(len(cell.data.examples) for cell in group))):
-            for cell in group:
-                for example in cell.data.examples[number : number + 1]:
-                    order = cell.decoders if (number + repeat) % 2 == 0 else cell.decoders[::-1]
+    groups = [list(group) for _, group in groupby(runs, lambda run: run.task.name)]
+    for group in groups if may_alternate_subsets(runs) else [[run] for run in runs]:
+        for repeat, number in product(range(repeats), range(max(len(run.data.examples) for run in group))):
+            for run in group:
+                for example in run.data.examples[number : number + 1]:
+                    order = run.decoders if (number + repeat) % 2 == 0 else run.decoders[::-1]
                     for turn in range(len(example.turns)):
-                        yield Trial(cell, example, repeat, order, turn)
+                        yield Trial(run, example, repeat, order, turn)
 
 
-def may_alternate_subsets(cells: Sequence[SubsetRun]) -> bool:
+def may_alternate_subsets(runs: Sequence[SubsetRun]) -> bool:
     """Returns whether examples of different subsets of a task may alternate. A drafter that learns from prompt to
     prompt would learn from the other subsets, so it needs one subset after the other."""
-    decoders = (decoder for cell in cells for decoder in drafting_decoders(cell.decoders))
+    decoders = (decoder for run in runs for decoder in drafting_decoders(run.decoders))
     return not any(decoder.drafter.learns_over_prompts for decoder in decoders)
 
 
@@ -444,10 +447,10 @@ DrafterId = dict[str, str | None]  # name and revision
 
 
 def run_identity(
-    spec: RunSpec, cells: Sequence[SubsetRun], models: LoadedModels, environment: Mapping[str, Any]
+    spec: RunSpec, runs: Sequence[SubsetRun], models: LoadedModels, environment: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Returns the settings that all records of a folder must share."""
-    decoders = {decoder.method.name: decoder for cell in cells[:1] for decoder in cell.decoders}
+    decoders = {decoder.method.name: decoder for run in runs[:1] for decoder in run.decoders}
     drafters = {name: drafter_identity(decoder, models) for name, decoder in decoders.items()}
     codes = {name: decoder.code_revision for name, decoder in decoders.items() if decoder.method.decoder is not None}
     routes = {
@@ -457,7 +460,7 @@ def run_identity(
     components = component_revisions(spec.tasks, spec.methods)
     engine = models.environment()["engine"]
     engines = {method.name: own for method in spec.methods if (own := models.engine(method)) != engine}
-    revisions = {f"{cell.task.name}/{cell.subset}": cell.data.revision for cell in cells if cell.data.source == "hub"}
+    revisions = {f"{run.task.name}/{run.subset}": run.data.revision for run in runs if run.data.source == "hub"}
     return {
         "seed": spec.seed,
         "tasks": {task.name: versioned_name(task) for task in spec.tasks},
@@ -469,11 +472,11 @@ def run_identity(
         **({"components": components} if components else {}),
         **({"package": package_digest()} if environment.get("commit", "") is None else {}),
         **({"engines": engines} if engines else {}),
-        "data": {cell.task.name: cell.data.source for cell in cells},
+        "data": {run.task.name: run.data.source for run in runs},
         **({"data_revisions": revisions} if revisions else {}),
         "chat": spec.chat,
-        **({"special_stops": stops} if (stops := special_stops(cells)) else {}),
-        **({"template_date": printed} if (printed := printed_date(cells)) else {}),
+        **({"special_stops": stops} if (stops := special_stops(runs)) else {}),
+        **({"template_date": printed} if (printed := printed_date(runs)) else {}),
         **({"system_instruction": spec.system_instruction} if spec.system_instruction is not None else {}),
         **({"chat_template_args": spec.chat_template_args} if spec.chat_template_args else {}),
         **({"trust_remote_code": True} if spec.trust_remote_code else {}),
@@ -483,20 +486,20 @@ def run_identity(
     }
 
 
-def special_stops(cells: Sequence[SubsetRun]) -> list[str]:
+def special_stops(runs: Sequence[SubsetRun]) -> list[str]:
     """Returns the stop strings that have special tokens. Earlier versions did not stop at them."""
     found = {
-        stop for cell in cells for model in cell.readers for stop in cell.task.generation.stop
+        stop for run in runs for model in run.readers for stop in run.task.generation.stop
         if any(token in stop for token in model.special_tokens)
     }  # fmt: skip
     return sorted(found)
 
 
-def printed_date(cells: Sequence[SubsetRun]) -> str | None:
+def printed_date(runs: Sequence[SubsetRun]) -> str | None:
     """Returns the date that the chat templates of a run print; None if they read none."""
     found = (
-        model.chat_template.printed_date for cell in cells for model in cell.readers
-        if uses_chat(model, cell.renderer.chat)
+        model.chat_template.printed_date for run in runs for model in run.readers
+        if uses_chat(model, run.renderer.chat)
     )  # fmt: skip
     return next((each.isoformat() for each in found if each is not None), None)
 

@@ -84,7 +84,7 @@ class RunProgress(RunListener):
         self._bar: ProgressBar | None = None
 
     def trials_started(self, trials: Sequence[Trial]) -> None:
-        self._runs = {(trial.cell.task.name, trial.cell.subset): trial.cell for trial in trials}
+        self._runs = {(trial.run.task.name, trial.run.subset): trial.run for trial in trials}
         self._answers: dict[tuple[Place, str], Answers] = defaultdict(Answers)  # by place and method
         self._latest: list[Place] = []  # the one measured last comes last
         self.num_trials, self.num_done, self.num_measured = len(trials), 0, 0
@@ -103,7 +103,7 @@ class RunProgress(RunListener):
 
     def trial_recorded(self, trial: Trial, record: Record, is_new: bool) -> None:
         assert self._bar is not None
-        place = trial.cell.task.name, trial.cell.subset
+        place = trial.run.task.name, trial.run.subset
         where = "/".join(place)
         self.num_done += 1
         self.num_measured += is_new
@@ -113,7 +113,7 @@ class RunProgress(RunListener):
             if result.num_verified and not result.is_tree:
                 self._rates[name].append(result.num_accepted / result.num_verified)
         if self.console.is_terminal:
-            for decoder in _shown(trial.cell):
+            for decoder in _shown(trial.run):
                 self._answers[place, decoder.method.name].add(record, decoder.method)
             self._latest = [*(each for each in self._latest if each != place), place]
         # The time before the first trial of a subset is that of its warm-up; of reading old records, it is none.

@@ -86,8 +86,8 @@ def refuse_or_warn(problem: str, checks: PromptChecks, remedy: str, warn: Callab
 
 
 class PromptRenderer:
-    """Renders the conversations of a cell, each once for each model. All methods, the records' digests and the scoring
-    of answers read what it keeps, so they cannot differ.
+    """Renders the conversations of a subset, each once for each model. All methods, the records' digests and the
+    scoring of answers read what it keeps, so they cannot differ.
 
     `chat`: whether the chat template is used: auto, always or never. `budgets`: the lengths to which conversations are
     shortened. `system`: the system prompt.

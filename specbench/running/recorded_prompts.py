@@ -62,15 +62,15 @@ class RecordedPrompt:
 def tasks_of(rows: Sequence[Row]) -> dict[str, TaskSpec]:
     """Returns the tasks of rows by name, also those that a command gave as files. Raises ConfigError if one no longer
     exists."""
-    found: dict[str, TaskSpec] = {}
+    by_name: dict[str, TaskSpec] = {}
     for row in rows:
         name = row.task_name
-        if name not in found:
+        if name not in by_name:
             named = str(row.request.get("task", "")).split(",")
             special = [each for each in named if each.endswith((".yaml", ".yml")) or each.startswith("lm_eval:")]
-            known = {task.name: task for each in special for task in load_tasks(each)}
-            found[name] = known[name] if name in known else load_task(name)
-    return found
+            given = {task.name: task for each in special for task in load_tasks(each)}
+            by_name[name] = given[name] if name in given else load_task(name)
+    return by_name
 
 
 def prompts_of(
@@ -84,7 +84,7 @@ def prompts_of(
 
     Raises ConfigError if the data give other prompts than the measured ones.
     """
-    tasks, found = tasks_of(list(rows.values())), {}
+    tasks, prompts = tasks_of(list(rows.values())), {}
     for group, row in rows.items():
         records = [run.records[key] for key in keys.get(group, ())]
         if not records:
@@ -110,18 +110,18 @@ def prompts_of(
                     "a different prompt than the task and its data give now: give the data of the run with --data, or "
                     "measure again"
                 )
-            found[key] = RecordedPrompt(example, tuple(ids))
-    return found
+            prompts[key] = RecordedPrompt(example, tuple(ids))
+    return prompts
 
 
 def _place(row: Row) -> str:
     """Returns the --data with which a row was measured."""
     if row.data_source != "local":
         return row.data_source
-    found = row.request.get("data")
-    if not isinstance(found, str):
+    data = row.request.get("data")
+    if not isinstance(data, str):
         raise ConfigError(f"{row.task_name}/{row.subset} was measured on {row.data_location}: give its --data")
-    return found
+    return data
 
 
 def _budgets(records: Sequence[Record], models: Sequence[CausalLM]) -> tuple[PromptBudget, ...]:
@@ -150,24 +150,24 @@ class Target:
         a near-tie. Raises ConfigError if the target or the prompts no longer exist."""
         set_threads(None, row.target.startswith(EMBEDDED))
         target = self.loader.load(row.target, row.target_revision)
-        own = [r for r in self.run.records.values() if (r.task, r.subset) == (row.task_name, row.subset)]
-        # in a later turn, the prompt of AR and of the method holds its own earlier answers
-        same = {record.key for record in with_same_history(own, method)}
+        of_subset = [r for r in self.run.records.values() if (r.task, r.subset) == (row.task_name, row.subset)]
+        # in a later turn, the prompt of AR and of the method holds its of_subset earlier answers
+        same = {record.key for record in with_same_history(of_subset, method)}
         records = [self.run.records[key] for key in keys if key in same]
         budgets = {name for record in records for name in record.budgets or {}} - {target.name}
-        place, kept = (row.task_name, row.subset), [record.key for record in records]
+        place, compared = (row.task_name, row.subset), [record.key for record in records]
         others = [self.loader.load(name) for name in budgets]
-        prompts = prompts_of(self.run, {place: row}, {place: kept}, target, others)
+        prompts = prompts_of(self.run, {place: row}, {place: compared}, target, others)
         answers = [
             BaselineAnswer(
                 str(self.run.records[key].id), list(prompts[key].prompt_ids), _ids(self.run.records, key, method)
             )
-            for key in kept
+            for key in compared
         ]
         if not answers:
             return []
         tolerance = near_tie_tolerance(target, answers, max_query_length)
-        return find_differences(target, answers, [_ids(candidate, key, method) for key in kept], tolerance)
+        return find_differences(target, answers, [_ids(candidate, key, method) for key in compared], tolerance)
 
 
 def _ids(records: Mapping[Key, Record], key: Key, method: str) -> list[int]:

@@ -100,7 +100,7 @@ def resolve(request: Request) -> tuple[Request, RunSpec, dict[str, str] | None]:
     limit = request.options.limit
     is_bundled = spec.target.startswith(EMBEDDED) and spec.uses_sample and all(task.has_sample for task in spec.tasks)
     if request.may_limit and limit is None and is_bundled:  # first results come early
-        limit = max(LEAST, SHARE // len(spec.cells()))
+        limit = max(LEAST, SHARE // len(spec.task_subsets()))
         spec = spec.model_copy(update={"limit": limit})
     return replace(request, methods=methods, options=replace(request.options, limit=limit)), spec, left_out
 
@@ -182,7 +182,7 @@ def runs_programs(task: TaskSpec) -> bool:
 
 def check_samples(spec: RunSpec) -> None:
     """Raises ConfigError if a task is scored by pass@k but the run has fewer than k different answers per example."""
-    for task, name in spec.cells():
+    for task, name in spec.task_subsets():
         subset = task.subset(name)
         k = max(subset.scorer.options.get("k", (1,)), default=1) if subset.scorer and runs_programs(subset) else 1
         if k > 1 and (k > spec.repeats or subset.generation.temperature == 0):
@@ -269,7 +269,7 @@ def request_notes(request: Request, spec: RunSpec) -> Iterator[str]:
     if overrides.get(NUM_SHOTS, "0") != "0":
         for name in (task.name for task in spec.tasks if not has_shots(task)):
             yield f"few-shot examples: {name} has none: it is measured without them"
-    subsets = [] if is_installed("lingua") else [task.subset(name) for task, name in spec.cells()]
+    subsets = [] if is_installed("lingua") else [task.subset(name) for task, name in spec.task_subsets()]
     unchecked = [task.name for task in subsets if identified_language(task.language, make_scorer(task))]
     for name in dict.fromkeys(unchecked):
         yield f"{name}: the language of the answers is not checked: {missing('lingua')}"
@@ -307,7 +307,7 @@ def missing_subset_lines(spec: RunSpec) -> Iterator[str]:
     """Yields a line for each task that lacks some of the requested subsets."""
     for task in spec.tasks:
         missing = ", ".join(name for name in spec.subsets or () if name not in task.subset_names)
-        measured = ", ".join(name for other, name in spec.cells() if other is task)
+        measured = ", ".join(name for other, name in spec.task_subsets() if other is task)
         if missing and not task.subsets:
             yield f"--subset: {task.name} has no subsets: it is measured as a whole"
         elif missing:

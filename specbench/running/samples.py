@@ -68,18 +68,18 @@ def prompt_samples(request: Request, console: Console) -> list[PromptSample]:
         say(console, line)
     loaded = load_requested(spec, spec.target.startswith(EMBEDDED), console)
     models = load_models(spec, partial(load_model, weights=False))
-    cells = make_subset_runs(spec, models, loaded)
-    return [_sample(cell, example, spec.chat) for cell in cells for example in cell.data.examples]
+    runs = make_subset_runs(spec, models, loaded)
+    return [_sample(run, example, spec.chat) for run in runs for example in run.data.examples]
 
 
-def _sample(cell: SubsetRun, example: Example, chat: str) -> PromptSample:
-    target, task = cell.models.target, cell.task
-    prompt: Prompt = turn_prompt(cell.renderer, target, example, 0, ())
+def _sample(run: SubsetRun, example: Example, chat: str) -> PromptSample:
+    target, task = run.models.target, run.task
+    prompt: Prompt = turn_prompt(run.renderer, target, example, 0, ())
     tokens = {index: token for token, index in target.vocabulary.items()}
     return PromptSample(
-        task=task.name, subset=cell.subset, id=str(example.id), prompt=ShownPrompt.of(target.tokenizer, prompt.ids),
+        task=task.name, subset=run.subset, id=str(example.id), prompt=ShownPrompt.of(target.tokenizer, prompt.ids),
         given=prompt.text, chat=uses_chat(target, chat), later_turns=tuple(example.turns[1:]),
-        truncated_tokens=example.truncated_tokens, num_shots=cell.data.fewshot.num,
+        truncated_tokens=example.truncated_tokens, num_shots=run.data.fewshot.num,
         generation=task.generation.model_dump(mode="json"),
         end_tokens={tokens.get(index, ""): index for index in sorted(target.eos_token_ids)},
         reference=first_or_all(example.references),

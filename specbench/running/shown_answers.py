@@ -10,7 +10,7 @@ from itertools import islice
 
 from specbench.core.errors import ConfigError, nearest
 from specbench.models.causal_lm import split_precision
-from specbench.records.records import Generation, Key, Record
+from specbench.records.records import Key, Record
 from specbench.report.shown import ShownPrompt, ShownRecord
 from specbench.results.conditions import BASELINE
 from specbench.results.row import ALL, Row
@@ -61,7 +61,10 @@ def shown_run(
         records = [record for record in records if not wanted or set(wanted) & set(names_of(record))]
     methods = selection.methods or tuple(run.methods)
     if selection.only_wrong:
-        records = [record for record in records if any(map(_is_wrong, _chosen(record, methods)))]
+        records = [
+            record for record in records
+            if any((g.score is None or g.score < 1) for name, g in record.methods.items() if name in methods)
+        ]  # fmt: skip
     chosen = list(islice(records, selection.limit))
     prompts, problems = _prompts(run, rows, chosen, data, trust_remote_code)
     scorers: dict[Group, Scorer | None] = {}
@@ -79,30 +82,22 @@ def shown_run(
     return ShownRun(shown, len(records), tuple(problems))
 
 
-def _chosen(record: Record, methods: Sequence[str]) -> list[Generation]:
-    return [own for name, own in record.methods.items() if name in methods]
-
-
-def _is_wrong(generation: Generation) -> bool:
-    return generation.score is None or generation.score < 1
-
-
 def _prompts(
     run: RecordedRun, rows: Mapping[Group, Row], records: Sequence[Record], data: str | None, trust_remote_code: bool
 ) -> tuple[dict[Key, ShownPrompt], list[str]]:
     """Returns the prompts of records as AR read them, and a line for each subset whose prompts cannot be rendered."""
-    found: dict[Key, ShownPrompt] = {}
+    prompts: dict[Key, ShownPrompt] = {}
     problems = []
     for group in dict.fromkeys((record.task, record.subset) for record in records):
-        row, own = rows[group], [record for record in records if (record.task, record.subset) == group]
+        row, in_group = rows[group], [record for record in records if (record.task, record.subset) == group]
         loader = ModelLoader("cpu", *split_precision(row.dtype), trust_remote_code=trust_remote_code, weights=False)
         try:
             target = loader.load(row.target, row.target_revision)
-            budgets = {name for record in own for name in record.budgets or {}} - {target.name}
-            keys = {group: [record.key for record in own]}
+            budgets = {name for record in in_group for name in record.budgets or {}} - {target.name}
+            keys = {group: [record.key for record in in_group]}
             others = [loader.load(name) for name in budgets]
             for key, prompt in prompts_of(run, rows, keys, target, others, data).items():
-                found[key] = ShownPrompt.of(target.tokenizer, list(prompt.prompt_ids))
+                prompts[key] = ShownPrompt.of(target.tokenizer, list(prompt.prompt_ids))
         except ConfigError as error:  # the data or the tokenizer are not here, or have changed
             problems.append(f"prompts of {'/'.join(group)} are not shown: {error}")
-    return found, problems
+    return prompts, problems

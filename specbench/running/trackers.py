@@ -26,14 +26,6 @@ class RunLogger(Protocol):
     def finish(self) -> None: ...
 
 
-def make_loggers(names: Sequence[str]) -> list[RunLogger]:
-    """Returns the loggers of these names. Raises ConfigError for unknown names and missing packages."""
-    for name in names:
-        if name not in LOGGERS.names():
-            raise ConfigError(f"--log {name}: {nearest(name, LOGGERS.names())}")
-    return [LOGGERS.get(name)() for name in dict.fromkeys(names)]
-
-
 def package(name: str, extra: str) -> Any:
     """Imports and returns a package. Raises ConfigError, with the command to install it, if it is missing."""
     try:
@@ -105,8 +97,11 @@ class Trackers(RunListener):
     the others go on."""
 
     def __init__(self, names: Sequence[str], console: Console) -> None:
-        self._loggers, self._console = make_loggers(names), console
-        self._step = 0
+        for name in names:
+            if name not in LOGGERS.names():
+                raise ConfigError(f"--log {name}: {nearest(name, LOGGERS.names())}")
+        self._loggers: list[RunLogger] = [LOGGERS.get(name)() for name in dict.fromkeys(names)]
+        self._console, self._step = console, 0
 
     def run_started(self, plan: Plan) -> None:
         folder = plan.folder.path

@@ -294,7 +294,7 @@ class RunSpec(Spec):
         without = {task.name: [n for n in task.subset_names if not task.sample_of(n)] for task in self.tasks}
         return {task.name: without[task.name] for task in self.tasks if task.has_sample and without[task.name]}
 
-    def cells(self) -> list[tuple[TaskSpec, str]]:
+    def task_subsets(self) -> list[tuple[TaskSpec, str]]:
         """Returns the (task, subset) pairs in the order in which they run. Of each task it takes the first
         `subsets_per_task` requested subsets, by default of all subsets with data."""
         cells, absent = [], self.left_out()

@@ -686,11 +686,11 @@ def test_rows_of_a_leaderboard_get_the_verdict(specbench: Specbench, tiny_pair: 
     assert {row.method_name: row.verdict for row in load("board.json")} == before
     code, _, err = specbench("audit", "--method", "sd,fsd", *common, "--draws", "200", "--leaderboard", "board.json")
     assert code == 0, err
-    assert "2 rows got a verdict" in err, "sd has too few accepted draft tokens"
+    assert "verdict written to 2 rows" in err, "sd has too few accepted draft tokens"
     found = {row.method_name: row.verdict for row in load("board.json")}
     assert found == {"ar": "lossless", "sd": "greedy equal", "fsd": "lossy by design", "pld": "greedy equal"}
     code, _, err = specbench("audit", "--method", "sd", *common, "--draws", "0", "--leaderboard", "board.json")
-    assert code == 0 and "0 rows got a verdict" in err, "nothing was decided, so nothing is overwritten"
+    assert code == 0 and "verdict written to 0 rows" in err, "nothing was decided, so nothing is overwritten"
     code, _, err = specbench("audit", "--method", "all,sd", *common)
     assert code == 2 and "'all' is every method" in err
     code, _, err = specbench("audit", "--method", "sd", *common, "--leaderboard", "none.json")

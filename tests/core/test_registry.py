@@ -8,6 +8,7 @@ import pytest
 from pydantic import Field
 
 import specbench
+from specbench.built_in import BUILT_IN
 from specbench.core.errors import ConfigError
 from specbench.core.registry import BRIDGES, DRAFTERS, RULES, SCORERS, NoFeatures, Registry
 
@@ -86,4 +87,4 @@ def test_every_module_with_a_component_is_listed() -> None:
         ".".join(("specbench", *path.relative_to(root).with_suffix("").parts)).removesuffix(".__init__")
         for path in root.rglob("*.py") if registers.search(path.read_text(encoding="utf-8"))
     }  # fmt: skip
-    assert named == {module for modules in specbench.BUILT_IN.values() for module in modules}
+    assert named == {module for modules in BUILT_IN.values() for module in modules}

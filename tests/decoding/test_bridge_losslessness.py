@@ -144,15 +144,16 @@ def test_a_greedy_draft_that_is_carried_over_unread_is_the_one_that_is_read(name
 
 def test_control_an_end_that_is_judged_unread_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a foreign token, though the draft is judged given that no text ends."""
-    carried = TokenBridge._translate_pending
+    carried = TokenBridge.propose
 
-    def judged(self: TokenBridge, drafted: OnDeviceProposal) -> OnDeviceProposal:
-        found = carried(self, drafted)
-        found.is_proposed = drafted.is_proposed
+    def verified(self: TokenBridge, *given: Any) -> Proposal:
+        found = carried(self, *given)
+        if isinstance(found, OnDeviceProposal) and found._source is not None:
+            found.is_proposed = found._source.is_proposed
         return found
 
     target, draft = read_late("the drafter ends texts", 2)
-    monkeypatch.setattr(TokenBridge, "_translate_pending", judged)
+    monkeypatch.setattr(TokenBridge, "propose", verified)
     counts = draws(target, drafter_of("tli", target, draft, PLAIN), rejection, 2, 1)
     assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-6
 
@@ -208,10 +209,17 @@ def test_control_union_with_renormalised_rows_is_caught(monkeypatch: pytest.Monk
 
 def test_control_a_foreign_token_that_is_not_judged_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Left out of the draft, so that the target draws from p and not from the residual."""
-    carried = TokenBridge._translate
-    monkeypatch.setattr(
-        TokenBridge, "_translate", lambda self, ids: [t for t in carried(self, ids) if t != OUT_OF_VOCABULARY]
-    )
+    carried = TokenBridge.propose
+
+    def known(self: TokenBridge, *given: Any) -> Proposal:
+        found = carried(self, *given)
+        if found.token_ids[-1:] != [OUT_OF_VOCABULARY]:
+            return found
+        assert isinstance(found.probs, TranslatedProbs)
+        kept = found.token_ids[:-1]
+        return Proposal(kept, TranslatedProbs(found.probs._draft, len(kept), found.probs._common), ended=True)
+
+    monkeypatch.setattr(TokenBridge, "propose", known)
     assert p_value("union", CONTROLLED) < 1e-6
 
 

@@ -16,7 +16,7 @@ from specbench.core.errors import ConfigError
 from specbench.decoding.build import build_decoder
 from specbench.decoding.drafters import NoDrafter
 from specbench.decoding.drafters.heads import MedusaDrafter, medusa_shape
-from specbench.decoding.drafters.model_tree import Candidates, DynamicTreeDrafter
+from specbench.decoding.drafters.model_tree import DynamicTreeDrafter
 from specbench.decoding.loop import StopRules, decode
 from specbench.decoding.proposal import Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling
@@ -27,7 +27,8 @@ from specbench.models.heads.checkpoints import read_checkpoint
 from specbench.models.heads.eagle import EagleHead, EagleModel
 from specbench.models.heads.eagle_checkpoint import load_eagle
 from specbench.models.heads.medusa import MedusaHeads
-from specbench.models.scoring import Output
+from specbench.models.meters import Clock, PassLog
+from specbench.models.scoring import Output, ScoringModel
 from specbench.specs.catalogue import load_method, with_overrides
 from specbench.specs.components import build
 from specbench.training.heads import DraftHead, read_by_target, unroll
@@ -208,22 +209,33 @@ def test_a_growing_tree_has_the_most_probable_candidates(num_nodes: int, top_k: 
         assert paths == candidates_by_brute_force(TableModel(6, seed), num_nodes, top_k, depth)
 
 
+class ByLevel(ScoringModel):
+    """A model whose probabilities [num_nodes, vocab] after the nodes of a level are given, level by level."""
+
+    def __init__(self, levels: list[list[list[float]]], ends: frozenset[int] = frozenset()) -> None:
+        self.levels, self.eos_token_ids, self.read = [torch.tensor(level) for level in levels], ends, [[-1]]
+
+    def score(self, ids: list[int], num_logits: int, pending: torch.Tensor | None = None) -> Output:
+        return Output(self.levels[0].log())
+
+    def score_tree(self, ids: list[int], tree_ids: list[int], parents: Sequence[int], num_logits: int) -> Output:
+        self.read.append(tree_ids[len(tree_ids) - num_logits :])
+        return Output(self.levels[len(self.read) - 1].log())
+
+    passes = PassLog(Clock(torch.device("cpu")))
+
+
 def test_a_tree_stops_growing_when_no_child_can_be_among_the_best() -> None:
     """After the first level the best child has probability .4 · .5, less than the second of the level, .3."""
-    candidates = Candidates(2, 2, frozenset())
-    candidates.add_level([-1], torch.tensor([[0.4, 0.3, 0.3]]).log())
-    assert candidates.frontier() == [0, 1]
-    candidates.add_level([0, 1], torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]]).log())
-    assert candidates.best_candidates() == [0, 1] and candidates.frontier() == []
+    model = ByLevel([[[0.4, 0.35, 0.25]], [[0.5, 0.5, 0.0], [0.9, 0.1, 0.0]]])
+    tree = DynamicTreeDrafter(model, 2, 2).propose([0], 4, torch.Generator())
+    assert model.read == [[-1], [0, 1]] and tree.token_ids == [0, 1] and list(tree.parents) == [-1, -1]
 
 
 def test_an_end_token_has_no_children_and_impossible_tokens_are_no_candidates() -> None:
-    candidates = Candidates(9, 2, frozenset({1}))
-    candidates.add_level([-1], torch.tensor([[0.4, 0.6, 0.0]]).log())
-    assert candidates.tokens == [1, 0]
-    assert candidates.frontier() == [1]
-    candidates.add_level([1], torch.tensor([[1.0, 0.0, 0.0]]).log())
-    assert candidates.tokens == [1, 0, 0]
+    model = ByLevel([[[0.4, 0.6, 0.0]], [[1.0, 0.0, 0.0]]], frozenset({1}))
+    tree = DynamicTreeDrafter(model, 9, 2).propose([0], 2, torch.Generator())
+    assert model.read == [[-1], [0]] and tree.token_ids == [1, 0, 0] and list(tree.parents) == [-1, -1, 1]
 
 
 def test_medusa_drafts_by_depth_from_the_last_accepted_state() -> None:

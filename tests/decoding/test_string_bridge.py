@@ -102,7 +102,8 @@ def psi_behind(drafter: StringBridge, ids: list[int]) -> Psi:
 
 def full_psi(drafter: StringBridge, ids: list[int], vocab_size: int) -> torch.Tensor | None:
     """ψ of every target token after `ids`, [vocab_size]; None if nothing can be drafted."""
-    if not drafter._has_room(drafter._context.exact(ids)):
+    depth = drafter._crossing.target.depth
+    if drafter._context.room(drafter._context.exact(ids), depth) < depth:
         return None
     dense = torch.zeros(vocab_size)
     dense[drafter._crossing.target.token_ids] = torch.from_numpy(psi_behind(drafter, ids).full()[:-1]).float()

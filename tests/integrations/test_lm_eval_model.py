@@ -57,7 +57,7 @@ def test_columns_stand_beside_the_scores(tiny_pair: tuple[str, str], tmp_path: P
     write_task(tmp_path, "sums")
     lm = model(tiny_pair, baseline=True, override="num_draft_tokens=3")
     row = evaluate(tmp_path, ["sums"], lm)["results"]["sums"]
-    steps = [[step for step in answer.own.steps] for answer in lm.answers]
+    steps = [list(answer.own.steps) for answer in lm.answers]
     rates = [sum(step[2] for step in each) / sum(step[1] for step in each) for each in steps]
     assert row["exact_match,none"] == 0.0
     assert row["acceptance_rate,sd"] == pytest.approx(sum(rates) / len(rates))

@@ -42,9 +42,7 @@ def lie(server: str = "draft", engine: str = "vllm", **keys: Any) -> dict[str, S
 
 FAILURES: dict[str, dict[str, Script]] = {
     "it does not answer in time": lie(delay_seconds=0.2),
-    "it is no HTTP server, such as one of SSH, or one of TLS at an `http://` address": lie(
-        banner=b"SSH-2.0-OpenSSH_9.6\r\n"
-    ),
+    "it is no HTTP server (an SSH server, say), or needs `https://`": lie(banner=b"SSH-2.0-OpenSSH_9.6\r\n"),
     "it closes the connection in the middle of an answer": lie(cut_after=2),
     "it refuses a request": lie(status=500),
     "it reports an error in the middle of an answer": lie(fail_after=2),
@@ -54,12 +52,12 @@ FAILURES: dict[str, dict[str, Script]] = {
     "`ar` drafts": lie("ar", passes=SD),
     "`ar` says that it speculates": lie("ar", "sglang", passes=SD),
     "the server of a method says that it does not": lie(engine="sglang", passes=AR),
-    "it cuts a text into other tokens than the tokenizer": lie(wrong_tokenizer=True),
+    "it tokenizes a text differently": lie(wrong_tokenizer=True),
     "it sends tokens that the target does not have": lie(answer=(5000, 0), passes=((3, 0),)),
-    "it reads fewer tokens than the prompt has": lie(read_prompt=-3),
+    "it read fewer tokens than the prompt has": lie(read_prompt=-3),
     "it had tokens of the prompt in its cache": lie(num_cached=16),
-    "its usage counts other numbers of tokens than it sent": lie(extra_usage=7),
-    "somebody else uses it": lie(num_running=3),
+    "its usage does not count the tokens that it sent": lie(extra_usage=7),
+    "other programs use it": lie(num_running=3),
     "it is of another engine than `ar`": {**pair("vllm"), "draft": Script("sglang", passes=SD)},
     "it has other settings than when the run began": lie(settings={"max_model_len": 4096}),
 }

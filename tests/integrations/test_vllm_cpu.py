@@ -43,7 +43,7 @@ def test_a_dry_run_prints_commands_that_fit_each_other_and_does_nothing(tmp_path
     options = RunOptions(subsets=tuple(served[served.index("--subset") + 1].split(",")))
     tasks = served[served.index("--task") + 1].split(",")
     asked = run_spec(Request(tasks, [], options, "", servers=file))
-    assert [(task.name, subset) for task, subset in asked.cells()] == [("mgsm", "en"), ("humaneval", "default")]
+    assert [(task.name, subset) for task, subset in asked.task_subsets()] == [("mgsm", "en"), ("humaneval", "default")]
     assert commands[6][2:] == [f"{output}/served:draft", f"{output}/in-process:sd"]
 
 

@@ -20,12 +20,11 @@ from specbench.decoding.build import build_decoder
 from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models import compiling as check_compilable
-from specbench.models import static_passes, static_sequence
+from specbench.models import static_passes
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model
 from specbench.models.scoring import Output, PassShape
-from specbench.models.static_passes import StaticPasses
-from specbench.models.static_sequence import StaticSequence, capacity_for
+from specbench.models.static_passes import StaticPasses, StaticSequence, capacity_for
 from specbench.results.conditions import conditions_that_differ
 from specbench.results.leaderboard import load
 from specbench.results.verdict import Noise
@@ -45,7 +44,7 @@ PROMPTS = (3, 40)  # tokens
 @pytest.fixture(autouse=True, scope="module")
 def few_shapes() -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(static_sequence, "PACKED", (64,))
+        patch.setattr(static_passes, "PACKED", (64,))
         yield
 
 
@@ -211,7 +210,7 @@ def test_masks_of_every_kind_part_continuations(kind: str, attention: str, made:
 def test_where_no_mask_parts_them_continuations_are_read_one_by_one(
     made: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(static_sequence, "ATTENTION", ())
+    monkeypatch.setattr(static_passes, "ATTENTION", ())
     eager, other, _ = one_layer()
     other.make_static()
     found = [model.score_batch(IDS[:20], [[1, 2], [3, 4]]) for model in (eager, other)]

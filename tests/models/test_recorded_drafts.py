@@ -21,8 +21,7 @@ from specbench.models.compiling import CannotCompile, SharedLayers
 from specbench.models.devices import memory_message, move_network
 from specbench.models.loading import check_engine, load_model, make_passes
 from specbench.models.scoring import Output, PassShape
-from specbench.models.static_passes import StaticPasses
-from specbench.models.static_sequence import PROMPTS
+from specbench.models.static_passes import PROMPTS, StaticPasses
 from specbench.running.capture_plan import allocate_and_capture_for
 from specbench.running.models import LoadedModels
 from specbench.specs.catalogue import load_method

@@ -4,15 +4,14 @@ Passes are left uncompiled, and counted as torch would count them.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from specbench.models import causal_lm, static_sequence
-from specbench.models.static_passes import StaticPasses
-from specbench.models.static_sequence import StaticSequence
+from specbench.models import causal_lm, static_passes
+from specbench.models.static_passes import StaticPasses, StaticSequence
 from specbench.running import capture_plan as reserving
 from specbench.running import measure as runner
 from specbench.running.plan import SubsetRun, Trial
@@ -36,7 +35,7 @@ def capacities(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     make = StaticSequence._buffers
 
     def noted(self: StaticSequence, capacity: int) -> StaticPasses:
-        if capacity > static_sequence.MIN_CAPACITY:
+        if capacity > static_passes.MIN_CAPACITY:
             found.append((self.name, capacity))
         return make(self, capacity)
 
@@ -49,7 +48,7 @@ def test_a_conversation_that_grows_when_it_is_read_again_gets_room_before_it_is_
 ) -> None:
     """Random bytes are no text: of 150 that were written about 300 are read in the second turn."""
     target = tiny.save(tmp_path / "target", num_hidden_layers=1)
-    monkeypatch.setattr(causal_lm, "eos_token_ids", lambda *given: frozenset())
+    monkeypatch.setattr(causal_lm, "end_token_sources", lambda *given: {})
     asked = ("run", "--task", "mt_bench", "--subset", "writing", "--data", "sample", "--limit", "1", "--method", "ar",
              "--target", str(target), "--set", "generation.max_new_tokens=150", "--engine", "compiled", "--device",
              "cpu")  # fmt: skip
@@ -95,7 +94,7 @@ def test_a_block_that_fits_compiles_nothing_more(
     def noted(*given: Any) -> Any:
         before = len(made)
         assert list(reserve_for_block(*given)) == []
-        numbers.append((len(made) - before, given[0].cell.models.target.static.capacity))
+        numbers.append((len(made) - before, given[0].run.models.target.static.capacity))
         return iter(())
 
     monkeypatch.setattr(runner, "allocate_and_capture_for_trial", noted)
@@ -152,20 +151,20 @@ def test_subsets_in_turns_have_their_own_room_and_compile_once(
         (tmp_path / f"mgsm_{subset}.tsv").write_text("".join(f"{'a ' * words}{n}?\t1\n" for n in range(3)))
     seen: list[tuple[str, int]] = []
     sized: list[str] = []
-    measure, longest = runner.measure, reserving.longest_in_tokens
+    measure, conversations = runner.measure, reserving.unanswered_conversations
 
     def measured(block: Trial, *given: Any) -> dict[str, Any]:
-        static = block.cell.models.target.static
+        static = block.run.models.target.static
         assert static is not None
-        seen.append((block.cell.subset, static.capacity))
+        seen.append((block.run.subset, static.capacity))
         return measure(block, *given)
 
-    def noted(cell: SubsetRun, *given: Any) -> int:
-        sized.append(cell.subset)
-        return longest(cell, *given)
+    def noted(run: SubsetRun) -> Iterator[Any]:
+        sized.append(run.subset)
+        return conversations(run)
 
     monkeypatch.setattr(runner, "measure", measured)
-    monkeypatch.setattr(reserving, "longest_in_tokens", noted)
+    monkeypatch.setattr(reserving, "unanswered_conversations", noted)
     code, _, said = specbench(
         "run", "--task", "mgsm", "--subset", "en,de", "--data", ".", "--method", "pld", "--target", tiny_pair[0],
         "--set", "generation.max_new_tokens=6", "--engine", "compiled", "--device", "cpu", "--output", "here",

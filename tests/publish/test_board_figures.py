@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from specbench.cli.train import NUM_STEPS
-from specbench.publish.suite_runs import board_names, cells_of, load_suite
+from specbench.publish.suite_runs import board_names, load_suite, runs_of
 from specbench.publish.suite_spec import FigureGroup, PublishedTable
 from specbench.running.request import run_spec
 
@@ -94,7 +94,7 @@ def test_p3_prints_the_mean_of_its_languages_and_repeats_itself() -> None:
 
 
 def test_p2_drafts_greedily_and_p3_times_the_whole_call() -> None:
-    sd = run_spec(cells_of(board("p2"), pair="llama3.1")[0].request).methods[2]
+    sd = run_spec(runs_of(board("p2"), pair="llama3.1")[0].request).methods[2]
     assert sd.name == "sd" and sd.drafter.options["temperature"] == 0 and sd.lossless
     metrics = {each.number: {place.metric for place in each.references()} for each in board("p3").published}
     assert all(metrics[number] == {"speedup_e2e"} for number in ("1", "3", "7"))
@@ -205,9 +205,9 @@ def test_every_cell_of_every_pair_can_be_asked_for(name: str, tmp_path, monkeypa
             for number, each in enumerate(("ar", *board.methods))
         }
         Path(file).write_text(json.dumps({"tokenizer": "embedded:target", "servers": servers}))
-    cells = cells_of(board)
-    assert {cell.pair_name for cell in cells} == board.pairs.keys()
-    assert {cell.task.label for cell in cells} == {task.label for task in board.tasks}
-    for cell in cells[:20] if name == "p4" else cells:
-        spec = run_spec(cell.request)
-        assert [method.name for method in spec.methods] == ["ar", *cell.methods]
+    runs = runs_of(board)
+    assert {run.pair_name for run in runs} == board.pairs.keys()
+    assert {run.task.label for run in runs} == {task.label for task in board.tasks}
+    for run in runs[:20] if name == "p4" else runs:
+        spec = run_spec(run.request)
+        assert [method.name for method in spec.methods] == ["ar", *run.methods]

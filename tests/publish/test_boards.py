@@ -1,4 +1,4 @@
-"""Boards: what their files may say, how cells are run and resumed, and ours beside published figures."""
+"""Boards: what their files may say, how runs are run and resumed, and ours beside published figures."""
 
 import json
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from rich.console import Console
 
 from specbench.core.errors import ConfigError
 from specbench.publish.measured import PairRows, as_records, measured_pairs, outdated_line
-from specbench.publish.suite_runs import board_names, cells_of, load_suite
+from specbench.publish.suite_runs import board_names, load_suite, runs_of
 from specbench.publish.suite_spec import Figure, FigureReference, PairSpec, SuiteSpec
 from specbench.publish.tables import boards_table, fits_on_gpu, pair_table, published_tables, weights
 from specbench.results.leaderboard import load, write
@@ -121,30 +121,30 @@ def test_the_innermost_place_counts() -> None:
 def test_a_cell_asks_for_what_the_board_says_and_the_command_line_wins(tmp_path: Path) -> None:
     pairs = {"tiny": {"target": "org/t", "methods": {"sd": "fsd"}, "subsets": {"good": ["de"]}, "limit": 3}}
     board = load_suite(str(written(tmp_path, pairs=pairs, published=[])))
-    good, bad = cells_of(board, runs=tmp_path)
+    good, bad = runs_of(board, runs=tmp_path)
     assert good.request.options.subsets == ("de",) and good.request.methods == ("fsd",) and good.limit == 3
     assert good.folder == tmp_path / "suites" / "mine" / "tiny" / "good" / "s0" and bad.task.label == "bad"
     assert good.request.command == (
         "specbench run --task mgsm --method fsd --subset de --target org/t --limit 3 "
         f"--set generation.max_new_tokens=6 --output {good.folder}"
     )
-    assert cells_of(board, RunOptions(limit=2))[0].request.options.limit == 2
+    assert runs_of(board, RunOptions(limit=2))[0].request.options.limit == 2
     embedded = load_suite(str(written(tmp_path, pairs={"tiny": {}}, published=[], limit=None)))
-    whole, hub = (cells_of(embedded, RunOptions(data=data))[0].request for data in (None, "hub"))
+    whole, hub = (runs_of(embedded, RunOptions(data=data))[0].request for data in (None, "hub"))
     assert whole.options.limit is None and "--limit all" in whole.command and "--limit" not in hub.command
-    assert cells_of(board, RunOptions(engine="compiled"))[0].request.options.engine == "compiled"
-    assert cells_of(board, tasks=["bad"]) == cells_of(board)[1:]
+    assert runs_of(board, RunOptions(engine="compiled"))[0].request.options.engine == "compiled"
+    assert runs_of(board, tasks=["bad"]) == runs_of(board)[1:]
     without = {"tiny": {"methods": {"ngram": None}}}
-    cells = cells_of(load_suite(str(written(tmp_path, pairs=without, published=[]))))
-    assert [cell.task.label for cell in cells] == ["good"]
+    runs = runs_of(load_suite(str(written(tmp_path, pairs=without, published=[]))))
+    assert [run.task.label for run in runs] == ["good"]
     with pytest.raises(ConfigError, match="no such pair: did you mean 'tiny'"):
-        cells_of(board, pair="tinny")
+        runs_of(board, pair="tinny")
 
 
 def pair_rows(board: SuiteSpec, pair: str, rows: list[Row]) -> PairRows:
     """The rows of the first task of a pair."""
-    cells = cells_of(board, pair=pair)
-    return PairRows(board, pair, [(cell, rows if number == 0 else []) for number, cell in enumerate(cells)])
+    runs = runs_of(board, pair=pair)
+    return PairRows(board, pair, [(run, rows if number == 0 else []) for number, run in enumerate(runs)])
 
 
 def row(method: str, subset: str = "en", **metrics: float) -> Row:
@@ -208,8 +208,8 @@ def test_what_was_never_measured_is_said(tmp_path: Path) -> None:
 
 def test_rows_beside_the_board_are_shown_where_no_folder_has_any(tmp_path: Path) -> None:
     path = written(tmp_path, tasks=[*BOARD["tasks"], {"name": "twin", "task": "mgsm", "methods": ["sd", "pld"]}])
-    cell = cells_of(load_suite(str(path)))[0]
-    names = dict(sorted((method.partition("@")[0], (task, method)) for task, method in cell.row_names()))
+    run = runs_of(load_suite(str(path)))[0]
+    names = dict(sorted((method.partition("@")[0], (task, method)) for task, method in run.row_names()))
     ar, sd = (
         row(name).model_copy(update={"task": names[name][0], "method": names[name][1], "drafter": drafter})
         for name, drafter in (("ar", None), ("sd", "org/drafter"))
@@ -218,20 +218,20 @@ def test_rows_beside_the_board_are_shown_where_no_folder_has_any(tmp_path: Path)
     old = sd.model_copy(update={"task": "mgsm@1:older"})
     write(path.with_suffix(".json"), [ar, sd, other, old])
     (found,) = measured_pairs(str(path), "tiny", None)
-    rows = {cell.task.label: rows for cell, rows in found.cells}
+    rows = {run.task.label: rows for run, rows in found.runs}
     assert rows == {"good": [ar, sd], "bad": [ar], "twin": [ar, sd]}
     assert not measured_pairs(str(path), "other", None)[0].measured
 
 
 def test_a_board_of_few_prompts_and_of_older_methods_says_so(tmp_path: Path) -> None:
-    cell = cells_of(load_suite(str(written(tmp_path))), runs=tmp_path)[0]
-    names = sorted(cell.row_names())
-    own = [row("sd").model_copy(update={"task": task, "method": method, "request": cell.request.settings()})
+    run = runs_of(load_suite(str(written(tmp_path))), runs=tmp_path)[0]
+    names = sorted(run.row_names())
+    own = [row("sd").model_copy(update={"task": task, "method": method, "request": run.request.settings()})
            for task, method in names]  # fmt: skip
-    assert outdated_line(cell, own) is None and outdated_line(cell, []) is None
-    assert "other versions" in str(outdated_line(cell, [own[0].model_copy(update={"method": "sd@0:old"})]))
+    assert outdated_line(run, own) is None and outdated_line(run, []) is None
+    assert "other versions" in str(outdated_line(run, [own[0].model_copy(update={"method": "sd@0:old"})]))
     speed = Estimate(value=2, low=1, high=3)
-    found = pair_rows(cell.suite, "tiny", [own[1].model_copy(update={"metrics": {"speedup": speed}})])
+    found = pair_rows(run.suite, "tiny", [own[1].model_copy(update={"metrics": {"speedup": speed}})])
     assert any("fewer than 30 prompts in good" in line for line in pair_table(found).caption)
     assert "not measured: bad" in pair_table(found).caption
 
@@ -286,7 +286,7 @@ def test_a_board_is_run_resumed_and_shown(
     asked = ("board", "run", board, "--pair", "tiny", "--data", "sample", "--leaderboard", "all.json")
     code, out, err = specbench(*asked)
     assert code == 1 and "FAILED: " in err and "drafter.path" in err
-    assert "1 of 2 cells FAILED" in out and "tiny · bad · s0: " in out and "specbench run --task mgsm" in out
+    assert "1 of 2 runs FAILED" in out and "tiny · bad · s0: " in out and "specbench run --task mgsm" in out
     rows = load("all.json")
     assert {row.method.partition("@")[0] for row in rows} == {"ar", "sd"} and all(row.n == 1 for row in rows)
     assert {row.run for row in rows} == {"runs/suites/mine/tiny/good/s0"}
@@ -294,9 +294,9 @@ def test_a_board_is_run_resumed_and_shown(
     before = records.read_bytes()
 
     code, out, err = specbench(*asked, "--task", "good")
-    assert code == 0 and "1 cell, 1 measured already" in err and records.read_bytes() == before
+    assert code == 0 and "1 run, 1 measured already" in err and records.read_bytes() == before
     code, out, err = specbench(*asked, "--task", "good", "--limit", "2")
-    assert code == 0 and "1 cell, 0 measured already" in err
+    assert code == 0 and "1 run, 0 measured already" in err
     assert records.read_bytes().startswith(before) and len(records.read_bytes().splitlines()) == 2
 
     code, out, _ = specbench("board", "show", board, "--json")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from specbench.models.checkpoints import checkpoint_identity
 from specbench.models.loading import model_source
-from specbench.publish.suite_runs import SuiteRun, cells_of, load_suite
+from specbench.publish.suite_runs import SuiteRun, load_suite, runs_of
 from specbench.results.leaderboard import load
 from specbench.results.leaderboard_files import compare_with_run, validate
 from specbench.results.row import Row
@@ -21,20 +21,20 @@ def all_rows() -> list[Row]:
     return load(FILE)
 
 
-def rows_of(cell: SuiteRun) -> list[Row]:
-    return [row for row in all_rows() if row.run == f"demo/{cell.task.label}"]
+def rows_of(run: SuiteRun) -> list[Row]:
+    return [row for row in all_rows() if row.run == f"demo/{run.task.label}"]
 
 
 @cache
-def cells() -> list[SuiteRun]:
-    return cells_of(load_suite("demo"), RunOptions(allow_code_execution=True))
+def runs() -> list[SuiteRun]:
+    return runs_of(load_suite("demo"), RunOptions(allow_code_execution=True))
 
 
 def test_every_run_of_the_board_is_measured_as_it_is_today() -> None:
     targets = set()
-    for cell in cells():
-        rows = rows_of(cell)
-        assert cell.is_measured(rows), f"{cell.task.label}: {AGAIN}"
+    for run in runs():
+        rows = rows_of(run)
+        assert run.is_measured(rows), f"{run.task.label}: {AGAIN}"
         targets |= {(row.target, row.target_revision) for row in rows}
     for name, revision in targets:
         assert revision == checkpoint_identity(model_source(name), None), AGAIN
@@ -42,7 +42,7 @@ def test_every_run_of_the_board_is_measured_as_it_is_today() -> None:
 
 def test_the_file_is_whole() -> None:
     found = validate(FILE, with_records=False)
-    assert not found.problems and found.num_rows == sum(len(rows_of(cell)) for cell in cells())
+    assert not found.problems and found.num_rows == sum(len(rows_of(run)) for run in runs())
 
 
 def test_its_rows_are_what_the_records_beside_it_give() -> None:

@@ -30,7 +30,7 @@ from specbench.publish.site.charts import (
 )
 from specbench.publish.site.entries import COLUMNS, read_entries
 from specbench.publish.site.row_page import Histogram, breakdown_of, histogram_of, provenance, repeat_command
-from specbench.publish.suite_runs import cells_of, load_suite
+from specbench.publish.suite_runs import load_suite, runs_of
 from specbench.report import ranking as ranks
 from specbench.report.captions import verdict_of
 from specbench.report.ranking import rank_rows
@@ -557,7 +557,7 @@ def test_a_site_that_cannot_be_put_in_place_leaves_the_earlier_one(board, tmp_pa
 
 
 def test_published_figures_stand_beside_rows_of_their_board(tmp_path):
-    (cell, *_) = cells_of(load_suite("p1"), pair="embedded")
+    (cell, *_) = runs_of(load_suite("p1"), pair="embedded")
     request = json.loads(json.dumps(cell.request.settings()))
     rates = {"acceptance_rate": Estimate(value=0.5), "speedup": Estimate(value=2.0)}
     same = {"task": "low_resource_mt@1:0", "method": "sd@1:0", "subset": "all", "language": None, "metrics": rates}

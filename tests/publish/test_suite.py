@@ -1,4 +1,4 @@
-"""Suites: what their files may say, the cells, the estimate, failures that stop nothing, and going on."""
+"""Suites: what their files may say, the runs, the estimate, failures that stop nothing, and going on."""
 
 import json
 import os
@@ -14,26 +14,30 @@ import yaml
 from rich.console import Console
 
 from specbench.core.errors import ConfigError
-from specbench.publish.forecast import (
+from specbench.publish.suite import (
     Forecast,
     MeasuredTimes,
-    PlannedCell,
+    PlannedRun,
+    estimate_line,
     format_duration,
+    job_of,
     make_forecast,
     records_in,
+    run_suite,
+    runs_to_try,
 )
-from specbench.publish.process import MeasuringProcess, run_job
-from specbench.publish.suite import cell_job, cells_to_try, estimate_line, run_suite
-from specbench.publish.suite_runs import SuiteRun, cells_of, load_suite
+from specbench.publish.suite_runs import SuiteRun, load_suite, runs_of
 from specbench.publish.workers import (
     Event,
     JobFinished,
     LogLine,
+    MeasuringProcess,
     RunJob,
     WorkerLost,
     WorkerPool,
     WorkerReady,
     WorkerSettings,
+    run_job,
 )
 from specbench.records.generation import Generation
 from specbench.results.leaderboard import load, write
@@ -60,8 +64,8 @@ ONE: dict[str, Any] = {"tasks": [{"task": "mgsm", "subsets": ["en"]}], "methods"
                        "temperatures": ..., "seeds": ..., "exclude": ...}  # fmt: skip
 
 
-def cells_in(path: Path, runs: Path) -> list[SuiteRun]:
-    return cells_of(load_suite(str(path)), runs=runs)
+def runs_in(path: Path, runs: Path) -> list[SuiteRun]:
+    return runs_of(load_suite(str(path)), runs=runs)
 
 
 def written(folder: Path, **changes: Any) -> Path:
@@ -95,7 +99,7 @@ def written(folder: Path, **changes: Any) -> Path:
         ({"exclude": [{}]}, ["exclude", "empty"]),
         ({"methods": ["sd", "hf-sd"], "pairs": {"a": {"engine": "compiled"}}, "exclude": ...},
          ["a · mgsm", "method 'hf-sd'", "engine = 'compiled'", "exclude it"]),
-        ({"exclude": [{"pair": ["embedded", "other"]}]}, ["exclude", "no cell of the grid is left"]),
+        ({"exclude": [{"pair": ["embedded", "other"]}]}, ["exclude", "no run of the grid is left"]),
     ],
 )  # fmt: skip
 def test_a_wrong_file_is_one_clear_error(tmp_path: Path, changes: dict[str, Any], parts: list[str]) -> None:
@@ -113,49 +117,49 @@ def test_validate_knows_suites(specbench: Callable[..., tuple[int, str, str]], t
 
 
 def test_the_grid_without_what_is_excluded_pair_by_pair(tmp_path: Path) -> None:
-    cells = cells_in(written(tmp_path), tmp_path)
-    assert [(cell.name, cell.methods) for cell in cells] == [
+    runs = runs_in(written(tmp_path), tmp_path)
+    assert [(run.name, run.methods) for run in runs] == [
         *((f"embedded · {task} · {setting}", ("sd", "fsd"))
           for task in ("mgsm", "csqa") for setting in ("t0-s0", "t0.7-s0", "t0.7-s1")),
         *((f"other · mgsm · {setting}", ("sd",)) for setting in ("t0-s0", "t0.7-s0", "t0.7-s1")),
     ]  # fmt: skip
-    assert cells[-1].request.command == (
+    assert runs[-1].request.command == (
         "specbench run --task mgsm --method sd --subset en --target org/target --drafter org/drafter --limit 3 "
         "--seed 1 --dtype bfloat16 --set generation.max_new_tokens=8 --set generation.temperature=0.7 --output "
         f"{tmp_path}/suites/mine/other/mgsm/t0.7-s1"
     )
-    assert cells_of(load_suite(str(written(tmp_path))), RunOptions(limit=1))[0].request.options.limit == 1
+    assert runs_of(load_suite(str(written(tmp_path))), RunOptions(limit=1))[0].request.options.limit == 1
 
 
 def test_rows_are_those_of_a_command_that_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Into whatever folder; those of another engine, or number of threads, are not."""
-    (cell,) = cells_in(written(tmp_path, **ONE), tmp_path)
-    own = cell.request.options
+    (run,) = runs_in(written(tmp_path, **ONE), tmp_path)
+    own = run.request.options
     for options, is_measured in (
         (own, True), (replace(own, threads=1), True), (replace(own, threads=2), False),
         (replace(own, engine="compiled"), False), (replace(own, overrides=("generation.max_new_tokens=9",)), False),
         (replace(own, subsets=None), False), (replace(own, limit=2), False),
     ):  # fmt: skip
-        asked = json.loads(json.dumps(replace(cell.request, options=options, output=Path("elsewhere")).settings()))
-        rows = [row(task=task, method=method, request=asked) for task, method in cell.row_names()]
-        assert cell.is_measured(rows) is is_measured, options
-    settings = json.loads(json.dumps(cell.request.settings()))
-    rows = [row(task=task, method=method, request=settings) for task, method in cell.row_names()]
+        asked = json.loads(json.dumps(replace(run.request, options=options, output=Path("elsewhere")).settings()))
+        rows = [row(task=task, method=method, request=asked) for task, method in run.row_names()]
+        assert run.is_measured(rows) is is_measured, options
+    settings = json.loads(json.dumps(run.request.settings()))
+    rows = [row(task=task, method=method, request=settings) for task, method in run.row_names()]
     monkeypatch.setattr(
         "specbench.publish.suite_runs.component_revisions", lambda tasks, methods: {"drafter a": "local-2"}
     )
     for code, is_measured in (({}, False), ({"drafter a": "local-1"}, False), ({"drafter a": "local-2"}, True)):
         edited = [each.model_copy(update={"options": {**each.options, "code": code}}) for each in rows]
-        assert cell.is_measured(edited) is is_measured, "the code of a plug-in"
-    (cell,) = cells_in(written(tmp_path, **{**ONE, "pairs": {"a": {"engine": "compiled"}}}), tmp_path)
-    assert "--engine compiled" in cell.request.command and cell.request.options.engine == "compiled"
+        assert run.is_measured(edited) is is_measured, "the code of a plug-in"
+    (run,) = runs_in(written(tmp_path, **{**ONE, "pairs": {"a": {"engine": "compiled"}}}), tmp_path)
+    assert "--engine compiled" in run.request.command and run.request.options.engine == "compiled"
 
 
 def test_a_leaderboard_that_cannot_take_what_is_measured_is_one_error(tmp_path: Path) -> None:
-    (cell,) = cells_in(written(tmp_path, **ONE), tmp_path)
-    cell.folder.mkdir(parents=True)
-    write(cell.folder / "leaderboard.json", [row()])
-    forecast, console = Forecast([PlannedCell(cell, ("ar", "sd"), ((1, 8),), is_measured=True)]), Console(quiet=True)
+    (run,) = runs_in(written(tmp_path, **ONE), tmp_path)
+    run.folder.mkdir(parents=True)
+    write(run.folder / "leaderboard.json", [row()])
+    forecast, console = Forecast([PlannedRun(run, ("ar", "sd"), ((1, 8),), is_measured=True)]), Console(quiet=True)
     board = tmp_path / "board.json"
     write(board, [row(device="Other", subset="sw")])
     with pytest.raises(ConfigError, match=r"device = Some CPU, 1 thread, but .*Other"):
@@ -165,32 +169,32 @@ def test_a_leaderboard_that_cannot_take_what_is_measured_is_one_error(tmp_path: 
         run_suite(forecast, [], board, console)
     board.unlink()
     result = run_suite(forecast, [], board, console)
-    assert not result.failures and [own for own, _ in result.rows] == [cell]
+    assert not result.failures and [own for own, _ in result.rows] == [run]
 
 
 def test_a_dry_run_says_what_would_fail(specbench: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
     pairs = {"absent": {"target": "org/target", "drafter": "./nowhere"}, "good": None}
     path = written(tmp_path, **{**ONE, "pairs": pairs, "seeds": [0, 1], "methods": ["ar"]})
     code, out, _ = specbench("suite", str(path), "--dry-run")
-    assert code == 0 and "mine · 4 cells" in out and " ar " in out
+    assert code == 0 and "mine · 4 runs" in out and " ar " in out
     lines = [line for line in out.splitlines() if line.startswith("would fail here: ")]
     (line,) = lines
     assert "absent · mgsm · s0 and 1 more: model folder './nowhere' does not exist" in line
-    assert make_forecast(cells_in(path, tmp_path)).plan[-1].methods == ("ar",)
+    assert make_forecast(runs_in(path, tmp_path)).plan[-1].methods == ("ar",)
 
 
 def test_an_estimate_that_is_unknown_says_why(tmp_path: Path) -> None:
-    (cell,) = cells_in(written(tmp_path, **ONE), tmp_path)
-    forecast = Forecast([PlannedCell(cell, ("ar", "sd"), ((1, 8),), is_measured=False)])
-    assert cells_to_try(forecast, [0]) == []
+    (run,) = runs_in(written(tmp_path, **ONE), tmp_path)
+    forecast = Forecast([PlannedRun(run, ("ar", "sd"), ((1, 8),), is_measured=False)])
+    assert runs_to_try(forecast, [0]) == []
     assert "only one example" in estimate_line(forecast.total(1), forecast, 1, has_tried=False)
     assert "could be measured" in estimate_line(forecast.total(1), forecast, 1, has_tried=True)
 
 
 def test_without_temperatures_tasks_keep_their_own(tmp_path: Path) -> None:
     suite = written(tmp_path, temperatures=..., seeds=..., exclude=..., tasks=["csqa"], pairs={"a": None})
-    (cell,) = cells_in(suite, tmp_path)
-    assert cell.name == "a · csqa · s0" and "generation.temperature" not in cell.request.command
+    (run,) = runs_in(suite, tmp_path)
+    assert run.name == "a · csqa · s0" and "generation.temperature" not in run.request.command
 
 
 def generation(tokens: int, seconds: float, first: float = 0.5) -> Generation:
@@ -198,11 +202,11 @@ def generation(tokens: int, seconds: float, first: float = 0.5) -> Generation:
 
 
 def test_an_estimate_is_what_is_left_at_the_speeds_that_were_measured(tmp_path: Path) -> None:
-    cells = cells_in(written(tmp_path, seeds=[0], exclude=...), tmp_path)
-    plan = [PlannedCell(cell, ("ar", "sd"), ((6, 101),), is_measured=number == 7) for number, cell in enumerate(cells)]
+    runs = runs_in(written(tmp_path, seeds=[0], exclude=...), tmp_path)
+    plan = [PlannedRun(run, ("ar", "sd"), ((6, 101),), is_measured=number == 7) for number, run in enumerate(runs)]
     forecast = Forecast(plan)
     assert forecast.time_left(plan[0]) is None and forecast.total(1).unknown == 7
-    assert cells_to_try(forecast, range(7)) == [6, 4, 2, 0]  # one of each pair and task, the first pair's last
+    assert runs_to_try(forecast, range(7)) == [6, 4, 2, 0]  # one of each pair and task, the first pair's last
     record = make_record({"ar": generation(51, 5.0), "sd": generation(51, 2.0)})
     for number in (0, 0, 2):
         forecast.add(number, record)
@@ -212,7 +216,7 @@ def test_an_estimate_is_what_is_left_at_the_speeds_that_were_measured(tmp_path: 
     forecast.other[plan[0].group] = 3.0
     forecast.loading["embedded"] = 60.0
     total = forecast.total(1)
-    # cells 0 and 1 (3 s beside the answers), 2 and 3 of the other task: 4, 6, 5 and 6 examples, and the models once
+    # runs 0 and 1 (3 s beside the answers), 2 and 3 of the other task: 4, 6, 5 and 6 examples, and the models once
     assert total.seconds == pytest.approx(60 + 2 * 3 + 21 * about) and total.unknown == 3
     assert forecast.total(2).seconds == pytest.approx((2 * 60 + 6 + 21 * about) / 2)
     assert forecast.total(100).seconds == pytest.approx((4 * 60 + 6 + 21 * about) / 7)
@@ -225,14 +229,14 @@ def test_seconds_are_shown_as_one_says_them() -> None:
 
 
 def test_examples_are_counted_without_a_model_and_records_are_found(tmp_path: Path) -> None:
-    cells = cells_in(written(tmp_path, tasks=["mt_bench", "mgsm"], exclude=[{"pair": "other"}]), tmp_path)
-    cells[0].folder.mkdir(parents=True)
+    runs = runs_in(written(tmp_path, tasks=["mt_bench", "mgsm"], exclude=[{"pair": "other"}]), tmp_path)
+    runs[0].folder.mkdir(parents=True)
     record = json.dumps(make_record({"ar": generation(3, 1.0)}).as_json())
-    (cells[0].folder / "records.jsonl").write_text(f"{record}\n{record[:20]}", encoding="utf-8")
-    assert len(list(records_in(cells[0].folder))) == 1
-    plan = make_forecast(cells).plan
-    assert plan[0].num_blocks == 8 * 3 * 2 and plan[0].num_left == 47  # eight categories, two turns
-    assert plan[-1].num_blocks == 11 * 3 and plan[-1].subsets == ((3, 8),) * 11
+    (runs[0].folder / "records.jsonl").write_text(f"{record}\n{record[:20]}", encoding="utf-8")
+    assert len(list(records_in(runs[0].folder))) == 1
+    plan = make_forecast(runs).plan
+    assert plan[0].num_trials == 8 * 3 * 2 and plan[0].num_left == 47  # eight categories, two turns
+    assert plan[-1].num_trials == 11 * 3 and plan[-1].subsets == ((3, 8),) * 11
 
 
 READY = WorkerReady("host", 1, "cpu", {}, None)
@@ -284,15 +288,15 @@ def test_where_no_worker_is_left_nothing_waits() -> None:
         ran([Fake("a", [WorkerLost("killed")], opens=1)], 2)
 
 
-def test_any_error_is_the_failure_of_its_cell_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_error_is_the_failure_of_its_run_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After an error that is not a mistake of the user, the process is started anew."""
 
     def broken(*_: Any) -> None:
         raise RuntimeError("the model\nbroke")
 
-    (cell,) = cells_in(written(tmp_path, **ONE), tmp_path)
+    (run,) = runs_in(written(tmp_path, **ONE), tmp_path)
     monkeypatch.setattr("specbench.running.execute.execute", broken)
-    assert run_job(cell_job(cell, 1), None, lambda event: None) == ("RuntimeError: the model broke", False)
+    assert run_job(job_of(run, 1), None, lambda event: None) == ("RuntimeError: the model broke", False)
 
 
 CRASHING = """
@@ -318,7 +322,7 @@ def test_failures_are_the_cells_own_and_the_same_command_goes_on(
                    tasks=[{"task": "mgsm", "subsets": ["en"]}], exclude=exclude)  # fmt: skip
     code, out, err = specbench("suite", str(path), "--threads", "1")
     assert code == 1, err
-    assert "2 of 3 cells FAILED" in out and "speed-up" in out
+    assert "2 of 3 runs FAILED" in out and "speed-up" in out
     assert "crashing · mgsm · t0-s0: its worker was lost: its process ended by SIGSEGV: Fatal Python error" in out
     assert "absent · mgsm · t0-s0: model folder './nowhere' does not exist" in out
     assert "  specbench run --task mgsm --method crash.yaml --subset en --limit 1 --threads 1 --set" in out
@@ -330,7 +334,7 @@ def test_failures_are_the_cells_own_and_the_same_command_goes_on(
     path = written(tmp_path, pairs={"good": None}, methods=["sd"], temperatures=[0], seeds=[0], limit=1, exclude=...,
                    tasks=[{"task": "mgsm", "subsets": ["en"]}])  # fmt: skip
     code, out, err = specbench("suite", str(path), "--threads", "1")
-    assert code == 0 and "1 cell, 1 measured already" in err and "good" in out
+    assert code == 0 and "1 run, 1 measured already" in err and "good" in out
     assert (folder / "good" / "mgsm" / "t0-s0" / "records.jsonl").read_bytes() == before
 
 
@@ -380,6 +384,6 @@ def alive(pid: int) -> bool:
 
 
 def test_a_process_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specbench.publish.process.PROGRAM", "raise OSError('no disk')")
+    monkeypatch.setattr("specbench.publish.workers.PROGRAM", "raise OSError('no disk')")
     event = MeasuringProcess(WorkerSettings("cpu", 1)).open()
     assert event == WorkerLost("its process ended with exit code 1: OSError: no disk")

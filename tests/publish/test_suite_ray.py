@@ -18,16 +18,16 @@ import yaml
 
 from specbench.core.environment import PACKAGE
 from specbench.core.errors import ConfigError
-from specbench.publish import process as measuring
 from specbench.publish import ray_workers
+from specbench.publish import workers as measuring
 from specbench.publish.suite import SuiteMeasurement
 from specbench.publish.workers import (
-    BlockRecorded,
     Event,
     JobFinished,
     JobStarted,
     LogLine,
     MachineCheck,
+    TrialRecorded,
     WorkerReady,
     WorkerSettings,
 )
@@ -48,7 +48,7 @@ SUITE = {
 
 @pytest.mark.slow
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two workers need two CPUs")
-def test_a_killed_workers_cell_goes_to_another_with_its_records(
+def test_a_killed_workers_run_goes_to_another_with_its_records(
     specbench: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("ray")
@@ -62,8 +62,8 @@ def test_a_killed_workers_cell_goes_to_another_with_its_records(
         report(self, worker, job, event)
         if isinstance(event, WorkerReady):
             pids[worker] = event.pid
-        if isinstance(event, BlockRecorded) and event.measured and not self.first_only:
-            told.append((worker, str(event.record["example"])))
+        if isinstance(event, TrialRecorded) and event.measured and not self.first_only:
+            told.append((worker, str(event.record.example)))
             if len(told) == 1:  # the next example is being measured
                 actor = int(Path(f"/proc/{pids[worker]}/stat").read_text().rpartition(")")[2].split()[1])
                 os.kill(actor, signal.SIGKILL)
@@ -76,7 +76,7 @@ def test_a_killed_workers_cell_goes_to_another_with_its_records(
     assert f"{killed} was lost" in out
     assert "2 workers share the CPUs and memory" in err
     folder = tmp_path / "runs" / "suites" / "shared"
-    resumed = [line for line in err.splitlines() if ": resuming " in line and " of 4 examples are there" in line]
+    resumed = [line for line in err.splitlines() if ": resuming " in line and " of 4 examples done" in line]
     assert len(resumed) >= 2  # after the first example, and after the loss
     for seed in (0, 1):
         lines = (folder / "embedded" / "mgsm" / f"s{seed}" / "records.jsonl").read_text().splitlines()
@@ -88,7 +88,7 @@ def test_a_killed_workers_cell_goes_to_another_with_its_records(
     )
     assert "ray" not in err.replace(str(tmp_path), "").replace("--ray", "").lower()
     code, _, err = specbench("suite", str(path), "--ray", "local", "--workers", "2")  # does not start ray
-    assert code == 0 and "2 cells, 2 measured already" in err
+    assert code == 0 and "2 runs, 2 measured already" in err
 
 
 def test_gpus_are_one_for_each_worker_and_cpus_are_never_shared() -> None:
@@ -177,7 +177,7 @@ def test_records_that_cannot_be_kept_end_the_worker(tmp_path: Path, monkeypatch:
     from tests.support.records import generation, record
 
     killed = []
-    event = BlockRecorded(record({"ar": generation()}), True)
+    event = TrialRecorded(record({"ar": generation()}), True)
     ray = SimpleNamespace(
         get=lambda reference: event, kill=killed.append, exceptions=SimpleNamespace(RayError=KeyError)
     )
@@ -203,7 +203,7 @@ def test_a_scratch_folder_goes_with_who_asks(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr("os._exit", end)
     for scratch in (tmp_path / "scratch", None):
-        (tmp_path / "scratch" / "cell").mkdir(parents=True)
+        (tmp_path / "scratch" / "run").mkdir(parents=True)
         with pytest.raises(Ended):
             measuring.receive_jobs(BytesIO(), queue.SimpleQueue(), scratch)
         assert (tmp_path / "scratch").exists() == (scratch is None)

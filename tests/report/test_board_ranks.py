@@ -210,7 +210,7 @@ def test_rows_of_other_conditions_have_tables_of_their_own(tmp_path):
     shown = show([tmp_path / "a.json", tmp_path / "b.json"], "speedup", [], [])
     assert len(shown) == 6 and [len(table.rows) for table in shown[:3]] == [2, 1, 1]
     text = " ".join(text_of(shown).split())
-    assert "not all rows are paired (records are not at hand)" in text and "1:1" in text and f"2: {tmp_path}" in text
+    assert "not all rows are paired (records not found)" in text and "1:1" in text and f"2: {tmp_path}" in text
     assert len(show([tmp_path / "a.json"], "speedup", ["sampling.temperature=1.0"], [])) == 1
     assert len(show([tmp_path / "a.json"], "speedup", ["method=m1"], ["ja"])[0].rows) == 1
 

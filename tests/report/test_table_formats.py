@@ -82,7 +82,7 @@ def test_footnotes_name_rows_that_the_table_shows(make):
     (note,) = (line for line in table.caption if line.startswith("†"))
     assert note == "† sd: its interval is wide; also for fsd threshold=0.3, fsd threshold=0.7"
     assert "206" not in make(table)
-    cells = {line[1] for line in cells_of(make(table), make)}
+    cells = {line[1] for line in runs_of(make(table), make)}
     assert {"sd", "fsd threshold=0.3", "fsd threshold=0.7"} <= cells
 
 
@@ -92,10 +92,10 @@ def test_rows_of_one_name_have_their_numbers_in_every_format(make):
     rows = {"1:4": row(method="sd@1:0", warnings=WARNED), "2:0": row(method="sd@1:0", created="2026-02-02T00:00:00Z")}
     (table,) = ranking_tables({name: RowWithRecords(each) for name, each in rows.items()})
     assert any(line.startswith("† row 1:4: ") for line in table.caption)
-    assert {"row", "1:4", "2:0"} <= {line[1] for line in cells_of(make(table), make)}
+    assert {"row", "1:4", "2:0"} <= {line[1] for line in runs_of(make(table), make)}
 
 
-def cells_of(text: str, make) -> list[list[str]]:
+def runs_of(text: str, make) -> list[list[str]]:
     if make is Table.latex:
         return [[cell.strip() for cell in line] for line in parsed(text)]
     lines = [line for line in text.splitlines() if line.startswith("|")]

@@ -54,10 +54,8 @@ def test_a_sound_row_has_none() -> None:
 def test_a_wide_interval_says_how_many_prompts_it_takes() -> None:
     """Twice as wide on the scale of logs takes four times as many."""
     twice = Estimate(value=1.25, low=1.0, high=WIDE**2)
-    assert text_of(measured(speedup=twice)) == (
-        "the speed-up's interval is wide, 1.00 to 1.56 (× 1.56): for × 1.25 measure about 400 prompts instead of 100, "
-        "or on a quieter machine"
-    )
+    text = text_of(measured(speedup=twice))
+    assert "1.00 to 1.56 (× 1.56)" in text and "for × 1.25 measure about 400 prompts instead of 100" in text
     assert "about 200 prompts instead of 50" in text_of(measured(speedup=twice, num_prompts_timed=Estimate(value=50)))
     assert codes(measured(speedup=Estimate(value=1.1, low=1.0, high=WIDE))) == []
 

@@ -15,6 +15,8 @@ from specbench.running.plan import SubsetRun, Trial
 from specbench.running.progress import CAPTION, RunProgress
 from specbench.specs.catalogue import load_method, load_task
 from specbench.tasks.examples import Example
+from tests.support import records
+from tests.support.records import autoregressive, generation
 
 
 @pytest.fixture(autouse=True)
@@ -36,14 +38,13 @@ def plan(*subsets: str, methods: tuple[str, ...] = ("ar", "sd"), examples: int =
 
 
 def record(block: Trial, seconds: float = 0.1, accepted: int = 3) -> Record:
-    """11 tokens each: AR at 50 tok/s; the others took `seconds` for 10, in steps of 4 judged tokens."""
-    step = [4, 4, accepted, accepted + 1]
-    plain = {"token_ids": [0] * 11, "ttft_seconds": 0.0, "decode_seconds": 0.2, "steps": [[0, 0, 0, 1]] * 10}
-    drafted = {"token_ids": [0] * 11, "ttft_seconds": 0.0, "decode_seconds": seconds, "steps": [step, step]}
+    """11 tokens each: AR at 50 tok/s; the others took `seconds` for 10, in steps of 4 verified tokens."""
+    steps = [[4, 4, accepted, accepted + 1]] * 2
+    plain = autoregressive(11, ttft_seconds=0.0, decode_seconds=0.2)
+    drafted = generation(steps, token_ids=[0] * 11, ttft_seconds=0.0, decode_seconds=seconds)
     methods = {decoder.method.name: drafted for decoder in block.order}
     task, subset, example, repeat, _ = block.key
-    place = {"task": task, "subset": subset, "example": example, "repeat": repeat}
-    return Record.of(place | {"methods": methods | {"ar": plain}})
+    return records.record({**methods, "ar": plain}, task=task, subset=subset, example=example, repeat=repeat)
 
 
 def pictures(blocks: list[Trial], records: list[Record], height: int = 40) -> list[str]:

@@ -1,4 +1,4 @@
-"""The plan of a run: every block once, methods in alternating order, streams named by what they are for."""
+"""The plan of a run: every trial once, methods in alternating order, streams named by what they are for."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +12,6 @@ from specbench.decoding.decoder import DraftingDecoder, stream_seed
 from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
-from specbench.records.generation import Record
 from specbench.running.measure import check_recorded, measure
 from specbench.running.models import LoadedModels
 from specbench.running.plan import SubsetRun, Trial, check_prompts, run_identity, trial_noun, trials
@@ -21,6 +20,7 @@ from specbench.specs.catalogue import digest, load_method, load_task, method_nam
 from specbench.specs.run import RunSpec
 from specbench.tasks.examples import Example, TaskData
 from tests.support import tiny
+from tests.support.records import changed, record
 
 
 def decoder(name: str, learns: bool = False) -> DraftingDecoder:
@@ -43,7 +43,7 @@ def cell(
 
 
 def places(plan: list[Trial]) -> list[tuple[str, int, int]]:
-    return [(block.cell.subset, block.example.index, block.repeat) for block in plan]
+    return [(trial.run.subset, trial.example.index, trial.repeat) for trial in plan]
 
 
 def test_blocks_cover_everything_and_alternate() -> None:
@@ -54,14 +54,14 @@ def test_blocks_cover_everything_and_alternate() -> None:
         for subset, example in (("en", 0), ("ja", 0), ("en", 1), ("ja", 1), ("en", 2))
     ]  # fmt: skip
     for subset, order in (("en", ["ar", "fsd", "ar", "fsd", "ar", "fsd"]), ("ja", ["ar", "fsd", "fsd", "ar"])):
-        assert [block.order[0].method.name for block in plan if block.cell.subset == subset] == order
-    first_of = {(b.cell.subset, b.example.index, b.repeat): b.order[0] for b in plan}
+        assert [trial.order[0].method.name for trial in plan if trial.run.subset == subset] == order
+    first_of = {(b.run.subset, b.example.index, b.repeat): b.order[0] for b in plan}
     assert all(first_of[subset, example, 0] != first_of[subset, example, 1] for subset, example, _ in first_of)
 
 
 def test_one_task_is_measured_after_the_other() -> None:
     plan = trials([cell("en", 2), cell("ja", 1), cell("en", 1, task="u"), cell("ja", 1, task="u")], repeats=1)
-    assert [(block.cell.task.name, block.cell.subset) for block in plan] == [
+    assert [(trial.run.task.name, trial.run.subset) for trial in plan] == [
         ("t", "en"), ("t", "ja"), ("t", "en"), ("u", "en"), ("u", "ja")
     ]  # fmt: skip
 
@@ -75,12 +75,12 @@ def test_a_drafter_that_learns_reads_one_subset_after_the_other() -> None:
 
 def test_the_turns_of_an_example_stand_together_in_one_order() -> None:
     plan = list(trials([cell("en", 2, num_turns=2)], repeats=2))
-    assert [(block.example.index, block.repeat, block.turn) for block in plan] == [
+    assert [(trial.example.index, trial.repeat, trial.turn) for trial in plan] == [
         (example, repeat, turn) for repeat in range(2) for example in range(2) for turn in range(2)
     ]
-    assert [block.order[0].method.name for block in plan] == ["ar", "ar", "fsd", "fsd", "fsd", "fsd", "ar", "ar"]
+    assert [trial.order[0].method.name for trial in plan] == ["ar", "ar", "fsd", "fsd", "fsd", "fsd", "ar", "ar"]
     assert plan[1].earlier_keys == [plan[0].key] and plan[0].earlier_keys == []
-    assert len({block.key for block in plan}) == len(plan)
+    assert len({trial.key for trial in plan}) == len(plan)
     assert trial_noun(plan) == "turns" and trial_noun([*trials([cell("en", 2)], 1)]) == "examples"
 
 
@@ -92,7 +92,7 @@ def test_streams_are_independent_and_reproducible() -> None:
 
 
 def test_every_repeat_and_every_example_draws_anew() -> None:
-    """The same block gives the same tokens; its other repeat, and the same question as another example, others."""
+    """The same trial gives the same tokens; its other repeat, and the same question as another example, others."""
     pair = ModelPair(tiny.causal_lm(num_hidden_layers=1))
     spec = RunSpec(tasks=(load_task("mgsm"),), methods=(load_method("ar"),), target="t")
     task = load_task("mgsm").subset("en")
@@ -104,9 +104,8 @@ def test_every_repeat_and_every_example_draws_anew() -> None:
     )  # fmt: skip
 
     def tokens(index: int, repeat: int) -> list[int]:
-        block = Trial(place, Example(index, str(index), ("What?",), ("1",)), repeat, place.decoders)
-        found: list[int] = measure(block, spec)["methods"]["ar"]["token_ids"]
-        return found
+        trial = Trial(place, Example(index, str(index), ("What?",), ("1",)), repeat, place.decoders)
+        return measure(trial, spec).methods["ar"].token_ids.tolist()
 
     first = tokens(0, 0)
     assert tokens(0, 0) == first
@@ -121,13 +120,13 @@ def test_records_of_other_examples_are_refused() -> None:
         decoders=(),
         data=SimpleNamespace(location="rows.tsv"),
     )
-    block = Trial(place, example, 0, ())
+    trial = Trial(place, example, 0, ())
     folder = SimpleNamespace(path="run")
-    record = {"prompt": block.prompt_digest, "reference": "1"}
-    check_recorded([block], {block.key: Record.of(record)}, folder)
+    recorded = record({}, prompt=trial.prompt_digest, reference="1", prompt_tokens=None)
+    check_recorded([trial], {trial.key: recorded}, folder)
     for change in ({"prompt": "other"}, {"reference": "2"}):
         with pytest.raises(ConfigError, match=r"t/en example a .* another prompt or answer than rows\.tsv"):
-            check_recorded([block], {block.key: Record.of({**record, **change})}, folder)
+            check_recorded([trial], {trial.key: changed(recorded, **change)}, folder)
 
 
 def test_a_prompt_is_rendered_once_and_its_tokens_are_part_of_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,26 +155,26 @@ def test_a_prompt_is_rendered_once_and_its_tokens_are_part_of_the_record(monkeyp
     data = TaskData("local", "rows.jsonl", None, (example,))
     place = SubsetRun(short, "en", data, LoadedModels(target, {}), decoders, None)
     check_prompts(place)
-    blocks = [Trial(place, example, 0, decoders, turn) for turn in (0, 1)]
-    first = measure(blocks[0], spec)
+    trials = [Trial(place, example, 0, decoders, turn) for turn in (0, 1)]
+    first = measure(trials[0], spec)
     assert read == ["1 One?"] * 2 and rendered == [("One?",)]
-    second = measure(blocks[1], spec, [first])
-    histories = {("One?", part["text"], "Two?") for part in first["methods"].values()}
+    second = measure(trials[1], spec, [first])
+    histories = {("One?", part.text, "Two?") for part in first.methods.values()}
     assert {*rendered[1:]} == histories and len(rendered) == 1 + len(histories), "once for each history"
-    assert first["prompt_ids_digest"] == blocks[0].prompt(target, []).digest != second["prompt_ids_digest"]
+    assert first.prompt_ids_digest == trials[0].prompt(target, []).digest != second.prompt_ids_digest
 
-    done, folder = {block.key: record for block, record in zip(blocks, (first, second), strict=True)}, Path("run")
-    check_recorded(blocks, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
+    done, folder = {trial.key: made for trial, made in zip(trials, (first, second), strict=True)}, Path("run")
+    check_recorded(trials, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
     again = SubsetRun(short, "en", data, LoadedModels(target, {}), decoders, None)
-    changed = [Trial(again, example, 0, decoders, turn) for turn in (0, 1)]
+    again_now = [Trial(again, example, 0, decoders, turn) for turn in (0, 1)]
     with pytest.raises(ConfigError, match=r"run: mgsm/en example a: its prompt of the same text had 6 tokens .*"):
-        check_recorded(changed, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
-    for record in done.values():  # of a version that kept no digest of tokens
-        record.prompt_ids_digest = None
-    check_recorded(changed, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
-    done[blocks[0].key].prompt_tokens = 5
+        check_recorded(again_now, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
+    for each in done.values():  # of a version that kept no digest of tokens
+        each.prompt_ids_digest = None
+    check_recorded(again_now, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
+    done[trials[0].key].prompt_tokens = 5
     with pytest.raises(ConfigError, match=r"had 5 tokens \(digest not recorded\), and has 6 "):
-        check_recorded(changed, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
+        check_recorded(again_now, done, SimpleNamespace(path=folder))  # type: ignore[arg-type]
 
 
 def test_the_commit_of_hub_data_is_part_of_what_a_run_is() -> None:

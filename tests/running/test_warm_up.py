@@ -374,7 +374,7 @@ def test_what_is_to_be_measured_is_expected_from_the_answers_so_far() -> None:
     blocks = [
         SimpleNamespace(
             key=(task, number),
-            cell=SimpleNamespace(task=SimpleNamespace(generation=SimpleNamespace(max_new_tokens=most))),
+            run=SimpleNamespace(task=SimpleNamespace(generation=SimpleNamespace(max_new_tokens=most))),
         )
         for task, most in (("long", 100), ("short", 10)) for number in range(3)
     ]  # fmt: skip

@@ -327,8 +327,8 @@ def test_conditional_columns_may_be_empty():
 
 def test_run_cells():
     spec = run(subsets=("de",))
-    assert [(t.name, s) for t, s in spec.cells()] == [("sums", "de")]
-    assert [s for _, s in run().cells()] == ["en", "de"]
+    assert [(t.name, s) for t, s in spec.task_subsets()] == [("sums", "de")]
+    assert [s for _, s in run().task_subsets()] == ["en", "de"]
     assert RunSpec.model_validate(spec.model_dump()) == spec
 
 
@@ -389,20 +389,20 @@ def test_the_bundled_samples_are_of_some_subsets():
     for changes in (embedded, {"tasks": [spec], "data": "sample"}):
         made = run(**changes)
         assert made.uses_sample and made.left_out() == {"sums": ["de"]}
-        assert [subset for _, subset in made.cells()] == ["en", "fr"]
+        assert [subset for _, subset in made.task_subsets()] == ["en", "fr"]
     for changes in ({"tasks": [spec]}, embedded | {"data": "hub"}, embedded | {"data": "folder"}):
-        assert [subset for _, subset in run(**changes).cells()] == ["en", "de", "fr"]
+        assert [subset for _, subset in run(**changes).task_subsets()] == ["en", "de", "fr"]
         assert run(**changes).left_out() == {}
     named = run(**embedded, subsets=("de", "en"))
-    assert [subset for _, subset in named.cells()] == ["de", "en"] and named.left_out() == {}
+    assert [subset for _, subset in named.task_subsets()] == ["de", "en"] and named.left_out() == {}
     assert run(tasks=[sampled(en=None, de=None)], data="sample").left_out() == {}
 
 
 def test_the_first_subsets_of_each_task():
     spec = sampled(en="en.jsonl", de=None, fr="fr.jsonl")
     made = run(tasks=[spec], data="sample", subsets_per_task=1)
-    assert [subset for _, subset in made.cells()] == ["en"]
-    assert [subset for _, subset in run(tasks=[spec], subsets_per_task=2).cells()] == ["en", "de"]
+    assert [subset for _, subset in made.task_subsets()] == ["en"]
+    assert [subset for _, subset in run(tasks=[spec], subsets_per_task=2).task_subsets()] == ["en", "de"]
     assert "subsets_per_task = 0: " in message(run, subsets_per_task=0)
 
 

@@ -13,13 +13,15 @@ from types import SimpleNamespace
 import pytest
 
 from specbench.cli import main
-from specbench.publish.process import ModelCache, run_job, worker_ready
 from specbench.publish.workers import (
     Event,
     JobFinished,
+    ModelCache,
     RunJob,
     WorkerReady,
     WorkerSettings,
+    run_job,
+    worker_ready,
 )
 from specbench.running.request import Request
 from specbench.specs.run_options import RunOptions

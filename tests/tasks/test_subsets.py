@@ -104,7 +104,7 @@ def test_commands_measure_what_is_there(
     taken: list[str] = []
 
     def reached(spec: Any) -> None:
-        taken.extend(name for _, name in spec.cells())
+        taken.extend(name for _, name in spec.task_subsets())
         raise ConfigError("reached")
 
     monkeypatch.setattr(f"specbench.{module}.load_models", reached)

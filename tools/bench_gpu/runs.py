@@ -9,7 +9,8 @@ import time
 from functools import cache
 from pathlib import Path
 
-from specbench.decoding.build import incompatible_methods
+from specbench.core.errors import ConfigError
+from specbench.decoding.build import build_decoder
 from specbench.decoding.sampling import Sampling
 from specbench.results.leaderboard import load
 from specbench.results.metric_format import with_interval
@@ -28,10 +29,14 @@ def own_methods() -> list[str]:
     ones do not fit."""
     own = [method for method in map(load_method, method_names()) if method.decoder is None]
     request = Request(["mgsm"], [method.name for method in own], RunOptions(device="cpu"), "")
-    reasons = incompatible_methods(own, load_models(run_spec(request)).pair, [Sampling(0.0)])
-    for name, reason in reasons.items():
-        say(f"{name} is left out: {reason}")
-    return [method.name for method in own if method.name not in reasons]
+    pair, fitting = load_models(run_spec(request)).pair, []
+    for method in own:
+        try:
+            build_decoder(method, pair(method), Sampling(0.0))
+            fitting.append(method.name)
+        except ConfigError as error:
+            say(f"{method.name} is left out: {error}")
+    return fitting
 
 
 def specbench(args: list[str]) -> subprocess.CompletedProcess[str]:

@@ -109,7 +109,7 @@ def page(lines: Sequence[methods.Line]) -> Iterator[str]:
     first, second = compiling.starts()
     yield COMPILING.format(tokens=compiling.NUM_TOKENS, first=first, second=second)
     for engine in ("eager", "compiled"):
-        yield LIMITS.format(engine=engine, text=said("specbench", "limit", *PAIR, "--engine", engine))
+        yield LIMITS.format(engine=engine, text=said("specbench", "roofline", *PAIR, "--engine", engine))
     yield RANDOM.format(words=BENCH, text=said("tools.bench_gpu", *BENCH.split()))
 
 

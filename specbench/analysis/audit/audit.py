@@ -406,7 +406,7 @@ def run_audit(
     request = replace(request, methods=methods)
     without_drafter = [without_evidence("not run", load_method(name), reason) for name, reason in reasons.items()]
     spec = with_present_subsets(run_spec(request), console)
-    spec = spec.model_copy(update={"limit": spec.limit or -(-NUM_PROMPTS // len(spec.cells()))})
+    spec = spec.model_copy(update={"limit": spec.limit or -(-NUM_PROMPTS // len(spec.task_subsets()))})
     if spec.servers is not None and spec.servers.turns is not None:
         raise ConfigError(f"{request.servers}: turns: an audit needs all servers up at once: leave turns out")
     embedded = spec.target.startswith(EMBEDDED)

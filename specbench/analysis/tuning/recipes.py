@@ -229,7 +229,7 @@ def check_languages(spec: RunSpec) -> None:
             f"--method {method.name}: drafts without a model or with several, so there is no drafter to sample texts "
             "from: choose a method with one draft model, such as sd"
         )
-    languages = {task.subset(subset).language for task, subset in spec.cells()} - {None}
+    languages = {task.subset(subset).language for task, subset in spec.task_subsets()} - {None}
     if len(languages) < 2:
         raise ConfigError(
             f"--task {spec.tasks[0].name}: its subsets have {len(languages)} language: choose a task or "

@@ -12,7 +12,6 @@ from textwrap import fill
 import yaml
 from rich.console import Console
 
-from specbench import __version__
 from specbench.analysis.tuning.shared_runs import (
     LENGTH,
     Trials,
@@ -36,6 +35,7 @@ from specbench.analysis.tuning.tune import (
     tune_shape,
     tune_size,
 )
+from specbench.built_in import __version__
 from specbench.core.console import say
 from specbench.core.errors import ConfigError
 from specbench.core.files import check_output, write_output
@@ -130,7 +130,7 @@ def check_quality(spec: RunSpec, step: float) -> None:
     task, method = spec.tasks[0], spec.methods[1]
     if not 0 < step < math.inf:
         raise ConfigError(f"--step {step:g}: must be above 0")
-    scorers = (make_scorer(task.subset(subset)) for _, subset in spec.cells())
+    scorers = (make_scorer(task.subset(subset)) for _, subset in spec.task_subsets())
     mains = {scorer.names[0] for scorer in scorers if scorer is not None}
     if not mains:
         raise ConfigError(

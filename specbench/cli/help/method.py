@@ -19,7 +19,7 @@ from specbench.specs.run import embedded_drafter, own_drafter
 
 EXAMPLE = (0.5, 0.2, 0.1)  # acceptance rates by rank in the example of a growing tree
 MAX_LINES = 24  # of a drawing; more paths are cut
-NOT_JUDGED = -1  # rank of a token that the target reads only for the drafter, and that cannot be accepted
+NEVER_VERIFIED = -1  # rank of a token that the target reads only for the drafter, and that cannot be accepted
 TASK = "mgsm"  # the embedded models can answer its sample rows
 Lossless = Literal["yes", "no", "claimed", "unknown"]
 
@@ -84,15 +84,15 @@ def method_help(method: MethodSpec, call: str) -> MethodHelp:
 
     Raises ConfigError if its code cannot be imported.
     """
-    found = parameters(method)
+    method_parameters = parameters(method)
     lossless, reason = verdict(method)
     return MethodHelp(
         name=method.name, version=method.version, title=method.title, paper=method.paper, parts=parts(method),
         lossless=lossless, lossless_reason=reason, needs=needs(method), embedded=embedded(method),
-        tree=tree_help(method), parameters=found, sweep=method.sweep,
+        tree=tree_help(method), parameters=method_parameters, sweep=method.sweep,
         preset_of=next((other.name for other in known_methods() if is_preset(method, other)), None),
         presets=[Preset(name=other.name, title=other.title) for other in known_methods() if is_preset(other, method)],
-        commands=commands(method, call, found),
+        commands=commands(method, call, method_parameters),
     )  # fmt: skip
 
 
@@ -103,20 +103,20 @@ def parts(method: MethodSpec) -> list[Part]:
 
         return [Part(role="decoder", name=method.decoder.entry, text=prose(load(method.decoder.entry).call))]
     if method.routes is not None:  # the drafters of all routes first, then what their parts have in common
-        found = []
+        components = []
         for part in method.parts:
             drafter, *others = parts(part)
-            found.append(drafter.model_copy(update={"role": f"drafter of {part.name.partition('/')[2]}"}))
-            found += [other for other in others if other not in found]
-        return sorted(found, key=lambda part: part.role in ("verification rule", "vocabulary bridge"))
-    found = [Part(role="drafter", name=method.drafter.name, text=prose(method.drafter.factory))]
+            components.append(drafter.model_copy(update={"role": f"drafter of {part.name.partition('/')[2]}"}))
+            components += [other for other in others if other not in components]
+        return sorted(components, key=lambda part: part.role in ("verification rule", "vocabulary bridge"))
+    components = [Part(role="drafter", name=method.drafter.name, text=prose(method.drafter.factory))]
     if method.drafter.type != "none":
-        found.append(
+        components.append(
             Part(role="verification rule", name=method.verification.name, text=prose(method.verification.factory))
         )
     if method.needs_drafter and method.decodes_with == "target":
-        found.append(Part(role="vocabulary bridge", name=method.bridge.name, text=prose(method.bridge.factory)))
-    return found
+        components.append(Part(role="vocabulary bridge", name=method.bridge.name, text=prose(method.bridge.factory)))
+    return components
 
 
 def prose(code: Any) -> str:
@@ -184,14 +184,14 @@ def is_preset(method: MethodSpec, other: MethodSpec) -> bool:
     return method.name.startswith(f"{other.name}-") and own == others
 
 
-def commands(method: MethodSpec, call: str, found: Sequence[Parameter]) -> list[str]:
+def commands(method: MethodSpec, call: str, keys: Sequence[Parameter]) -> list[str]:
     """Returns commands for a method: a run, a run on other models, a run with another value, a sweep and an audit."""
     lacks_drafter = any(own_drafter(part, "") is None for part in method.parts if part.needs_drafter)
     models = " --target HUB_ID_OR_FOLDER" + " --drafter HUB_ID_OR_FOLDER" * lacks_drafter
     required, end = "" if embedded(method) else models, f"--method {shlex.quote(call)}"
     plain = f"specbench run --task {TASK} {end}{required}"
     lines = [plain, plain + models] if embedded(method) else [plain]
-    if change := example_override(method, found):
+    if change := example_override(method, keys):
         lines.append(f"{plain} --set {shlex.quote(change)}")
     if method.sweep:
         lines.append(f"specbench sweep --task {TASK} {end}{required}")
@@ -200,9 +200,9 @@ def commands(method: MethodSpec, call: str, found: Sequence[Parameter]) -> list[
     return lines
 
 
-def example_override(method: MethodSpec, found: Sequence[Parameter]) -> str | None:
+def example_override(method: MethodSpec, keys: Sequence[Parameter]) -> str | None:
     """Returns a KEY=VALUE for --set that changes a value, or None."""
-    current = {parameter.key: parameter.value for parameter in found}
+    current = {parameter.key: parameter.value for parameter in keys}
     for key, values in reversed(method.sweep.items()):
         other = next((value for value in reversed(values) if value != current.get(key)), None)
         if other is not None:
@@ -221,35 +221,35 @@ def tree_help(method: MethodSpec) -> TreeHelp | None:
         return None
     options = method.drafter.options
     assert method.drafter.features.tree_shape is not None
-    found = method.drafter.features.tree_shape(**options)
-    known = found if isinstance(found, TreeShape) else None
-    shape = known or best_shape(EXAMPLE, min(options.get("num_nodes") or 12, 12), method.num_draft_tokens)
+    declared = method.drafter.features.tree_shape(**options)
+    fixed = declared if isinstance(declared, TreeShape) else None
+    shape = fixed or best_shape(EXAMPLE, min(options.get("num_nodes") or 12, 12), method.num_draft_tokens)
     depth_of = depths(shape.parents)
     allowed = [
         node for node, (rank, depth) in enumerate(zip(shape.ranks, depth_of, strict=True))
-        if rank == NOT_JUDGED or depth <= method.num_draft_tokens
+        if rank == NEVER_VERIFIED or depth <= method.num_draft_tokens
     ]  # fmt: skip
-    counts = [depth_of[node] for node in allowed if shape.ranks[node] != NOT_JUDGED]
+    counts = [depth_of[node] for node in allowed if shape.ranks[node] != NEVER_VERIFIED]
     return TreeHelp(
-        is_example=known is None,
+        is_example=fixed is None,
         nodes_by_depth=[counts.count(depth) for depth in range(1, max(counts) + 1)],
         num_own=len(allowed) - len(counts),
         drawing=drawing(shape, set(allowed)),
-        step=step_lines(method, None if known is None else len(allowed), options),
+        step=step_lines(method, None if fixed is None else len(allowed), options),
     )
 
 
 def drawing(shape: TreeShape, nodes: set[int]) -> list[str]:
     """Returns the tree from left to right with one line per leaf. A node is its rank among siblings, from 1."""
     children: dict[int, list[int]] = {}
-    for node in sorted(nodes, key=lambda node: (shape.ranks[node] == NOT_JUDGED, shape.ranks[node], node)):
+    for node in sorted(nodes, key=lambda node: (shape.ranks[node] == NEVER_VERIFIED, shape.ranks[node], node)):
         children.setdefault(shape.parents[node], []).append(node)
 
     def paths(node: int) -> list[str]:
         below = children.get(node, [])
         lines: list[str] = []
         for place, child in enumerate(below):
-            label = "w" if shape.ranks[child] == NOT_JUDGED else str(shape.ranks[child] + 1)
+            label = "w" if shape.ranks[child] == NEVER_VERIFIED else str(shape.ranks[child] + 1)
             is_last = place == len(below) - 1
             start = ("───" if is_last else "─┬─") if place == 0 else (" └─" if is_last else " ├─")
             first, *others = paths(child)
@@ -283,19 +283,3 @@ def first_sentence(code: Any) -> str:
     """Returns the first sentence of a docstring, in one line."""
     text = " ".join(prose(code).split())
     return re.split(r"\.\s+(?=[A-Z])", text)[0].rstrip(".")
-
-
-def tree_lines(found: TreeHelp) -> list[str]:
-    """Returns the heading with a legend, then the drawing."""
-    size = f"{sum(found.nodes_by_depth)} draft tokens on {len(found.nodes_by_depth)} levels"
-    by_depth = ", ".join(map(str, found.nodes_by_depth))
-    if found.is_example:
-        rates = ", ".join(map(str, EXAMPLE))
-        heading = f"it grows as it is drafted; with example acceptance rates {rates} by rank: {size} ({by_depth})"
-    else:
-        heading = f"at most {size} ({by_depth})"
-    if found.num_own:
-        own = f"; w: {found.num_own} tokens that the target reads only for the drafter and that cannot be accepted"
-    else:
-        own = ""
-    return [f"{heading}; a number is the rank among the children of a node{own}", *found.drawing]

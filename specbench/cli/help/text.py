@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from specbench.cli.help import Parameter, field_parameters
-from specbench.cli.help.method import MethodHelp, TreeHelp, known_methods, method_help, parts, prose, tree_lines
+from specbench.cli.help.method import EXAMPLE, MethodHelp, TreeHelp, known_methods, method_help, parts, prose
 from specbench.cli.help.model import ModelHelp, is_model, model_help, model_lines
 from specbench.core.errors import ConfigError
 from specbench.core.registry import BRIDGES, DRAFTERS, READERS, RULES, SCORERS, Registry
@@ -154,19 +154,19 @@ def find_help(name: str) -> list[MethodHelp | TaskHelp | ComponentHelp | ModelHe
         spec = load_method(name)
     elif name in tasks:
         spec = load_task(name)
-    elif found := component_help(name):
-        return [*found]
+    elif components_of_name := component_help(name):
+        return [*components_of_name]
     elif is_model(name):
         return [model_help(name)]
     else:
         from specbench.results.metric_format import find_metric  # takes long to import
 
         components = {each for registry, _ in KINDS.values() for each in registry.names()}
-        known = [*methods, *tasks, *sorted(components)]
+        names = [*methods, *tasks, *sorted(components)]
         if find_metric(name) is not None:
             raise ConfigError(f"'{name}' is a metric: `specbench list metrics` explains it")
         listed = "give one that `specbench list` shows"
-        raise unknown_name("method, task, component or model", name, known, listed, without_kind(name))
+        raise unknown_name("method, task, component or model", name, names, listed, without_kind(name))
     return [method_help(spec, name) if isinstance(spec, MethodSpec) else task_help(spec, name)]
 
 
@@ -203,7 +203,15 @@ def method_text(help_: MethodHelp) -> str:
 
 
 def tree_text(tree: TreeHelp) -> list[str]:
-    heading, *drawing = tree_lines(tree)
+    size = f"{sum(tree.nodes_by_depth)} draft tokens on {len(tree.nodes_by_depth)} levels"
+    by_depth = ", ".join(map(str, tree.nodes_by_depth))
+    heading = f"at most {size} ({by_depth})"
+    if tree.is_example:
+        rates = ", ".join(map(str, EXAMPLE))
+        heading = f"it grows as it is drafted; with example acceptance rates {rates} by rank: {size} ({by_depth})"
+    heading += "; a number is the rank among the children of a node"
+    if tree.num_own:
+        heading += f"; w: {tree.num_own} tokens that the target reads only for the drafter and that cannot be accepted"
     step = [
         wrap(f"{number}. {text}", WIDTH, initial_indent="  ", subsequent_indent="     ", break_on_hyphens=False)
         for number, text in enumerate(tree.step, start=1)
@@ -211,7 +219,7 @@ def tree_text(tree: TreeHelp) -> list[str]:
     return [
         "",
         *folded(f"tree: {heading}"),
-        *(f"  {line}" for line in drawing),
+        *(f"  {line}" for line in tree.drawing),
         *section("a step", chain.from_iterable(step)),
     ]
 
@@ -280,8 +288,8 @@ def parameter_lines(parameter: Parameter, is_option: bool = False) -> Iterator[s
 
 def section(title: str, lines: Iterable[str]) -> list[str]:
     """Returns a title with its lines, or nothing if there are no lines."""
-    found = list(lines)
-    return ["", f"{title}:", *found] if found else []
+    content = list(lines)
+    return ["", f"{title}:", *content] if content else []
 
 
 def items(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
@@ -290,12 +298,12 @@ def items(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def paragraphs(text: str, depth: int) -> Iterator[str]:
-    """Yields wrapped prose. Indented blocks and lists are not wrapped."""
-    for block in filter(None, text.split("\n\n")):
-        if any(line.startswith((" ", "- ", "* ", "|", ">>>")) for line in block.splitlines()):
-            yield from indent(block, " " * depth).splitlines()
+    """Yields wrapped prose. Indented text and lists are not wrapped."""
+    for paragraph in filter(None, text.split("\n\n")):
+        if any(line.startswith((" ", "- ", "* ", "|", ">>>")) for line in paragraph.splitlines()):
+            yield from indent(paragraph, " " * depth).splitlines()
         else:
-            yield from folded(block, depth)
+            yield from folded(paragraph, depth)
 
 
 def folded(text: str, depth: int = 0) -> list[str]:

@@ -53,7 +53,6 @@ def check_equal(target: TextModel, draft: TextModel) -> None:
 
 
 def mismatch(target: TextModel, draft: TextModel, common: frozenset[int]) -> VocabularyMismatch:
-    """Returns the error about two vocabularies that differ."""
     ours, theirs = target.vocabulary, draft.vocabulary
     if ours == theirs:
         return VocabularyMismatch(
@@ -84,19 +83,13 @@ class CommonIdsModel(ScoringModel):
         self._read_as = list(range(target.vocab_size))  # by target id, the id that the draft model reads
         strings = {index: token for token, index in target.vocabulary.items()}
         for index in set(range(target.vocab_size)) - common:
-            self._read_as[index] = self._stand_in(target, index, str(strings.get(index, "")), min(common))
+            written = target.text_vocabulary.token_bytes[index] if index < target.text_vocabulary.size else None
+            text = str(strings.get(index, "")) if written is None else written.decode(errors="replace")
+            own = [*model.text_vocabulary.encode(text)[-1:], model.tokenizer.unk_token_id][0]
+            self._read_as[index] = min(common) if own is None or own >= model.vocab_size else own
         self._table = torch.tensor(self._read_as, dtype=torch.long, device=target.device)
         self._ids: list[int] = []  # of the last sequence, by the target's and by the draft model's vocabulary
         self._own_ids: list[int] = []
-
-    def _stand_in(self, target: CausalLM, index: int, token: str, otherwise: int) -> int:
-        """Returns the last draft token of a target token's text; without one the unknown token, or `otherwise`."""
-        written = target.text_vocabulary.token_bytes[index] if index < target.text_vocabulary.size else None
-        text = token if written is None else written.decode(errors="replace")
-        own = self._model.text_vocabulary.encode(text)
-        unknown = self._model.tokenizer.unk_token_id
-        found = own[-1] if own else unknown
-        return otherwise if found is None or found >= self._model.vocab_size else found
 
     @property
     def underlying(self) -> ScoringModel:
@@ -127,7 +120,6 @@ class CommonIdsModel(ScoringModel):
         return self._own_ids
 
     def _over_target(self, output: Output) -> Output:
-        """Returns the output over the target's ids: [num_logits, vocab_size of the target]."""
         size = len(self._mask)
         logits = output.logits[..., :size]
         missing = size - logits.shape[-1]
@@ -171,7 +163,7 @@ class Translation:
         self.start([])
 
     def start(self, prompt_ids: list[int]) -> list[int]:
-        """Drops the last sequence and reads a new prompt. Returns its draft tokens."""
+        """Resets the cache and prefills a new prompt. Returns its draft tokens."""
         self._ids: list[int] = []
         self._draft_ids = list(self._draft.bos_ids)
         self._points = [(0, len(self._draft_ids))]  # (target, draft) positions with the same text before them
@@ -183,7 +175,7 @@ class Translation:
         while len(self._points) > 1 and self._points[-1][0] > max(0, known - LOOK_BEHIND // 2):
             self._points.pop()
         num_target, num_draft = self._points[-1]
-        num_held = self._num_held(ids[num_target:])
+        num_held = self._target.text(ids[num_target:][-LOOK_BEHIND:])[1]
         end = len(ids) - num_held
         tail = self._encode(ids[:num_target], ids[num_target:end])
         if tail is None:
@@ -195,36 +187,30 @@ class Translation:
         self._add_point(num_target, num_draft, tail)
         return Reading(self._draft_ids, num_held)
 
-    def _num_held(self, tail: Sequence[int]) -> int:
-        return self._target.text(tail[-LOOK_BEHIND:])[1]
-
     def _encode(self, before_ids: list[int], ids: list[int]) -> list[int] | None:
         """Returns the draft tokens of `ids` after `before_ids`; None if a draft token would span the boundary."""
+        # 1. As long as the tokens are what the target's tokenizer produces, their text is encoded, up to the last
+        #    complete character.
+        before = ""
         if before_ids:
             before = running_text(self._target.to_bytes(before_ids[-LOOK_BEHIND:]))
             own = self._target.encode_after(before, running_text(self._target.to_bytes(ids))) or []
-            num_own = self._whole(ids, common_prefix(own, ids))
-            text = running_text(self._target.to_bytes(ids[:num_own]))
-            encoded = self._draft.encode_after(before, text)
         else:
-            before = ""
             ids = [index for index in ids if self._target.token_bytes[index] is not None]
-            num_own = self._whole(ids, common_prefix(self._target.encode(self._target.text(ids)[0]), ids))
+            own = self._target.encode(self._target.text(ids)[0])
+        num_own = common_prefix(own, ids)
+        num_own -= self._target.text(ids[:num_own][-LOOK_BEHIND:])[1]
+        if before_ids:
+            text = running_text(self._target.to_bytes(ids[:num_own]))
+            found = self._draft.encode_after(before, text)
+        else:
             text = self._target.text(ids[:num_own])[0]
-            encoded = self._draft.encode(text)
-        if encoded is None or num_own == len(ids):
-            return encoded
-        return encoded + self._one_by_one((before + text)[-4 * LOOK_BEHIND :], ids[num_own:])
-
-    def _whole(self, ids: list[int], num_own: int) -> int:
-        """Returns how many of the first `num_own` tokens remain if they must end with a complete character."""
-        return num_own - self._num_held(ids[:num_own])
-
-    def _one_by_one(self, before: str, ids: list[int]) -> list[int]:
-        """Translates each token to the draft token with the same bytes; tokens without one are encoded as text."""
-        found: list[int] = []
-        pending = b""
-        for index in [*ids, None]:
+            found = self._draft.encode(text)
+        if found is None:
+            return None
+        # 2. Each later token becomes the draft token with the same bytes; tokens without one are encoded as text.
+        before, pending = (before + text)[-4 * LOOK_BEHIND :], b""
+        for index in [*ids[num_own:], None]:
             written = b"" if index is None else self._target.token_bytes[index] or b""
             carried = None if index is None or not self._target.plain[index] else self._draft.id_of.get(written)
             if carried is None and index is not None:
@@ -369,33 +355,27 @@ class Retokenized(BridgedDrafter):
             return Proposal()
         drafted_ids = self._drafter.propose(draft_ids, room, generator).token_ids
         with self.tokenizing:
-            text = self._text(drafted_ids)
-            token_ids = self._encode_after(ids, num_held, text)[:num_draft_tokens] if text else []
+            token_ids = self._translated(drafted_ids, ids, num_held)[:num_draft_tokens]
         return Proposal(token_ids, PointMass(token_ids)) if token_ids else Proposal()
 
-    def _text(self, draft_ids: list[int]) -> str:
-        """Returns the draft's text up to a special token or to bytes that are not (yet) valid UTF-8."""
-        written = b""
-        for index in draft_ids:
-            piece = self._draft.token_bytes[index]
-            if piece is None:
-                break
-            written += piece
-        try:
-            return written.decode()
-        except UnicodeDecodeError as error:
-            return written[: error.start].decode()
-
-    def _encode_after(self, ids: list[int], num_held: int, text: str) -> list[int]:
-        """Returns the target tokens of `text` after `ids`, whose last `num_held` tokens are the beginning of `text`.
+    def _translated(self, draft_ids: list[int], ids: list[int], num_held: int) -> list[int]:
+        """Returns the target tokens of the draft's text after `ids`, whose last `num_held` tokens are the beginning of
+        that text.
 
         The text is encoded together with the text before it (look-behind, §3.2). If a token would then span the
         boundary, the text is encoded as if at the beginning of a line, since the tokens before the boundary are fixed.
         Returns no tokens if neither encoding starts with the last `num_held` tokens.
         """
+        # The text ends before a special token, and before bytes that are not (yet) valid UTF-8.
+        pieces = takewhile(lambda piece: piece is not None, (self._draft.token_bytes[index] for index in draft_ids))
+        written = b"".join(filter(None, pieces))
+        try:
+            text = written.decode()
+        except UnicodeDecodeError as error:
+            text = written[: error.start].decode()
         settled, held = ids[: len(ids) - num_held], ids[len(ids) - num_held :]
         before = running_text(self._target.to_bytes(settled[-LOOK_BEHIND:]))
-        for anchor in (before, "\n"):
+        for anchor in (before, "\n") if text else ():
             token_ids = self._target.encode_after(anchor, text)
             if token_ids is not None and token_ids[:num_held] == held:
                 # Special, added and unknown tokens may not be proposed.

@@ -82,19 +82,22 @@ class DraftTree:
         self._sampling = sampling
         self._order = order
         self.budget = budget
-        self._rows: dict[Suffix, DraftDistribution] = {}
-
-    def known(self, suffix: Suffix) -> DraftDistribution | None:
-        return self._rows.get(suffix)
+        self.known: dict[Suffix, DraftDistribution] = {}
 
     def rows(self, suffixes: Sequence[Suffix], written: bytes) -> list[DraftDistribution]:
         """Returns the distributions after suffixes of equal length; computes missing ones in one batch. Raises
         ConfigError, with the token `written`, if the budget is spent."""
-        missing = [suffix for suffix in dict.fromkeys(suffixes) if suffix not in self._rows]
+        missing = [suffix for suffix in dict.fromkeys(suffixes) if suffix not in self.known]
         if missing:
             self.budget.spend(len(missing), written)
-            self._keep(missing, self._logits(missing))
-        return [self._rows[suffix] for suffix in suffixes]
+            lists = [list(suffix) for suffix in missing]
+            shared = common_prefix(min(lists), max(lists))
+            if len(lists) == 1:
+                logits = self._model.score(self.context + lists[0], 1).logits
+            else:
+                logits = self._model.score_batch(self.context + lists[0][:shared], [ids[shared:] for ids in lists])
+            self._keep(missing, logits)
+        return [self.known[suffix] for suffix in suffixes]
 
     def read_along(self, suffix: Suffix, shortest: int, written: bytes) -> None:
         """Reads `suffix` in one pass and keeps the distributions after its prefixes of at least `shortest` tokens."""
@@ -102,17 +105,10 @@ class DraftTree:
         self.budget.spend(len(beginnings), written)
         self._keep(beginnings, self._model.score(self.context + list(suffix), len(beginnings)).logits)
 
-    def _logits(self, suffixes: list[Suffix]) -> torch.Tensor:
-        if len(suffixes) == 1:
-            return self._model.score(self.context + list(suffixes[0]), 1).logits
-        lists = [list(suffix) for suffix in suffixes]
-        shared = common_prefix(min(lists), max(lists))
-        return self._model.score_batch(self.context + lists[0][:shared], [ids[shared:] for ids in lists])
-
     def _keep(self, suffixes: list[Suffix], logits: torch.Tensor) -> None:
         distributions = Distributions(logits, self._sampling)
         for index, suffix in enumerate(suffixes):
-            self._rows[suffix] = DraftDistribution(distributions, index, self._order)
+            self.known[suffix] = DraftDistribution(distributions, index, self._order)
 
 
 Open = tuple[float, Suffix, Node]  # a draft sequence inside the trie: its probability, tokens and node
@@ -195,7 +191,7 @@ class Psi:
         if not trie.has_continuation(trie.walk(trie.root, written)[0]):
             way = way[:-1]
         for length in range(len(self._start), len(way) + 1):
-            row = self._tree.known(way[:length])
+            row = self._tree.known.get(way[:length])
             if row is None:
                 self._tree.read_along(way, length, written)
                 break
@@ -258,7 +254,17 @@ class StringBridge(BridgedDrafter):
         assert models.drafter is not None
         super().__init__(drafter, DraftContext(models))
         self._model = models.drafter
-        self._crossing = crossing(models.target, models.drafter)
+        # Special tokens, added tokens and the drafter's end tokens are in neither trie.
+        target, theirs = models.target, models.drafter.text_vocabulary
+        self._crossing = Crossing(
+            [(written, token) for written, token in target.text_vocabulary.id_of.items() if token < target.vocab_size],
+            [
+                (written, token)
+                for token, written in enumerate(theirs.token_bytes[: models.drafter.vocab_size])
+                if written and theirs.plain[token] and token not in models.drafter.eos_token_ids
+            ],
+            models.drafter.vocab_size,
+        )
         self._greedy = greedy
         self._max_draft_passes = max_draft_passes
 
@@ -267,7 +273,10 @@ class StringBridge(BridgedDrafter):
         psis: list[Psi] = []
         draft_ids = self._context.exact(ids) if num_draft_tokens else []
         tree = self._tree(draft_ids)
-        while len(token_ids) < num_draft_tokens and self._has_room(draft_ids):
+        target, written = self._crossing.target, self._crossing.written
+        while len(token_ids) < num_draft_tokens:
+            if self._context.room(draft_ids, target.depth) < target.depth:  # ψ may have to read the longest text
+                break
             if draft_ids[: len(tree.context)] != tree.context:
                 tree = self._tree(draft_ids, tree.budget)
             psi = Psi(self._crossing, tree, tuple(draft_ids[len(tree.context) :]))
@@ -276,7 +285,13 @@ class StringBridge(BridgedDrafter):
             psis.append(psi)
             if token == OUT_OF_VOCABULARY:
                 break
-            draft_ids = self._context_after(token, draft_ids, drawn) or self._context.exact(ids + token_ids)
+            # The drafter's context goes on behind the token, which may end inside a draft token.
+            ends = list(accumulate(len(written.get(draft_token, b"")) for draft_token in drawn))
+            length = len(target.strings[self._crossing.position_of[token]])
+            if length in ends:
+                draft_ids = [*draft_ids, *drawn[: ends.index(length) + 1]]
+            else:
+                draft_ids = self._context.exact(ids + token_ids)
         probs: DraftProbs | None = None
         if self.sampling.greedy:
             probs = PointMass(token_ids)
@@ -287,32 +302,6 @@ class StringBridge(BridgedDrafter):
     def _tree(self, draft_ids: list[int], budget: PassBudget | None = None) -> DraftTree:
         budget = budget or PassBudget(self._max_draft_passes)
         return DraftTree(self._model, self.sampling, self._crossing.order, draft_ids, budget)
-
-    def _has_room(self, draft_ids: list[int]) -> bool:
-        """Returns whether the drafter has a context, with room for the longest text that ψ may have to read."""
-        depth = self._crossing.target.depth
-        return self._context.room(draft_ids, depth) == depth
-
-    def _context_after(self, token: int, draft_ids: list[int], drawn: Suffix) -> list[int] | None:
-        """Returns the drafter's context after a proposed token; None if the token ends inside a draft token."""
-        written = self._crossing.written
-        ends = list(accumulate(len(written.get(draft_token, b"")) for draft_token in drawn))
-        length = len(self._crossing.target.strings[self._crossing.position_of[token]])
-        return [*draft_ids, *drawn[: ends.index(length) + 1]] if length in ends else None
-
-
-def crossing(target: CausalLM, draft: CausalLM) -> Crossing:
-    """Returns the tries of both models' tokens, without special tokens, added tokens and the drafter's end tokens."""
-    ours, theirs = target.text_vocabulary, draft.text_vocabulary
-    return Crossing(
-        [(written, token) for written, token in ours.id_of.items() if token < target.vocab_size],
-        [
-            (written, token)
-            for token, written in enumerate(theirs.token_bytes[: draft.vocab_size])
-            if written and theirs.plain[token] and token not in draft.eos_token_ids
-        ],
-        draft.vocab_size,
-    )
 
 
 CAP = "Draft contexts that one step may read; where ψ needs more, the run ends with an error."

@@ -1,7 +1,6 @@
 """Token-level bridges: a draft token is translated to the target token with the same bytes (arXiv:2502.05202, Alg. 1
 and 4)."""
 
-from collections.abc import Sequence
 from functools import cached_property
 from typing import cast
 
@@ -12,7 +11,7 @@ from specbench.core.registry import BRIDGES
 from specbench.decoding.bridges import BridgedDrafter, DraftContext, MakeDrafter
 from specbench.decoding.drafters import Drafter, end_mask
 from specbench.decoding.proposal import OUT_OF_VOCABULARY, OnDeviceProposal, Proposal
-from specbench.decoding.sampling import DenseProbs, Distributions, Sampling, residual
+from specbench.decoding.sampling import DenseProbs, Distributions, Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.scoring import Output, ScoringModel
 
@@ -103,13 +102,6 @@ class TranslatedProbs(DenseProbs):
         carried[:, self._common.target_ids] = rows[:, self._common.draft_ids]
         return carried / rows.sum(dim=-1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
 
-    def token_probs(self, token_ids: torch.Tensor) -> torch.Tensor:
-        # The value for OUT_OF_VOCABULARY is arbitrary: its p is 0, so it is rejected for every q.
-        return self.probs.gather(1, token_ids.clamp_min(0)[:, None])[:, 0]
-
-    def overlap(self, target_probs: torch.Tensor) -> torch.Tensor:
-        return torch.minimum(self.probs, target_probs).sum(dim=-1)
-
     def draw_overlap(self, overlap: torch.Tensor, target: Distributions) -> torch.Tensor:
         """Returns (1 − P(end)) · Σ min(p, q given no end), the probability that a draft token is drawn and accepted.
 
@@ -121,9 +113,6 @@ class TranslatedProbs(DenseProbs):
             carried = self._to_target(drawn[behind])
             overlap = torch.cat([overlap, torch.minimum(carried, target.probs[behind]).sum(dim=-1)])
         return overlap * (1.0 - drawn.index_select(1, self._common.end_ids).sum(dim=-1)).clamp_min(0.0)
-
-    def residual(self, index: torch.Tensor, target_probs: torch.Tensor) -> torch.Tensor:
-        return residual(target_probs, self.probs.index_select(0, index)[0])
 
 
 class TokenBridge(BridgedDrafter):
@@ -140,29 +129,20 @@ class TokenBridge(BridgedDrafter):
             return Proposal()
         drafted = self._drafter.propose(draft_ids, num_draft_tokens, generator)
         if isinstance(drafted, OnDeviceProposal):
-            return self._translate_pending(drafted)
+            # Pending tokens are translated by a table on the device and read together with the step's outcome.
+            tokens = self._common.targets.index_select(0, drafted.tokens)
+            is_proposed = drafted.is_proposed & ~self._common.is_end.index_select(0, drafted.tokens)
+            probs = TranslatedProbs(cast(DenseProbs, drafted.probs), len(tokens), self._common)
+            return OnDeviceProposal(tokens, is_proposed, probs, drafted)
         if not drafted.token_ids:
             return Proposal()
-        token_ids = self._translate(drafted.token_ids)
-        probs = TranslatedProbs(cast(DenseProbs, drafted.probs), len(token_ids), self._common)
-        return Proposal(token_ids, probs, ended=len(token_ids) < drafted.num_drafted)
-
-    def _translate_pending(self, drafted: OnDeviceProposal) -> OnDeviceProposal:
-        """Translates pending tokens by a table on the device; they are read together with the step's outcome."""
-        tokens = self._common.targets.index_select(0, drafted.tokens)
-        is_proposed = drafted.is_proposed & ~self._common.is_end.index_select(0, drafted.tokens)
-        probs = TranslatedProbs(cast(DenseProbs, drafted.probs), len(tokens), self._common)
-        return OnDeviceProposal(tokens, is_proposed, probs, drafted)
-
-    def _translate(self, draft_ids: Sequence[int]) -> list[int]:
         token_ids: list[int] = []
-        for index in draft_ids:
-            if index in self._common.ends:
+        for index in drafted.token_ids:
+            if index in self._common.ends or token_ids[-1:] == [OUT_OF_VOCABULARY]:
                 break
             token_ids.append(self._common.target_of.get(index, OUT_OF_VOCABULARY))
-            if token_ids[-1] == OUT_OF_VOCABULARY:
-                break
-        return token_ids
+        probs = TranslatedProbs(cast(DenseProbs, drafted.probs), len(token_ids), self._common)
+        return Proposal(token_ids, probs, ended=len(token_ids) < drafted.num_drafted)
 
 
 @BRIDGES.register("intersection")

@@ -72,7 +72,6 @@ class Trie:
         return self.strings[node.start][: node.depth]
 
     def has_continuation(self, node: Node) -> bool:
-        """Returns whether the node has children."""
         return node.start < node.end and len(self.strings[node.end - 1]) > node.depth
 
     def walk(self, node: Node, written: bytes) -> tuple[Node, bool]:
@@ -132,7 +131,11 @@ class Crossing:
                 onward += [(position, here) for position in range(drafts.start, start)]
             else:
                 ranges.append((drafts.start, start, here.passed))
-            for byte, child in self._branches(here, goal):
+            branches = self.target.children(here)
+            if goal is not None and here.passed != goal:  # only one child is on the path to the goal
+                byte = self.target.strings[goal][here.depth]
+                branches = iter([(byte, self.target.child(here, byte))])
+            for byte, child in branches:
                 below = self.draft.child(drafts, byte)
                 ranges.append((start, below.start, here.passed))
                 start = below.end
@@ -143,10 +146,3 @@ class Crossing:
         decided = [part for part in ranges if part[0] < part[1] and goal in (None, part[2])]
         columns = np.array(decided, dtype=np.int64).reshape(-1, 3)
         return Moves(columns[:, 0], columns[:, 1], columns[:, 2], onward)
-
-    def _branches(self, node: Node, goal: int | None) -> Iterable[tuple[int, Node]]:
-        """Returns the children of `node`; only the child on the path to `goal` if `goal` is not yet reached."""
-        if goal is None or node.passed == goal:
-            return self.target.children(node)
-        byte = self.target.strings[goal][node.depth]
-        return [(byte, self.target.child(node, byte))]

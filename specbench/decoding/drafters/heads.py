@@ -37,7 +37,7 @@ from specbench.decoding.verification import Rejection
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.heads import HEADS, published_head
 from specbench.models.heads.checkpoints import HeadCheckpoint, HeadRevision, medusa_heads_of_target, read_checkpoint
-from specbench.models.heads.eagle import EagleHead, EagleModel, load_mtp
+from specbench.models.heads.eagle import EagleModel, load_mtp
 from specbench.models.heads.eagle_checkpoint import (
     NORM_OUTPUT,
     NormOutput,
@@ -151,9 +151,23 @@ def norm_output_reading(checkpoint: HeadCheckpoint, target: CausalLM, given: Nor
     known = _READINGS.setdefault(target, {})
     key = checkpoint.name, checkpoint.revision
     if key not in known:
-        accepted = {
-            reading: trial_acceptance(load_eagle(checkpoint, target, reading), target) for reading in NORM_READINGS
-        }
+        # The mean number of accepted draft tokens in a step, over greedy answers to the trial texts. The target is read
+        # eagerly, and its own sequence is left alone.
+        own, greedy = CausalLM(target.model, target.tokenizer, target.name, target.revision), Sampling(0.0)
+        stop = StopRules(TRIAL_TOKENS, target.eos_token_ids, context_limit=target.context_limit)
+        accepted = {}
+        for reading in NORM_READINGS:
+            model = EagleModel(load_eagle(checkpoint, target, reading), target.vocab_size, target.eos_token_ids)
+            drafter, generator = EagleDrafter(model, ModelDrafter(model, greedy)), torch.Generator(target.device)
+            steps = [
+                step
+                for prompt in (own.encode_prompt(text, chat=False) for text in TRIAL_TEXTS)
+                for step in decode(
+                    own, drafter, Rejection(), prompt, num_draft_tokens=TRIAL_DRAFTS, sampling=greedy, stop=stop,
+                    generator=generator,
+                ).steps
+            ]  # fmt: skip
+            accepted[reading] = sum(step.num_accepted for step in steps) / max(1, len(steps))
         known[key] = max(NORM_READINGS, key=accepted.__getitem__)  # the first of two equal ones
         (other,) = set(NORM_READINGS) - {known[key]}
         value = str(bool(checkpoint.config[NORM_OUTPUT])).lower()
@@ -165,23 +179,6 @@ def norm_output_reading(checkpoint: HeadCheckpoint, target: CausalLM, given: Nor
             stacklevel=1,
         )
     return known[key]
-
-
-def trial_acceptance(head: EagleHead, target: CausalLM) -> float:
-    """Returns the mean number of accepted draft tokens in a step, over greedy answers to the trial texts. The target's
-    passes are eager and leave its own sequence alone."""
-    own = CausalLM(target.model, target.tokenizer, target.name, target.revision)
-    model = EagleModel(head, target.vocab_size, target.eos_token_ids)
-    drafter, greedy = EagleDrafter(model, ModelDrafter(model, Sampling(0.0))), Sampling(0.0)
-    steps = []
-    for text in TRIAL_TEXTS:
-        made = decode(
-            own, drafter, Rejection(), own.encode_prompt(text, chat=False), num_draft_tokens=TRIAL_DRAFTS,
-            sampling=greedy, stop=StopRules(TRIAL_TOKENS, target.eos_token_ids, context_limit=target.context_limit),
-            generator=torch.Generator(target.device),
-        )  # fmt: skip
-        steps += made.steps
-    return sum(step.num_accepted for step in steps) / max(1, len(steps))
 
 
 @DRAFTERS.register("eagle", provides={"probs", "raw_probs"}, needs=NEEDS)
@@ -227,12 +224,12 @@ def eagle_shape(*, top_k: int | None = None, num_nodes: int | None = None, **opt
     return num_nodes
 
 
-def tree_draws(*, top_k: int | None = None, **options: Any) -> set[str]:
-    """Returns the possible ways of drawing children under these options; a growing tree has fixed children."""
-    return {"fixed"} if top_k is not None else possible_draws(**options)
-
-
-@DRAFTERS.register("eagle_tree", needs=NEEDS, tree_shape=eagle_shape, draws=tree_draws)
+@DRAFTERS.register(
+    "eagle_tree",
+    needs=NEEDS,
+    tree_shape=eagle_shape,
+    draws=lambda top_k=None, **options: {"fixed"} if top_k is not None else possible_draws(**options),
+)
 def eagle_tree_drafter(
     models: ModelPair,
     sampling: Sampling,
@@ -320,18 +317,7 @@ CHANCES = [
 def medusa_shape(
     *, num_nodes: int = 63, head_chances: Sequence[Sequence[float]] | None = None, **_: Any
 ) -> TreeShape:  # fmt: skip
-    """Returns the tree that the options give."""
     return best_shape_by_level([check_chances(chances) for chances in head_chances or CHANCES], num_nodes)
-
-
-def read_medusa_heads(target: CausalLM, path: str | None, revision: str | None) -> HeadCheckpoint:
-    """Returns the heads at `path`, those published for the target, or those in its own checkpoint. Raises ConfigError
-    if there are none."""
-    if path is not None or target.name in HEADS["medusa"]:
-        return read_checkpoint(path or published_head("medusa", target.name), revision)
-    if revision is not None:
-        raise ConfigError(f"drafter.revision = '{revision}': needs drafter.path with a hub id")
-    return medusa_heads_of_target(target) or read_checkpoint(published_head("medusa", target.name))
 
 
 @DRAFTERS.register("medusa", needs=MEDUSA_NEEDS, tree_shape=medusa_shape)
@@ -351,7 +337,12 @@ def medusa_drafter(
     """Heads on the target's last hidden state draft a tree of their most probable tokens, without a draft pass
     (arXiv:2401.10774)."""
     target = models.target
-    checkpoint = read_medusa_heads(target, path, revision)
+    if path is not None or target.name in HEADS["medusa"]:
+        checkpoint = read_checkpoint(path or published_head("medusa", target.name), revision)
+    elif revision is not None:
+        raise ConfigError(f"drafter.revision = '{revision}': needs drafter.path with a hub id")
+    else:
+        checkpoint = medusa_heads_of_target(target) or read_checkpoint(published_head("medusa", target.name))
     heads = load_medusa(checkpoint, target)
     shape = medusa_shape(num_nodes=num_nodes, head_chances=head_chances or CHANCES[: len(heads)])
     if shape.depth > len(heads):

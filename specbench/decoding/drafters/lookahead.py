@@ -132,7 +132,6 @@ MEMORY = (
 
 
 def recycling_shape(*, num_nodes: int, depth: int, rank_chances: Sequence[float], **others: Any) -> TreeShape:
-    """Returns the tree that the options give."""
     return best_shape(check_chances(rank_chances), num_nodes, depth)
 
 
@@ -176,8 +175,7 @@ class TokenRecycling(LookUpDrafter):
         self._last_token = ids[-1]
 
         def follower(token: int, depth: int, rank: int) -> int | None:
-            followers = self._followers.get(token, [])
-            return followers[rank] if rank < len(followers) else None
+            return next(iter(self._followers.get(token, [])[rank:]), None)
 
         return fill_shape(self.shape, num_draft_tokens, ids[-1], self.eos_token_ids, follower)
 

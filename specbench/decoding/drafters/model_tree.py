@@ -1,6 +1,7 @@
 """Drafters that propose trees of a draft model's tokens, one pass per level: trees of a given shape, and trees that
 grow where the model is confident."""
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, cast
 
 import torch
@@ -50,7 +51,6 @@ class ModelTreeDrafter(Drafter):
         return tuple(sorted(set(self._level_sizes(num_draft_tokens)[:-1])))
 
     def _level_sizes(self, num_draft_tokens: int) -> list[int]:
-        """Returns the number of nodes of each level that is drafted."""
         return [sum(len(children) for _, children in level) for level in self.shape.levels[:num_draft_tokens]]
 
     def prefill(self, prompt_ids: list[int]) -> None:
@@ -123,56 +123,6 @@ def draw_siblings(
     return top + drawn
 
 
-class Candidates:
-    """The tokens that may be proposed, level by level, each with the log-probability of its path as its score.
-
-    Candidate i follows candidate `parents[i]`; −1 is the end of the sequence. No candidate has a larger score than its
-    parent, so the best candidates form a tree.
-    """
-
-    def __init__(self, num_nodes: int, top_k: int, ends: frozenset[int]) -> None:
-        self.num_nodes, self.top_k, self.ends = num_nodes, top_k, ends
-        self.tokens: list[int] = []
-        self.parents: list[int] = []
-        self.scores: list[float] = []
-        self.num_levels = 0
-        self._last_level = range(0)
-
-    def add_level(self, parents: list[int], logits: torch.Tensor) -> None:
-        """Adds the `top_k` most probable tokens after each of `parents`, given logits [num_parents, vocab]."""
-        best = torch.log_softmax(logits.float(), dim=-1).topk(min(self.top_k, logits.shape[-1]), dim=-1)
-        above = [0.0 if parent < 0 else self.scores[parent] for parent in parents]
-        scores = best.values + torch.tensor(above, device=logits.device)[:, None]
-        first = len(self.tokens)
-        for parent, tokens, found in zip(parents, best.indices.tolist(), scores.tolist(), strict=True):
-            possible = [(token, score) for token, score in zip(tokens, found, strict=True) if score > -torch.inf]
-            self.tokens += [token for token, _ in possible]
-            self.scores += [score for _, score in possible]
-            self.parents += [parent] * len(possible)
-        self._last_level = range(first, len(self.tokens))
-        self.num_levels += 1
-
-    def frontier(self) -> list[int]:
-        """Returns the candidates to expand next: the `top_k` best of the last level, without end tokens. The list is
-        empty if no child of theirs can be among the best candidates."""
-        if not self.num_levels:
-            return [-1]
-        continued = [candidate for candidate in self._last_level if self.tokens[candidate] not in self.ends]
-        best = self._best(continued, self.top_k)
-        if not best or len(self.scores) < self.num_nodes:
-            return best
-        last = self.scores[self._best(range(len(self.scores)), self.num_nodes)[-1]]
-        return best if self.scores[best[0]] > last else []
-
-    def best_candidates(self) -> list[int]:
-        """Returns the `num_nodes` candidates with the largest scores, in the order of their levels."""
-        return sorted(self._best(range(len(self.scores)), self.num_nodes))
-
-    def _best(self, among: "range | list[int]", number: int) -> list[int]:
-        # The sort is stable: of equal scores, a parent comes before its child.
-        return sorted(among, key=self.scores.__getitem__, reverse=True)[:number]
-
-
 class DynamicTreeDrafter(Drafter):
     """Proposes the `num_nodes` tokens whose paths the draft model finds most probable, at temperature 1 (EAGLE-2,
     arXiv:2406.16858, §4).
@@ -199,32 +149,52 @@ class DynamicTreeDrafter(Drafter):
         super().prefill(prompt_ids)
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
-        candidates = Candidates(self.num_nodes, self.top_k, self.model.eos_token_ids)
-        read: dict[int, int] = {-1: -1}  # candidate → its place among the candidates that the model has read
-        while candidates.num_levels < num_draft_tokens and (frontier := candidates.frontier()):
-            candidates.add_level(frontier, self._logits_after(ids, candidates, frontier, read))
-        best = candidates.best_candidates()
-        nodes = {-1: -1, **{candidate: node for node, candidate in enumerate(best)}}
+        # Candidate i follows candidate parents[i]; its score is the log-probability of its path. No score is above the
+        # parent's, and sorting keeps the order of equal ones, so that the best candidates form a tree.
+        tokens: list[int] = []
+        parents: list[int] = []
+        scores: list[float] = []
+        read = {-1: -1}  # candidate → its place among the candidates that the model has read
+        frontier = [-1]
+
+        def best(among: Iterable[int], number: int) -> list[int]:
+            return sorted(among, key=scores.__getitem__, reverse=True)[:number]
+
+        for level in range(num_draft_tokens):
+            # 1. One pass reads the frontier, and the most probable tokens after each of its candidates join them.
+            if level:
+                read.update({candidate: len(read) - 1 + place for place, candidate in enumerate(frontier)})
+                seen = [candidate for candidate in read if candidate >= 0]
+                tree = [tokens[candidate] for candidate in seen], [read[parents[candidate]] for candidate in seen]
+                logits = self.model.score_tree(ids, *tree, len(frontier)).logits
+            else:
+                logits = self.model.score(ids, 1).logits
+            found = torch.log_softmax(logits.float(), dim=-1).topk(min(self.top_k, logits.shape[-1]), dim=-1)
+            above = torch.tensor([0.0 if parent < 0 else scores[parent] for parent in frontier], device=logits.device)
+            num_before = len(tokens)
+            paths = (found.values + above[:, None]).tolist()
+            for parent, children, values in zip(frontier, found.indices.tolist(), paths, strict=True):
+                for token, score in zip(children, values, strict=True):
+                    if score > -torch.inf:
+                        tokens.append(token)
+                        parents.append(parent)
+                        scores.append(score)
+            # 2. The next frontier, unless no child of it can be among the best.
+            ends = self.model.eos_token_ids
+            frontier = best((new for new in range(num_before, len(tokens)) if tokens[new] not in ends), self.top_k)
+            if not frontier or (
+                len(scores) >= self.num_nodes
+                and scores[frontier[0]] <= scores[best(range(len(scores)), self.num_nodes)[-1]]
+            ):
+                break
+        # 3. The best candidates, in the order of their levels.
+        chosen = sorted(best(range(len(scores)), self.num_nodes))
+        nodes = {-1: -1, **{candidate: node for node, candidate in enumerate(chosen)}}
         self._places = {node: read[candidate] for candidate, node in nodes.items() if candidate in read and node >= 0}
         self._has_read = len(read) > 1
-        if not best:
+        if not chosen:
             return Proposal()
-        return TreeProposal(
-            [candidates.tokens[candidate] for candidate in best],
-            [nodes[candidates.parents[candidate]] for candidate in best],
-        )
-
-    def _logits_after(
-        self, ids: list[int], candidates: Candidates, frontier: list[int], read: dict[int, int]
-    ) -> torch.Tensor:
-        """Reads the candidates `frontier` and stores their places in `read`. Returns logits [num_frontier, vocab]."""
-        if frontier == [-1]:
-            return self.model.score(ids, 1).logits
-        read.update({candidate: len(read) - 1 + place for place, candidate in enumerate(frontier)})
-        seen = [candidate for candidate in read if candidate >= 0]
-        tokens = [candidates.tokens[candidate] for candidate in seen]
-        parents = [read[candidates.parents[candidate]] for candidate in seen]
-        return self.model.score_tree(ids, tokens, parents, len(frontier)).logits
+        return TreeProposal([tokens[new] for new in chosen], [nodes[parents[new]] for new in chosen])
 
     def observe(self, proposal: Proposal, output: Output, verification: Verification) -> None:
         if self._has_read:

@@ -34,7 +34,6 @@ class NgramDistribution:
 
     @property
     def best(self) -> int:
-        """The most frequent continuation."""
         return self.model.first(self.span)
 
     @cached_property
@@ -87,7 +86,6 @@ class Rows:
         self._num_probs = 0
 
     def after(self, context: Sequence[int]) -> NgramDistribution:
-        """Returns the row of a context."""
         span = self.model.span(context)
         if self.sampling.greedy:
             return NgramDistribution(self.model, span, self.sampling)
@@ -110,7 +108,6 @@ class SparseProbs(DenseProbs):
 
     @cached_property
     def _numbers(self) -> torch.Tensor:
-        """The row number of every probability."""
         return self._tensor(np.repeat(np.arange(len(self.rows)), [len(row.probs) for row in self.rows]))
 
     @cached_property
@@ -205,7 +202,7 @@ def draw_uniforms(count: int, generator: torch.Generator) -> list[float]:
 
 
 PATH = "Folder of the n-gram model, as `specbench train ngram` writes it; null: the one of the embedded target."
-NEEDS = "an n-gram model over the target's tokens (`specbench train ngram`; the embedded target brings one)"
+NEEDS = "an n-gram model over the target's tokens (`specbench train ngram`; one ships with the embedded target)"
 
 
 @DRAFTERS.register("ngram", provides={"probs", "raw_probs"}, needs=NEEDS, looks_up=True)

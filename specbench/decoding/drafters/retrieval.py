@@ -5,7 +5,7 @@ Sources: A. Saxena, "Prompt Lookup Decoding" (github.com/apoorvumang/prompt-look
 """
 
 from collections.abc import Collection
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -20,25 +20,18 @@ from specbench.models.causal_lm import ModelPair
 from specbench.models.corpus_models import Datastore, most_frequent_tree
 
 MatchLength = Annotated[int, Field(ge=1, le=16)]
-MAX_MATCH = "How many of the last tokens are looked for first."
-PER_MATCH = "Draft at most this many tokens for each token that matched; num_draft_tokens at most in any case."
-MIN_MATCH = "The fewest last tokens that are looked for; at most max_match."
+MAX_MATCH = "Longest suffix to match."
+PER_MATCH = "Maximum draft tokens per matched token, capped at num_draft_tokens."
+MIN_MATCH = "Shortest suffix to match; at most max_match."
 MAX_LEVELS = 64  # a continuation may have any length
 PATH = "Folder of the datastore, as `specbench train retrieval` writes it; null: the one of the embedded target."
-NEEDS = "a datastore of the target's tokens (`specbench train retrieval`; the embedded target brings one)"
-NODES = "The number of tokens of a tree at most: the most frequent ones."
-CORPUS_MAX_MATCH = "The number of last tokens that are looked up at most."
-CORPUS_MIN_MATCH = "The number of last tokens that must occur in the corpus; without them nothing is drafted."
+NEEDS = "a datastore of the target's tokens (`specbench train retrieval`; one ships with the embedded target)"
+NODES = "Maximum tree size; keeps the most frequent tokens."
+CORPUS_MAX_MATCH = "Longest suffix to look up."
+CORPUS_MIN_MATCH = "Shortest suffix that must occur in the corpus; otherwise nothing is drafted."
 OCCURRENCES = (
     "The number of occurrences whose continuations are counted. If there are more, an evenly spaced sample is counted."
 )
-
-
-class Match(NamedTuple):
-    """A match: the position of the token after the earlier occurrence, and the number of matched tokens."""
-
-    place: int
-    length: int
 
 
 class SuffixIndex:
@@ -57,13 +50,14 @@ class SuffixIndex:
         self._num_indexed = 0
         self._tail: list[int] = []
 
-    def find(self, ids: list[int]) -> Match | None:
-        """Returns the most recent match of the longest suffix of `ids` that occurred before; None without a match."""
+    def find(self, ids: list[int]) -> tuple[int, int] | None:
+        """Returns the most recent match of the longest suffix of `ids` that occurred before: the position of the token
+        after it, and the number of matched tokens. None without a match."""
         self._update(ids)
         for length in self.lengths:
             place = self._continues_at.get(tuple(ids[-length:])) if length <= len(ids) else None
             if place is not None:
-                return Match(place, length)
+                return place, length
         return None
 
     def _update(self, ids: list[int]) -> None:
@@ -110,19 +104,17 @@ class PromptLookupDrafter(LookUpDrafter):
         match = self.index.find(ids) if num_draft_tokens > 0 else None
         if match is None:
             return [], None
-        most = num_draft_tokens if self.tokens_per_match is None else match.length * self.tokens_per_match
-        return self.copy(ids, match.place, min(num_draft_tokens, most)), None
-
-    def copy(self, ids: list[int], place: int, num_tokens: int) -> list[int]:
-        """Returns the tokens from `place` on, up to an EOS. Past the sequence's end it copies its own copies, repeating
-        a period."""
+        place, length = match
+        if self.tokens_per_match is not None:
+            num_draft_tokens = min(num_draft_tokens, length * self.tokens_per_match)
         copied: list[int] = []
-        for source in range(place, place + num_tokens):
+        for source in range(place, place + num_draft_tokens):
+            # Past the sequence's end it copies its own copies, repeating a period.
             token = ids[source] if source < len(ids) else copied[source - len(ids)]
             copied.append(token)
             if token in self.eos_token_ids:
                 break
-        return copied
+        return copied, None
 
 
 def check_matches(max_match: int, min_match: int) -> None:

@@ -47,88 +47,6 @@ class Mixture(DraftProbs):
         return residual(target_probs, draft_probs)
 
 
-class Plan:
-    """Plans draft tokens that are accepted with probability `acceptance` each, given that all before them were.
-
-    A drafted EOS ends the draft.
-    """
-
-    def __init__(self, target: ScoringModel, acceptance: float, sampling: Sampling) -> None:
-        self.target = target
-        self.acceptance = acceptance
-        self.sampling = sampling
-        self.start()
-
-    def start(self) -> None:
-        """Forgets the last generation."""
-        self._coins: torch.Generator | None = None
-        self._foreseen: list[int] = []
-
-    def after(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
-        """Returns a proposal of at most `num_draft_tokens` tokens after `ids`, planned with passes of the target."""
-        if self._coins is None:
-            seed = generator.initial_seed() ^ COINS
-            self._coins = torch.Generator(device=generator.device).manual_seed(seed)
-        if num_draft_tokens < 1:
-            return Proposal()
-        plan = self._plan_greedy if self.sampling.greedy else self._plan_drawn
-        return plan(ids, num_draft_tokens, self._coins)
-
-    def _plan_greedy(self, ids: list[int], num_draft_tokens: int, coins: torch.Generator) -> Proposal:
-        """Returns the target's own tokens, each replaced by a wrong one with probability 1 − acceptance."""
-        logits = self._greedy_logits(ids, num_draft_tokens)
-        uniform = torch.rand(num_draft_tokens, generator=coins, device=coins.device).tolist()
-        wrong = self._least_likely(logits).tolist()
-        token_ids: list[int] = []
-        for own, other, number in zip(logits.argmax(dim=-1).tolist(), wrong, uniform, strict=True):
-            token_ids.append(own if number < self.acceptance else other)
-            if token_ids[-1] in self.target.eos_token_ids:
-                break
-        return Proposal(token_ids, PointMass(token_ids))
-
-    def _greedy_logits(self, ids: list[int], num_tokens: int) -> torch.Tensor:
-        """Returns the target's logits along its own greedy continuation of `ids`: [num_tokens, vocab].
-
-        The passes are as long as the pass that will verify the draft, so that both round in the same way. Each pass
-        determines at least one more token.
-        """
-        known = self._foreseen[len(ids) :] if self._foreseen[: len(ids)] == ids else []
-        guess = [*known, *([ids[-1]] * num_tokens)][:num_tokens]
-        while True:
-            logits = self.target.score([*ids, *guess], num_tokens + 1).logits[:num_tokens]
-            best: list[int] = logits.argmax(dim=-1).tolist()
-            if best == guess:
-                self._foreseen = [*ids, *best]
-                return logits
-            guess = best
-
-    def _plan_drawn(self, ids: list[int], num_draft_tokens: int, coins: torch.Generator) -> Proposal:
-        """Draws tokens from mixtures whose overlap with the target's distribution is `acceptance`."""
-        token_ids: list[int] = []
-        parts: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
-        for _ in range(num_draft_tokens):
-            logits = self.target.score([*ids, *token_ids], 1).logits
-            target_probs = Distributions(logits, self.sampling).probs[0]
-            wrong = self._least_likely(logits)[0]
-            of_wrong = target_probs[wrong]
-            own_share = ((self.acceptance - of_wrong) / (1.0 - of_wrong)).clamp(0.0, 1.0)
-            draft_probs = own_share * target_probs
-            draft_probs[wrong] += 1.0 - own_share
-            token_ids.append(draw(draft_probs, coins))
-            parts.append((own_share, wrong, draft_probs[token_ids[-1]]))
-            if token_ids[-1] in self.target.eos_token_ids:
-                break
-        own_shares, wrong_ids, drafted_probs = (torch.stack(column) for column in zip(*parts, strict=True))
-        return Proposal(token_ids, Mixture(own_shares, wrong_ids, drafted_probs))
-
-    def _least_likely(self, logits: torch.Tensor) -> torch.Tensor:
-        """Returns the least likely token of each row, end tokens excluded: [num_rows]."""
-        ends = [token for token in self.target.eos_token_ids if token < logits.shape[-1]]
-        kept = logits.clone()
-        kept[:, ends] = float("inf")
-        return kept.argmin(dim=-1)
-
-
 class RehearsedStep(NamedTuple):
     """A step of the rehearsal: the length of the sequence, its last token and the proposal after it."""
 
@@ -161,10 +79,13 @@ class SyntheticDrafter(Drafter):
     ) -> None:
         del beyond_context  # `build_decoder` sets pauses_at
         super().__init__(models.drafter, sampling)
+        self.target: ScoringModel = models.target
+        self.acceptance = acceptance
         self._script: list[RehearsedStep] | None = None  # the rehearsed steps of the next generation
         self._written: list[RehearsedStep] | None = None  # the steps so far, during a rehearsal
         self._cues: Iterator[RehearsedStep] | None = None  # the steps left, during the measured generation
-        self._plan = Plan(models.target, acceptance, sampling)
+        self._coins: torch.Generator | None = None
+        self._foreseen: list[int] = []
 
     def rehearse(self, decode: Callable[[], object]) -> None:
         """Calls `decode` once and stores the proposal of each step for the next generation, which is measured.
@@ -184,18 +105,70 @@ class SyntheticDrafter(Drafter):
     def prefill(self, prompt_ids: list[int]) -> None:
         self._cues, self._script = None if self._script is None else iter(self._script), None
         self._num_prompt_tokens = len(prompt_ids)
-        self._plan.start()
+        self._coins, self._foreseen = None, []
         super().prefill(prompt_ids)
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
         if self._cues is not None:
             proposal = self._replay(self._cues, ids)
         else:
-            proposal = self._plan.after(ids, num_draft_tokens, generator)
+            if self._coins is None:
+                seed = generator.initial_seed() ^ COINS
+                self._coins = torch.Generator(device=generator.device).manual_seed(seed)
+            plan = self._plan_greedy if self.sampling.greedy else self._plan_drawn
+            proposal = plan(ids, num_draft_tokens, self._coins) if num_draft_tokens > 0 else Proposal()
             if self._written is not None:
                 self._written.append(RehearsedStep(len(ids), ids[-1], proposal))
         self._draft(ids, proposal.token_ids, generator)
         return proposal
+
+    def _plan_greedy(self, ids: list[int], num_tokens: int, coins: torch.Generator) -> Proposal:
+        """Returns the target's own tokens, each replaced by a wrong one with probability 1 − acceptance.
+
+        The passes are as long as the pass that will verify the draft, so that both round in the same way. Each pass
+        determines at least one more token.
+        """
+        known = self._foreseen[len(ids) :] if self._foreseen[: len(ids)] == ids else []
+        best: list[int] = [*known, *([ids[-1]] * num_tokens)][:num_tokens]
+        guess: list[int] = []
+        while best != guess:
+            guess = best
+            logits = self.target.score([*ids, *guess], num_tokens + 1).logits[:num_tokens]
+            best = logits.argmax(dim=-1).tolist()
+        self._foreseen = [*ids, *best]
+        uniform = torch.rand(num_tokens, generator=coins, device=coins.device).tolist()
+        token_ids: list[int] = []
+        for own, other, number in zip(best, self._least_likely(logits).tolist(), uniform, strict=True):
+            token_ids.append(own if number < self.acceptance else other)
+            if token_ids[-1] in self.target.eos_token_ids:
+                break
+        return Proposal(token_ids, PointMass(token_ids))
+
+    def _plan_drawn(self, ids: list[int], num_tokens: int, coins: torch.Generator) -> Proposal:
+        """Draws tokens from mixtures whose overlap with the target's distribution is `acceptance`."""
+        token_ids: list[int] = []
+        parts: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
+        for _ in range(num_tokens):
+            logits = self.target.score([*ids, *token_ids], 1).logits
+            target_probs = Distributions(logits, self.sampling).probs[0]
+            wrong = self._least_likely(logits)[0]
+            of_wrong = target_probs[wrong]
+            own_share = ((self.acceptance - of_wrong) / (1.0 - of_wrong)).clamp(0.0, 1.0)
+            draft_probs = own_share * target_probs
+            draft_probs[wrong] += 1.0 - own_share
+            token_ids.append(draw(draft_probs, coins))
+            parts.append((own_share, wrong, draft_probs[token_ids[-1]]))
+            if token_ids[-1] in self.target.eos_token_ids:
+                break
+        own_shares, wrong_ids, drafted_probs = (torch.stack(column) for column in zip(*parts, strict=True))
+        return Proposal(token_ids, Mixture(own_shares, wrong_ids, drafted_probs))
+
+    def _least_likely(self, logits: torch.Tensor) -> torch.Tensor:
+        """Returns the least likely token of each row, end tokens excluded: [num_rows]."""
+        ends = [token for token in self.target.eos_token_ids if token < logits.shape[-1]]
+        kept = logits.clone()
+        kept[:, ends] = float("inf")
+        return kept.argmin(dim=-1)
 
     def _replay(self, cues: Iterator[RehearsedStep], ids: list[int]) -> Proposal:
         """Returns the proposal of the rehearsed step.
@@ -208,8 +181,8 @@ class SyntheticDrafter(Drafter):
             raise ConfigError(
                 "drafter 'synthetic': the measured generation differs from its rehearsal after "
                 f"{len(ids) - self._num_prompt_tokens} new tokens, most likely because the same passes were rounded in "
-                "two ways, so its draft is not known: repeat the command to continue, or start a new run with --dtype "
-                "float32"
+                "two ways, so the prescribed draft is invalid: repeat the command to continue, or start a new run with "
+                "--dtype float32"
             )
         return cue.proposal
 

@@ -4,8 +4,8 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, redirect_stderr
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -72,61 +72,49 @@ def main(line: Sequence[str]) -> None:
 
     Raises ConfigError for invalid arguments.
     """
+    # 1. lm-eval's parser, whose error becomes one line; --help ends the program.
     setup_logging(logging.WARNING)
-    cli, arguments = HarnessCLI(), parse_line([*([] if line[:1] and line[0] in COMMANDS else ["run"]), *line])
-    if arguments.command != "run":
-        cli.execute(arguments)
-        return
-    if arguments.model not in (None, "specbench"):
-        raise ConfigError(f"--model {arguments.model}: `specbench lm-eval` always uses the model specbench: remove it")
-    started: list[bool] = []
-    try:
-        fill_defaults(arguments)
-        with replaced_functions(arguments, started):
-            cli.execute(arguments)
-    except (ValueError, TypeError, FileNotFoundError) as error:
-        if started and "unsafe" not in str(error):  # a defect, not a mistake in the command line
-            raise
-        raise ConfigError(f"lm-eval: {error}") from error
-
-
-def parse_line(line: list[str]) -> Any:
-    """Returns lm-eval's parsed arguments. Raises ConfigError with its error message, and SystemExit for --help."""
+    words = ["specbench lm-eval", *([] if line[:1] and line[0] in COMMANDS else ["run"]), *line]
     printed = io.StringIO()
     try:
-        with patch.object(sys, "argv", ["specbench lm-eval", *line]), redirect_stderr(printed):
-            return HarnessCLI().parse_args()
+        with patch.object(sys, "argv", words), redirect_stderr(printed):
+            arguments: Any = HarnessCLI().parse_args()
     except SystemExit as stop:
         if not stop.code:
             raise
         message = printed.getvalue().strip().splitlines()[-1].partition("error: ")[2]
         raise ConfigError(f"lm-eval: {message}: `specbench lm-eval run --help` shows its options") from stop
-
-
-def fill_defaults(arguments: Any) -> None:
-    """Fills in arguments from lm-eval's --config file, and the defaults of specbench's model."""
-    given = EvaluatorConfig.load_yaml_config(arguments.config) if arguments.config else {}
-    tasks = arguments.tasks or given.get("tasks") or ()
-    arguments.tasks = (
-        tasks.split(",") if isinstance(tasks, str) else [each for name in tasks for each in name.split(",")]
-    )
-    arguments.model, arguments.device = "specbench", arguments.device or given.get("device") or "auto"
-    model_args = arguments.model_args or given.get("model_args") or {}
-    if isinstance(model_args, dict):
-        model_args = {"pretrained": EMBEDDED + "target", **model_args}
-    arguments.model_args = model_args
-
-
-@contextmanager
-def replaced_functions(arguments: Any, started: list[bool]) -> Iterator[None]:
-    """Replaces lm-eval's functions that evaluate and find tasks. `started` gets an item when an evaluation starts."""
+    cli = HarnessCLI()
+    if arguments.command != "run":
+        cli.execute(arguments)
+        return
+    if arguments.model not in (None, "specbench"):
+        raise ConfigError(f"--model {arguments.model}: `specbench lm-eval` always uses the model specbench: remove it")
+    started = False
 
     def find(include_path: str | None = None, metadata: Any = None) -> Any:
         return task_index(arguments.tasks, include_path, metadata)
 
     def evaluate(**options: Any) -> Any:
-        started.append(True)
+        nonlocal started
+        started = True
         return simple_evaluate(**options)
 
-    with patch.object(lm_eval, "simple_evaluate", evaluate), patch.object(lm_eval.tasks, "TaskManager", find):
-        yield
+    try:
+        # 2. Arguments from lm-eval's --config file, and the defaults of specbench's model.
+        given = EvaluatorConfig.load_yaml_config(arguments.config) if arguments.config else {}
+        tasks = arguments.tasks or given.get("tasks") or ()
+        names = [tasks] if isinstance(tasks, str) else tasks
+        arguments.tasks = [each for name in names for each in name.split(",")]
+        arguments.model, arguments.device = "specbench", arguments.device or given.get("device") or "auto"
+        model_args = arguments.model_args or given.get("model_args") or {}
+        if isinstance(model_args, dict):
+            model_args = {"pretrained": EMBEDDED + "target", **model_args}
+        arguments.model_args = model_args
+        # 3. lm-eval's run, with our functions in place of those that evaluate and find tasks.
+        with patch.object(lm_eval, "simple_evaluate", evaluate), patch.object(lm_eval.tasks, "TaskManager", find):
+            cli.execute(arguments)
+    except (ValueError, TypeError, FileNotFoundError) as error:
+        if started and "unsafe" not in str(error):  # a defect, not a mistake in the command line
+            raise
+        raise ConfigError(f"lm-eval: {error}") from error

@@ -362,7 +362,7 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
         tasks = ", ".join(sorted({request.task_name or "?" for request in requests}))
         raise ConfigError(
             f"task {tasks}: needs log-likelihoods of given texts, so nothing is generated and no draft token is "
-            "judged: choose tasks with output_type generate_until, such as gsm8k or mgsm_direct_en"
+            "verified: choose tasks with output_type generate_until, such as gsm8k or mgsm_direct_en"
         )
 
     loglikelihood_rolling = loglikelihood

@@ -47,20 +47,26 @@ class LoadedTask:
     def config(self) -> str:
         """Returns a 12-digit digest of the task's configuration, of a user's code in it, and of lm-eval's version."""
         meaning = {key: value for key, value in self.task.dump_config().items() if key not in PLACES}
-        code = [each for each in [digest_of(source_files(self._code_files()))] if each is not None]
-        text = json.dumps([version("lm_eval"), meaning, *code], sort_keys=True, default=source_or_repr)
-        return text_digest(text)
-
-    def _code_files(self) -> Iterator[tuple[str, Path]]:
-        """Yields name and file of the modules of a user's functions and class; lm-eval's own have its version."""
+        # The modules of a user's functions and class; lm-eval's own have its version.
         values = vars(self.task.config).values()
         inner = chain.from_iterable(metric.values() for metric in self.task.config.metric_list or ())
         functions: list[Any] = [type(self.task), *filter(callable, (*values, *inner))]
+        files = []
         for value in functions:
             with suppress(TypeError, OSError):  # built-in functions
                 file = Path(getsourcefile(value) or "").resolve()
                 if not file.is_relative_to(Path(lm_eval.__file__).resolve().parent):
-                    yield file.stem, file
+                    files.append((file.stem, file))
+
+        def source_or_repr(value: Any) -> str:
+            try:
+                return getsource(value)
+            except (TypeError, OSError):
+                return ADDRESS.sub("", repr(value))  # addresses differ between runs
+
+        code = [each for each in [digest_of(source_files(files))] if each is not None]
+        text = json.dumps([version("lm_eval"), meaning, *code], sort_keys=True, default=source_or_repr)
+        return text_digest(text)
 
     @cached_property
     def docs(self) -> list[Any]:
@@ -105,14 +111,6 @@ class LoadedTask:
 
 def metric_of(name: str) -> str:
     return name.rpartition(",")[0]
-
-
-def source_or_repr(value: Any) -> str:
-    """Returns a function's source, or any other value's repr without addresses, which differ between runs."""
-    try:
-        return getsource(value)
-    except (TypeError, OSError):
-        return ADDRESS.sub("", repr(value))
 
 
 @contextmanager
@@ -183,9 +181,15 @@ class LmEvalScorer(Scorer):
         except Exception as error:  # code of lm-eval or of the task may fail on any answer
             return unscored(self.names, f"lm-eval's judgement fails: {type(error).__name__}: {error}")
         values = {name: self._value(name, items[name]) if name in items else None for name in self.names}
-        statistics = {
-            name: corpus_statistics(metric, items[name]) for name, metric in self._summed.items() if name in items
-        }
+        statistics = {}
+        for name, metric in self._summed.items():
+            if name in items:  # sacrebleu's statistics of an item (references, answer)
+                item: Any = items[name]
+                references, answer = item
+                texts = [references] if isinstance(references, str) else list(references)
+                own = answer if isinstance(answer, str) else answer[0]
+                counts = metric._extract_corpus_statistics([own], [[each] for each in texts])[0]
+                statistics[name] = [float(count) for count in counts]
         return Score(values, statistics)
 
     def check_reference(self, reference: Reference) -> None:
@@ -229,11 +233,3 @@ class LmEvalScorer(Scorer):
                 called = getattr(aggregation, "__name__", metric_of(name))
                 found[name] += f", mean over documents of {called}, which lm-eval takes once"
         return found
-
-
-def corpus_statistics(metric: Any, item: Any) -> list[float]:
-    """Returns sacrebleu's statistics of an lm-eval item (references, answer)."""
-    references, answer = item
-    texts = [references] if isinstance(references, str) else list(references)
-    text = answer if isinstance(answer, str) else answer[0]
-    return [float(count) for count in metric._extract_corpus_statistics([text], [[each] for each in texts])[0]]

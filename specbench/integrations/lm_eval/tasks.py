@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from lm_eval.tasks import TaskManager
@@ -56,7 +56,7 @@ def check_output_type(name: str, output_type: Any) -> None:
     if output_type != GENERATES:
         raise ConfigError(
             f"task {name}: output_type {output_type} needs log-likelihoods of given texts, so nothing is generated and "
-            f"no draft token is judged: choose a task with output_type {GENERATES}, such as gsm8k"
+            f"no draft token is verified: choose a task with output_type {GENERATES}, such as gsm8k"
         )
 
 
@@ -194,22 +194,18 @@ def load_tasks(name: str, include: str | Path | None = None) -> list[TaskSpec]:
         index = task_index([wanted], include)
         found = index.load([wanted] if is_path(wanted) else index.match_tasks([wanted]))
     for task_name, task in found["tasks"].items():
-        check_one_answer(task_name, task)
+        if getattr(task, "UNSAFE_CODE", False):
+            raise ConfigError(
+                f"task {PREFIX}{task_name}: runs the code of answers without a sandbox: use the task humaneval"
+            )
+        if (repeats := task.get_config("repeats") or 1) > 1:
+            raise ConfigError(
+                f"task {PREFIX}{task_name}: scores {repeats} answers of each document together, but specbench scores "
+                "each alone: choose a task with repeats: 1"
+            )
         if task.get_config("num_fewshot") is None:
             task.set_config(key="num_fewshot", value=0)
     return [spec_of(each) for each in keep_loaded(found["tasks"])]
-
-
-def check_one_answer(name: str, task: Any) -> None:
-    """Raises ConfigError for a task that scores several answers together, or executes code without a sandbox."""
-    if getattr(task, "UNSAFE_CODE", False):
-        raise ConfigError(f"task {PREFIX}{name}: runs the code of answers without a sandbox: use the task humaneval")
-    if (task.get_config("repeats") or 1) > 1:
-        repeats = task.get_config("repeats")
-        raise ConfigError(
-            f"task {PREFIX}{name}: scores {repeats} answers of each document together, but specbench scores each "
-            "alone: choose a task with repeats: 1"
-        )
 
 
 def spec_of(loaded: LoadedTask) -> TaskSpec:
@@ -255,60 +251,43 @@ def examples(*, task: str, config: str, data: str | None, limit: int | None) -> 
             "includes the task's, with dataset_path: json"
         )
     loaded = find_loaded(task, config)
-    made = tuple(example(loaded, number, each) for number, each in enumerate(loaded.instances(limit)))
+    # 1. Where the rows are.
+    options, name = loaded.task.config, f"task {PREFIX}{task}"
+    split = options.test_split or options.validation_split
+    source: Literal["hub", "local"] = "hub"
+    place = "/".join(str(part) for part in (options.dataset_path, options.dataset_name) if part) or task
+    if options.dataset_path in LOCAL_FORMATS:
+        kwargs = options.dataset_kwargs or {}
+        files = kwargs.get("data_files", kwargs.get("data_dir", ""))
+        source, place = "local", str(files.get(split, files) if isinstance(files, dict) else files)
+    # 2. The documents. None may be among its own few-shot examples, which lm-eval draws for each.
+    made, are_checked = [], True
+    for number, instance in enumerate(loaded.instances(limit)):
+        prompt, target, question = (
+            instance.args[0], loaded.task.doc_to_target(instance.doc), loaded.task.doc_to_text(instance.doc)
+        )  # fmt: skip
+        if not isinstance(prompt, str) or instance.idx != 0:
+            raise ConfigError(f"{name}: document {instance.doc_id} has several requests: choose another")
+        is_text = isinstance(question, str) and bool(question.strip())
+        are_checked &= is_text
+        if is_text and options.num_fewshot:
+            before, begin = prompt.rpartition(question)[0], re.escape(options.fewshot_delimiter)
+            if re.search(rf"(?:\A|\n|{begin}){re.escape(question + options.target_delimiter)}", before):
+                raise ConfigError(
+                    f"{name}: document {instance.doc_id} is one of the few-shot examples before its prompt: write a "
+                    "YAML that includes the task's, with another fewshot_split or num_fewshot: 0"
+                )
+        reference = {"doc": str(instance.doc_id), "target": target if isinstance(target, str) else repr(target)}
+        made.append(Example(number, str(instance.doc_id), (prompt,), (reference,)))
+    # 3. Their few-shot examples.
+    shots = FewshotInfo()
+    if options.num_fewshot:
+        drawn_from = options.fewshot_split or options.training_split or split
+        digest = text_digest("\0".join(each.prompt for each in made))
+        location = f"{place} {drawn_from}" if drawn_from else place
+        shots = FewshotInfo(options.num_fewshot, source, location, digest, are_checked)
     text = json.dumps([[each.prompt, each.reference] for each in made])
-    return TaskData(*origin(loaded), text_digest(text), made, fewshot_info(loaded, made))
-
-
-def fewshot_info(loaded: LoadedTask, made: Sequence[Example]) -> FewshotInfo:
-    """Returns information about the few-shot examples, which lm-eval draws for each document."""
-    config = loaded.task.config
-    if not config.num_fewshot:
-        return FewshotInfo()
-    source, place = origin(loaded)
-    split = config.fewshot_split or config.training_split or config.validation_split or config.test_split
-    digest = text_digest("\0".join(each.prompt for each in made))
-    checked = all(is_text(loaded.task.doc_to_text(loaded.docs[int(each.id)])) for each in made)
-    return FewshotInfo(config.num_fewshot, source, f"{place} {split}" if split else place, digest, checked)
-
-
-def is_text(question: Any) -> bool:
-    return isinstance(question, str) and bool(question.strip())
-
-
-def check_shots(loaded: LoadedTask, instance: Any) -> None:
-    """Raises ConfigError if a document's question is among its few-shot examples."""
-    question, config = loaded.task.doc_to_text(instance.doc), loaded.task.config
-    if not is_text(question) or not config.num_fewshot:
-        return
-    before = instance.args[0].rpartition(question)[0]
-    begin = re.escape(config.fewshot_delimiter)
-    if re.search(rf"(?:\A|\n|{begin}){re.escape(question + config.target_delimiter)}", before):
-        raise ConfigError(
-            f"task {PREFIX}{loaded.name}: document {instance.doc_id} is one of the few-shot examples before its "
-            "prompt: write a YAML that includes the task's, with another fewshot_split or num_fewshot: 0"
-        )
-
-
-def example(loaded: LoadedTask, number: int, instance: Any) -> Example:
-    prompt, target = instance.args[0], loaded.task.doc_to_target(instance.doc)
-    if not isinstance(prompt, str) or instance.idx != 0:
-        raise ConfigError(
-            f"task {PREFIX}{loaded.name}: document {instance.doc_id} has several requests: choose another"
-        )
-    check_shots(loaded, instance)
-    reference = {"doc": str(instance.doc_id), "target": target if isinstance(target, str) else repr(target)}
-    return Example(number, str(instance.doc_id), (prompt,), (reference,))
-
-
-def origin(loaded: LoadedTask) -> tuple[Any, str]:
-    """Returns the kind of source of the rows ("local" or "hub") and its location."""
-    config = loaded.task.config
-    if config.dataset_path in LOCAL_FORMATS:
-        files = (config.dataset_kwargs or {}).get("data_files", (config.dataset_kwargs or {}).get("data_dir", ""))
-        place = files.get(config.test_split or config.validation_split, files) if isinstance(files, dict) else files
-        return "local", str(place)
-    return "hub", "/".join(str(part) for part in (config.dataset_path, config.dataset_name) if part) or loaded.name
+    return TaskData(source, place, text_digest(text), tuple(made), shots)
 
 
 @SCORERS.register("lm_eval", examples=examples)

@@ -66,7 +66,6 @@ class PlannedWindow:
 
     @property
     def num_in_flight(self) -> int:
-        """The maximum number of requests in flight."""
         return int(self.level) if self.kind == "concurrency" else self.num_requests
 
     def requests(self, decoder: ServedDecoder, seed: int) -> list[LoadRequest]:

@@ -101,23 +101,21 @@ class Answer:
             if not self.state.finished:
                 self.state.start(token)
         num_new = self.state.num_new_tokens - before
-        text = self._with_tags(piece) if piece.token_ids is None else ""
+        text = ""
+        if piece.token_ids is None:
+            # Reasoning in a field of its own gets its tags again, so that it is parted as that of any other engine.
+            tags, was_reasoning = self.state.rules.reasoning, self.is_reasoning
+            text = piece.reasoning + piece.text
+            if tags is not None and (piece.reasoning or (was_reasoning and piece.text)):
+                self.is_reasoning = not piece.text
+                begin = "" if was_reasoning else tags.open
+                text = f"{begin}{piece.reasoning}{tags.close * (not self.is_reasoning)}{piece.text}"
         self.text += text
         self.first_text = self.first_text or text
         if num_new or (text and not self.state.finished):
             self.reads.append((seconds, num_new))
         known = {name: value for name, value in vars(piece).items() if value is not None and name not in TEXTS}
         self.reported = EventContent(**{**vars(self.reported), **known})
-
-    def _with_tags(self, piece: EventContent) -> str:
-        """Returns the text of an event. Reasoning in a field of its own stands between its tags again, so that it is
-        parted from the answer as that of any other engine."""
-        tags, was_reasoning = self.state.rules.reasoning, self.is_reasoning
-        if tags is None or not (piece.reasoning or (was_reasoning and piece.text)):
-            return piece.reasoning + piece.text
-        self.is_reasoning = not piece.text
-        begin = "" if was_reasoning else tags.open
-        return f"{begin}{piece.reasoning}{tags.close * (not self.is_reasoning)}{piece.text}"
 
     @property
     def rounded_reads(self) -> list[tuple[float, int]]:
@@ -247,7 +245,17 @@ class ServedDecoder(Decoder):
         with closing(client.stream(engine.path, body)) as stream:
             for seconds, event in stream:
                 with client.reading():
-                    piece = self._with_held_ids(engine.read(event, num_read), body, num_read)
+                    piece = engine.read(event, num_read)
+                    ids = self._checked(piece.token_ids or ())
+                    if piece.num_held > 0 and ids:  # the engine held back ids that complete no character
+                        try:
+                            held = held_ids(piece.text, ids[-1], piece.num_held, self.model.text_vocabulary)
+                        except ConfigError as error:  # the bytes are not a character
+                            every = self._ids_without_stream(body)[num_read:]
+                            held = every[: piece.num_held]
+                            if every[piece.num_held :][: len(ids)] != ids:
+                                raise client.error(str(error)) from error
+                        piece = replace(piece, token_ids=(*held, *ids))
                 num_read += len(piece.token_ids or ())
                 answer.events.append(event)
                 answer.add(seconds, piece)
@@ -278,21 +286,6 @@ class ServedDecoder(Decoder):
                     "report it to the engine"
                 )
             answer.add(answer.seconds, EventContent(token_ids=held))
-
-    def _with_held_ids(self, piece: EventContent, body: Body, num_before: int) -> EventContent:
-        """Returns the content of an event with the ids that the engine held back. `num_before`: the number of ids in
-        earlier events."""
-        ids = self._checked(piece.token_ids or ())
-        if piece.num_held <= 0 or not ids:
-            return piece
-        try:
-            held = held_ids(piece.text, ids[-1], piece.num_held, self.model.text_vocabulary)
-        except ConfigError as error:  # the bytes are not a character
-            every = self._ids_without_stream(body)[num_before:]
-            held = every[: piece.num_held]
-            if every[piece.num_held :][: len(ids)] != ids:
-                raise self.server.client.error(str(error)) from error
-        return replace(piece, token_ids=(*held, *ids))
 
     def _ids_without_stream(self, body: Body) -> tuple[int, ...]:
         """Requests the same answer once more without a stream, and returns its ids."""

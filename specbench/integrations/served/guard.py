@@ -26,15 +26,6 @@ READ_BYTES = 2**16
 PR_SET_CHILD_SUBREAPER = 36
 
 
-def adopt_orphans() -> bool:
-    """Makes this process the parent of all descendants whose own parent ends. Returns whether the system can do it."""
-    if not sys.platform.startswith("linux"):
-        return False
-    import ctypes
-
-    return bool(ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
-
-
 def descendants() -> list[int]:
     """Returns the processes below this one that run; none on systems without /proc."""
     children: dict[int, list[int]] = {}
@@ -48,13 +39,6 @@ def descendants() -> list[int]:
     for process in found:  # grows during the iteration
         found += children.get(process, [])
     return found
-
-
-def reap() -> None:
-    """Removes orphans that have ended."""
-    with suppress(OSError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
 
 
 def end(group: int) -> None:
@@ -71,18 +55,15 @@ def end(group: int) -> None:
                 with suppress(OSError):
                     os.killpg(group, number)
             is_first = False
-            reap()
-            if not descendants() and not group_lives(group):
-                return
+            with suppress(OSError):  # remove orphans that have ended
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            if not descendants():
+                try:
+                    os.killpg(group, 0)
+                except OSError:  # no process of the group is left
+                    return
             time.sleep(0.02)
-
-
-def group_lives(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except OSError:
-        return False
-    return True
 
 
 def keep_log(source: int) -> None:
@@ -99,11 +80,15 @@ def keep_log(source: int) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs a command; returns its exit code."""
     log = None
     if arguments[0] == LOG_OPTION:
         log, arguments = Path(arguments[1]), arguments[2:]
-    if not adopt_orphans():
+    is_subreaper = False
+    if sys.platform.startswith("linux"):
+        import ctypes
+
+        is_subreaper = ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+    if not is_subreaper:
         print("specbench: this system cannot end processes that leave the server's process group", file=sys.stderr)
     source, output = os.pipe() if log is not None else (None, None)
     try:

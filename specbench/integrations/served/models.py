@@ -79,7 +79,6 @@ class ServedModels(LoadedModels):
         return None
 
     def environment(self) -> dict[str, str]:
-        """Returns the conditions of the servers, with AR's engine."""
         engine = self.servers[BASELINE].row_engine
         return {"device": self.spec.device, "dtype": "as served", "attention": "as served", "engine": engine}
 

@@ -61,7 +61,7 @@ class RotationScheduler:
         seconds = None if seconds is None else seconds / (num_servers * self.num_parts)
         with ProgressBar(events.console, "rotation", len(plan.trials) * num_servers) as progress:
             for number, part in enumerate(split_plan(plan.trials, self.num_parts)):
-                decoders = part[0].cell.decoders
+                decoders = part[0].run.decoders
                 names = [decoder.method.name for decoder in decoders[:: 1 if number % 2 == 0 else -1]]
                 for name in names:
                     missing = [
@@ -70,8 +70,8 @@ class RotationScheduler:
                     warm_ups = self._warm_up(missing, name, seconds) if missing else {}
                     for trial in missing:
                         texts = [answers[key, name].answer for key in trial.earlier_keys]
-                        answer = measure_method(trial, _decoder(trial.cell.decoders, name), plan.spec, texts)
-                        answer.warm_up = warm_ups[id(trial.cell)].as_record()
+                        answer = measure_method(trial, _decoder(trial.run.decoders, name), plan.spec, texts)
+                        answer.warm_up = warm_ups[id(trial.run)].as_record()
                         answers[trial.key, name] = answer
                         file.append(ServerAnswer(*trial.key, name, answer))
                         progress.update(f"part {number + 1} · {name}", len(answers))
@@ -89,16 +89,16 @@ class RotationScheduler:
     def _warm_up(self, trials: Sequence[Trial], name: str, seconds: float | None) -> dict[int, WarmUp]:
         """Brings a server up and warms it up for the subsets of trials. Returns the warm-ups by id of the subset run.
         `seconds`: the time for it, by default a share of the expected time."""
-        is_new, found = self.bring_up(name), {}
-        budget = Budget(seconds, sum(trial.cell.task.generation.max_new_tokens for trial in trials))
-        for own in {id(trial.cell): trial.cell for trial in trials}.values():
-            decoder = _decoder(own.decoders, name)
+        is_new, warm_ups = self.bring_up(name), {}
+        budget = Budget(seconds, sum(trial.run.task.generation.max_new_tokens for trial in trials))
+        for run in {id(trial.run): trial.run for trial in trials}.values():
+            decoder = _decoder(run.decoders, name)
             if is_new:
                 forget_warm_up(decoder)
-            length, num_new = longest_conversation(own, decoder.model), own.task.generation.max_new_tokens
-            with doing_warm_up(own) as tell:
-                found[id(own)] = warm_up([(decoder, length)], own.context_limit, num_new, budget, tell)[name]
-        return found
+            length, num_new = longest_conversation(run, decoder.model), run.task.generation.max_new_tokens
+            with doing_warm_up(run) as tell:
+                warm_ups[id(run)] = warm_up([(decoder, length)], run.context_limit, num_new, budget, tell)[name]
+        return warm_ups
 
 
 def _decoder(decoders: Sequence[Decoder], name: str) -> Decoder:

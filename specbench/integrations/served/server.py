@@ -243,7 +243,16 @@ class StartedServers:
             signal.signal(number, signal.SIG_IGN)
         try:
             self.end_all()
-            self._move_logs(is_stopped=kind is not None and not issubclass(kind, Exception))
+            # The logs go to those in the run's folder. Without one they stay, since an error names them, unless the
+            # run was stopped by a signal.
+            has_folder = self.folder is not None and self.folder.is_dir()
+            if self._logs is not None and self.folder is not None and has_folder:
+                for log in self._logs.iterdir():
+                    with log.open("rb") as source, (self.folder / log.name).open("ab") as file:
+                        shutil.copyfileobj(source, file)
+            is_stopped = kind is not None and not issubclass(kind, Exception)
+            if self._logs is not None and (has_folder or is_stopped):
+                shutil.rmtree(self._logs, ignore_errors=True)
         finally:
             for number, handler in self._handlers.items():
                 signal.signal(number, handler)
@@ -276,7 +285,14 @@ class StartedServers:
     def wait(self, client: Client, spec: StartSpec) -> None:
         """Returns when a server is ready. Raises ConfigError, with the end of its log, if it ends or takes too long."""
         deadline = time.monotonic() + spec.timeout_seconds
-        while not _is_ready(client, spec, max(PAUSE_SECONDS, deadline - time.monotonic())):
+
+        def is_ready() -> bool:
+            seconds = min(max(PAUSE_SECONDS, deadline - time.monotonic()), client.timeout_seconds)
+            with suppress(ConfigError):
+                return replace(client, timeout_seconds=seconds).get(spec.health) is not None
+            return False
+
+        while not is_ready():
             code = self._guards[client.name].poll()
             if code is not None:
                 raise client.error(f"ended with exit code {code} before it was ready: {self._end_of_log(client.name)}")
@@ -298,27 +314,6 @@ class StartedServers:
             text = " ".join(file.read().decode("utf-8", "replace").split())
         return f"{log} ends with: …{text[-LOG_CHARACTERS:]}" if text else f"{log} is empty"
 
-    def _move_logs(self, is_stopped: bool) -> None:
-        """Appends the logs to those in the run's folder. Without a folder they stay where they are, since an error
-        names them, unless the run `is_stopped` by a signal."""
-        if self._logs is None:
-            return
-        if self.folder is not None and self.folder.is_dir():
-            for log in self._logs.iterdir():
-                with log.open("rb") as source, (self.folder / log.name).open("ab") as file:
-                    shutil.copyfileobj(source, file)
-        elif not is_stopped:
-            return
-        shutil.rmtree(self._logs, ignore_errors=True)
-
 
 def _exit(number: int, _: object) -> NoReturn:
     sys.exit(128 + number)  # as shells do
-
-
-def _is_ready(client: Client, spec: StartSpec, seconds: float) -> bool:
-    """Returns whether a server has its page of health. The request takes at most `seconds`."""
-    try:
-        return replace(client, timeout_seconds=min(seconds, client.timeout_seconds)).get(spec.health) is not None
-    except ConfigError:
-        return False

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import huggingface_hub
 import torch
 from pydantic import Field
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import nn
 
 from specbench.core import bounded
@@ -32,67 +32,15 @@ def weight_paths(folder: Path) -> list[Path]:
     return next(filter(None, (sorted(folder.glob(pattern)) for pattern in PATTERNS)), [])
 
 
-def tensor_names(paths: Iterable[Path]) -> dict[str, Path]:
-    """Returns the file of each tensor by name. Raises ConfigError for a file that cannot be read, and for a name in two
-    files."""
-    found: dict[str, Path] = {}
-    for path in paths:
-        for name in _names(path):
-            if name in found:
-                raise ConfigError(f"{path}: holds {name}, which {found[name].name} holds too: remove one of the files")
-            found[name] = path
-    return found
-
-
-def read_tensors(names: dict[str, Path]) -> Tensors:
-    """Returns the named tensors of files. Raises ConfigError for a file that cannot be read, and for a tensor that has
-    no dimensions, is no plain array in memory, or holds NaN or infinite values."""
-    tensors: Tensors = {}
-    for path in dict.fromkeys(names.values()):
-        wanted = [name for name, holder in names.items() if holder == path]
-        if path.suffix != ".safetensors":
-            pickled = _unpickled(path)
-            tensors |= {name: pickled[name] for name in wanted}
-        else:
-            try:
-                with safe_open(path, framework="pt") as file:
-                    tensors |= {name: file.get_tensor(name) for name in wanted}
-            except (OSError, SafetensorError, RuntimeError) as error:
-                raise ConfigError(f"{path}: cannot be read: {one_line(error)}: {REMEDY}") from error
-        for name in wanted:
-            if problem := _defect(tensors[name]):
-                raise ConfigError(f"{path}: tensor {name:.60} {problem}: {REMEDY}")
-    return tensors
-
-
-def _defect(tensor: torch.Tensor) -> str | None:
-    """Returns why no parameter can be this tensor; None if one can."""
-    if tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized or tensor.is_complex():
-        return "is not a plain array of numbers"
-    if tensor.dim() == 0:
-        return "has no dimensions"
-    if tensor.is_floating_point():
-        values = tensor if tensor.element_size() > 1 else tensor.float()  # 8-bit numbers cannot be added
-        if not math.isfinite(values.sum(dtype=torch.float64)):  # one number, and no copy of the tensor
-            return "holds NaN or infinite values"
-    return None
-
-
-def _names(path: Path) -> list[str]:
-    check_file(path, REMEDY)
-    if path.suffix != ".safetensors":
-        return list(_unpickled(path))
-    try:
-        with safe_open(path, framework="pt") as file:
-            return list(file.keys())
-    except (OSError, SafetensorError) as error:
-        raise ConfigError(f"{path}: cannot be read: {one_line(error)}: {REMEDY}") from error
-
-
-def _unpickled(path: Path) -> Tensors:
-    """Returns the tensors of a file that torch.save wrote. Raises ConfigError if it holds anything else."""
+def stored_tensors(path: Path, wanted: Collection[str] | None = None) -> dict[str, Any]:
+    """Returns the `wanted` tensors of a file by name; None: all names, from a .safetensors file without the values.
+    Raises ConfigError for a file that cannot be read or that holds anything but tensors."""
     check_file(path, REMEDY)
     try:
+        if path.suffix == ".safetensors":
+            with safe_open(path, framework="pt") as opened:
+                names = opened.keys()
+                return dict.fromkeys(names) if wanted is None else {name: opened.get_tensor(name) for name in wanted}
         with path.open("rb") as file:
             is_zip = file.read(2) == b"PK"  # files of torch before 1.6 cannot be mapped into memory
         tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
@@ -107,6 +55,39 @@ def _unpickled(path: Path) -> Tensors:
         isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in tensors.items()
     ):
         raise ConfigError(f"{path}: does not hold a mapping of names to tensors: {REMEDY}")
+    return tensors if wanted is None else {name: tensors[name] for name in wanted}
+
+
+def tensor_names(paths: Iterable[Path]) -> dict[str, Path]:
+    """Returns the file of each tensor by name. Raises ConfigError for a file that cannot be read, and for a name in two
+    files."""
+    found: dict[str, Path] = {}
+    for path in paths:
+        for name in stored_tensors(path):
+            if name in found:
+                raise ConfigError(f"{path}: holds {name}, which {found[name].name} holds too: remove one of the files")
+            found[name] = path
+    return found
+
+
+def read_tensors(names: dict[str, Path]) -> Tensors:
+    """Returns the named tensors of files. Raises ConfigError for a file that cannot be read, and for a tensor that has
+    no dimensions, is no plain array in memory, or holds NaN or infinite values."""
+    tensors: Tensors = {}
+    for path in dict.fromkeys(names.values()):
+        for name, tensor in stored_tensors(path, [name for name, holder in names.items() if holder == path]).items():
+            problem = None
+            if tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized or tensor.is_complex():
+                problem = "is not a plain array of numbers"
+            elif tensor.dim() == 0:
+                problem = "has no dimensions"
+            elif tensor.is_floating_point():
+                values = tensor if tensor.element_size() > 1 else tensor.float()  # 8-bit numbers cannot be added
+                if not math.isfinite(values.sum(dtype=torch.float64)):  # one number, and no copy of the tensor
+                    problem = "holds NaN or infinite values"
+            if problem:
+                raise ConfigError(f"{path}: tensor {name:.60} {problem}: {REMEDY}")
+            tensors[name] = tensor
     return tensors
 
 
@@ -177,7 +158,6 @@ class HeadCheckpoint:
                     raise self.problem(f"config.json has {key} {section[key]!r:.40}, expected true or false")
 
     def expect(self, kind: Kind) -> None:
-        """Raises ConfigError if the head is of another kind."""
         if self.kind != kind:
             raise self.problem(f"it is a head of kind {self.kind}, not {kind}: use a method of {self.kind}")
 
@@ -226,33 +206,27 @@ def download_head(name: str, revision: str | None) -> Path:
 
 def head_tensors(folder: Path, config: Config) -> Tensors:
     """Returns the tensors of the heads in a folder, which may hold a whole model with Medusa heads. Raises ConfigError
-    if there are none, and as `check_layout` does."""
+    if there are none, and for tensors that belong to no head, or to a head with an unsupported layout."""
     paths = weight_paths(folder)
     if not paths:
         raise ConfigError(f"the folder {folder} has no weights (none of {', '.join(PATTERNS)}): {REMEDY}")
     names = tensor_names(paths)
-    of_heads = {name: path for name, path in names.items() if name.startswith(MEDUSA_PREFIX)}
-    if not of_heads:
-        check_layout(names, HeadCheckpoint("", None, config, {}).claims(), "dflash_config" in config)
-    tensors = read_tensors(of_heads or names)
-    return {name.removeprefix(MEDUSA_PREFIX): tensor for name, tensor in tensors.items()}
-
-
-def check_layout(names: Collection[str], claims: Iterable[str], has_dflash_config: bool) -> None:
-    """Raises ConfigError if the tensors belong to no head, or to a head with an unsupported layout."""
-    words = [*claims, *(["dflash"] if has_dflash_config else [])]
+    if of_heads := {name: path for name, path in names.items() if name.startswith(MEDUSA_PREFIX)}:
+        return {name.removeprefix(MEDUSA_PREFIX): tensor for name, tensor in read_tensors(of_heads).items()}
+    words = [*HeadCheckpoint("", None, config, {}).claims(), *(["dflash"] if "dflash_config" in config else [])]
     found = next((title for word, title in UNSUPPORTED_FORMATS.items() if any(word in claim for claim in words)), None)
     if found is None and any(name.startswith(("mtp.", "model.mtp.")) or ".eh_proj." in name for name in names):
         found = "MTP"
     if found is not None:
         raise ConfigError(f"it is in the format {found}, which is not supported: give Medusa or EAGLE heads")
-    has_layer = any(LAYER.match(name) for name in names)
-    if not names or (not ("fc.weight" in names and has_layer) and not all(map(MEDUSA_NAME.match, names))):
+    is_eagle = "fc.weight" in names and any(map(LAYER.match, names))
+    if not names or not (is_eagle or all(map(MEDUSA_NAME.match, names))):
         found = ", ".join(f"{name:.60}" for name in sorted(names)[:MAX_PROBLEMS])
         raise ConfigError(
             f"it is not a draft head: it has {f'the tensors {found}, …' if names else 'no tensors'}; expected "
             "fc.weight and midlayer.* or layers.0.* (EAGLE), or HEAD.BLOCK.linear.weight (Medusa)"
         )
+    return read_tensors(names)
 
 
 def medusa_heads_of_target(target: CausalLM) -> HeadCheckpoint | None:
@@ -285,9 +259,8 @@ def assign(head: nn.Module, checkpoint: HeadCheckpoint, tensors: Tensors, shared
         if found != expected:
             problems.append(f"{name} has shape {found}, expected {expected}")
         elif not tensors[name].is_floating_point():
-            problems.append(
-                f"{name} has type {tensors[name].dtype}, expected floating-point numbers".replace("torch.", "")
-            )
+            dtype = str(tensors[name].dtype).removeprefix("torch.")
+            problems.append(f"{name} has type {dtype}, expected floating-point numbers")
     if problems:
         more = f"; … ({len(problems)} problems in all)" if len(problems) > MAX_PROBLEMS else ""
         raise checkpoint.problem(f"its tensors do not fit: {'; '.join(problems[:MAX_PROBLEMS])}{more}")

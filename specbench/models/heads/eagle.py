@@ -50,14 +50,12 @@ class MtpHead(nn.Module):
         return next(self.mtp.layers.parameters()).dtype  # type: ignore[no-any-return]
 
     def project(self, hidden: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Returns the target's last hidden state."""
         return hidden[0]
 
     def forward(
         self, ids: torch.Tensor, states: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None = None,
         cache: Any = None,
     ) -> torch.Tensor:  # fmt: skip
-        """Returns the states after each token of `ids`, given the states before it: [num_rows, num_tokens, width]."""
         embeddings = self.mtp.embed_tokens(ids)
         options = {"layer_type": self.layer_type} if self.mtp.has_per_layer_rope else {}
         rotation = self.mtp.rotary_emb(embeddings, position_ids=positions, **options)
@@ -68,11 +66,9 @@ class MtpHead(nn.Module):
         return self.mtp.shared_post_norm(made) if self.mtp.use_shared_post_norm else made
 
     def next_states(self, states: torch.Tensor) -> torch.Tensor:
-        """Returns the states that the next draft tokens read: [..., width]."""
         return states
 
     def logits(self, states: torch.Tensor, vocab_size: int) -> torch.Tensor:
-        """Returns logits over the target's vocabulary: [..., vocab_size]."""
         made: torch.Tensor = self.mtp._project_to_logits(states)
         return made[..., :vocab_size]
 
@@ -209,7 +205,6 @@ class EagleHead(nn.Module):
         self.register_buffer("d2t", None)
 
     def output_layers(self) -> list[nn.Module]:
-        """Returns the output layer."""
         return [self.lm_head]
 
     @property

@@ -36,7 +36,10 @@ CONFIG_KEYS = (
 NormOutput = Literal["logits", "feedback"]
 NORM_OUTPUT = "norm_output"
 BOOLEANS = ("bias", "norm_before_fc", "fc_norm", "norm_before_residual", "norm_output", "use_sliding_window")
-SWITCHES = {"norm_before_fc": "input_norm.weight", "fc_norm": "fc_norm.0.weight"}  # key → the tensor that it announces
+SWITCHES = {  # by kind of head: key → the tensor that it announces
+    "eagle": {"bias": "fc.bias"},
+    "eagle3": {"norm_before_fc": "input_norm.weight", "fc_norm": "fc_norm.0.weight"},
+}
 
 
 def load_eagle(checkpoint: HeadCheckpoint, target: CausalLM, norm_output: NormOutput = "logits") -> EagleHead:
@@ -46,11 +49,17 @@ def load_eagle(checkpoint: HeadCheckpoint, target: CausalLM, norm_output: NormOu
     Raises ConfigError for a head that does not fit the target, and for a configuration that contradicts the tensors.
     """
     checkpoint.check_booleans(*BOOLEANS)
-    tensors = with_midlayer(checkpoint)
+    layers = {".".join(name.split(".")[:2]) for name in checkpoint.tensors if name.startswith("layers.")}
+    if len(layers) > 1:
+        raise checkpoint.problem(f"it has {len(layers)} decoder layers, expected 1")
+    tensors = {LAYER.sub("midlayer.", name, count=1): tensor for name, tensor in checkpoint.tensors.items()}
     offsets, is_drafted = tensors.pop("d2t", None), tensors.pop("t2d", None)
     given = decoder_settings(checkpoint)
     config = decoder_config(checkpoint, given, tensors)
-    tensors = without_padding(tensors, target, has_own_vocabulary=offsets is not None)
+    # Rows that pad the target's embeddings are reached by no text. A head with d2t has an output layer of its own size.
+    for name in ("embed_tokens.weight", *(("lm_head.weight",) if offsets is None else ())):
+        if name in tensors and tensors[name].dim() and len(tensors[name]) == target.padded_vocab_size:
+            tensors[name] = tensors[name][: target.vocab_size]
     own = tensors.get("embed_tokens.weight")
     sizes = [len(tensor) for tensor in (own, is_drafted) if tensor is not None]
     check_vocabulary(checkpoint, [given.get("vocab_size"), *sizes], target)
@@ -67,34 +76,13 @@ def load_eagle(checkpoint: HeadCheckpoint, target: CausalLM, norm_output: NormOu
         if own is not None:
             embed_tokens = nn.Embedding(target.vocab_size, config.hidden_size)
         head = EagleHead(config, layout, embed_tokens, lm_head if layout.generation == 1 else None)
-    shared = [
-        name for name, is_shared in (("embed_tokens.", own is None), ("lm_head.", layout.generation == 1)) if is_shared
-    ]
-    assign(head, checkpoint, tensors, tuple(shared))
+    shared = (*(("embed_tokens.",) if own is None else ()), *(("lm_head.",) if layout.generation == 1 else ()))
+    assign(head, checkpoint, tensors, shared)
     head.rotary_emb = LlamaRotaryEmbedding(config)
     place(head, target)
     if layout.generation == 3:
         head.d2t = draft_offsets(checkpoint, layout, offsets, is_drafted, target)
     return head
-
-
-def with_midlayer(checkpoint: HeadCheckpoint) -> Tensors:
-    """Returns the tensors with the layer's name in EAGLE-3, `midlayer`. Raises ConfigError for more than one layer."""
-    layers = {".".join(name.split(".")[:2]) for name in checkpoint.tensors if name.startswith("layers.")}
-    if len(layers) > 1:
-        raise checkpoint.problem(f"it has {len(layers)} decoder layers, expected 1")
-    return {LAYER.sub("midlayer.", name, count=1): tensor for name, tensor in checkpoint.tensors.items()}
-
-
-def without_padding(tensors: Tensors, target: CausalLM, *, has_own_vocabulary: bool) -> Tensors:
-    """Returns the tensors without the rows that pad the target's embeddings, which no text reaches. Tensors of other
-    sizes stay, and so does the output layer of a head with a vocabulary of its own (`d2t`)."""
-    names = ("embed_tokens.weight", *(() if has_own_vocabulary else ("lm_head.weight",)))
-    return {
-        name: tensor[: target.vocab_size]
-        if name in names and tensor.dim() and len(tensor) == target.padded_vocab_size else tensor
-        for name, tensor in tensors.items()
-    }  # fmt: skip
 
 
 def decoder_settings(checkpoint: HeadCheckpoint) -> Config:
@@ -167,14 +155,17 @@ def eagle_layout(
     lacks the hidden states that the head reads."""
     config = target.model.config.get_text_config()
     width, num_layers = config.hidden_size, config.num_hidden_layers
-    has_bias = "fc.bias" in tensors
+    has_qkv_bias = "midlayer.self_attn.q_proj.bias" in tensors
+    for key, tensor in SWITCHES[checkpoint.kind].items():
+        value = checkpoint.config.get(key)
+        if value is None and checkpoint.kind == "eagle3":
+            value = checkpoint.section("eagle_config").get(key)
+        if value is not None and bool(value) != (tensor in tensors):
+            has = "has" if tensor in tensors else "has no"
+            raise checkpoint.problem(f"config.json has {key} {str(value).lower()}, and the file {has} tensor {tensor}")
     if checkpoint.kind == "eagle":
-        check_switch(checkpoint, "bias", checkpoint.config.get("bias"), "fc.bias", has_bias)
-        has_qkv_bias = "midlayer.self_attn.q_proj.bias" in tensors
+        has_bias = "fc.bias" in tensors
         return EagleLayout(1, (num_layers,), width, target.vocab_size, has_bias=has_bias, has_qkv_bias=has_qkv_bias)
-    for key, tensor in SWITCHES.items():
-        value = checkpoint.config.get(key, checkpoint.section("eagle_config").get(key))
-        check_switch(checkpoint, key, value, tensor, tensor in tensors)
     if SPECULATORS in checkpoint.config and "norm_before_residual" not in checkpoint.config:
         raise checkpoint.problem(
             "config.json has no norm_before_residual, whose default differs between programs: add it"
@@ -196,20 +187,13 @@ def eagle_layout(
         hidden_layers=layers,
         target_width=width,
         draft_vocab_size=num_drafted,
-        has_qkv_bias="midlayer.self_attn.q_proj.bias" in tensors,
+        has_qkv_bias=has_qkv_bias,
         norm_before_residual=bool(checkpoint.config.get("norm_before_residual")),
-        norm_before_fc=SWITCHES["norm_before_fc"] in tensors,
-        norm_per_layer=SWITCHES["fc_norm"] in tensors,
+        norm_before_fc="input_norm.weight" in tensors,
+        norm_per_layer="fc_norm.0.weight" in tensors,
         norm_output=feeds_normed,
         norm_logits=outputs_normed,
     )
-
-
-def check_switch(checkpoint: HeadCheckpoint, key: str, value: object, tensor: str, is_there: bool) -> None:
-    """Raises ConfigError if the configuration contradicts the tensors about whether `tensor` exists."""
-    if value is not None and bool(value) != is_there:
-        has = "has" if is_there else "has no"
-        raise checkpoint.problem(f"config.json has {key} {str(value).lower()}, and the file {has} tensor {tensor}")
 
 
 def hidden_layers(checkpoint: HeadCheckpoint, num_layers: int) -> tuple[int, ...]:
@@ -261,10 +245,7 @@ def draft_offsets(
     tokens = torch.arange(size) + offsets.long()
     if len(tokens.unique()) != size or not bool(((tokens >= 0) & (tokens < vocab_size)).all()):
         raise checkpoint.problem(f"d2t holds no offsets: i + d2t[i] must be {size} different tokens below {vocab_size}")
-    if (
-        is_drafted is not None
-        and bool(is_drafted.any())
-        and not torch.equal(tokens.sort().values, is_drafted.nonzero()[:, 0])
-    ):
+    drafted = torch.empty(0) if is_drafted is None else is_drafted.nonzero()[:, 0]
+    if len(drafted) and not torch.equal(tokens.sort().values, drafted):
         raise checkpoint.problem("d2t and t2d name different tokens: i + d2t[i] must be the tokens of t2d")
     return offsets.long().to(target.device) if size != vocab_size or bool(offsets.any()) else None

@@ -42,7 +42,6 @@ class MedusaHeads(nn.ModuleList):
         self.vocab_size = vocab_size
 
     def output_layers(self) -> list[nn.Linear]:
-        """Returns the output layer of each head."""
         found = []
         for parts in self:
             assert isinstance(parts, nn.ModuleList) and isinstance(parts[-1], nn.Linear)

@@ -1,12 +1,13 @@
 """Writes leaderboard files as a site of static pages, and replaces an earlier site as a whole."""
 
 import json
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specbench import __version__
+from specbench.built_in import __version__
 from specbench.core import bounded
 from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError
@@ -16,7 +17,7 @@ from specbench.publish.site.answers import asset, environment
 from specbench.publish.site.charts import FRAME, PREDICTED_FRAME, prediction_plot, quality_speed_plots
 from specbench.publish.site.entries import Entries, SiteRow, index_table, read_entries
 from specbench.publish.site.row_page import row_page, subset_rows
-from specbench.publish.suite_runs import board_names, cells_of, read_suite
+from specbench.publish.suite_runs import board_names, read_suite, runs_of
 from specbench.publish.suite_spec import PublishedTable
 from specbench.report.captions import model_name
 from specbench.results.row import Row
@@ -34,8 +35,16 @@ def check_replaceable(folder: Path) -> None:
             raise ConfigError(f"--output {folder}: is the current folder, which would be replaced: name a subfolder")
         if not folder.is_dir():
             raise ConfigError(f"--output {folder}: is a file: name a folder")
-        names = {each.relative_to(folder).as_posix() for each in folder.rglob("*") if not is_real_folder(each)}
-        strange = sorted(names - {MARK} - _files_of_site(folder))
+        mark: object = None
+        with suppress(ConfigError):
+            mark = bounded.read_json(folder / MARK, "name another folder")
+        of_site = {MARK}
+        if isinstance(mark, dict) and mark.get("kind") == KIND and isinstance(mark.get("files"), list):
+            of_site |= set(map(str, mark["files"]))
+        strange = sorted(
+            name for each in folder.rglob("*")
+            if not is_real_folder(each) and (name := each.relative_to(folder).as_posix()) not in of_site
+        )  # fmt: skip
     except OSError as error:
         raise ConfigError(f"--output {folder}: cannot be read: {error.strerror or error}") from error
     if strange:
@@ -43,16 +52,6 @@ def check_replaceable(folder: Path) -> None:
             f"--output {folder}: holds {strange[0]}, which belongs to no earlier site ({MARK} names all files of a "
             "site): name another folder, or empty this one"
         )
-
-
-def _files_of_site(folder: Path) -> set[str]:
-    """Returns the files that the mark of an earlier site names; an empty set without a site."""
-    try:
-        mark = bounded.read_json(folder / MARK, "name another folder")
-    except ConfigError:
-        return set()
-    is_site = isinstance(mark, dict) and mark.get("kind") == KIND and isinstance(mark.get("files"), list)
-    return {name for name in mark["files"] if isinstance(name, str)} if is_site else set()
 
 
 MAX_PEERS = 20
@@ -100,7 +99,18 @@ def pages(entries: Entries, title: str, num_answers: int = 0) -> Iterator[Page]:
         "published.html": {"tables": list(compared_tables(entries))},
     }
     content = {name: values for name, values in content.items() if next(iter(values.values()))}
-    render = _renderer(title, entries, content)
+    templates = environment()
+    days = sorted({entry.row.created[:10] for entry in rows})  # without that of the build: it changes no page
+    templates.globals = {
+        **templates.globals, "title": title, "version": __version__, "num_rows": len(rows),
+        "dates": days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}", "root": "",
+        "about": measured_models([entry.row for entry in rows]),
+        "tabs": [(name, heading) for name, heading in TABS.items() if name in ("index.html", *content)],
+    }  # fmt: skip
+
+    def render(name: str, **values: Any) -> str:
+        return templates.get_template(name).render(**values)
+
     for name in ASSETS:
         yield name, asset(name)
     for entry, page in row_pages(rows, num_answers):
@@ -143,9 +153,9 @@ def compared_tables(entries: Entries) -> Iterator[ComparedTable]:
             by_key.setdefault(measurement_key(entry.row.request), []).append(entry.row)
     for suite in map(read_suite, board_names() if by_key else []):
         for pair in suite.pairs if suite.published else []:
-            cells = cells_of(suite, pair=pair)
+            runs = runs_of(suite, pair=pair)
             rows = PairRows(
-                suite, pair, [(cell, by_key.get(measurement_key(cell.request.settings()), [])) for cell in cells]
+                suite, pair, [(run, by_key.get(measurement_key(run.request.settings()), [])) for run in runs]
             )
             for table in suite.published if rows.measured else []:
                 if lines := tuple(each for each in comparisons(rows, table) if each.ours is not None):
@@ -176,19 +186,3 @@ def measured_models(rows: Sequence[Row]) -> list[tuple[str, str]]:
     if any(row.target.startswith(EMBEDDED) for row in rows):
         lines.append(("models", DEMONSTRATION))
     return lines
-
-
-def _renderer(title: str, entries: Entries, content: Collection[str]) -> Callable[..., str]:
-    templates = environment()
-    days = sorted({entry.row.created[:10] for entry in entries.all})  # without that of the build: it changes no page
-    dates = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
-    templates.globals = {
-        **templates.globals, "title": title, "version": __version__, "num_rows": len(entries.all),
-        "dates": dates, "root": "", "about": measured_models([entry.row for entry in entries.all]),
-        "tabs": [(name, heading) for name, heading in TABS.items() if name in ("index.html", *content)],
-    }  # fmt: skip
-
-    def render(name: str, **values: Any) -> str:
-        return templates.get_template(name).render(**values)
-
-    return render

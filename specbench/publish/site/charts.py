@@ -2,7 +2,7 @@
 plots of predicted and measured speed-ups."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -240,32 +240,42 @@ class QualitySpeedPlot:
 
 def quality_speed_plots(entries: Entries) -> list[QualitySpeedPlot]:
     """Returns a plot for each group with at least two rows that have a speed-up and a score."""
-    groups = (
-        [each for each in group if _has_values(each.row, "speedup", each.row.quality)] for group in entries.whole()
-    )
-    found = [_plot(known) for known in groups if len(known) >= 2]
-    settings = distinguishing_settings([plot.row for plot in found], [plot.title for plot in found])
-    return [replace(plot, title=", ".join([plot.title, *own])) for plot, own in zip(found, settings, strict=True)]
-
-
-def _plot(group: Sequence[SiteRow]) -> QualitySpeedPlot:
-    row = group[0].row
-    unit, bounds = metric_of(row.quality), bounds_of(row.quality or "")
-    speedups = [entry.row.metric("speedup") for entry in group]
-    scores = [_scaled(entry.row.metric(entry.row.quality), unit.factor) for entry in group]
     left, top, right, bottom = FRAME
-    scaled = None if bounds is None else (bounds[0] * unit.factor, bounds[1] * unit.factor)
-    x = PlotAxis(speedups, scale([1.0, *_ends(speedups)], left, right))
-    y = PlotAxis(scores, scale(_ends(scores), bottom, top, bounds=scaled), partial(with_interval, digits=unit.digits))
-    best = front([(s.value or 0.0, q.value or 0.0) for s, q in zip(speedups, scores, strict=True)])
-    names = [entry.label.replace("threshold=", "T = ") for entry in group]
-    one = x.scale(1.0)
-    points = plot_points(group, names, x, y, FRAME, best, [(one, top, one, bottom)])
-    return QualitySpeedPlot(
-        row.task_name if row.subset == ALL else f"{row.task_name} · {row.subset}", unit.label, tuple(points),
-        tuple(sorted((point.x, point.y) for point in points if point.is_best)), tuple(_sweeps(points)), x.scale,
-        y.scale, one,
-    )  # fmt: skip
+    plots = []
+    for whole in entries.whole():
+        group = [each for each in whole if _has_values(each.row, "speedup", each.row.quality)]
+        if len(group) < 2:
+            continue
+        row = group[0].row
+        unit, bounds = metric_of(row.quality), bounds_of(row.quality or "")
+        speedups = [entry.row.metric("speedup") for entry in group]
+        scores = [
+            Estimate(**{name: None if value is None else value * unit.factor for name, value in metric})
+            for metric in (entry.row.metric(entry.row.quality) for entry in group)
+        ]
+        scaled = None if bounds is None else (bounds[0] * unit.factor, bounds[1] * unit.factor)
+        x = PlotAxis(speedups, scale([1.0, *_ends(speedups)], left, right))
+        y_scale = scale(_ends(scores), bottom, top, bounds=scaled)
+        y = PlotAxis(scores, y_scale, partial(with_interval, digits=unit.digits))
+        best = front([(s.value or 0.0, q.value or 0.0) for s, q in zip(speedups, scores, strict=True)])
+        names = [entry.label.replace("threshold=", "T = ") for entry in group]
+        one = x.scale(1.0)
+        points = plot_points(group, names, x, y, FRAME, best, [(one, top, one, bottom)])
+        # The places of each method with several thresholds, in the order of the thresholds.
+        by_threshold: dict[str, list[tuple[float, tuple[float, float]]]] = {}
+        for point in points:
+            own = point.entry.row
+            rule = own.options.get("verification")
+            threshold = rule.get("threshold") if isinstance(rule, Mapping) else None
+            if isinstance(threshold, int | float):
+                place = threshold, (point.x, point.y)
+                by_threshold.setdefault(f"{own.method} {own.num_draft_tokens}", []).append(place)
+        sweeps = (tuple(place for _, place in sorted(swept)) for swept in by_threshold.values() if len(swept) > 1)
+        title = row.task_name if row.subset == ALL else f"{row.task_name} · {row.subset}"
+        corners = tuple(sorted((point.x, point.y) for point in points if point.is_best))
+        plots.append(QualitySpeedPlot(title, unit.label, tuple(points), corners, tuple(sweeps), x.scale, y.scale, one))
+    settings = distinguishing_settings([plot.row for plot in plots], [plot.title for plot in plots])
+    return [replace(plot, title=", ".join([plot.title, *own])) for plot, own in zip(plots, settings, strict=True)]
 
 
 def front(values: Sequence[tuple[float, float]]) -> set[int]:
@@ -281,26 +291,8 @@ def front(values: Sequence[tuple[float, float]]) -> set[int]:
     return best
 
 
-def _sweeps(points: Sequence[PlotPoint]) -> Iterator[tuple[tuple[float, float], ...]]:
-    """Yields the places of each method with several thresholds, in the order of the thresholds."""
-    found: dict[str, list[tuple[float, tuple[float, float]]]] = {}
-    for point in points:
-        row = point.entry.row
-        rule = row.options.get("verification")
-        threshold = rule.get("threshold") if isinstance(rule, Mapping) else None
-        if isinstance(threshold, int | float):
-            found.setdefault(f"{row.method} {row.num_draft_tokens}", []).append((threshold, (point.x, point.y)))
-    for swept in found.values():
-        if len(swept) > 1:
-            yield tuple(place for _, place in sorted(swept))
-
-
 def _has_values(row: Row, *names: str | None) -> bool:
     return all(row.metric(name).value is not None for name in names)
-
-
-def _scaled(metric: Estimate, factor: float) -> Estimate:
-    return Estimate(**{name: None if value is None else value * factor for name, value in metric})
 
 
 def _ends(metrics: Sequence[Estimate]) -> list[float]:
@@ -312,7 +304,7 @@ PREDICTED_FRAME: Box = (56.0, 16.0, 660.0, 460.0)
 
 @dataclass(frozen=True)
 class PredictionPlot:
-    """Predicted (x) and measured (y) speed-ups. `num_left_out`: rows over all subsets that lack one of the two.
+    """Predicted (x) and measured (y) speed-ups. `num_left_out`: `all` rows that lack one of the two.
     `num_reached`: rows that reach the prediction."""
 
     points: tuple[PlotPoint, ...]

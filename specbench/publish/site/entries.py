@@ -53,16 +53,21 @@ class SiteRow:
 
     @property
     def filter_values(self) -> tuple[str, ...]:
-        """The values of the FILTERS."""
         return self.row.task_name, self.row.method_name, self.row.subset, verdict_word(self.row)
 
     @cached_property
     def cells(self) -> dict[str, IndexCell]:
-        """The cells of the table of all rows by the key of their column."""
         row = self.row
-        speedup, tokens_per_second = row.metric("speedup"), row.metric("tokens_per_second")
+        names = ("speedup", "tokens_per_second", "mean_acceptance_length", "acceptance_rate")
+        speedup, tokens_per_second, length, rate = map(row.metric, names)
         limits = (("top-k", row.sampling.top_k), ("top-p", row.sampling.top_p))
         truncation = ", ".join(f"{name} {value:g}" for name, value in limits if value is not None)
+        quality = IndexCell(NULL, "")
+        if row.quality is not None:
+            unit, score = metric_of(row.quality), row.metric(row.quality)
+            change = row.value(f"{row.quality}_difference")
+            difference = "" if change is None else f"Δ {number(change, unit.digits, unit.factor, '+')} "
+            quality = IndexCell(number(score, unit.digits, unit.factor), _sort_key(score), f"{difference}{unit.label}")
         return {
             "method": IndexCell(self.label),
             "task": IndexCell(row.task_name),
@@ -72,9 +77,9 @@ class SiteRow:
             "rank": IndexCell(self.rank.text or NULL, str(self.rank.best or ""), f"of {self.group_size}"),
             "speedup": IndexCell(number(speedup, 2), _sort_key(speedup), interval(speedup)),
             "speed": IndexCell(speed(tokens_per_second), _sort_key(tokens_per_second)),
-            "tau": _metric_cell(row, "mean_acceptance_length", 2),
-            "alpha": _metric_cell(row, "acceptance_rate", 3),
-            "quality": _quality_cell(row),
+            "tau": IndexCell(number(length, 2), _sort_key(length)),
+            "alpha": IndexCell(number(rate, 3), _sort_key(rate)),
+            "quality": quality,
             "verdict": IndexCell(verdict_word(row)),
             "warnings": IndexCell(", ".join(each.code.replace("_", " ") for each in row.warnings) or NULL),
             "n": IndexCell(str(row.n), str(row.n), f"× {row.repeats}" if row.repeats > 1 else ""),
@@ -85,20 +90,6 @@ class SiteRow:
             "device": IndexCell(row.device),
             "engine": IndexCell(row.engine),
         }
-
-
-def _metric_cell(row: Row, name: str, digits: int) -> IndexCell:
-    return IndexCell(number(row.metric(name), digits), _sort_key(row.metric(name)))
-
-
-def _quality_cell(row: Row) -> IndexCell:
-    """Returns the main score with its difference to the baseline, in the unit of the score."""
-    if row.quality is None:
-        return IndexCell(NULL, "")
-    unit, metric = metric_of(row.quality), row.metric(row.quality)
-    change = row.value(f"{row.quality}_difference")
-    difference = "" if change is None else f"Δ {number(change, unit.digits, unit.factor, '+')} "
-    return IndexCell(number(metric, unit.digits, unit.factor), _sort_key(metric), f"{difference}{unit.label}")
 
 
 def _sort_key(metric: Estimate) -> str:
@@ -113,7 +104,7 @@ class Entries:
     warnings: tuple[str, ...]
 
     def whole(self) -> list[list[SiteRow]]:
-        """Returns the rows over all subsets by group, without synthetic rows, which are not ranked."""
+        """Returns the `all` rows by group, without synthetic rows, which are not ranked."""
         groups: dict[str, list[SiteRow]] = {}
         for entry in self.all:
             if entry.is_whole and why_unranked(entry.row) is None:
@@ -153,20 +144,20 @@ def distinguishing_settings(rows: Sequence[Row], names: Sequence[str]) -> list[l
     same: dict[str, list[int]] = {}
     for place, name in enumerate(names):
         same.setdefault(name, []).append(place)
-    found: list[list[str]] = [[] for _ in rows]
+    settings: list[list[str]] = [[] for _ in rows]
     for places in same.values():
         own = [conditions(rows[place]) for place in places]
         chosen: list[str] = []
+
+        def num_distinct(names: Sequence[str], own: Sequence[dict[str, object]] = own) -> int:
+            return len({repr([each.get(name) for name in names]) for each in own})  # values may be mappings
+
         for name in dict.fromkeys(name for each in own for name in each):
-            if _num_distinct(own, [*chosen, name]) > _num_distinct(own, chosen):
+            if num_distinct([*chosen, name]) > num_distinct(chosen):
                 chosen.append(name)
         for place, each in zip(places, own, strict=True):
-            found[place] = [_words(name, each.get(name)) for name in chosen]
-    return found
-
-
-def _num_distinct(own: Sequence[dict[str, object]], names: Sequence[str]) -> int:
-    return len({repr([each.get(name) for name in names]) for each in own})  # values may be mappings
+            settings[place] = [_words(name, each.get(name)) for name in chosen]
+    return settings
 
 
 def _words(name: str, value: object) -> str:
@@ -195,7 +186,7 @@ COLUMNS = (
         "rank", "rank", True, "rank by speed-up among the rows that compare; 2–3 is not separable from its neighbours"
     ),
     IndexColumn("tau", "τ", True, "mean acceptance length: tokens per target pass"),
-    IndexColumn("alpha", "α", True, "acceptance rate: accepted ÷ judged draft tokens, of chains only"),
+    IndexColumn("alpha", "α", True, "acceptance rate: accepted ÷ verified draft tokens, of chains only"),
     IndexColumn("speed", "tok/s", True, "generated tokens per second of decoding"),
     IndexColumn("quality", "quality (Δ to ar)", True, "main score; Δ is its difference to the baseline"),
     IndexColumn("verdict", "verdict"),

@@ -123,12 +123,10 @@ class Histogram:
 
     @property
     def width(self) -> float:
-        """The width of a column."""
         return round(self.step * 0.78, 1)
 
     @cached_property
     def y(self) -> Scale:
-        """The scale of the shares in percent."""
         return scale([0.0, *(100 * count / sum(self.counts) for count in self.counts)], self.base, 14.0, most_ticks=4)
 
     @property
@@ -178,11 +176,22 @@ def row_page(
     verdict, lossless = BASELINE if row.is_baseline else (verdict_of(row), LOSSLESS[lossless_word(row)])
     measured = [row] if baseline is None or baseline is row else [baseline, row]
     times = [breakdown_of(each, each.method_name) for each in measured]
+    fewshot = "none"
+    if row.shots.num:
+        source = " ".join(filter(None, (row.shots.source, row.shots.location)))
+        checked = f"none is among the {row.shots.num_checked} measured examples"
+        if row.shots.num_checked is None:
+            checked = "it could not be checked whether any of them is measured"
+        fewshot = f"{row.shots.num} before each prompt, from {source}; {checked}"
+    # Metrics without a value come last.
+    metrics = [
+        (name, _number(metric.value), interval_of(metric, _number), _meaning(name))
+        for name, metric in sorted(row.metrics.items(), key=lambda each: each[1].value is None)
+    ]
     return {
-        "entry": entry, "figures": _figures(entry), "verdict": verdict, "lossless": lossless,
-        "fewshot": fewshot_line(row),
+        "entry": entry, "figures": _figures(entry), "verdict": verdict, "lossless": lossless, "fewshot": fewshot,
         "bars": bars_of(subsets), "histogram": histogram_of(entry.side), "times": list(filter(None, times)),
-        "metrics": list(metric_lines(row)), "command": repeat_command(row),
+        "metrics": metrics, "command": repeat_command(row),
         "facts": list(provenance(row, entry.digest)), "peers": peers,
         "records": [
             ShownRecord.of(record, {"ar", row.method_name}, scorer=(entry.side.scoring or {})[record.subset].scorer)
@@ -225,55 +234,28 @@ def repeat_command(row: Row) -> str:
     return shlex.join([*words[:2], "--task", ",".join(tasks), "--method", ",".join(methods), *options, *kept])
 
 
-def fewshot_line(row: Row) -> str:
-    """Returns the number of few-shot examples before each prompt, and whether any of them may be measured."""
-    if not row.shots.num:
-        return "none"
-    source = " ".join(filter(None, (row.shots.source, row.shots.location)))
-    checked = (
-        "it could not be checked whether any of them is measured"
-        if row.shots.num_checked is None
-        else f"none is among the {row.shots.num_checked} measured examples"
-    )
-    return f"{row.shots.num} before each prompt, from {source}; {checked}"
-
-
 Figure = tuple[str, IndexCell, str]  # a number at the top of the page: its name, the number, a note
 
 
 def _figures(entry: SiteRow) -> list[Figure]:
     row, cells = entry.row, entry.cells
     ar = row.value("tokens_per_second_ar")
+    score: Figure = ("quality", IndexCell(NULL), "not scored, or by several scores")
+    if row.quality is not None:
+        unit = metric_of(row.quality)
+        own, baseline, change = (row.metric(f"{row.quality}{suffix}") for suffix in ("", "_ar", "_difference"))
+        difference = interval(change, unit.digits, unit.factor, "+")
+        note = f"baseline {number(baseline, unit.digits, unit.factor)}"
+        note += f", difference {difference}" if difference else ""
+        score = (f"quality: {unit.label}", IndexCell(number(own, unit.digits, unit.factor)), note)
     return [
         ("speed-up", cells["speedup"], "95 % interval" if cells["speedup"].more else "no interval"),
         ("tokens per second", cells["speed"], "" if ar is None else f"baseline {ar:.1f}"),
         ("mean acceptance length τ", cells["tau"], "tokens per target pass"),
         ("acceptance rate α", cells["alpha"], "of judged draft tokens"),
-        _score(row),
+        score,
         ("rank by speed-up", cells["rank"], "in the rows that compare"),
-    ]  # fmt: skip
-
-
-def _score(row: Row) -> Figure:
-    """Returns the main score with the baseline's."""
-    if row.quality is None:
-        return ("quality", IndexCell(NULL), "not scored, or by several scores")
-    unit = metric_of(row.quality)
-    own, baseline, change = (row.metric(f"{row.quality}{suffix}") for suffix in ("", "_ar", "_difference"))
-    difference = interval(change, unit.digits, unit.factor, "+")
-    return (
-        f"quality: {unit.label}",
-        IndexCell(number(own, unit.digits, unit.factor)),
-        f"baseline {number(baseline, unit.digits, unit.factor)}{f', difference {difference}' if difference else ''}",
-    )
-
-
-def metric_lines(row: Row) -> Iterator[tuple[str, str, str, Markup]]:
-    """Yields name, value, interval, and the cells of unit and meaning of each metric; metrics without a value come
-    last.
-    """
-    for name, metric in sorted(row.metrics.items(), key=lambda each: each[1].value is None):
-        yield name, _number(metric.value), interval_of(metric, _number), _meaning(name)
+    ]
 
 
 @cache

@@ -180,10 +180,10 @@ def _pivots(columns: Array, seed: int) -> Array:
     """Returns the distance of each resample's log ratio from the data's, in standard errors of the resample: [2, 4 or
     8, num_prompts] → [NUM_RESAMPLES].
 
-    The squared error is Σ count · influence², where the influence of a prompt is Σ sign · growth · share: `share` of the
-    data's sum, `growth` = the data's sum ÷ the resample's. With the data's influence, Σ sign · share, as first term, the
-    others have the small weight sign · (growth − first growth). Every sum over prompts then is one of a few products of
-    these terms, so that a product of matrices gives it for all resamples.
+    The squared error is Σ count · influence². The influence of a prompt is Σ sign · growth · share, with its `share` of
+    the data's sum, and `growth` = the data's sum ÷ the resample's. With the data's influence, Σ sign · share, as first
+    term, the others have the small weight sign · (growth − first growth). Every sum over prompts then is one of a few
+    products of these terms, so that a product of matrices gives it for all resamples.
     """
     signs, totals = SIGNS[: len(columns)], columns.sum(axis=1)
     shares = columns / totals[:, None]

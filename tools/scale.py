@@ -1,6 +1,6 @@
 """CPU seconds and memory that commands take on the records of a large run.
 
-A made run repeats the records of a real one, with other examples and other decode seconds. Each command runs in a
+A made run repeats the records of a real one, with other examples, decode seconds and texts. Each command runs in a
 process of its own.
 
     python -m tools.scale RUN --task mgsm --method sd                  # 11 subsets with 480 examples each
@@ -74,7 +74,7 @@ def make_run(
                 place = part["task"], part["subset"]
                 record = dict(sources[place][number % len(sources[place])])
                 record |= {"example": number, "id": f"made-{number}", "measured_at": 1.8e9 + number}
-                record["methods"] = {name: _slower(each) for name, each in record["methods"].items()}
+                record["methods"] = {name: _changed(each, number) for name, each in record["methods"].items()}
                 file.write(json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n")
                 token_ids = {name: each["token_ids"] for name, each in record["methods"].items()}
                 different.update((*place, name) for name in names if token_ids[name] != token_ids["ar"])
@@ -94,8 +94,10 @@ def _read(path: Path) -> dict[str, Any]:
     return content
 
 
-def _slower(generation: dict[str, Any]) -> dict[str, Any]:
-    return {**generation, "decode_seconds": generation["decode_seconds"] * random.uniform(1, 1.2)}
+def _changed(generation: dict[str, Any], number: int) -> dict[str, Any]:
+    """Returns a generation with other seconds and another text: nothing computed from its text can be reused."""
+    seconds, text = generation["decode_seconds"] * random.uniform(1, 1.2), f"{generation['text']} {number}"
+    return {**generation, "decode_seconds": seconds, "text": text}
 
 
 def measure(arguments: Sequence[str]) -> tuple[float, float, int, int]:

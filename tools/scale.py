@@ -30,7 +30,7 @@ COMMANDS = {
     "read": ["-c", f"{OPEN}len(run.records)", "{run}"],
     "read, rows": ["-c", OPEN + ROWS, "{run}"],
     "validate": ["-m", "specbench", "leaderboard", "validate", "--records", "{run}/leaderboard.json"],
-    "compare": ["-m", "specbench", "compare", "{run}", "{run}"],
+    "compare": ["-m", "specbench", "compare", "{run}:ar", "{run}:{method}"],
     "check": ["-m", "specbench", "check", "--baseline", "{run}", "--candidate", "{run}"],
     "site": ["-m", "specbench", "site", "{run}/leaderboard.json", "--output", "{run}/site"],
 }
@@ -121,8 +121,9 @@ def main() -> None:
     tasks, methods = ([name for name in text.split(",") if name] for text in (options.task, options.method))
     try:
         print(f"{make_run(options.run, made, options.examples, tasks, methods) / 1e6:.0f} MB of records")
+        method = _read(made / "specs.json")["methods"][-1]["name"]
         for name, arguments in COMMANDS.items():
-            cpu, wall, peak, status = measure([each.format(run=made) for each in arguments])
+            cpu, wall, peak, status = measure([each.format(run=made, method=method) for each in arguments])
             print(f"{name:10} {cpu:7.1f} s CPU {wall:7.1f} s {peak / 1e6:7.0f} MB  exit {status}", flush=True)
     finally:
         if options.output is None:

@@ -14,13 +14,11 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
-from inspect import Parameter, signature
+from inspect import Parameter
 from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
-
-from pydantic import create_model
+from typing import Any, NamedTuple
 
 from specbench.core.console import PlainConsole, stderr
 from specbench.core.errors import INTERRUPTED, ConfigError
@@ -28,14 +26,13 @@ from specbench.core.progress import Heartbeat
 from specbench.core.registry import DRAFTERS, RULES, DrafterFeatures, Registry, RuleFeatures
 from specbench.gate.report import CheckedRuns
 from specbench.report.display import ComparedRuns, Results
-from specbench.specs.components import Spec, build
+from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
-from specbench.specs.run_options import FLAGS, RunOptions
+from specbench.specs.run_options import OPTIONS, RunOptions, spec_of, split, with_options
 
-HINTS = get_type_hints(RunOptions)
-Options = create_model(  # type: ignore[call-overload]
-    "Options", __base__=Spec, **{field.name: (HINTS[field.name], field.default) for field in fields(RunOptions)}
-)
+Options = spec_of("Options")
+# Options may also be named as on the command line: subset= is subsets=.
+NAMES = {option.flag.removeprefix("--"): name for name, option in OPTIONS.items()}
 
 
 class Model(NamedTuple):
@@ -141,14 +138,14 @@ def run(
     chosen = _run_options({**options, **models})
     methods = _listed("method", method, Method)
     own = [each.spec for each in methods if isinstance(each, Method)]
-    names = [name for each in methods for name in ([each.spec.name] if isinstance(each, Method) else _split(each))]
-    tasks = [name for each in _listed("task", task) for name in _split(each)]
+    names = [name for each in methods for name in ([each.spec.name] if isinstance(each, Method) else split(each))]
+    tasks = [name for each in _listed("task", task) for name in split(each)]
     for key, text in {"judge": judge, "judge_base_url": judge_base_url}.items():
         if not isinstance(text, str | None):
             raise ConfigError(f"{key} = {text!r:.60}: give a text")
     rating = Judge(judge, judge_base_url, template=_path("judge_template", judge_template))
-    given = {name: value for name, value in vars(chosen).items() if value != getattr(RunOptions, name)}
-    arguments = [repr(",".join(tasks)), repr(",".join(names)), *(f"{name}={value!r}" for name, value in given.items())]
+    given = [f"{name}={value!r}" for name, value in chosen.changed().items()]
+    arguments = [repr(",".join(tasks)), repr(",".join(names)), *given]
     command = f"specbench.run({', '.join(arguments)})"  # as rows keep it
     request = Request(
         tasks, names, chosen, command, output=_path("output", output), leaderboard=_path("leaderboard", leaderboard),
@@ -193,10 +190,6 @@ def _check_model(key: str, given: Any) -> None:
         )
 
 
-def _split(names: str) -> list[str]:
-    return [name.strip() for name in names.split(",") if name.strip()]
-
-
 def _name_of(given: ModelLike | None) -> str:
     if given is None or isinstance(given, str | Path):
         return ""
@@ -213,29 +206,23 @@ def _named_model(given: ModelLike | None, taken: str) -> str | None:
     return add_model(given[0], given[1], f"{name}-drafter" if name == taken else name)
 
 
-def _run_options(given: Mapping[str, Any]) -> RunOptions:
+def _run_options(given: Mapping[str, object]) -> RunOptions:
     """Returns the options of a run. Raises ConfigError for an unknown option, and for a value of a wrong type."""
-    fields = {
-        flag.removeprefix("--"): name for name, flag in FLAGS.items()
-    }  # subset= is subsets=, as on the command line
-    values: dict[str, Any] = {
-        fields.get(name, name): str(value) if isinstance(value, Path) else value for name, value in given.items()
-    }
+    values = {NAMES.get(name, name): str(value) if isinstance(value, Path) else value for name, value in given.items()}
     if values.get("limit") == "all":
         values["limit"] = None
-    if isinstance(values.get("subsets"), str):
-        values["subsets"] = _split(values["subsets"])
-    overrides = values.get("overrides")
+    subsets, overrides, limit = (values.get(name) for name in ("subsets", "overrides", "limit"))
+    if isinstance(subsets, str):
+        values["subsets"] = split(subsets)
     if isinstance(overrides, Mapping):
         values["overrides"] = [f"{key}={_override(f'{key}', value)}" for key, value in overrides.items()]
-    limit = values.get("limit")
-    is_number = isinstance(limit, int | float) and not isinstance(limit, bool)
-    if limit is not None and not (is_number and (0 < limit < 1 or (limit >= 1 and isinstance(limit, int)))):
+    is_share = isinstance(limit, float) and 0 < limit < 1
+    is_number = isinstance(limit, int) and limit >= 1 and limit is not True
+    if not (limit is None or is_share or is_number):
         raise ConfigError(
             f"limit = {limit!r}: give a number of examples from 1, a share between 0 and 1, such as 0.1, or None (all)"
         )
-    checked = build(Options, values)
-    return RunOptions(**{name: getattr(checked, name) for name in Options.model_fields})
+    return RunOptions(**dict(build(Options, values)))
 
 
 def _override(key: str, value: Any) -> str:
@@ -289,13 +276,10 @@ def _restored(options: RunOptions, models: Sequence[ModelLike | None]) -> Iterat
                 part.forward = forward
 
 
-run.__signature__ = signature(run).replace(  # type: ignore[attr-defined]
-    parameters=[
-        *(each for each in signature(run).parameters.values() if each.kind is not Parameter.VAR_KEYWORD),
-        *(Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=HINTS[field.name])
-          for field in fields(RunOptions) if field.name not in ("target", "drafter")),
-    ]
-)  # fmt: skip
+with_options(run, "options", (
+    Parameter(name, Parameter.KEYWORD_ONLY, default=option.default, annotation=option.type)
+    for name, option in OPTIONS.items() if name not in ("target", "drafter")
+))  # fmt: skip
 
 
 def load(path: str | Path) -> Results:
@@ -322,7 +306,7 @@ def compare(
     from specbench.results.runs import read_input, select_rows
 
     inputs = [read_input(_path_of(each), filters) for each in (first, second)]
-    return ComparedRuns(**vars(compared(*(select_rows(each, _split(task), _split(subset)) for each in inputs))))
+    return ComparedRuns(**vars(compared(*(select_rows(each, split(task), split(subset)) for each in inputs))))
 
 
 def check(
@@ -338,7 +322,7 @@ def check(
 
     if not isinstance(max_regression, int | float) or not 0 <= max_regression < 1:
         raise ConfigError(f"max_regression = {max_regression!r:.60}: give a share from 0 to below 1, such as 0.03")
-    ignored = [name for each in _listed("ignore", ignore) for name in _split(each)]
+    ignored = [name for each in _listed("ignore", ignore) for name in split(each)]
     return CheckedRuns(**vars(checked(_path_of(baseline), _path_of(candidate), max_regression, ignored)))
 
 

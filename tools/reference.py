@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 import typer
 from pydantic import BaseModel
@@ -28,17 +28,14 @@ from specbench.specs.catalogue import load_method, load_task, method_names, task
 from specbench.specs.components import Component
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import LoadSpec, ServerSpec, ServersSpec, SpeculationSpec, StartSpec
-from specbench.specs.run_options import RunOptions
+from specbench.specs.run_options import OPTIONS as RUN_OPTIONS
 from specbench.specs.task import TaskSpec
 from specbench.training.spec import CORPUS_MODELS, DEFAULTS, TrainSpec
 from tools import notebook
 from tools.surroundings import EXIT_CODES, VARIABLES
 
-# Default and meaning of the options of a run that the Python interface takes as they are.
-OPTIONS = {
-    name: (getattr(RunOptions, name), get_args(kind)[1])
-    for name, kind in get_type_hints(RunOptions, include_extras=True).items() if name not in ("target", "drafter")
-}  # fmt: skip
+# The options of a run that the Python interface takes as they are.
+OPTIONS = {name: each for name, each in RUN_OPTIONS.items() if name not in ("target", "drafter")}
 
 
 def pages() -> dict[str, str]:
@@ -88,7 +85,7 @@ def python() -> str:
                 if key[0] != "_" and (inspect.isfunction(each) or isinstance(each, property | cached_property)):
                     lines += [f"### {name}.{key}", "", documented(each), ""]
         elif name == "run":
-            rows = [[f"`{key}`", as_text(default), escaped(meaning)] for key, (default, meaning) in OPTIONS.items()]
+            rows = [[f"`{key}`", as_text(each.default), escaped(each.help)] for key, each in OPTIONS.items()]
             lines += table(["option", "default", "meaning"], rows)
     return "\n".join([*lines, "## specbench.ConfigError", "", documented(specbench.ConfigError), ""])
 

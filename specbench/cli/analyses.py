@@ -14,7 +14,6 @@ from specbench.cli.arguments import (
     flag,
     path_option,
     print_result,
-    run_options,
     serving_of,
     split,
     takes_run_options,
@@ -23,6 +22,7 @@ from specbench.core.console import stderr, stdout
 from specbench.core.environment import require
 from specbench.core.errors import ConfigError
 from specbench.core.progress import status_line
+from specbench.specs.run_options import RunOptions
 
 RUNS = "Folders of runs, as RUN or RUN:METHOD; by default all methods that draft."
 FEWEST_TEXTS = 100  # that `languages` ranks
@@ -52,6 +52,7 @@ def fairness(
     prompt: SamplePrompt = "",
     task: Annotated[str | None, typer.Option(help="Tasks of the runs, separated by commas; by default all.")] = None,
     *,
+    options: RunOptions,
     leaderboard: Annotated[
         Path | None, path_option(help="Leaderboard JSON whose rows of these runs get the numbers.")
     ] = None,
@@ -59,7 +60,6 @@ def fairness(
         Path | None, path_option(help="File for a plot of rates, fitness and bounds, such as fairness.png.")
     ] = None,
     as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of tables.")] = False,
-    **given: Any,
 ) -> None:
     """Show which languages a drafter serves worse, why, and how another drafter compares (arXiv:2510.02128).
 
@@ -70,7 +70,6 @@ def fairness(
     from specbench.results.runs import run_path
     from specbench.running.preflight import check_all, check_model, option_checks
 
-    options = run_options(given)
     check_all([
         *(partial(run_path, text) for text in (before, after, *(runs or ())) if text is not None),
         *(partial(check_model, name) for name in drafter or ()), *option_checks(options),
@@ -111,8 +110,8 @@ def languages(
         str | None, typer.Option(help="Codes of further languages, separated by commas.")
     ] = None,
     *,
+    options: RunOptions,
     as_json: Annotated[bool, flag("--json", help="Print the ranking as JSON instead of a table.")] = False,
-    **given: Any,
 ) -> None:
     """Rank the languages of texts that a model samples from an empty prompt (arXiv:2510.02128).
 
@@ -138,7 +137,6 @@ def languages(
             raise ConfigError(f"--extra-languages {code}: {problem}")
     from specbench.running.preflight import check_options
 
-    options = run_options(given)
     check_options(options)
     from specbench.analysis.fairness.representation import representation, representation_table  # these import torch
     from specbench.models.loading import load_model
@@ -164,6 +162,7 @@ def languages(
 )
 def roofline(
     *,
+    options: RunOptions,
     context: Annotated[
         int, typer.Option(help="Number of cached tokens at which passes of every length are timed.")
     ] = 256,
@@ -173,7 +172,6 @@ def roofline(
     ] = None,
     output: Annotated[Path | None, path_option(help="JSON file for the report.")] = None,
     as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of tables.")] = False,
-    **given: Any,
 ) -> None:
     """Compare a model pair with the hardware's limits: pass times, draft cost c, best draft lengths.
 
@@ -190,8 +188,7 @@ def roofline(
 
     if output is not None:
         check_output("--output", output)
-    threads = given.pop("threads")
-    check_options(run_options(given))
+    check_options(options)
     from specbench.analysis.roofline.report import draw_roofline, tables
     from specbench.analysis.roofline.roofline import RooflineOptions, measure_pair  # these import torch
     from specbench.report.display import check_plot
@@ -199,8 +196,9 @@ def roofline(
     if plot is not None:
         check_plot(plot)
         check_output("--plot", plot)
-    roofline_options = build(RooflineOptions, {"context": context, "repeats": repeats, **given})
-    set_threads(threads, roofline_options.target.startswith(EMBEDDED))
+    given = {name: value for name, value in vars(options).items() if name in RooflineOptions.model_fields}
+    roofline_options = build(RooflineOptions, {**given, "context": context, "repeats": repeats})
+    set_threads(options.threads, roofline_options.target.startswith(EMBEDDED))
     with status_line("measuring") as say:
         report = measure_pair(roofline_options, say)
     print_result(report, as_json, lambda: tables(report))
@@ -277,6 +275,7 @@ def predict(
 )
 def vocab(
     *,
+    options: RunOptions,
     task: Annotated[
         str | None, typer.Option(help="Task whose prompts are the texts; by default the bundled prompts of mgsm.")
     ] = None,
@@ -284,12 +283,10 @@ def vocab(
         bool, flag("--acceptance", help="Load both models and compute each method's expected acceptance.")
     ] = False,
     as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of tables.")] = False,
-    **given: Any,
 ) -> None:
     """Compare the vocabularies of a target and a drafter: overlap, injectivity, decompositions, fitting methods."""
     from specbench.running.preflight import check_options
 
-    options = run_options(given)
     check_options(options, needs_weights=acceptance)
     from specbench.analysis.vocab.vocab import report_parts, vocab_report  # imports torch
 
@@ -310,6 +307,7 @@ def audit(
         path_option(help="YAML file of servers; by default all but ar are audited, or the ones in --method."),
     ] = None,
     *,
+    options: RunOptions,
     draws: Annotated[int, typer.Option(help="Samples of each method for the distribution test; 0: no test.")] = 1200,
     temperature: Annotated[float, typer.Option(help="Temperature of the samples.")] = 1.0,
     output: Annotated[Path | None, path_option(help="JSON file for the report.")] = None,
@@ -317,7 +315,6 @@ def audit(
         Path | None, path_option(help="Leaderboard JSON; its rows of these methods and models get the verdict.")
     ] = None,
     as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of a table.")] = False,
-    **given: Any,
 ) -> None:
     """Test whether methods are lossless on a model pair. Exit code 1 if a method that is declared lossless is not.
 
@@ -334,7 +331,7 @@ def audit(
     tasks = split(task)
     if len(tasks) != 1:
         raise ConfigError(f"--task {task}: an audit uses the prompts of one task: give one")
-    request = Request(tasks, split(method or ""), run_options(given), command_line(), servers=servers)
+    request = Request(tasks, split(method or ""), options, command_line(), servers=servers)
     if output is not None:
         check_output("--output", output)
     check_request(request)

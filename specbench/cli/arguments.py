@@ -2,14 +2,15 @@
 
 import inspect
 import json
+import math
 import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic import BaseModel
@@ -17,7 +18,8 @@ from typer.core import TyperCommand
 
 from specbench.core.console import stdout
 from specbench.core.errors import ConfigError, nearest
-from specbench.specs.run_options import RunOptions, flag_of
+from specbench.specs.run_options import MODEL_ARGS, OPTIONS, Option, RunOptions, with_options
+from specbench.specs.run_options import split as split  # commands take it from here
 
 if TYPE_CHECKING:
     from specbench.running.models import LoadedModels
@@ -32,69 +34,65 @@ SamplePrompt = Annotated[
 flag = partial(typer.Option, metavar="")  # so that the help shows no value
 
 PAIR = ("target", "drafter", "target_revision", "drafter_revision")
-# Types and help texts of RunOptions by field, in the order of the help.
-RUN_OPTIONS = {name: get_args(kind) for name, kind in get_type_hints(RunOptions, include_extras=True).items()}
-CHOICES = {name: get_args(kind) for name, (kind, _) in RUN_OPTIONS.items() if get_origin(kind) is Literal}
-TYPED = {  # types on the command line
-    "subsets": str | None, "overrides": list[str] | None, "limit": str | None, "chat_template_args": str | None,
-    **dict.fromkeys(CHOICES, str),
-}  # fmt: skip
-
 LARGEST, LARGEST_SEED = 10**9, 2**63 - 1
 LONGEST_NAME = 255  # bytes of a file name on common file systems
 
 
 def takes_run_options(
-    only: Sequence[str] = tuple(RUN_OPTIONS), without: Sequence[str] = (), defaults: Mapping[str, str] | None = None,
+    only: Collection[str] = tuple(OPTIONS), without: Collection[str] = (), defaults: Mapping[str, str] | None = None,
     **helps: str,
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # fmt: skip
-    """Returns a decorator that gives a command run options, before its first keyword-only parameter.
+) -> Callable[[Callable[..., None]], Callable[..., None]]:  # fmt: skip
+    """Returns a decorator that puts run options in the place of a command's parameter `options`, which gets their
+    values; those that the command lacks keep their defaults.
 
-    The command gets their values in its `**given`, for `run_options`. `only` and `without` select fields of RunOptions.
-    `without` may also name parameters of the command, which then keep their defaults. `defaults`, `helps`: defaults and
-    help texts, by field, that differ from those of `specbench run`.
+    `only` and `without` select run options. `without` may also name parameters of the command, which then keep their
+    defaults. `defaults`, `helps`: by name, defaults and help texts that differ from those of `specbench run`.
     """
+    given_options = [option for name, option in OPTIONS.items() if name in only and name not in without]
+    own_defaults = defaults or {}
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        signature = inspect.signature(function, eval_str=True)
-        *own, _ = signature.parameters.values()
-        parameters = [each for each in own if each.name not in without or each.name in RUN_OPTIONS]
-        kinds = [each.kind for each in parameters] + [inspect.Parameter.KEYWORD_ONLY]
-        place = kinds.index(inspect.Parameter.KEYWORD_ONLY)
-        parameters[place:place] = [
-            _parameter(name, helps.get(name), (defaults or {}).get(name))
-            for name in RUN_OPTIONS if name in only and name not in without
-        ]  # fmt: skip
-        function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        function.__annotations__ = {each.name: each.annotation for each in parameters}
-        return function
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        @wraps(function)
+        def command(**given: Any) -> None:
+            values = {option.name: read_option(option, given.pop(option.name)) for option in given_options}
+            function(**given, options=RunOptions(**values))
+
+        parameters = []
+        for option in given_options:
+            declared = (flag if option.type is bool else typer.Option)(
+                option.flag, help=helps.get(option.name, option.help)
+            )
+            default = own_defaults.get(option.name, option.default)
+            parameters.append(inspect.Parameter(
+                option.name, inspect.Parameter.KEYWORD_ONLY, default=None if default == () else default,
+                annotation=Annotated[typed_as(option), declared],
+            ))  # fmt: skip
+        with_options(command, "options", parameters, [name for name in without if name not in OPTIONS])
+        return command
 
     return decorate
 
 
-def _parameter(name: str, help_text: str | None, default: Any) -> inspect.Parameter:
-    kind, meaning = RUN_OPTIONS[name]
-    option = (flag if kind is bool else typer.Option)(flag_of(name), help=help_text or meaning)
-    if default is None and name not in ("overrides", "chat_template_args"):
-        default = RunOptions.__dataclass_fields__[name].default
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[TYPED.get(name, kind), option]
-    )
+def typed_as(option: Option) -> Any:
+    """Returns the type of an option that typer parses, before `read_option`."""
+    if option.is_repeated:
+        return list[str] | None
+    return str | None if option.is_tuple or option.name == "limit" else str if option.choices else option.type
 
 
-def run_options(given: dict[str, Any], **others: Any) -> RunOptions:
-    """Returns the run options of a command; absent fields keep their defaults. `others`: values that are not parsed."""
-    for name, known in CHOICES.items():
-        if name in given and given[name] not in known:
-            raise ConfigError(f"{flag_of(name)} {given[name]}: {nearest(given[name], known)}")
-    subsets = given.get("subsets")
-    parsed = {
-        "subsets": None if subsets is None else tuple(split(subsets)),
-        "overrides": tuple(given.get("overrides") or ()),
-        "limit": amount("--limit", given.get("limit")),
-        "chat_template_args": tuple(split(given.get("chat_template_args") or "")),
-    }
-    return RunOptions(**given | parsed | others)
+def read_option(option: Option, value: Any) -> Any:
+    """Returns the value of a run option. `value`: what typer parsed. Raises ConfigError for a value out of bounds."""
+    if value is None:
+        return option.default
+    if option.name == "limit":
+        return amount(option.flag, value)
+    if option.is_tuple:
+        return tuple(value if option.is_repeated else split(value))
+    if option.choices and value not in option.choices:
+        raise ConfigError(f"{option.flag} {value}: {nearest(value, option.choices)}")
+    if option.least is not None and not option.least <= value < math.inf:  # nan is neither
+        raise ConfigError(f"{option.flag} {value}: give {option.least} or more")
+    return value
 
 
 def serving_of(servers: Path | None) -> "AbstractContextManager[Callable[[RunSpec], LoadedModels] | None]":
@@ -136,11 +134,6 @@ def print_result(result: Any, as_json: bool, tables: Callable[[], Iterable[Any]]
 def command_line() -> str:
     """Returns the command line, quoted for a shell."""
     return shlex.join(["specbench", *sys.argv[1:]])
-
-
-def split(names: str) -> list[str]:
-    """Returns the parts of a comma-separated option, stripped and without empty ones."""
-    return [part.strip() for part in names.split(",") if part.strip()]
 
 
 def checked_path(option: typer.CallbackParam, text: str | None) -> Path | None:
@@ -200,12 +193,7 @@ SAME_VALUE = {
     "--limit": "--limit-report",
 }  # fmt: skip
 # The options that take the values of --model_args.
-MODEL_ARGS = {
-    "pretrained": "--target", "revision": "--target-revision", "dtype": "--dtype", "device": "--device",
-    "trust_remote_code": "--trust-remote-code", "drafter": "--drafter", "method": "--method",
-    "quantize": "--quantize", "device_map": "--device-map",
-    "chat_template_args": "--chat-template-args",
-}  # fmt: skip
+FLAGS_OF_MODEL_ARGS = {"method": "--method", **{key: OPTIONS[name].flag for key, name in MODEL_ARGS.items()}}
 NUM_SHOTS = "--set fewshot.num_shots="  # the meaning of --num_fewshot
 REMEDIES = {  # for options that are set in another way
     "--batch-size": "sequences are decoded one at a time, since speculative decoding is measured at batch size 1: "
@@ -273,25 +261,26 @@ def restore_option_names(message: str, words: Sequence[str]) -> str:
 
 def model_options(option: str, text: str, known: Collection[str]) -> Iterator[str]:
     """Yields the command's options for --model_args: KEY=VALUE separated by commas, or JSON."""
-    for key, value in model_args(option, text).items():
-        name = MODEL_ARGS.get(key, "")
+    given: dict[str, object] = {}
+    if text.strip().startswith("{"):
+        try:
+            given = json.loads(text)
+        except ValueError as error:
+            raise ConfigError(f"{option} {text:.60}: is not valid JSON ({error})") from error
+    else:
+        for pair in filter(str.strip, text.split(",")):
+            key, equals, part = pair.partition("=")
+            if not equals:
+                raise ConfigError(f"{option} {key}: write it as KEY=VALUE, such as pretrained=MODEL,dtype=bfloat16")
+            given[key.strip()] = part.strip()
+    for key, value in given.items():
+        name = FLAGS_OF_MODEL_ARGS.get(key, "")
         if name not in known:
-            keys = [key for key, name in MODEL_ARGS.items() if name in known]
+            keys = [key for key, name in FLAGS_OF_MODEL_ARGS.items() if name in known]
             raise ConfigError(f"{option} {key}={value}: {nearest(key, keys)}")
-        if name != "--trust-remote-code":
+        if name == "--set":
+            yield from (word for each in str(value).split(";") for word in (name, each))
+        elif name != "--trust-remote-code":
             yield from (name, str(value))
         elif str(value).lower() == "true":
             yield name
-
-
-def model_args(option: str, text: str) -> Mapping[str, Any]:
-    if text.strip().startswith("{"):
-        try:
-            found: dict[str, Any] = json.loads(text)
-        except ValueError as error:
-            raise ConfigError(f"{option} {text:.60}: is not valid JSON ({error})") from error
-        return found
-    pairs = [pair.partition("=") for pair in text.split(",") if pair.strip()]
-    if wrong := [key for key, equals, _ in pairs if not equals]:
-        raise ConfigError(f"{option} {wrong[0]}: write it as KEY=VALUE, such as pretrained=MODEL,dtype=bfloat16")
-    return {key.strip(): value.strip() for key, _, value in pairs}

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from specbench.cli.arguments import flag, run_options, takes_run_options
+from specbench.cli.arguments import flag, takes_run_options
 from specbench.cli.arguments import split as split_names
 from specbench.cli.help.method import other_needs, verdict
 from specbench.cli.help.text import find_help, help_text, shown
@@ -21,6 +21,7 @@ from specbench.core.registry import BRIDGES, DRAFTERS, RULES, SCORERS
 from specbench.core.table import Column, Table, in_sections
 from specbench.specs.catalogue import load_method, load_task, method_keys, method_names, task_names
 from specbench.specs.method import MethodSpec, possible_draws, proposes_trees
+from specbench.specs.run_options import RunOptions
 
 MOST_SUBSETS = 3  # printed per task; `specbench list tasks NAME` prints all
 
@@ -226,14 +227,14 @@ def fetch(
     check: Annotated[
         str | None, typer.Option(help="Tasks, or all: only read their first rows, without a download.")
     ] = None,
-    **given: Any,
+    *,
+    options: RunOptions,
 ) -> None:
     """Download the files of tasks from the hub, so that a later run needs no connection.
 
     With --check, print the state of every location: there, gated, moved, not there, script only, other columns or
     unreadable. Exit code 1 if any location is in one of the last five states.
     """
-    options = run_options(given)
     overrides = [*options.overrides, *([f"dataset.split={split}"] if split is not None else [])]
     if (task is None) == (check is None):
         raise ConfigError("fetch: give either --task with tasks to download, or --check with tasks (or all) to check")

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,13 +17,13 @@ from specbench.cli.arguments import (
     flag,
     path_option,
     print_result,
-    run_options,
     split,
     takes_run_options,
 )
 from specbench.core.console import fail, stdout
 from specbench.core.errors import ConfigError
 from specbench.core.progress import status_line
+from specbench.specs.run_options import RunOptions
 
 if TYPE_CHECKING:
     from specbench.gate.report import CheckReport
@@ -255,11 +255,11 @@ def check(
     task: Annotated[str | None, typer.Option(help="With --against: tasks, separated by commas.")] = None,
     method: Annotated[str | None, typer.Option(help="With --against: methods, separated by commas.")] = None,
     *,
+    options: RunOptions,
     output: Annotated[
         Path | None,
         path_option(help="With --against: folder of both runs, which are resumed; by default runs/check-…."),
     ] = None,
-    **given: Any,
 ) -> None:
     """Check whether a run is worse than a baseline. Exit code 0: no, 1: yes, 2: they cannot be compared.
 
@@ -292,7 +292,6 @@ def check(
     from specbench.running.preflight import check_request
     from specbench.running.request import Request
 
-    options = run_options(given)
     files = {name: file for name, file in (("--markdown", markdown), ("--junit", junit)) if file is not None}
     default = ALLOWED if against is None else ALLOWED_IN_TURNS
     allowed, ignored = share("--max-regression", max_regression or default), split(ignore or "")

@@ -3,13 +3,14 @@
 import json
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from specbench.cli.arguments import Files, flag, path_option, run_options, split, takes_run_options
+from specbench.cli.arguments import Files, flag, path_option, split, takes_run_options
 from specbench.core.console import stderr, stdout
 from specbench.core.progress import status_line
+from specbench.specs.run_options import RunOptions
 
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="YAML file of a suite, or the name of a board: `specbench board list`.")
@@ -34,11 +35,11 @@ def suite(
         int | None, typer.Option(help="Number of --ray workers; by default one per GPU, or one without GPUs.")
     ] = None,
     *,
+    options: RunOptions,
     runs: Runs = None,
     leaderboard: Annotated[
         Path | None, path_option(help="Leaderboard JSON of all rows; by default in the suite's folder.")
     ] = None,
-    **given: Any,
 ) -> None:
     """Measure a grid: every task on every pair, at every temperature, with every seed and all methods.
 
@@ -59,7 +60,6 @@ def suite(
     from specbench.publish.suite_runs import RUNS, load_suite, read_suite, runs_of
     from specbench.running.preflight import check_all, check_data
 
-    options = run_options(given)
     check_all([partial(read_suite, name), partial(check_data, options.data)])
     from specbench.publish.suite import forecast_table, make_forecast, measure_suite, problem_lines, show  # torch
 

@@ -1,9 +1,10 @@
 """`specbench run`, `lm-eval`, `sweep` and `tune`."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -13,7 +14,6 @@ from specbench.cli.arguments import (
     flag,
     path_option,
     print_result,
-    run_options,
     serving_of,
     split,
     takes_run_options,
@@ -21,7 +21,7 @@ from specbench.cli.arguments import (
 from specbench.core.console import stderr, stdout
 from specbench.core.environment import require
 from specbench.core.errors import ConfigError
-from specbench.specs.run_options import LEAST, SHARE
+from specbench.specs.run_options import LEAST, SHARE, RunOptions
 
 
 @takes_run_options(without=("limit",))
@@ -36,6 +36,7 @@ def run(
     ] = None,
     servers: Annotated[Path | None, path_option(help="YAML file of servers: ar, and one for each method.")] = None,
     *,
+    options: RunOptions,
     limit: Annotated[
         str | None,
         typer.Option(
@@ -73,14 +74,13 @@ def run(
         ),
     ] = None,
     as_json: Annotated[bool, flag("--json", help="Print the rows as JSON instead of tables.")] = False,
-    **given: Any,
 ) -> None:
     """Measure methods and autoregressive decoding on tasks. The same command resumes an interrupted run."""
     from specbench.running.preflight import check_request
     from specbench.running.request import Judge, Request
     from specbench.tasks.sandbox import run as permission
 
-    options = run_options(given, limit=None if limit == "all" else amount("--limit", limit))
+    options = replace(options, limit=None if limit == "all" else amount("--limit", limit))
     permission.allow(options.allow_code_execution)
     rating = Judge(judge, judge_base_url, judge_prices, judge_dry_run, judge_template)
     request = Request(
@@ -156,13 +156,13 @@ def sweep(
         int, typer.Option(help="Number of thresholds that are run to show the error of the estimates.")
     ] = 3,
     *,
+    options: RunOptions,
     runs: Runs = None,
     leaderboard: Annotated[
         Path | None, path_option(help="Leaderboard JSON that measured rows are merged into.")
     ] = None,
     plot: Annotated[Path | None, path_option(help="File for a plot of the sweep, such as sweep.png.")] = None,
     as_json: Annotated[bool, flag("--json", help="Print the numbers as JSON instead of tables.")] = False,
-    **given: Any,
 ) -> None:
     """Measure a method at several values of a key. For a fuzzy method, one run estimates all thresholds and lengths."""
     from specbench.running.preflight import check_request
@@ -171,7 +171,7 @@ def sweep(
     if samples is not None and recipe is None:
         raise ConfigError(f"--samples {samples}: is only for --recipe language-order: remove it")
     request = Request(
-        split(task), split(method), run_options(given), command_line(), output=runs, leaderboard=leaderboard, plot=plot,
+        split(task), split(method), options, command_line(), output=runs, leaderboard=leaderboard, plot=plot,
     )  # fmt: skip
     check_request(request)
     from specbench.analysis.tuning.sweep import run_recipe, run_sweep  # imports torch
@@ -204,12 +204,12 @@ def tune(
     ] = None,
     step: Annotated[float, typer.Option(help="Distance between the thresholds to try for fuzzy methods.")] = 0.1,
     *,
+    options: RunOptions,
     output: Annotated[
         Path | None, path_option(help="Method file to write; for fuzzy methods three files, NAME-low.yaml, ….")
     ] = None,
     runs: Runs = None,
     as_json: Annotated[bool, flag("--json", help="Print the presets as JSON instead of a table.")] = False,
-    **given: Any,
 ) -> None:
     """Tune a method's draft length or tree, and its thresholds, on some examples, and write the method files.
 
@@ -222,7 +222,7 @@ def tune(
     from specbench.running.preflight import check_request
     from specbench.running.request import Request
 
-    request = Request(split(task), split(method), run_options(given), command_line(), output=runs)
+    request = Request(split(task), split(method), options, command_line(), output=runs)
     file = output or Path(f"{Path(method).stem}-tuned.yaml")
     check_request(request)
     from specbench.analysis.tuning.tune import run_tune  # imports torch

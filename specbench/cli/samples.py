@@ -1,17 +1,18 @@
 """`specbench sample` and `specbench answers`: what a model is asked, and what it answered."""
 
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from specbench.cli.arguments import amount, command_line, flag, path_option, print_result, run_options, split
+from specbench.cli.arguments import amount, command_line, flag, path_option, print_result, split
 from specbench.cli.arguments import takes_run_options as takes
 from specbench.core.console import counted, stderr, stdout
 from specbench.core.errors import ConfigError
+from specbench.specs.run_options import RunOptions
 
 # Options of a run that change no prompt of the target. Those about loading weights have no effect either.
 NO_EFFECT = (
@@ -24,12 +25,12 @@ NO_EFFECT = (
 def sample(
     tasks: Annotated[str, typer.Argument(metavar="TASK", help="Names or YAML files of tasks, separated by commas.")],
     *,
+    options: RunOptions,
     limit: Annotated[str, typer.Option(help="Examples of each subset: a number, a share such as 0.1, or all.")] = "1",
     lm_eval_include: Annotated[
         Path | None, path_option(help="Folder with your own lm-eval tasks, for TASK lm_eval:NAME.")
     ] = None,
     as_json: Annotated[bool, flag("--json", help="Print JSON instead of text.")] = False,
-    **given: Any,
 ) -> None:
     """Print prompts exactly as a target reads them: few-shot examples, chat template and special tokens.
 
@@ -40,7 +41,7 @@ def sample(
     from specbench.running.preflight import check_request
     from specbench.running.request import Request
 
-    options = run_options(given, limit=None if limit == "all" else amount("--limit", limit))
+    options = replace(options, limit=None if limit == "all" else amount("--limit", limit))
     request = Request(split(tasks), ["ar"], options, command_line(), lm_eval_include=lm_eval_include)
     check_request(request)
     from specbench.running.samples import prompt_samples  # imports torch

@@ -15,7 +15,6 @@ from specbench.cli.arguments import (
     BoundedCommand,
     command_line,
     path_option,
-    run_options,
     split,
     takes_run_options,
 )
@@ -25,6 +24,7 @@ from specbench.core.console import stderr, stdout
 from specbench.core.environment import require
 from specbench.core.errors import INTERRUPTED, ConfigError
 from specbench.specs.components import Spec
+from specbench.specs.run_options import RunOptions
 from specbench.training.spec import (
     BLOCKS,
     CORPUS_MODELS,
@@ -142,6 +142,7 @@ def trainer(kind: str) -> Callable[..., None]:
         config: Config = None,
         task: Task = None,
         *,
+        options: RunOptions,
         text: Texts = None,
         column: Column = None,
         order: Annotated[int | None, typer.Option(help="Longest n-gram, in tokens; by default 2 (bigrams).")] = None,
@@ -162,13 +163,12 @@ def trainer(kind: str) -> Callable[..., None]:
         ] = None,
         own_device: Annotated[str | None, typer.Option("--device", help="auto, cuda, mps or cpu.")] = None,
         set_: Annotated[list[str] | None, typer.Option("--set", help=f"Any key: {EXAMPLES[kind]}")] = None,
-        **given: Any,
     ) -> None:
         from specbench.running.preflight import check_all, check_options, option_checks
         from specbench.specs import yaml_files
         from specbench.training.spec import read_settings
 
-        options, place = run_options(given), f"--learning-rate {learning_rate}"
+        place = f"--learning-rate {learning_rate}"
         rates = None if learning_rate is None else yaml_files.parse(f"[{learning_rate}]", place)
         values = {
             **{name: getattr(options, name) for name in PAIR}, "data.tasks": task and split(task),

@@ -128,8 +128,7 @@ def main() -> None:
 
 def request_message(request: Request, output: Path) -> Message:
     """Returns a request as JSON. Options with their default are left out, since another version may not know them."""
-    options = {name: value for name, value in asdict(request.options).items() if value != getattr(RunOptions, name)}
-    return {"tasks": list(request.tasks), "methods": list(request.methods), "options": options,
+    return {"tasks": list(request.tasks), "methods": list(request.methods), "options": request.options.changed(),
             "command": request.command, "output": str(output)}  # fmt: skip
 
 

@@ -91,15 +91,13 @@ class SuiteRun:
     def request(self) -> Request:
         suite, pair, task = self.suite, self.pair, self.task
         sampling = () if self.temperature is None else (f"generation.temperature={self.temperature:.10g}",)
+        given = {
+            **pair.options, "target": pair.target if pair.servers is None else None,
+            "engine": self.options.engine if pair.engine == "auto" else pair.engine,
+        }  # fmt: skip
         options = replace(
-            self.options, subsets=pair.subsets.get(task.label, task.subsets),
-            target=pair.target if pair.servers is None else None, drafter=pair.drafter,
-            target_revision=pair.target_revision, drafter_revision=pair.drafter_revision, limit=self.limit,
-            repeats=task.repeats or suite.repeats, seed=self.seed, dtype=pair.dtype, chat=pair.chat,
-            chat_template_args=pair.chat_template_args, template_date=pair.template_date,
-            system_instruction=pair.system_instruction, sampling=pair.sampling, prompt_checks=pair.prompt_checks,
-            engine=self.options.engine if pair.engine == "auto" else pair.engine,
-            overrides=(*suite.set, *task.set, *sampling),
+            self.options, **given, subsets=pair.subsets.get(task.label, task.subsets), limit=self.limit,
+            repeats=task.repeats or suite.repeats, seed=self.seed, overrides=(*suite.set, *task.set, *sampling),
         )  # fmt: skip
         servers = [] if pair.servers is None else ["--servers", pair.servers]
         methods = ",".join(self.methods)

@@ -11,18 +11,8 @@ from pydantic import Field, model_validator
 from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError, nearest
 from specbench.results.metric_format import find_metric
-from specbench.specs.components import (
-    Chat,
-    Dtype,
-    EngineName,
-    Name,
-    PromptChecks,
-    SamplingSource,
-    Spec,
-    Temperature,
-    Text,
-    Version,
-)
+from specbench.specs.components import Name, Spec, Temperature, Text, Version
+from specbench.specs.run_options import spec_of
 
 WITH_SPREAD = re.compile(r"(-?\d+(?:\.\d+)?)±(\d+(?:\.\d+)?)")
 QUALITY = "quality"  # stands for the metric of a row's main score
@@ -180,7 +170,13 @@ class TaskEntry(Spec):
         return self.name or file_name(self.task)
 
 
-class PairSpec(Spec):
+PAIR_OPTIONS = (
+    "target", "drafter", "target_revision", "drafter_revision", "dtype", "engine", "chat", "chat_template_args",
+    "template_date", "system_instruction", "sampling", "prompt_checks",
+)  # fmt: skip
+
+
+class PairSpec(spec_of("PairOptions", PAIR_OPTIONS)):  # type: ignore[misc]  # its keys are those of RunOptions
     """A target and a drafter, without a target the embedded models; or a file of servers that serve a target, and whose
     names are the suite's methods.
 
@@ -190,22 +186,15 @@ class PairSpec(Spec):
     """
 
     servers: Text | None = None
-    target: Text | None = None
-    drafter: Text | None = None
-    target_revision: Text | None = None
-    drafter_revision: Text | None = None
-    dtype: Dtype = "auto"
-    engine: EngineName = "auto"
-    chat: Chat = "auto"
-    chat_template_args: tuple[Text, ...] = ()
-    template_date: Text | None = None
-    system_instruction: str | None = None
-    sampling: SamplingSource = "task"
-    prompt_checks: PromptChecks = "refuse"
     limit: Count | None = None
     tasks: Annotated[tuple[Name, ...], Field(min_length=1)] | None = None
     methods: dict[str, Text | None] = Field(default_factory=dict)
     subsets: dict[str, tuple[Text, ...]] = Field(default_factory=dict)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The run options that the pair gives."""
+        return {name: getattr(self, name) for name in PAIR_OPTIONS}
 
     @property
     def is_embedded(self) -> bool:

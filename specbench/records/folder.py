@@ -13,7 +13,8 @@ from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.files import ResumableFolder, changed_settings, write_atomically, write_identity, writing
 from specbench.core.values import json_digest
-from specbench.records.records import Key, Record, RecordFile
+from specbench.records.records import RecordFile
+from specbench.records.store import RecordStore
 from specbench.specs.catalogue import method_meaning, subset_meaning, versioned_name_of_dump
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
@@ -44,7 +45,7 @@ class RunFolder(ResumableFolder):
         self.leaderboard = path / "leaderboard.json"
 
     @contextmanager
-    def open(self, methods: Mapping[str, int]) -> Iterator[dict[Key, Record]]:
+    def open(self, methods: Mapping[str, int]) -> Iterator[RecordStore]:
         """Creates or resumes the folder and locks it for other processes until the block ends. Yields the existing
         records by their key. `methods`: the run's methods with their num_draft_tokens.
 
@@ -54,7 +55,7 @@ class RunFolder(ResumableFolder):
         with self.held(self.identity):
             with self.writing():
                 self.records.path.open("ab").close()
-            yield {record.key: record for record in self.records.read(lambda record: record.check(methods))}
+            yield RecordStore(self.records, lambda record: record.check(methods))
 
     def claim(self, identity: dict[str, Any]) -> None:
         """Raises ConfigError for records without a run.json. Adds the commits of subsets that no earlier run has

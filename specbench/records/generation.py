@@ -246,9 +246,9 @@ class Generation(Stored, kw_only=True):
             problems.append(f"{self.external.num_target_passes} target passes for {len(steps)} steps")
         if (len(steps) or not self.is_external) and total.emitted + 1 != num_tokens:
             problems.append(f"{total.emitted} emitted + 1 ≠ {num_tokens} new tokens")
-        lowest = np.column_stack([np.zeros(len(steps), int), steps.counts[:, 2::-1]])  # 0, accepted, verified, drafted
-        bad = (np.diff(lowest) < 0).any(axis=1) | (steps.drafted > num_draft_tokens)
-        bad |= (steps.emitted < 0) | (steps.emitted > steps.accepted + 1)
+        drafted, verified, accepted, emitted = steps.counts.T
+        bad = (drafted > num_draft_tokens) | (drafted < verified) | (verified < accepted) | (accepted < 0)
+        bad |= (emitted < 0) | (emitted > accepted + 1)
         problems += [
             f"step {number} has {step.drafted} drafted (of at most {num_draft_tokens}), {step.verified} verified, "
             f"{step.accepted} accepted, {step.emitted} emitted"

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -17,22 +17,27 @@ MAX_LINE = 2 * bounded.MAX_BYTES  # characters; enough for ten methods with 32,0
 Line = TypeVar("Line")
 
 
-def records_of(
-    records: Mapping[Key, Record], task: str, examples: Mapping[str, int], repeats: int
-) -> list[Record]:  # fmt: skip
-    """Returns the records of the first measured examples of some subsets, in the order of a run.
+def keys_of(keys: Iterable[Key], task: str, examples: Mapping[str, int], repeats: int) -> list[Key]:
+    """Returns the keys of the first measured examples of some subsets, in the order of a run.
 
     `examples`: number of examples per subset. Indices of examples have gaps where a run left out examples on which a
     method was tuned. There may be fewer records than requested.
     """
     order = {subset: number for number, subset in enumerate(examples)}
-    found = [key for key in records if key[0] == task and key[1] in examples and key[3] < repeats]
+    found = [key for key in keys if key[0] == task and key[1] in examples and key[3] < repeats]
     measured: dict[str, set[int]] = {subset: set() for subset in examples}
     for key in found:
         measured[key[1]].add(key[2])
     first = {subset: set(sorted(measured[subset])[:num]) for subset, num in examples.items()}
     chosen = [key for key in found if key[2] in first[key[1]]]
-    return [records[key] for key in sorted(chosen, key=lambda key: (order[key[1]], key[3], key[2], key[4]))]
+    return sorted(chosen, key=lambda key: (order[key[1]], key[3], key[2], key[4]))
+
+
+def records_of(
+    records: Mapping[Key, Record], task: str, examples: Mapping[str, int], repeats: int
+) -> list[Record]:  # fmt: skip
+    """Returns the records of `keys_of`."""
+    return [records[key] for key in keys_of(records, task, examples, repeats)]
 
 
 def with_same_history(records: Sequence[Record], method: str) -> list[Record]:
@@ -58,11 +63,11 @@ class LineFile(Generic[Line]):
     def __init__(self, path: Path | str, kind: Any) -> None:
         self.path = Path(path)
         self._checked = False
-        self._decoder = Decoder(kind)
+        self.decoder = Decoder(kind)
 
-    def append(self, line: Line) -> None:
-        """Writes one line and waits until it is on disk. Raises ConfigError for a disk error, and for a number that
-        JSON does not have."""
+    def append(self, line: Line) -> tuple[int, bytes]:
+        """Writes one line and waits until it is on disk. Returns its place in the file and its bytes. Raises
+        ConfigError for a disk error, and for a number that JSON does not have."""
         try:
             encoded = encode(line) + b"\n"
         except ValueError as error:
@@ -74,24 +79,31 @@ class LineFile(Generic[Line]):
                 "model, a scorer or a plug-in returned it: run with --dtype float32, or correct the plug-in"
             ) from error
         if not self._checked:
-            self.read()
+            for _ in self.stream():
+                pass
         self._checked = False  # stays False if the write fails part-way: the next append then repairs the file first
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("ab") as file:
+                start = file.seek(0, os.SEEK_END)
                 file.write(encoded)
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
             raise self._disk_error("write", error) from error
         self._checked = True
+        return start, encoded
 
     def read(self, check: Callable[[Line], None] = lambda line: None) -> list[Line]:
         """Returns all lines in order (`stream`)."""
         return list(self.stream(check))
 
     def stream(self, check: Callable[[Line], None] = lambda line: None) -> Iterator[Line]:
-        """Yields all lines in order; none for an absent file.
+        """Yields all lines in order; none for an absent file (`located`)."""
+        return (line for _, _, line in self.located(check))
+
+    def located(self, check: Callable[[Line], None] = lambda line: None) -> Iterator[tuple[int, bytes, Line]]:
+        """Yields the place in the file, the bytes and the content of all lines in order; none for an absent file.
 
         A last line that is truncated or does not parse is cut off the file. Raises ConfigError for any other such line,
         and for a line for which `check` raises ValueError.
@@ -114,7 +126,7 @@ class LineFile(Generic[Line]):
                             check(line)
                         except ValueError as error:
                             raise self._line_error(number, str(error)) from error
-                        yield line
+                        yield num_good_bytes, text, line
                     num_good_bytes += len(text)
                     ends_line = text.endswith(b"\n")
         except FileNotFoundError:
@@ -125,11 +137,20 @@ class LineFile(Generic[Line]):
             self._repair(num_good_bytes, ends_line)
         self._checked = True
 
+    def bytes_at(self, start: int, length: int) -> bytes:
+        """Returns a part of the file. Raises ConfigError for a disk error."""
+        try:
+            with self.path.open("rb", buffering=0) as file:
+                file.seek(start)
+                return file.read(length)
+        except OSError as error:
+            raise self._disk_error("read", error) from error
+
     def _parse(self, text: bytes, number: int) -> Line | None:
         """Returns what a line holds; None if it is cut off or no object. Raises ConfigError for a complete line that
         exceeds a bound or does not fit."""
         try:
-            line: Line = self._decoder.decode(text, MAX_LINE)
+            line: Line = self.decoder.decode(text, MAX_LINE)
             return line
         except bounded.OutOfBounds as error:
             if not text.endswith(b"\n"):

@@ -315,7 +315,7 @@ def _share_cut(row: Row) -> str | None:
     return ", ".join(f"{share:.0%} of {name}" for name, share in (shares | {row.method_name: own}).items())
 
 
-def why_unscored(records: Sequence[Record]) -> str | None:
+def why_unscored(records: Iterable[Record]) -> str | None:
     """Returns a line with the most frequent reason for missing scores; None if none is missing."""
     generations = (generation for record in records for generation in record.methods.values())
     problems = Counter(generation.problem for generation in generations if generation.problem)

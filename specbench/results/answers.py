@@ -3,6 +3,7 @@ same prompts."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Self
 
 import numpy as np
@@ -351,6 +352,11 @@ def _in_language(generations: Sequence[Generation], scoring: Sequence[ScoringSpe
     """Returns 1 for an answer in the language of its subset, 0 for any other answer, even one without words; None if
     lingua does not know the language of the subset."""
     return [
-        None if each.code is None else float(language_of(g.answer, each.code) == each.code)
+        None if each.code is None else _is_in_language(g.answer, each.code)
         for g, each in zip(generations, scoring, strict=True)
     ]
+
+
+@lru_cache(maxsize=2**15)  # AR's answer is in the rows of all methods, and every answer in the row over all subsets
+def _is_in_language(text: str, code: str) -> float:
+    return float(language_of(text, code) == code)

@@ -3,7 +3,7 @@
 Intervals resample prompts, each with its repeats and AR's answers. Totals and medians have none.
 """
 
-from collections import Counter
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, count, takewhile, zip_longest
 from statistics import median
@@ -52,11 +52,14 @@ def acceptance(
         bound = prompts.mean([number * threshold for number in accepted])
 
     def over_values(lists: Sequence[Sequence[float]], bounds: Bounds | None = None) -> Estimate:
-        return prompts.ratio([sum(values) for values in lists], [len(values) for values in lists], bounds=bounds)
+        return prompts.ratio(list(map(sum, lists)), list(map(len, lists)), bounds=bounds)
 
     def per_position(key: str, bounds: Bounds | None = None) -> Estimate:
         columns: list[Sequence[float]] = [[] if g.is_tree else g.positions.get(key) or [] for g in own]
-        return over_values([[value for value in column if value == value] for column in columns], bounds)
+        for number, column in enumerate(columns):
+            if math.isnan(sum(column)):
+                columns[number] = [value for value in column if value == value]
+        return over_values(columns, bounds)
 
     unconditional = {}
     if any(g.draw_overlap is not None for g in own):  # else it would equal acceptance_rate_expected
@@ -87,8 +90,8 @@ def accepted_tokens_per_step(own: Sequence[Generation], num_draft_tokens: int) -
     verified = [g for g in own if not is_drafted_alone(g)]
     if not verified or any(g.is_external and not (is_served(g) and g.steps) for g in verified):
         return None
-    counts = Counter(number for g in verified for number in g.steps.accepted.tolist())
-    return tuple(counts[length] for length in range(num_draft_tokens + 1))
+    accepted = np.concatenate([g.steps.accepted for g in verified])
+    return tuple(np.bincount(accepted, minlength=num_draft_tokens + 1)[: num_draft_tokens + 1].tolist())
 
 
 def consumption(prompts: Resampler, own: Sequence[Generation], baseline: Sequence[Generation]) -> dict[str, Estimate]:
@@ -138,9 +141,11 @@ def speeds(
 
 def times(prompts: Resampler, own: Sequence[Generation], baseline: Sequence[Generation]) -> dict[str, Estimate]:
     """Returns the times of the parts of decoding, and the cost ratio. An external decoder does not report passes."""
-    draft_passes = [seconds for g in own for seconds in g.passes.draft.seconds]
-    token_passes = [seconds for g in baseline for length, seconds in g.passes.target if length == 1]
-    draft_pass, token_pass = _median(draft_passes), _median(token_passes)
+    draft_passes = list(chain.from_iterable(g.passes.draft.seconds for g in own))
+    token_passes = [
+        np.asarray(g.passes.target.seconds)[np.asarray(g.passes.target.query_lengths) == 1] for g in baseline
+    ]
+    draft_pass, token_pass = _median(draft_passes), _median(chain.from_iterable(token_passes))
     overheads = [
         [float(g.decode_seconds - sum(chain(g.passes.target.seconds, g.passes.draft.seconds))) for g in side]
         for side in (own, baseline)
@@ -157,7 +162,7 @@ def times(prompts: Resampler, own: Sequence[Generation], baseline: Sequence[Gene
         "draft_prefill_seconds": _median(g.draft_prefill_seconds for g in own),
         "tpot_seconds": _median(g.decode_seconds / timed_tokens(g) for g in own if timed_tokens(g) > 0),
         "draft_seconds": sum(draft_passes),
-        "verify_seconds": sum(seconds for g in own for seconds in g.passes.target.seconds),
+        "verify_seconds": sum(chain.from_iterable(g.passes.target.seconds for g in own)),
         "overhead_seconds": sum(overheads[0]),
         **sums,  # unknown where an answer does not record them
         "other_seconds": other,
@@ -202,7 +207,7 @@ def expected_speedup(
 def _median(values: Iterable[float | None]) -> float | None:
     """Returns the median of the known values; None without any."""
     known = [value for value in values if value is not None]
-    return median(known) if known else None
+    return float(np.median(known)) if known else None
 
 
 def metrics_of(

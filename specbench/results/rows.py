@@ -20,7 +20,8 @@ from specbench.core.files import write_atomically, writing
 from specbench.core.validation import build
 from specbench.core.values import text_digest
 from specbench.records.generation import WarmUpRecord
-from specbench.records.records import Key, Record, records_of, with_same_history
+from specbench.records.records import Key, Record, keys_of, with_same_history
+from specbench.records.store import RecordStore
 from specbench.results.answers import ScoringSpec, main_metric, signatures
 from specbench.results.metrics import accepted_tokens_per_step_of, metrics_of, routes_taken
 from specbench.results.row import ALL, CommonIds, Row, RowContext, RowSampling, RowServing, RowShots, RowWarmUp
@@ -173,7 +174,7 @@ class MeasuredRun:
 
     def _row(self, task: TaskSpec, subset: str, method: MethodSpec) -> Row:
         parts = [part for part in self.measurement.of_task(task.name) if subset in (ALL, part.subset)]
-        records, sampling = self._records(parts), sampling_of(task, parts[0].subset)
+        records, sampling = self._records(parts, method), sampling_of(task, parts[0].subset)
         scoring = {
             part.subset: ScoringSpec.of(task.subset(part.subset), self.measurement.identifies_languages)
             for part in parts
@@ -245,16 +246,19 @@ class MeasuredRun:
             "options": options | ({"taken": taken} if taken else {}) | ({"code": code} if code else {}),
         }  # fmt: skip
 
-    def _records(self, parts: Sequence[MeasuredSubset]) -> list[Record]:
+    def _records(self, parts: Sequence[MeasuredSubset], method: MethodSpec) -> list[Record]:
+        """Returns the records of a row. Of a large run, they hold its method and AR alone."""
         examples, repeats = {part.subset: part.num_examples for part in parts}, self.measurement.repeats
-        found = records_of(self.records, parts[0].task, examples, repeats)
-        num_found = len({(record.subset, record.example, record.repeat) for record in found})
+        keys = keys_of(self.records, parts[0].task, examples, repeats)
+        num_found = len({(subset, example, repeat) for _, subset, example, repeat, _ in keys})
         if num_found != sum(examples.values()) * repeats:
             raise ConfigError(
                 f"the folder has records of {num_found} answers to {parts[0].task}/{', '.join(examples)}, but its "
                 f"command measured {sum(examples.values()) * repeats}: repeat the command: {self.measurement.command}"
             )
-        return found
+        store = self.records
+        records = store.only(methods=("ar", method.name)) if isinstance(store, RecordStore) else store
+        return [records[key] for key in keys]
 
     def _verdict(
         self, method: MethodSpec, parts: Sequence[MeasuredSubset], records: Sequence[Record], *, greedy: bool

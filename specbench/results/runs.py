@@ -1,7 +1,7 @@
 """Reads runs from their folders: rows, specs, conditions and records."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,7 +14,8 @@ from specbench.core.environment import is_installed
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.files import locked
 from specbench.records.folder import RecordedMethod, read_method_specs, read_methods, read_tasks
-from specbench.records.records import Key, Record, RecordFile, records_of
+from specbench.records.records import Key, Record, RecordFile, keys_of
+from specbench.records.store import RecordList, RecordStore
 from specbench.records.windows import read_windows
 from specbench.results.answers import ScoringSpec
 from specbench.results.concurrency import load_row, windows_of
@@ -75,7 +76,7 @@ class RecordedRun:
         return bounded.read_mapping(self.path / "run.json", "restore it from a copy, or measure again", strict=False)
 
     @cached_property
-    def records(self) -> Mapping[Key, Record]:
+    def records(self) -> RecordStore:
         methods = {name: method.most_draft_tokens for name, method in self.methods.items()}
         with ExitStack() as stack:
             try:
@@ -84,10 +85,10 @@ class RecordedRun:
                 raise ConfigError(f"run '{self.path}': another process measures into it: wait for it") from error
             except OSError:
                 pass  # a read-only folder is read without a lock
-            records = RecordFile(self.path / "records.jsonl").read(lambda record: record.check(methods))
+            records = RecordStore(RecordFile(self.path / "records.jsonl"), lambda record: record.check(methods))
         if not records:
             raise ConfigError(f"run '{self.path}': has no records: {RUN_HINT}")
-        return {record.key: record for record in records}
+        return records
 
     @cached_property
     def measurements(self) -> Sequence[Measurement]:
@@ -119,12 +120,13 @@ class RecordedRun:
             return RowWarmUp.of_all(parts)
         by_process = {  # many records hold the same one
             (record.subset, record.process, name): record.methods[name].warm_up
-            for record in self.records_of_row(row) for name in names
+            for record in self.records_of_row(row, names) for name in names
         }.values()  # fmt: skip
         return RowWarmUp.of_all([part for part in by_process if part]) if all(by_process) else None
 
     def with_records(self, row: Row) -> RowWithRecords:
-        method, task, records = self.method_of(row), self.task_of(row), self.records_of_row(row)
+        method, task = self.method_of(row), self.task_of(row)
+        records = self.records_of_row(row, (BASELINE, row.method_name))
         scoring = {name: ScoringSpec.of(task.subset(name), is_installed("lingua")) for name in row.examples}
         return RowWithRecords(row, records, method, scoring)
 
@@ -138,16 +140,18 @@ class RecordedRun:
         """Returns the full specification of a row's method. It imports torch."""
         return self._of_name(row.method, {versioned_name(each): each for each in self.method_specs})
 
-    def records_of_row(self, row: Row) -> list[Record]:
-        """Returns the records of a row in the order of the run, with the ratings of its judge."""
-        found = records_of(self._records_rated_by(row.signatures.get(JUDGED)), row.task_name, row.examples, row.repeats)
-        num_found = len({(record.subset, record.example) for record in found})
+    def records_of_row(self, row: Row, methods: Collection[str] | None = None) -> Sequence[Record]:
+        """Returns the records of a row in the order of the run, with the ratings of its judge. `methods`: those that
+        are read of a large run; by default all."""
+        records = self._records_rated_by(row.signatures.get(JUDGED))
+        keys = keys_of(records, row.task_name, row.examples, row.repeats)
+        num_found = len({(subset, example) for _, subset, example, _, _ in keys})
         if num_found != row.n:
             raise ConfigError(
                 f"{self.path}: {row.place}: n = {row.n}, but the folder has records of {num_found} examples in "
                 f"{', '.join(row.examples)}: give the folder of this row's run, or repeat its command: {row.command}"
             )
-        return found
+        return RecordList(records.only(methods=methods) if isinstance(records, RecordStore) else records, keys)
 
     def _likeness(self, measurement: Measurement, row: Row) -> int:
         """Returns how well a measurement fits a row: the examples count most, then the repeats and the command."""
@@ -339,8 +343,8 @@ def _of_method(found: ComparisonInput, method: str | None) -> ComparisonInput:
     """Returns the rows of a method and of the baseline, without rows of a load. Raises ConfigError if the records of a
     run do not match the n of its rows."""
     for row in found.run.rows_of(BASELINE) if found.run is not None else ():
-        records = records_of(found.run.records, row.task_name, row.examples, row.repeats) if found.run else []
-        num_found = len({record.example for record in records})
+        keys = keys_of(found.run.records, row.task_name, row.examples, row.repeats) if found.run else []
+        num_found = len({example for _, _, example, _, _ in keys})
         if row.subset != ALL and num_found != row.n:
             raise ConfigError(
                 f"{found.text}: {row.task_name}/{row.subset} has a row of n = {row.n} and records of {num_found}: "

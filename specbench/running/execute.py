@@ -1,11 +1,11 @@
 """One `specbench run`: plan → measure → report."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
 from rich.console import Console
 
-from specbench.records.records import Record
+from specbench.records.records import Key, Record
 from specbench.report.captions import why_unscored
 from specbench.results.leaderboard import check_writable
 from specbench.results.row import Row
@@ -41,7 +41,7 @@ def execute(
     events = Events(console, [*([RunProgress(console)] if listeners is None else listeners), trackers])
     records, rows = measure_plan(plan, events, request.judge)
     # 4. The leaderboard and the picture that the request names.
-    if reason := why_unscored(records):
+    if reason := why_unscored(records.values()):
         events.say(reason)
     if request.leaderboard is not None:
         from specbench.results.leaderboard_files import add_rows
@@ -56,7 +56,7 @@ def execute(
     return outcome
 
 
-def measure_plan(plan: Plan, events: Events, judge: Judge | None = None) -> tuple[list[Record], list[Row]]:
+def measure_plan(plan: Plan, events: Events, judge: Judge | None = None) -> tuple[Mapping[Key, Record], list[Row]]:
     """Measures what the folder of a plan lacks and writes its rows. Returns the records of the plan and the rows."""
     folder = plan.folder
     with ExitStack() as stack:
@@ -73,7 +73,7 @@ def measure_plan(plan: Plan, events: Events, judge: Judge | None = None) -> tupl
         scheduler, *others = schedulers(plan.models, plan.spec)
         with report_kept_results(events.console, folder.path):
             scheduler.measure(plan, recorded, events)
-        report = RunReport(plan, [recorded[trial.key] for trial in plan.trials], events.console)
+        report = RunReport(plan, recorded.only([trial.key for trial in plan.trials]), events.console)
         rows = report.write_rows()
         # 3. Servers under load.
         for other in others:
@@ -81,9 +81,11 @@ def measure_plan(plan: Plan, events: Events, judge: Judge | None = None) -> tupl
             rows = report.write_rows()
         # 4. The judge's ratings. A dry run only shows what it would be asked.
         if judging is not None and judging.is_dry_run:
-            judging.show(report.measured, plan.subset_runs)
+            judging.show(list(report.measured.values()), plan.subset_runs)
         elif judging is not None:
-            report.records = judging.judge(report.measured, plan.subset_runs, folder.path, events.console)
+            measured = list(report.measured.values())
+            rated = judging.judge(measured, plan.subset_runs, folder.path, events.console)
+            report.records = {record.key: record for record in rated}
             report.judge = judging.settings.signature
             rows = report.write_rows()
         events.run_ended(rows)

@@ -23,6 +23,7 @@ from specbench.decoding.loop import GenerationOutput, StopRules, WrittenText
 from specbench.models.meters import Consumption
 from specbench.records.folder import RunFolder
 from specbench.records.generation import Generation, Key, Record, convert
+from specbench.records.store import RecordStore
 from specbench.running.capture_plan import (
     allocate_and_capture,
     allocate_and_capture_for_trial,
@@ -44,7 +45,7 @@ PROCESS = uuid.uuid4().hex[:12]
 class Scheduler(Protocol):
     """Decides in which order a plan is measured."""
 
-    def measure(self, plan: Plan, recorded: dict[Key, Record], events: Events) -> None:
+    def measure(self, plan: Plan, recorded: RecordStore, events: Events) -> None:
         """Measures what the folder of the plan lacks. Everything is on disk before the next measurement begins.
         `recorded`: the folder's records, to which those of trials are added."""
 
@@ -52,18 +53,18 @@ class Scheduler(Protocol):
 class InProcess:
     """Decodes in this process, trial by trial: a subset is warmed up before its first trial that is measured."""
 
-    def measure(self, plan: Plan, recorded: dict[Key, Record], events: Events) -> None:
+    def measure(self, plan: Plan, recorded: RecordStore, events: Events) -> None:
         check_recorded(plan.trials, recorded, plan.folder)
         before = frozenset(recorded)
         num_missing = sum(trial.key not in before for trial in plan.trials)
         budget, num_measured = Budget(plan.spec.warm_up), 0
         current: SubsetRun | None = None  # the subset whose passes are captured
         warm_ups: dict[int, Mapping[str, WarmUp]] = {}  # by id of the subset
-        known: dict[Key, Record] = {}  # the records of this plan so far
+        known: dict[Key, int] = {}  # AR's new tokens in the trials so far
         with events.trials(plan.trials):
             for number, trial in enumerate(plan.trials):
                 if (old := recorded.get(trial.key)) is not None:
-                    known[trial.key] = old
+                    known[trial.key] = old.methods["ar"].num_new_tokens
                     events.trial_recorded(trial, old, is_new=False)
                     continue
                 run, is_first = trial.run, id(trial.run) not in warm_ups
@@ -90,8 +91,8 @@ class InProcess:
                 record = measure(trial, plan.spec, earlier, warm_ups[id(run)], partial(events.wait, number))
                 if run.models.target.static is not None:
                     check_nothing_compiled(num_compiled, trial)
-                plan.folder.records.append(record)
-                recorded[trial.key] = known[trial.key] = record
+                recorded.add(record)
+                known[trial.key] = record.methods["ar"].num_new_tokens
                 num_measured += 1
                 events.trial_recorded(trial, record, is_new=True)
             events.wait(len(plan.trials))
@@ -124,12 +125,11 @@ def _both(first: Callable[[str], None], second: Callable[[str], None]) -> Callab
     return tell
 
 
-def planned_tokens(trials: Sequence[Trial], before: Collection[Key], records: Mapping[Key, Record]) -> int:
+def planned_tokens(trials: Sequence[Trial], before: Collection[Key], known: Mapping[Key, int]) -> int:
     """Returns an estimate of AR's new tokens in the trials that were not recorded `before`: their max_new_tokens times
-    the mean share of max_new_tokens that the answers in `records` have (1 if there are none)."""
+    the mean share of max_new_tokens that `known` answers have (1 if there are none). `known`: their new tokens."""
     most = {trial.key: trial.run.task.generation.max_new_tokens for trial in trials}
-    num_found = sum(record.methods["ar"].num_new_tokens for record in records.values())
-    share = num_found / sum(most[key] for key in records) if records else 1.0
+    share = sum(known.values()) / sum(most[key] for key in known) if known else 1.0
     return int(share * sum(number for key, number in most.items() if key not in before))
 
 

@@ -1,6 +1,6 @@
 """Report: the folder of a run → its rows, and the tables that show them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from specbench.core.progress import doing
 from specbench.decoding.bridges import common_ids
 from specbench.decoding.decoder import drafting_decoders
 from specbench.records.folder import write_specs
-from specbench.records.records import Record, with_same_history
+from specbench.records.records import Key, Record, with_same_history
 from specbench.report.tables import RunRows
 from specbench.results.leaderboard import write
 from specbench.results.row import CommonIds, Row
@@ -27,8 +27,9 @@ class RunReport:
     """Writes the rows of a plan's records into its folder: what the command measured is noted there first, since rows
     depend on the folder alone. Answers that a judge rated earlier keep their ratings."""
 
-    def __init__(self, plan: Plan, records: list[Record], console: Console) -> None:
-        self.plan, self.records, self.measured = plan, records, records
+    def __init__(self, plan: Plan, records: Mapping[Key, Record], console: Console) -> None:
+        self.plan, self.measured = plan, records
+        self.records = records  # with the ratings of a judge
         self.judge: str | None = None  # the signature of the judge whose ratings the records have
         folder = plan.folder.path
         write_specs(folder, plan.spec)
@@ -38,27 +39,29 @@ class RunReport:
         if (folder / JUDGEMENTS_FILE).exists():
             from specbench.tasks.judge.judgements import add_recorded_scores
 
-            self.records, self.judge = add_recorded_scores(records, plan.subset_runs, folder, console)
+            rated, self.judge = add_recorded_scores(list(records.values()), plan.subset_runs, folder, console)
+            if self.judge is not None:
+                self.records = {record.key: record for record in rated}
 
     def write_rows(self) -> list[Row]:
         """Computes the rows, of single requests and of loads, and writes the leaderboard of the folder."""
         from specbench.records.windows import read_windows
         from specbench.results.concurrency import load_rows
 
-        known, spec = {record.key: record for record in self.records}, self.plan.spec
+        spec, identity = self.plan.spec, self.plan.folder.identity
         with doing("computing the rows"):
-            run = MeasuredRun(self.plan.folder.identity, spec.tasks, spec.methods, self.measurement, known, self.judge)
+            run = MeasuredRun(identity, spec.tasks, spec.methods, self.measurement, self.records, self.judge)
             rows = run.rows()
             rows += load_rows(rows, read_windows(self.plan.folder.path))
         write(self.plan.folder.leaderboard, rows)
         return rows
 
 
-def measurement_of(plan: Plan, records: Sequence[Record]) -> Measurement:
+def measurement_of(plan: Plan, records: Mapping[Key, Record]) -> Measurement:
     """Returns what a command measured. The target scores the greedy answers of lossless methods that differ from
     AR's."""
     spec, models = plan.spec, plan.models
-    measured = {record.prompt for record in records if not record.turn}
+    measured = {record.prompt for record in records.values() if not record.turn}
     trained = {method.name: measured & training_prompts(spec, method) for method in spec.methods}
     drafting = [part for part in parts(spec.methods) if part.name in models.drafters]
     target = models.target
@@ -94,11 +97,11 @@ def measurement_of(plan: Plan, records: Sequence[Record]) -> Measurement:
     )  # fmt: skip
 
 
-def _ties(plan: Plan, records: Sequence[Record]) -> Iterator[Ties]:
+def _ties(plan: Plan, records: Mapping[Key, Record]) -> Iterator[Ties]:
     for run in plan.subset_runs:
         if run.task.generation.temperature != 0:
             continue
-        own = [r for r in records if (r.task, r.subset) == (run.task.name, run.subset)]
+        own = [records[key] for key in records if key[:2] == (run.task.name, run.subset)]
         examples = {(run.subset, example.index): example for example in run.data.examples}
         prompts = baseline_prompts(examples, {run.subset: run.renderer}, own, plan.models.target)
         for method in plan.spec.methods:

@@ -1,9 +1,8 @@
 """A user's request for a run, and the specification of the run that it is turned into after its checks."""
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,10 +79,8 @@ class Request:
             found["method"] = ",".join(self.methods)
         if self.servers is not None:
             found["servers"] = str(self.servers)
-        for field in fields(self.options):
-            value = getattr(self.options, field.name)
-            if value != field.default:
-                found[field.name] = list(value) if isinstance(value, tuple) else value
+        for name, value in self.options.changed().items():
+            found[name] = list(value) if isinstance(value, tuple) else value
         if (self.options.target or EMBEDDED).startswith(EMBEDDED):
             found.setdefault("threads", 1)
         return found
@@ -126,10 +123,6 @@ def run_spec(request: Request) -> RunSpec:
     target = servers.tokenizer if servers else options.target or EMBEDDED + "target"
     sampling = [] if options.sampling == "task" else sampling_overrides(target, options.target_revision)
     tasks, methods = with_overrides(tasks, methods, [*sampling, *options.overrides])
-    for name, least in {"subsets_per_task": 1, "repeats": 1, "seed": 0, "warm_up": 0}.items():
-        value = getattr(options, name)
-        if value is not None and not least <= value < math.inf:  # nan is neither
-            raise ConfigError(f"{flag_of(name)} {value}: give {least} or more")
     given = {name: value for name, value in asdict(options).items() if name in RunSpec.model_fields}
     given["chat_template_args"] = parse_template_args(options.chat_template_args, options.chat)
     data = {**given, "tasks": tasks, "methods": methods, "servers": servers, "target": target}

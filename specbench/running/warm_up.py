@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import count
 from math import inf
 from statistics import median
@@ -34,7 +34,7 @@ FIRST_BLOCKS_CPU = 16  # budget before the first subset, when the lengths of ans
 TOP_UP_BLOCKS = 4  # blocks for another subset if the budget was spent and the speed was not steady
 MAX_SHARE = 0.1  # maximum ratio of the warm-up to what is measured: of their seconds, and on a GPU of their tokens
 _WARM: dict[int, int] = {}  # number of warm-up tokens by the id of a decoder, while the decoder exists
-_HISTORIES: dict[int, dict[str, "History"]] = {}  # by model's id and method, while the model exists
+_HISTORIES = weakref.WeakKeyDictionary[TextModel, dict[str, "History"]]()  # by loaded model and method
 
 
 @dataclass(frozen=True)
@@ -155,103 +155,138 @@ def warm_up(
     On a CPU the whole takes at most the time of the budget, but at least one block. On a GPU, whose clock rises slowly,
     there are at least as many blocks as `is_steady` needs.
     """
-    budget = budget or Budget()
     parts = [
-        (part, min(num_tokens, context_limit or num_tokens)) for each, num_tokens in decoders for part in each.parts
-    ]
-    names = {id(part): each.method.name for each, _ in decoders for part in each.parts}
-    histories = [_history(part) for part, _ in parts]
-    yields = all(not isinstance(part.model, CausalLM) or part.model.device.type == "cpu" for part, _ in parts)
-    num_most = block_tokens(max_new_tokens)
-    seconds: dict[str, float] = defaultdict(float)
-    num_rounds = 0
-
-    def per_token() -> float:
-        return sum(history.seconds_per_token or 0.0 for history in histories)
-
-    def left() -> float:
-        """Returns the seconds that the warm-up may still take; those of --warm-up hold on a GPU, too."""
-        if budget.seconds is not None:
-            return budget.seconds - budget.spent
-        return MAX_SHARE * budget.num_planned * per_token() - budget.spent if yields else inf
-
-    def decode(part: Decoder, num_tokens: int, num_new: int, what: str) -> tuple[float, float, float]:
-        """Returns the seconds per token of a block, and its seconds of decoding and in all."""
-        progress(f"{names[id(part)]}, {what}{_times(budget, left(), per_token())}")
-        start = time.perf_counter()
-        generation = _decode_block(part, num_tokens, num_new, context_limit)
-        took = time.perf_counter() - start
-        budget.spent += took
-        seconds[names[id(part)]] += took
-        return seconds_per_token(generation), generation.decode_seconds, took
-
-    # 1. A short block of each, if one of them is new: it tells how long the others would take.
-    if any(history.seconds_per_token is None for history in histories):
-        num_rounds += 1
-        for (part, num_tokens), history in zip(parts, histories, strict=True):
-            size = min(num_tokens, NUM_NEW_TOKENS + MIN_NEW_TOKENS)
-            history.first, decoding, took = decode(part, size, MIN_NEW_TOKENS, "block 1")
-            history.prefill = max(0.0, took - decoding) / NUM_NEW_TOKENS
-            if num_most == MIN_NEW_TOKENS:
-                history.blocks[MIN_NEW_TOKENS].append((history.first, took))
-
-    # 2. A text as long as the longest conversation, so that no measured pass is the first of its kind, and no cache
-    #    grows during a measurement. It is shorter where there is no time to read it.
-    longer = [
-        (part, num_tokens, history)
-        for (part, num_tokens), history in zip(parts, histories, strict=True) if _WARM.get(id(part), 0) < num_tokens
+        Part(part, each.method.name, min(num_tokens, context_limit or num_tokens), _history(part))
+        for each, num_tokens in decoders for part in each.parts
     ]  # fmt: skip
-    reading = sum(history.prefill * n for _, n, history in longer)
-    rest = left() - MIN_NEW_TOKENS * sum(history.seconds_per_token or 0.0 for *_, history in longer)
-    share = 1.0 if not yields or rest >= reading else max(0.0, rest) / max(reading, 1e-9)
-    for part, num_tokens, _ in longer:
-        length = num_tokens if share == 1.0 else int(share * num_tokens)
-        if length > max(_WARM.get(id(part), 0), NUM_NEW_TOKENS + MIN_NEW_TOKENS) or share == 1.0:
-            decode(part, length, MIN_NEW_TOKENS, f"a text of {length} tokens")
-            pauses_at = part.drafter.pauses_at if isinstance(part, DraftingDecoder) else None
-            if pauses_at is not None and pauses_at < length:  # then the drafter has read nothing yet
-                decode(part, pauses_at, MIN_NEW_TOKENS, f"a text of {pauses_at} tokens")
-            if id(part) not in _WARM:
-                weakref.finalize(part, _WARM.pop, id(part), None)
-            _WARM[id(part)] = length
-
-    # 3. Blocks until all are steady. The last earlier blocks of the same methods and loaded models count, too. Where
-    #    there is no time for them, a single shorter one has to do, which does not tell whether the speed is steady.
-    own = [history.blocks[num_most] for history in histories]
-    num_before = len(own[0])
-    cost = per_token() + sum(history.prefill for history in histories)  # of a token of a block
-    num_new = num_most if not yields or cost == 0 else int(max(MIN_NEW_TOKENS, min(num_most, left() / cost)))
-    has_time = not yields or left() >= num_new * cost
-    if has_time and num_new == num_most and not (num_rounds and all(map(_is_now_steady, own))):
-        most = inf
-        if budget.seconds is None:
-            most = max_blocks(min(map(len, own)), budget.num_planned / num_most, yields)
-        decodes = [
-            _numbered(partial(decode, part, min(num_tokens, 2 * num_most), num_most), num_rounds)
-            for part, num_tokens in parts
-        ]
-        num_more, verdicts = until_steady(decodes, own, most, left, yields=yields)
-        num_rounds += num_more
-    else:
-        if num_rounds == 0 or (has_time and num_new < num_most):
-            num_rounds += 1
-            for (part, num_tokens), blocks in zip(parts, own, strict=True):
-                each, _, took = decode(part, min(num_tokens, 2 * num_new), num_new, f"block {num_rounds}")
-                blocks += [(each, took)] if num_new == num_most else []
-        verdicts = [_verdict(blocks, max(0, len(blocks) - MIN_BLOCKS)) for blocks in own]
-        if len(own[0]) == num_before and num_most > MIN_NEW_TOKENS:  # none was judged: uneven before may be even now
-            verdicts = [steady or None for steady in verdicts]
+    stages = Stages(parts, context_limit, block_tokens(max_new_tokens), budget or Budget(), progress)
+    # 1. A short block of each, if one of them is new: it tells how long the others would take.
+    if any(part.history.seconds_per_token is None for part in parts):
+        stages.decode_first_blocks()
+    # 2. A text as long as the longest conversation, so that no measured pass is the first of its kind, and no cache
+    #    grows during a measurement.
+    stages.read_long_texts()
+    # 3. Blocks until all are steady. The last earlier blocks of the same methods and loaded models count, too.
+    verdicts = stages.decode_until_steady()
     found = {}
-    for name in dict.fromkeys(names.values()):
-        steady = [each for (part, _), each in zip(parts, verdicts, strict=True) if names[id(part)] == name]
-        found[name] = WarmUp(num_rounds, seconds[name], all_known(steady))
+    for name in dict.fromkeys(part.name for part in parts):
+        steady = [verdict for part, verdict in zip(parts, verdicts, strict=True) if part.name == name]
+        found[name] = WarmUp(stages.num_rounds, stages.seconds[name], all_known(steady))
     return found
 
 
-def _numbered(decode: Callable[[str], tuple[float, float, float]], num_before: int) -> Callable[[], float]:
-    """Returns a function that decodes the next block, and returns its seconds per token."""
-    numbers = count(num_before + 1)
-    return lambda: decode(f"block {next(numbers)}")[0]
+@dataclass(frozen=True)
+class Part:
+    """A decoder without routes. `name`: the method that it is a part of. `num_tokens`: those of its longest
+    conversation."""
+
+    decoder: Decoder
+    name: str
+    num_tokens: int
+    history: History
+
+
+@dataclass
+class Stages:
+    """The stages of a warm-up. `num_new`: new tokens of a block. `num_rounds`: blocks that each part has decoded, and
+    `seconds`: those of each method so far."""
+
+    parts: Sequence[Part]
+    context_limit: int | None
+    num_new: int
+    budget: Budget
+    progress: Say
+    num_rounds: int = 0
+    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    @cached_property
+    def yields(self) -> bool:
+        """Whether the warm-up gives way to the measurement when its time is spent, as it does on a CPU."""
+        models = [part.decoder.model for part in self.parts]
+        return all(not isinstance(model, CausalLM) or model.device.type == "cpu" for model in models)
+
+    def per_token(self) -> float:
+        """Returns the seconds that all parts together take for a token, as far as known."""
+        return sum(part.history.seconds_per_token or 0.0 for part in self.parts)
+
+    def left(self) -> float:
+        """Returns the seconds that the warm-up may still take; those of --warm-up hold on a GPU, too."""
+        if self.budget.seconds is not None:
+            return self.budget.seconds - self.budget.spent
+        return MAX_SHARE * self.budget.num_planned * self.per_token() - self.budget.spent if self.yields else inf
+
+    def decode(self, part: Part, num_tokens: int, num_new: int, what: str) -> tuple[float, float, float]:
+        """Returns the seconds per token of a block, and its seconds of decoding and in all."""
+        self.progress(f"{part.name}, {what}{_times(self.budget, self.left(), self.per_token())}")
+        start = time.perf_counter()
+        generation = _decode_block(part.decoder, num_tokens, num_new, self.context_limit)
+        took = time.perf_counter() - start
+        self.budget.spent += took
+        self.seconds[part.name] += took
+        return seconds_per_token(generation), generation.decode_seconds, took
+
+    def decode_first_blocks(self) -> None:
+        self.num_rounds += 1
+        for part in self.parts:
+            size, history = min(part.num_tokens, NUM_NEW_TOKENS + MIN_NEW_TOKENS), part.history
+            history.first, decoding, took = self.decode(part, size, MIN_NEW_TOKENS, "block 1")
+            history.prefill = max(0.0, took - decoding) / NUM_NEW_TOKENS
+            if self.num_new == MIN_NEW_TOKENS:
+                history.blocks[MIN_NEW_TOKENS].append((history.first, took))
+
+    def read_long_texts(self) -> None:
+        """The text is shorter where there is no time to read it."""
+        longer = [part for part in self.parts if _WARM.get(id(part.decoder), 0) < part.num_tokens]
+        reading = sum(part.history.prefill * part.num_tokens for part in longer)
+        rest = self.left() - MIN_NEW_TOKENS * sum(part.history.seconds_per_token or 0.0 for part in longer)
+        share = 1.0 if not self.yields or rest >= reading else max(0.0, rest) / max(reading, 1e-9)
+        for part in longer:
+            decoder = part.decoder
+            length = part.num_tokens if share == 1.0 else int(share * part.num_tokens)
+            if share < 1.0 and length <= max(_WARM.get(id(decoder), 0), NUM_NEW_TOKENS + MIN_NEW_TOKENS):
+                continue
+            self.decode(part, length, MIN_NEW_TOKENS, f"a text of {length} tokens")
+            pauses_at = decoder.drafter.pauses_at if isinstance(decoder, DraftingDecoder) else None
+            if pauses_at is not None and pauses_at < length:  # then the drafter has read nothing yet
+                self.decode(part, pauses_at, MIN_NEW_TOKENS, f"a text of {pauses_at} tokens")
+            if id(decoder) not in _WARM:
+                weakref.finalize(decoder, _WARM.pop, id(decoder), None)
+            _WARM[id(decoder)] = length
+
+    def decode_until_steady(self) -> list[bool | None]:
+        """Returns whether the speed of each part is steady; None if there were too few blocks to tell, as where there
+        is only time for a single, shorter one."""
+        blocks = [part.history.blocks[self.num_new] for part in self.parts]
+        cost = self.per_token() + sum(part.history.prefill for part in self.parts)  # of a token of a block
+        num_new = self.num_new
+        if self.yields and cost > 0:
+            num_new = int(max(MIN_NEW_TOKENS, min(self.num_new, self.left() / cost)))
+        has_time = not self.yields or self.left() >= num_new * cost
+        is_done = self.num_rounds > 0 and all(map(_is_now_steady, blocks))
+        if has_time and num_new == self.num_new and not is_done:
+            most = inf
+            if self.budget.seconds is None:
+                most = max_blocks(min(map(len, blocks)), self.budget.num_planned / self.num_new, self.yields)
+            decodes = [partial(self._decode_next, part, count(self.num_rounds + 1)) for part in self.parts]
+            num_more, verdicts = until_steady(decodes, blocks, most, self.left, yields=self.yields)
+            self.num_rounds += num_more
+            return verdicts
+
+        num_before = len(blocks[0])
+        if self.num_rounds == 0 or (has_time and num_new < self.num_new):
+            self.num_rounds += 1
+            for part, own in zip(self.parts, blocks, strict=True):
+                size = min(part.num_tokens, 2 * num_new)
+                per_token, _, took = self.decode(part, size, num_new, f"block {self.num_rounds}")
+                own += [(per_token, took)] if num_new == self.num_new else []
+        verdicts = [_verdict(own, max(0, len(own) - MIN_BLOCKS)) for own in blocks]
+        if len(blocks[0]) == num_before and self.num_new > MIN_NEW_TOKENS:  # uneven before may be even now
+            verdicts = [steady or None for steady in verdicts]
+        return verdicts
+
+    def _decode_next(self, part: Part, numbers: Iterator[int]) -> float:
+        size = min(part.num_tokens, 2 * self.num_new)
+        return self.decode(part, size, self.num_new, f"block {next(numbers)}")[0]
 
 
 def _times(budget: Budget, left: float, per_token: float) -> str:
@@ -266,16 +301,13 @@ def _times(budget: Budget, left: float, per_token: float) -> str:
 
 
 def _history(decoder: Decoder) -> History:
-    model = decoder.model
-    if id(model) not in _HISTORIES:
-        weakref.finalize(model, _HISTORIES.pop, id(model), None)
-    return _HISTORIES.setdefault(id(model), {}).setdefault(versioned_name(decoder.method), History())
+    return _HISTORIES.setdefault(decoder.model, {}).setdefault(versioned_name(decoder.method), History())
 
 
 def forget_warm_up(decoder: Decoder) -> None:
     """Makes the next warm-up of a decoder a complete one, since its server was restarted."""
     _WARM.pop(id(decoder), None)
-    _HISTORIES.get(id(decoder.model), {}).pop(versioned_name(decoder.method), None)
+    _HISTORIES.get(decoder.model, {}).pop(versioned_name(decoder.method), None)
 
 
 def max_blocks(num_before: int, num_planned: float, on_cpu: bool) -> int:

@@ -87,7 +87,10 @@ AnySpec = TypeVar("AnySpec", bound=Spec)
 
 def key_docstrings(model: type) -> dict[str, str]:
     """Returns the docstrings below the keys of a class, without those of its bases."""
-    (definition,) = ast.parse(dedent(inspect.getsource(model))).body
+    try:
+        (definition,) = ast.parse(dedent(inspect.getsource(model))).body
+    except OSError:  # made by pydantic's create_model, with descriptions
+        return {}
     statements = definition.body if isinstance(definition, ast.ClassDef) else []
     return {
         key.target.id: inspect.cleandoc(text.value.value)

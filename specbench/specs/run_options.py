@@ -1,106 +1,207 @@
-"""RunOptions: the options that the measuring commands share. Every command imports them, so they need no other spec."""
+"""RunOptions: the options of a run, each declared once. The command line, the Python interface, the lm-eval model, the
+pairs of suites and the reference take names, types, defaults, bounds and help texts from here."""
+# ruff: noqa: RUF009 (`option` returns a dataclass field)
 
-from dataclasses import dataclass, fields
-from typing import Annotated
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from inspect import Parameter, signature
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from specbench.specs.components import Chat, DeviceMap, Dtype, EngineName, PromptChecks, Quantize, SamplingSource
+from pydantic import Field, create_model
 
-FLAGS = {"subsets": "--subset", "overrides": "--set"}  # fields with another name on the command line
+from specbench.specs.components import (
+    Chat,
+    DeviceMap,
+    Dtype,
+    EngineName,
+    PromptChecks,
+    Quantize,
+    SamplingSource,
+    Spec,
+    Text,
+)
+
 # Examples of the bundled sample that `specbench run` measures without --limit: over all subsets, and at least of each.
 SHARE, LEAST = 96, 8
 
 # Options that only affect how a target is loaded, with the values at which they have no effect.
 TARGET_OPTIONS = {"quantize": "none", "device_map": "none", "trust_remote_code": False}
 
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Option:
+    """The declaration of a run option.
+
+    `type`: without bounds; `annotation`: with them, for pydantic. `flag`: its name on the command line, by default
+    --NAME. `is_repeated`: the flag is given once for each value; values of other tuples are separated by commas.
+    `least`: its minimum.
+    """
+
+    name: str
+    type: Any
+    annotation: Any
+    default: Any
+    help: str
+    flag: str
+    is_repeated: bool = False
+    least: int | None = None
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The allowed words; empty if they are not limited."""
+        return get_args(self.type) if get_origin(self.type) is Literal else ()
+
+    @property
+    def is_tuple(self) -> bool:
+        return any(get_origin(kind) is tuple for kind in (self.type, *get_args(self.type)))
+
+
+def option(default: T, help_text: str, **more: str | bool | int) -> T:
+    """Declares a field of RunOptions. `more`: attributes of its Option."""
+    return field(default=default, metadata={"help": help_text, **more})
+
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The models, data, amounts and conditions of a run, with their help texts, before validation.
+    """The models, data, amounts and conditions of a run before validation.
 
     Options with the name of a RunSpec field have its meaning and default. `target`: None is the embedded target.
     `overrides`: KEY=VALUE pairs for the specs of tasks and methods. `threads`: CPU threads; None means 1 for the
     embedded target, else torch's default.
     """
 
-    subsets: Annotated[
-        tuple[str, ...] | None, "Subsets (languages), separated by commas; by default all with data."
-    ] = None
-    target: Annotated[str | None, "Target model: hub id or folder; by default the embedded one."] = None
-    drafter: Annotated[str | None, "Draft model: hub id, folder, or embedded:NAME."] = None
-    target_revision: Annotated[str | None, "Hub revision of the target."] = None
-    drafter_revision: Annotated[str | None, "Hub revision of the drafter."] = None
-    data: Annotated[
-        str | None,
+    subsets: tuple[str, ...] | None = option(
+        None, "Subsets (languages), separated by commas; by default all with data.", flag="--subset"
+    )
+    target: Text | None = option(None, "Target model: hub id or folder; by default the embedded one.")
+    drafter: Text | None = option(None, "Draft model: hub id, folder, or embedded:NAME.")
+    target_revision: Text | None = option(None, "Hub revision of the target.")
+    drafter_revision: Text | None = option(None, "Hub revision of the drafter.")
+    data: Text | None = option(
+        None,
         "Source of the rows: hub, sample (bundled), a folder or a file; by default sample for the embedded target, "
         "else hub.",
-    ] = None
-    limit: Annotated[
-        int | float | None, "Examples of each subset: a number, or a share such as 0.1; by default all."
-    ] = None
-    subsets_per_task: Annotated[int | None, "Measure only the first N subsets of each task."] = None
-    repeats: Annotated[int, "Measurements per example."] = 1
-    seed: Annotated[int, "Seed of every random stream."] = 0
-    dtype: Annotated[
-        Dtype,
-        "auto, float32, bfloat16 or float16; auto: float32 on a CPU, else the dtype of the checkpoint.",
-    ] = "auto"
-    device: Annotated[str, "auto, cuda, mps or cpu; auto: the first available."] = "auto"
-    quantize: Annotated[
-        Quantize, "Precision of the target's weights: none, or nf4 or int8 by bitsandbytes; needs a CUDA device."
-    ] = "none"
-    device_map: Annotated[
-        DeviceMap, "auto: accelerate spreads the target over all devices; none: it is on one device."
-    ] = "none"
-    engine: Annotated[
-        EngineName,
+    )
+    limit: int | float | None = option(
+        None, "Examples of each subset: a number, or a share such as 0.1; by default all."
+    )
+    subsets_per_task: int | None = option(None, "Measure only the first N subsets of each task.", least=1)
+    repeats: int = option(1, "Measurements per example.", least=1)
+    seed: int = option(0, "Seed of every random stream.", least=0)
+    dtype: Dtype = option(
+        "auto", "auto, float32, bfloat16 or float16; auto: float32 on a CPU, else the dtype of the checkpoint."
+    )
+    device: Text = option("auto", "auto, cuda, mps or cpu; auto: the first available.")
+    quantize: Quantize = option(
+        "none", "Precision of the target's weights: none, or nf4 or int8 by bitsandbytes; needs a CUDA device."
+    )
+    device_map: DeviceMap = option(
+        "none", "auto: accelerate spreads the target over all devices; none: it is on one device."
+    )
+    engine: EngineName = option(
+        "auto",
         "How passes run. eager: as in transformers; graphs: recorded as CUDA graphs; compiled: by torch.compile; "
         "auto: graphs on cuda, else eager.",
-    ] = "auto"
-    chat: Annotated[Chat, "Chat template: auto (if the model has one), always or never."] = "auto"
-    chat_template_args: Annotated[
-        tuple[str, ...], "Variables of the chat template, KEY=VALUE separated by commas: enable_thinking=false"
-    ] = ()
-    template_date: Annotated[
-        str | None,
-        "Date that chat templates print: today or YYYY-MM-DD; by default 2024-07-26, or that of a resumed run.",
-    ] = None
-    system_instruction: Annotated[
-        str | None, "System prompt, in place of the task's own; by default the task's (key system)."
-    ] = None
-    sampling: Annotated[
-        SamplingSource,
-        "Source of temperature, top-k and top-p: task, or model (the checkpoint's generation_config.json).",
-    ] = "task"
-    prompt_checks: Annotated[
-        PromptChecks,
+    )
+    chat: Chat = option("auto", "Chat template: auto (if the model has one), always or never.")
+    chat_template_args: tuple[Text, ...] = option(
+        (), "Variables of the chat template, KEY=VALUE separated by commas: enable_thinking=false"
+    )
+    template_date: Text | None = option(
+        None, "Date that chat templates print: today or YYYY-MM-DD; by default 2024-07-26, or that of a resumed run."
+    )
+    system_instruction: str | None = option(
+        None, "System prompt, in place of the task's own; by default the task's (key system)."
+    )
+    sampling: SamplingSource = option(
+        "task", "Source of temperature, top-k and top-p: task, or model (the checkpoint's generation_config.json)."
+    )
+    prompt_checks: PromptChecks = option(
+        "refuse",
         "What follows if the chat template drops the user's text or the tokenizer ends prompts: refuse or warn.",
-    ] = "refuse"
-    warm_up: Annotated[
-        float | None,
+    )
+    warm_up: float | None = option(
+        None,
         "Seconds that the warm-up may take; each method decodes at least one block. By default 10 % of the expected "
         "measurement.",
-    ] = None
-    threads: Annotated[int | None, "CPU threads; by default 1 for the embedded target, else torch's default."] = None
-    overrides: Annotated[tuple[str, ...], "Override a key: verification.threshold=0.3"] = ()
-    trust_remote_code: Annotated[
-        bool, "Run the Python code that comes with a checkpoint whose architecture transformers lacks."
-    ] = False
-    allow_code_execution: Annotated[bool, "Run the programs that the models write, to score them."] = False
+        least=0,
+    )
+    threads: int | None = option(None, "CPU threads; by default 1 for the embedded target, else torch's default.")
+    overrides: tuple[str, ...] = option(
+        (), "Override a key: verification.threshold=0.3", flag="--set", is_repeated=True
+    )
+    trust_remote_code: bool = option(
+        False, "Run the Python code that comes with a checkpoint whose architecture transformers lacks."
+    )
+    allow_code_execution: bool = option(False, "Run the programs that the models write, to score them.")
+
+    def changed(self) -> dict[str, object]:
+        """Returns the options that differ from their defaults."""
+        return {name: value for name, value in vars(self).items() if value != OPTIONS[name].default}
 
     def words(self) -> list[str]:
         """Returns the options that differ from their defaults, as command-line arguments."""
         words = []
-        for field in fields(self):
-            value, flag = getattr(self, field.name), flag_of(field.name)
+        for name, value in self.changed().items():
+            flag = OPTIONS[name].flag
             if value is True:
                 words.append(flag)
-            elif field.name == "overrides":
-                words += [word for override in value for word in (flag, override)]
-            elif value != field.default:
-                words += [flag, ",".join(value) if isinstance(value, tuple) else str(value)]
+            elif not isinstance(value, tuple):
+                words += [flag, str(value)]
+            elif OPTIONS[name].is_repeated:
+                words += [word for each in value for word in (flag, each)]
+            else:
+                words += [flag, ",".join(value)]
         return words
 
 
+def split(names: str) -> list[str]:
+    """Returns the parts of a comma-separated text, stripped and without empty ones."""
+    return [part.strip() for part in names.split(",") if part.strip()]
+
+
 def flag_of(name: str) -> str:
-    """Returns the command-line option of a RunOptions field."""
-    return FLAGS.get(name, f"--{name.replace('_', '-')}")
+    """Returns the command-line option of a RunOptions field, also of one that this version lacks."""
+    return OPTIONS[name].flag if name in OPTIONS else f"--{name.replace('_', '-')}"
+
+
+_TYPES, _ANNOTATIONS = get_type_hints(RunOptions), get_type_hints(RunOptions, include_extras=True)
+OPTIONS = {
+    name: Option(name, _TYPES[name], _ANNOTATIONS[name], each.default, **{
+        "flag": f"--{name.replace('_', '-')}", **each.metadata,
+    })
+    for name, each in RunOptions.__dataclass_fields__.items()
+}  # fmt: skip
+
+
+# The options that lm-eval's --model_args name, by their names there.
+MODEL_ARGS = {
+    "pretrained": "target", "revision": "target_revision", "override": "overrides",
+    **{name: name for name in (
+        "drafter", "drafter_revision", "seed", "dtype", "device", "quantize", "device_map", "chat_template_args",
+        "template_date", "prompt_checks", "threads", "trust_remote_code",
+    )},
+}  # fmt: skip
+
+
+def spec_of(name: str, options: Iterable[str] = OPTIONS) -> type[Spec]:
+    """Returns a specification whose keys are run options, by default all."""
+    keys: dict[str, Any] = {
+        each.name: (Annotated[each.annotation, Field(description=each.help, ge=each.least)], each.default)
+        for each in map(OPTIONS.__getitem__, options)
+    }
+    return create_model(name, __base__=Spec, **keys)
+
+
+def with_options(
+    function: Callable[..., Any], name: str, parameters: Iterable[Parameter], without: Collection[str] = ()
+) -> None:
+    """Shows parameters in the place of one (`name`) in a function's signature, which typer, help() and editors read.
+    `without`: parameters that are not shown."""
+    found = signature(function, eval_str=True)
+    shown: list[Parameter] = []
+    for each in found.parameters.values():
+        shown += parameters if each.name == name else [] if each.name in without else [each]
+    function.__signature__ = found.replace(parameters=shown)  # type: ignore[attr-defined]

@@ -101,16 +101,15 @@ def resamples(num_prompts: int, seed: int) -> Iterator[Array]:
     num_prompts]."""
     size = max(1, BATCH // num_prompts)
     for start in range(0, NUM_RESAMPLES, size):
-        yield _counts(min(size, NUM_RESAMPLES - start), num_prompts, (seed, start))
+        yield _counts(min(size, NUM_RESAMPLES - start), num_prompts, (seed, start)).astype(np.float64)
 
 
-@lru_cache(maxsize=4)  # all metrics of a row resample the same prompts
-def _counts(num_resamples: int, num_prompts: int, seed: tuple[int, int]) -> Array:
+@lru_cache(maxsize=128)  # 128 MB: all metrics of a row, and all methods of a subset, resample the same prompts
+def _counts(num_resamples: int, num_prompts: int, seed: tuple[int, int]) -> NDArray[np.integer]:
     drawn = _drawn(num_resamples, num_prompts, seed)
     drawn += num_prompts * np.arange(num_resamples)[:, None]
-    counts = np.bincount(drawn.ravel(), minlength=drawn.size).reshape(drawn.shape).astype(np.float64)
-    counts.flags.writeable = False
-    return counts
+    counts = np.bincount(drawn.ravel(), minlength=drawn.size).reshape(drawn.shape)
+    return counts.astype(np.min_scalar_type(counts.max()))
 
 
 def _drawn(num_resamples: int, num_units: int, seed: tuple[int, int]) -> NDArray[np.int64]:
@@ -140,10 +139,8 @@ def studentized_interval(columns: Array, seed: int) -> tuple[float, float] | Non
     if columns.shape[1] < MIN_STUDENTIZED or (columns < 0).any() or _num_different(columns) < MIN_DIFFERENT:
         return None
     with np.errstate(all="ignore"):
-        log_ratio = _log_ratio(columns.sum(axis=1))
-        pivots = np.concatenate([_pivots(counts, columns, log_ratio) for counts in resamples(columns.shape[1], seed)])
-        low, high = np.nanquantile(pivots.clip(-MAX_PIVOT, MAX_PIVOT), TAILS)
-    return _interval_around(log_ratio, -high, -low, standard_error(columns))
+        low, high = np.nanquantile(_pivots(columns, seed).clip(-MAX_PIVOT, MAX_PIVOT), TAILS)
+    return _interval_around(_log_ratio(columns.sum(axis=1)), -high, -low, standard_error(columns))
 
 
 def normal_interval(columns: Array) -> tuple[float, float] | None:
@@ -179,15 +176,27 @@ def _num_different(columns: Array) -> int:
     return int(min(np.count_nonzero(columns, axis=1).min(), np.count_nonzero(~same)))
 
 
-def _pivots(counts: Array, columns: Array, log_ratio: float) -> Array:
-    """Returns the distance of each resample's log ratio from the data's, in standard errors of the resample; counts:
-    [num_resamples, num_prompts] → [num_resamples]."""
-    signs = SIGNS[: len(columns)]
-    sums = counts @ columns.T
-    influences = (signs / sums) @ columns
-    influences *= influences
-    influences *= counts
-    return np.asarray((np.log(sums) @ signs - log_ratio) / np.sqrt(influences.sum(axis=1)))
+def _pivots(columns: Array, seed: int) -> Array:
+    """Returns the distance of each resample's log ratio from the data's, in standard errors of the resample: [2, 4 or
+    8, num_prompts] → [NUM_RESAMPLES].
+
+    The squared error is Σ count · influence². The influence of a prompt is Σ sign · growth · share, with its `share` of
+    the data's sum, and `growth` = the data's sum ÷ the resample's. With the data's influence, Σ sign · share, as first
+    term, the others have the small weight sign · (growth − first growth). Every sum over prompts then is one of a few
+    products of these terms, so that a product of matrices gives it for all resamples.
+    """
+    signs, totals = SIGNS[: len(columns)], columns.sum(axis=1)
+    shares = columns / totals[:, None]
+    terms = np.vstack([signs @ shares, shares[1:]])
+    first, second = np.triu_indices(len(terms))
+    summed = np.vstack([columns, terms[first] * terms[second]]).T
+    sums = np.concatenate([counts @ summed for counts in resamples(columns.shape[1], seed)])
+    growths = totals / sums[:, : len(columns)]
+    weights = np.column_stack([growths[:, 0], signs[1:] * (growths[:, 1:] - growths[:, :1])])
+    doubled = np.where(first == second, 1.0, 2.0)
+    squares = (doubled * weights[:, first] * weights[:, second] * sums[:, len(columns) :]).sum(axis=1)
+    log_ratios = np.log(sums[:, : len(columns)]) @ signs
+    return np.asarray((log_ratios - _log_ratio(totals)) / np.sqrt(squares))
 
 
 def standard_error(columns: Array) -> float:

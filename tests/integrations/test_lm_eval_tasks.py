@@ -340,7 +340,7 @@ def measured(
     conditions = environment(str(models.target.device), models.target.dtype, models.target.attention)
     run = RunFolder(folder, run_identity(spec, cells, models, conditions))
     records, rows = measure_plan(Plan(spec, models, cells, run), Events(Console(quiet=True)))
-    return rows, records
+    return rows, list(records.values())
 
 
 # ---- mistakes

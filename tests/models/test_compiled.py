@@ -25,6 +25,7 @@ from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model
 from specbench.models.scoring import Output, PassShape
 from specbench.models.static_passes import StaticPasses, StaticSequence, capacity_for
+from specbench.records.generation import Record
 from specbench.results.conditions import conditions_that_differ
 from specbench.results.leaderboard import load
 from specbench.results.verdict import Noise
@@ -542,7 +543,7 @@ def test_a_pass_that_fails_while_it_is_measured_ends_in_one_line(
 
         return run
 
-    def after_the_first(block: Trial, *given: Any) -> dict[str, Any]:
+    def after_the_first(block: Trial, *given: Any) -> Record:
         nonlocal num_left
         num_left = 10**6 if block.example.index == 0 else 2
         return measure(block, *given)

@@ -12,6 +12,7 @@ import pytest
 
 from specbench.models import causal_lm, static_passes
 from specbench.models.static_passes import StaticPasses, StaticSequence
+from specbench.records.generation import Record
 from specbench.running import capture_plan as reserving
 from specbench.running import measure as runner
 from specbench.running.plan import SubsetRun, Trial
@@ -153,7 +154,7 @@ def test_subsets_in_turns_have_their_own_room_and_compile_once(
     sized: list[str] = []
     measure, conversations = runner.measure, reserving.unanswered_conversations
 
-    def measured(block: Trial, *given: Any) -> dict[str, Any]:
+    def measured(block: Trial, *given: Any) -> Record:
         static = block.run.models.target.static
         assert static is not None
         seen.append((block.run.subset, static.capacity))

@@ -40,7 +40,6 @@ from specbench.running.warm_up import (
 from specbench.specs.catalogue import load_method, with_overrides
 from specbench.tasks.examples import Example
 from tests.support import tiny
-from tests.support.records import autoregressive, record
 from tools.warmup import H100, blocks_until_steady, series, simulated, simulated_run
 
 Run = Callable[..., list[tuple[str, str]]]
@@ -378,14 +377,13 @@ def test_what_is_to_be_measured_is_expected_from_the_answers_so_far() -> None:
         )
         for task, most in (("long", 100), ("short", 10)) for number in range(3)
     ]  # fmt: skip
-    answers: Any = {("long", n): record({"ar": autoregressive(25)}) for n in range(3)}
+    answers: Any = {("long", n): 25 for n in range(3)}
     plan: Any = blocks
     assert planned_tokens(plan, {}, {}) == 330
     done = {("long", 1): answers["long", 1]}
     assert planned_tokens(plan, done, done) == 230 // 4
     assert planned_tokens(plan, done, answers) == 230 // 4
-    half = {key: record({"ar": autoregressive(50)}) for key in answers}
-    assert planned_tokens(plan, {}, half) == 165
+    assert planned_tokens(plan, {}, dict.fromkeys(answers, 50)) == 165
 
 
 def test_the_budget_ends_what_does_not_settle(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,20 @@
 """Options of `specbench run` that only some tasks know: refused, or without effect, where no task does."""
 
+import inspect
 import json
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
+from specbench import api
+from specbench.cli import make_app
+from specbench.cli.arguments import takes_run_options
 from specbench.core.errors import ConfigError
+from specbench.publish.suite_spec import PAIR_OPTIONS, PairSpec
 from specbench.running.request import Request, resolve, run_spec
 from specbench.specs.catalogue import method_names
-from specbench.specs.run_options import RunOptions
+from specbench.specs.run_options import MODEL_ARGS, OPTIONS, RunOptions
 
 
 def test_an_include_folder_without_a_task_of_lm_eval_is_refused(specbench):
@@ -207,3 +214,41 @@ def test_all_methods_are_those_that_fit_the_models(specbench, tiny_pair, tmp_pat
     assert all(f"{name}: " in left_out for name in set(method_names()) - measured)
     code, _, err = specbench("run", "--task", "mgsm", "--method", "all,sd", *words)
     assert code == 2 and "'all' is every method: give no other name with it" in err
+
+
+def test_every_surface_has_the_declared_options():
+    command = typer.main.get_command(make_app(["run"])).commands["run"]
+    flags = {flag for parameter in command.params for flag in parameter.opts}
+    keywords = inspect.signature(api.run).parameters
+    for name, option in OPTIONS.items():
+        assert option.flag in flags and option.help and name in keywords
+        assert keywords[name].default == option.default == getattr(RunOptions(), name)
+    for name in PAIR_OPTIONS:
+        field = PairSpec.model_fields[name]
+        assert (field.default, field.description) == (OPTIONS[name].default, OPTIONS[name].help)
+    assert set(MODEL_ARGS.values()) <= OPTIONS.keys()
+
+
+def test_options_return_from_their_words():
+    options = RunOptions(
+        subsets=("en", "de"), limit=0.5, overrides=("a=1", "b=x y"), trust_remote_code=True, warm_up=0.5
+    )
+    found = []
+
+    @takes_run_options()
+    def command(*, options: RunOptions) -> None:
+        found.append(options)
+
+    app = typer.Typer()
+    app.command()(command)
+    assert CliRunner().invoke(app, options.words()).exit_code == 0 and found == [options]
+
+
+@pytest.mark.parametrize("data", [{"subsets_per_task": 0}, {"repeats": 0}, {"seed": -1}, {"warm_up": -1.0}])
+def test_each_surface_names_a_bound_as_it_is_spelled_there(specbench, data):
+    ((name, value),) = data.items()
+    flag = f"--{name.replace('_', '-')}"
+    code, _, err = specbench("run", "--task", "mgsm", "--method", "sd", f"{flag}={value}")
+    assert code == 2 and err.startswith(f"error: {flag} {value}: give ") and "or more" in err
+    with pytest.raises(ConfigError, match=rf"^{name} = {value}: "):
+        api.run("mgsm", "sd", **data)

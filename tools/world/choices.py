@@ -142,7 +142,7 @@ CSQA_KINDS = (place, place, kind, use, opposite)
 def csqa_exemplars() -> frozenset[str]:
     """Returns the questions of the exemplars, which no held-out row asks."""
     fewshot = load_task("csqa").fewshot
-    return frozenset(row["question"] for row in fewshot.rows) if fewshot and fewshot.rows else frozenset()
+    return frozenset(str(row["question"]) for row in fewshot.rows) if fewshot and fewshot.rows else frozenset()
 
 
 def csqa_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:

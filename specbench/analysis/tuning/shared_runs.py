@@ -120,10 +120,10 @@ class EvidenceFile(RecordFile):
         self._rules = rules  # by (task, subset)
         self._method = method
 
-    def append(self, record: Record) -> None:
+    def append(self, record: Record) -> tuple[int, bytes]:
         generation = record.methods[self._method]
         generation.drafted = self._rules[record.task, record.subset].take(len(generation.steps))
-        super().append(record)
+        return super().append(record)
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ class Trials:
             folder.records = EvidenceFile(folder.records.path, rules, recorded)
         plan = Plan(spec, models, subset_runs, folder, self.command)
         records, rows = measure_plan(plan, Events(self.console, [RunProgress(self.console)]))
-        return TrialRun(folder.path, spec.methods, subset_runs, records, rows, spec.seed, self.scoring)
+        return TrialRun(folder.path, spec.methods, subset_runs, list(records.values()), rows, spec.seed, self.scoring)
 
     def compose(self, methods: Sequence[MethodSpec]) -> tuple[RunSpec, LoadedModels, list[SubsetRun]]:
         """Returns the spec, models and subsets of a run of AR and the methods. Raises ConfigError for a method that

@@ -4,7 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
@@ -27,11 +27,13 @@ from specbench.results.warnings import not_steady
 from specbench.running.measure import method_record
 from specbench.running.models import LoadedModels, has_other_vocabulary, load_models
 from specbench.running.prompts import end_problem, refuse_or_warn
+from specbench.running.request import parse_template_args
 from specbench.running.warm_up import Budget, WarmUp, warm_up
 from specbench.specs.catalogue import load_method, versioned_name, with_overrides
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
+from specbench.specs.run_options import MODEL_ARGS, OPTIONS, RunOptions
 from specbench.specs.task import GenerationSpec, TaskSpec
 from specbench.statistics.bootstrap import Estimate, Resampler
 
@@ -193,10 +195,25 @@ def summary(answers: Sequence[LmEvalAnswer], method: MethodSpec, models: LoadedM
     }
 
 
-ARGUMENTS = (
-    "pretrained", "drafter", "method", "baseline", "override", "revision", "drafter_revision", "dtype", "device",
-    "seed", "threads", "max_gen_toks", "template_date", "prompt_checks", "think_start_token", "think_end_token",
-)  # fmt: skip
+OWN_ARGUMENTS = ("method", "baseline", "max_gen_toks", "think_start_token", "think_end_token")
+
+
+def run_options(arguments: Mapping[str, object]) -> RunOptions:
+    """Returns the run options among the arguments of the model; None stands for the default. Raises ConfigError for an
+    unknown argument."""
+    values: dict[str, Any] = {}
+    for name, value in arguments.items():
+        if name not in MODEL_ARGS:
+            known = (*MODEL_ARGS, *OWN_ARGUMENTS)
+            raise ConfigError(f"--model_args {name}={value}: no such argument: {nearest(name, known)}")
+        option = OPTIONS[MODEL_ARGS[name]]
+        if isinstance(value, str) and option.is_tuple:
+            value = tuple(part for part in value.split(";") if part.strip())
+        elif not isinstance(value, str | None) and str in get_args(option.type) and not option.is_tuple:
+            value = str(value)  # lm-eval reads a revision or a date as a number
+        if value is not None:
+            values[option.name] = value
+    return RunOptions(**values)
 
 
 @register_model("specbench")
@@ -205,29 +222,26 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
 
     pretrained, drafter: hub id, folder or `embedded:NAME`. method: a name or the path of a YAML file. baseline: also
     decodes every request with AR, which gives the speed-up but takes more time. override: `key=value` of the method as
-    for --set, several separated by `;`. max_gen_toks: the default for tasks that set none. template_date,
-    prompt_checks: as for `specbench run`. think_start_token, think_end_token: the tags of reasoning, which lm-eval does
-    not see. seed: seed of the random streams. Each document has its own stream, so that the order of requests does not
-    change results. `answers`: the measured requests of the last evaluation. Raises ConfigError for an invalid argument.
+    for --set, several separated by `;`. max_gen_toks: the default for tasks that set none. think_start_token,
+    think_end_token: the tags of reasoning, which lm-eval does not see. options: revision, and the options of
+    `specbench run` that have the same name here (`MODEL_ARGS`), such as dtype, seed and template_date. Each
+    document has its own random stream, so that the order of requests does not change results. `answers`: the measured
+    requests of the last evaluation. Raises ConfigError for an invalid argument.
     """
 
     def __init__(
         self, pretrained: str = EMBEDDED + "target", drafter: str | None = None, method: str = "sd", *,
-        baseline: bool = False, override: str | Sequence[str] = (), revision: str | None = None,
-        drafter_revision: str | None = None, dtype: str = "auto", device: str | None = None, seed: int = 0,
-        threads: int | None = None, max_gen_toks: int = MAX_GEN_TOKS, template_date: Any = None,
-        prompt_checks: str = "refuse", think_start_token: str = TAGS.open, think_end_token: str = TAGS.close,
-        batch_size: int | str | None = None,
-        max_batch_size: int | None = None, **unknown: Any,
+        baseline: bool = False, max_gen_toks: int = MAX_GEN_TOKS, think_start_token: str = TAGS.open,
+        think_end_token: str = TAGS.close, batch_size: int | str | None = None, max_batch_size: int | None = None,
+        **options: Any,
     ) -> None:  # fmt: skip
         super().__init__()
-        for name, value in unknown.items():
-            raise ConfigError(f"--model_args {name}={value}: no such argument: {nearest(name, ARGUMENTS)}")
+        chosen = run_options({"pretrained": pretrained, "drafter": drafter, **options})
         if not isinstance(baseline, bool):
             raise ConfigError(f"--model_args baseline={baseline}: write true or false")
         if str(batch_size or 1).partition(":")[0] not in ("1", "auto"):
             raise ConfigError(f"--batch_size {batch_size}: specbench decodes one request at a time: remove it")
-        set_threads(threads, pretrained.startswith(EMBEDDED))
+        set_threads(chosen.threads, pretrained.startswith(EMBEDDED))
         placeholder = {  # for the task that a RunSpec requires
             "name": "lm-eval", "version": 1, "title": "Requests of lm-eval", "prompt": "{{ row.prompt }}",
             "generation": {
@@ -235,13 +249,12 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
             },
         }  # fmt: skip
         task = build(TaskSpec, placeholder, prefix="--model_args: ")
-        pairs = override.split(";") if isinstance(override, str) else override
         methods = [load_method(name) for name in dict.fromkeys(["ar", method] if baseline else [method])]
-        _, methods = with_overrides([], methods, [pair for pair in pairs if pair.strip()])
+        _, methods = with_overrides([], methods, chosen.overrides)
         data = {
-            "tasks": [task], "methods": methods, "target": pretrained, "target_revision": revision, "drafter": drafter,
-            "drafter_revision": drafter_revision, "dtype": dtype, "device": device or "auto", "seed": seed,
-            "template_date": None if template_date is None else str(template_date), "prompt_checks": prompt_checks,
+            **{name: value for name, value in vars(chosen).items() if name in RunSpec.model_fields},
+            "tasks": [task], "methods": methods,
+            "chat_template_args": parse_template_args(chosen.chat_template_args, chosen.chat),
         }  # fmt: skip
         self.engine = LmEvalEngine(build(RunSpec, data, prefix="--model_args: "))
         self.answers: list[LmEvalAnswer] = []

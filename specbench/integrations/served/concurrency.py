@@ -15,7 +15,7 @@ from specbench.decoding.loop import StopRules
 from specbench.integrations.served.decoder import ServedDecoder
 from specbench.models.scoring import ScoringModel
 from specbench.records.generation import WarmUpRecord
-from specbench.records.records import Key, Record
+from specbench.records.store import RecordStore
 from specbench.records.windows import (
     LoadAnswer,
     LoadKind,
@@ -99,7 +99,7 @@ class LoadScheduler:
     _warm_for: dict[str, tuple[SubsetRun, str, float]] = field(default_factory=dict)  # load of each last warm-up
     _tolerances: dict[tuple[int, str], float] = field(default_factory=dict)  # of near-ties, by subset and server
 
-    def measure(self, plan: Plan, recorded: dict[Key, Record], events: Events) -> None:
+    def measure(self, plan: Plan, recorded: RecordStore, events: Events) -> None:
         """Measures the windows that the run's folder does not hold yet."""
         load, spec, file = self.load, plan.spec, window_file(plan.folder.path)
         windows = [

@@ -10,7 +10,8 @@ from specbench.core.progress import ProgressBar
 from specbench.decoding.decoder import Decoder
 from specbench.integrations.served.concurrency import BringUp
 from specbench.records.generation import Generation, Stored
-from specbench.records.records import Key, LineFile, Record
+from specbench.records.records import Key, LineFile
+from specbench.records.store import RecordStore
 from specbench.running.events import Events
 from specbench.running.measure import check_recorded, measure_method, record_of
 from specbench.running.plan import Plan, Trial
@@ -52,7 +53,7 @@ class RotationScheduler:
     num_parts: int
     bring_up: BringUp
 
-    def measure(self, plan: Plan, recorded: dict[Key, Record], events: Events) -> None:
+    def measure(self, plan: Plan, recorded: RecordStore, events: Events) -> None:
         """Each answer is on disk before the next request, so that a run which is stopped within a part loses none."""
         check_recorded(plan.trials, recorded, plan.folder)
         file, before = LineFile[ServerAnswer](plan.folder.path / TURNS, ServerAnswer), frozenset(recorded)
@@ -80,8 +81,7 @@ class RotationScheduler:
                         measured = {name: answers[trial.key, name] for name in names}
                         earlier = [recorded[key] for key in trial.earlier_keys]
                         record = record_of(trial, measured, earlier, part=number)
-                        plan.folder.records.append(record)
-                        recorded[trial.key] = record
+                        recorded.add(record)
         with events.trials(plan.trials):  # not before: a bar for each of both would show
             for trial in plan.trials:
                 events.trial_recorded(trial, recorded[trial.key], is_new=trial.key not in before)

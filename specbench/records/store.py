@@ -1,0 +1,135 @@
+"""The records of a file, by key, of which memory holds only a part: each is read when it is asked for.
+
+A run may have more records than memory. What needs them (rows, comparisons, pages, a resumed run) needs those of one
+subset and method at a time, so the store keeps the place of every record in the file and of every method in its line.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from specbench.core.errors import ConfigError
+from specbench.records.records import MAX_LINE, Key, Record, RecordFile
+
+KEPT = 2**26  # bytes of lines whose records stay in memory, so that most runs are read once
+
+
+class Place(NamedTuple):
+    """A line of the file. `methods`: the bytes of each method's part; empty if they are not known."""
+
+    start: int
+    length: int
+    methods: dict[str, tuple[int, int]]
+
+
+class _Line(msgspec.Struct):
+    methods: dict[str, msgspec.Raw]
+
+
+_parts = msgspec.json.Decoder(_Line)
+
+
+def _places_of_methods(line: bytes) -> dict[str, tuple[int, int]]:
+    try:
+        methods = _parts.decode(line).methods
+    except (ValueError, RecursionError):  # a line of an earlier version, which is read as a whole
+        return {}
+    found, end = {}, 0
+    for name, part in methods.items():
+        start = line.index(bytes(part), end)
+        end = start + len(bytes(part))
+        found[name] = start, end
+    return found
+
+
+class RecordStore(Mapping[Key, Record]):
+    """The records of a file by key, in the order of the file.
+
+    `only`: a part of the store, with some of the records or of their methods. `add`: writes a new record to the file.
+    """
+
+    def __init__(self, file: RecordFile, check: Callable[[Record], None] = lambda record: None) -> None:
+        """Reads the whole file once. Raises ConfigError for a damaged file and for a record for which `check` raises
+        ValueError."""
+        self._file = file
+        self._methods: frozenset[str] | None = None  # all
+        self._places: dict[Key, Place] = {}
+        self._kept: dict[Key, Record] = {}
+        self._room = KEPT
+        for start, line, record in file.located(check):
+            self._place(record, start, line)
+
+    def _place(self, record: Record, start: int, line: bytes) -> None:
+        if self._room >= len(line):
+            self._room -= len(line)
+            self._places[record.key], self._kept[record.key] = Place(start, len(line), {}), record
+        else:
+            self._kept.pop(record.key, None)
+            self._places[record.key] = Place(start, len(line), _places_of_methods(line))
+
+    def add(self, record: Record) -> None:
+        """Writes a record to the end of the file. Raises ConfigError for a disk error."""
+        start, line = self._file.append(record)
+        self._place(record, start, line)
+
+    def only(self, keys: Collection[Key] | None = None, methods: Collection[str] | None = None) -> "RecordStore":
+        """Returns the part of the store with these keys, in their order, and with at least these methods."""
+        part = object.__new__(RecordStore)
+        part._file, part._kept, part._room = self._file, self._kept, 0
+        part._places = self._places if keys is None else {key: self._places[key] for key in keys}
+        part._methods = self._methods if methods is None else frozenset(methods)
+        return part
+
+    def __getitem__(self, key: Key) -> Record:
+        place = self._places[key]
+        return self._kept.get(key) or self._read(key, place)
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._places
+
+    def __eq__(self, other: object) -> bool:
+        """One record at a time, so that two large runs can be compared."""
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        return self.keys() == other.keys() and all(self[key] == other[key] for key in self)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _read(self, key: Key, place: Place) -> Record:
+        line = self._file.bytes_at(place.start, place.length)
+        if self._methods is not None and place.methods:
+            parts = {name: line[slice(*place.methods[name])] for name in place.methods if name in self._methods}
+            # the line with fewer methods: what is before the first, these, and what is after the last
+            (first, _), *_ = place.methods.values()
+            *_, (_, last) = place.methods.values()
+            names = (msgspec.json.encode(name) + b":" + part for name, part in parts.items())
+            line = line[: line.rindex(b"{", 0, first) + 1] + b",".join(names) + line[last:]
+        try:
+            record: Record = self._file.decoder.decode(line, MAX_LINE)
+        except ValueError as error:
+            raise ConfigError(f"{self._file.path}: was changed while it was read ({error}): try again") from error
+        if record.key != key:
+            raise ConfigError(f"{self._file.path}: was changed while it was read: try again")
+        return record
+
+
+class RecordList(Sequence[Record]):
+    """Some records of a store in a given order, each read when it is asked for."""
+
+    def __init__(self, records: Mapping[Key, Record], keys: Sequence[Key]) -> None:
+        self._records, self._keys = records, keys
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return RecordList(self._records, self._keys[place])
+        return self._records[self._keys[place]]

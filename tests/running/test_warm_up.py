@@ -40,7 +40,6 @@ from specbench.running.warm_up import (
 from specbench.specs.catalogue import load_method, with_overrides
 from specbench.tasks.examples import Example
 from tests.support import tiny
-from tests.support.records import autoregressive, record
 from tools.warmup import H100, blocks_until_steady, series, simulated, simulated_run
 
 Run = Callable[..., list[tuple[str, str]]]

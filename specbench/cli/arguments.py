@@ -54,7 +54,8 @@ def takes_run_options(
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @wraps(function)
         def command(**given: Any) -> None:
-            values = {option.name: read_option(option, given.pop(option.name)) for option in given_options}
+            values = {option.name: read_option(option, given.pop(option.name))
+                      for option in given_options if option.name in given}  # fmt: skip
             function(**given, options=RunOptions(**values))
 
         parameters = []

@@ -454,10 +454,10 @@ def test_the_prompt_of_many_draws_is_read_once(
     read = EagerSequence._read
 
     def counted(
-        sequence: EagerSequence, ids: list[int], pending: Any, num_tokens: int, *given: Any, **named: Any
+        sequence: EagerSequence, ids: list[int], pending: Any, parents: Any, num_tokens: int, *given: Any
     ) -> Output:
         num_read[sequence.name] += num_tokens >= len(prompts[0])
-        return read(sequence, ids, pending, num_tokens, *given, **named)
+        return read(sequence, ids, pending, parents, num_tokens, *given)
 
     monkeypatch.setattr(EagerSequence, "_read", counted)
 

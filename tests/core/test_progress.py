@@ -50,7 +50,7 @@ def progress_of(output: io.StringIO, places: Sequence[str], terminal: bool = Fal
     for place in places:
         task, _, subset = place.partition("/")
         runs[place] = SimpleNamespace(task=SimpleNamespace(name=task), subset=subset, decoders=())
-    trials: list[Any] = [SimpleNamespace(cell=runs[place]) for place in places]
+    trials: list[Any] = [SimpleNamespace(run=runs[place]) for place in places]
     shown = RunProgress(Console(file=output, force_terminal=terminal, width=120))
     shown.tables = lambda: iter(())  # type: ignore[method-assign]
     shown.trials_started(trials)

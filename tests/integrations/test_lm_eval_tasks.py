@@ -35,7 +35,7 @@ from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import TaskData
 from tests.support.lm_eval_files import ROWS, build_index, use_cache, write_task, write_upstream
 
-SHARED = Path(__file__).resolve().parents[2] / "shared/data"
+SHARED = Path(__file__).resolve().parents[3] / "shared/data"
 BLEU = [{"metric": name, "aggregation": name, "higher_is_better": name != "ter"} for name in ("bleu", "chrf", "ter")]
 SENTENCES = [
     {"question": "one", "answer": "The cat sat on the mat near the door."},

@@ -17,7 +17,7 @@ from specbench.tasks.sandbox import run as permission
 from specbench.tasks.scoring.code import EXECUTION_IS_OFF, build_program, code, pass_at_k, whole_program
 from tests.support.read_yaml import read_yaml
 
-HUMANEVAL = Path(__file__).resolve().parents[2] / "shared/data/humaneval/HumanEval.jsonl.gz"
+HUMANEVAL = Path(__file__).resolve().parents[3] / "shared/data/humaneval/HumanEval.jsonl.gz"
 PREFIX = 'def add(a, b):\n    """The sum."""\n'
 RIGHT, WRONG = "    return a + b\n", "    return a - b\n"
 REFERENCE = {"prefix": PREFIX, "test": "assert add(1, 2) == 3\nassert add(0, 5) == 5", "entry_point": "add"}

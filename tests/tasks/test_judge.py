@@ -37,7 +37,7 @@ from specbench.tasks.local_files import read_rows
 from tests.support import records
 from tests.support.judge_server import KEY, Server, serving  # noqa: F401  # a fixture
 
-PROMPTS = Path(__file__).resolve().parents[2] / "shared/data/mt_bench/judge_prompts.jsonl"
+PROMPTS = Path(__file__).resolve().parents[3] / "shared/data/mt_bench/judge_prompts.jsonl"
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from specbench.tasks.scoring import make_scorer
 from specbench.tasks.scoring.numbers import answered_number
 from tests.support.lm_eval_verdicts import GSM8K, INVALID, config, extracted, matches, mgsm
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 scorer = SCORERS.get("number")()
 
 

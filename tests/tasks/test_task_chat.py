@@ -13,7 +13,7 @@ from specbench.tasks.readers import SPEED_CATEGORIES
 from specbench.tasks.scoring import make_scorer
 from tools.world import WORLDS, chat
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 GROUPS = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag")
 PAIRS = ("deen", "fren", "ruen", "jaen", "zhen")
 SCORED = [group for group in GROUPS if group != "mt_bench"]

@@ -18,7 +18,7 @@ from tools.world import choices as world_choices
 
 TASKS = {name: load_task(name) for name in ("csqa", "mmlu")}
 CASES = [("csqa", "default"), *(("mmlu", subject) for subject in WORLDS["mmlu"].weights())]
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 HEADING = "The following are multiple choice questions (with answers) about anatomy.\n\n"
 QUESTIONS = [{"question": f' Which is "{n}", of these? ', "subject": "anatomy", "choices": [f"{n}, or", "b", "c", "d"],
               "answer": n % 4} for n in range(9)]  # fmt: skip

@@ -12,7 +12,7 @@ from specbench.tasks.examples import load_examples
 from specbench.tasks.scoring import make_scorer
 from tools.world import WORLDS
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 TASKS = ("cnn_dm", "mlsum", "scrolls")
 CASES = [(task, subset) for task in TASKS for subset in WORLDS[task].weights()]
 

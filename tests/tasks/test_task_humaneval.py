@@ -19,7 +19,7 @@ from specbench.tasks.examples import load_examples
 from specbench.tasks.sandbox import run as permission
 from tools.world import code as world_code
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data" / "humaneval"
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "humaneval"
 
 
 def load(path, subset="default", limit=None):

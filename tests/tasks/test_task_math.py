@@ -15,7 +15,7 @@ from specbench.tasks.examples import load_examples
 from tools.world import WORLDS
 from tools.world import math as world_math
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 TASKS = ("gsm8k", "mcot", "msvamp")
 SUBSETS = [(task, subset) for task in TASKS for subset in load_task(task).subset_names]
 GSM8K = [

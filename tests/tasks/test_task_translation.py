@@ -13,7 +13,7 @@ from specbench.tasks.examples import load_examples
 from specbench.tasks.readers.documents import translation as reader
 from tools.world import WORLDS
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 TASKS = ("wmt", "iwslt14", "low_resource_mt")
 SUBSETS = [(task, subset) for task in TASKS for subset in WORLDS[task].weights()]
 LOW_RESOURCE = ["amh", "ber", "chr", "grn", "haw", "ibo", "npi", "oci", "que", "yor", "zgh"]

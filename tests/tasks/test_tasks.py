@@ -22,7 +22,7 @@ from specbench.tasks.examples import load_examples
 from specbench.tasks.scoring.numbers import answered_number
 from specbench.tasks.sources import subsets_with_files
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data" / "mgsm"
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "mgsm"
 LANGUAGES = ["bn", "de", "en", "es", "ja", "sw"]
 QUESTIONS = {
     "bn": '১৬টি ডিমের দাম প্রতিটি $2। "মোট" কত?',

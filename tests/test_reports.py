@@ -23,7 +23,6 @@ from specbench.models.heads.checkpoints import HeadCheckpoint
 from specbench.models.heads.eagle_checkpoint import has_two_readings, normed_states
 from specbench.records.records import RecordFile
 from specbench.records.windows import LoadAnswer
-from specbench.results.answers import timed_tokens
 from specbench.results.concurrency import metrics_of
 from specbench.running.prompts import end_problem
 from specbench.specs.catalogue import load_method, load_task
@@ -226,9 +225,9 @@ def test_times_per_token_do_not_depend_on_the_events(case: Case) -> None:
     external = {"num_first_tokens": events[0][1], "num_target_passes": None}
     made = generation(token_ids=[1] * num_tokens, external=external)
     if tpot:
-        assert (events[-1][0] - events[0][0]) / timed_tokens(made) == pytest.approx(tpot)
+        assert (events[-1][0] - events[0][0]) / made.num_timed_tokens == pytest.approx(tpot)
     else:
-        assert timed_tokens(made) == 0
+        assert made.num_timed_tokens == 0
 
 
 NUM_DRAWS = 2000

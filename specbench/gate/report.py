@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 from specbench.core.table import Table, escaped_markdown, markdown_table, number_columns, text_columns
 from specbench.records.records import Generation
 from specbench.report.display import DisplayedResult
-from specbench.results.answers import acceptance_rates, length_columns, new_tokens, target_passes
+from specbench.results.answers import acceptance_rates, length_columns
 from specbench.results.conditions import RowPair
 from specbench.results.metric_format import NULL, names_by_text, with_interval
 from specbench.results.row import Row
@@ -144,10 +144,10 @@ Counts = Mapping[str, float | None]
 
 def counts_of(own: Sequence[Generation]) -> Counts:
     """Returns τ, α and passes of generations; None if nothing is drafted, or the decoder does not report a count."""
-    passes = [target_passes(g) for g in own]
+    passes = [g.target_passes for g in own]
     tokens, steps = map(sum, length_columns([own]))
     rates = [rate for rate in acceptance_rates(own) if rate is not None]
-    num_tokens = sum(map(new_tokens, own))
+    num_tokens = sum(g.num_new_tokens for g in own)
     num_drafts = sum(len(g.passes.draft) for g in own)
     known = own and not any(g.is_external for g in own)
     return {

@@ -36,41 +36,17 @@ def with_own_passes(generation: Generation, decodes_with: str) -> Generation:
     return replace(generation, passes=passes, decoded_by="drafter")
 
 
-def is_drafted_alone(generation: Generation) -> bool:
-    """Returns whether the drafter decoded without the target. `generation`: from `with_own_passes`."""
-    return generation.is_drafted_alone
-
-
-def new_tokens(generation: Generation) -> int:
-    return generation.num_new_tokens
-
-
-def timed_tokens(generation: Generation) -> int:
-    """Returns the number of tokens that decode_seconds covers: all except those that exist when its clock starts. That
-    is one token, unless an external decoder reports several first tokens, or none."""
-    return generation.num_timed_tokens
-
-
-def target_passes(generation: Generation) -> int | None:
-    """Returns the number of target passes with the prefill; None for an external decoder that does not report it."""
-    return generation.target_passes
-
-
-def is_served(generation: Generation) -> bool:
-    return generation.is_served
-
-
 def tokens_of_passes(generation: Generation) -> tuple[int, int]:
     """Returns the emitted tokens and the target passes that emitted them; (0, 0) if the passes are unknown. If the
     steps are known, a prefill that emits a token by itself is left out with its token. The prefill of a server always
     emits one."""
-    num_passes, num_steps = target_passes(generation), len(generation.steps)
+    num_passes, num_steps = generation.target_passes, len(generation.steps)
     if not num_passes:
         return 0, 0
-    if is_served(generation):
-        return new_tokens(generation) - 1, num_passes - 1
+    if generation.is_served:
+        return generation.num_new_tokens - 1, num_passes - 1
     if generation.is_external and (num_steps == 0 or num_passes == num_steps):
-        return new_tokens(generation), num_passes
+        return generation.num_new_tokens, num_passes
     return generation.num_emitted, num_steps
 
 
@@ -81,10 +57,10 @@ Columns = list[list[float]]  # two columns for each side, [num_generations]
 def speed_columns(sides: Sides) -> Columns:
     """Returns tokens and seconds of each side. A generation of one token has no speed, so both columns are 0 for it on
     every side, and all sides cover the same answers."""
-    timed = [min(map(timed_tokens, each)) > 0 for each in zip(*sides, strict=True)]
+    timed = [min(g.num_timed_tokens for g in each) > 0 for each in zip(*sides, strict=True)]
     return [
-        [float(value(g) * keep) for g, keep in zip(generations, timed, strict=True)]
-        for generations in sides for value in (timed_tokens, lambda g: g.decode_seconds)
+        [float(value * keep) for value, keep in zip(column, timed, strict=True)]
+        for side in sides for column in ([g.num_timed_tokens for g in side], [g.decode_seconds for g in side])
     ]  # fmt: skip
 
 
@@ -325,7 +301,7 @@ def _reasoning(
         return {}
     shares = {
         f"reasoning_share{end}": prompts.ratio(
-            [g.reasoning_tokens for g in side], list(map(new_tokens, side)), bounds=SHARE
+            [g.reasoning_tokens for g in side], [g.num_new_tokens for g in side], bounds=SHARE
         )
         for end, side in sides.items()
     }

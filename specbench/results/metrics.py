@@ -16,14 +16,9 @@ from specbench.records.records import Generation, Record
 from specbench.results.answers import (
     ScoringSpec,
     acceptance_rates,
-    is_drafted_alone,
-    is_served,
     length_columns,
-    new_tokens,
     quality,
     speed_columns,
-    target_passes,
-    timed_tokens,
     verified_tokens,
     with_own_passes,
 )
@@ -42,8 +37,8 @@ def acceptance(
     drafted = [g.num_drafted for g in own]
     verified, accepted = [g.num_verified for g in own], [g.num_accepted for g in own]
     num_steps = [len(g.steps) for g in own]
-    passes = [target_passes(g) for g in own]
-    num_new = [new_tokens(g) for g in own]
+    passes = [g.target_passes for g in own]
+    num_new = [g.num_new_tokens for g in own]
     any_verified = sum(verified) > 0  # ar and draft-only verify nothing, so that they have no acceptance
     threshold = verification.get("threshold") if verification.get("rule") == "fuzzy" else None
     bound = Estimate()
@@ -87,8 +82,8 @@ def accepted_tokens_per_step(own: Sequence[Generation], num_draft_tokens: int) -
     """Returns a histogram: element k is the number of target passes after the prefill that accepted k draft tokens, for
     k from 0 to `num_draft_tokens`. Queries that the drafter decoded alone are left out. Returns None for an external
     decoder, and if no answer has a target pass."""
-    verified = [g for g in own if not is_drafted_alone(g)]
-    if not verified or any(g.is_external and not (is_served(g) and g.steps) for g in verified):
+    verified = [g for g in own if not g.is_drafted_alone]
+    if not verified or any(g.is_external and not (g.is_served and g.steps) for g in verified):
         return None
     accepted = np.concatenate([g.steps.accepted for g in verified])
     return tuple(np.bincount(accepted, minlength=num_draft_tokens + 1)[: num_draft_tokens + 1].tolist())
@@ -102,7 +97,7 @@ def consumption(prompts: Resampler, own: Sequence[Generation], baseline: Sequenc
         for place in ("cpu", "gpu"):
             if side and all(getattr(g, f"{place}_joules") is not None for g in side):
                 joules = [getattr(g, f"{place}_joules") for g in side]
-                found[f"{place}_joules_per_token{suffix}"] = prompts.ratio(joules, list(map(new_tokens, side)))
+                found[f"{place}_joules_per_token{suffix}"] = prompts.ratio(joules, [g.num_new_tokens for g in side])
         for place in ("host", "device"):
             name = f"peak_{place}_bytes"
             if side and all(getattr(g, name) is not None for g in side):
@@ -124,14 +119,13 @@ def speeds(
     resampled = resampled or prompts
     # both speeds and the speed-up, which is their ratio, cover the same answers
     columns = speed_columns([own, baseline])
-    end_to_end = [
-        [float(value(g)) for g in side] for side in (own, baseline)
-        for value in (new_tokens, lambda g: (g.ttft_seconds or 0.0) + g.decode_seconds)
-    ]  # fmt: skip
+    end_to_end: list[list[float]] = []
+    for side in (own, baseline):
+        end_to_end += [g.num_new_tokens for g in side], [(g.ttft_seconds or 0.0) + g.decode_seconds for g in side]
     same = Estimate(value=1.0)  # AR compared with itself: exact, not measured
     return {
         "num_prompts_timed": Estimate(value=len(set(prompts.cluster[np.array(columns[0]) > 0].tolist()))),
-        "new_tokens": Estimate(value=sum(new_tokens(g) for g in own)),
+        "new_tokens": Estimate(value=sum(g.num_new_tokens for g in own)),
         "tokens_per_second": resampled.ratio(*columns[:2]),
         "tokens_per_second_ar": resampled.ratio(*columns[2:]),
         "speedup": same if is_baseline else resampled.ratio(*columns),
@@ -160,7 +154,7 @@ def times(prompts: Resampler, own: Sequence[Generation], baseline: Sequence[Gene
     values = {
         "ttft_seconds": _median(g.ttft_seconds for g in own),
         "draft_prefill_seconds": _median(g.draft_prefill_seconds for g in own),
-        "tpot_seconds": _median(g.decode_seconds / timed_tokens(g) for g in own if timed_tokens(g) > 0),
+        "tpot_seconds": _median(g.decode_seconds / g.num_timed_tokens for g in own if g.num_timed_tokens > 0),
         "draft_seconds": sum(draft_passes),
         "verify_seconds": sum(chain.from_iterable(g.passes.target.seconds for g in own)),
         "overhead_seconds": sum(overheads[0]),
@@ -173,7 +167,7 @@ def times(prompts: Resampler, own: Sequence[Generation], baseline: Sequence[Gene
     }  # fmt: skip
     if any(generation.is_external for generation in own):
         found |= {name: Estimate() for name in PER_PASS}
-    if any(map(is_served, own)):
+    if any(g.is_served for g in own):
         found |= served_metrics(prompts, own, baseline)
     return found
 
@@ -184,11 +178,11 @@ def ar_drift(records: Sequence[Record]) -> Estimate:
     if any(record.measured_at is None for record in records):
         return Estimate()
     ordered = sorted(records, key=lambda record: record.measured_at or 0.0)
-    timed = [record for record in ordered if timed_tokens(record.methods["ar"]) > 0]
+    timed = [record for record in ordered if record.methods["ar"].num_timed_tokens > 0]
     baseline = [record.methods["ar"] for record in timed]
     return drift_of(
         np.array([g.decode_seconds for g in baseline], dtype=np.float64),
-        np.array([timed_tokens(g) for g in baseline], dtype=np.float64),
+        np.array([g.num_timed_tokens for g in baseline], dtype=np.float64),
         np.array([record.prompt_tokens for record in timed], dtype=np.float64),
         Resampler.of_times(timed, seed=0).cluster,
     )
@@ -279,8 +273,8 @@ def summarize(
     if any(generation.is_tree for generation in own):
         metrics |= tree_metrics(prompts, own, baseline, metrics)
     if decodes_with == "random":
-        alone = [new_tokens(g) * is_drafted_alone(g) for g in own]
-        metrics["drafter_share"] = prompts.ratio(alone, list(map(new_tokens, own)), bounds=SHARE)
+        alone = [g.num_new_tokens * g.is_drafted_alone for g in own]
+        metrics["drafter_share"] = prompts.ratio(alone, [g.num_new_tokens for g in own], bounds=SHARE)
     if decodes_with != "target":
         metrics["draft_prefill_seconds"] = Estimate()  # part of ttft_seconds, not measured separately
     if len({generation.route for generation in own}) > 1:

@@ -19,7 +19,6 @@ from specbench.analysis.fairness.fairness import read_run
 from specbench.embedded import member_path
 from specbench.records.records import Generation
 from specbench.report.display import reach, save_picture
-from specbench.results.answers import timed_tokens
 from specbench.statistics.bootstrap import Estimate, expanded_confidence, ratio_of, resamples
 
 from .measuring import measure, write_held_out
@@ -188,7 +187,7 @@ def columns_of(folder: Path) -> Columns:
 
 def timed(generation: Generation) -> list[float]:
     """Tokens after the first one, and the seconds that they took."""
-    return [float(timed_tokens(generation)), generation.decode_seconds]
+    return [float(generation.num_timed_tokens), generation.decode_seconds]
 
 
 def draw(found: Scaling, path: Path) -> None:

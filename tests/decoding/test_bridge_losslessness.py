@@ -6,7 +6,6 @@ it fails at p < 1e-6.
 """
 
 import itertools
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +22,7 @@ from specbench.decoding.sampling import DenseProbs, Sampling
 from specbench.decoding.verification import exact_match, rejection
 from specbench.models.causal_lm import ModelPair
 from specbench.specs.catalogue import load_method, with_overrides
-from tests.support.distributions import PLAIN, PROMPT, chi_square_p
+from tests.support.distributions import PLAIN, PROMPT, chi_square_p, draws
 from tests.support.string_bridges import joint as shaped_joint
 from tests.support.toys import TextModel, joint
 
@@ -58,26 +57,6 @@ def drafter_of(
     overrides = [] if draft_temperature is None else [f"drafter.temperature={draft_temperature}"]
     _, (spec,) = with_overrides([], [load_method(method)], overrides)
     return bridged_drafter(spec, ModelPair(target, draft), sampling)  # type: ignore[arg-type]
-
-
-def draws(
-    target: TextModel,
-    drafter: Drafter,
-    rule: Any,
-    gamma: int,
-    seed: int,
-    sampling: Sampling = PLAIN,
-    num_draws: int = NUM_DRAWS,
-) -> Counter[tuple[int, ...]]:
-    generator = torch.Generator().manual_seed(seed)
-    counts: Counter[tuple[int, ...]] = Counter()
-    for _ in range(num_draws):
-        generation = decode(
-            target, drafter, rule, PROMPT, num_draft_tokens=gamma, sampling=sampling,
-            stop=StopRules(max_new_tokens=4), generator=generator,
-        )  # fmt: skip
-        counts[tuple(generation.token_ids[:3])] += 1
-    return counts
 
 
 def models(name: str, seed: int, spread: float = 1.5) -> tuple[TextModel, TextModel]:
@@ -126,7 +105,7 @@ def test_a_draft_that_is_carried_over_unread_follows_the_target(name: str) -> No
     drafter = drafter_of("tli", target, draft, PLAIN)
     drafter.prefill(PROMPT)
     assert isinstance(drafter.propose(PROMPT, 2, torch.Generator()), OnDeviceProposal)
-    counts = draws(target, drafter, rejection, 2, 1)
+    counts = draws(target, drafter, rejection, 2, 1, num_draws=NUM_DRAWS)
     assert chi_square_p(counts, joint(target, PROMPT, 3)) > 1e-3
 
 
@@ -154,7 +133,7 @@ def test_control_an_end_that_is_judged_unread_is_caught(monkeypatch: pytest.Monk
 
     target, draft = read_late("the drafter ends texts", 2)
     monkeypatch.setattr(TokenBridge, "propose", verified)
-    counts = draws(target, drafter_of("tli", target, draft, PLAIN), rejection, 2, 1)
+    counts = draws(target, drafter_of("tli", target, draft, PLAIN), rejection, 2, 1, num_draws=NUM_DRAWS)
     assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-6
 
 
@@ -163,7 +142,7 @@ def shaped_p_value(method: str, name: str, draft_temperature: float | None) -> f
     drafter = drafter_of(method, target, draft, SHAPED, draft_temperature)
     expected = {tokens: mass for tokens, mass in shaped_joint(target, 3, SHAPED).items() if mass > 0}
     assert len(expected) < target.vocab_size**3
-    counts = draws(target, drafter, RULES[method], 2, 2, SHAPED)
+    counts = draws(target, drafter, RULES[method], 2, 2, SHAPED, NUM_DRAWS)
     assert set(counts) <= set(expected)
     return chi_square_p(counts, expected)
 

@@ -20,11 +20,10 @@ from specbench.models.loading import load_model
 from specbench.models.vocabulary import Vocabulary
 from specbench.specs.catalogue import load_method
 from tests.support import tiny, tokenizers_made_here
-from tests.support.distributions import PLAIN, chi_square_p
-from tests.support.string_bridges import PROMPT, joint
+from tests.support.distributions import NUM_DRAWS, PLAIN, PROMPT, chi_square_p, draws
+from tests.support.string_bridges import joint
 from tests.support.toys import TextModel
 
-NUM_DRAWS = 300  # sequences; the fast controls fail at p < 1e-6 with them
 SHAPED = Sampling(temperature=0.7, top_k=3)
 Texts = Sequence[str | None]
 PAIRS: dict[str, tuple[Texts, Texts]] = {
@@ -158,20 +157,6 @@ def test_drafts_follow_psi(name: str) -> None:
     assert chi_square_p(counts, expected) > 1e-3
 
 
-def draws(
-    target: StringModel, drafter: Any, gamma: int, seed: int, sampling: Sampling, num_draws: int = NUM_DRAWS
-) -> Counter[tuple[int, ...]]:
-    generator = torch.Generator().manual_seed(seed)
-    counts: Counter[tuple[int, ...]] = Counter()
-    for _ in range(num_draws):
-        generation = decode(
-            target, drafter, rejection, PROMPT, num_draft_tokens=gamma, sampling=sampling,
-            stop=StopRules(max_new_tokens=4), generator=generator,
-        )  # fmt: skip
-        counts[tuple(generation.token_ids[:3])] += 1
-    return counts
-
-
 @pytest.mark.parametrize(
     ("number", "name", "sampling"),
     [
@@ -186,7 +171,7 @@ def test_the_target_is_followed(number: int, name: str, sampling: Sampling) -> N
     seed = 1 + (number + [PLAIN, SHAPED].index(sampling)) % 2
     gamma = 2 * seed - 1
     target, draft = models(name, seed)
-    counts = draws(target, bridged(target, draft, sampling), gamma, seed, sampling)
+    counts = draws(target, bridged(target, draft, sampling), rejection, gamma, seed, sampling)
     assert chi_square_p(counts, joint(target, 3, sampling)) > 1e-3
 
 
@@ -194,7 +179,7 @@ def test_greedy_drafts_are_lossless_too() -> None:
     target, draft = models("segmentations overlap", 4)
     drafter = bridged(target, draft, PLAIN, Sampling(0.0))
     assert isinstance(drafter.propose(PROMPT, 1, torch.Generator()).probs, PointMass)
-    assert chi_square_p(draws(target, drafter, 2, 4, PLAIN), joint(target, 3, PLAIN)) > 1e-3
+    assert chi_square_p(draws(target, drafter, rejection, 2, 4), joint(target, 3, PLAIN)) > 1e-3
 
 
 def test_control_the_drafted_path_alone_in_place_of_psi_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,10 +197,10 @@ def test_control_the_drafted_path_alone_in_place_of_psi_is_caught(monkeypatch: p
 
     target, draft = models("segmentations overlap", 4)
     drafter = bridged(target, draft, PLAIN)
-    assert chi_square_p(draws(target, drafter, 1, 1, PLAIN), joint(target, 3, PLAIN)) > 1e-3
+    assert chi_square_p(draws(target, drafter, rejection, 1, 1), joint(target, 3, PLAIN)) > 1e-3
     monkeypatch.setattr(Psi, "draw", recorded)
     monkeypatch.setattr(StringProbs, "token_probs", lambda self, ids: torch.tensor([drawn[psi] for psi in self._psis]))
-    assert chi_square_p(draws(target, drafter, 1, 1, PLAIN), joint(target, 3, PLAIN)) < 1e-6
+    assert chi_square_p(draws(target, drafter, rejection, 1, 1), joint(target, 3, PLAIN)) < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -230,7 +215,7 @@ def test_control_recovering_from_the_target_is_caught(
 ) -> None:
     monkeypatch.setattr(StringProbs, "sample_residual", lambda self, index, probs, generator: draw(probs, generator))
     target, draft = models(name, seed)
-    counts = draws(target, bridged(target, draft, PLAIN), 1, seed, PLAIN, num_draws)
+    counts = draws(target, bridged(target, draft, PLAIN), rejection, 1, seed, num_draws=num_draws)
     assert chi_square_p(counts, joint(target, 3, PLAIN)) < 1e-6
 
 

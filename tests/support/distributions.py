@@ -1,10 +1,15 @@
 """What tests of a distribution share: the number of draws, a small vocabulary, and the test."""
 
 from collections import Counter
+from typing import Any
 
+import torch
 from scipy import stats
 
+from specbench.decoding.drafters import Drafter
+from specbench.decoding.loop import StopRules, decode
 from specbench.decoding.sampling import Sampling
+from tests.support.toys import TextModel
 
 NUM_DRAWS = 300
 VOCAB = 3
@@ -28,3 +33,24 @@ def chi_square_p(counts: Counter[tuple[int, ...]], expected: dict[tuple[int, ...
         expected_cells.append(rest_expected)
     scale = num_draws / sum(expected_cells)
     return float(stats.chisquare(observed_cells, [cell * scale for cell in expected_cells]).pvalue)
+
+
+def draws(
+    target: TextModel,
+    drafter: Drafter,
+    rule: Any,
+    gamma: int,
+    seed: int,
+    sampling: Sampling = PLAIN,
+    num_draws: int = NUM_DRAWS,
+) -> Counter[tuple[int, ...]]:
+    """The first three tokens of each of many generations."""
+    generator = torch.Generator().manual_seed(seed)
+    counts: Counter[tuple[int, ...]] = Counter()
+    for _ in range(num_draws):
+        generation = decode(
+            target, drafter, rule, PROMPT, num_draft_tokens=gamma, sampling=sampling,
+            stop=StopRules(max_new_tokens=4), generator=generator,
+        )  # fmt: skip
+        counts[tuple(generation.token_ids[:3])] += 1
+    return counts

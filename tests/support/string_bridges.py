@@ -3,9 +3,8 @@
 import itertools
 
 from specbench.decoding.sampling import Sampling, process
+from tests.support.distributions import PROMPT
 from tests.support.toys import TextModel
-
-PROMPT = [0, 1]
 
 
 def joint(model: TextModel, length: int, sampling: Sampling) -> dict[tuple[int, ...], float]:

@@ -223,16 +223,12 @@ limit.__doc__ = "The old name of `specbench roofline`."
 def predict(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="RUN, RUN:METHOD, or FILE:NUMBER of a row.")],
     target_pass: Annotated[
-        float | None, typer.Option(help="Milliseconds of a target pass over one token on the other machine.")
-    ] = None,
+        float, typer.Option(help="Milliseconds of a target pass over one token on the other machine.")
+    ],
     draft_pass: Annotated[float | None, typer.Option(help="Milliseconds of a draft pass on it.")] = None,
     verification_cost: Annotated[
-        float | None, typer.Option(help="Cost of the longest verifying pass on it, in target passes; by default 1.")
-    ] = None,
-    limit_report: Annotated[
-        Path | None,
-        path_option(help="File of `specbench roofline --output` on the other machine, in place of these times."),
-    ] = None,
+        float, typer.Option(help="Cost of the longest verifying pass on it, in target passes.")
+    ] = 1.0,
     subset: RowSubsets = None,
     as_json: Annotated[bool, flag("--json", help="Print the predictions as JSON instead of tables.")] = False,
 ) -> None:
@@ -244,21 +240,12 @@ def predict(
     """
     from specbench.analysis.roofline import predict as analysis
 
-    times = {"--target-pass": target_pass, "--draft-pass": draft_pass, "--verification-cost": verification_cost}
-    for option, value in times.items():
-        if value is None:
-            continue
-        can_be_zero = option == "--draft-pass"
-        if not 0 <= value < float("inf") or (value == 0 and not can_be_zero):
-            raise ConfigError(f"{option} {value:g}: give a finite number {'from 0' if can_be_zero else 'above 0'}")
-        if limit_report is not None and option != "--draft-pass":
-            raise ConfigError(f"{option} {value:g}: --limit-report has these times: remove one of the two")
-    if limit_report is None and target_pass is None:
-        raise ConfigError(
-            "predict: give the times of passes on the other machine, with --limit-report FILE or --target-pass MS"
-        )
-    report_of_machine = None if limit_report is None else analysis.read_roofline(limit_report)
-    machine = analysis.Machine(target_pass, draft_pass, verification_cost, report_of_machine)
+    for option, value in (("--target-pass", target_pass), ("--verification-cost", verification_cost)):
+        if not 0 < value < float("inf"):
+            raise ConfigError(f"{option} {value:g}: give a finite number above 0")
+    if draft_pass is not None and not 0 <= draft_pass < float("inf"):
+        raise ConfigError(f"--draft-pass {draft_pass:g}: give a finite number from 0")
+    machine = analysis.Machine(target_pass, draft_pass, verification_cost)
     with status_line("reading the records"):
         report = analysis.predict(runs, split(subset or ""), machine)
     print_result(report, as_json, lambda: [analysis.table(report)])

@@ -168,7 +168,7 @@ def sweep(
     from specbench.running.preflight import check_request
     from specbench.running.request import Request
 
-    if samples is not None and recipe is None:
+    if samples is not None and recipe != "language-order":
         raise ConfigError(f"--samples {samples}: is only for --recipe language-order: remove it")
     request = Request(
         split(task), split(method), options, command_line(), output=runs, leaderboard=leaderboard, plot=plot,

@@ -12,12 +12,12 @@ from msgspec.structs import replace
 from specbench.analysis.fairness.representation import LanguageShare
 from specbench.analysis.tuning.sweep import (
     TEMPERATURES,
-    LanguageOrder,
     adjusted_acceptance,
     check_languages,
     joint_temperature,
     order_rows,
     parse_temperatures,
+    share_correlation,
 )
 from specbench.core.errors import ConfigError
 from specbench.records.generation import Record
@@ -136,13 +136,10 @@ def test_languages_stand_as_the_drafter_knows_them() -> None:
     assert [(each.subset, None if part is None else (part.rank, part.share)) for each, part in found] == [
         ("en", (1, 0.7)), ("de", (2, 0.2)), ("sw", (4, 0.0)), ("x-demo", None)
     ]  # fmt: skip
-    order = LanguageOrder(None, None, found)  # type: ignore[arg-type]
-    assert order.correlation("acceptance_rate") == pytest.approx(1.0)
-    assert order.correlation("speedup") == pytest.approx(-0.5)  # ranks 2, 1, 3 beside 3, 2, 1
-    for few in (found[:2], []):
-        assert LanguageOrder(None, None, few).correlation("speedup") is None  # type: ignore[arg-type]
+    assert share_correlation(found, "acceptance_rate") == pytest.approx(1.0)
+    assert share_correlation(found, "speedup") == pytest.approx(-0.5)  # ranks 2, 1, 3 beside 3, 2, 1
     equal = [(each, part and part.model_copy(update={"share": 0.5})) for each, part in found]
-    assert LanguageOrder(None, None, equal).correlation("speedup") is None  # type: ignore[arg-type]
+    assert [share_correlation(rows, "speedup") for rows in (found[:2], [], equal)] == [None] * 3
 
 
 def test_the_order_of_a_run(specbench: Specbench, arguments: list[str]) -> None:
@@ -164,7 +161,7 @@ def test_the_order_of_a_run(specbench: Specbench, arguments: list[str]) -> None:
     [
         (["--recipe", "joint-temprature"], "did you mean 'joint-temperature'?"),
         (["--recipe", "joint-temperature", "--path", "num_draft_tokens"], "a recipe sweeps no key"),
-        (["--recipe", "joint-temperature", "--samples", "3"], "--samples 3: is for --recipe language-order"),
+        (["--recipe", "joint-temperature", "--samples", "3"], "--samples 3: is only for --recipe language-order"),
         (["--samples", "3"], "--samples 3: is only for --recipe language-order"),
         (["--recipe", "language-order", "--values", "1"], "--recipe language-order takes none"),
         (["--recipe", "language-order", "--samples", "0"], "--samples 0: give 1 or more"),

@@ -1,7 +1,7 @@
 """Several runs on the same examples and the same loaded models, each in a folder of its own under one parent."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +23,7 @@ from specbench.models.loading import choose_device
 from specbench.records.folder import RunFolder, folder_of, selection_of
 from specbench.records.generation import Evidence
 from specbench.records.records import Record, RecordFile
-from specbench.report.display import check_plot
+from specbench.report.display import Panel, check_plot, save_picture
 from specbench.results.answers import ScoringSpec, main_metric
 from specbench.results.conditions import check_accepts_rows, environment
 from specbench.results.leaderboard_files import add_rows
@@ -304,11 +304,12 @@ class TuningReport:
 
 def finish(
     request: Request, trials: Trials, runs: Sequence[TrialRun], data: Mapping[str, object], tables: Sequence[Table],
-    draw: Callable[[Path], None],
+    panels: Sequence[Panel],
 ) -> TuningReport:  # fmt: skip
     if request.leaderboard is not None:
         for run in runs:
             add_rows(request.leaderboard, run.rows, run.folder)
     if request.plot is not None:
-        draw(request.plot)
+        grid = [[panel] for panel in panels]
+        save_picture(grid, request.plot, size=(9, 4 * len(panels)), kept="; the runs are kept")
     return TuningReport(data, tables, trials.folder)

@@ -14,7 +14,6 @@ from specbench.report.captions import model_name
 from specbench.report.display import reach, save_picture
 from specbench.results.metric_format import NULL, with_interval
 from specbench.results.metrics import Number, expected_speedup
-from specbench.results.row import RowWarning
 from specbench.statistics.bootstrap import MIN_PROMPTS, Estimate
 
 RATES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
@@ -81,8 +80,8 @@ class Ratio(Estimate):
     def width(self) -> float:
         return self.high / self.low if self.low and self.high else 1.0
 
-    def excludes(self, value: float) -> bool:
-        return self.low is None or self.high is None or not self.low <= value <= self.high
+    def includes(self, value: float) -> bool:
+        return self.low is not None and self.high is not None and self.low <= value <= self.high
 
 
 class ModelConditions(BaseModel):
@@ -117,14 +116,13 @@ class PassPoint(BaseModel):
 
 class ModelRoofline(BaseModel):
     """One model. `bytes_read`, `operations`: of a pass over one token after the context. `bytes_per_second`: of copies,
-    bytes read and written; `read_bytes_per_second`: of sums. `per_token`: seconds of autoregressive decoding;
-    `overhead`: the part of it outside passes. `share_of_bound`: the bound of a pass ÷ `per_token`."""
+    bytes read and written. `per_token`: seconds of autoregressive decoding; `overhead`: the part of it outside passes.
+    `share_of_bound`: the bound of a pass ÷ `per_token`."""
 
     model: ModelConditions
     bytes_read: float
     operations: float
     bytes_per_second: Quartiles
-    read_bytes_per_second: Quartiles
     operations_per_second: Quartiles
     per_token: Quartiles
     overhead: Quartiles
@@ -151,18 +149,16 @@ class StepTimes(BaseModel):
 
 
 class BestLength(BaseModel):
-    """The best draft length at an acceptance rate. `free_…`: if verifying cost as much as one single-token pass."""
+    """The best draft length at an acceptance rate."""
 
     acceptance_rate: float
     num_draft_tokens: int
     speedup: Ratio
-    free_num_draft_tokens: int
-    free_speedup: Ratio
 
 
 class RooflineReport(BaseModel):
     """The report on a pair, with the conditions of the measurement; times are in seconds. `verification_cost`: by query
-    length, in single-token passes. `warnings`: about the figures of the verdict."""
+    length, in single-token passes."""
 
     environment: dict[str, Any]
     seed: int
@@ -175,7 +171,6 @@ class RooflineReport(BaseModel):
     verification_cost: dict[int, Ratio]
     best: list[BestLength]
     verdict: str
-    warnings: list[RowWarning]
 
     @property
     def costs(self) -> Costs[float]:
@@ -204,7 +199,6 @@ def bounds_table(report: RooflineReport) -> Table:
     rows = [
         ("weights and cache that a pass reads, MB", *(f"{MEGA * model.bytes_read:.1f}" for model in models)),
         ("copy bandwidth, GB/s", *(quartiles(m.bytes_per_second, GIGA) for m in models)),
-        ("read bandwidth, GB/s", *(quartiles(m.read_bytes_per_second, GIGA) for m in models)),
         ("matrix products, GFLOP/s", *(quartiles(model.operations_per_second, GIGA) for model in models)),
         ("memory bound, ms", *(ms(point.bandwidth_seconds) for point in points)),
         ("compute bound, ms", *(ms(point.arithmetic_seconds) for point in points)),
@@ -234,13 +228,7 @@ def bounds_table(report: RooflineReport) -> Table:
         f"{report.repeats} interleaved rounds, seed {report.seed}",
         f"ratios: medians over rounds; intervals: {intervals}",
     ]
-    caption += [f"warning: {warning.text}" for warning in report.warnings]
-    shares = [
-        *((model.share_of_bound, point) for model, point in zip(models, points, strict=True)),
-        (report.drafter.share_of_bound_drafting, points[1]),
-    ]
-    if any(share.value > 1 and point.bound_name == "memory bound" for share, point in shares):
-        caption.append("a share above 1: a pass only reads, perhaps from a processor's cache, while a copy also writes")
+    caption += ["a share above 1: a pass only reads, perhaps from a processor's cache, while a copy also writes"]
     caption.append(report.verdict)
     return Table(title, _columns("", "target", "drafter"), rows, caption)
 
@@ -263,25 +251,18 @@ def passes_table(report: RooflineReport, by_context: bool) -> Table:
 
 
 def drafts_table(report: RooflineReport) -> Table:
-
-    def cells(num_draft_tokens: int, speedup: Ratio) -> list[str]:
-        """Returns a draft length and its speed-up, marked if the interval includes 1; without drafting it is 1."""
-        is_decided = num_draft_tokens == 0 or speedup.excludes(1.0)
-        return [str(num_draft_tokens), speedup.text if is_decided else f"{UNDECIDED}{speedup.text}"]
-
-    rows = [
-        [f"{each.acceptance_rate:g}", *cells(each.num_draft_tokens, each.speedup),
-         *cells(each.free_num_draft_tokens, each.free_speedup)]
-        for each in report.best
-    ]  # fmt: skip
-    columns = _columns("α", "γ", "speed-up [95 %]", "γ, free\nverification", "speed-up [95 %],\nfree verification")
+    rows = []
+    for best in report.best:
+        # Without drafting the speed-up is 1 by definition.
+        mark = UNDECIDED if best.num_draft_tokens and best.speedup.includes(1.0) else ""
+        rows.append([f"{best.acceptance_rate:g}", str(best.num_draft_tokens), f"{mark}{best.speedup.text}"])
     caption = [
         f"Σ α^k / (γc + v(γ+1)), c = {report.cost_ratio.text},",
         "v: single passes as measured above",
         "γ = 0: drafting does not pay",
         f"{UNDECIDED} the interval includes 1",
     ]
-    return Table("best draft length", columns, rows, caption)
+    return Table("best draft length", _columns("α", "γ", "speed-up [95 %]"), rows, caption)
 
 
 def _columns(first: str, *others: str) -> tuple[Any, ...]:

@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import fmean, median, quantiles
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field
 
 from specbench.analysis.roofline.report import (
     RATES,
@@ -38,11 +37,9 @@ from specbench.models.kv_cache import CACHE_NAMES
 from specbench.models.loading import load_model
 from specbench.models.meters import Clock, PassLog
 from specbench.results.conditions import environment
-from specbench.results.row import RowWarning
-from specbench.results.warnings import WIDE
 from specbench.running.capture_plan import num_compilations
 from specbench.running.models import engine_of, warn_not_static
-from specbench.specs.components import Dtype, EngineName, Spec, Text
+from specbench.specs.run_options import RunOptions
 from specbench.statistics.bootstrap import MIN_PROMPTS, Array, Resampler
 
 MOST_BYTES = 2**31
@@ -53,25 +50,22 @@ SIZES = (512, 1024, 2048, 4096, 8192)
 
 @dataclass(frozen=True)
 class Rates:
-    """Rates of one round: `bytes_per_second`, read and written, of a copy; `read_bytes_per_second` of a sum, which
-    writes nothing; `operations_per_second` of a product of matrices."""
+    """Rates of one round: `bytes_per_second`, read and written, of a copy; `operations_per_second` of a product of
+    matrices."""
 
     bytes_per_second: float
-    read_bytes_per_second: float
     operations_per_second: float
 
 
 class RateBenchmark:
-    """Measures the rates of copies and sums with a buffer of `num_bytes`, so that processor caches help as much as in a
-    pass that reads as many bytes; and the rate of products with the first matrices that are large enough to time."""
+    """Measures the rate of copies with a buffer of `num_bytes`, so that processor caches help as much as in a pass that
+    reads as many bytes; and the rate of products with the first matrices that are large enough to time."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype, num_bytes: int) -> None:
         self.num_bytes = max(LEAST_BYTES, min(num_bytes, MOST_BYTES)) // 16 * 16
         clock = Clock(device)
-        whole = torch.ones(self.num_bytes // 8, dtype=torch.int64, device=device)
-        source, target = whole.chunk(2)
+        source, target = torch.ones(self.num_bytes // 8, dtype=torch.int64, device=device).chunk(2)
         self._copy = TimedCall(lambda: target.copy_(source), clock)
-        self._read = TimedCall(whole.sum, clock)
         for self._size in SIZES:
             first, second = (torch.randn(self._size, self._size, device=device).to(dtype) for _ in range(2))
             self._product = TimedCall(lambda a=first, b=second: a @ b, clock)  # type: ignore[misc]
@@ -81,7 +75,6 @@ class RateBenchmark:
     def rates(self) -> Rates:
         return Rates(
             bytes_per_second=self.num_bytes / self._copy.seconds(),
-            read_bytes_per_second=self.num_bytes / self._read.seconds(),
             operations_per_second=2.0 * self._size**3 / self._product.seconds(),
         )
 
@@ -115,22 +108,15 @@ class ModelTimings:
 
 
 @dataclass
-class StepTimings:
-    """Seconds of speculative decoding, an entry per round: of drafting one token, of a step, and of the part of a step
-    outside passes."""
-
-    per_draft_token: list[float] = field(default_factory=list)
-    per_step: list[float] = field(default_factory=list)
-    overhead: list[float] = field(default_factory=list)
-
-
-@dataclass
 class PairTimings:
-    """The timings of a pair at one set of points."""
+    """The timings of a pair at one set of points, and of its speculative decoding, an entry per round: the seconds of
+    drafting one token, of a step, and of the part of a step outside passes."""
 
     target: ModelTimings = field(default_factory=ModelTimings)
     drafter: ModelTimings = field(default_factory=ModelTimings)
-    steps: StepTimings = field(default_factory=StepTimings)
+    per_draft_token: list[float] = field(default_factory=list)
+    per_step: list[float] = field(default_factory=list)
+    step_overhead: list[float] = field(default_factory=list)
 
 
 QUERY_LENGTHS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 24, 32, 48, 64, 96)
@@ -222,12 +208,12 @@ def within(token_ids: list[int], vocab_size: int) -> list[int]:
     return [token % vocab_size for token in token_ids]
 
 
-def time_steps(target: CausalLM, drafter: TimedDrafter, prompt_ids: list[int], timings: StepTimings) -> None:
+def time_steps(target: CausalLM, drafter: TimedDrafter, prompt_ids: list[int], timings: PairTimings) -> None:
     generation = generate(target, drafter, prompt_ids, NUM_DRAFT_TOKENS)
     num_steps = len(generation.steps)
     timings.per_draft_token.append(drafter.seconds_per_token())
     timings.per_step.append(generation.decode_seconds / num_steps)
-    timings.overhead.append(overhead(generation) / num_steps)
+    timings.step_overhead.append(overhead(generation) / num_steps)
 
 
 def generate(model: CausalLM, drafter: Drafter, prompt_ids: list[int], num_draft_tokens: int) -> GenerationOutput:
@@ -320,7 +306,7 @@ def measure(
                 timings.per_token.append(alone.decode_seconds / num_timed)
                 timings.overhead.append(overhead(alone) / num_timed)
         if points.decodes:
-            time_steps(target, drafting, texts[0][: points.context], into.steps)
+            time_steps(target, drafting, texts[0][: points.context], into)
     return found
 
 
@@ -454,40 +440,21 @@ def with_ends(rounds: Resampler, values: Array) -> Ratio:
 TOO_WIDE = 2.0  # a figure is undecided if the end of its interval is more than this many times the start
 
 
-def verdict_figures(report: RooflineReport) -> list[tuple[str, str, Ratio]]:
-    """Returns the figures of the verdict: how close AR and drafting come to their bounds, and the costs of verifying
-    and drafting. Each has a clause with {} in its place, and a name."""
+def verdict(report: RooflineReport) -> str:
+    """Returns how close AR and drafting come to their bounds, and what verifying and drafting cost."""
     ar, own = (model.at(1, report.context).bound_name for model in (report.target, report.drafter))
     length = report.step.num_draft_tokens + 1
-    verifying = f"verification of {length} tokens costs {{}} single passes"
-    return [
-        (f"AR runs at {{}} of the {ar}", f"AR's share of the {ar}", report.target.share_of_bound),
-        (f"drafting runs at {{}} of its {own}", f"drafting's share of its {own}",
-         report.drafter.share_of_bound_drafting),
-        (verifying, f"the cost of verifying {length} tokens", report.verification_cost[length]),
-        ("a draft pass costs {}", "the cost of a draft pass", report.cost_ratio),
-    ]  # fmt: skip
-
-
-def verdict(report: RooflineReport) -> str:
+    figures = [
+        (f"AR's share of the {ar}", report.target.share_of_bound),
+        (f"drafting's share of its {own}", report.drafter.share_of_bound_drafting),
+        (f"single passes that verifying {length} tokens costs", report.verification_cost[length]),
+        ("those of a draft pass", report.cost_ratio),
+    ]
     clauses = [
-        clause.format(ratio.text) if ratio.width <= TOO_WIDE
-        else f"{name} is undecided (rounds differ too much: {ratio.span})"
-        for clause, name, ratio in verdict_figures(report)
-    ]  # fmt: skip
-    few = "" if report.repeats >= MIN_PROMPTS else f" (no intervals below {MIN_PROMPTS} rounds)"
-    return "{}, {}; {}, {}{}.".format(*clauses, few)
-
-
-def wide_intervals(report: RooflineReport) -> list[RowWarning]:
-    return [
-        RowWarning(code="wide_interval", text=(
-            f"the interval of {name} is wide, {ratio.span} (× {ratio.width:.2f}): run nothing else on the machine, "
-            "or give more --repeats"
-        ))
-        for _, name, ratio in verdict_figures(report)
-        if ratio.width > WIDE
-    ]  # fmt: skip
+        f"{name}: {ratio.text if ratio.width <= TOO_WIDE else f'undecided, {ratio.span}: rounds differ too much'}"
+        for name, ratio in figures
+    ]
+    return "; ".join(clauses) + ("" if report.repeats >= MIN_PROMPTS else f" (no intervals below {MIN_PROMPTS} rounds)")
 
 
 Subject = tuple[ModelConditions, Work]
@@ -500,29 +467,37 @@ def make_report(
     """Returns the report on a pair. `parts`: the timings of all points; the first part has the generations."""
     rounds, context, main = Resampler.of_units(repeats, seed), points.context, parts[0]
     drafter_roofline = model_roofline(drafter, [part.drafter for part in parts], context, rounds)
-    drafting = median_ratios(rounds, bounds(drafter[1], main.drafter, context), main.steps.per_draft_token)
+    drafting = median_ratios(rounds, bounds(drafter[1], main.drafter, context), main.per_draft_token)
     single = main.target.passes[1, context]
     costs = Costs(
         median_ratios(rounds, main.drafter.passes[1, context], single),
         {length: median_ratios(rounds, main.target.passes[length, context], single) for length in points.query_lengths},
     )
+    # The best draft lengths are those by the medians of all rounds as they were, the first element of each array.
+    measured = Costs(float(costs.cost_ratio[0]), {n: float(cost[0]) for n, cost in costs.verifying.items()})
+    lengths = {rate: fastest_length(measured, rate) for rate in RATES}
     report = RooflineReport(
         environment=environment, seed=seed, repeats=repeats, context=context,
         target=model_roofline(target, [part.target for part in parts], context, rounds),
         drafter=DrafterRoofline(
-            **dict(drafter_roofline), per_draft_token=make_quartiles(main.steps.per_draft_token),
+            **dict(drafter_roofline), per_draft_token=make_quartiles(main.per_draft_token),
             share_of_bound_drafting=with_ends(rounds, drafting),
         ),
         step=StepTimes(
-            num_draft_tokens=NUM_DRAFT_TOKENS, seconds=make_quartiles(main.steps.per_step),
-            overhead=make_quartiles(main.steps.overhead),
+            num_draft_tokens=NUM_DRAFT_TOKENS, seconds=make_quartiles(main.per_step),
+            overhead=make_quartiles(main.step_overhead),
         ),
         cost_ratio=with_ends(rounds, costs.cost_ratio),
         verification_cost={length: with_ends(rounds, cost) for length, cost in costs.verifying.items()},
-        best=[best_length(costs, rate, rounds) for rate in RATES],
-        verdict="", warnings=[],
+        best=[
+            BestLength(
+                acceptance_rate=rate, num_draft_tokens=length, speedup=with_ends(rounds, costs.speedup(rate, length))
+            )
+            for rate, length in lengths.items()
+        ],
+        verdict="",
     )  # fmt: skip
-    return report.model_copy(update={"verdict": verdict(report), "warnings": wide_intervals(report)})
+    return report.model_copy(update={"verdict": verdict(report)})
 
 
 def model_roofline(subject: Subject, parts: Sequence[ModelTimings], context: int, rounds: Resampler) -> ModelRoofline:
@@ -543,7 +518,6 @@ def model_roofline(subject: Subject, parts: Sequence[ModelTimings], context: int
     return ModelRoofline(
         model=model, bytes_read=work.bytes_read(1, context), operations=work.operations(1, context),
         bytes_per_second=make_quartiles([each.bytes_per_second for each in rates]),
-        read_bytes_per_second=make_quartiles([each.read_bytes_per_second for each in rates]),
         operations_per_second=make_quartiles([each.operations_per_second for each in rates]),
         per_token=make_quartiles(main.per_token), overhead=make_quartiles(main.overhead),
         share_of_bound=with_ends(rounds, median_ratios(rounds, bounds(work, main, context), main.per_token)),
@@ -562,38 +536,10 @@ def make_quartiles(values: Sequence[float]) -> Quartiles:
     return Quartiles(median=median(values), low=low, high=high)
 
 
-def best_length(costs: Costs[Array], rate: float, rounds: Resampler) -> BestLength:
-    """Returns the best draft lengths by the medians of all rounds, with intervals of the speed-ups at these lengths."""
-    free = Costs(costs.cost_ratio, dict.fromkeys(costs.verifying, np.ones_like(costs.cost_ratio)))
-    # The first element is of all rounds as they were.
-    measured = Costs(float(costs.cost_ratio[0]), {n: float(cost[0]) for n, cost in costs.verifying.items()})
-    length = fastest_length(measured, rate)
-    free_length = fastest_length(Costs(measured.cost_ratio, dict.fromkeys(measured.verifying, 1.0)), rate)
-    return BestLength(
-        acceptance_rate=rate, num_draft_tokens=length, speedup=with_ends(rounds, costs.speedup(rate, length)),
-        free_num_draft_tokens=free_length, free_speedup=with_ends(rounds, free.speedup(rate, free_length)),
-    )  # fmt: skip
-
-
-class RooflineOptions(Spec):
-    """The options of `specbench roofline`."""
-
-    target: Text
-    drafter: Text
-    context: Annotated[int, Field(ge=LEAST_CONTEXT)]
-    repeats: Annotated[int, Field(ge=1)]
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    dtype: Dtype = "auto"
-    device: Text = "auto"
-    engine: EngineName = "eager"
-    target_revision: str | None = None
-    drafter_revision: str | None = None
-    trust_remote_code: bool = False
-
-
-def measure_pair(options: RooflineOptions, progress: Say) -> RooflineReport:
-    """Loads and measures both models. `progress` gets lines of text. Raises ConfigError for a model that cannot be
-    loaded, and for a context that does not fit into a model."""
+def measure_pair(options: RunOptions, context: int, repeats: int, progress: Say) -> RooflineReport:
+    """Loads and measures the target and the drafter of the options. `progress` gets lines of text. Raises ConfigError
+    for a model that cannot be loaded, and for a context that does not fit into a model."""
+    assert options.target is not None and options.drafter is not None  # the command has defaults
     progress(f"loading {options.target} and {options.drafter}")
     load = partial(load_model, device=options.device, trust_remote_code=options.trust_remote_code)
     target = load(options.target, revision=options.target_revision, dtype=options.dtype, engine=options.engine)
@@ -603,24 +549,39 @@ def measure_pair(options: RooflineOptions, progress: Say) -> RooflineReport:
         warn_not_static(target, options.engine, "these are the limits of --engine eager")
     elif drafter.why_eager is not None:
         warn_not_static(drafter, options.engine, "its passes are eager, those of the target are compiled")
-    return roofline_of(target, drafter, options, progress)
+    return roofline_of(target, drafter, context, repeats=repeats, seed=options.seed, progress=progress)
 
 
 def roofline_of(
-    target: CausalLM, drafter: CausalLM, options: RooflineOptions, progress: Say = say_nothing
+    target: CausalLM, drafter: CausalLM, context: int, *, repeats: int, seed: int = 0, progress: Say = say_nothing
 ) -> RooflineReport:
+    """Measures a pair after `context` tokens. Raises ConfigError for a context that does not fit into a model, and if a
+    pass was compiled or recorded during the measurement."""
     models = (target, drafter)
-    points = points_for(models, options.context)
+    points = points_for(models, context)
     works = [work_of(model) for model in models]
     benchmarks = [
-        RateBenchmark(model.device, model.model.dtype, int(work.bytes_read(1, points.context)))
+        RateBenchmark(model.device, model.model.dtype, int(work.bytes_read(1, context)))
         for model, work in zip(models, works, strict=True)
     ]
     is_static = any(model.static is not None for model in models)
     parts: list[PairTimings] = []
     subjects: list[Subject] = []
     for part in points.parts() if is_static else [points]:
-        parts.append(measure_part(models, benchmarks, part, options, progress))
+        # 1. All passes of this part are prepared.
+        for model in models:
+            if model.static is not None:
+                model.static.reserve(part.most_tokens, part.query_lengths, progress=progress)
+        if part.decodes:
+            drafter.reserve_draft(NUM_DRAFT_TOKENS, GREEDY)
+        # 2. They are timed.
+        before = num_compilations()
+        parts.append(measure(*models, benchmarks, part, repeats=repeats, seed=seed, progress=progress))
+        if number := num_compilations() - before:
+            raise ConfigError(
+                f"--engine {target.engine}: {number} passes were compiled or recorded during the measurement, so its "
+                "times are not valid: take --engine eager"
+            )
         for model, work in zip(models, works, strict=True):
             capacity = None if model.static is None else model.static.capacity
             subjects.append((ModelConditions(
@@ -629,27 +590,4 @@ def roofline_of(
             ), work))  # fmt: skip
     conditions = environment(str(target.device), target.dtype, target.attention, engine_of(target, [drafter]))
     # The first part has the requested context, with buffers as in a run.
-    return make_report(
-        subjects[0], subjects[1], parts, points, environment=conditions, seed=options.seed, repeats=options.repeats
-    )
-
-
-def measure_part(
-    models: tuple[CausalLM, CausalLM], benchmarks: Sequence[RateBenchmark], part: Points, options: RooflineOptions,
-    progress: Say,
-) -> PairTimings:  # fmt: skip
-    """Prepares all passes, then returns the timings of the rounds. Raises ConfigError if a pass was compiled or
-    recorded meanwhile."""
-    for model in models:
-        if model.static is not None:
-            model.static.reserve(part.most_tokens, part.query_lengths, progress=progress)
-    if part.decodes:
-        models[1].reserve_draft(NUM_DRAFT_TOKENS, GREEDY)
-    before = num_compilations()
-    found = measure(*models, benchmarks, part, repeats=options.repeats, seed=options.seed, progress=progress)
-    if number := num_compilations() - before:
-        raise ConfigError(
-            f"--engine {models[0].engine}: {number} passes were compiled or recorded during the measurement, so its "
-            "times are not valid: take --engine eager"
-        )
-    return found
+    return make_report(subjects[0], subjects[1], parts, points, environment=conditions, seed=seed, repeats=repeats)

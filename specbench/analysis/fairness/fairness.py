@@ -24,23 +24,20 @@ from specbench.analysis.fairness.drafters import (
     texts_of,
 )
 from specbench.analysis.fairness.groups import (
+    DIVERGENCES,
+    NUMBERS,
+    STATISTICS,
     WIDTH,
     GroupSums,
     Values,
-    bounds_of,
-    divergence,
     estimate,
     excluded_masses,
     forced_numbers_of,
     group_sums,
-    kl_divergence,
-    max_over_min,
     measured_numbers,
-    step_costs,
+    statistic_bounds,
     summarize_family,
-    values_by_name,
-    variance,
-    variance_bounds,
+    values_of,
 )
 from specbench.analysis.fairness.representation import Representation, representation, share_of
 from specbench.core.console import counted
@@ -193,39 +190,30 @@ def compare_drafters(
     variance and max/min of every rate and speed-up over all groups. Resamples draw a prompt for both drafters
     together."""
 
-    def mean(values: Array) -> Array:
-        return np.asarray(values.mean(axis=-1))
+    def changes(pairs: Pairs, *statistics: str) -> dict[tuple[str, str], NumberChange]:
+        one, other = (values_of(groups) for groups in zip(*pairs, strict=True))
+        found = {}
+        for name in [name for name in one if name in other]:
+            for statistic in ("mean",) if name in DIVERGENCES else statistics:
+                bounds = statistic_bounds(statistic, NUMBERS[name].bounds)
+                change = measure_change(pairs, STATISTICS[statistic], (one[name], other[name]), bounds, seed)
+                if change.difference.value is not None:
+                    found[name, statistic] = change
+        return found
 
-    by_group = {}
-    for label, group in before.items():
-        pair = [(group, after[label])]
-        by_group[label] = {
-            name: measure_change(pair, mean, values, bounds_of(name), seed)
-            for name, values in _compared_values(pair).items()
-        }
     pairs = [(group, after[label]) for label, group in before.items()]
-    overall = {"unfairness": measure_change(pairs, unfairness, (divergence, divergence), (0.0, np.inf), seed)}
-    for name, values in _compared_values(pairs).items():
-        bounds = bounds_of(name)
-        overall[f"{name}.mean"] = measure_change(pairs, mean, values, bounds, seed)
-        if name not in ("cross_entropy", "kl"):
-            overall[f"{name}.variance"] = measure_change(pairs, variance, values, variance_bounds(bounds), seed)
-            overall[f"{name}.max_over_min"] = measure_change(pairs, max_over_min, values, (1.0, np.inf), seed)
+    family = {f"{name}.{statistic}": change for (name, statistic), change in changes(pairs, *STATISTICS).items()}
+    divergence = values_of([])["cross_entropy"]
+    change = measure_change(pairs, unfairness, (divergence, divergence), (0.0, np.inf), seed)
     return DrafterComparison(
         before=labels[0], after=labels[1], excluded_before=excluded_masses(before),
         excluded_after=excluded_masses(after),
-        groups={label: _drop_unknown(changes) for label, changes in by_group.items()}, family=_drop_unknown(overall),
+        groups={
+            label: {name: change for (name, _), change in changes([pair], "mean").items()}
+            for label, pair in zip(before, pairs, strict=True)
+        },
+        family=family if change.difference.value is None else {"unfairness": change, **family},
     )  # fmt: skip
-
-
-def _compared_values(pairs: Pairs) -> dict[str, tuple[Values, Values]]:
-    before, after = (values_by_name(step_costs(groups)) for groups in zip(*pairs, strict=True))
-    known = {name: (values, after[name]) for name, values in before.items() if name in after}
-    return {"cross_entropy": (divergence, divergence), "kl": (kl_divergence, kl_divergence), **known}
-
-
-def _drop_unknown(changes: Mapping[str, NumberChange]) -> dict[str, NumberChange]:
-    return {name: each for name, each in changes.items() if each.difference.value is not None}
 
 
 def measure_change(

@@ -133,13 +133,6 @@ class ModelRoofline(BaseModel):
         return next(p for p in self.points if (p.query_length, p.context) == (query_length, context))
 
 
-class DrafterRoofline(ModelRoofline):
-    """A drafter. `per_draft_token`, `share_of_bound_drafting`: in speculative decoding."""
-
-    per_draft_token: Quartiles
-    share_of_bound_drafting: Ratio
-
-
 class StepTimes(BaseModel):
     """A step of speculative decoding: its seconds, and the part of them outside passes."""
 
@@ -165,7 +158,7 @@ class RooflineReport(BaseModel):
     repeats: int
     context: int
     target: ModelRoofline
-    drafter: DrafterRoofline
+    drafter: ModelRoofline
     step: StepTimes
     cost_ratio: Ratio
     verification_cost: dict[int, Ratio]
@@ -206,8 +199,6 @@ def bounds_table(report: RooflineReport) -> Table:
         ("decoding alone, ms per token", *(quartiles(model.per_token) for model in models)),
         ("  overhead", *(f"{m.overhead.median / m.per_token.median:.0%}" for m in models)),
         ("  bound ÷ decoding [95 %]", *(model.share_of_bound.text for model in models)),
-        ("drafting, ms per draft token", NULL, quartiles(report.drafter.per_draft_token)),
-        ("  bound ÷ drafting [95 %]", NULL, report.drafter.share_of_bound_drafting.text),
         (f"a speculative step, γ = {step.num_draft_tokens}, ms", quartiles(step.seconds), NULL),
         ("  overhead", f"{step.overhead.median / step.seconds.median:.0%}", NULL),
     ]
@@ -283,25 +274,19 @@ def _three_digits(value: float) -> str:
 
 
 def draw_roofline(report: RooflineReport, path: Path) -> None:
-    """Draws passes and bounds by query length and by context, and speed-ups by draft length.
+    """Draws passes and bounds by query length, and speed-ups by draft length.
 
     Raises ConfigError if the file cannot be written.
     """
     engine, device = report.environment["engine"], report.environment["device"]
     names = (model.model.name.rpartition("/")[2] for model in (report.target, report.drafter))
-    panels = [
-        partial(_draw_passes, report=report, by_context=False), partial(_draw_passes, report=report, by_context=True),
-        partial(_draw_speedups, report=report),
-    ]  # fmt: skip
-    save_picture([panels], path, size=(13, 4), title=f"{' and '.join(names)}, {engine}: {device}")
+    panels = [partial(_draw_passes, report=report), partial(_draw_speedups, report=report)]
+    save_picture([panels], path, size=(10, 4), title=f"{' and '.join(names)}, {engine}: {device}")
 
 
-def _draw_passes(panel: Any, report: RooflineReport, by_context: bool) -> None:
+def _draw_passes(panel: Any, report: RooflineReport) -> None:
     for role, model in (("target", report.target), ("drafter", report.drafter)):
-        if by_context:
-            points = {point.context: point for point in model.points if point.query_length == 1}
-        else:
-            points = {point.query_length: point for point in model.points if point.context == report.context}
+        points = {point.query_length: point for point in model.points if point.context == report.context}
         places, colour = list(points), COLOURS[role]
         low, middle, high = (
             [MS * getattr(point.seconds, name) for point in points.values()] for name in ("low", "median", "high")
@@ -313,12 +298,9 @@ def _draw_passes(panel: Any, report: RooflineReport, by_context: bool) -> None:
     panel.set_xscale("log", base=2)
     panel.set_yscale("log")
     panel.xaxis.set_major_formatter("{x:.0f}")
+    panel.set_xlabel(f"tokens in the pass, after {report.context}")
     panel.set_ylabel("ms")
-    if by_context:
-        panel.set_xlabel("context of a pass over one token")
-    else:
-        panel.set_xlabel(f"tokens in the pass, after {report.context}")
-        panel.legend(frameon=False, fontsize="small")
+    panel.legend(frameon=False, fontsize="small")
 
 
 def _draw_speedups(panel: Any, report: RooflineReport) -> None:

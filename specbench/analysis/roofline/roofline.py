@@ -15,7 +15,6 @@ from specbench.analysis.roofline.report import (
     RATES,
     BestLength,
     Costs,
-    DrafterRoofline,
     ModelConditions,
     ModelRoofline,
     PassPoint,
@@ -109,12 +108,11 @@ class ModelTimings:
 
 @dataclass
 class PairTimings:
-    """The timings of a pair at one set of points, and of its speculative decoding, an entry per round: the seconds of
-    drafting one token, of a step, and of the part of a step outside passes."""
+    """The timings of a pair at one set of points, and of its speculative decoding, an entry per round: the seconds of a
+    step, and of the part of a step outside passes."""
 
     target: ModelTimings = field(default_factory=ModelTimings)
     drafter: ModelTimings = field(default_factory=ModelTimings)
-    per_draft_token: list[float] = field(default_factory=list)
     per_step: list[float] = field(default_factory=list)
     step_overhead: list[float] = field(default_factory=list)
 
@@ -170,50 +168,28 @@ def points_for(models: Sequence[CausalLM], context: int) -> Points:
 GREEDY = Sampling(0.0)
 
 
-class TimedDrafter(Drafter):
-    """A model drafter that times each draft, with all that lies between its passes. If the vocabularies have different
-    sizes, a token that the other model lacks is taken modulo its size, which changes acceptance but no time."""
+class BoundedDrafter(Drafter):
+    """A model drafter for a target with another number of tokens: a token that the other model lacks is taken modulo
+    its size, which changes acceptance but no time."""
 
     def __init__(self, drafter: CausalLM, target: CausalLM) -> None:
         self._drafter = ModelDrafter(drafter, GREEDY)
         self._num_own, self._num_foreign = drafter.vocab_size, target.vocab_size
         self.passes: PassLog | None = drafter.passes
-        self._log = drafter.passes
-        self._drafts: list[tuple[int, Any, Any]] = []
 
     def prefill(self, prompt_ids: list[int]) -> None:
-        self._drafts.clear()
         self._drafter.prefill(within(prompt_ids, self._num_own))
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
-        own_ids, mark, num_before = within(ids, self._num_own), self._log.clock.mark, self._log.num_passes
-        start = mark()
-        proposal = self._drafter.propose(own_ids, num_draft_tokens, generator)
-        end = mark()
-        if num_draft_tokens == NUM_DRAFT_TOKENS:  # drafts at the end of a generation are shorter
-            self._drafts.append((self._log.num_passes - num_before, start, end))
+        proposal = self._drafter.propose(within(ids, self._num_own), num_draft_tokens, generator)
         if self._num_own == self._num_foreign:
             return proposal
         token_ids = within(proposal.token_ids, self._num_foreign)
         return Proposal(token_ids, PointMass(token_ids))
 
-    def seconds_per_token(self) -> float:
-        """Returns the seconds of drafting per token, over all drafts of the generation; each token takes one pass. Call
-        it when the pass log may be read."""
-        seconds = sum(self._log.clock.between(start, end) for _, start, end in self._drafts)
-        return seconds / sum(num_passes for num_passes, _, _ in self._drafts)
-
 
 def within(token_ids: list[int], vocab_size: int) -> list[int]:
     return [token % vocab_size for token in token_ids]
-
-
-def time_steps(target: CausalLM, drafter: TimedDrafter, prompt_ids: list[int], timings: PairTimings) -> None:
-    generation = generate(target, drafter, prompt_ids, NUM_DRAFT_TOKENS)
-    num_steps = len(generation.steps)
-    timings.per_draft_token.append(drafter.seconds_per_token())
-    timings.per_step.append(generation.decode_seconds / num_steps)
-    timings.step_overhead.append(overhead(generation) / num_steps)
 
 
 def generate(model: CausalLM, drafter: Drafter, prompt_ids: list[int], num_draft_tokens: int) -> GenerationOutput:
@@ -288,7 +264,7 @@ def measure(
     chance = random.Random(seed)
     models = (target, drafter)
     texts = [[chance.randrange(model.vocab_size) for _ in range(points.most_tokens)] for model in models]
-    drafting = TimedDrafter(drafter, target)
+    drafting = BoundedDrafter(drafter, target)
     found = PairTimings()
     for number in range(-1, repeats):
         what = f"round {number + 1} of {repeats}" if number >= 0 else "warming up"
@@ -306,7 +282,9 @@ def measure(
                 timings.per_token.append(alone.decode_seconds / num_timed)
                 timings.overhead.append(overhead(alone) / num_timed)
         if points.decodes:
-            time_steps(target, drafting, texts[0][: points.context], into)
+            speculative = generate(target, drafting, texts[0][: points.context], NUM_DRAFT_TOKENS)
+            into.per_step.append(speculative.decode_seconds / len(speculative.steps))
+            into.step_overhead.append(overhead(speculative) / len(speculative.steps))
     return found
 
 
@@ -441,12 +419,12 @@ TOO_WIDE = 2.0  # a figure is undecided if the end of its interval is more than 
 
 
 def verdict(report: RooflineReport) -> str:
-    """Returns how close AR and drafting come to their bounds, and what verifying and drafting cost."""
+    """Returns how close each model alone comes to its bound, and what verifying and drafting cost."""
     ar, own = (model.at(1, report.context).bound_name for model in (report.target, report.drafter))
     length = report.step.num_draft_tokens + 1
     figures = [
         (f"AR's share of the {ar}", report.target.share_of_bound),
-        (f"drafting's share of its {own}", report.drafter.share_of_bound_drafting),
+        (f"the drafter's of its {own}", report.drafter.share_of_bound),
         (f"single passes that verifying {length} tokens costs", report.verification_cost[length]),
         ("those of a draft pass", report.cost_ratio),
     ]
@@ -466,8 +444,6 @@ def make_report(
 ) -> RooflineReport:  # fmt: skip
     """Returns the report on a pair. `parts`: the timings of all points; the first part has the generations."""
     rounds, context, main = Resampler.of_units(repeats, seed), points.context, parts[0]
-    drafter_roofline = model_roofline(drafter, [part.drafter for part in parts], context, rounds)
-    drafting = median_ratios(rounds, bounds(drafter[1], main.drafter, context), main.per_draft_token)
     single = main.target.passes[1, context]
     costs = Costs(
         median_ratios(rounds, main.drafter.passes[1, context], single),
@@ -479,10 +455,7 @@ def make_report(
     report = RooflineReport(
         environment=environment, seed=seed, repeats=repeats, context=context,
         target=model_roofline(target, [part.target for part in parts], context, rounds),
-        drafter=DrafterRoofline(
-            **dict(drafter_roofline), per_draft_token=make_quartiles(main.per_draft_token),
-            share_of_bound_drafting=with_ends(rounds, drafting),
-        ),
+        drafter=model_roofline(drafter, [part.drafter for part in parts], context, rounds),
         step=StepTimes(
             num_draft_tokens=NUM_DRAFT_TOKENS, seconds=make_quartiles(main.per_step),
             overhead=make_quartiles(main.step_overhead),

@@ -78,16 +78,15 @@ def fairness(
     from specbench.analysis.fairness.tables import draw_fairness, tables
     from specbench.report.display import check_plot
 
-    request = analysis.FairnessRequest(
-        runs or (), options, before, after, drafter or (), reference,  # type: ignore[arg-type]
-        samples, prompt, split(task or ""),
-    )  # fmt: skip
     if plot is not None:
         check_plot(plot)
     if leaderboard is not None:
         analysis.check_rows(leaderboard)
     with status_line("reading the runs") as say:
-        report = analysis.fairness_report(request, say)
+        report = analysis.fairness_report(
+            runs or (), options, say, before=before, after=after, drafters=drafter or (),
+            reference=reference, samples=samples, prompt=prompt, tasks=split(task or ""),  # type: ignore[arg-type]
+        )  # fmt: skip
     print_result(report, as_json, lambda: tables(report))
     if plot is not None:
         draw_fairness(report, plot)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from specbench.analysis.fairness.drafters import DrafterEntry, make_labels, texts_of
-from specbench.analysis.fairness.fairness import FairnessRequest, fairness_report, read_run
+from specbench.analysis.fairness.fairness import fairness_report, read_run
 from specbench.analysis.fairness.groups import BoundViolation, check_fitness
 from specbench.analysis.fairness.tables import (
     MIN_MASS,
@@ -56,7 +56,7 @@ def worse(tmp_path_factory, folder):
 
 
 def asked(*runs, subsets=None, **given):
-    return fairness_report(FairnessRequest([str(run) for run in runs], RunOptions(subsets=subsets), **given))
+    return fairness_report([str(run) for run in runs], RunOptions(subsets=subsets), **given)
 
 
 @pytest.fixture(scope="module")

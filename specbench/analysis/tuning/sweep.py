@@ -183,17 +183,16 @@ def estimate_settings(
     rows = [
         (shown(estimate.threshold), str(estimate.num_draft_tokens), number(metrics["acceptance_rate"], 3),
          number(metrics["mean_acceptance_length"], 2), number(metrics["drafter_share"], 1, 100),
-         number(metrics["tokens_per_second"], 1), number(metrics["speedup"], 2),
-         f"{100 * estimate.num_exact / max(1, estimate.num_steps):.0f}")
+         number(metrics["tokens_per_second"], 1), number(metrics["speedup"], 2))
         for estimate in estimates for metrics in [estimate.metrics]
     ]  # fmt: skip
-    columns = number_columns("threshold", "draft\ntokens", "≈ α", "≈ τ", "≈ share of\ndrafter %", "≈ tok/s",
-                             "≈ speed-up", "exact\nsteps %")  # fmt: skip
+    columns = number_columns(
+        "threshold", "draft\ntokens", "≈ α", "≈ τ", "≈ share of\ndrafter %", "≈ tok/s", "≈ speed-up"
+    )
     caption = [
         f"≈ estimated, not measured: from one recorded run at threshold {shown(recorded_at[0])} with {recorded_at[1]} "
-        "draft tokens. The last column gives the share of steps whose counts are exact (up to the first other token); "
-        "later counts are estimated. Seconds are modelled from the passes of that run. The next table shows the error "
-        "against real runs.",
+        "draft tokens. Its steps are known up to the first token that differs at another setting, later ones are "
+        "estimated; seconds are modelled from its passes. The next table shows the errors.",
         trials.pair_and_prompts,
     ]
     title = trials.title("one run, all thresholds")
@@ -239,11 +238,9 @@ def checks_table(checks: Sequence[EstimateCheck]) -> Table:
     columns = number_columns("thres-\nhold", "draft\ntokens", "τ\n≈ → run", "error of\nτ %", "≈ speed-\nup",
                       "speed-up, run\n95 % interval", "error of\nspeed-up %",
                       score_heading(quality, "run"))  # fmt: skip
-    num_exact = sum(check.estimate.num_exact for check in checks)
-    num_confirmed = sum(check.num_confirmed for check in checks)
     caption = [
-        f"error: ≈ / run − 1, with 95 % interval over prompts. {num_confirmed} of {num_exact} exact steps were the "
-        "same in the real runs. Speed-ups are over the AR of the same run; quality is only measured."
+        "error: ≈ / run − 1, with 95 % interval over prompts. Speed-ups are over the AR of the same run; quality is "
+        "only measured."
     ]
     return Table("the estimates against real runs", columns, rows, caption, num_keys=2)
 

@@ -174,8 +174,8 @@ def roofline(
 ) -> None:
     """Compare a model pair with the hardware's limits: pass times, draft cost c, best draft lengths.
 
-    Forward passes over 1 to 96 tokens (compiled: fewer) at several contexts alternate with the decode loop. Copies and
-    matrix products are timed too.
+    Forward passes over 1 to 96 tokens (compiled: fewer) alternate with the decode loop. Copies and matrix products are
+    timed too.
 
     Bounds: bytes of weights and cache that a pass must read ÷ copy bandwidth; operations of a pass ÷ rate of matrix
     products.

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from specbench.analysis.fairness.drafters import DrafterEntry, make_labels, texts_of
-from specbench.analysis.fairness.fairness import fairness_report, read_run
+from specbench.analysis.fairness.fairness import add_fairness, fairness_report, read_run
 from specbench.analysis.fairness.groups import BoundViolation, check_fitness
 from specbench.analysis.fairness.tables import (
     MIN_MASS,
@@ -154,12 +154,15 @@ def test_before_and_after(folder, worse):
     assert {"unfairness", "acceptance_rate.variance", "speedup.max_over_min"} <= comparison.family.keys()
 
 
-def test_numbers_reach_the_leaderboard_and_can_be_read_again(specbench, folder, tmp_path):
+def test_numbers_reach_the_leaderboard_and_the_picture(specbench, folder, tmp_path):
     board = tmp_path / "board.json"
     shutil.copy(folder.parent / "board.json", board)
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "made" / "fair.png"
     code, out, err = specbench("fairness", folder, "--samples", "20", "--prompt", " ", "--leaderboard", board,
-                               "--json")  # fmt: skip
+                               "--json", "--plot", picture)  # fmt: skip
     assert code == 0 and f"{board}: fairness written to 8 rows\n" in err
+    assert picture.read_bytes()[:4] == b"\x89PNG" and f"picture: {picture}\n" in err
     report = json.loads(out)
     assert report["drafters"][0]["prompt_represented"].endswith(" ")
     by_place = {(row.method_name, row.subset): row.fairness for row in load(board)}
@@ -247,27 +250,19 @@ def test_one_group_has_no_statistics_over_groups(specbench, folder):
     assert "\nacceptance rate (α_T): 0." in one
 
 
-def test_rows_that_a_leaderboard_lacks_are_counted_with_what_adds_them(specbench, folder, tmp_path):
+def test_rows_that_a_leaderboard_lacks_are_counted_with_what_adds_them(specbench, folder, found, tmp_path):
     board = tmp_path / "board.json"
     content = json.loads((folder.parent / "board.json").read_text(encoding="utf-8"))
     content["rows"] = [row for row in content["rows"] if row["subset"] != "sw"]
     board.write_text(json.dumps(content), encoding="utf-8")
-    words = ("fairness", folder, "--samples", "0", "--leaderboard", board)
-    code, _, err = specbench(*words)
-    add = f"specbench leaderboard add {folder} --leaderboard {board}"
-    assert code == 0 and "fairness written to 6 rows; not in it: 2 rows of" in err and f"run `{add}`, then" in err
+    said, add = add_fairness(board, found), f"specbench leaderboard add {folder} --leaderboard {board}"
+    assert said.startswith("fairness written to 6 rows; not in it: 2 rows of") and f"run `{add}`, then" in said
     assert specbench(*add.split()[1:])[0] == 0
-    assert "fairness written to 8 rows\n" in specbench(*words)[2]
+    assert add_fairness(board, found) == "fairness written to 8 rows"
     board.write_text(json.dumps({**content, "rows": []}), encoding="utf-8")
-    code, _, err = specbench(*words)
-    assert code == 2 and f"--leaderboard {board}: no rows updated; not in it: 8 rows of" in err and add in err
-
-
-def test_a_picture(specbench, folder, tmp_path):
-    pytest.importorskip("matplotlib")
-    picture = tmp_path / "made" / "fair.png"
-    code, _, err = specbench("fairness", folder, "--samples", "0", "--plot", picture)
-    assert code == 0 and picture.read_bytes()[:4] == b"\x89PNG" and f"picture: {picture}\n" in err
+    with pytest.raises(ConfigError, match=f"--leaderboard {board}: no rows updated; not in it: 8 rows of") as error:
+        add_fairness(board, found)
+    assert add in str(error.value)
 
 
 def test_references_of_the_data(folder):

@@ -1,6 +1,5 @@
 """Bounds from counts made by hand, draft lengths from known costs, a verdict from known figures; no timing."""
 
-import json
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -17,15 +16,14 @@ from specbench.analysis.roofline.roofline import (
     TURNS,
     AttentionLayer,
     ModelTimings,
-    Points,
     RateBenchmark,
     Rates,
     TimedPasses,
     Work,
+    lengths_for,
     measure,
     median_ratios,
     model_roofline,
-    points_for,
     roofline_of,
     time_passes,
     verdict,
@@ -123,7 +121,7 @@ def test_the_verdict_says_known_figures() -> None:
     )
     assert report.drafter.share_of_bound.value == pytest.approx(0.8)
     assert report.costs.cost_ratio == pytest.approx(0.3) and report.costs.verifying == pytest.approx({1: 1.0, 6: 1.08})
-    point = report.target.at(6, 256)
+    point = report.target.at(6)
     assert point.seconds.model_dump() == pytest.approx({"median": 0.00864, "low": 0.00648, "high": 0.01296})
     assert point.bound_seconds == pytest.approx(0.0071) and report.target.overhead.median == pytest.approx(0.002)
 
@@ -151,7 +149,7 @@ def test_a_slow_round_of_the_machine_slows_its_bound_and_its_decoding_alike() ->
     timings.per_token = [0.010 / speed for speed in speeds]
     work = Work(weight_bytes=7_100_000, matmul_weights=1_000)
     model = ModelConditions(name="target", revision=None, dtype="float32", attention="sdpa", capacity=None)
-    share = model_roofline((model, work), [timings], 256, Resampler.of_units(5, 0)).share_of_bound
+    share = model_roofline((model, work), timings, 256, Resampler.of_units(5, 0)).share_of_bound
     assert (share.low, share.value, share.high) == pytest.approx((0.71, 0.71, 0.71))
 
 
@@ -168,7 +166,7 @@ def test_the_tables_fit_and_hold_the_figures() -> None:
 def test_the_bound_is_the_longer_of_the_two() -> None:
     assert known_report(rates=[Rates(5e8, 1e9)] * 3).target.share_of_bound.value == pytest.approx(1.42)
     by_arithmetic = known_report(rates=[Rates(1e9, 5e8)] * 3)
-    assert by_arithmetic.drafter.at(1, 256).bound_name == "compute bound"
+    assert by_arithmetic.drafter.at(1).bound_name == "compute bound"
     assert by_arithmetic.drafter.share_of_bound.value == pytest.approx(1.6)
 
 
@@ -262,15 +260,15 @@ def test_ratios_hold_on_a_machine_that_is_away_half_of_the_time() -> None:
     order: list[tuple[str, int]] = []
     target = Scripted("t", {1: 0.007, 6: 0.0084}, order, away=0.01)
     drafter = Scripted("d", {1: 0.0004, 6: 0.0004}, order, away=0.01).beside(target)
-    measured, points = (ModelTimings(), ModelTimings()), Points(16, (), (1, 6))
+    measured = (ModelTimings(), ModelTimings())
     for number in range(9):
         sides = [(target, [0] * 30, measured[0]), (drafter, [0] * 30, measured[1])]
-        time_passes(sides[:: 1 if number % 2 else -1], points, backwards=number % 2 == 1)
-    rounds, single = Resampler.of_units(9, 0), measured[0].passes[1, 16]
-    assert len(single) == len(measured[1].passes[6, 16]) == 9
-    cost = with_ends(rounds, median_ratios(rounds, measured[1].passes[1, 16], single))
+        time_passes(sides[:: 1 if number % 2 else -1], 16, (1, 6), backwards=number % 2 == 1)
+    rounds, single = Resampler.of_units(9, 0), measured[0].passes[1]
+    assert len(single) == len(measured[1].passes[6]) == 9
+    cost = with_ends(rounds, median_ratios(rounds, measured[1].passes[1], single))
     assert cost.value == pytest.approx(0.4 / 7, rel=0.25)
-    verifying = with_ends(rounds, median_ratios(rounds, measured[0].passes[6, 16], single))
+    verifying = with_ends(rounds, median_ratios(rounds, measured[0].passes[6], single))
     assert verifying.value == pytest.approx(1.2, rel=0.15)
     last = {model: TimedPasses(model, [0] * 30, 16, (1,)) for model in (target, drafter)}
     for sweeps in last.values():
@@ -293,16 +291,14 @@ def test_ratios_are_of_the_same_round() -> None:
 
 @pytest.mark.usefixtures("_short_turns")
 def test_everything_is_measured_in_every_round() -> None:
-    models = [tiny.causal_lm(seed=seed) for seed in range(2)]
-    points = Points(16, (8, 32), (1, 2, 6))
+    models = (tiny.causal_lm(), tiny.causal_lm(seed=1))
     rounds: list[str] = []
-    found = measure(*models, benchmarks(), points, repeats=2, seed=0, progress=rounds.append)
+    found = measure(models, benchmarks(), 16, (1, 2, 6), repeats=2, seed=0, progress=rounds.append)
     assert rounds == [
         f"timing passes after 16 tokens: {what}" for what in ("warming up", "round 1 of 2", "round 2 of 2")
     ]
     for timings in (found.target, found.drafter):
-        counts = {point: len(values) for point, values in timings.passes.items()}
-        assert counts == dict.fromkeys([(1, 8), (1, 16), (2, 16), (6, 16), (1, 32)], 2)
+        assert {length: len(values) for length, values in timings.passes.items()} == {1: 2, 2: 2, 6: 2}
         assert len(timings.per_token) == len(timings.overhead) == len(timings.rates) == 2
         assert all(0 < out < whole for out, whole in zip(timings.overhead, timings.per_token, strict=True))
     assert len(found.per_step) == len(found.step_overhead) == 2
@@ -312,7 +308,7 @@ def test_everything_is_measured_in_every_round() -> None:
 @pytest.mark.usefixtures("_short_turns")
 def test_a_drafter_with_fewer_tokens_drafts_those_that_both_have() -> None:
     models = (tiny.causal_lm(vocab_size=297), tiny.causal_lm(seed=1))
-    assert len(measure(*models, benchmarks(), Points(16, (), (1, 6)), repeats=1, seed=0).per_step) == 1
+    assert len(measure(models, benchmarks(), 16, (1, 6), repeats=1, seed=0).per_step) == 1
 
 
 def benchmarks() -> list[RateBenchmark]:
@@ -323,7 +319,7 @@ def benchmarks() -> list[RateBenchmark]:
 def test_compiled_passes_are_measured_over_buffers_as_large_as_a_run_has_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """128 tokens for a context of 64; the curve's others apart, each over its own."""
+    """192 tokens for a context of 70 and the 64 that follow."""
     monkeypatch.setattr("specbench.models.static_passes.compile_pass", lambda forward, name: forward)
     models = [tiny.causal_lm(seed=seed, num_hidden_layers=1) for seed in range(2)]
     said: list[str] = []
@@ -331,12 +327,10 @@ def test_compiled_passes_are_measured_over_buffers_as_large_as_a_run_has_them(
         model.make_static()
     report = roofline_of(models[0], models[1], 70, repeats=1, progress=said.append)
     sizes = [int(line.partition(" for ")[2].split()[0]) for line in said if line.startswith("compiling")]
-    assert sizes == [192, 192, 128, 128, 384, 384]  # 70 + 64; 64 + 1; 256 + 1
-    lengths = {point.query_length for point in report.target.points if point.context == 70}
-    assert lengths == set(COMPILED_LENGTHS)
-    assert {p.context for p in report.target.points if p.query_length == 1} == {64, 70, 256}
+    assert sizes == [192, 192]
+    lengths = {point.query_length for point in report.target.points}
+    assert lengths == set(COMPILED_LENGTHS) == {point.query_length for point in report.drafter.points}
     assert report.target.model.capacity == report.drafter.model.capacity == 192
-    assert all(len(report.drafter.points) == len(model.points) for model in (report.target, report.drafter))
 
 
 @pytest.mark.usefixtures("_short_turns")
@@ -349,15 +343,14 @@ def test_what_is_compiled_while_it_is_measured_says_nothing(monkeypatch: pytest.
 
 def test_points_stay_within_the_shortest_context() -> None:
     models = [tiny.causal_lm(), tiny.causal_lm(max_position_embeddings=70)]
-    points = points_for(models, 30)
-    assert max(points.query_lengths) == 32 and points.every_context == [30, 64]
+    assert max(lengths_for(models, 30)) == 32
     with pytest.raises(ConfigError, match=r"--context 70: the models hold 70 tokens, and 32 .*: give 8 to 38"):
         roofline_of(models[0], models[1], 70, repeats=1)
     short = [tiny.causal_lm(max_position_embeddings=36)]
     with pytest.raises(ConfigError, match=r"--context 8: .*: take models with a longer"):
-        points_for(short, 8)
+        lengths_for(short, 8)
     short[0].context_limit = None
-    assert points_for(short, 9000).query_lengths[-1] == 96
+    assert lengths_for(short, 9000)[-1] == 96
 
 
 def test_rates_are_rates() -> None:
@@ -406,11 +399,8 @@ def test_the_command_prints_writes_and_draws(specbench, tiny_pair: tuple[str, st
     report = RooflineReport.model_validate_json((tmp_path / "made" / "limit.json").read_text(encoding="utf-8"))
     assert out.splitlines()[-2:] == ["report: made/limit.json", "picture: limit.png"]
     assert report.verdict in " ".join(out.split()) and (tmp_path / "limit.png").stat().st_size > 0
-    assert max(report.verification_cost) == 96 and {p.context for p in report.target.points} == {16, 64}
+    assert max(report.verification_cost) == 96 and report.context == 16
     assert max(map(len, out.splitlines())) <= 100
     assert (report.seed, report.repeats, report.target.model.capacity) == (3, 1, None)
     assert report.environment["engine"] == "eager" and report.environment["num_threads"] >= 1
     assert report.environment["versions"]["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
-    code, out, err = specbench(*pair, "--json", "--output", "again.json")
-    assert err.splitlines()[-1] == "report: again.json"
-    assert code == 0 and RooflineReport.model_validate(json.loads(out)).drafter.model.name == tiny_pair[1]

@@ -158,26 +158,22 @@ def test_the_rejection_twin_of_a_fuzzy_method_keeps_drafter_and_bridge() -> None
 
 def test_the_slice_follows_the_seed_and_nothing_else() -> None:
     data = loaded(40, 20)
-    chosen = choose_slice(data, "0.25", seed=0)
+    chosen = choose_slice(data, 0.25, seed=0)
     assert [len(each.examples) for _, _, each in chosen] == [10, 5]
-    assert choose_slice(data, "0.25", seed=0) == chosen != choose_slice(data, "0.25", seed=1)
+    assert choose_slice(data, 0.25, seed=0) == chosen != choose_slice(data, 0.25, seed=1)
     indices = [example.index for example in chosen[0][2].examples]
     assert indices == sorted(indices) and indices != list(range(10))
-    assert [len(each.examples) for _, _, each in choose_slice(data, "7", seed=0)] == [7, 7]
+    assert [len(each.examples) for _, _, each in choose_slice(data, 7, seed=0)] == [7, 7]
 
 
 @pytest.mark.parametrize(
     ("amount", "sizes", "problem"),
     [
-        ("0", (40,), "a share between 0 and 1"),
-        ("1.5", (40,), "a share between 0 and 1"),
-        ("many", (40,), "a share between 0 and 1"),
-        ("nan", (40,), "a share between 0 and 1"),
-        ("40", (40,), "takes all 40 examples of subset 'en'"),
-        ("0.25", (8, 8), "gives 4 examples, but an interval needs 5"),
+        (40, (40,), "takes all 40 examples of subset 'en'"),
+        (0.25, (8, 8), "gives 4 examples, but an interval needs 5"),
     ],
 )
-def test_a_slice_that_cannot_be(amount: str, sizes: tuple[int, ...], problem: str) -> None:
+def test_a_slice_that_cannot_be(amount: float, sizes: tuple[int, ...], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as error:
         choose_slice(loaded(*sizes), amount, seed=0)
     assert "\n" not in str(error.value)
@@ -186,7 +182,7 @@ def test_a_slice_that_cannot_be(amount: str, sizes: tuple[int, ...], problem: st
 def test_what_was_tuned_on_is_left_out() -> None:
     """Also where the rows have another order; other tasks and methods that were never tuned change nothing."""
     data = loaded(40, 20)
-    chosen = choose_slice(data, "0.25", seed=0)
+    chosen = choose_slice(data, 0.25, seed=0)
     tuned: Any = SimpleNamespace(calibration=calibration_of(chosen))
     turned = [(task, subset, replace(each, examples=each.examples[::-1])) for task, subset, each in data]
     left = without_calibration(turned, [load_method("sd"), tuned])
@@ -233,6 +229,7 @@ def test_a_lossless_method_is_tuned_in_its_length_and_its_file_runs(
         ({"method": "sd", "output": "my method.yaml"}, "is not a method name"),
         ({"method": "fsd", "step": 0.0}, "--step 0: must be above 0"),
         ({"method": "fsd", "calibration": "0.1"}, "gives 2 examples"),
+        ({"method": "fsd", "calibration": "1.5"}, "--calibration 1.5: give a number of examples from 1, or a share"),
         pytest.param(  # which is decided above, from made-up measurements
             {"method": "fsd"},
             "without a gap between them, no fall of quality can be seen on this slice",
@@ -250,5 +247,5 @@ def test_a_fuzzy_method_needs_a_scorer(call: Callable[..., tuple[str, str]], tmp
     (tmp_path / "plain.yaml").write_text(
         "name: plain\nversion: 1\ntitle: Plain\nprompt: '{{ row.question }}'\ngeneration: {max_new_tokens: 8}\n"
     )
-    with pytest.raises(ConfigError, match="--task plain: has no scorer"):
+    with pytest.raises(ConfigError, match="--task plain: has no score that all its subsets share"):
         call("fsd", task="plain.yaml", subsets=None)

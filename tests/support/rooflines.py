@@ -4,7 +4,6 @@ from specbench.analysis.roofline.report import ModelConditions, RooflineReport
 from specbench.analysis.roofline.roofline import (
     ModelTimings,
     PairTimings,
-    Points,
     Rates,
     Work,
     make_report,
@@ -21,14 +20,12 @@ ENVIRONMENT = {
 
 
 def known_timings(single: float, longer: float, per_token: float, rates: list[Rates]) -> ModelTimings:
-    """Passes over 1 and 6 tokens behind 256, and one token behind 64, once a round; every other round the pass over 6
-    takes half as long or twice as long."""
+    """Passes over 1 and 6 tokens behind 256, once a round; every other round the pass over 6 takes half as long or
+    twice as long."""
     num_rounds = len(rates)
     timings = ModelTimings(per_token=[per_token] * num_rounds, overhead=[per_token - single] * num_rounds, rates=rates)
     factors = [(1.0, 0.5, 2.0)[number % 3] for number in range(num_rounds)]
-    timings.passes = {
-        (1, 64): [single] * num_rounds, (1, 256): [single] * num_rounds, (6, 256): [longer * each for each in factors],
-    }  # fmt: skip
+    timings.passes = {1: [single] * num_rounds, 6: [longer * each for each in factors]}
     return timings
 
 
@@ -48,7 +45,4 @@ def known_report(num_rounds: int = 3, rates: list[Rates] | None = None) -> Roofl
         )
         for role, work in WORK.items()
     ]
-    points = Points(256, (64,), (1, 6))
-    return make_report(
-        subjects[0], subjects[1], [measured], points, environment=ENVIRONMENT, seed=7, repeats=num_rounds
-    )
+    return make_report(subjects[0], subjects[1], measured, 256, environment=ENVIRONMENT, seed=7)

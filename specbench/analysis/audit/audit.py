@@ -249,9 +249,8 @@ class Audit:
                 token=self.decode_text([outlier.token]), num_observed=outlier.num_observed,
                 num_expected=outlier.num_expected,
             )  # fmt: skip
-            tests[name, num_tokens] = SampleTest(
-                num_draws=self.num_draws, most_tokens=num_tokens, example=example, **dict(statistics), **each.counts()
-            )
+            numbers = {"num_draws": self.num_draws, "most_tokens": num_tokens, "example": example}
+            tests[name, num_tokens] = SampleTest.model_validate({**dict(statistics), **each.counts(), **numbers})
         return tests
 
     def _test_answers(self, allowance: float) -> dict[str, SampleStatistics]:

@@ -49,7 +49,7 @@ from specbench.report.captions import draft_length
 from specbench.results.leaderboard import load, set_fields
 from specbench.results.metrics import times
 from specbench.results.row import FairnessSummary, GroupNumbers
-from specbench.results.runs import RUN_HINT, RecordedRun, run_path
+from specbench.results.runs import RecordedRun, run_path
 from specbench.running.recorded_prompts import ModelLoader, prompts_of, tasks_of
 from specbench.specs.components import identifiable_code
 from specbench.specs.run_options import RunOptions
@@ -282,9 +282,6 @@ def read_run(text: str) -> tuple[RecordedRun, list[str]]:
             f"run '{path}': its target was {run.rows[0].dtype}, and texts are scored without quantization: give a run "
             "without --quantize"
         )
-    routes = run.identity.get("routes", {})
-    if not isinstance(routes, dict):
-        raise ConfigError(f"{run.path / 'run.json'}: routes = {routes!r:.60}: is not a mapping: {RUN_HINT}")
     assert run.records  # reads them now, so that damaged records are reported before any model is loaded
     # AR drafts nothing, and external code has no draft distribution.
     names = (row.method_name for row in run.rows if row.num_draft_tokens > 0 and "decoder" not in row.options)

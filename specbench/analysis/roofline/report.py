@@ -96,11 +96,10 @@ class ModelConditions(BaseModel):
 
 
 class PassPoint(BaseModel):
-    """Passes over `query_length` tokens after `context` cached tokens. `seconds`: over the means of rounds. The bounds
-    are the seconds for copying as many bytes, and for as many operations of matrix products."""
+    """Passes over `query_length` tokens after the context. `seconds`: over the means of rounds. The bounds are the
+    seconds for copying as many bytes, and for as many operations of matrix products."""
 
     query_length: int
-    context: int
     seconds: Quartiles
     bandwidth_seconds: float
     arithmetic_seconds: float
@@ -129,8 +128,8 @@ class ModelRoofline(BaseModel):
     share_of_bound: Ratio
     points: list[PassPoint]
 
-    def at(self, query_length: int, context: int) -> PassPoint:
-        return next(p for p in self.points if (p.query_length, p.context) == (query_length, context))
+    def at(self, query_length: int) -> PassPoint:
+        return next(point for point in self.points if point.query_length == query_length)
 
 
 class StepTimes(BaseModel):
@@ -178,17 +177,12 @@ SHOWN_RATES = (0.5, 0.7, 0.9)
 
 
 def tables(report: RooflineReport) -> list[Table]:
-    return [
-        bounds_table(report),
-        passes_table(report, by_context=False),
-        passes_table(report, by_context=True),
-        drafts_table(report),
-    ]
+    return [bounds_table(report), passes_table(report), drafts_table(report)]
 
 
 def bounds_table(report: RooflineReport) -> Table:
     models, step = (report.target, report.drafter), report.step
-    points = [model.at(1, report.context) for model in models]
+    points = [model.at(1) for model in models]
     rows = [
         ("weights and cache that a pass reads, MB", *(f"{MEGA * model.bytes_read:.1f}" for model in models)),
         ("copy bandwidth, GB/s", *(quartiles(m.bytes_per_second, GIGA) for m in models)),
@@ -224,19 +218,12 @@ def bounds_table(report: RooflineReport) -> Table:
     return Table(title, _columns("", "target", "drafter"), rows, caption)
 
 
-def passes_table(report: RooflineReport, by_context: bool) -> Table:
-    rows = []
-    for point in report.target.points:
-        if not (point.query_length == 1 if by_context else point.context == report.context):
-            continue
-        own = report.drafter.at(point.query_length, point.context)
-        cost = [] if by_context else [report.verification_cost[point.query_length].text]
-        rows.append([
-            str(point.context if by_context else point.query_length), quartiles(point.seconds), *cost,
-            ms(point.bound_seconds), quartiles(own.seconds), ms(own.bound_seconds),
-        ])  # fmt: skip
-    if by_context:
-        return Table("one token by context · ms", _columns("context", "target", "bound", "drafter", "bound"), rows)
+def passes_table(report: RooflineReport) -> Table:
+    rows = [
+        [str(point.query_length), quartiles(point.seconds), report.verification_cost[point.query_length].text,
+         ms(point.bound_seconds), quartiles(own.seconds), ms(own.bound_seconds)]
+        for point, own in zip(report.target.points, report.drafter.points, strict=True)
+    ]  # fmt: skip
     columns = _columns("tokens", "target", "single passes\n[95 %]", "bound", "drafter", "bound")
     return Table(f"passes over tokens after {report.context} · ms", columns, rows)
 
@@ -286,14 +273,13 @@ def draw_roofline(report: RooflineReport, path: Path) -> None:
 
 def _draw_passes(panel: Any, report: RooflineReport) -> None:
     for role, model in (("target", report.target), ("drafter", report.drafter)):
-        points = {point.query_length: point for point in model.points if point.context == report.context}
-        places, colour = list(points), COLOURS[role]
+        places, colour = [point.query_length for point in model.points], COLOURS[role]
         low, middle, high = (
-            [MS * getattr(point.seconds, name) for point in points.values()] for name in ("low", "median", "high")
+            [MS * getattr(point.seconds, name) for point in model.points] for name in ("low", "median", "high")
         )
         panel.plot(places, middle, "o-", markersize=3, color=colour, label=role)
         panel.fill_between(places, low, high, color=colour, alpha=0.2, linewidth=0)
-        bounds = [MS * point.bound_seconds for point in points.values()]
+        bounds = [MS * point.bound_seconds for point in model.points]
         panel.plot(places, bounds, ":", color=colour, label=f"{role}: bound")
     panel.set_xscale("log", base=2)
     panel.set_yscale("log")

@@ -3,7 +3,7 @@ medians over rounds."""
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean, median, quantiles
 from typing import Any
@@ -96,11 +96,11 @@ class TimedCall:
 
 @dataclass
 class ModelTimings:
-    """Timings of one model, an entry per round. `passes`: mean seconds of forward passes by (query length, context);
+    """Timings of one model, an entry per round. `passes`: mean seconds of forward passes by query length;
     `per_token`: seconds of autoregressive decoding; `overhead`: the part of it outside passes; `rates`: at which the
     machine copies, reads and multiplies."""
 
-    passes: dict[tuple[int, int], list[float]] = field(default_factory=dict)
+    passes: dict[int, list[float]] = field(default_factory=dict)
     per_token: list[float] = field(default_factory=list)
     overhead: list[float] = field(default_factory=list)
     rates: list[Rates] = field(default_factory=list)
@@ -108,8 +108,8 @@ class ModelTimings:
 
 @dataclass
 class PairTimings:
-    """The timings of a pair at one set of points, and of its speculative decoding, an entry per round: the seconds of a
-    step, and of the part of a step outside passes."""
+    """The timings of both models, and of their speculative decoding, an entry per round: the seconds of a step, and of
+    the part of a step outside passes."""
 
     target: ModelTimings = field(default_factory=ModelTimings)
     drafter: ModelTimings = field(default_factory=ModelTimings)
@@ -119,50 +119,22 @@ class PairTimings:
 
 QUERY_LENGTHS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 24, 32, 48, 64, 96)
 COMPILED_LENGTHS = (1, 2, 4, 6, 8, 16, 32, 64, 96)  # each takes seconds to compile
-CONTEXTS = (64, 256, 1024, 4096)
 LEAST_CONTEXT = 8
 NUM_TOKENS = 32  # of one generation
 NUM_DRAFT_TOKENS = 5  # of each step of a speculative generation
 
 
-@dataclass(frozen=True)
-class Points:
-    """What is measured: passes of every query length after `context`, passes over one token after each of `contexts`,
-    and, if `decodes`, whole generations after `context`."""
-
-    context: int
-    contexts: tuple[int, ...]
-    query_lengths: tuple[int, ...] = QUERY_LENGTHS
-    decodes: bool = True
-
-    def parts(self) -> list["Points"]:
-        """Returns the points of each context. A compiled pass reads its whole buffer, so each context needs a buffer of
-        the size that a run has."""
-        others = [context for context in self.every_context if context != self.context]
-        return [replace(self, contexts=()), *(Points(context, (), (1,), decodes=False) for context in others)]
-
-    @property
-    def most_tokens(self) -> int:
-        num_after = max(*self.query_lengths, NUM_TOKENS) if self.decodes else max(self.query_lengths)
-        return max(max(self.every_context) + 1, self.context + num_after)
-
-    @property
-    def every_context(self) -> list[int]:
-        return sorted({self.context, *self.contexts})
-
-
-def points_for(models: Sequence[CausalLM], context: int) -> Points:
-    """Returns the points that fit into the context of every model, with contexts up to four times `context`. Raises
-    ConfigError if there is no room for a generation after `context`."""
+def lengths_for(models: Sequence[CausalLM], context: int) -> tuple[int, ...]:
+    """Returns the query lengths of passes that fit into the context of every model after `context` tokens. Raises
+    ConfigError if there is no room for a generation."""
     room = shortest_context(models) or 2**62
     if context + NUM_TOKENS > room:
         most = room - NUM_TOKENS
         remedy = f"give {LEAST_CONTEXT} to {most}" if most >= LEAST_CONTEXT else "take models with a longer context"
         problem = f"the models hold {room} tokens, and {NUM_TOKENS} are generated after the context"
         raise ConfigError(f"--context {context}: {problem}: {remedy}")
-    fitting = tuple(length for length in CONTEXTS if length < room and length <= 4 * context)
     lengths = QUERY_LENGTHS if all(model.static is None for model in models) else COMPILED_LENGTHS
-    return Points(context, fitting, tuple(length for length in lengths if context + length <= room))
+    return tuple(length for length in lengths if context + length <= room)
 
 
 GREEDY = Sampling(0.0)
@@ -255,53 +227,52 @@ class TimedPasses:
 
 
 def measure(
-    target: CausalLM, drafter: CausalLM, benchmarks: Sequence[RateBenchmark], points: Points, *,
+    models: tuple[CausalLM, CausalLM], benchmarks: Sequence[RateBenchmark], context: int, lengths: Sequence[int], *,
     repeats: int, seed: int, progress: Say = say_nothing,
 ) -> PairTimings:  # fmt: skip
-    """Returns the timings of `repeats` rounds after one round that is not measured. Each round has every point of both
-    models, both rate benchmarks, and one generation of each model and of the pair; the order alternates. `progress`
-    gets a line before each round."""
+    """Returns the timings of `repeats` rounds after one round that is not measured. Each round has passes of all
+    `lengths` after `context` tokens of both models, both rate benchmarks, and one generation of each model and of the
+    pair; the order alternates. `progress` gets a line before each round."""
     chance = random.Random(seed)
-    models = (target, drafter)
-    texts = [[chance.randrange(model.vocab_size) for _ in range(points.most_tokens)] for model in models]
+    num_tokens = context + max(*lengths, NUM_TOKENS)
+    texts = [[chance.randrange(model.vocab_size) for _ in range(num_tokens)] for model in models]
+    target, drafter = models
     drafting = BoundedDrafter(drafter, target)
     found = PairTimings()
     for number in range(-1, repeats):
         what = f"round {number + 1} of {repeats}" if number >= 0 else "warming up"
-        progress(f"timing passes after {points.context} tokens: {what}")
+        progress(f"timing passes after {context} tokens: {what}")
         into = found if number >= 0 else PairTimings()
         sides = list(zip(models, texts, benchmarks, (into.target, into.drafter), strict=True))
         in_turn = sides if number % 2 == 0 else sides[::-1]
         passing = [(model, ids, timings) for model, ids, _, timings in in_turn]
-        time_passes(passing, points, backwards=number % 2 == 1)
+        time_passes(passing, context, lengths, backwards=number % 2 == 1)
         for model, ids, benchmark, timings in in_turn:
             timings.rates.append(benchmark.rates())
-            if points.decodes:
-                alone = generate(model, NoDrafter(), ids[: points.context], 0)
-                num_timed = len(alone.token_ids) - 1
-                timings.per_token.append(alone.decode_seconds / num_timed)
-                timings.overhead.append(overhead(alone) / num_timed)
-        if points.decodes:
-            speculative = generate(target, drafting, texts[0][: points.context], NUM_DRAFT_TOKENS)
-            into.per_step.append(speculative.decode_seconds / len(speculative.steps))
-            into.step_overhead.append(overhead(speculative) / len(speculative.steps))
+            alone = generate(model, NoDrafter(), ids[:context], 0)
+            num_timed = len(alone.token_ids) - 1
+            timings.per_token.append(alone.decode_seconds / num_timed)
+            timings.overhead.append(overhead(alone) / num_timed)
+        speculative = generate(target, drafting, texts[0][:context], NUM_DRAFT_TOKENS)
+        into.per_step.append(speculative.decode_seconds / len(speculative.steps))
+        into.step_overhead.append(overhead(speculative) / len(speculative.steps))
     return found
 
 
-def time_passes(sides: Sequence[tuple[CausalLM, list[int], ModelTimings]], points: Points, *, backwards: bool) -> None:
-    """Adds the mean seconds of every point. The models take turns, so that times that are divided by each other were
-    measured under the same load of the machine."""
+def time_passes(
+    sides: Sequence[tuple[CausalLM, list[int], ModelTimings]], context: int, lengths: Sequence[int], *, backwards: bool
+) -> None:
+    """Adds the mean seconds of a pass of every length. The models take turns, so that times that are divided by each
+    other were measured under the same load of the machine."""
     for model, _, _ in sides:
         model.reset()
-    for context in points.every_context:
-        lengths = points.query_lengths if context == points.context else (1,)
-        timed = [TimedPasses(model, ids, context, lengths) for model, ids, _ in sides]
-        for turn in range(1, TURNS + 1):
-            for each in timed:
-                each.run_turn(turn, backwards=backwards == (turn % 2 == 1))
-        for each, (_, _, timings) in zip(timed, sides, strict=True):
-            for length, seconds in each.means().items():
-                timings.passes.setdefault((length, context), []).append(seconds)
+    timed = [TimedPasses(model, ids, context, lengths) for model, ids, _ in sides]
+    for turn in range(1, TURNS + 1):
+        for each in timed:
+            each.run_turn(turn, backwards=backwards == (turn % 2 == 1))
+    for each, (_, _, timings) in zip(timed, sides, strict=True):
+        for length, seconds in each.means().items():
+            timings.passes.setdefault(length, []).append(seconds)
 
 
 EXPERTS = ".experts."  # in the names of expert weights, of which a token uses a share
@@ -420,7 +391,7 @@ TOO_WIDE = 2.0  # a figure is undecided if the end of its interval is more than 
 
 def verdict(report: RooflineReport) -> str:
     """Returns how close each model alone comes to its bound, and what verifying and drafting cost."""
-    ar, own = (model.at(1, report.context).bound_name for model in (report.target, report.drafter))
+    ar, own = (model.at(1).bound_name for model in (report.target, report.drafter))
     length = report.step.num_draft_tokens + 1
     figures = [
         (f"AR's share of the {ar}", report.target.share_of_bound),
@@ -439,26 +410,25 @@ Subject = tuple[ModelConditions, Work]
 
 
 def make_report(
-    target: Subject, drafter: Subject, parts: Sequence[PairTimings], points: Points, *,
-    environment: dict[str, Any], seed: int, repeats: int,
+    target: Subject, drafter: Subject, timings: PairTimings, context: int, *, environment: dict[str, Any], seed: int,
 ) -> RooflineReport:  # fmt: skip
-    """Returns the report on a pair. `parts`: the timings of all points; the first part has the generations."""
-    rounds, context, main = Resampler.of_units(repeats, seed), points.context, parts[0]
-    single = main.target.passes[1, context]
+    """Returns the report on a pair from its timings after `context` tokens."""
+    rounds = Resampler.of_units(len(timings.per_step), seed)
+    passes, single = timings.target.passes, timings.target.passes[1]
     costs = Costs(
-        median_ratios(rounds, main.drafter.passes[1, context], single),
-        {length: median_ratios(rounds, main.target.passes[length, context], single) for length in points.query_lengths},
+        median_ratios(rounds, timings.drafter.passes[1], single),
+        {length: median_ratios(rounds, seconds, single) for length, seconds in passes.items()},
     )
     # The best draft lengths are those by the medians of all rounds as they were, the first element of each array.
     measured = Costs(float(costs.cost_ratio[0]), {n: float(cost[0]) for n, cost in costs.verifying.items()})
     lengths = {rate: fastest_length(measured, rate) for rate in RATES}
     report = RooflineReport(
-        environment=environment, seed=seed, repeats=repeats, context=context,
-        target=model_roofline(target, [part.target for part in parts], context, rounds),
-        drafter=model_roofline(drafter, [part.drafter for part in parts], context, rounds),
+        environment=environment, seed=seed, repeats=len(timings.per_step), context=context,
+        target=model_roofline(target, timings.target, context, rounds),
+        drafter=model_roofline(drafter, timings.drafter, context, rounds),
         step=StepTimes(
-            num_draft_tokens=NUM_DRAFT_TOKENS, seconds=make_quartiles(main.per_step),
-            overhead=make_quartiles(main.step_overhead),
+            num_draft_tokens=NUM_DRAFT_TOKENS, seconds=make_quartiles(timings.per_step),
+            overhead=make_quartiles(timings.step_overhead),
         ),
         cost_ratio=with_ends(rounds, costs.cost_ratio),
         verification_cost={length: with_ends(rounds, cost) for length, cost in costs.verifying.items()},
@@ -473,28 +443,24 @@ def make_report(
     return report.model_copy(update={"verdict": verdict(report)})
 
 
-def model_roofline(subject: Subject, parts: Sequence[ModelTimings], context: int, rounds: Resampler) -> ModelRoofline:
-    (model, work), main = subject, parts[0]
-    points = []
-    for timings in parts:  # the bounds of a pass by the rates of the same rounds
-        per_byte = median(1 / each.bytes_per_second for each in timings.rates)
-        per_operation = median(1 / each.operations_per_second for each in timings.rates)
-        points += [
-            PassPoint(
-                query_length=length, context=cached, seconds=make_quartiles(values),
-                bandwidth_seconds=work.bytes_read(length, cached) * per_byte,
-                arithmetic_seconds=work.operations(length, cached) * per_operation,
-            )
-            for (length, cached), values in timings.passes.items()
-        ]  # fmt: skip
-    rates = main.rates
+def model_roofline(subject: Subject, timings: ModelTimings, context: int, rounds: Resampler) -> ModelRoofline:
+    (model, work), rates = subject, timings.rates
+    per_byte = median(1 / each.bytes_per_second for each in rates)
+    per_operation = median(1 / each.operations_per_second for each in rates)
     return ModelRoofline(
         model=model, bytes_read=work.bytes_read(1, context), operations=work.operations(1, context),
         bytes_per_second=make_quartiles([each.bytes_per_second for each in rates]),
         operations_per_second=make_quartiles([each.operations_per_second for each in rates]),
-        per_token=make_quartiles(main.per_token), overhead=make_quartiles(main.overhead),
-        share_of_bound=with_ends(rounds, median_ratios(rounds, bounds(work, main, context), main.per_token)),
-        points=sorted(points, key=lambda point: (point.query_length, point.context)),
+        per_token=make_quartiles(timings.per_token), overhead=make_quartiles(timings.overhead),
+        share_of_bound=with_ends(rounds, median_ratios(rounds, bounds(work, timings, context), timings.per_token)),
+        points=[
+            PassPoint(
+                query_length=length, seconds=make_quartiles(values),
+                bandwidth_seconds=work.bytes_read(length, context) * per_byte,
+                arithmetic_seconds=work.operations(length, context) * per_operation,
+            )
+            for length, values in sorted(timings.passes.items())
+        ],
     )  # fmt: skip
 
 
@@ -530,37 +496,32 @@ def roofline_of(
 ) -> RooflineReport:
     """Measures a pair after `context` tokens. Raises ConfigError for a context that does not fit into a model, and if a
     pass was compiled or recorded during the measurement."""
-    models = (target, drafter)
-    points = points_for(models, context)
+    models, lengths = (target, drafter), lengths_for((target, drafter), context)
     works = [work_of(model) for model in models]
     benchmarks = [
         RateBenchmark(model.device, model.model.dtype, int(work.bytes_read(1, context)))
         for model, work in zip(models, works, strict=True)
     ]
-    is_static = any(model.static is not None for model in models)
-    parts: list[PairTimings] = []
-    subjects: list[Subject] = []
-    for part in points.parts() if is_static else [points]:
-        # 1. All passes of this part are prepared.
-        for model in models:
-            if model.static is not None:
-                model.static.reserve(part.most_tokens, part.query_lengths, progress=progress)
-        if part.decodes:
-            drafter.reserve_draft(NUM_DRAFT_TOKENS, GREEDY)
-        # 2. They are timed.
-        before = num_compilations()
-        parts.append(measure(*models, benchmarks, part, repeats=repeats, seed=seed, progress=progress))
-        if number := num_compilations() - before:
-            raise ConfigError(
-                f"--engine {target.engine}: {number} passes were compiled or recorded during the measurement, so its "
-                "times are not valid: take --engine eager"
-            )
-        for model, work in zip(models, works, strict=True):
-            capacity = None if model.static is None else model.static.capacity
-            subjects.append((ModelConditions(
-                name=model.name, revision=model.revision, dtype=model.dtype, attention=model.attention,
-                capacity=capacity,
-            ), work))  # fmt: skip
+    # 1. All passes are prepared, over buffers as large as a run has them.
+    for model in models:
+        if model.static is not None:
+            model.static.reserve(context + max(*lengths, NUM_TOKENS), lengths, progress=progress)
+    drafter.reserve_draft(NUM_DRAFT_TOKENS, GREEDY)
+    # 2. They are timed.
+    before = num_compilations()
+    timings = measure(models, benchmarks, context, lengths, repeats=repeats, seed=seed, progress=progress)
+    if number := num_compilations() - before:
+        raise ConfigError(
+            f"--engine {target.engine}: {number} passes were compiled or recorded during the measurement, so its "
+            "times are not valid: take --engine eager"
+        )
+    # 3. The report.
+    subjects = [
+        (ModelConditions(
+            name=model.name, revision=model.revision, dtype=model.dtype, attention=model.attention,
+            capacity=None if model.static is None else model.static.capacity,
+        ), work)
+        for model, work in zip(models, works, strict=True)
+    ]  # fmt: skip
     conditions = environment(str(target.device), target.dtype, target.attention, engine_of(target, [drafter]))
-    # The first part has the requested context, with buffers as in a run.
-    return make_report(subjects[0], subjects[1], parts, points, environment=conditions, seed=seed, repeats=repeats)
+    return make_report(subjects[0], subjects[1], timings, context, environment=conditions, seed=seed)

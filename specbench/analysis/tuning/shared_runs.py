@@ -1,9 +1,9 @@
 """Several runs on the same examples and the same loaded models, each in a folder of its own under one parent."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ from specbench.decoding.decoder import DraftingDecoder
 from specbench.decoding.proposal import Proposal, Verification
 from specbench.decoding.sampling import Distributions
 from specbench.decoding.verification import VerificationRule
-from specbench.models.loading import choose_device
+from specbench.models.causal_lm import CausalLM
+from specbench.models.loading import choose_device, load_model
 from specbench.records.folder import RunFolder, folder_of, selection_of
 from specbench.records.generation import Evidence
 from specbench.records.records import Record, RecordFile
@@ -32,7 +33,7 @@ from specbench.results.metrics import metrics_of
 from specbench.results.row import Row
 from specbench.running.events import Events
 from specbench.running.execute import measure_plan
-from specbench.running.models import LoadedModels, load_drafters, load_models, parts
+from specbench.running.models import LoadedModels, engine_for, load_drafters, load_models
 from specbench.running.plan import (
     DrafterId,
     Loaded,
@@ -160,13 +161,18 @@ def dumped(metrics: Mapping[str, Estimate], names: Iterable[str]) -> dict[str, o
     return {name: metrics[name].model_dump() for name in names}
 
 
+def scoring_of(spec: RunSpec) -> dict[str, ScoringSpec]:
+    return {subset: ScoringSpec.of(task.subset(subset), is_installed("lingua")) for task, subset in spec.task_subsets()}
+
+
 @dataclass(frozen=True)
 class Trials:
     """What several runs share: examples, models, and the parent folder. `spec.methods[1]`: the method that they
-    vary."""
+    vary. `load`: loads every drafter only once."""
 
     spec: RunSpec
     loaded: Loaded
+    load: Callable[..., CausalLM]
     models: LoadedModels
     console: Console
     command: str
@@ -179,7 +185,7 @@ class Trials:
 
     @cached_property
     def scoring(self) -> dict[str, ScoringSpec]:
-        return {subset: ScoringSpec.of(task.subset(subset), is_installed("lingua")) for task, subset, _ in self.loaded}
+        return scoring_of(self.spec)
 
     @cached_property
     def quality(self) -> str | None:  # the main score that all subsets share
@@ -241,17 +247,7 @@ class Trials:
     def compose(self, methods: Sequence[MethodSpec]) -> tuple[RunSpec, LoadedModels, list[SubsetRun]]:
         """Returns the spec, models and subsets of a run of AR and the methods. Raises ConfigError for a method that
         does not fit."""
-        base = {part.name: part for part in parts([self.base])}
-        drafters = {}
-        for part in parts(methods):  # the base method's draft model (of the same route), or one that the method names
-            like = base.get(part.name, self.base)
-            drafter = self.models.drafters.get(like.name)
-            names_none = part.checkpoint is None and part.name not in base
-            if part.needs_drafter and drafter is not None and (names_none or part.checkpoint == like.checkpoint):
-                drafters[part.name] = drafter
-            elif part.needs_drafter:
-                drafters |= load_drafters(self.spec, [part], self.models.target)
-        models = LoadedModels(self.models.target, drafters)
+        models = LoadedModels(self.models.target, load_drafters(self.spec, methods, self.models.target, self.load))
         spec = self.spec.model_copy(update={"methods": (self.spec.methods[0], *methods)})
         return spec, models, make_subset_runs(spec, models, self.loaded)
 
@@ -290,16 +286,21 @@ def open_trials(spec: RunSpec, request: Request, console: Console, kind: str) ->
     embedded = spec.target.startswith(EMBEDDED)
     set_threads(request.options.threads, embedded)
     loaded = without_calibration(load_data(spec, use_sample=embedded), spec.methods)
-    return Trials(spec, loaded, load_models(spec), console, request.command, request.output, kind)
+    # The target is loaded by itself: as a drafter, the same model has a cache of its own.
+    alone = spec.model_copy(update={"methods": spec.methods[:1], "engine": engine_for(spec.engine, spec.methods)})
+    target, load = load_models(alone).target, cache(load_model)
+    models = LoadedModels(target, load_drafters(spec, spec.methods, target, load))
+    return Trials(spec, loaded, load, models, console, request.command, request.output, kind)
 
 
 @dataclass(frozen=True)
 class TuningReport:
-    """The output of `specbench sweep` or `specbench tune`."""
+    """The output of `specbench sweep` or `specbench tune`. `files`: the method files of a tuning."""
 
-    data: Mapping[str, Any]
+    data: Mapping[str, object]
     tables: Sequence[Table]
     folder: Path
+    files: Sequence[str] = ()
 
 
 def finish(

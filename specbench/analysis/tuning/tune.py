@@ -28,6 +28,7 @@ from specbench.analysis.tuning.shared_runs import (
     fuzzy_at,
     open_trials,
     score_heading,
+    scoring_of,
     shown,
     trial_spec,
     with_value,
@@ -45,6 +46,7 @@ from specbench.decoding.drafters.heads import CHANCES
 from specbench.decoding.tree_shape import USUAL_CHANCES, best_shape_by_level
 from specbench.decoding.verification import MAX_JS
 from specbench.records.records import Generation
+from specbench.results.answers import main_metric
 from specbench.results.metric_format import NULL, metric_of, number, score, score_pair, with_interval
 from specbench.running.plan import Loaded
 from specbench.running.prompts import prompt_digest
@@ -52,9 +54,7 @@ from specbench.running.request import Request
 from specbench.specs.catalogue import load_file, load_method
 from specbench.specs.components import build
 from specbench.specs.method import CalibrationSpec, MethodSpec, tree_levels
-from specbench.specs.run import RunSpec
 from specbench.statistics.bootstrap import MIN_PROMPTS, Estimate
-from specbench.tasks.scoring import make_scorer
 
 LENGTHS = (5, 10, 15, 20)
 TOLERATED = 0.2  # how far quality may fall, as a share of the gap between target and drafter
@@ -100,16 +100,13 @@ class Tuner:
         names = {text: f"{kind} {text}".replace(" ", "-") for text in tried}
         methods = {text: method.model_copy(update={"name": names[text]}) for text, method in tried.items()}
         found = self.measure("-".join([kind, *tried]).replace(" ", "-"), [*methods.values(), *others])
-        columns = (*text_columns(kind, folds=False), *number_columns("τ\n95 % interval", "tok/s\n95 % interval"))
-        rows = [
-            [text, with_interval(found[name]["mean_acceptance_length"]),
-             with_interval(found[name]["tokens_per_second"], 1)]
-            for text, name in names.items()
-        ]  # fmt: skip
-        self.trials.console.print(Table(f"{kind} tried with {self.trials.base.name}", columns, rows))
         best = max(tried, key=lambda text: found[names[text]]["tokens_per_second"].value or 0.0)
-        speeds = ", ".join(f"{text}: {number(found[name]['tokens_per_second'], 1)}" for text, name in names.items())
-        self.decide(f"{kind}: {best} is the fastest, by tokens/s: {speeds}")
+        speeds = ", ".join(
+            f"{text}: {with_interval(found[name]['tokens_per_second'], 1)}, τ "
+            f"{number(found[name]['mean_acceptance_length'], 2)}"
+            for text, name in names.items()
+        )
+        self.decide(f"{kind}: {best} is the fastest; tokens/s with 95 % interval: {speeds}")
         return methods[best], found
 
 
@@ -137,7 +134,7 @@ def nearest_threshold(shares: Mapping[float, float], wanted: float) -> float:
 
 def tune_length(tuner: Tuner) -> list[TunedPreset]:
     """Chooses the draft length with the most tokens per second. For a fuzzy method, it is that of speculative decoding
-    with the same drafter, and `tune_thresholds` follows, which also needs the drafter alone."""
+    with the same drafter, and the `ThresholdSearch` follows, which also needs the drafter alone."""
     base = tuner.trials.base
     tried = {str(length): with_value(lossless_method(base), LENGTH, length) for length in tuner.candidates}
     others = [load_method("draft-only")] if is_fuzzy(base) else []
@@ -156,7 +153,7 @@ class ThresholdSearch:
     def __init__(self, tuner: Tuner, length: int, sd: Metrics, drafter: Metrics) -> None:
         trials, self.sd = tuner.trials, sd
         self.tuner, self.base, self.length = tuner, trials.base, length
-        assert trials.quality is not None  # checked by `check_quality`
+        assert trials.quality is not None  # checked by `run_tune`
         self.quality = trials.quality
         self.divergence = str(self.base.verification.options["divergence"])
         target, alone = sd[f"{self.quality}_ar"], drafter[self.quality]
@@ -446,23 +443,33 @@ def read_chances(run: TrialRun, names: Sequence[str], by_level: bool) -> tuple[L
 
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-DEFAULTS = {"decodes_with": "target", "bridge": "shared", "paper": None}  # omitted from the files
 MAX_NODES = 512
 
 
 def run_tune(
-    request: Request, output: Path, *, amount: str, lengths: Sequence[str] | None, sizes: Sequence[str] | None,
+    request: Request, output: Path, *, amount: float, lengths: Sequence[str] | None, sizes: Sequence[str] | None,
     step: float, console: Console,
 ) -> TuningReport:  # fmt: skip
-    """Tunes a method and writes the method files. `lengths`: of chains; `sizes`: of draft trees. Raises ConfigError for
-    bad input, before anything is measured."""
+    """Tunes a method and writes the method files. `amount`: of the examples of each subset to tune on, as a number or
+    as a share below 1; `lengths`: of chains; `sizes`: of draft trees. Raises ConfigError for bad input, before anything
+    is measured."""
     # 1. Everything that can be wrong with the input.
     spec = trial_spec(request, "tune", console)
     method = spec.methods[1]
     check_files(output, ("", "low", "med", "high") if is_fuzzy(method) else ("",))
     candidates = parse_candidates(method, lengths, sizes)
-    if is_fuzzy(method):
-        check_quality(spec, step)
+    if not 0 < step < math.inf:
+        raise ConfigError(f"--step {step:g}: must be above 0")
+    if is_fuzzy(method) and not method.needs_drafter:
+        raise ConfigError(
+            f"--method {method.name}: drafts without a model, so there is no drafter's own quality to measure "
+            "thresholds against: choose one with drafter.type = 'model'"
+        )
+    if is_fuzzy(method) and main_metric(scoring_of(spec)) is None:
+        raise ConfigError(
+            f"--task {spec.tasks[0].name}: has no score that all its subsets share, so there is no quality to trade "
+            "for speed: choose a task with `scorer` and `reference`, or subsets with one score"
+        )
     # 2. The slice, and the search on it.
     trials = open_trials(spec, request, console, "tune")
     trials = replace(trials, loaded=choose_slice(trials.loaded, amount, spec.seed))
@@ -485,15 +492,11 @@ def run_tune(
         path = file_of(output, preset.label)
         label = f", {preset.label}" if preset.label else ""
         content = {
-            **preset.method.model_dump(mode="json", exclude={"sweep"}), "name": path.stem, "version": 1,
-            "title": f"{trials.base.title}, tuned on {calibration.task}{label}",
+            **preset.method.model_dump(mode="json", exclude={"sweep"}, exclude_defaults=True, exclude_none=True),
+            "name": path.stem, "version": 1, "title": f"{trials.base.title}, tuned on {calibration.task}{label}",
+            "calibration": calibration.model_dump(mode="json"),
         }  # fmt: skip
-        kept = {key: value for key, value in content.items() if key not in DEFAULTS or value != DEFAULTS[key]}
-        for key, value in kept.items():
-            if isinstance(value, dict):
-                kept[key] = {name: option for name, option in value.items() if option is not None}
-        kept["calibration"] = calibration.model_dump(mode="json")
-        text = yaml.safe_dump(kept, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110)
+        text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110)
         write_output("--output", path, f"{comment}\n{text}", kept="; the runs are kept")
         load_file(path)  # as a check
         paths.append(path)
@@ -517,7 +520,8 @@ def run_tune(
             for preset in presets
         ],
     }  # fmt: skip
-    return TuningReport(data, [Table(trials.title("tuned"), columns, rows, [caption])], trials.folder)
+    table = Table(trials.title("tuned"), columns, rows, [caption])
+    return TuningReport(data, [table], trials.folder, [str(path) for path in paths])
 
 
 def parse_candidates(method: MethodSpec, lengths: Sequence[str] | None, sizes: Sequence[str] | None) -> list[int]:
@@ -549,56 +553,24 @@ def parse_candidates(method: MethodSpec, lengths: Sequence[str] | None, sizes: S
     return found
 
 
-def check_quality(spec: RunSpec, step: float) -> None:
-    """Raises ConfigError if the quality of a fuzzy method, or of its drafter, cannot be measured."""
-    task, method = spec.tasks[0], spec.methods[1]
-    if not 0 < step < math.inf:
-        raise ConfigError(f"--step {step:g}: must be above 0")
-    scorers = (make_scorer(task.subset(subset)) for _, subset in spec.task_subsets())
-    mains = {scorer.names[0] for scorer in scorers if scorer is not None}
-    if not mains:
-        raise ConfigError(
-            f"--task {task.name}: has no scorer, so there is no quality to trade for speed: choose a task with "
-            "`scorer` and `reference`"
-        )
-    if len(mains) > 1:
-        scores = ", ".join(sorted(mains))
-        raise ConfigError(f"--task {task.name}: its subsets have several scores ({scores}): choose one with --subset")
-    if not method.needs_drafter:
-        raise ConfigError(
-            f"--method {method.name}: drafts without a model, so there is no drafter's own quality to measure "
-            "thresholds against: choose one with drafter.type = 'model'"
-        )
-
-
-def choose_slice(loaded: Loaded, amount: str, seed: int) -> Loaded:
-    """Returns the examples to tune on, drawn from each subset with the seed. `amount`: a share (0.25) or a number (8)
-    of each subset's examples.
-
-    Raises ConfigError if nothing is left to evaluate, or if the examples are too few for an interval.
-    """
-    try:
-        number = float(amount)
-    except ValueError:
-        number = math.nan
-    is_share = 0 < number < 1
-    if not is_share and not (number >= 1 and number.is_integer()):
-        raise ConfigError(f"--calibration {amount}: give a share between 0 and 1, such as 0.25, or a number such as 8")
+def choose_slice(loaded: Loaded, amount: float, seed: int) -> Loaded:
+    """Returns the examples to tune on, drawn from each subset with the seed. Raises ConfigError if nothing is left to
+    evaluate, or if the examples are too few for an interval."""
     taken = []
     for task, subset, data in loaded:
         num_examples = len(data.examples)
-        count = math.ceil(number * num_examples) if is_share else int(number)
+        count = math.ceil(amount * num_examples) if amount < 1 else int(amount)
         if count >= num_examples:
             raise ConfigError(
-                f"--calibration {amount}: takes all {num_examples} examples of subset '{subset}', so that none is left "
-                "to evaluate: give less, or a larger --limit"
+                f"--calibration {amount:g}: takes all {num_examples} examples of subset '{subset}', so that none is "
+                "left to evaluate: give less, or a larger --limit"
             )
         drawn = Random(stream_seed("calibration", seed, task.name, subset)).sample(data.examples, count)
         taken.append((task, subset, replace(data, examples=tuple(sorted(drawn, key=lambda e: e.index)))))
     total = sum(len(data.examples) for _, _, data in taken)
     if total < MIN_PROMPTS:
         raise ConfigError(
-            f"--calibration {amount}: gives {total} examples, but an interval needs {MIN_PROMPTS}: give more, "
+            f"--calibration {amount:g}: gives {total} examples, but an interval needs {MIN_PROMPTS}: give more, "
             "a larger --limit or more subsets"
         )
     return taken

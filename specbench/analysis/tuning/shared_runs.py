@@ -161,6 +161,16 @@ def dumped(metrics: Mapping[str, Estimate], names: Iterable[str]) -> dict[str, o
     return {name: metrics[name].model_dump() for name in names}
 
 
+@dataclass(frozen=True)
+class TuningReport:
+    """The output of `specbench sweep` or `specbench tune`. `files`: the method files of a tuning."""
+
+    data: Mapping[str, object]
+    tables: Sequence[Table]
+    folder: Path
+    files: Sequence[str] = ()
+
+
 def scoring_of(spec: RunSpec) -> dict[str, ScoringSpec]:
     return {subset: ScoringSpec.of(task.subset(subset), is_installed("lingua")) for task, subset in spec.task_subsets()}
 
@@ -168,15 +178,14 @@ def scoring_of(spec: RunSpec) -> dict[str, ScoringSpec]:
 @dataclass(frozen=True)
 class Trials:
     """What several runs share: examples, models, and the parent folder. `spec.methods[1]`: the method that they
-    vary. `load`: loads every drafter only once."""
+    vary. `load`: loads every drafter only once. `kind`: begins the name of the folder."""
 
+    request: Request
     spec: RunSpec
     loaded: Loaded
     load: Callable[..., CausalLM]
     models: LoadedModels
     console: Console
-    command: str
-    output: Path | None
     kind: str
 
     @property
@@ -209,8 +218,8 @@ class Trials:
     def folder(self) -> Path:
         """Returns the parent folder: the given one, else one that the same command finds again, also with other
         values."""
-        if self.output is not None:
-            return self.output
+        if self.request.output is not None:
+            return self.request.output
         identity = {
             **run_identity(self.spec, self.subset_runs, self.models, self.conditions), **selection_of(self.spec),
             "examples": [[example.index for example in data.examples] for _, _, data in self.loaded],
@@ -240,7 +249,7 @@ class Trials:
                 rule = rules[subset_run.task.name, subset_run.subset] = RecordingRule(decoder.rule)
                 subset_runs[place] = replace(subset_run, decoders=(ar, replace(decoder, rule=rule)))
             folder.records = EvidenceFile(folder.records.path, rules, recorded)
-        plan = Plan(spec, models, subset_runs, folder, self.command)
+        plan = Plan(spec, models, subset_runs, folder, self.request.command)
         records, rows = measure_plan(plan, Events(self.console, [RunProgress(self.console)]))
         return TrialRun(folder.path, spec.methods, subset_runs, list(records.values()), rows, spec.seed, self.scoring)
 
@@ -250,6 +259,18 @@ class Trials:
         models = LoadedModels(self.models.target, load_drafters(self.spec, methods, self.models.target, self.load))
         spec = self.spec.model_copy(update={"methods": (self.spec.methods[0], *methods)})
         return spec, models, make_subset_runs(spec, models, self.loaded)
+
+    def report(
+        self, runs: Sequence[TrialRun], data: Mapping[str, object], tables: Sequence[Table], panels: Sequence[Panel]
+    ) -> TuningReport:
+        """Returns the report of a sweep, and writes the leaderboard and the picture that the request names."""
+        if self.request.leaderboard is not None:
+            for run in runs:
+                add_rows(self.request.leaderboard, run.rows, run.folder)
+        if self.request.plot is not None:
+            grid = [[panel] for panel in panels]
+            save_picture(grid, self.request.plot, size=(9, 4 * len(panels)), kept="; the runs are kept")
+        return TuningReport(data, tables, self.folder)
 
 
 def trial_spec(request: Request, kind: str, console: Console) -> RunSpec:
@@ -290,27 +311,4 @@ def open_trials(spec: RunSpec, request: Request, console: Console, kind: str) ->
     alone = spec.model_copy(update={"methods": spec.methods[:1], "engine": engine_for(spec.engine, spec.methods)})
     target, load = load_models(alone).target, cache(load_model)
     models = LoadedModels(target, load_drafters(spec, spec.methods, target, load))
-    return Trials(spec, loaded, load, models, console, request.command, request.output, kind)
-
-
-@dataclass(frozen=True)
-class TuningReport:
-    """The output of `specbench sweep` or `specbench tune`. `files`: the method files of a tuning."""
-
-    data: Mapping[str, object]
-    tables: Sequence[Table]
-    folder: Path
-    files: Sequence[str] = ()
-
-
-def finish(
-    request: Request, trials: Trials, runs: Sequence[TrialRun], data: Mapping[str, object], tables: Sequence[Table],
-    panels: Sequence[Panel],
-) -> TuningReport:  # fmt: skip
-    if request.leaderboard is not None:
-        for run in runs:
-            add_rows(request.leaderboard, run.rows, run.folder)
-    if request.plot is not None:
-        grid = [[panel] for panel in panels]
-        save_picture(grid, request.plot, size=(9, 4 * len(panels)), kept="; the runs are kept")
-    return TuningReport(data, tables, trials.folder)
+    return Trials(request, spec, loaded, load, models, console, kind)

@@ -22,7 +22,6 @@ from specbench.analysis.tuning.shared_runs import (
     Trials,
     TuningReport,
     dumped,
-    finish,
     fuzzy_at,
     open_trials,
     score_heading,
@@ -68,7 +67,7 @@ def run_sweep(
     # One recorded run is enough for a sweep of the threshold, also with the draft length.
     is_fuzzy = method.routes is None and method.verification.rule == "fuzzy"
     if measure_all or not (is_fuzzy and THRESHOLD in by_path and set(by_path) <= {THRESHOLD, LENGTH}):
-        return measure_values(open_trials(spec, request, console, "sweep"), request, settings)
+        return measure_values(open_trials(spec, request, console, "sweep"), settings)
     thresholds = sorted({each.verification.options["threshold"] for path, _, each in settings if path == THRESHOLD})
     lengths = sorted({each.num_draft_tokens for path, _, each in settings if path == LENGTH})
     least = min(MIN_CHECKS, len(thresholds))
@@ -76,7 +75,7 @@ def run_sweep(
         raise ConfigError(f"--checks {num_checks}: estimates are shown with their errors: give at least {least}")
     trials = open_trials(spec, request, console, "sweep")
     checked = pick_evenly(thresholds, num_checks)
-    return estimate_settings(trials, request, thresholds, lengths or [method.num_draft_tokens], checked)
+    return estimate_settings(trials, thresholds, lengths or [method.num_draft_tokens], checked)
 
 
 def values_by_path(method: MethodSpec, path: str | None, values: str | None) -> dict[str, list[Any]]:
@@ -105,7 +104,7 @@ def values_by_path(method: MethodSpec, path: str | None, values: str | None) -> 
     return {path: given}
 
 
-def measure_values(trials: Trials, request: Request, settings: Sequence[Setting]) -> TuningReport:
+def measure_values(trials: Trials, settings: Sequence[Setting]) -> TuningReport:
     """Measures every value and AR, each in its own folder. Equal methods are measured once."""
     # 1. The runs. Methods that do not fit are found before the first one.
     for path, value, method in settings:
@@ -145,7 +144,7 @@ def measure_values(trials: Trials, request: Request, settings: Sequence[Setting]
     for key in dict.fromkeys(path for path, _, _ in settings):
         found = [(shown(value), own) for (path, value, _), own in zip(settings, metrics, strict=True) if path == key]
         panels.append(partial(draw_measured, points=found, quality=quality, label=key))
-    return finish(request, trials, [run for _, _, run in measured], data, [table], panels)
+    return trials.report([run for _, _, run in measured], data, [table], panels)
 
 
 def record_run(trials: Trials, threshold: float, num_draft_tokens: int) -> tuple[TrialRun, Recording]:
@@ -160,7 +159,7 @@ def _folder_name(threshold: float, num_draft_tokens: int) -> str:
 
 
 def estimate_settings(
-    trials: Trials, request: Request, thresholds: Sequence[float], lengths: Sequence[int], checked: Sequence[float]
+    trials: Trials, thresholds: Sequence[float], lengths: Sequence[int], checked: Sequence[float]
 ) -> TuningReport:
     """Records one run, replays it at every threshold and draft length, and measures the `checked` thresholds to show
     the errors of the estimates."""
@@ -213,7 +212,7 @@ def estimate_settings(
     panel = partial(
         draw_measured, points=points, quality=trials.quality, label=label, places=thresholds, estimated=lines
     )
-    return finish(request, trials, [check.run for check in checks], data, tables, [panel])
+    return trials.report([check.run for check in checks], data, tables, [panel])
 
 
 def pick_evenly(values: Sequence[float], count: int) -> list[float]:
@@ -400,9 +399,8 @@ def run_joint_temperature(request: Request, temperatures: Sequence[float], conso
         say(console, f"[{place}/{len(temperatures)}] temperature = {temperature:g}")
         spec = at_temperature(trials.spec, temperature)
         loaded = [(spec.tasks[0], subset, data) for _, subset, data in trials.loaded]
-        run = replace(trials, spec=spec, loaded=loaded, output=trials.folder).run(
-            f"temperature={temperature:g}", [trials.base]
-        )
+        at_this = replace(trials, spec=spec, loaded=loaded, request=replace(request, output=trials.folder))
+        run = at_this.run(f"temperature={temperature:g}", [trials.base])
         runs.append(run)
         scorers = {each.subset: each.scorer for each in run.subset_runs}
         for row in run.rows_of(trials.base):
@@ -441,7 +439,7 @@ def run_joint_temperature(request: Request, temperatures: Sequence[float], conso
         ]),
     ]  # fmt: skip
     tables = [Table(title, columns, in_sections(rows), caption, num_keys=2)]
-    return finish(request, trials, runs, data, tables, panels)
+    return trials.report(runs, data, tables, panels)
 
 
 def draw_temperatures(axes: Any, points: Sequence[tuple[str, float, float | None]], label: str) -> None:
@@ -496,4 +494,4 @@ def run_language_order(request: Request, num_texts: int, console: Console) -> Tu
     }  # fmt: skip
     table = Table(trials.title("languages as the drafter knows them"), columns, rows, caption, num_keys=2)
     panel = partial(draw_rows, rows=[row for row, _ in order])  # the best represented language first
-    return finish(request, trials, [run], data, [table], [panel])
+    return trials.report([run], data, [table], [panel])

@@ -485,7 +485,7 @@ def run_tune(
         (trials.drafter["name"], trials.drafter["revision"]),
     )
     named = " and ".join(f"{name} ({revision})" if revision else str(name) for name, revision in pair)
-    today, command = datetime.now(UTC).date().isoformat(), " ".join(trials.command.split())
+    today, command = datetime.now(UTC).date().isoformat(), " ".join(request.command.split())
     comment = f"# Written by specbench {__version__} on {today} for {named}: {command}"
     paths, rows = [], []
     for preset in presets:

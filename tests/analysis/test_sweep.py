@@ -246,18 +246,18 @@ def test_checks_are_spread_over_the_thresholds() -> None:
 def call(
     tmp_path: Path, tiny_pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[str, str]]:
-    """The command on a random pair and six rows: (stdout, stderr)."""
+    """The command on a random pair and five rows: (stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("specbench.results.conditions.commit", lambda checkout: None)  # of a checkout at work
     monkeypatch.setattr("sys.argv", ["specbench", "sweep"])
-    rows = [f"Question {i}: what is {i} + {i}?\t{2 * i}" for i in range(6)]
+    rows = [f"Question {i}: what is {i} + {i}?\t{2 * i}" for i in range(5)]
     (tmp_path / "mgsm_en.tsv").write_text("\n".join(rows), encoding="utf-8")
 
     def run(method: str, **options: Any) -> tuple[str, str]:
         options |= {name: Path(options[name]) for name in ("runs", "leaderboard", "plot") if name in options}
         sweep(
             task="mgsm", method=method, target=tiny_pair[0], drafter=tiny_pair[1], data=".", subsets="en",
-            **{"overrides": ["generation.max_new_tokens=12"], **options},
+            **{"overrides": ["generation.max_new_tokens=8"], **options},
         )  # fmt: skip
         captured = capsys.readouterr()
         return captured.out, captured.err
@@ -272,7 +272,7 @@ def test_one_pass_estimates_every_setting_and_checks_three(call: Callable[..., t
     said = " ".join(out.split())
     assert "estimated, not measured" in said and "≈ τ" in said and "the estimates against real runs" in said
     assert max(map(len, out.split("runs: ")[0].splitlines())) <= 100
-    assert err.count("measuring 6 examples") == 4 and Path(plot).read_bytes().startswith(b"\x89PNG")
+    assert err.count("measuring 5 examples") == 4 and Path(plot).read_bytes().startswith(b"\x89PNG")
     assert len({row.method for row in load(board)}) == 4, "AR and three real runs; no estimate is a row"
 
     folders = {path.parent.name: path.read_text() for path in Path("out").glob("*/records.jsonl")}
@@ -282,7 +282,7 @@ def test_one_pass_estimates_every_setting_and_checks_three(call: Callable[..., t
     )
 
     found, err = call("fsd", as_json=True, runs="out")
-    assert err.count("all 6 examples are measured already") == 4
+    assert err.count("all 5 examples are measured already") == 4
     data = json.loads(found)
     assert data["recorded"]["threshold"] == 0.1 and data["recorded"]["num_draft_tokens"] == 20
     assert len(data["estimates"]) == 24 and all(each["estimate"] for each in data["estimates"])
@@ -293,9 +293,9 @@ def test_one_pass_estimates_every_setting_and_checks_three(call: Callable[..., t
 
 def test_any_method_is_measured_value_by_value(call: Callable[..., tuple[str, str]]) -> None:
     out, err = call("sd", path="num_draft_tokens", values="2")
-    assert "every value measured" in out and "≈" not in out and err.count("measuring 6 examples") == 1
+    assert "every value measured" in out and "≈" not in out and err.count("measuring 5 examples") == 1
     out, err = call("sd", path="num_draft_tokens", values="2,4", as_json=True)
-    assert err.count("measured already") == 1 and err.count("measuring 6 examples") == 1
+    assert err.count("measured already") == 1 and err.count("measuring 5 examples") == 1
     measured = json.loads(out)["measured"]
     assert [each["value"] for each in measured] == [2, 4] and not any(each["estimate"] for each in measured)
 
@@ -306,7 +306,7 @@ def test_every_value_of_a_fuzzy_method_can_be_run(call: Callable[..., tuple[str,
     text |= {"name": "mine", "sweep": {"num_draft_tokens": [5], "verification.threshold": [0.3, 0.4]}}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(text))
     out, err = call("mine.yaml", measure_all=True, as_json=True)
-    assert err.count("measuring 6 examples") == 2
+    assert err.count("measuring 5 examples") == 2
     measured = json.loads(out)["measured"]
     assert [(each["path"], each["value"]) for each in measured] == [
         ("num_draft_tokens", 5), ("verification.threshold", 0.3), ("verification.threshold", 0.4)

@@ -9,15 +9,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from specbench.analysis.fairness.representation import LanguageShare
 from specbench.analysis.tuning.sweep import (
     TEMPERATURES,
     adjusted_acceptance,
     check_languages,
     joint_temperature,
-    order_rows,
     parse_temperatures,
-    share_correlation,
 )
 from specbench.core.errors import ConfigError
 from specbench.records.generation import Record
@@ -119,41 +116,24 @@ def test_the_temperatures() -> None:
     assert method.drafter.options["temperature"] is None
 
 
-def row(subset: str, language: str | None, rate: float, speedup: float) -> Any:
-    metrics = {"acceptance_rate": Estimate(value=rate), "speedup": Estimate(value=speedup)}
-    return SimpleNamespace(subset=subset, language=language, metrics=metrics)
-
-
-def share(rank: int, language: str, part: float) -> LanguageShare:
-    return LanguageShare(rank=rank, language=language, num_texts=int(100 * part), share=part, low=0.0, high=1.0)
-
-
-def test_languages_stand_as_the_drafter_knows_them() -> None:
-    """Never written: behind the others, with share 0; not to be identified: at the end, and in no correlation."""
-    rows = [row("x-demo", "xdemo", 0.1, 9.0), row("sw", "sw", 0.2, 3.0), row("de", "de", 0.5, 1.0),
-            row("en", "en", 0.9, 2.0)]  # fmt: skip
-    found = order_rows(rows, [share(1, "en", 0.7), share(2, "de", 0.2), share(3, "fr", 0.1)])
-    assert [(each.subset, None if part is None else (part.rank, part.share)) for each, part in found] == [
-        ("en", (1, 0.7)), ("de", (2, 0.2)), ("sw", (4, 0.0)), ("x-demo", None)
-    ]  # fmt: skip
-    assert share_correlation(found, "acceptance_rate") == pytest.approx(1.0)
-    assert share_correlation(found, "speedup") == pytest.approx(-0.5)  # ranks 2, 1, 3 beside 3, 2, 1
-    equal = [(each, part and part.model_copy(update={"share": 0.5})) for each, part in found]
-    assert [share_correlation(rows, "speedup") for rows in (found[:2], [], equal)] == [None] * 3
-
-
 def test_the_order_of_a_run(specbench: Specbench, arguments: list[str]) -> None:
     pytest.importorskip("matplotlib")
     recipe = ["--method", "sd", "--recipe", "language-order", "--samples", "6", "--runs", "out"]
     code, out, err = specbench(*arguments, *recipe, "--plot", "order.png", "--leaderboard", "b.json")
     assert code == 0, err
-    assert "Spearman" in out and Path("order.png").read_bytes().startswith(b"\x89PNG") and len(load("b.json")) == 6
+    assert (
+        "rank correlation" not in out
+        and "rank of the" in out
+        and Path("order.png").read_bytes().startswith(b"\x89PNG")
+        and len(load("b.json")) == 6
+    )
     code, out, err = specbench(*arguments, *recipe, "--json")
     assert code == 0, err
     data = json.loads(out)
-    assert {each["subset"] for each in data["languages"]} == {"en", "de"} and data["num_texts"] == 6
-    ranks = [each["share"]["rank"] for each in data["languages"]]
-    assert ranks == sorted(ranks) and set(data["spearman"]) == {"acceptance_rate", "speedup"}
+    groups = data["groups"].values()
+    assert {each["subset"] for each in groups} == {"en", "de"} and data["num_texts_represented"] == 6
+    ranks = [each["representation_rank"] for each in groups]
+    assert ranks == sorted(ranks) and all(each["forced"]["num_positions"] for each in groups)
 
 
 @pytest.mark.parametrize(

@@ -165,11 +165,11 @@ def test_the_levels_are_those_that_were_measured() -> None:
     assert max(shape.depth for shape in rank_shapes(chances, free, 24)) == 2
 
 
-def test_the_size_of_a_growing_tree_is_tuned_and_its_file_runs(
+def test_the_size_of_a_growing_tree_is_tuned(
     call: Callable[..., tuple[str, str]], tiny_pair: tuple[str, str], tmp_path: Path
 ) -> None:
     head = saved_head("eagle", load_model(tiny_pair[0]), tmp_path / "head")
-    overrides = ["generation.max_new_tokens=16", f"drafter.path={head}", "drafter.top_k=3"]
+    overrides = ["generation.max_new_tokens=12", f"drafter.path={head}", "drafter.top_k=3"]
     _, err = call("eagle2", output="my-tree.yaml", sizes="3,9", drafter=None, overrides=overrides)
     spec = load_file("my-tree.yaml")
     assert isinstance(spec, MethodSpec) and spec.drafter.options["num_nodes"] in (3, 9)
@@ -179,8 +179,6 @@ def test_the_size_of_a_growing_tree_is_tuned_and_its_file_runs(
     assert max(nodes[0]) == 3 < max(nodes[1]) <= 9
     levels = min(load_method("eagle2").num_draft_tokens, spec.drafter.options["num_nodes"])
     assert spec.num_draft_tokens == levels and spec.drafter.options["top_k"] == 3
-    run(task="mgsm", method="my-tree.yaml", target=tiny_pair[0], data=".", subsets="en", limit=6,
-        overrides=["generation.max_new_tokens=8"], output=Path("out"))  # fmt: skip
 
 
 @pytest.mark.slow
@@ -188,7 +186,7 @@ def test_the_levels_of_a_growing_tree_are_tuned(
     call: Callable[..., tuple[str, str]], tiny_pair: tuple[str, str], tmp_path: Path
 ) -> None:
     head = saved_head("eagle", load_model(tiny_pair[0]), tmp_path / "head")
-    overrides = ["generation.max_new_tokens=16", f"drafter.path={head}", "drafter.top_k=3"]
+    overrides = ["generation.max_new_tokens=12", f"drafter.path={head}", "drafter.top_k=3"]
     _, err = call("eagle2", output="levels.yaml", lengths="1,2", drafter=None, overrides=overrides)
     assert "draft length: " in err
 

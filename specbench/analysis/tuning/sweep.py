@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from specbench.analysis.fairness.groups import quality_weighted, spearman
-from specbench.analysis.fairness.representation import LanguageShare, representation, share_of
+from specbench.analysis.fairness.fairness import fairness_report
+from specbench.analysis.fairness.groups import quality_weighted
+from specbench.analysis.fairness.tables import measured_table
 from specbench.analysis.tuning.replay import EstimateCheck, Recording, check_estimate
 from specbench.analysis.tuning.shared_runs import (
     LENGTH,
@@ -36,8 +37,7 @@ from specbench.core.errors import ConfigError, nearest
 from specbench.core.table import Table, in_sections, number_columns, text_columns
 from specbench.records.records import Record
 from specbench.report.display import Panel, draw_rows, reach
-from specbench.results.metric_format import NULL, bounds_of, metric_of, number, score, score_pair, with_interval
-from specbench.results.row import Row
+from specbench.results.metric_format import bounds_of, metric_of, number, score, score_pair, with_interval
 from specbench.running.request import Request, check_samples
 from specbench.specs import yaml_files
 from specbench.specs.catalogue import with_overrides
@@ -334,8 +334,6 @@ def at_temperature(spec: RunSpec, temperature: float) -> RunSpec:
 
 
 NUM_TEXTS = 1000
-SHOWN = ("acceptance_rate", "mean_acceptance_length", "speedup", "speedup_expected", "cost_ratio")
-RankedRow = tuple[Row, LanguageShare | None]  # the share of its language in the drafter's texts, if lingua knows it
 
 
 def check_languages(spec: RunSpec) -> None:
@@ -352,24 +350,6 @@ def check_languages(spec: RunSpec) -> None:
             f"--task {spec.tasks[0].name}: its subsets have {len(languages)} language: choose a task or "
             "subsets with several languages"
         )
-
-
-def order_rows(rows: Sequence[Row], shares: Sequence[LanguageShare]) -> list[RankedRow]:
-    """Returns the rows from the best to the least represented language. Those whose language cannot be identified come
-    last."""
-    found = [(row, share_of(shares, row.language)) for row in rows]
-    return sorted(found, key=lambda pair: np.inf if pair[1] is None else pair[1].rank)
-
-
-def share_correlation(order: Sequence[RankedRow], metric: str) -> float | None:
-    """Returns Spearman's ρ between the shares of languages and a metric; None if they are too few, or all equal."""
-    pairs = [
-        (share.share, value) for row, share in order
-        if share is not None and (value := row.metrics[metric].value) is not None
-    ]  # fmt: skip
-    shares, values = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
-    found = float(spearman(shares, values))
-    return found if np.isfinite(found) else None
 
 
 def run_recipe(
@@ -453,45 +433,19 @@ def draw_temperatures(axes: Any, points: Sequence[tuple[str, float, float | None
 
 
 def run_language_order(request: Request, num_texts: int, console: Console) -> TuningReport:
-    # 1. A run of all languages, and texts that its drafter writes by itself.
+    """Runs the method on all languages and reports `specbench fairness` of this run, from the language that the drafter
+    writes most often by itself to the least."""
     if num_texts < 1:
         raise ConfigError(f"--samples {num_texts}: give 1 or more")
     spec = trial_spec(request, "sweep", console)
     check_languages(spec)
     trials = open_trials(spec, request, console, "language-order")
     run = trials.run("language-order", [trials.base])
-    measured = [row for row in run.rows_of(trials.base) if row.subset != "all"]
-    drafter = trials.models.drafters[trials.base.name]
-    say(console, f"sampling {num_texts} texts from {drafter.name}")
-    languages = [row.language for row in measured if row.language]
-    texts = representation(drafter, num_texts, seed=trials.spec.seed, languages=languages)
-    # 2. The rows by the share of their language.
-    order = order_rows(measured, texts.languages)
-    found = {name: share_correlation(order, name) for name in ("acceptance_rate", "speedup")}
-    shown_rho = [NULL if rho is None else f"{rho:z.2f}" for rho in found.values()]
-    rows = [
-        [NULL if share is None else str(share.rank), row.subset,
-         NULL if share is None else f"{100 * share.share:.1f}", with_interval(row.metrics["acceptance_rate"], 3),
-         with_interval(row.metrics["speedup"], 2), number(row.metrics["speedup_expected"], 2)]
-        for row, share in order
-    ]  # fmt: skip
-    columns = number_columns("rank", "subset", "share %", "α\n95 % interval", "speed-up\n95 % interval",
-                      "expected\nspeed-up")  # fmt: skip
-    caption = [
-        f"Share of {texts.num_texts} texts that the drafter writes without a prompt; lingua identified their "
-        f"languages. Spearman's ρ of the share with α {shown_rho[0]}, speed-up {shown_rho[1]}.",
-        trials.pair_and_prompts,
-    ]
-    data = {
-        "folder": str(run.folder), "num_texts": texts.num_texts, "num_unknown": texts.num_unknown,
-        "drafter": texts.model,
-        "languages": [
-            {"subset": row.subset, "language": row.language, "share": share and share.model_dump(),
-             "metrics": dumped(row.metrics, SHOWN)}
-            for row, share in order
-        ],
-        "spearman": found,
-    }  # fmt: skip
-    table = Table(trials.title("languages as the drafter knows them"), columns, rows, caption, num_keys=2)
-    panel = partial(draw_rows, rows=[row for row, _ in order])  # the best represented language first
-    return trials.report([run], data, [table], [panel])
+    report = fairness_report([str(run.folder)], request.options, partial(say, console), samples=num_texts)
+    [drafter] = report.drafters
+    ranked = sorted(drafter.groups.items(), key=lambda pair: pair[1].representation_rank or np.inf)
+    drafter = drafter.model_copy(update={"groups": dict(ranked)})
+    rows = {row.subset: row for row in run.rows_of(trials.base)}
+    panel = partial(draw_rows, rows=[rows[group.subset] for group in drafter.groups.values()])
+    data = {"folder": str(run.folder), **drafter.model_dump(mode="json")}
+    return trials.report([run], data, [measured_table(drafter)], [panel])

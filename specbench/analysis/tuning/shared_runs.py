@@ -201,7 +201,7 @@ class Trials:
         return main_metric(self.scoring)
 
     @cached_property
-    def conditions(self) -> dict[str, Any]:
+    def conditions(self) -> Mapping[str, object]:
         target = self.models.target
         return environment(target.placement, target.precision, target.attention, target.engine)
 

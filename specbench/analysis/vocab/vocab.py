@@ -36,52 +36,32 @@ from specbench.tasks.examples import load_examples
 
 
 class Overlap(BaseModel):
-    """|T|, |D| and |T ∩ D|. Sizes count all tokens; plain tokens are equal if they have the same bytes."""
+    """|T|, |D| and |T ∩ D| of some tokens of two vocabularies, which are equal if they have the same bytes."""
 
-    target_size: int
-    drafter_size: int
-    target_plain: int
-    drafter_plain: int
-    intersection: int
+    target: int
+    drafter: int
+    both: int
     ratio: float  # |T ∩ D| / |T|
 
     @classmethod
-    def of(cls, target: Vocabulary, drafter: Vocabulary) -> Self:
-        shared = len(target.id_of.keys() & drafter.id_of.keys())
-        return cls(
-            target_size=target.num_tokens, drafter_size=drafter.num_tokens, target_plain=len(target.id_of),
-            drafter_plain=len(drafter.id_of), intersection=shared, ratio=shared / target.num_tokens,
-        )  # fmt: skip
+    def of(cls, target: int, drafter: int, both: int) -> Self:
+        return cls(target=target, drafter=drafter, both=both, ratio=both / max(1, target))
 
 
-class TextOverlap(BaseModel):
-    """The overlap of the tokens T′ and D′ that appear in texts.
+def overlaps(target: Vocabulary, drafter: Vocabulary, texts: Sequence[str]) -> dict[str, Overlap]:
+    """Returns the overlap of all tokens, of the plain ones, and of those that appear in texts."""
+    ours, theirs = (token_counts(vocabulary, texts).keys() for vocabulary in (target, drafter))
+    both = len(target.id_of.keys() & drafter.id_of.keys())
+    return {
+        "all": Overlap.of(target.num_tokens, drafter.num_tokens, both),
+        "plain, by the bytes they write": Overlap.of(len(target.id_of), len(drafter.id_of), both),
+        "in the texts": Overlap.of(len(ours), len(theirs), len(ours & theirs)),
+    }
 
-    ratio: |T′ ∩ D′| / |T′|, the formula of table 10. share_of_target: the share of occurrences of target tokens that
-    the drafter has too; share_of_drafter: the share of occurrences of drafter tokens that the target has too, which the
-    authors' published code prints as table 10.
-    """
 
-    num_texts: int
-    target_tokens: int
-    drafter_tokens: int
-    intersection: int
-    ratio: float
-    share_of_target: float
-    share_of_drafter: float
-
-    @classmethod
-    def of(cls, target: Vocabulary, drafter: Vocabulary, texts: Sequence[str]) -> Self:
-        ours, theirs = token_counts(target, texts), token_counts(drafter, texts)
-        shared = ours.keys() & theirs.keys()
-        share_of_target, share_of_drafter = (
-            sum(count for written, count in counts.items() if written in other.id_of) / max(1, counts.total())
-            for counts, other in ((ours, drafter), (theirs, target))
-        )
-        return cls(
-            num_texts=len(texts), target_tokens=len(ours), drafter_tokens=len(theirs), intersection=len(shared),
-            ratio=len(shared) / max(1, len(ours)), share_of_target=share_of_target, share_of_drafter=share_of_drafter,
-        )  # fmt: skip
+def share_of_occurrences(counts: Counter[bytes], other: Vocabulary) -> float:
+    """Returns the share of the occurrences of tokens in texts whose token the other vocabulary has too."""
+    return sum(count for written, count in counts.items() if written in other.id_of) / max(1, counts.total())
 
 
 def token_counts(vocabulary: Vocabulary, texts: Sequence[str]) -> Counter[bytes]:
@@ -337,6 +317,9 @@ MANY_PASSES = 16  # for ψ of one token, which the paper calls large (figure 1)
 class VocabReport(BaseModel):
     """Tables 3, 4, 5, 8, 9, 10 and 11 of arXiv:2502.05202 for one pair. `acceptance`: only if it was requested.
 
+    overlaps: by the kind of tokens; in the texts, the ratio is the formula of table 10. share_of_target: the share of
+    occurrences of target tokens in the texts that the drafter has too; share_of_drafter: the share of occurrences of
+    drafter tokens that the target has too, which the authors' published code prints as table 10.
     passes_in_texts: the least number of draft passes for ψ, a mean over all occurrences of target tokens in the texts.
     writable_in_texts: the share of these occurrences that drafter tokens can spell.
     num_same_ids: the number of ids that mean the same token in both vocabularies.
@@ -347,8 +330,9 @@ class VocabReport(BaseModel):
     texts: str
     same_vocabulary: bool
     num_same_ids: int = 0
-    overlap: Overlap
-    text_overlap: TextOverlap
+    overlaps: dict[str, Overlap]
+    share_of_target: float
+    share_of_drafter: float
     target_injectivity: Injectivity
     drafter_injectivity: Injectivity
     decompositions: Decompositions
@@ -379,7 +363,8 @@ def make_report(
     report = VocabReport(
         target=target_name, drafter=drafter_name, texts=texts_from, same_vocabulary=own_ids == other_ids,
         num_same_ids=len(same_ids(own_ids, other_ids, ours, theirs)),
-        overlap=Overlap.of(ours, theirs), text_overlap=TextOverlap.of(ours, theirs, texts),
+        overlaps=overlaps(ours, theirs, texts), share_of_target=share_of_occurrences(counts, theirs),
+        share_of_drafter=share_of_occurrences(token_counts(theirs, texts), ours),
         target_injectivity=injectivity(own, ours, texts), drafter_injectivity=injectivity(other, theirs, texts),
         decompositions=Decompositions.of(ways),
         passes_in_texts=sum(count * ways[token][1] for token, count in counts.items()) / total,
@@ -393,7 +378,7 @@ def make_report(
 def method_fits(report: VocabReport) -> list[MethodFit]:
     """Returns the verdicts on the paper's methods, in its order. They do not tell whether the drafter is accurate: that
     needs the models (`expected_acceptance`)."""
-    share = report.text_overlap.share_of_target
+    share = report.share_of_target
     changed = "; ".join(
         f"{found.num_changed_by_bridges} of {found.num_texts} texts do not round-trip through the {side}'s tokenizer"
         for side, found in zip(("target", "drafter"), report.sides.values(), strict=True)
@@ -429,7 +414,8 @@ def method_fits(report: VocabReport) -> list[MethodFit]:
             "slrs": ("no gain", "sd runs this pair, and needs no sum over texts"),
             "tli": ("no gain", "the intersection is the vocabulary itself: it is sd"),
         }
-    shares_ids = can_share_ids(report.num_same_ids, report.overlap.target_size, report.overlap.drafter_size)
+    sizes = report.overlaps["all"]
+    shares_ids = can_share_ids(report.num_same_ids, sizes.target, sizes.drafter)
     if shares_ids and not report.same_vocabulary:
         verdicts["sd"] = ("fits", f"{report.num_same_ids:,} ids mean the same token in both: only those are drafted")
     known, fits = set(method_names()), []
@@ -507,19 +493,13 @@ MANY_LENGTHS = 20
 
 def report_parts(report: VocabReport) -> Iterator[Table | str]:
     # 1. How many tokens both have.
-    both, texts = report.overlap, report.text_overlap
-    shared_plain = both.intersection / max(1, both.target_plain)
     yield f"T: {report.target}\nD: {report.drafter}\n"
     yield Table("vocabularies", text_columns("tokens") + number_columns("T", "D", "T ∩ D", "T ∩ D / T"), [
-        _cells("all", both.target_size, both.drafter_size, both.intersection, f"{both.ratio:.3f}"),
-        _cells("plain, by the bytes they write", both.target_plain, both.drafter_plain, both.intersection,
-               f"{shared_plain:.3f}"),
-        _cells(f"in {texts.num_texts} texts", texts.target_tokens, texts.drafter_tokens, texts.intersection,
-               f"{texts.ratio:.3f}"),
+        _cells(kind, of.target, of.drafter, of.both, f"{of.ratio:.3f}") for kind, of in report.overlaps.items()
     ])  # fmt: skip
     yield (
-        f"texts: {report.texts}; the drafter has {texts.share_of_target:.1%} of the target's tokens there, the\n"
-        f"target has {texts.share_of_drafter:.1%} of the drafter's, counted as often as they appear\n"
+        f"texts: {report.texts}; the drafter has {report.share_of_target:.1%} of the target's tokens there, the\n"
+        f"target has {report.share_of_drafter:.1%} of the drafter's, counted as often as they appear\n"
     )
     # 2. Whether texts survive each tokenizer.
     columns = text_columns("") + number_columns("texts", "changed", "by bridges", "injective")

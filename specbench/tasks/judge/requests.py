@@ -231,8 +231,6 @@ class JudgeSettings:
         check_url(self.url, "--judge-base-url")
         if self.prices is not None and not all(0 <= price < math.inf for price in self.prices):
             raise ConfigError(f"--judge-prices {self.prices[0]:g},{self.prices[1]:g}: must be finite and not negative")
-        if min(self.concurrency, self.timeout_seconds) <= 0 or self.num_retries < 0:
-            raise ConfigError("--judge: concurrency and time-out must be positive, retries not negative")
 
     @property
     def url(self) -> str:

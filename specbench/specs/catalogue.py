@@ -6,7 +6,6 @@ import math
 import os
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 from importlib.metadata import entry_points
 from itertools import chain
@@ -17,11 +16,11 @@ from specbench.core import dotted
 from specbench.core.environment import builtin_dir
 from specbench.core.errors import ConfigError, import_problem, nearest
 from specbench.core.reasoning import TAGS
-from specbench.core.registry import RULES, SCORERS, TASK_SOURCES
+from specbench.core.registry import SCORERS, TASK_SOURCES
 from specbench.core.values import text_digest
 from specbench.specs import yaml_files
 from specbench.specs.components import build, is_file_entry
-from specbench.specs.method import MethodSpec, check_draws, proposes_trees
+from specbench.specs.method import MethodSpec
 from specbench.specs.task import TaskSpec
 
 AnySpec = TypeVar("AnySpec", TaskSpec, MethodSpec)
@@ -290,51 +289,31 @@ def with_overrides(
         if path not in known and tasks and (path, text) == (NUM_SHOTS, "0"):
             continue
         if path not in known and not any(_in_subset(task, path) for task in tasks):
-            raise ConfigError(f"--set {pair}: {_unknown_key(path, tasks, methods, known)}")
+            raise ConfigError(f"--set {pair}: {_unknown_key(path, tasks, known)}")
         values[path] = text
     return [_override(task, values) for task in tasks], [_override(method, values) for method in methods]
 
 
-def _unknown_key(path: str, tasks: Sequence[TaskSpec], methods: Sequence[MethodSpec], known: set[str]) -> str:
-    if path in FIXED:
-        remedy = _sweep_of_rules(tasks, methods) if path == "verification.rule" else ""
+def _unknown_key(path: str, tasks: Sequence[TaskSpec], known: set[str]) -> str:
+    subsets = [(f"subsets.{name}.", task, name) for task in tasks for name in task.subsets]
+    inside = next((place for place, _, _ in subsets if path.startswith(place)), "")
+    if path.removeprefix(inside) in FIXED:
+        compared = ", or compare rules with `specbench sweep --path verification.rule`"
+        remedy = compared if path == "verification.rule" else ""
         return f"'{path}' cannot be changed with --set: a task or method with another value needs its own file{remedy}"
     if path == NUM_SHOTS and tasks:
         having = ", ".join(name for name in builtin_task_names() if has_shots(load_task(name)))
         names = ", ".join(task.name for task in tasks)
         return f"{names} {'has' if len(tasks) == 1 else 'have'} no few-shot examples; tasks with some: {having}"
+    problem = f"no selected task or method has the key '{path}'"
     if path.startswith("subsets."):
-        return _unknown_subset_key(path, tasks)
-    part, _, option = path.partition(".")
-    drafting = [method for method in methods if method.drafter.type not in ("none", "external")]
-    if part == "verification" and drafting and not any(key.startswith("verification.") for key in known):
-        rules = ", ".join(f"{method.name} has the rule '{method.verification.rule}'" for method in drafting)
-        able = [name for name in RULES.names() if option in RULES.options_model(name).model_fields]
-        having = f"which has no '{option}'" + (f" (the rule {', '.join(able)} has)" if able else "")
-        return f"{rules}, {having}: choose a method with another rule (`specbench show METHOD` shows its rule)"
-    same_end = [key for key in known if key.endswith(f".{path}")]
+        keys = {f"{place}{key}" for place, task, name in subsets for key in _paths(task.subset(name))}
+        return f"{problem}: {nearest(path, keys, '`specbench show TASK` lists subsets and keys')}"
+    same_end = sorted((key for key in known if key.endswith(f".{path}")), key=lambda key: "generation." not in key)
     if same_end:
-        same_end.sort(key=lambda key: not key.startswith("generation."))
-        return f"no selected task or method has the key '{path}': did you mean {' or '.join(map(repr, same_end))}?"
-    same_part = {key for key in known if key.startswith(f"{part}.")}
-    return f"no selected task or method has the key '{path}': {nearest(path, same_part or known)}"
-
-
-def _unknown_subset_key(path: str, tasks: Sequence[TaskSpec]) -> str:
-    having = [task for task in tasks if task.subsets]
-    if not having:
-        return "no selected task has subsets: set the key of the task"
-    for task in having:
-        for name in task.subsets:
-            if path.startswith(f"subsets.{name}."):
-                key = path.removeprefix(f"subsets.{name}.")
-                if key in FIXED or key == "subsets":
-                    return f"'{key}' cannot be changed with --set: a task with another value needs its own file"
-                known = _paths(task.subset(name))
-                return f"subset '{name}' of task '{task.name}' has no key '{key}': {nearest(key, known)}"
-    names = [name for task in having for name in task.subsets]
-    name = path.split(".")[1]
-    return f"no selected task has a subset '{name}': {nearest(name, names)}"
+        return f"{problem}: did you mean {' or '.join(map(repr, same_end))}?"
+    same_part = {key for key in known if key.startswith(f"{path.partition('.')[0]}.")}
+    return f"{problem}: {nearest(path, same_part or known)}"
 
 
 def _in_subset(spec: TaskSpec | MethodSpec, path: str) -> tuple[str, str, Any] | None:
@@ -352,25 +331,6 @@ def _in_subset(spec: TaskSpec | MethodSpec, path: str) -> tuple[str, str, Any] |
 def has_shots(task: TaskSpec) -> bool:
     """Returns whether a task or one of its subsets has few-shot examples."""
     return NUM_SHOTS in _paths(task)
-
-
-def _sweep_of_rules(tasks: Sequence[TaskSpec], methods: Sequence[MethodSpec]) -> str:
-    """Returns a remedy: a sweep over the rules that fit a method at the tasks' temperatures with their default options.
-    It is empty if no other rule fits."""
-    is_greedy = all(task.subset(name).generation.temperature == 0 for task in tasks for name in task.subsets)
-    for method in methods:
-        data = method.model_dump(exclude={"sweep"})
-        able = []
-        for name in RULES.names() if "verification" in data and method.drafter.type != "none" else ():
-            with suppress(ConfigError):
-                changed = build(MethodSpec, dotted.put(data, "verification.rule", name))
-                if is_greedy and proposes_trees(changed) and changed.drafter.options.get("temperature") is None:
-                    check_draws(changed, {"fixed"})
-                able.append(name)
-        if len(able) > 1:
-            command = f"specbench sweep --method {method.name} --path verification.rule --values {','.join(able)}"
-            return f", or compare the rules that fit {method.name}: `{command}`"
-    return ""
 
 
 def _paths(spec: TaskSpec | MethodSpec) -> set[str]:

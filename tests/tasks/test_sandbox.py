@@ -173,8 +173,7 @@ def test_a_folder_is_removed_whatever_a_program_left_in_it(tmp_path):
 
 def test_what_cannot_be_removed_is_named():
     folder = f"/proc/{os.getpid()}/fdinfo"
-    with pytest.raises(OSError, match=folder):
-        run.remove_tree(folder)
+    assert folder in run.remove_tree(folder)
 
 
 @pytest.mark.parametrize(
@@ -233,10 +232,9 @@ def _runs(pid: str) -> bool:
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def test_a_sandbox_that_cannot_be_made_is_no_failure_of_the_program(monkeypatch):
+def test_a_sandbox_that_cannot_be_made_is_no_failure_of_the_program():
     """Where the machine allows namespaces, the root cannot be made; where not, they cannot either."""
-    monkeypatch.setattr(run, "readable_paths", lambda: ["/tmp/\0"])
-    assert run_program(ProgramTest(RIGHT, TEST), Limits(), "namespaces").status == "not judged"
+    assert run_program(ProgramTest(RIGHT, TEST), Limits(disk_mib=-1), "namespaces").status == "not judged"
 
 
 def test_the_weakest_isolation_warns_and_names_what_is_open():

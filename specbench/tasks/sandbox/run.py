@@ -22,7 +22,6 @@ These limits remain:
 import json
 import os
 import selectors
-import shutil
 import signal
 import subprocess
 import sys
@@ -79,16 +78,16 @@ class ProgramOutcome:
     output: str = ""
 
 
-Isolation = Literal["namespaces", "bubblewrap", "limits"]
+Isolation = Literal["namespaces", "limits"]
 
 PACKAGE = Path(__file__).resolve().parent
 ROOT = PACKAGE.parents[2]  # the folder that holds the package specbench
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/ld.so.cache")
 FIRST_USER, NUM_USERS = 60578, 128  # user ids that no system assigns
 NOT_ISOLATED = (
-    "programs run with limits only, because this machine allows neither user namespaces nor bubblewrap: they can "
-    "reach {files}, that user's other processes, and the disk and /dev/shm (the size of one file is limited, their "
-    "number is not, nor what programs mount in namespaces if they can create some)"
+    "programs run with limits only, because this machine allows no user namespaces: they can reach {files}, that "
+    "user's other processes, and the disk and /dev/shm (the size of one file is limited, their number is not, nor "
+    "what programs mount in namespaces if they can create some)"
 )
 FILES = "the files that their user may read or write"
 ALL_FILES = "all files of this machine for reading, the files that their user may write"  # see `_unprivileged`
@@ -100,9 +99,6 @@ def strongest(works: Callable[[Isolation], bool]) -> Isolation:
     program."""
     if works("namespaces"):
         return "namespaces"
-    # Bubblewrap cannot run root's programs as another user, and root has no limit on processes.
-    if os.getuid() and shutil.which("bwrap") and works("bubblewrap"):
-        return "bubblewrap"
     warnings.warn(not_isolated(), UserWarning, stacklevel=2)
     return "limits"
 
@@ -113,22 +109,19 @@ def not_isolated() -> str:
     return NOT_ISOLATED.format(files=ALL_FILES if reads_all else FILES)
 
 
-def readable_paths() -> list[str]:
-    """Returns the paths that a program needs to read: the system's libraries, the interpreter, and this package."""
+def isolation_settings(isolation: Isolation, folder: str) -> dict[str, object]:
+    """Returns the fields of a job by which the tester isolates itself and the program. `readable`: the paths that a
+    program needs: the system's libraries, the interpreter, and this package."""
     interpreter = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix]
     wanted = {*SYSTEM, *interpreter, *(os.path.realpath(path) for path in interpreter), str(PACKAGE)}
-    return sorted(path for path in wanted if not path.startswith("/usr/") and os.path.lexists(path))
-
-
-def isolation_settings(isolation: Isolation, folder: str) -> dict[str, Any]:
-    """Returns the fields of a job by which the tester isolates itself and the program."""
+    readable = sorted(path for path in wanted if not path.startswith("/usr/") and os.path.lexists(path))
     user = FIRST_USER + os.getpid() % NUM_USERS if os.getuid() == 0 else None
     inner = None
     if user is not None:
         inner = {"id": 1000, "reads_all": False} if isolation == "namespaces" else _unprivileged(user)
     return {
-        "isolation": isolation, "readable": readable_paths(), "outer_user": user, "user": inner, "root": str(ROOT),
-        "folder": folder if isolation == "limits" else "/tmp",
+        "isolation": isolation, "readable": readable, "outer_user": user, "user": inner, "root": str(ROOT),
+        "folder": folder,
     }  # fmt: skip
 
 
@@ -138,26 +131,6 @@ def _unprivileged(user: int) -> dict[str, object]:
     paths = [Path(path).resolve() for path in (sys.executable, sys.prefix, sys.base_prefix, PACKAGE)]
     folders = {parent for path in paths for parent in path.parents}
     return {"id": user, "reads_all": not all(folder.stat().st_mode & 1 for folder in folders)}
-
-
-def command(isolation: Isolation, report: int, disk_mib: int) -> list[str]:
-    """Returns the command line of the tester. `report`: the file descriptor for its report."""
-    code = (
-        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from specbench.tasks.sandbox.inside.tester import main; "
-        f"del sys.path[0]; main({report})"
-    )
-    python = [sys.executable, "-I", "-X", "utf8", "-c", code]
-    if isolation != "bubblewrap":
-        return python
-    binds = [
-        part for path in readable_paths()
-        for part in (("--symlink", os.readlink(path)) if os.path.islink(path) else ("--ro-bind", path)) + (path,)
-    ]  # fmt: skip
-    return [
-        shutil.which("bwrap") or "bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
-        "--dev", "/dev", "--size", str(disk_mib << 20), "--tmpfs", "/tmp", *binds, "--remount-ro", "/dev",
-        "--remount-ro", "/", "--chdir", "/tmp", *python,
-    ]  # fmt: skip
 
 
 START_SECONDS = 60.0  # the most that the interpreters of a sandbox take to start, on a busy machine
@@ -170,36 +143,40 @@ def run_program(job: ProgramTest, limits: Limits, isolated_by: Isolation | None 
     """Runs a program with the strongest isolation of this machine, or with `isolated_by`, to test that isolation.
     Whatever the program does, the result is an outcome and not an exception."""
     chosen = isolated_by or strongest(_works)
-    if chosen != "limits":
+    if chosen == "namespaces":
         return _run_in("/tmp", job, limits, chosen)  # which is private there
     try:
         folder = tempfile.mkdtemp()
+        try:
+            outcome = _run_in(folder, job, limits, chosen)
+        finally:
+            left = remove_tree(folder)
     except OSError as error:
         return ProgramOutcome("not judged", f"the sandbox did not start: {error.strerror or error}")
-    try:
-        outcome = _run_in(folder, job, limits, chosen)
-    except BaseException:  # an interrupt
-        with suppress(OSError):
-            remove_tree(folder)
-        raise
-    try:
-        remove_tree(folder)
-    except OSError as error:
-        return ProgramOutcome("failed", f"the program left files that cannot be removed: {error}", outcome.output)
+    if left:
+        return ProgramOutcome("failed", f"the program left files that cannot be removed: {left}", outcome.output)
     return outcome
+
+
+TESTER = (
+    "import sys; sys.path.insert(0, {root!r}); from specbench.tasks.sandbox.inside.tester import main; "
+    "del sys.path[0]; main({report})"
+)
 
 
 def _run_in(folder: str, job: ProgramTest, limits: Limits, isolation: Isolation) -> ProgramOutcome:
     with ExitStack() as stack:
         try:
             settings = isolation_settings(isolation, folder)
-            if isolation == "limits" and settings["user"]:
-                os.chown(folder, settings["user"]["id"], settings["user"]["id"])
+            user = settings["outer_user"]
+            if isolation == "limits" and isinstance(user, int):
+                os.chown(folder, user, user)
             report, report_end = os.pipe()
             stack.callback(os.close, report)
+            code = TESTER.format(root=str(ROOT), report=report_end)
             with os.fdopen(report_end, "wb"):  # closes it here, so that the report ends with the tester
                 process = subprocess.Popen(
-                    command(isolation, report_end, limits.disk_mib), env={}, stdin=subprocess.PIPE,
+                    [sys.executable, "-I", "-X", "utf8", "-c", code], env={}, stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT, pass_fds=(report_end,), start_new_session=True,
                 )  # fmt: skip
         except OSError as error:  # the machine has no process, file descriptor or disk space left
@@ -212,14 +189,13 @@ def _run_in(folder: str, job: ProgramTest, limits: Limits, isolation: Isolation)
         return watch.outcome()
 
 
-def remove_tree(folder: str) -> None:
+def remove_tree(folder: str) -> str:
     """Removes a folder that a program filled, by the system's tools: they remove folders that are nested deeper than
-    Python recurses, and follow no link inside. Raises OSError if something is left."""
+    Python recurses, and follow no link inside. Returns why something is left, "" if nothing is."""
     if os.getuid():  # root may list a folder of any mode
         subprocess.run(["chmod", "-R", "u+rwx", "--", folder], capture_output=True)
     removed = subprocess.run(["rm", "-rf", "--", folder], capture_output=True, text=True, errors="replace")
-    if removed.returncode:
-        raise OSError(removed.stderr.strip()[-MAX_SHOWN:])
+    return removed.stderr.strip()[-MAX_SHOWN:] if removed.returncode else ""
 
 
 def _works(candidate: Isolation) -> bool:

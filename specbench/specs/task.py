@@ -166,7 +166,6 @@ class FewshotSpec(Spec):
 
 
 LANGUAGE_CODE = re.compile(r"(?:[a-z]{2,3}|x)(?:-[A-Za-z0-9]{1,8})*")  # BCP 47; x-… is for private use
-TURN_COLUMNS = ("turn", "turn_index")  # columns of a multi-turn row in the templates
 
 
 class GenerationSpec(Spec):
@@ -362,9 +361,3 @@ class TaskSpec(Spec):
         if isinstance(self.reference, Mapping):
             return {f"reference.{name}": template for name, template in self.reference.items()}
         return {"reference": self.reference} if self.reference else {}
-
-    def columns(self) -> frozenset[str]:
-        """Returns the columns that the prompt and the reference need."""
-        named = {column for column in (self.turns, self.references) if column}
-        used = (templates.used(template, "row") for template in (self.prompt, *self.reference_templates().values()))
-        return frozenset(named.union(*used) - (set(TURN_COLUMNS) if self.turns else set()))

@@ -198,10 +198,10 @@ def _file_rows(
 ) -> Iterator[tuple[str, Row]]:
     """Yields the subset's rows: those whose column `subset` names it, and all rows without that column. Raises
     ConfigError if there are none, and if several subsets share a file without the column."""
-    merged, seen, num_taken = task.subset(subset), set[str](), 0
-    columns, column_names = () if merged.reader else merged.columns(), merged.local.column_names
+    seen, num_taken = set[str](), 0
+    column_names = task.subset(subset).local.column_names
     parts = [parallel_rows(files) for files in aligned] or [
-        _with_places(str(path), read_rows(path, column_names=column_names, columns=columns)) for path in paths
+        _with_places(str(path), read_rows(path, column_names=column_names)) for path in paths
     ]
     for place, row in chain.from_iterable(parts):
         if task.subsets and "subset" in row:

@@ -30,7 +30,7 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -186,7 +186,11 @@ def _run_in(folder: str, job: ProgramTest, limits: Limits, isolation: Isolation)
         assert process.stdin is not None
         with suppress(BrokenPipeError), process.stdin as stdin:
             stdin.write(json.dumps({**asdict(job), "limits": asdict(limits), **settings}).encode())
-        return watch.outcome()
+        try:
+            status, reason = watch.follow()
+        except ValueError:
+            status, reason = "failed", "the program wrote into its report"
+        return ProgramOutcome(status, reason, watch.output.decode("utf-8", "replace"))
 
 
 def remove_tree(folder: str) -> str:
@@ -214,43 +218,11 @@ class _ProgramWatch:
     report: bytes = b""
     output: bytes = b""
     num_output_bytes: int = 0
-    program_pids: list[int] = field(default_factory=list)
+    program_pid: int | None = None
 
-    def outcome(self) -> ProgramOutcome:
-        early = self._follow()
-        tail = self.output.decode("utf-8", "replace")
-        if early:
-            return replace(early, output=tail)
-        try:
-            last = self._reports()[-1:]
-        except ValueError:
-            return ProgramOutcome("failed", "the program wrote into its report", tail)
-        if last and "status" in last[0]:
-            return ProgramOutcome(last[0]["status"], str(last[0].get("reason")), tail)
-        if self.program_pids:
-            return ProgramOutcome("failed", "the program ended its sandbox", tail)
-        return ProgramOutcome("not judged", "the sandbox did not start", tail)
-
-    def _reports(self) -> list[dict[str, Any]]:
-        """Returns the complete lines of the report. Raises ValueError for lines that the tester does not write: with
-        limits only, a program of its user may write some."""
-        if len(self.report) > MAX_REPORT_BYTES:
-            raise ValueError
-        found = []
-        for line in self.report.split(b"\n")[:-1]:
-            try:
-                report = json.loads(line)
-            except RecursionError as error:
-                raise ValueError from error
-            if not isinstance(report, dict) or not (
-                report.get("status") in get_args(Status) or report.get("pid") in range(2, 2**31)
-            ):
-                raise ValueError
-            found.append(report)
-        return found
-
-    def _follow(self) -> ProgramOutcome | None:
-        """Reads until the tester closes its report. Returns the outcome if the run must be stopped before."""
+    def follow(self) -> tuple[Status, str]:
+        """Reads until the tester closes its report, or the run must be stopped. Returns the outcome and its reason.
+        Raises ValueError for a report that the tester does not write."""
         assert self.process.stdout is not None
         deadline = time.monotonic() + START_SECONDS
         with selectors.DefaultSelector() as selector:
@@ -269,20 +241,41 @@ class _ProgramWatch:
                         os.set_blocking(self.process.stdout.fileno(), False)
                         with suppress(BlockingIOError):
                             self._keep(os.read(self.process.stdout.fileno(), 2**20))
-                        return None
+                        return self._verdict()
                 if self.num_output_bytes > self.limits.output_kib * 1024:
-                    return ProgramOutcome("printed too much", f"more than {self.limits.output_kib} KiB")
-                if not self.program_pids and b"\n" in self.report:
-                    try:
-                        self.program_pids = [each["pid"] for each in self._reports()[:1] if "pid" in each]
-                    except ValueError:  # `outcome` reports it
-                        return None
+                    return "printed too much", f"more than {self.limits.output_kib} KiB"
+                if self.program_pid is None and (reports := self._reports()):
+                    self.program_pid = reports[0].get("pid")
                     deadline = time.monotonic() + self.limits.timeout_seconds
                 if len(self.report) > MAX_REPORT_BYTES:
-                    return None
-        if not self.program_pids:
-            return None
-        return ProgramOutcome("timed out", f"ran longer than {self.limits.timeout_seconds:g} seconds")
+                    raise ValueError
+        if self.program_pid is None:
+            return self._verdict()
+        return "timed out", f"ran longer than {self.limits.timeout_seconds:g} seconds"
+
+    def _verdict(self) -> tuple[Status, str]:
+        last = {} if not (reports := self._reports()) else reports[-1]
+        if "status" in last:
+            return last["status"], str(last.get("reason"))
+        if self.program_pid is not None:
+            return "failed", "the program ended its sandbox"
+        return "not judged", "the sandbox did not start"
+
+    def _reports(self) -> list[dict[str, Any]]:
+        """Returns the complete lines of the report. Raises ValueError for lines that the tester does not write: with
+        limits only, a program of its user may write some."""
+        found = []
+        for line in self.report.split(b"\n")[:-1]:
+            try:
+                report = json.loads(line)
+            except RecursionError as error:
+                raise ValueError from error
+            if not isinstance(report, dict) or not (
+                report.get("status") in get_args(Status) or report.get("pid") in range(2, 2**31)
+            ):
+                raise ValueError
+            found.append(report)
+        return found
 
     def _keep(self, content: bytes) -> None:
         self.num_output_bytes += len(content)
@@ -290,10 +283,10 @@ class _ProgramWatch:
 
     def end(self) -> None:
         """Kills all processes of the run. A program has one process, which leads its own session."""
-        for pid in [] if self.has_namespace else self.program_pids:
+        if self.program_pid is not None and not self.has_namespace:
             with suppress(OSError):  # it has ended, or is another user's: a program may write into its report
-                if os.getsid(pid) == pid:
-                    os.kill(pid, signal.SIGKILL)
+                if os.getsid(self.program_pid) == self.program_pid:
+                    os.kill(self.program_pid, signal.SIGKILL)
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()

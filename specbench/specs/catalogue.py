@@ -275,22 +275,21 @@ def with_overrides(
     """Returns the tasks and methods with each KEY=VALUE pair applied to those that have the key.
 
     A pair also overrides the values of a task's subsets; `subsets.NAME.KEY` overrides those of one subset, and has
-    precedence. `generation.stop` applies in chat too, unless a pair sets
-    `generation.chat_stop`. fewshot.num_shots=0 is allowed for tasks without few-shot examples. Raises ConfigError with
-    the nearest key if no spec has the key, and for invalid values.
+    precedence. `generation.stop` applies in chat too, unless a pair sets `generation.chat_stop`.
+    fewshot.num_shots=0 is allowed for tasks without few-shot examples. Raises ConfigError with the nearest key if no
+    spec has the key, and for invalid values.
     """
     specs: list[TaskSpec | MethodSpec] = [*tasks, *methods]
-    known = {key for spec in specs for key in _paths(spec)}
-    values = {}
+    values: dict[str, str] = {}
     for pair in pairs:
         path, equals, text = (part.strip() for part in pair.partition("="))
         if not equals or not path:
             raise ConfigError(f"--set '{pair}': write it as key=value, such as --set num_draft_tokens=8")
-        if path not in known and tasks and (path, text) == (NUM_SHOTS, "0"):
-            continue
-        if path not in known and not any(_in_subset(task, path) for task in tasks):
+        if any(_places(spec, path)[1] for spec in specs):
+            values[path] = text
+        elif not tasks or (path, text) != (NUM_SHOTS, "0"):
+            known = {key for spec in specs for key in _paths(spec)}
             raise ConfigError(f"--set {pair}: {_unknown_key(path, tasks, known)}")
-        values[path] = text
     return [_override(task, values) for task in tasks], [_override(method, values) for method in methods]
 
 
@@ -316,18 +315,6 @@ def _unknown_key(path: str, tasks: Sequence[TaskSpec], known: set[str]) -> str:
     return f"{problem}: {nearest(path, same_part or known)}"
 
 
-def _in_subset(spec: TaskSpec | MethodSpec, path: str) -> tuple[str, str, Any] | None:
-    """Returns the subset, the key and its value of a path `subsets.NAME.KEY`; None if the spec is no task with this
-    subset, or if the key cannot be set."""
-    if not isinstance(spec, TaskSpec) or not path.startswith("subsets."):
-        return None
-    for name in spec.subsets:
-        key = path.removeprefix(f"subsets.{name}.")
-        if key != path and key in _paths(merged := spec.subset(name)):
-            return name, key, dotted.get(merged.model_dump(), key)
-    return None
-
-
 def has_shots(task: TaskSpec) -> bool:
     """Returns whether a task or one of its subsets has few-shot examples."""
     return NUM_SHOTS in _paths(task)
@@ -347,44 +334,44 @@ def _paths(spec: TaskSpec | MethodSpec) -> set[str]:
     return paths
 
 
-def _override(spec: AnySpec, values: Mapping[str, str]) -> AnySpec:
-    given: dict[str, str] = {path: text for path, text in values.items() if path in _paths(spec)}
-    inside: dict[str, tuple[str, str, Any]]
-    inside = {path: found for path in values if (found := _in_subset(spec, path))}
-    if not given and not inside:
-        return spec
-    data: dict[str, Any] = spec.model_dump()
-    implied = {"generation.chat_stop": "null"} if "generation.stop" in given else {}
-    for path, text in {**implied, **given}.items():
-        holders = (data, *data.get("subsets", {}).values())
-        _put(spec, data, path, _parse(path, text, [dotted.flat(holder).get(path) for holder in holders]))
-    for path, (name, key, old) in inside.items():
-        over = data["subsets"][name]
-        if key == "generation.stop":
-            over = dotted.put(over, "generation.chat_stop", None)
-        over = dotted.put(over, key, _parse(path, values[path], [old]))
-        data["subsets"] = {**data["subsets"], name: over}
-    prefix = " ".join(f"--set {path}={values[path]}" for path in (*given, *inside))
-    return build(type(spec), data, prefix=f"{prefix}: ")
-
-
-def _parse(path: str, text: str, old: Iterable[Any]) -> Any:
-    """Returns the value of a text: itself if an old value is a text, else what it is as YAML; null removes a value."""
-    is_text = any(isinstance(value, str) for value in old)
-    return text if is_text and text != "null" else yaml_files.parse(text, f"--set {path}={text}")
-
-
-def _put(spec: TaskSpec | MethodSpec, data: dict[str, Any], path: str, value: Any) -> None:
+def _places(spec: TaskSpec | MethodSpec, path: str) -> tuple[str, list[str | None]]:
+    """Returns the key that a path sets, and where: None stands for the spec itself, a name for a subset of a task. A
+    path subsets.NAME.KEY is for one subset."""
+    if isinstance(spec, MethodSpec):
+        return path, [None] if path in _paths(spec) else []
+    for name in spec.subsets:
+        key = path.removeprefix(f"subsets.{name}.")
+        if key != path and key in _paths(spec.subset(name)):
+            return key, [name]
+    if path not in _paths(spec):
+        return path, []
     head, _, rest = path.partition(".")
-    in_subsets = bool(rest) and data.get(head) is None  # such as `dataset` if only subsets have one
-    if isinstance(spec, TaskSpec):
-        data["subsets"] = {
-            name: dotted.put(over, path, value)
-            if path in (_subset_paths(spec, name) if in_subsets else dotted.flat(over)) else over
-            for name, over in data["subsets"].items()
-        }  # fmt: skip
-    if not in_subsets:
-        data.update(dotted.put(data, path, value))
+    if rest and getattr(spec, head) is None:  # such as `dataset` if only subsets have one
+        return path, [name for name in spec.subsets if path in _subset_paths(spec, name)]
+    return path, [None, *(name for name, over in spec.subsets.items() if path in dotted.flat(over))]
+
+
+def _override(spec: AnySpec, values: Mapping[str, str]) -> AnySpec:
+    data: dict[str, Any] = spec.model_dump()
+    used = []
+    implied = {f"{path.removesuffix('stop')}chat_stop": "null" for path in values if path.endswith("generation.stop")}
+    for path, text in sorted({**implied, **values}.items(), key=lambda pair: pair[0].startswith("subsets.")):
+        key, places = _places(spec, path)
+        if not places:
+            continue
+        used += [f"--set {path}={text}"] if path in values else []
+        # A text stays one where the key has a text, and is YAML elsewhere; null removes a value.
+        holders = [data, *data.get("subsets", {}).values()]
+        if isinstance(spec, TaskSpec) and key != path:
+            holders = [spec.subset(str(places[0])).model_dump()]
+        is_text = any(isinstance(dotted.flat(each).get(key), str) for each in holders) and text != "null"
+        value = text if is_text else yaml_files.parse(text, f"--set {path}={text}")
+        for place in places:
+            if place is None:
+                data = dotted.put(data, key, value)
+            else:
+                data["subsets"] = {**data["subsets"], place: dotted.put(data["subsets"][place], key, value)}
+    return build(type(spec), data, prefix=f"{' '.join(used)}: ") if used else spec
 
 
 def _subset_paths(task: TaskSpec, name: str) -> set[str]:

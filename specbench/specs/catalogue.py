@@ -88,17 +88,16 @@ def load_file(path: str | Path) -> TaskSpec | MethodSpec:
     return build(TaskSpec, _with_samples(data, folder), prefix)
 
 
-def _with_samples(data: dict[str, Any], folder: Path) -> dict[str, Any]:
+def _with_samples(data: Mapping[str, object], folder: Path) -> dict[str, object]:
     """Returns the keys of a task or subset with absolute paths of samples."""
     made = dict(data)
-    if isinstance(data.get("sample"), str):
-        made["sample"] = str(folder / data["sample"])
-    if isinstance(data.get("fewshot"), dict):
-        made["fewshot"] = _with_samples(data["fewshot"], folder)
-    if isinstance(data.get("subsets"), dict):
+    if isinstance(sample := data.get("sample"), str):
+        made["sample"] = str(folder / sample)
+    if isinstance(fewshot := data.get("fewshot"), dict):
+        made["fewshot"] = _with_samples(fewshot, folder)
+    if isinstance(subsets := data.get("subsets"), dict):
         made["subsets"] = {
-            name: _with_samples(over, folder) if isinstance(over, dict) else over
-            for name, over in data["subsets"].items()
+            name: _with_samples(over, folder) if isinstance(over, dict) else over for name, over in subsets.items()
         }
     return made
 

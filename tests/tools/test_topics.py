@@ -1,7 +1,6 @@
 """Topics of stories, made of the user's word lists or of ours."""
 
 import builtins
-import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -99,19 +98,18 @@ def test_what_is_wrong_with_word_lists_is_said(words, tmp_path):
     fails("Bigram", 1, words.ratings, words.vectors)
 
 
-def test_one_file_of_topics_serves_all_languages(tmp_path):
+def test_one_file_of_topics_serves_all_languages(tmp_path, monkeypatch, capsys):
     path = tmp_path / "topics.jsonl"
-    made = subprocess.run(
-        [sys.executable, "-m", "tools.topics", path, "--num", "3"], capture_output=True, text=True, check=True
-    )
-    assert "3 topics" in made.stdout and len(path.read_text().splitlines()) == 3 * 15
+    monkeypatch.setattr(sys, "argv", ["topics", str(path), "--num", "3"])
+    topics.main()
+    assert "3 topics" in capsys.readouterr().out and len(path.read_text().splitlines()) == 3 * 15
     for subset, language in (("de", "German"), ("yor", "Yoruba")):
         data = load_examples(
             load_task("story"), subset, data=str(path), use_sample=False, limit=None, num_subsets=15
         ).examples
         assert len(data) == 3
         assert data[0].prompt == f"Write a short story in {language} about this topic: sunlit garden\n\nStory:\n"
-    failed = subprocess.run(
-        [sys.executable, "-m", "tools.topics", path, "--num", "999"], capture_output=True, text=True
-    )
-    assert failed.returncode == 2 and failed.stderr.startswith("error: --num 999") and "Traceback" not in failed.stderr
+    monkeypatch.setattr(sys, "argv", ["topics", str(path), "--num", "999"])
+    with pytest.raises(SystemExit, match="2"):
+        topics.main()
+    assert capsys.readouterr().err.startswith("error: --num 999")

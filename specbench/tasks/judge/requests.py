@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypedDict
 
 from specbench.core import bounded
 from specbench.core.completions import Reply, check_url
@@ -254,7 +254,18 @@ class JudgeSettings:
 
 
 JudgementKey = tuple[Key, str]  # a record, and a method of it
-JudgeRequest = dict[str, Any]
+
+
+class JudgeRequest(TypedDict):
+    """What a judge is asked, and where."""
+
+    url: str
+    model: str
+    temperature: float
+    max_tokens: int
+    messages: list[Message]
+
+
 Questions = Mapping[tuple[str, str, int], Example]  # by task, subset and index
 
 

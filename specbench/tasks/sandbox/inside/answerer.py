@@ -121,13 +121,14 @@ def main(requests: int, replies: int) -> None:
         send(replies, _answer(names, call))
 
 
-def _answer(names: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]:
-    name = call["function"]
-    if not callable(names.get(name)) or isinstance(names[name], type):
+def _answer(names: dict[str, object], call: dict[str, object]) -> dict[str, object]:
+    name = str(call["function"])
+    function = names.get(name)
+    if not callable(function) or isinstance(function, type):
         return {"raised": "NameError", "text": f"the program has no function '{name}'"}
     try:
         arguments, keywords = decode(call["arguments"]), decode(call["keywords"])
-        value = names[name](*arguments, **keywords)
+        value = function(*arguments, **keywords)
     except BaseException as error:
         return _raised(error)
     try:

@@ -127,21 +127,11 @@ def test_tests_are_limited_too():
         ),
         ("import json; json.loads('x')", "except ValueError as error: assert 'Expecting value' in str(error)"),
         ("raise type('Own', (LookupError,), {})('o')", "except LookupError as error: assert str(error) == 'o'"),
-        (
-            "raise ExceptionGroup('m', [ValueError('x'), ExceptionGroup('n', [KeyError('k')])])",
-            "except* ValueError as group: assert str(group.exceptions[0]) == 'x'\n"
-            "except* KeyError as group: assert group.exceptions[0].exceptions[0].args == ('k',)",
-        ),
-        ("raise ExceptionGroup('m', [ValueError(object())])", "except* ValueError: pass"),
+        ("raise ExceptionGroup('m', [ValueError('x')])", "except RuntimeError as error: assert 'm' in str(error)"),
         ("raise UnicodeDecodeError('utf-8', bytes(2**23), 0, 1, 'r')", "except UnicodeDecodeError: pass"),
         ("raise SystemExit(3)", "except SystemExit as error: assert error.code == 3"),
         ("raise type('Own', (BaseException,), {})('o')", "except BaseException as error: assert str(error) == 'o'"),
         ("raise GeneratorExit", "except RuntimeError: pass"),
-        (
-            "raise BaseExceptionGroup('m', [SystemExit(3), ValueError('x')])",
-            "except* SystemExit as group: assert group.exceptions[0].code == 3\nexcept* ValueError: pass",
-        ),
-        ("raise BaseExceptionGroup('m', [SystemExit(object())])", "except BaseExceptionGroup: pass"),
     ],
 )
 def test_exceptions_reach_the_tests(raised, caught):

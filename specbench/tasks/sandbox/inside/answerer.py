@@ -141,7 +141,7 @@ def _answer(names: dict[str, object], call: dict[str, object]) -> dict[str, obje
 
 def _raised(error: BaseException) -> dict[str, object]:
     """Returns an exception as JSON: its text, the names of its class and of all that it inherits from, and `arguments`
-    if they are plain values or, in a group, exceptions."""
+    if they are plain values."""
     try:
         text = str(error)[:500]
     except BaseException:
@@ -149,10 +149,7 @@ def _raised(error: BaseException) -> dict[str, object]:
     reply: dict[str, object] = {"raised": type(error).__name__, "text": text}
     try:
         reply["kinds"] = [kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins"]
-        if isinstance(error, BaseExceptionGroup):
-            reply["arguments"] = [[encode(error.message)], [_raised(each) for each in error.exceptions]]
-        else:
-            reply["arguments"] = [encode(list(error.args)), []]
+        reply["arguments"] = encode(list(error.args))
         if len(json.dumps(reply)) > MAX_BYTES:
             raise NotPlain
     except BaseException:  # arguments that cannot be sent, or too many of them

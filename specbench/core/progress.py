@@ -1,6 +1,6 @@
 """The progress of a long command on stderr. What takes long names itself, by `doing` or by a bar, and says how far it
-is: a terminal shows this as a changing line or a bar; elsewhere a `Heartbeat` prints it whenever nothing was printed for
-SILENCE seconds."""
+is. A terminal shows this as a changing line or a bar; elsewhere a `Heartbeat` prints it whenever nothing was printed
+for SILENCE seconds."""
 
 import threading
 import time
@@ -142,8 +142,8 @@ class ProgressBar:
     def update(
         self, description: str, completed: float, plain: str = "", is_due: bool = False, total: float | None = None
     ) -> None:
-        """Shows the description. `plain`: the line where there is no terminal, by default the description. `is_due`: show
-        it at once. `total`: the new total; None keeps the old one."""
+        """Shows the description. `plain`: the line where there is no terminal, by default the description. `is_due`:
+        show it at once. `total`: the new total; None keeps the old one."""
         self._activity.text, self._activity.started = plain or description, time.monotonic()
         self._bar.update(self._task, description=description, completed=completed, total=total)
         if self._above is not None and self._is_due(is_due):

@@ -7,7 +7,7 @@ perhaps the beginning of a longer token, but no complete longer token. Different
 different contexts of the drafter, so the sum has few terms only if the drafter's tokens are short.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import accumulate
 from typing import Annotated
@@ -20,7 +20,7 @@ from pydantic import Field
 from specbench.core.errors import ConfigError
 from specbench.core.registry import BRIDGES
 from specbench.decoding.bridges import BridgedDrafter, MakeDrafter
-from specbench.decoding.bridges.trie import Crossing, Moves, Node
+from specbench.decoding.bridges.trie import Crossing, Node
 from specbench.decoding.drafters import Drafter, ModelDrafter
 from specbench.decoding.proposal import OUT_OF_VOCABULARY, PointMass, Proposal
 from specbench.decoding.sampling import Distributions, DraftProbs, Sampling, draw
@@ -67,7 +67,7 @@ class DraftTree:
 
     def rows(self, suffixes: Sequence[Suffix], written: bytes) -> list[DraftDistribution]:
         """Returns the distributions after suffixes of equal length; computes missing ones in one batch. Raises
-        ConfigError, with the token `written`, if the budget is spent."""
+        ConfigError, with the token `written`, if the model may read no more."""
         missing = [suffix for suffix in dict.fromkeys(suffixes) if suffix not in self.known]
         if missing:
             self._spend(len(missing), written)
@@ -90,9 +90,6 @@ class DraftTree:
         distributions = Distributions(logits, self._sampling)
         for index, suffix in enumerate(suffixes):
             self.known[suffix] = DraftDistribution(distributions, index, self._order)
-
-
-Open = tuple[float, Suffix, Node]  # a draft sequence inside the trie: its probability, tokens and node
 
 
 class Psi:
@@ -126,37 +123,21 @@ class Psi:
         if goal is None or (goal != OUT_OF_VOCABULARY and self._crossing.byte_by_byte and not self._read_ahead(goal)):
             return 0.0
         text = b"" if goal == OUT_OF_VOCABULARY else self._crossing.target.strings[goal]
-        return sum(float(prob * masses.sum()) for prob, _, masses in self._sequences(goal, text))
-
-    def full(self) -> NDArray[np.float64]:
-        """Returns ψ of every token of the target's trie, in its order, followed by ψ of OUT_OF_VOCABULARY.
-
-        The shape is [num_strings + 1], the sum is 1.
-        """
-        whole = np.zeros(len(self._crossing.target.strings) + 1)
-        for prob, moves, masses in self._sequences(None, b""):
-            np.add.at(whole, moves.outcomes, prob * masses)  # OUT_OF_VOCABULARY = −1 is the last entry
-        return whole
-
-    def _sequences(self, goal: int | None, text: bytes) -> Iterator[tuple[float, Moves, NDArray[np.float64]]]:
-        """Yields, by length, the draft sequences inside the trie that may still result in `goal` (None: any token).
-
-        Each item holds the probability of the sequence, the moves of the next draft token, and the probabilities of the
-        moves that determine the target token. `text`: the token that an error about the budget names (b"": all).
-        """
-        order = self._crossing.order
-        level: list[Open] = [(1.0, self._start, self._crossing.target.root)]
+        # The draft sequences inside the trie that may still result in the token, by length.
+        psi, order = 0.0, self._crossing.order
+        level: list[tuple[float, Suffix, Node]] = [(1.0, self._start, self._crossing.target.root)]
         while level:
-            further: list[Open] = []
+            further = []
             rows = self._tree.rows([suffix for _, suffix, _ in level], text)
             for (prob, suffix, node), row in zip(level, rows, strict=True):
                 moves = self._crossing.moves(node, goal)
-                yield prob, moves, row.sums[moves.ends] - row.sums[moves.starts]
+                psi += prob * float((row.sums[moves.ends] - row.sums[moves.starts]).sum())
                 for position, place in moves.onward:
                     mass = prob * float(row.sums[position + 1] - row.sums[position])
                     if mass > 0:
                         further.append((mass, (*suffix, int(order[position])), place))
             level = further
+        return psi
 
     def _read_ahead(self, goal: int) -> bool:
         """Reads the missing distributions along the only draft sequence that writes `goal`, in one pass.
@@ -285,10 +266,10 @@ class StringBridge(BridgedDrafter):
         return DraftTree(self._model, self.sampling, self._crossing.order, draft_ids, self._spend)
 
     def _spend(self, num_passes: int, written: bytes) -> None:
-        """Counts passes. Raises ConfigError beyond the cap, with the token `written` (b"": all tokens)."""
+        """Counts passes. Raises ConfigError beyond the cap, with the token `written` (b"": unknown)."""
         self.num_passes += num_passes
         if self.num_passes > self._max_draft_passes:
-            tokens = f"the token {written.decode(errors='replace')!r}" if written else "all tokens"
+            tokens = f"the token {written.decode(errors='replace')!r}" if written else "the next token"
             raise ConfigError(
                 f"bridge 'string' (method slrs): the probability of {tokens} needs more than bridge.max_draft_passes = "
                 f"{self._max_draft_passes} draft passes in one step: raise the cap, set generation.top_k, or use a "

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS
-from specbench.decoding.drafters import Drafter, ModelDrafter, padded_lengths
+from specbench.decoding.drafters import Drafter, ModelDrafter
 from specbench.decoding.drafters.model_tree import (
     Depth,
     DrawsOption,
@@ -276,11 +276,8 @@ class MedusaDrafter(Drafter):
         self.hidden_layers = (num_layers,)
         self.eos_token_ids = eos_token_ids
         self.passes: PassLog = PassLog(Clock(next(heads.parameters()).device))
-        self._num_ranks = max(shape.ranks) + 1
+        self.max_nodes, self._num_ranks = len(shape.parents), max(shape.ranks) + 1
         self._state = torch.empty(0)  # the hidden state of the last token that the target has read, [width]
-
-    def tree_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
-        return padded_lengths(len(self.shape.parents))
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
         start = self.passes.clock.mark()

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS
-from specbench.decoding.drafters import BeyondContext, Checkpoint, Drafter, padded_lengths
+from specbench.decoding.drafters import BeyondContext, Checkpoint, Drafter
 from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.tree_shape import (
@@ -136,13 +136,10 @@ class DynamicTreeDrafter(Drafter):
 
     def __init__(self, model: ScoringModel, num_nodes: int, top_k: int) -> None:
         super().__init__(model)
-        self.num_nodes = num_nodes
+        self.max_nodes = self.num_nodes = num_nodes
         self.top_k = top_k
         self._has_read = False
         self._places: dict[int, int] = {}  # node of the proposal → its place among the nodes that the model has read
-
-    def tree_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
-        return padded_lengths(self.num_nodes)
 
     def prefill(self, prompt_ids: list[int]) -> None:
         self._has_read = False

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS
-from specbench.decoding.drafters import LookUpDrafter, padded_lengths
+from specbench.decoding.drafters import LookUpDrafter
 from specbench.decoding.drafters.ngram import model_for
 from specbench.decoding.proposal import Draws, Proposal
 from specbench.decoding.sampling import Sampling
@@ -136,15 +136,12 @@ class RetrievalDrafter(LookUpDrafter):
         super().__init__()
         self.datastore = datastore
         self.eos_token_ids = eos_token_ids
-        self.num_nodes = num_nodes
+        self.max_nodes = self.num_nodes = num_nodes
         self.max_match = max_match
         self.min_match = min_match
         self.max_occurrences = max_occurrences
         self.name = name or str(datastore.path)
         self.revision = datastore.digest
-
-    def tree_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
-        return padded_lengths(self.num_nodes)
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
         return super().propose(ids, num_draft_tokens, generator) if num_draft_tokens else Proposal()

@@ -49,15 +49,15 @@ def test_wider_logits_do_not_matter() -> None:
 
 
 def test_same_tokenizer_but_narrower_output_is_refused() -> None:
-    with pytest.raises(VocabularyMismatch, match="gives 250 tokens a probability where the target gives 257"):
+    with pytest.raises(VocabularyMismatch, match=r"257 tokens, 250 logits.*257 tokens, 257 logits"):
         shared(ModelPair(tiny.causal_lm(), tiny.causal_lm(vocab_size=250)), GREEDY, None)  # type: ignore[arg-type]
 
 
 def test_other_vocabulary_is_refused_with_both_sizes() -> None:
     other = CausalLM(tiny.network(vocab_size=260), tiny.tokenizer(num_extra=3), "other", None)
-    with pytest.raises(VocabularyMismatch, match=r"'other' \(260 tokens\).*'tiny-llama' \(257 tokens; 256 in common"):
+    with pytest.raises(VocabularyMismatch, match=r"'other' \(260 tokens, .*'tiny-llama' \(257 tokens, 257 logits; 256 tokens in common"):
         shared(ModelPair(tiny.causal_lm(), other), GREEDY, None)  # type: ignore[arg-type]
-    with pytest.raises(VocabularyMismatch, match=r"\(257 tokens; 257 in common"):
+    with pytest.raises(VocabularyMismatch, match=r"\(257 tokens, 257 logits; 257 tokens in common"):
         shared(ModelPair(tiny.causal_lm(), with_added(3)), GREEDY, None)  # type: ignore[arg-type]
 
 

@@ -28,6 +28,13 @@ LOOK_BEHIND = 8  # last target tokens that may still merge with later text
 class VocabularyMismatch(ConfigError):
     """The bridge needs a shared vocabulary, but target and drafter have different ones."""
 
+    def __init__(self, target: TextModel, draft: TextModel, common: frozenset[int]) -> None:
+        super().__init__(
+            f"drafter '{draft.name}' ({len(draft.vocabulary)} tokens, {draft.vocab_size} logits) has another vocabulary "
+            f"than target '{target.name}' ({len(target.vocabulary)} tokens, {target.vocab_size} logits; {len(common)} "
+            "tokens in common under the same id)"
+        )
+
 
 def common_ids(target: TextModel, draft: TextModel) -> frozenset[int] | None:
     """Returns the ids that mean the same token in both vocabularies and to which both models give a probability; None
@@ -48,20 +55,7 @@ def share_ids(target: TextModel, draft: TextModel) -> bool:
 def check_equal(target: TextModel, draft: TextModel) -> None:
     """Raises VocabularyMismatch, which names both sizes, for vocabularies that differ in any token."""
     if (common := common_ids(target, draft)) is not None:
-        raise mismatch(target, draft, common)
-
-
-def mismatch(target: TextModel, draft: TextModel, common: frozenset[int]) -> VocabularyMismatch:
-    ours, theirs = target.vocabulary, draft.vocabulary
-    if ours == theirs:
-        return VocabularyMismatch(
-            f"drafter '{draft.name}' has the tokenizer of target '{target.name}' but gives {draft.vocab_size} tokens a "
-            f"probability where the target gives {target.vocab_size}"
-        )
-    return VocabularyMismatch(
-        f"drafter '{draft.name}' ({len(theirs)} tokens) has another vocabulary than target '{target.name}' "
-        f"({len(ours)} tokens; {len(common)} in common under the same id)"
-    )
+        raise VocabularyMismatch(target, draft, common)
 
 
 class MaskedDraftModel(ScoringModel):
@@ -157,7 +151,7 @@ def shared(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Drafter:
     if common is None:
         return make(draft_model)
     if not share_ids(target, draft_model):
-        raise mismatch(target, draft_model, common)
+        raise VocabularyMismatch(target, draft_model, common)
     return make(CommonIdsModel(draft_model, target, common))
 
 

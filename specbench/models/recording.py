@@ -62,7 +62,8 @@ def record_graph(
             result = run()
     _num_recorded += 1
 
-    def replay(pool: _Pool = pool) -> Result:  # keeps the pool alive as long as the graph
+    # The graph reads the buffers that `run` refers to, which must live as long as it does, as must the pool.
+    def replay(run: Callable[[], Result] = run, pool: _Pool = pool) -> Result:
         graph.replay()
         return result
 

@@ -30,8 +30,8 @@ class VocabularyMismatch(ConfigError):
 
     def __init__(self, target: TextModel, draft: TextModel, common: frozenset[int]) -> None:
         super().__init__(
-            f"drafter '{draft.name}' ({len(draft.vocabulary)} tokens, {draft.vocab_size} logits) has another vocabulary "
-            f"than target '{target.name}' ({len(target.vocabulary)} tokens, {target.vocab_size} logits; {len(common)} "
+            f"drafter '{draft.name}' ({len(draft.vocabulary)} tokens, {draft.vocab_size} logits) has another "
+            f"vocabulary than target '{target.name}' ({len(target.vocabulary)} tokens, {target.vocab_size} logits; {len(common)} "
             "tokens in common under the same id)"
         )
 

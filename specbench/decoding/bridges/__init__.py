@@ -29,10 +29,10 @@ class VocabularyMismatch(ConfigError):
     """The bridge needs a shared vocabulary, but target and drafter have different ones."""
 
     def __init__(self, target: TextModel, draft: TextModel, common: frozenset[int]) -> None:
+        ours, theirs = (f"{len(model.vocabulary)} tokens, {model.vocab_size} logits" for model in (target, draft))
         super().__init__(
-            f"drafter '{draft.name}' ({len(draft.vocabulary)} tokens, {draft.vocab_size} logits) has another "
-            f"vocabulary than target '{target.name}' ({len(target.vocabulary)} tokens, {target.vocab_size} logits; {len(common)} "
-            "tokens in common under the same id)"
+            f"drafter '{draft.name}' ({theirs}) has another vocabulary than target '{target.name}' ({ours}; "
+            f"{len(common)} tokens in common under the same id)"
         )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from specbench.core.environment import OBJECT
 from specbench.core.errors import ConfigError, DrafterError, naming_code, nearest
@@ -20,7 +20,7 @@ from specbench.decoding.verification import VerificationRule
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.scoring import ScoringModel
 from specbench.specs.catalogue import load_method, method_names
-from specbench.specs.components import identifiable_code
+from specbench.specs.components import Component, identifiable_code
 from specbench.specs.method import DEFAULT, MethodSpec, check_draws
 from specbench.specs.task import GenerationSpec, TaskSpec
 from specbench.tasks.scoring import language_of, prepare_detector
@@ -88,11 +88,7 @@ def check_vocabularies(method: MethodSpec, models: ModelPair, sampling: Sampling
 def make_rule(method: MethodSpec, vocab_size: int) -> VerificationRule:
     """Returns the method's verification rule. One from outside this package is checked while it decodes. `vocab_size`:
     the target's number of tokens."""
-    place = f"method '{method.name}': rule '{label(method.verification.rule)}'"
-    factory = method.verification.factory
-    with naming_code(f"{place}:", DrafterError) if is_outside(factory) else nullcontext():
-        made = factory(**method.verification.options)
-    rule = checked_type(made, VerificationRule, place)
+    rule, place = make_part(method, method.verification, VerificationRule)
     if isinstance(rule, FunctionRule):
         return CheckedRule(rule.function, place, vocab_size)
     return CheckedRule(rule, place, vocab_size) if is_outside(rule) else rule
@@ -101,18 +97,9 @@ def make_rule(method: MethodSpec, vocab_size: int) -> VerificationRule:
 def make_drafter(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Drafter:
     """Returns the method's own drafter, without a vocabulary bridge. One from outside this package is checked while it
     drafts."""
-    place = f"method '{method.name}': drafter '{label(method.drafter.type)}'"
     factory = method.drafter.factory
-    try:
-        call = f"{getattr(factory, '__name__', 'factory')}(models, sampling, …)"
-        with naming_code(f"{place}: {call}", DrafterError) if is_outside(factory) else nullcontext():
-            has_own = not isinstance(factory, type) or factory.__init__ is not Drafter.__init__  # type: ignore[misc]
-            made = factory(models if has_own else None, sampling, **method.drafter.options)
-    except DrafterError:
-        raise
-    except ConfigError as error:
-        raise ConfigError(f"method '{method.name}': {error}") from error
-    drafter = checked_type(made, Drafter, place)
+    has_own = not isinstance(factory, type) or factory.__init__ is not Drafter.__init__  # type: ignore[misc]
+    drafter, place = make_part(method, method.drafter, Drafter, models if has_own else None, sampling)
     if isinstance(drafter, FunctionDrafter):
         drafter.place = place
     if not is_outside(drafter):
@@ -122,20 +109,28 @@ def make_drafter(method: MethodSpec, models: ModelPair, sampling: Sampling) -> D
     return CheckedDrafter(drafter, place, vocabulary.vocab_size, needs_probs)
 
 
-def label(name: str) -> str:
-    """Returns a component's name for messages: of a Python object, its own name without the digest."""
-    return name.removeprefix(OBJECT).rpartition("-")[0] if name.startswith(OBJECT) else name
+Part = TypeVar("Part")
 
 
-Made = TypeVar("Made")
-
-
-def checked_type(made: Any, base: type[Made], maker: str) -> Made:
-    """Returns what a factory made. Raises ConfigError, with `maker`, unless its class derives from `base`."""
-    if isinstance(made, base):
-        return made
+def make_part(method: MethodSpec, component: Component, base: type[Part], *given: object) -> tuple[Part, str]:
+    """Returns what the factory of a drafter or a rule makes, and its name for messages. Raises DrafterError for what
+    code outside this package raises, and ConfigError unless the part's class derives from `base`."""
+    name, factory = component.name, component.factory
+    if name.startswith(OBJECT):  # a Python object goes by its own name, without the digest
+        name = name.removeprefix(OBJECT).rpartition("-")[0]
+    place = f"method '{method.name}': {component.registry.kind} '{name}'"
+    call = f"{getattr(factory, '__name__', 'factory')}({'models, sampling, ' if given else ''}…)"
+    try:
+        with naming_code(f"{place}: {call}", DrafterError) if is_outside(factory) else nullcontext():
+            part = factory(*given, **component.options)
+    except DrafterError:
+        raise
+    except ConfigError as error:
+        raise ConfigError(f"method '{method.name}': {error}") from error
+    if isinstance(part, base):
+        return part, place
     raise ConfigError(
-        f"{maker} made a {type(made).__name__}, which is not a {base.__module__}.{base.__name__}: derive its class "
+        f"{place} made a {type(part).__name__}, which is not a {base.__module__}.{base.__name__}: derive its class "
         "from that one"
     )
 

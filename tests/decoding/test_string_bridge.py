@@ -194,16 +194,16 @@ def test_control_the_drafted_path_alone_in_place_of_psi_is_caught(monkeypatch: p
 
     target, draft = models("segmentations overlap", 4)
     drafter = bridged(target, draft, PLAIN)
-    assert chi_square_p(draws(target, drafter, rejection, 1, 1, num_draws=300), joint(target, 3, PLAIN)) > 1e-3
+    assert chi_square_p(draws(target, drafter, rejection, 1, 1), joint(target, 3, PLAIN)) > 1e-3
     monkeypatch.setattr(Psi, "draw", recorded)
     monkeypatch.setattr(StringProbs, "token_probs", lambda self, ids: torch.tensor([drawn[psi] for psi in self._psis]))
-    assert chi_square_p(draws(target, drafter, rejection, 1, 1, num_draws=300), joint(target, 3, PLAIN)) < 1e-6
+    assert chi_square_p(draws(target, drafter, rejection, 1, 1), joint(target, 3, PLAIN)) < 1e-6
 
 
 @pytest.mark.parametrize(
     ("name", "seed", "num_draws"),
     [
-        pytest.param(name, 1, 700, marks=pytest.mark.slow) if name != "the drafter ends texts" else (name, 3, 300)
+        pytest.param(name, 1, 700, marks=pytest.mark.slow) if name != "the drafter ends texts" else (name, 3, NUM_DRAWS)
         for name in PAIRS
     ],
 )

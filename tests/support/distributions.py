@@ -11,7 +11,7 @@ from specbench.decoding.loop import StopRules, decode
 from specbench.decoding.sampling import Sampling
 from tests.support.toys import TextModel
 
-NUM_DRAWS = 200
+NUM_DRAWS = 300
 VOCAB = 3
 PROMPT = [0, 1]
 PLAIN = Sampling(temperature=1.0)

@@ -210,11 +210,11 @@ class Translation:
         num_own -= self._target.text(ids[:num_own][-LOOK_BEHIND:])[1]
         if before_ids:
             text = running_text(self._target.to_bytes(ids[:num_own]))
-            found = self._draft.encode_after(before, text)
+            draft_ids = self._draft.encode_after(before, text)
         else:
             text = self._target.text(ids[:num_own])[0]
-            found = self._draft.encode(text)
-        if found is None:
+            draft_ids = self._draft.encode(text)
+        if draft_ids is None:
             return None
         # 2. Each later token becomes the draft token with the same bytes; tokens without one are encoded as text.
         before, pending = (before + text)[-4 * LOOK_BEHIND :], b""
@@ -227,12 +227,12 @@ class Translation:
             if pending:
                 text = running_text(pending)
                 behind = self._draft.encode_after(before, text) if before else None
-                found += self._draft.encode(text) if behind is None else behind
+                draft_ids += self._draft.encode(text) if behind is None else behind
                 before, pending = text, b""
             if carried is not None:
-                found.append(carried)
+                draft_ids.append(carried)
                 before = (before + running_text(written))[-4 * LOOK_BEHIND :]
-        return found
+        return draft_ids
 
     def _add_point(self, num_target: int, num_draft: int, tail: list[int]) -> None:
         """Stores the last position, at least LOOK_BEHIND target tokens from the end, where tokens end on both sides."""

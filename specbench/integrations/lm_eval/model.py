@@ -154,7 +154,7 @@ class LmEvalEngine:
         ids = self.prompt_ids(selected.model, query)
         stop = selected.stop_rules(query.generation, self.context_limit)
         output = selected.generate(ids, stop, seed)
-        generation = method_record(output, stop, ids, None, None, **decoder.record_fields(selected))
+        generation = method_record(output, stop, ids, None, None, **selected.record_fields)
         return generation.answer, generation
 
 

@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar
 
@@ -16,7 +17,7 @@ from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.files import TRAINING_RECORD, replacing, write_atomically, writing
 from specbench.core.validation import build
-from specbench.core.values import WHOLE, bytes_digest, file_digest, json_digest
+from specbench.core.values import bytes_digest, json_digest
 
 Array = NDArray[Any]
 FORMAT = 1
@@ -106,12 +107,15 @@ class FolderKind(Generic[AnyManifest]):
                 raise ConfigError(f"{file}: {found} bytes where {self.manifest} says {num_bytes}: {self.remedy}")
         return manifest
 
-    def write(self, folder: Path, fields: Mapping[str, object], arrays: Mapping[str, tuple[str, int]]) -> None:
-        """Writes the manifest of a folder. `arrays`: element types and lengths by name."""
-        listed = {name: {"dtype": dtype, "length": length} for name, (dtype, length) in sorted(arrays.items())}
+    def write(self, folder: Path, fields: Mapping[str, object], arrays: Mapping[str, Array]) -> None:
+        """Writes arrays of unsigned integers by name, and the manifest with the other fields of its type."""
+        listed = {name: {"dtype": arrays[name].dtype.str, "length": len(arrays[name])} for name in sorted(arrays)}
         content: dict[str, object] = {"format": FORMAT, **fields, "arrays": listed}
-        arrays_read = (bytes.fromhex(file_digest(folder / f"{name}{SUFFIX}", WHOLE)) for name in listed)
-        content["digest"] = bytes_digest([json.dumps(content, sort_keys=True).encode(), *arrays_read])
+        parts = [json.dumps(content, sort_keys=True).encode()]
+        for name in listed:
+            arrays[name].tofile(folder / f"{name}{SUFFIX}")
+            parts.append(sha256(arrays[name].tobytes()).digest())
+        content["digest"] = bytes_digest(parts)
         write_atomically(folder / self.manifest, json.dumps(content, indent=2) + "\n")
 
     def check_replaceable(self, output: Path) -> None:

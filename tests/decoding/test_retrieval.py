@@ -23,7 +23,7 @@ from specbench.models.corpus_models import Datastore, most_frequent_tree
 from specbench.models.loading import load_model, load_tokenizer
 from specbench.models.mmap_store import vocabulary_digest
 from specbench.training import corpus
-from specbench.training.corpus import build_datastore, suffix_array
+from specbench.training.corpus_arrays import build_datastore, suffix_array
 from tests.support import tiny
 
 VOCAB = 5
@@ -292,10 +292,10 @@ def test_train_sorts_the_tokens_of_rows_and_files(specbench: Specbench, tmp_path
 def test_ctrl_c_and_other_folders_are_left_as_they_are(
     specbench: Specbench, tmp_path: Path, tiny_pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(tokens: object) -> None:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(corpus, "suffix_array", interrupt)
+    monkeypatch.setattr(corpus, "sort_suffixes", interrupt)
     (tmp_path / "a.txt").write_text("words\n")
     given = ("train", "retrieval", "--corpus", "a.txt", "--target", tiny_pair[0])
     code, out, err = specbench(*given, "--output", "out")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from specbench.decoding.decoder import stream_seed
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM
-from specbench.training.loop import LogRow, LossPart
+from specbench.training.loop import GroupLosses, LogRow, LossPart
 from specbench.training.passes import (
     Batch,
     LogitsCache,
@@ -118,7 +118,7 @@ class CorrectiveObjective:
         # 2. The drafter's loss on each language before the update.
         with torch.no_grad():
             self._measured = {
-                language: MeasuredLanguage(each, [float(self._loss(batch, drafter)) for batch in each])
+                language: MeasuredLanguage(each, [float(self._losses(batch, drafter).mean()) for batch in each])
                 for language, each in batches.items()
             }
         # 3. The weights of the languages, and with them the mini-batches.
@@ -132,11 +132,11 @@ class CorrectiveObjective:
             for batch, known in zip(measured.batches, measured.losses, strict=True):
                 share = batch.num_learnt / measured.num_tokens
                 # Without a weight no gradient is needed, and the loss is known.
-                loss = partial(self._loss, batch) if weight else partial(constant, known)
-                parts.append(LossPart(language, weight * share, batch.num_learnt, loss))
+                losses = partial(self._losses, batch) if weight else partial(constant, known, batch.num_learnt)
+                parts.append(LossPart(batch.groups, weight * share, losses))
         return parts
 
-    def rows(self, drafter: nn.Module, number: int) -> list[LogRow]:
+    def rows(self, drafter: nn.Module, number: int, losses: GroupLosses) -> list[LogRow]:
         """Returns D, weights and 𝒰 of the last pass, with acceptance and misfit, which are measured on its prompts
         now."""
         spec, settings, vocab_size = self._spec, self._settings, self._target.vocab_size
@@ -199,12 +199,12 @@ class CorrectiveObjective:
     def _random(self, *purpose: str | int) -> torch.Generator:
         return torch.Generator().manual_seed(stream_seed(self._spec.seed, *purpose))
 
-    def _loss(self, batch: Batch, drafter: nn.Module) -> Tensor:
+    def _losses(self, batch: Batch, drafter: nn.Module) -> Tensor:
         draft_logits = learnt_logits(drafter, batch, self._target.vocab_size)
         if self._settings.estimator == "sampled":
-            return cross_entropy_sampled(batch.learnt_ids, draft_logits).mean()
-        return cross_entropy_full(self._frozen.of(batch), draft_logits).mean()
+            return cross_entropy_sampled(batch.learnt_ids, draft_logits)
+        return cross_entropy_full(self._frozen.of(batch), draft_logits)
 
 
-def constant(value: float, drafter: nn.Module) -> Tensor:
-    return torch.tensor(value)
+def constant(value: float, number: int, drafter: nn.Module) -> Tensor:
+    return torch.full((number,), value)

@@ -6,7 +6,7 @@ import io
 import math
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -26,7 +26,8 @@ from specbench.models.meters import Cost, CostMeter
 from specbench.training.output import CHECKPOINT, OutputFolder, RateCurve, StepCurve
 from specbench.training.spec import TrainSpec
 
-Loss = tuple[str, float, int]  # of a mini-batch: group, mean loss, number of tokens
+Loss = tuple[str, float, int]  # of a text: its group, the sum of its losses, its number of tokens
+GroupLosses = dict[str, tuple[float, int]]  # of each group: the mean loss over its tokens, and their number
 LogRow = dict[str, float | str | None]  # by column
 
 
@@ -180,17 +181,16 @@ class Log:
 
 @dataclass(frozen=True)
 class LossPart:
-    """One mini-batch of a pass. Its loss is computed on request, so that only one graph is in memory.
+    """One mini-batch of a pass. Its losses are computed on request, so that only one graph is in memory.
 
-    The gradient of a pass is the sum of `weight` times the gradient of `loss` over its parts. `group`: a language, or
-    "all" for a mini-batch of several. `weight`: a constant; no gradient flows through it. `num_tokens`: the number of
-    tokens over which the loss is averaged. `loss`: returns the drafter's loss, a float32 scalar with its graph.
+    The gradient of a pass is the sum of `weight` times the gradient of the mean of `losses` over its parts. `groups`:
+    the group (a language) of each text and the number of its tokens, in order. `weight`: a constant; no gradient flows
+    through it. `losses`: returns the drafter's loss on every token, float32 [num_tokens] with its graph.
     """
 
-    group: str
+    groups: Sequence[tuple[str, int]]
     weight: float
-    num_tokens: int
-    loss: Callable[[nn.Module], Tensor]
+    losses: Callable[[nn.Module], Tensor]
 
 
 class Objective(Protocol):
@@ -198,16 +198,25 @@ class Objective(Protocol):
 
     Every draw of a pass depends only on (seed, number, purpose), so that a training can be resumed. `columns`: the
     log's columns after timestamp, step and pass. `parts`: returns the mini-batches of a pass; it may run the drafter
-    without gradients first, since s-CDF needs every group's loss. `rows`: returns the log rows of the last pass, one
-    per group, with the keys of `columns`; called before the update. `validation`: returns the mean loss on the
-    validation data, if any.
+    without gradients first, since s-CDF needs every group's loss. `rows`: returns the log rows of the last pass, whose
+    losses are given, one per group, with the keys of `columns`; called before the update. `validation`: returns the
+    mean loss on the validation data, if any.
     """
 
     columns: tuple[str, ...]
 
     def parts(self, drafter: nn.Module, number: int) -> list[LossPart]: ...
-    def rows(self, drafter: nn.Module, number: int) -> list[LogRow]: ...
+    def rows(self, drafter: nn.Module, number: int, losses: GroupLosses) -> list[LogRow]: ...
     def validation(self, drafter: nn.Module) -> float | None: ...
+
+
+def by_group(losses: Iterable[Loss]) -> GroupLosses:
+    sums: dict[str, float] = defaultdict(float)
+    counts: Counter[str] = Counter()
+    for group, total, num_tokens in losses:
+        sums[group] += total
+        counts[group] += num_tokens
+    return {group: (sums[group] / max(1, number), number) for group, number in counts.items()}
 
 
 def rate_at(spec: TrainSpec, highest: float, step: int, num_steps: int) -> float:
@@ -270,25 +279,24 @@ class Loop:
     def step(self, step: int, output: OutputFolder) -> StepCurve:
         """Computes the gradients of a step's passes, logs them, and updates the weights. Raises FloatingPointError."""
         num_passes = self.spec.gradient_accumulation
-        sums: dict[str, float] = defaultdict(float)
-        counts: Counter[str] = Counter()
+        of_step: list[Loss] = []
         for place in range(num_passes):
             number = (step - 1) * num_passes + place
-            for group, loss, num_tokens in self._pass(number, step):
-                sums[group] += loss * num_tokens
-                counts[group] += num_tokens
+            losses = self._pass(number, step)
+            of_step += losses
             if self.is_due(step, self.spec.log_every):
                 with self._evaluating():
-                    rows = self.objective.rows(self.model, number)
+                    rows = self.objective.rows(self.model, number, by_group(losses))
                 if self.accelerator.is_main_process:
                     with output.writing():
                         self.log.append(step, place + 1, rows)
         rate = self._update(step)
-        means = {group: sums[group] / max(1, counts[group]) for group in sums}
-        return {"step": step, "learning_rate": rate, "loss": means, "num_tokens": counts.total()}
+        means = {group: mean for group, (mean, _) in by_group(of_step).items()}
+        num_tokens = sum(number for _, _, number in of_step)
+        return {"step": step, "learning_rate": rate, "loss": means, "num_tokens": num_tokens}
 
     def _pass(self, number: int, step: int) -> list[Loss]:
-        """Adds the gradients of this process's parts of a pass. Returns the losses of all parts."""
+        """Adds the gradients of this process's parts of a pass. Returns the losses of all texts."""
         # The stream of dropout depends on the pass only, so that a resumed training repeats it.
         torch.manual_seed(stream_seed(self.spec.seed, number, "dropout"))
         with self._evaluating():
@@ -297,10 +305,12 @@ class Loop:
         losses: list[Loss] = []
         for part in parts[self.accelerator.process_index :: self.accelerator.num_processes]:
             with self.accelerator.autocast(), torch.set_grad_enabled(part.weight != 0):
-                loss = part.loss(self.model)
+                of_tokens = part.losses(self.model)
             if part.weight != 0:
-                self.accelerator.backward(loss * (part.weight / self.spec.gradient_accumulation))
-            losses.append((part.group, float(loss.detach()), part.num_tokens))
+                self.accelerator.backward(of_tokens.mean() * (part.weight / self.spec.gradient_accumulation))
+            texts = of_tokens.detach().split([num_tokens for _, num_tokens in part.groups])
+            totals = torch.stack([text.sum() for text in texts]).tolist()
+            losses += [(group, total, size) for (group, size), total in zip(part.groups, totals, strict=True)]
         if self.accelerator.num_processes > 1:
             losses = gather_object(losses)
         # All processes see all losses, so that they stop together.

@@ -42,6 +42,11 @@ class Batch:
     def num_learnt(self) -> int:
         return sum(sample.num_learnt for sample in self.samples)
 
+    @property
+    def groups(self) -> list[tuple[str, int]]:
+        """Returns the group and the number of learnt tokens of each sample."""
+        return [(sample.group, sample.num_learnt) for sample in self.samples]
+
     @cached_property
     def ids(self) -> Tensor:
         """Returns [num_samples, length], padded with 0."""

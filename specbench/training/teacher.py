@@ -111,7 +111,7 @@ class Draw(LogitsProcessor):
         self.sampling, self.vocab_size, self.uniforms = sampling, vocab_size, uniforms
         self.num_drawn = 0
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # type: ignore[override]
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         probs = process(scores[:, : self.vocab_size], self.sampling).cpu()
         tokens = probs.argmax(-1)
         if self.uniforms is not None:

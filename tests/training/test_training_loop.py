@@ -124,7 +124,7 @@ def test_passes_are_accumulated_with_their_weights(tmp_path: Path) -> None:
     settings = {"num_steps": 1, "warmup": 0, "schedule": "constant", "clip": 0, "weight_decay": 0.1}
     model = drafter(tmp_path).model
     toy = ToyObjective()
-    losses = [toy.loss(seed)(model) * weight / 2 for seed, weight in enumerate((0.75, 0.25, 0.75, 0.25))]
+    losses = [toy.losses(seed)(model).mean() * weight / 2 for seed, weight in enumerate((0.75, 0.25, 0.75, 0.25))]
     torch.stack(losses).sum().backward()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
     optimizer.step()

@@ -42,28 +42,23 @@ class OutputFolder(ResumableFolder):
         super().__init__(path, work=path / WORK)
 
     def check(self) -> None:
-        """Raises ConfigError for a folder that no training can use. It needs no models, so it is called early."""
-        with writing(f"--output {self.path}", "choose another --output, or fix the permissions"):
-            if (self.path / TRAINING_RECORD).exists():
-                raise ConfigError(
-                    f"--output {self.path}: has a finished training, which is not overwritten: choose another "
-                    "--output, or delete it"
-                )
-            if self.path.is_dir():
-                others = sorted(path.name for path in self.path.iterdir() if path.name != WORK)
-                if others and not self.work.is_dir():
-                    raise ConfigError(
-                        f"--output {self.path}: is not an unfinished training (it has {others[0]}): choose another "
-                        "--output"
-                    )
-            elif self.path.exists() or self.path.is_symlink():
-                raise ConfigError(f"--output {self.path}: is a file: give a folder")
-
-    def check_writable(self) -> None:
-        """Raises ConfigError for a folder that cannot be created or written. Leaves nothing behind."""
+        """Raises ConfigError for a folder that no training can use: one that holds something else, or that cannot be
+        made or written. Leaves nothing behind. It needs no models, so it is called early."""
         absent: list[Path] = []
         try:
             with writing(f"--output {self.path}", "choose another --output, or fix the permissions"):
+                if (self.path / TRAINING_RECORD).exists():
+                    raise ConfigError(
+                        f"--output {self.path}: has a finished training, which is not overwritten: choose another "
+                        "--output, or delete it"
+                    )
+                if self.path.is_dir():
+                    others = sorted(path.name for path in self.path.iterdir() if path.name != WORK)
+                    if others and not self.work.is_dir():
+                        raise ConfigError(
+                            f"--output {self.path}: is not an unfinished training (it has {others[0]}): choose another "
+                            "--output"
+                        )
                 absent += [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
                 self.path.mkdir(parents=True, exist_ok=True)
                 TemporaryFile(dir=self.path).close()
@@ -71,17 +66,6 @@ class OutputFolder(ResumableFolder):
             for folder in absent:
                 with suppress(OSError):  # another process has written into it
                     folder.rmdir()
-
-    def check_room(self, num_bytes: int) -> None:
-        """Raises ConfigError if the disk has too little space for the rest of the training."""
-        num_bytes -= sum(path.stat().st_size for path in self.work.rglob("*") if path.is_file())
-        existing = next(folder for folder in (self.path, *self.path.absolute().parents) if folder.exists())
-        free = shutil.disk_usage(existing).free
-        if free < num_bytes:
-            raise ConfigError(
-                f"--output {self.path}: the training needs {decimal(num_bytes)} more disk space and {decimal(free)} "
-                "are free: make room, or choose another --output"
-            )
 
     def holds(self) -> str:
         return "holds an unfinished training"

@@ -249,3 +249,34 @@ def draft_offsets(
     if len(drafted) and not torch.equal(tokens.sort().values, drafted):
         raise checkpoint.problem("d2t and t2d name different tokens: i + d2t[i] must be the tokens of t2d")
     return offsets.long().to(target.device) if size != vocab_size or bool(offsets.any()) else None
+
+
+def eagle_files(head: EagleHead, tensors: Tensors, target: CausalLM) -> tuple[dict[str, object], Tensors]:
+    """Returns the configuration and the tensors of a head as EAGLE's and EAGLE-3's authors name them.
+
+    Two keys are written twice. transformers before version 5 does not know `rope_parameters`. vLLM numbers the inputs
+    of the layers whose hidden states the head reads, and SGLang, in `eagle_config`, their outputs.
+    """
+    layout, config = head.layout, head.config.to_diff_dict()
+    config.pop("transformers_version", None)
+    rope = dict(head.config.rope_parameters or {})
+    config |= {"rope_theta": rope.pop("rope_theta")} if "rope_theta" in rope else {}
+    config |= {"rope_scaling": rope} if rope.get("rope_type", "default") != "default" else {}
+    config |= {"model_type": "llama", "num_hidden_layers": 1, "vocab_size": target.vocab_size}
+    if layout.generation == 1:
+        config |= {"architectures": ["LlamaForCausalLM"], "bias": layout.has_bias}
+        return config, {name.replace("midlayer.", "layers.0."): tensor for name, tensor in tensors.items()}
+    config |= {
+        "architectures": ["LlamaForCausalLMEagle3"], "target_hidden_size": layout.target_width,
+        "draft_vocab_size": layout.draft_vocab_size if head.d2t is None else len(head.d2t),
+        LAYER_IDS: list(layout.hidden_layers),
+        "eagle_config": {LAYER_IDS: [layer - 1 for layer in layout.hidden_layers], "use_aux_hidden_state": True},
+        "norm_before_residual": layout.norm_before_residual,
+        **({} if layout.norm_logits else {NORM_OUTPUT: False}),  # absent, it has one meaning in all programs
+    }  # fmt: skip
+    if head.d2t is not None:  # a restricted vocabulary
+        offsets = head.d2t.cpu()
+        is_drafted = torch.zeros(target.vocab_size, dtype=torch.bool)
+        is_drafted[offsets + torch.arange(len(offsets))] = True
+        tensors = {**tensors, "d2t": offsets, "t2d": is_drafted}
+    return config, tensors

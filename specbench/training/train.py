@@ -42,7 +42,6 @@ from specbench.training.output import (
     TrainingRecord,
     all_settings,
     data_record,
-    draw_curves,
     total_cost,
 )
 from specbench.training.spec import HEADS, TrainSpec
@@ -320,7 +319,6 @@ def train_drafter(
                 plain.to(dtype).save_pretrained(final)
                 drafter.tokenizer.save_pretrained(final)
             shutil.copyfile(work[chosen] / "log.csv", final / "log.csv")
-            draw_curves(record, final / "curves.png")
             record.write(final)
             for path in final.iterdir():
                 path.chmod(0o644)  # safetensors writes files that only the owner can read

@@ -19,7 +19,7 @@ from tests.support import tiny
 from tests.support.training_toys import NUM_STEPS, train_toy, weights
 
 FILES = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
-         "log.csv", "training.json", "curves.png"}  # fmt: skip
+         "log.csv", "training.json"}  # fmt: skip
 
 
 def test_a_finished_folder_holds_the_checkpoint_and_its_record(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def write_json(path: Path, value: Any) -> None:
     write_atomically(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-OF_THE_TRAINING = ("log.csv", "curves.png", TRAINING_RECORD)  # the build's log holds what is needed of them
+OF_THE_TRAINING = ("log.csv", TRAINING_RECORD)  # the build's log holds what is needed of them
 
 
 def make_trained(recipe: TrainedMember, output: Path) -> dict[str, Any]:

@@ -80,8 +80,8 @@ NETWORK_FIELDS = ("dtype", "attention", "engine")  # of the environment, meaning
 def build_from_corpus(spec: CorpusModelSpec, console: Console, command: str) -> CorpusRecord:
     """Builds a model with these settings. It replaces a model in the output folder. Raises ConfigError."""
     model_type: type[NgramModel] | type[Datastore] = NgramModel if isinstance(spec, NgramSpec) else Datastore
-    output, kind = Path(spec.output), model_type.kind
-    kind.check_replaceable(output)
+    output = Path(spec.output)
+    model_type.check_replaceable(output)
     with CostMeter(torch.device("cpu")) as meter:
         # 1. The texts and the vocabulary.
         data = gather_data(spec.data, spec.seed)
@@ -90,7 +90,7 @@ def build_from_corpus(spec: CorpusModelSpec, console: Console, command: str) -> 
         vocabulary: dict[str, int] = tokenizer.get_vocab()
         digest, vocab_size = vocabulary_digest(vocabulary), max(vocabulary.values()) + 1
         texts = TokenizedTexts(data, spec.data, tokenizer, console)
-        with kind.replacing(output) as folder, texts.bar:
+        with model_type.replacing(output) as folder, texts.bar:
             # 2. All tokens, then the arrays.
             start = time.perf_counter()
             tokens = join_documents(texts, vocab_size)
@@ -100,7 +100,7 @@ def build_from_corpus(spec: CorpusModelSpec, console: Console, command: str) -> 
             else:
                 texts.bar.update(f"sorting {texts.num_tokens:,} tokens", texts.size)
                 made = sort_suffixes(tokens, vocab_size)
-            kind.write(folder, {**made.fields, "tokenizer_digest": digest}, made.arrays)
+            model_type.write(folder, {**made.fields, "tokenizer_digest": digest}, made.arrays)
             made_in = time.perf_counter() - read
             # 3. The record.
             model = model_type.load(folder)

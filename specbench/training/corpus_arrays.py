@@ -11,7 +11,7 @@ import numpy as np
 
 from specbench.core.errors import ConfigError
 from specbench.core.progress import say_nothing
-from specbench.models.corpus_models import DATASTORE_FOLDER, NGRAM_FOLDER, Datastore, NgramModel, array_name
+from specbench.models.corpus_models import Datastore, NgramModel, array_name
 from specbench.models.mmap_store import Array
 
 NOTHING = -1  # marks the end of a document and a missing context
@@ -33,17 +33,17 @@ def build_ngrams(
     A model at `output` is replaced when the new one is complete. Raises ConfigError if `output` is anything else, for
     ids outside the vocabulary, and for a corpus without tokens.
     """
-    with NGRAM_FOLDER.replacing(Path(output)) as folder:
+    with NgramModel.replacing(Path(output)) as folder:
         fields, arrays = count_ngrams(join_documents(documents, vocab_size), order, vocab_size)
-        NGRAM_FOLDER.write(folder, {**fields, "tokenizer_digest": tokenizer_digest}, arrays)
+        NgramModel.write(folder, {**fields, "tokenizer_digest": tokenizer_digest}, arrays)
     return NgramModel.load(output)
 
 
 def build_datastore(documents: Iterable[Document], vocab_size: int, output: Path, tokenizer_digest: str) -> Datastore:
     """Writes documents and their suffix array into the folder `output`, as `build_ngrams` writes counts."""
-    with DATASTORE_FOLDER.replacing(Path(output)) as folder:
+    with Datastore.replacing(Path(output)) as folder:
         fields, arrays = sort_suffixes(join_documents(documents, vocab_size), vocab_size)
-        DATASTORE_FOLDER.write(folder, {**fields, "tokenizer_digest": tokenizer_digest}, arrays)
+        Datastore.write(folder, {**fields, "tokenizer_digest": tokenizer_digest}, arrays)
     return Datastore.load(output)
 
 

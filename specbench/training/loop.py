@@ -1,10 +1,9 @@
 """The training loop with its optimizers, its checkpoints and its log. An interrupted and resumed training has the same
-curve."""
+curve and the same log."""
 
 import csv
 import io
 import math
-import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -33,11 +32,11 @@ LogRow = dict[str, float | str | None]  # by column
 
 @dataclass
 class RateProgress:
-    """The progress of one learning rate: finished steps, bytes of the log, curve, and validation losses by number of
+    """The progress of one learning rate: finished steps, rows of the log, curve, and validation losses by number of
     steps. lost: the step and the value that was not finite, if the training diverged."""
 
     num_done: int = 0
-    log_bytes: int = 0
+    log: list[LogRow] = field(default_factory=list)
     curve: list[StepCurve] = field(default_factory=list)
     validation: dict[int, float] = field(default_factory=dict)
     cost: Cost = field(default_factory=dict)
@@ -141,42 +140,13 @@ def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optim
         ) from error
 
 
-FIRST_COLUMNS = ("timestamp", "step", "pass")
-
-
-class Log:
-    """A CSV file with the log rows of passes. Before the objective's columns there are timestamp (UTC), step and pass
-    (within the step), both counted from 1."""
-
-    def __init__(self, path: Path, columns: Sequence[str]) -> None:
-        self.path = path
-        self.columns = (*FIRST_COLUMNS, *columns)
-
-    def cut_back(self, num_bytes: int) -> None:
-        """Removes what was written after the checkpoint; 0 starts a new log. Raises ConfigError if the log is shorter
-        than `num_bytes`."""
-        if num_bytes == 0:
-            self.path.write_text(",".join(self.columns) + "\n", encoding="utf-8")
-            return
-        size = self.path.stat().st_size if self.path.exists() else 0
-        if size < num_bytes:
-            raise ConfigError(
-                f"{self.path}: has {size} bytes, but had {num_bytes} at the checkpoint: restore the log, or delete "
-                f"{self.path.parent} to start again"
-            )
-        os.truncate(self.path, num_bytes)
-
-    def append(self, step: int, number: int, rows: Sequence[LogRow]) -> None:
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        with self.path.open("a", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, self.columns, lineterminator="\n")
-            writer.writerows({"timestamp": now, "step": step, "pass": number, **row} for row in rows)
-
-    def sync(self) -> int:
-        """Flushes the file to the disk and returns its size in bytes."""
-        with self.path.open("rb+") as file:
-            os.fsync(file.fileno())
-            return file.seek(0, os.SEEK_END)
+def write_log(path: Path, columns: Sequence[str], rows: Sequence[LogRow]) -> None:
+    """Writes a CSV file with the log rows of passes. Before the objective's columns there are timestamp (UTC), step and
+    pass (within the step), both counted from 1."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, ("timestamp", "step", "pass", *columns), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 @dataclass(frozen=True)
@@ -251,20 +221,15 @@ class Loop:
     def __post_init__(self) -> None:
         self.parameters = list(trained_parameters(self.model).values())
         self.optimizer = make_optimizer(self.model, self.spec)
-        self.log = Log(self.folder / "log.csv", self.objective.columns)
 
     def run(self, output: OutputFolder, bar: Any) -> RateProgress:
         """Runs all steps after the checkpoint until the end, or until a loss or a gradient is not finite. Raises
         ConfigError if the disk is full."""
         done = load_checkpoint(self.folder, self.model, self.optimizer)
-        with output.writing():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            if self.accelerator.is_main_process:
-                self.log.cut_back(done.log_bytes)
         with CostMeter(self.accelerator.device, done.cost) as meter, bar(done.num_done) as progress:
             try:
                 for step in range(done.num_done + 1, self.num_steps + 1):
-                    done.curve.append(self.step(step, output))
+                    done.curve.append(self.step(step, done.log))
                     done.num_done = step
                     if self.is_due(step, self.spec.checkpoint_every):
                         self._checkpoint(done, meter, output)
@@ -276,7 +241,7 @@ class Loop:
     def is_due(self, step: int, every: int) -> bool:
         return step % every == 0 or step == self.num_steps
 
-    def step(self, step: int, output: OutputFolder) -> StepCurve:
+    def step(self, step: int, log: list[LogRow]) -> StepCurve:
         """Computes the gradients of a step's passes, logs them, and updates the weights. Raises FloatingPointError."""
         num_passes = self.spec.gradient_accumulation
         of_step: list[Loss] = []
@@ -287,9 +252,8 @@ class Loop:
             if self.is_due(step, self.spec.log_every):
                 with self._evaluating():
                     rows = self.objective.rows(self.model, number, by_group(losses))
-                if self.accelerator.is_main_process:
-                    with output.writing():
-                        self.log.append(step, place + 1, rows)
+                now = datetime.now(UTC).isoformat(timespec="milliseconds")
+                log += [{"timestamp": now, "step": step, "pass": place + 1, **row} for row in rows]
         rate = self._update(step)
         means = {group: mean for group, (mean, _) in by_group(of_step).items()}
         num_tokens = sum(number for _, _, number in of_step)
@@ -348,7 +312,6 @@ class Loop:
         done.cost = meter.cost()
         if self.accelerator.is_main_process:
             with output.writing():
-                done.log_bytes = self.log.sync()  # a resumed training cuts the log back to this length
                 weights = {name: value.detach() for name, value in trained_parameters(self.model).items()}
                 state = {"weights": weights, "optimizer": self.optimizer.state_dict(), "progress": asdict(done)}
                 content = io.BytesIO()

@@ -31,7 +31,7 @@ from specbench.models.meters import CostMeter
 from specbench.results.conditions import environment
 from specbench.training.data import WORLD, is_measured, load_data, total_steps, warn_of_overlap
 from specbench.training.heads import DraftHead
-from specbench.training.loop import Loop, Objective, load_checkpoint, set_weights, trained_parameters
+from specbench.training.loop import Loop, Objective, load_checkpoint, set_weights, trained_parameters, write_log
 from specbench.training.objectives import build_objective
 from specbench.training.output import (
     FORMAT,
@@ -318,7 +318,7 @@ def train_drafter(
                     plain = plain.merge_and_unload()
                 plain.to(dtype).save_pretrained(final)
                 drafter.tokenizer.save_pretrained(final)
-            shutil.copyfile(work[chosen] / "log.csv", final / "log.csv")
+            write_log(final / "log.csv", objective.columns, tried[chosen].log)
             record.write(final)
             for path in final.iterdir():
                 path.chmod(0o644)  # safetensors writes files that only the owner can read

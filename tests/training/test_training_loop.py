@@ -326,13 +326,6 @@ def test_weights_of_a_checkpoint_that_is_gone_are_not_taken_from_the_model(tmp_p
         load_checkpoint(tmp_path, model)
 
 
-def test_a_log_that_lost_lines_is_said(killed: Path, tmp_path: Path) -> None:
-    shutil.copytree(killed, tmp_path, dirs_exist_ok=True)
-    (tmp_path / "out" / ".training" / "rate-0" / "log.csv").write_text("timestamp\n")
-    with pytest.raises(ConfigError, match=r"log.csv: has 10 bytes, but had \d+ at the checkpoint"):
-        train_toy(tmp_path)
-
-
 def test_quantised_without_its_library_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     with pytest.raises(ConfigError, match=r"needs bitsandbytes: pip install 'specbench-lm\[quant\]'"):

@@ -41,6 +41,9 @@ def noting_memory(place: str, layers: Sequence[Any], device: torch.device) -> It
         raise
 
 
+MARGIN = 1.1  # ratio of the memory with passes to that of the cache
+
+
 def cache_room(layers: Sequence[Any], device: torch.device) -> str:
     """Returns a phrase about the memory per token in the buffers of a cache and, for a GPU, about the number of tokens
     that would fit into these buffers and the free memory; empty if there are no buffers yet."""
@@ -56,19 +59,6 @@ def cache_room(layers: Sequence[Any], device: torch.device) -> str:
     free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     num_tokens = int((free + sum(sizes)) / (MARGIN * per_token))
     return f"{text}, so that prompt and answer of about {num_tokens} tokens would fit"
-
-
-MARGIN = 1.1  # ratio of the memory with passes to that of the cache
-
-
-def move_network(model: Any, device: torch.device) -> Any:
-    """Moves a network to `device` and returns it. Raises `too_large_error` if there is too little memory."""
-    try:
-        return model.to(device)
-    except Exception as error:  # torch raises several classes
-        if not is_out_of_memory(error):
-            raise
-        raise too_large_error(model, device) from error
 
 
 def too_large_error(

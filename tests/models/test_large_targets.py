@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from specbench.core.errors import ConfigError
 from specbench.models import devices, loading
 from specbench.models.causal_lm import CausalLM, split_precision
-from specbench.models.loading import bitsandbytes, load_model, load_placed_weights
+from specbench.models.loading import bitsandbytes, load_model, load_network
 from specbench.results import conditions as environment
 from specbench.results.conditions import conditions_that_differ
 from specbench.results.leaderboard import load
@@ -111,13 +111,13 @@ def test_the_weights_are_quantized_while_they_are_loaded(
 
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", from_pretrained)
     device = torch.device("cpu")
-    load_placed_weights(source, torch.bfloat16, {}, device, quantize, "none")
+    load_network(source, torch.bfloat16, {}, device, quantize, "none")
     [options] = calls
     config = options["quantization_config"]
     assert (config.load_in_4bit, config.load_in_8bit) == (bits == 4, bits == 8)
     assert (config.bnb_4bit_quant_type, config.bnb_4bit_compute_dtype) == ("nf4", torch.bfloat16)
     assert options["device_map"] == {"": device} and options["dtype"] is torch.bfloat16
-    load_placed_weights(source, "auto", {}, device, quantize, "auto")
+    load_network(source, "auto", {}, device, quantize, "auto")
     assert calls[1]["device_map"] == "auto" and calls[1]["dtype"] is torch.float32  # of the checkpoint
 
 

@@ -44,7 +44,7 @@ SWITCHES = {  # by kind of head: key → the tensor that it announces
 
 def load_eagle(checkpoint: HeadCheckpoint, target: CausalLM, norm_output: NormOutput = "logits") -> EagleHead:
     """Returns an EAGLE head for a target. Missing embeddings and output layers are the target's. `norm_output`: the
-    meaning of this key, for heads with `has_two_readings`.
+    meaning of this key, for heads with two `norm_readings`.
 
     Raises ConfigError for a head that does not fit the target, and for a configuration that contradicts the tensors.
     """
@@ -127,25 +127,15 @@ def decoder_config(checkpoint: HeadCheckpoint, given: Config, tensors: Tensors) 
     return config
 
 
-def is_of_specforge(checkpoint: HeadCheckpoint) -> bool:
-    return "eagle_config" in checkpoint.config or "llamaforcausallmeagle3" in checkpoint.claims()
-
-
-def has_two_readings(checkpoint: HeadCheckpoint) -> bool:
-    """Returns whether the configuration does not say which states of the head are normalized: SpecForge changed the
-    meaning of `norm_output`, and both meanings are the same only where the key is absent."""
-    has_key = checkpoint.config.get(NORM_OUTPUT) is not None
-    return has_key and checkpoint.kind == "eagle3" and is_of_specforge(checkpoint)
-
-
-def normed_states(checkpoint: HeadCheckpoint, norm_output: NormOutput) -> tuple[bool, bool]:
-    """Returns whether the next draft token and the output layer of an EAGLE-3 head read the normalized state."""
+def norm_readings(checkpoint: HeadCheckpoint) -> dict[NormOutput, tuple[bool, bool]]:
+    """Returns whether the next draft token and the output layer of a head read the normalized state, by what the key
+    `norm_output` is about. SpecForge changed that; in speculators it was always about the next draft token. Where the
+    key is absent, all programs agree."""
     value = checkpoint.config.get(NORM_OUTPUT)
-    if not is_of_specforge(checkpoint):  # in speculators the key was always about the next draft token
-        return bool(value), True
-    if value is None:
-        return False, True
-    return (False, bool(value)) if norm_output == "logits" else (bool(value), True)
+    is_of_specforge = "eagle_config" in checkpoint.config or "llamaforcausallmeagle3" in checkpoint.claims()
+    if value is None or checkpoint.kind != "eagle3" or not is_of_specforge:
+        return {"logits": (bool(value), True)}
+    return {"logits": (False, bool(value)), "feedback": (bool(value), True)}
 
 
 def eagle_layout(
@@ -181,7 +171,8 @@ def eagle_layout(
     size = checkpoint.config.get("draft_vocab_size")
     if size not in (None, num_drafted) and (size, num_drafted) != (target.padded_vocab_size, target.vocab_size):
         raise checkpoint.problem(f"config.json has draft_vocab_size {size}, and lm_head.weight has {num_drafted} rows")
-    feeds_normed, outputs_normed = normed_states(checkpoint, norm_output)
+    readings = norm_readings(checkpoint)
+    feeds_normed, outputs_normed = readings.get(norm_output, readings["logits"])
     return EagleLayout(
         generation=3,
         hidden_layers=layers,

@@ -27,7 +27,7 @@ from specbench.integrations.served.acceptance import (
     passes_of_event,
     steps_of,
 )
-from specbench.integrations.served.client import Client, EventReader
+from specbench.integrations.served.client import Client
 from specbench.integrations.served.decoder import Answer, ServedDecoder
 from specbench.integrations.served.engine import Page, held_ids
 from specbench.integrations.served.engines import LlamaCpp
@@ -46,6 +46,7 @@ from specbench.running.report import RunOutcome
 from specbench.running.request import Request
 from specbench.specs.run import read_servers
 from specbench.specs.run_options import RunOptions
+from tests.attacks.hostile_server import running
 from tests.support.records import generation, record
 from tests.support.scripted_server import ANSWER, AR, SD, TOKENIZER, VERSION, Script, passes_for, scripted, servers_file
 from tests.support.served_runs import NUM_EXAMPLES, SKIPPING, pair, records, row_of, run, run_method
@@ -660,13 +661,12 @@ def test_an_engine_of_a_plug_in_is_found(tmp_path, monkeypatch) -> None:
     assert row.engine == "served mine 7" and row.served is not None and row.served.acceptance_source == "steps"
 
 
-def test_events_are_whole_however_they_are_cut() -> None:
-    stream = b': comment\r\ndata: {"a": 1}\r\n\r\ndata: {"b":\ndata:  2}\n\nevent: x\n\ndata: [DONE]\n\n'
-    for size in range(1, len(stream)):
-        reader, found = EventReader(), []
-        for start in range(0, len(stream), size):
-            found += reader.feed(stream[start : start + size])
-        assert [json.loads(text) for text in found] == [{"a": 1}, {"b": 2}] and reader.is_done
+def test_events_end_at_an_empty_line() -> None:
+    stream = ': comment\r\ndata: {"a": 1}\r\n\r\ndata: {"b":\ndata:  2}\n\nevent: x\n\ndata: [DONE]\n\ndata: {}\n\n'
+    with running() as server:
+        server.play({"raw": f"HTTP/1.1 200 OK\r\n\r\n{stream}"})
+        found = [event for _, event in Client("ar", server.address, 5.0).stream("/v1/completions", {})]
+    assert found == [{"a": 1}, {"b": 2}]
 
 
 SHAPES: dict[str, dict[str, Any]] = {

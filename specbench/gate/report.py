@@ -1,6 +1,6 @@
 """The report of a check: its findings, its exit code, and its form as text, Markdown and JUnit XML."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 from xml.etree import ElementTree
@@ -18,7 +18,7 @@ from specbench.statistics.bootstrap import Estimate
 CheckResult = Literal["identical", "fine", "regressed", "cannot compare"]
 EXIT_CODES: dict[CheckResult, int] = {"identical": 0, "fine": 0, "regressed": 1, "cannot compare": 2}
 OUTPUTS, PASSES, DRAFTS, LENGTH, RATE = "outputs", "target passes per token", "draft passes per token", "τ", "α"
-SPEED, SPEEDUP = "speed in tokens/s", "speed-up"
+SPEED, SPEEDUP, ALL_LENGTH = "speed in tokens/s", "speed-up", "τ, all outputs"
 FALSE_ALARMS = 0.01  # share of checks without a regression that fail
 
 
@@ -40,14 +40,29 @@ class Finding:
         return f"{self.subset}: {self.what} {values}" + (f" ({self.detail})" if self.detail else "")
 
 
+@dataclass(frozen=True)
+class Ratio:
+    """A number of both runs with noise, not judged yet. `values`: the baseline's and the candidate's. `ratio`: takes a
+    factor, and returns the candidate's ÷ the baseline's with an interval that is wider by this factor. `num_prompts`:
+    prompts with a value on both sides."""
+
+    what: str
+    subset: str
+    values: tuple[Estimate, Estimate]
+    ratio: Callable[[float], Estimate]
+    num_prompts: int
+
+
 @dataclass
 class MethodFindings:
-    """The findings on a method on a task. `problems`: why required comparisons were impossible. `not_compared`: values
-    that one side lacks. `cells`: the numbers over all subsets for the table, by heading."""
+    """The findings on a method on a task. `ratios`: those still to be judged. `problems`: why required comparisons were
+    impossible. `not_compared`: values that one side lacks. `cells`: the numbers over all subsets for the table, by
+    heading."""
 
     task: str
     method: str
     findings: list[Finding] = field(default_factory=list)
+    ratios: list[Ratio] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     not_compared: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

@@ -20,17 +20,25 @@ from scipy import stats
 
 from specbench.core.errors import ConfigError
 from specbench.gate.check import check
-from specbench.gate.report import FALSE_ALARMS, SPEED, SPEEDUP, MethodFindings, junit, markdown, output_finding
+from specbench.gate.report import ALL_LENGTH as LENGTH
+from specbench.gate.report import (
+    FALSE_ALARMS,
+    SPEED,
+    SPEEDUP,
+    MethodFindings,
+    Ratio,
+    junit,
+    markdown,
+    output_finding,
+)
 from specbench.gate.rotation import MeasuredInTurns
-from specbench.gate.speed import ALL_LENGTH as LENGTH
 from specbench.gate.speed import (
     MIN_PROMPTS,
     TYPICAL,
     TYPICAL_SPEED,
-    PendingRatio,
     hodges_lehmann,
+    judge,
     length_ratio,
-    log_scale_ratio,
     typical_ratio,
 )
 from specbench.models import meters
@@ -435,7 +443,7 @@ def test_a_speed_up_that_fell_with_the_speed_of_ar_has_no_verdict(base, tmp_path
 def test_what_has_no_interval_never_passes(num_prompts, ratio, what, verdict):
     compared = MethodFindings("mgsm", "sd")
     values = (Estimate(value=2.0), Estimate(value=2.0))
-    PendingRatio(compared, what, "all", log_scale_ratio(values, ratio, num_prompts)).judge(1.0, 0.03, paired=True)
+    judge(compared, Ratio(what, "all", values, lambda by: ratio, num_prompts), 1.0, 0.03, paired=True)
     assert compared.result == verdict
     assert len([*compared.findings, *compared.problems, *compared.not_compared]) == 1
 
@@ -590,12 +598,13 @@ def test_an_answer_without_passes_on_one_side_has_no_length_there_and_is_left_ou
 
     prompts = Resampler.of_units(MIN_PROMPTS + 1, seed=0)
     before, now = [answer(2)] * (MIN_PROMPTS + 1), [*[answer(1)] * MIN_PROMPTS, answer(0)]
-    found = length_ratio(SimpleNamespace(generations=lambda: (now, before), prompts=prompts))
+    found = length_ratio(SimpleNamespace(generations=lambda: (now, before), prompts=prompts), "all")
     assert found.num_prompts == MIN_PROMPTS and [each.value for each in found.values] == [3.0, 3.0]
     assert found.ratio(1.0) == Estimate(value=1.0, low=1.0, high=1.0)
-    none = length_ratio(SimpleNamespace(generations=lambda: ([answer(0)] * (MIN_PROMPTS + 1), before), prompts=prompts))
+    ended = [answer(0)] * (MIN_PROMPTS + 1)
+    none = length_ratio(SimpleNamespace(generations=lambda: (ended, before), prompts=prompts), "all")
     compared = MethodFindings("mgsm", "sd")
-    PendingRatio(compared, LENGTH, "all", none).judge(1.0, 0.03, paired=True)
+    judge(compared, none, 1.0, 0.03, paired=True)
     assert none.num_prompts == 0 and compared.result == "cannot compare"
 
 

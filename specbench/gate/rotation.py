@@ -203,12 +203,11 @@ class Side(ChildProcess):
         try:
             message = self.receive(START_SECONDS)
         except ConfigError as error:
-            if "No module named 'specbench'" in str(error):
-                raise ConfigError(f"{self.name}: has no specbench: install the version to compare with there") from None
-            if "No module named 'specbench.publish" in str(error):
-                needed = f"the first version that can is {FIRST_VERSION}"
-                raise ConfigError(f"{self.name}: its specbench cannot measure in turns: {needed}") from None
-            raise
+            if "No module named 'specbench" not in str(error):
+                raise
+            raise ConfigError(
+                f"{self.name}: has no specbench that can measure in turns: install {FIRST_VERSION} or later there"
+            ) from None
         del message["event"]
         return Version(**message)
 
@@ -222,9 +221,7 @@ class MeasuredInTurns:
     notes: tuple[str, ...]
 
 
-def measure_in_turns(
-    request: Request, against: str, tell: Say, against_folder: Path | None = None
-) -> MeasuredInTurns:  # fmt: skip
+def measure_in_turns(request: Request, against: str, tell: Say, against_folder: Path | None = None) -> MeasuredInTurns:
     """Measures a run with the specbench of the interpreter `against` and with this one. Blocks that the folder has are
     not measured again. `tell`: receives the progress. `against_folder`: the working folder of `against`, so that
     relative paths in the request name other files there.
@@ -240,9 +237,7 @@ def measure_in_turns(
             asked["baseline_files"] = files_of(request, against_folder)
         folder = request.output or folder_of("-".join(["check", *request.tasks, *request.methods]), asked)
         if request.options.template_date == "today":  # both sides print the date of the baseline, as it began
-            config = folder / BASELINE / RunFolder.IDENTITY
-            recorded = bounded.read_mapping(config, "choose another --output", strict=False) if config.is_file() else {}
-            day = str(recorded.get(DATE) or date.today())
+            day = str(_identity(folder / BASELINE).get(DATE) or date.today())
             if day != str(date.today()):
                 say(stderr, f"--template-date today: {folder} began on {day}, which its prompts keep")
             request = replace(request, options=replace(request.options, template_date=day))
@@ -254,14 +249,18 @@ def measure_in_turns(
             except ConfigError as error:
                 again = f"what is measured is kept in {folder}; the same command resumes it"
                 raise ConfigError(f"{error}; {again}") from error
-    used: list[
-        dict[str, object]
-    ] = []  # the revisions of the code outside specbench, as the identities of both runs have them
-    for file in (folder / name / RunFolder.IDENTITY for name in (BASELINE, CANDIDATE)):
-        recorded = bounded.read_mapping(file, "measure again", strict=False) if file.is_file() else {}
+    used = []  # the revisions of the code outside specbench, as the identities of both runs have them
+    for name in (BASELINE, CANDIDATE):
+        recorded = _identity(folder / name)
         used.append({key: recorded[key] for key in ("code", "components") if key in recorded})
     notes = version_notes(versions, changed_settings(*used), against_folder)
     return MeasuredInTurns(folder / BASELINE, folder / CANDIDATE, tuple(notes))
+
+
+def _identity(folder: Path) -> dict[str, object]:
+    """Returns the identity of a run; an empty one if it has not begun."""
+    file = folder / RunFolder.IDENTITY
+    return bounded.read_mapping(file, "choose another --output", strict=False) if file.is_file() else {}
 
 
 def files_of(request: Request, folder: Path = Path()) -> dict[str, str]:

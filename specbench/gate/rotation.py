@@ -203,7 +203,7 @@ class Side(ChildProcess):
         try:
             message = self.receive(START_SECONDS)
         except ConfigError as error:
-            if "No module named 'specbench" not in str(error):
+            if not any(f"No module named 'specbench{end}" in str(error) for end in ("'", ".")):
                 raise
             raise ConfigError(
                 f"{self.name}: has no specbench that can measure in turns: install {FIRST_VERSION} or later there"
@@ -249,7 +249,8 @@ def measure_in_turns(request: Request, against: str, tell: Say, against_folder: 
             except ConfigError as error:
                 again = f"what is measured is kept in {folder}; the same command resumes it"
                 raise ConfigError(f"{error}; {again}") from error
-    used = []  # the revisions of the code outside specbench, as the identities of both runs have them
+    # The revisions of the code outside specbench, as the identities of both runs have them.
+    used = list[dict[str, object]]()
     for name in (BASELINE, CANDIDATE):
         recorded = _identity(folder / name)
         used.append({key: recorded[key] for key in ("code", "components") if key in recorded})

@@ -62,12 +62,13 @@ from specbench.core.validation import build
 from specbench.core.values import bytes_digest, file_digest
 from specbench.decoding.checked_parts import same_torch_state
 from specbench.decoding.decoder import Decoder
-from specbench.decoding.loop import POSITION_COLUMNS, ExternalCounts, GenerationOutput, GenerationState, StopRules
+from specbench.decoding.loop import POSITION_COLUMNS, GenerationOutput, GenerationState, StopRules
 from specbench.decoding.proposal import Step
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.devices import is_out_of_memory
 from specbench.models.meters import Clock
+from specbench.records.generation import External
 from specbench.specs.catalogue import digest
 from specbench.specs.components import is_file_entry
 from specbench.specs.method import MethodSpec
@@ -277,7 +278,7 @@ class ExternalDecoder(Decoder):
             decode_seconds=end - first, external=external,
         )  # fmt: skip
 
-    def _count(self, result: Any, meter: TokenMeter) -> tuple[list[Step], ExternalCounts]:
+    def _count(self, result: Any, meter: TokenMeter) -> tuple[list[Step], External]:
         """Adds the returned tokens to the answer. Returns its steps and counts. Raises ConfigError for an inconsistent
         result."""
         # 1. The tokens.
@@ -306,7 +307,9 @@ class ExternalDecoder(Decoder):
         elif num_passes is not None and int(num_passes) < 1:
             raise ConfigError(f"num_target_passes = {num_passes}: the prompt alone takes 1")
         num_first = min(meter.num_first_tokens, num_kept)
-        return steps, ExternalCounts(num_first, None if num_passes is None else int(num_passes))
+        return steps, External(
+            num_first_tokens=num_first, num_target_passes=None if num_passes is None else int(num_passes)
+        )  # fmt: skip
 
 
 # Instances of decoder classes with their draft model, by target.

@@ -583,31 +583,32 @@ def test_counts_without_steps_are_those_of_the_steps_or_a_bound(length: int) -> 
         steps = steps_of(passes, num_tokens, most)
         right = sum(step.num_accepted for step in steps), sum(step.num_judged for step in steps)
         counts = [sum(a == n for _, a in passes) for n in range(length + 1)]
-        told = from_histogram(counts, len(passes) * length, length)
+        told = from_histogram(counts, None, len(passes) * length, sum(a for _, a in passes), length)
         assert contradiction(told, num_tokens, length) is None
         found = kept_counts(told, num_tokens, most, length)
         assert found.accepted == right[0]
-        assert right[1] - found.judged in ((0, 1) if found.is_bound else (0,))
+        assert right[1] - found.verified in ((0, 1) if found.is_bound else (0,))
         num_bounds += found.is_bound
     assert num_bounds
 
 
 def test_tokens_after_the_end_are_not_accepted_without_steps() -> None:
     """Passes (5, 1) and (5, 5); the end token is the first of the second draft."""
-    told = from_histogram([0, 1, 0, 0, 0, 1], 10, 5)
-    assert (told.num_accepted, told.num_judged) == (6, 7)
+    told = from_histogram([0, 1, 0, 0, 0, 1], None, 10, 6, 5)
+    assert (told.num_accepted, told.num_verified) == (6, 7)
     found = kept_counts(told, 4, 100, 5)
-    assert (found.accepted, found.judged, found.is_bound) == (2, 3, False)
-    wrong = contradiction(from_histogram([2, 0, 1, 0], 9, 3), 3, 3)  # three tokens after the end, of drafts of 0 and 2
+    assert (found.accepted, found.verified, found.is_bound) == (2, 3, False)
+    # Three tokens after the end, of drafts of 0 and 2.
+    wrong = contradiction(from_histogram([2, 0, 1, 0], None, 9, 2, 3), 3, 3)
     assert wrong == "3 steps with 2 accepted tokens for an answer of 3 tokens"
 
 
-def test_a_histogram_of_drafts_of_several_lengths_has_no_judged_tokens() -> None:
+def test_a_histogram_of_drafts_of_several_lengths_has_no_verified_tokens() -> None:
     passes = [(3, 0), (3, 3), (2, 2)]
-    assert from_histogram([1, 0, 1, 1], 9, 3).num_judged == 1 + 3 + 3
-    assert from_histogram([1, 0, 1, 1], 8, 3).num_judged is None
-    assert from_histogram([1, 0, 1, 1], 9, 5).num_judged is None  # 1, 3 and 5 drafted would be 9, too
-    assert from_passes(passes).num_judged == 1 + 3 + 2
+    assert from_histogram([1, 0, 1, 1], None, 9, 5, 3).num_verified == 1 + 3 + 3
+    assert from_histogram([1, 0, 1, 1], None, 8, 5, 3).num_verified is None
+    assert from_histogram([1, 0, 1, 1], None, 9, 5, 5).num_verified is None  # 1, 3 and 5 drafted would be 9, too
+    assert from_passes(passes).num_verified == 1 + 3 + 2
 
 
 def test_ids_that_were_held_back_follow_from_the_bytes_of_a_character() -> None:

@@ -241,9 +241,10 @@ def test_all_that_vllm_tells_of_its_settings_is_compared(tmp_path) -> None:
 
 @pytest.mark.parametrize(("told", "is_slow"), [(1.0, False), (0.5, True)])
 def test_a_client_that_waits_beside_its_server_is_marked(tmp_path, told, is_slow) -> None:
-    servers = pair("llama.cpp", delay_seconds=0.02, told_time=told)
-    servers["ar"] = replace(servers["ar"], delay_seconds=0.02, told_time=told)
-    found = {each.code: each.text for each in row_of(run(tmp_path, servers)).warnings}
+    short = (*ANSWER[:7], 0)
+    plain = Script("llama.cpp", answer=short, delay_seconds=0.03, told_time=told)
+    servers = {"ar": plain, "draft": replace(plain, passes=passes_for(len(short), (3, 1, 0), 3))}
+    found = {each.code: each.text for each in row_of(run(tmp_path, servers, num_examples=1)).warnings}
     assert ("slow_client" in found) == is_slow
     if is_slow:
         assert re.fullmatch(

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 from xml.etree import ElementTree
 
-from specbench.core.table import Table, escaped_markdown, markdown_table, number_columns, text_columns
+from specbench.core.table import Table, escaped_markdown, number_columns, text_columns
 from specbench.records.records import Generation
 from specbench.report.display import DisplayedResult
 from specbench.results.answers import acceptance_rates, length_columns
@@ -119,11 +119,6 @@ class CheckReport:
         """The name of the judged number: speed-up, or speed if the runs took turns."""
         return SPEED if self.in_turns else SPEEDUP
 
-    @property
-    def headings(self) -> tuple[str, ...]:
-        counts = ("outputs\nequal", "τ", "α", "target passes\nper token")
-        return ("method", *counts, self.speed_name, "ratio of them\n[interval]", "result")
-
 
 def verdict_finding(pair: RowPair) -> list[Finding]:
     """Returns a finding if a method is no longer lossless, by its rule or compared with the AR of its run."""
@@ -216,19 +211,26 @@ def headline(report: CheckReport) -> str:
     }[report.result]
 
 
-def cells(compared: MethodFindings) -> list[str]:
-    """Returns a line of the table, with the lowest ratio of speeds."""
-    ratios = [
-        (f.ratio.value, f) for f in compared.findings
-        if f.what in (SPEED, SPEEDUP) and f.ratio is not None and f.ratio.value is not None
-    ]  # fmt: skip
-    speed, ratio = NULL, NULL
-    if ratios:
-        lowest = min(ratios, key=lambda each: each[0])[1]
-        speed = f"{float(lowest.baseline):.2f} → {float(lowest.candidate):.2f}"
-        ratio = with_interval(lowest.ratio, 3)
-    shown = [compared.cells.get(name, NULL) for name in (OUTPUTS, LENGTH, RATE, PASSES)]
-    return [compared.method, *shown, speed, ratio, compared.result]
+def tables(report: CheckReport) -> Iterator[Table]:
+    """Yields a table for each task, with the lowest ratio of speeds of each method."""
+    counts = ("outputs\nequal", "τ", "α", "target passes\nper token")
+    figures = number_columns(*counts, report.speed_name, "ratio of them\n[interval]")
+    columns = (*text_columns("method"), *figures, *text_columns("result"))
+    for task in dict.fromkeys(each.task for each in report.compared):
+        rows = []
+        for each in (each for each in report.compared if each.task == task):
+            ratios = [
+                (f.ratio.value, f) for f in each.findings
+                if f.what in (SPEED, SPEEDUP) and f.ratio is not None and f.ratio.value is not None
+            ]  # fmt: skip
+            speed, ratio = NULL, NULL
+            if ratios:
+                lowest = min(ratios, key=lambda found: found[0])[1]
+                speed = f"{float(lowest.baseline):.2f} → {float(lowest.candidate):.2f}"
+                ratio = with_interval(lowest.ratio, 3)
+            counted = [each.cells.get(name, NULL) for name in (OUTPUTS, LENGTH, RATE, PASSES)]
+            rows.append([each.method, *counted, speed, ratio, each.result])
+        yield Table(f"{task}: baseline → candidate", columns, rows)
 
 
 def sections(report: CheckReport) -> list[tuple[str, list[str]]]:
@@ -264,28 +266,20 @@ def shorten(lines: Sequence[str]) -> list[str]:
     return list(lines) if rest <= 1 else [*lines[:MAX_LINES], f"and {rest} more"]
 
 
-def markdown(report: CheckReport) -> str:
-    headings = ["task", *(heading.replace("\n", " ") for heading in report.headings)]
-    rows = [list(map(escaped_markdown, [each.task, *cells(each)])) for each in report.compared]
-    lines = [f"### specbench check: {escaped_markdown(headline(report))}", ""]
-    if rows:
-        lines += [markdown_table(list(map(escaped_markdown, headings)), rows), ""]
-    for heading, texts in sections(report):
-        lines += [f"**{heading}**", "", *(f"- {escaped_markdown(text)}" for text in texts), ""]
-    lines.append(f"baseline `{report.baseline}`, candidate `{report.candidate}`")
-    return "\n".join(lines)
-
-
 def screen(report: CheckReport) -> Iterator[Table | str]:
     yield headline(report)
-    first, *figures, last = report.headings
-    columns = (*text_columns(first), *number_columns(*figures), *text_columns(last))
-    for task in dict.fromkeys(each.task for each in report.compared):
-        rows = [cells(each) for each in report.compared if each.task == task]
-        yield Table(f"{task}: baseline → candidate", columns, rows)
+    yield from tables(report)
     for heading, lines in sections(report):
         yield f"{heading}:"
         yield "\n".join(f"  {line}" for line in lines)
+
+
+def markdown(report: CheckReport) -> str:
+    parts = [f"### specbench check: {escaped_markdown(headline(report))}\n"]
+    parts += [table.markdown() for table in tables(report)]
+    for heading, lines in sections(report):
+        parts.append(f"**{heading}**\n\n" + "".join(f"- {escaped_markdown(line)}\n" for line in lines))
+    return "\n".join([*parts, f"baseline `{report.baseline}`, candidate `{report.candidate}`"])
 
 
 SUITE = "specbench check"

@@ -223,9 +223,8 @@ def test_in_turns_every_method_is_compared_with_itself_and_ar_too(base, tmp_path
     report = check(str(base), str(shared), 0.01, in_turns=True)
     assert report.exit_code == 1 and speeds_that_fell(report) == {"ar", "sd", "fsd"}
     assert {what for _, what in regressions(report)} <= {SPEED, TYPICAL_SPEED}
-    assert "| speed in tokens/s |" in markdown(
-        report
-    ) and "or a ratio of speed in tokens/s whose whole interval" in markdown(report)
+    text = markdown(report)
+    assert "| speed in tokens/s |" in text and "or a ratio of speed in tokens/s whose whole interval" in text
     assert speeds_that_fell(check(str(base), str(shared), 0.01)) == set(), "control: no speed-up fell"
     alone = again_in_turns(base, tmp_path / "alone", 5, ("sd",), 1.15)
     assert speeds_that_fell(check(str(base), str(alone), 0.01, in_turns=True)) == {"sd"}
@@ -504,7 +503,7 @@ def test_the_report_in_three_forms(specbench, base, strict, tmp_path):
     assert all(len(line) <= 100 for line in out.splitlines())
     report = check(str(base), str(strict), 0.03)
     assert text.read_text(encoding="utf-8").strip() == markdown(report).strip()
-    assert "| mgsm | fsd | " in markdown(report) and markdown(report).startswith("### specbench check: regressed")
+    assert "\n| fsd | " in markdown(report) and markdown(report).startswith("### specbench check: regressed")
     suite = ElementTree.fromstring(junit(report).partition("?>")[2])[0]
     assert ElementTree.parse(xml).getroot()[0].attrib == suite.attrib
     num_findings = sum(len(each.findings) for each in report.compared)

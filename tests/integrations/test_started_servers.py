@@ -20,9 +20,9 @@ from rich.console import Console
 
 from specbench.core import progress
 from specbench.core.errors import ConfigError
-from specbench.integrations.served import guard, models
+from specbench.integrations.served import guard
 from specbench.integrations.served.client import Client
-from specbench.integrations.served.models import serving
+from specbench.integrations.served.models import serving, start_servers
 from specbench.integrations.served.server import StartedServers
 from specbench.running.execute import execute
 from specbench.running.report import RunOutcome
@@ -124,17 +124,13 @@ def test_a_server_that_does_not_start_is_one_line_and_the_other_is_ended(tmp_pat
     assert not Client("ar", json.loads(file.read_text())["servers"]["ar"]["url"], 1.0).is_reachable()
 
 
-@pytest.mark.parametrize("turns", [None, 2])
-def test_a_run_says_which_server_it_waits_for(tmp_path, monkeypatch, turns) -> None:
+def test_a_run_says_which_server_it_waits_for(tmp_path) -> None:
     said: list[str] = []
     started = SimpleNamespace(
         start=lambda client, start: None, end_all=lambda: None,
         wait=lambda client, start: said.append(progress._activities[-1].text),
     )  # fmt: skip
-    server = SimpleNamespace(check_tokenizer=lambda target: None)
-    monkeypatch.setattr(models, "find_server", lambda client, spec: server)
-    spec = read_servers(write_file(tmp_path))
-    models.find_servers(spec.model_copy(update={"turns": turns}), ["ar"], started, None)  # type: ignore[arg-type]
+    start_servers(["ar"], read_servers(write_file(tmp_path)), started)  # type: ignore[arg-type]
     assert said == ["waiting for server 'ar' to start"]
 
 

@@ -47,10 +47,10 @@ if TYPE_CHECKING:
 
 def check(
     baseline: str, candidate: str, max_regression: float, ignore: Collection[str] = (), say: Say = say_nothing,
-    in_turns: bool = False, trust_remote_code: bool = False,
+    interleaved: bool = False, trust_remote_code: bool = False,
 ) -> CheckReport:  # fmt: skip
     """Compares both sides. `max_regression`: 0.03 allows a speed-up to fall by 3 %. `ignore`: conditions that may
-    differ (`conditions.IGNORABLE`). `say`: receives the progress. `in_turns`: whether both sides were measured
+    differ (`conditions.IGNORABLE`). `say`: receives the progress. `interleaved`: whether both sides were measured
     interleaved; then speeds, also AR's, are compared instead of speed-ups. `trust_remote_code`: whether to run the
     target's Python code to recognize near-ties.
 
@@ -67,7 +67,7 @@ def check(
     pairs, refused, new, missing = pair_rows(first.rows, second.rows, ignore, by_rows=first.run is None)
     control = SpeedControl(other_device="device" in ignore)
     runs = (first.run, second.run) if first.run and second.run else None
-    records = RecordComparison(runs, control, say, in_turns, trust_remote_code) if runs else None
+    records = RecordComparison(runs, control, say, interleaved, trust_remote_code) if runs else None
     # 2. Each method: counts are judged at once, ratios together in the end.
     compared = []
     for task, method in dict.fromkeys((row.task_name, row.method_name) for row in second.rows):
@@ -104,7 +104,7 @@ def check(
     elif missing:
         notes.append(f"not in the candidate: {counted(len(missing), 'row')} of {first.text}")
     return CheckReport(baseline, candidate, max_regression, num_tolerant, factor, tuple(compared), tuple(problems),
-                       tuple(notes), in_turns=in_turns)  # fmt: skip
+                       tuple(notes), interleaved=interleaved)  # fmt: skip
 
 
 def _names(rows: Iterable[Row]) -> str:
@@ -145,7 +145,7 @@ class RecordComparison:
     runs: tuple[RecordedRun, RecordedRun]
     control: SpeedControl
     say: Say
-    in_turns: bool
+    interleaved: bool
     trust_remote_code: bool
 
     @cached_property
@@ -167,7 +167,7 @@ class RecordComparison:
         now, before = map(counts_of, equal.generations())
         outputs = f"{len(equal.records[0])} of {len(every.records[0])}"
         compared.cells |= change_cells(before, now) | {OUTPUTS: outputs}
-        if compared.method == BASELINE and not self.in_turns:
+        if compared.method == BASELINE and not self.interleaved:
             self.control.add(compared.task, ratio_of_speeds(every.times, every.speed_columns(with_own=False)))
             return
         is_whole = len(parts) > 1 and any(pair.subset == ALL for pair in pairs)
@@ -245,7 +245,7 @@ class RecordComparison:
         #    run.
         rows = [(part.rows.baseline, part.rows.candidate) for part in parts]
         has = [any(row.value("speedup") is not None for row in side) for side in zip(*rows, strict=True)]
-        if self.in_turns:
+        if self.interleaved:
             num_records, num_equal = len(every.records[0]), len(equal.records[0])
             if num_equal < num_records:
                 compared.not_compared.append(
@@ -260,7 +260,7 @@ class RecordComparison:
         else:
             found, missing = [], f"{SPEEDUP} of {subset}: {compared.method} has none{' in the candidate' * has[0]}"
         if not found:
-            is_expected = self.in_turns or has[0]
+            is_expected = self.interleaved or has[0]
             (compared.problems if is_expected else compared.not_compared).append(missing)
         compared.ratios += found
         # 2. τ.

@@ -86,8 +86,8 @@ class MethodFindings:
 @dataclass(frozen=True)
 class CheckReport:
     """The result of a check. `widening`: the factor that widens the intervals of `num_tolerant` ratios. `identical`:
-    whether both sides have the same rows and records. `in_turns`: whether both sides were measured in turns, so that
-    speeds are compared instead of speed-ups."""
+    whether both sides have the same rows and records. `interleaved`: whether both were measured so, which compares
+    speeds instead of speed-ups."""
 
     baseline: str
     candidate: str
@@ -98,7 +98,7 @@ class CheckReport:
     problems: tuple[str, ...]
     notes: tuple[str, ...]
     identical: bool = False
-    in_turns: bool = False
+    interleaved: bool = False
 
     @property
     def result(self) -> CheckResult:
@@ -116,8 +116,8 @@ class CheckReport:
 
     @property
     def speed_name(self) -> str:
-        """The name of the judged number: speed-up, or speed if the runs took turns."""
-        return SPEED if self.in_turns else SPEEDUP
+        """The name of the judged number: speed-up, or speed if the runs were interleaved."""
+        return SPEED if self.interleaved else SPEEDUP
 
 
 def verdict_finding(pair: RowPair) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""`specbench check --against`: two installed versions of specbench measure one run in turns, generation by generation.
+"""`specbench check --against`: two installed versions of specbench measure one run, alternating by generation.
 
 Each version has its own interpreter, process and folder. The processes take turns in the order baseline, candidate,
 candidate, baseline, and never measure at the same time, so that other work on the machine affects both alike. They
@@ -56,11 +56,11 @@ except ModuleNotFoundError:
     from specbench.publish.turns import main
 main()
 """
-FIRST_VERSION = "0.1.0"  # the first version that can measure in turns
+FIRST_VERSION = "0.1.0"  # the first version that can be measured interleaved
 BASELINE, CANDIDATE = "baseline", "candidate"
 START_SECONDS, TURN_SECONDS = 300.0, 1800.0  # a silent process is ended after this time; a turn may include compiling
 SLOWEST = 10  # a turn may also take this many times as long as the longest turn before it
-FINISHED = math.inf  # stands for the next block of a side that has finished
+FINISHED = math.inf  # stands for the next trial of a side that has finished
 Message = dict[str, Any]
 
 
@@ -138,7 +138,7 @@ def read_request(message: Message) -> Request:
     for name in message["options"]:
         if name not in RunOptions.__dataclass_fields__:
             raise ConfigError(f"{flag_of(name)}: this version of specbench has no such option")
-    options: dict[str, Any] = {
+    options: Any = {
         name: tuple(value) if isinstance(value, list) else value for name, value in message["options"].items()
     }
     output = Path(message["output"])
@@ -199,21 +199,21 @@ class Side(ChildProcess):
             self.say(message["line"])
 
     def version(self) -> Version:
-        """Returns the version of the process. Raises ConfigError for a version that cannot measure in turns."""
+        """Returns the version of the process. Raises ConfigError for a version that cannot be measured interleaved."""
         try:
             message = self.receive(START_SECONDS)
         except ConfigError as error:
             if not any(f"No module named 'specbench{end}" in str(error) for end in ("'", ".")):
                 raise
             raise ConfigError(
-                f"{self.name}: has no specbench that can measure in turns: install {FIRST_VERSION} or later there"
+                f"{self.name}: has no specbench that takes part in checks: install {FIRST_VERSION} or later there"
             ) from None
         del message["event"]
         return Version(**message)
 
 
 @dataclass(frozen=True)
-class MeasuredInTurns:
+class InterleavedRuns:
     """The folders of both runs, and notes on the versions."""
 
     baseline: Path
@@ -221,8 +221,10 @@ class MeasuredInTurns:
     notes: tuple[str, ...]
 
 
-def measure_in_turns(request: Request, against: str, tell: Say, against_folder: Path | None = None) -> MeasuredInTurns:
-    """Measures a run with the specbench of the interpreter `against` and with this one. Blocks that the folder has are
+def measure_interleaved(
+    request: Request, against: str, tell: Say, against_folder: Path | None = None
+) -> InterleavedRuns:  # fmt: skip
+    """Measures a run with the specbench of the interpreter `against` and with this one. Trials that the folder has are
     not measured again. `tell`: receives the progress. `against_folder`: the working folder of `against`, so that
     relative paths in the request name other files there.
 
@@ -245,7 +247,7 @@ def measure_in_turns(request: Request, against: str, tell: Say, against_folder: 
             first.send(request_message(request, folder.resolve() / BASELINE))
             second.send(request_message(request, folder.resolve() / CANDIDATE))
             try:
-                take_turns((first, second), tell)
+                interleave((first, second), tell)
             except ConfigError as error:
                 again = f"what is measured is kept in {folder}; the same command resumes it"
                 raise ConfigError(f"{error}; {again}") from error
@@ -255,7 +257,7 @@ def measure_in_turns(request: Request, against: str, tell: Say, against_folder: 
         recorded = _identity(folder / name)
         used.append({key: recorded[key] for key in ("code", "components") if key in recorded})
     notes = version_notes(versions, changed_settings(*used), against_folder)
-    return MeasuredInTurns(folder / BASELINE, folder / CANDIDATE, tuple(notes))
+    return InterleavedRuns(folder / BASELINE, folder / CANDIDATE, tuple(notes))
 
 
 def _identity(folder: Path) -> dict[str, object]:
@@ -278,10 +280,10 @@ def files_of(request: Request, folder: Path = Path()) -> dict[str, str]:
     return {name: file_digest(file, WHOLE) for name, file in files.items()}
 
 
-def take_turns(sides: Sequence[Side], tell: Say) -> None:
+def interleave(sides: Sequence[Side], tell: Say) -> None:
     """Lets both sides measure, one at a time, until both have finished.
 
-    A turn ends when the side waits again, before its next generation. Sides that wait in the same block take turns; if
+    A turn ends when the side waits again, before its next generation. Sides that wait in the same trial take turns; if
     one is behind, after an interruption, it measures alone until it has caught up.
     """
     num_blocks, *others = {side.receive(TURN_SECONDS)["num_blocks"] for side in sides}
@@ -290,7 +292,7 @@ def take_turns(sides: Sequence[Side], tell: Say) -> None:
     blocks = {side: side.receive(TURN_SECONDS).get("block", FINISHED) for side in sides}
     longest, order = 0.0, list(sides)
     while (number := min(blocks.values())) < FINISHED:
-        tell(f"measuring in turns: {min(number, num_blocks)} of {num_blocks}")
+        tell(f"measuring interleaved: {min(number, num_blocks)} of {num_blocks}")
         for side in [side for side in order if blocks[side] == number]:
             started = time.monotonic()
             side.send({})

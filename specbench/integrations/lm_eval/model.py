@@ -322,7 +322,7 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
             },
         }
 
-    def add_columns(self, results: dict[str, Any]) -> None:
+    def add_columns(self, results: Any) -> None:
         """Adds the metrics of the last evaluation that have a value to lm-eval's results, as "NAME,METHOD"."""
         for name, row in results["results"].items():
             tasks = tasks_of_group(name, results.get("group_subtasks", {}))

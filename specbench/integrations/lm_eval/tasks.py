@@ -21,7 +21,7 @@ from specbench.specs.task import GenerationSpec, TaskSpec
 from specbench.tasks.examples import Example, FewshotInfo, TaskData
 
 GENERATES = "generate_until"
-TaskFile = dict[str, Any]  # a task's YAML with its includes, before lm-eval checks it
+TaskFile = dict[str, object]  # a task's YAML with its includes, before lm-eval checks it
 LOADED_TASKS: dict[tuple[str, str], LoadedTask] = {}  # of this process, by name and config, for scorers and examples
 
 

@@ -12,10 +12,10 @@ from specbench.core.table import RULE, Column, Table, number_columns, text_colum
 from specbench.models.heads import HEADS
 from specbench.publish.measured import FigureComparison, MeasuredRun, PairRows, compare_row, comparisons, outdated_line
 from specbench.publish.suite_runs import board_names, read_suite
-from specbench.publish.suite_spec import QUALITY, Figure, FigureColumn, PairSpec, PublishedTable
-from specbench.report.captions import dtype_and_device, few_prompts_line, verdict_word, warning_lines, why_unranked
-from specbench.report.tables import score_cell, speedup_cell
-from specbench.results.metric_format import NULL, metric_of, number, speed
+from specbench.publish.suite_spec import Figure, FigureColumn, PairSpec, PublishedTable
+from specbench.report.captions import dtype_and_device, few_prompts_line, warning_lines, why_unranked
+from specbench.report.columns import METHOD, VERDICT, N, cells_of, declared_columns
+from specbench.results.metric_format import NULL
 from specbench.results.row import ALL, Row
 from specbench.specs.catalogue import load_method
 
@@ -30,10 +30,6 @@ CAPTION = (
 NOT_MEASURED = "not measured"
 MAX_NAMES = 5  # runs that a line lists
 MAX_FIGURES = 3  # figures in a row of a printed table; each takes three columns
-HEADINGS = {
-    "acceptance_rate": "α", "mean_acceptance_length": "τ", "cost_ratio": "c", "tokens_per_second": "tok/s",
-    "speedup": "speed-up\n95 % interval", "speedup_expected": "expected speed-up", QUALITY: "score",
-}  # fmt: skip
 
 
 def boards_table() -> Table:
@@ -120,7 +116,7 @@ def fits_on_gpu(pair: PairSpec, gigabytes: float | None) -> str:
 def measured_table(title: str, measured: Sequence[MeasuredRun]) -> Table:
     """Returns a table with a line per run and method, over all subsets of the task, with the suite's columns. The
     caption says what all runs share. `measured`: at least one run, each with rows."""
-    metrics = measured[0][0].suite.columns
+    shown = [METHOD, VERDICT, *chain.from_iterable(map(declared_columns, measured[0][0].suite.columns))]
     runs = [run for run, _ in measured]
     axes = {
         "pair": [run.pair_name for run in runs], "task": [run.task.label for run in runs],
@@ -132,17 +128,10 @@ def measured_table(title: str, measured: Sequence[MeasuredRun]) -> Table:
     lines: list[Sequence[str]] = []
     for place, (_, rows) in enumerate(measured):
         first = [axes[name][place] for name in varying]
-        for line, row in enumerate(rows_over_subsets(rows)):
-            shown = [*first, str(row.n)] if line == 0 else [""] * (len(first) + 1)
-            texts = chain.from_iterable(_metric_cells(row, metric) for metric in metrics)
-            lines.append([*shown, row.method_name, verdict_word(row), *texts])
+        for number, cells in enumerate(cells_of(rows_over_subsets(rows), [N, *shown])):
+            lines.append([*first, *cells] if number == 0 else [*[""] * len(varying), "", *cells[1:]])
         lines.append(RULE)
     same = [f"{name} {values[0]}" for name, values in axes.items() if name not in varying and values[0] != NULL]
-    columns = [*text_columns(*varying), *number_columns("n"), *text_columns("method", "verdict")]
-    for metric in metrics:
-        heading = HEADINGS.get(metric, metric.replace("_", " "))
-        columns += number_columns(heading)
-        columns += text_columns("of") if metric == QUALITY else ()
     # What all rows share, then runs with few prompts, warnings of speed-ups, and rows that are not ranked.
     every = [row for _, rows in measured for row in rows]
     values = {
@@ -157,23 +146,13 @@ def measured_table(title: str, measured: Sequence[MeasuredRun]) -> Table:
     marks = warning_lines(whole, [f"{label} {row.method_name}" for row, label in named])
     unranked = {f"{row.method_name} is not ranked: {why}" for row in whole if (why := why_unranked(row))}
     caption = [", ".join(same), *shared, *few_prompts_line(whole, [where]), *marks, *sorted(unranked)]
-    return Table(title, columns, lines, caption, num_keys=len(varying) + 2)
+    return Table(title, [*text_columns(*varying), N, *shown], lines, caption, num_keys=len(varying) + 2)
 
 
 def rows_over_subsets(rows: Sequence[Row]) -> list[Row]:
     """Returns for every task, method and level of load the row over all subsets, or of the only subset."""
     ordered = sorted(rows, key=lambda row: row.subset == ALL)
     return list({(row.task, row.method, row.level): row for row in ordered}.values())
-
-
-def _metric_cells(row: Row, metric: str) -> list[str]:
-    """Returns the cell of a metric; for the main score a second one with its name."""
-    if metric == QUALITY:
-        return [score_cell(row), metric_of(row.quality).label if row.quality in row.metrics else ""]
-    if metric == "speedup":
-        return [speedup_cell(row)]
-    found = row.metrics.get(metric)
-    return [speed(found) if metric == "tokens_per_second" else number(found, 3)]
 
 
 def pair_table(rows: PairRows) -> Table:

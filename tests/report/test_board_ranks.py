@@ -11,7 +11,7 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.core.files import locked
 from specbench.report.compare import compare, subsets_table
-from specbench.report.ranking import RankedRow, _in_order, rank_rows, ranking_tables, show, widening
+from specbench.report.ranking import rank_rows, ranking_tables, show, widening
 from specbench.results.leaderboard import load, write
 from specbench.results.leaderboard_files import add_runs
 from specbench.results.metric_format import metric_of
@@ -351,7 +351,8 @@ def test_of_costs_less_is_better() -> None:
 
 
 def test_ranks_do_not_fall_down_the_table() -> None:
-    """1–5 stands above 1–3 if only the second row is separable from the fourth: the second gets 1–5 too."""
-    sides = [RowWithRecords(row(method=f"m{number}@1:0")) for number in range(3)]
-    ranked = [RankedRow(side, best, worst) for side, best, worst in zip(sides, (1, 2, 1), (5, 3, 3), strict=True)]
-    assert [each.text for each in _in_order(ranked)] == ["1–5", "1–5", "1–5"]
+    """1–4 stands above 1–3 if only the second row is separable from the fourth: the second gets 1–4 too."""
+    intervals = [(1.0, 1.1), (1.0, 3.0), (2.3, 2.5), (0.9, 5.0)]
+    assert [each.text for each in rank_rows(list(map(RowWithRecords, rows_of(*intervals))), "speedup")] == [
+        "1–4", "1–4", "1–4", "2–4"
+    ]  # fmt: skip

@@ -14,9 +14,9 @@ from markupsafe import Markup
 from specbench.core.environment import EMBEDDED
 from specbench.publish.site.charts import Scale, bars_of, scale
 from specbench.publish.site.entries import IndexCell, SiteRow
+from specbench.report.breakdown import per_token
 from specbench.report.captions import decodes_alone, lossless_word, sampling_of, verdict_of
 from specbench.report.shown import ShownRecord
-from specbench.report.tables import per_token
 from specbench.results.conditions import flat_fields
 from specbench.results.metric_format import NULL, find_metric, interval, interval_of, metric_of, number
 from specbench.results.metrics import accepted_tokens_per_step_of

@@ -14,7 +14,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.files import is_real_folder, replacing, writing
 from specbench.publish.measured import FigureComparison, PairRows, comparisons, measurement_key
 from specbench.publish.site.answers import asset, environment
-from specbench.publish.site.charts import FRAME, PREDICTED_FRAME, prediction_plot, quality_speed_plots
+from specbench.publish.site.charts import FRAME, prediction_plot, quality_speed_plots
 from specbench.publish.site.entries import Entries, SiteRow, index_table, read_entries
 from specbench.publish.site.row_page import row_page, subset_rows
 from specbench.publish.suite_runs import board_names, read_suite, runs_of
@@ -95,7 +95,7 @@ def pages(entries: Entries, title: str, num_answers: int = 0) -> Iterator[Page]:
     rows = entries.all
     content: dict[str, dict[str, object]] = {
         "quality_speed.html": {"plots": quality_speed_plots(entries), "frame": FRAME},
-        "predicted.html": {"found": prediction_plot(entries), "frame": PREDICTED_FRAME},
+        "predicted.html": {"plot": prediction_plot(entries), "frame": FRAME},
         "published.html": {"tables": list(compared_tables(entries))},
     }
     content = {name: values for name, values in content.items() if next(iter(values.values()))}

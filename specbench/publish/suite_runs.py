@@ -203,18 +203,13 @@ def load_suite(name_or_path: str) -> SuiteSpec:
                 for subset in subsets:
                     if subset not in known:
                         raise ConfigError(f"task '{task.task}' has no subset '{subset}': {nearest(subset, known)}")
-        with prefix_errors(f"{path}: methods: "):
-            for method in () if suite.is_served else suite.methods_of(task):
-                load_method(method)
-    for name, pair in {} if suite.is_served else suite.pairs.items():
-        with prefix_errors(f"{path}: pairs.{name}.methods: "):
-            for method in filter(None, pair.methods.values()):
-                load_method(method)
-            if pair.methods and not runs_of(suite, pair=name):
-                raise ConfigError("no method is left to measure: leave the pair out")
     runs = runs_of(suite)
     if not runs:
         raise ConfigError(f"{path}: exclude: no run of the grid is left: remove an entry")
+    measured = {run.pair_name for run in runs}
+    for name, pair in suite.pairs.items():
+        if pair.methods and name not in measured:
+            raise ConfigError(f"{path}: pairs.{name}.methods: no method is left to measure: leave the pair out")
     different = dict[tuple[object, ...], SuiteRun]()
     for run in runs:
         different.setdefault((run.task.label, run.methods, run.temperature, run.pair.engine), run)

@@ -84,7 +84,7 @@ def test_the_built_in_boards_load_and_demo_measures_every_kind_of_method() -> No
         ({"tasks": [*BOARD["tasks"], {"task": "mgms", "methods": ["sd"]}]}, ["tasks.2", "mgms", "mgsm"]),
         ({"tasks": [*BOARD["tasks"], {"task": "mgsm", "methods": ["sd"], "subsets": ["xx"]}]}, ["tasks.2", "'xx'"]),
         ({"tasks": [*BOARD["tasks"], "mgsm"]}, ["tasks.2", "'mgsm' has no methods"]),
-        ({"tasks": [*BOARD["tasks"], {"task": "mgsm", "methods": ["hydra"]}]}, ["methods", "hydra"]),
+        ({"tasks": [*BOARD["tasks"], {"task": "mgsm", "methods": ["hydra"]}]}, ["tiny · mgsm", "hydra"]),
         ({"published": [PUBLISHED, PUBLISHED]}, ["table '1' is given twice"]),
         ({"seeds": [0, 1]}, ["published", "one temperature and one seed"]),
         ({"published": [{**PUBLISHED, "task": "goof"}]}, ["table 1", "'goof'", "did you mean 'good'"]),

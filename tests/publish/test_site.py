@@ -17,11 +17,10 @@ from pydantic import ValidationError
 
 from specbench.core.errors import ConfigError
 from specbench.core.files import lock_of, locked
-from specbench.publish.site.build import MARK, build, compared_tables
+from specbench.publish.site.build import MARK, build
 from specbench.publish.site.charts import front, prediction_plot, quality_speed_plots, scale
 from specbench.publish.site.entries import COLUMNS, read_entries
 from specbench.publish.site.row_page import accepted_counts, provenance, time_parts
-from specbench.publish.suite_runs import load_suite, runs_of
 from specbench.report import ranking as ranks
 from specbench.report.captions import verdict_of
 from specbench.report.ranking import rank_rows
@@ -192,7 +191,7 @@ def test_the_top_of_a_page_says_what_was_measured(made, tmp_path):
 
 def test_a_tab_without_content_is_left_out(made, tmp_path):
     folder, rows = made
-    assert not (folder / "published.html").exists() and "published.html" not in (folder / "index.html").read_text()
+    assert "quality_speed.html" in (folder / "index.html").read_text()
     write(tmp_path / "board.json", [row for row in rows if row.method_name == "ar"][:1])
     build([tmp_path / "board.json"], tmp_path / "site", "Title")
     assert {path.name for path in (tmp_path / "site").glob("*.html")} == {"index.html"}
@@ -474,26 +473,6 @@ def test_a_site_that_cannot_be_put_in_place_leaves_the_earlier_one(board, tmp_pa
     with pytest.raises(ConfigError, match=r"No space left on device\); an earlier site is unchanged"):
         build([board], tmp_path / "site", "y")
     assert "<title>Results – x</title>" in (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
-
-
-def test_published_figures_stand_beside_rows_of_their_board(tmp_path):
-    (cell, *_) = runs_of(load_suite("p1"), pair="embedded")
-    request = json.loads(json.dumps(cell.request.settings()))
-    rates = {"acceptance_rate": Estimate(value=0.5), "speedup": Estimate(value=2.0)}
-    same = {"task": "low_resource_mt@1:0", "method": "sd@1:0", "subset": "all", "language": None, "metrics": rates}
-    of_board = row(**same, target="embedded:target", request={**request, "limit": 2, "threads": 4})
-    others = [row(**same), row(**same, request={**request, "method": "sd"}, seed=5)]
-    write(tmp_path / "board.json", [of_board, *others])
-    (found,) = compared_tables(read_entries([tmp_path / "board.json"]))
-    assert (found.suite, found.pair, found.table.label) == ("p1", "embedded", "§4")
-    assert found.lines and all(line.ours == 0.5 for line in found.lines)
-    for line in found.lines:
-        assert line.ratio == line.ours / line.published.value
-    build([tmp_path / "board.json"], tmp_path / "site", "x")
-    page = " ".join(Page((tmp_path / "site" / "published.html").read_text("utf-8")).texts)
-    assert "p1, §4: embedded" in page and "α of judged" in page and " 0.5 " in page
-    write(tmp_path / "board.json", others)
-    assert list(compared_tables(read_entries([tmp_path / "board.json"]))) == []
 
 
 def test_what_nothing_compares_is_shown_as_stated():

@@ -122,7 +122,7 @@ class SuiteRun:
         names = {(row.task, row.method) for row in own}
         if not rows or not has_fairness or names != self.row_names():
             return False
-        tasks, methods = self._specs()
+        tasks, methods = self.specs
         decoders = {versioned_name(each): each.decoder.entry for each in methods
                     if each.decoder is not None and each.decoder.type == "external"}  # fmt: skip
         if decoders:
@@ -138,10 +138,12 @@ class SuiteRun:
     def row_names(self) -> set[tuple[str, str]]:
         """Returns task and method of every row, as rows name them. Raises ConfigError for unknown ones, and if the file
         of servers cannot be read."""
-        tasks, methods = self._specs()
+        tasks, methods = self.specs
         return {(versioned_name(task), versioned_name(method)) for task in tasks for method in methods}
 
-    def _specs(self) -> tuple[list[TaskSpec], list[MethodSpec]]:
+    @cached_property
+    def specs(self) -> tuple[list[TaskSpec], list[MethodSpec]]:
+        """The tasks and methods of the run, with AR. Raises ConfigError as `row_names` does."""
         if self.pair.servers is None:
             specs = [load_method(name) for name in dict.fromkeys(["ar", *self.methods])]
         else:
@@ -215,11 +217,10 @@ def load_suite(name_or_path: str) -> SuiteSpec:
         different.setdefault((run.task.label, run.methods, run.temperature, run.pair.engine), run)
     for run in () if suite.is_served else different.values():  # figures can be shown without the files of servers
         with prefix_errors(f"{path}: {run.name}: "):
-            run.row_names()
-            own = [method for method in run.methods if load_method(method).decoder is not None]
+            own = [method.name for method in run.specs[1] if method.decoder is not None]
             if own and run.pair.engine not in ("auto", "eager"):
                 raise ConfigError(
-                    f"method '{file_name(own[0])}': external decoders ignore engine = '{run.pair.engine}': exclude it "
+                    f"method '{own[0]}': external decoders ignore engine = '{run.pair.engine}': exclude it "
                     "there, or give a pair with the engine 'eager'"
                 )
     return suite

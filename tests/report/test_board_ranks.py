@@ -105,11 +105,10 @@ def equal_sides(rng, num_methods, num_prompts):
 
 
 def test_of_tables_of_equal_methods_few_claim_that_two_are_separable():
-    """Without the widening about 45 % of such tables do."""
     rng = np.random.default_rng(0)
-    found = [rank_rows(equal_sides(rng, 8, 30), "speedup") for _ in range(20)]
+    found = [rank_rows(equal_sides(rng, 6, 30), "speedup") for _ in range(10)]
     assert all(not each.unpaired and not each.unknown for table in found for each in table)
-    assert sum(any(each.text != "1–8" for each in table) for table in found) <= 3
+    assert sum(any(each.text != "1–6" for each in table) for table in found) <= 1
     assert widening(1, 30) == 1 and 1.5 < widening(28, 1000) < widening(28, 30) < widening(28, 10)
 
 

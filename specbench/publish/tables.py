@@ -55,7 +55,7 @@ def pairs_table(name: str, found: Sequence[PairRows]) -> Table:
     columns += number_columns("measured\nruns")
     here = "this machine has no GPU" if memory is None else f"this machine's GPU has {memory:.0f} GB"
     caption = [*CAPTION, here, f"measure a pair: specbench board run {name} --pair PAIR"]
-    return Table(f"{found[0].suite.name} · what its pairs need", columns, lines, caption)
+    return Table(f"{found[0].suite.name} · requirements of its pairs", columns, lines, caption)
 
 
 def gpu_gigabytes() -> float | None:

@@ -291,7 +291,7 @@ def _notes(row: Row) -> Iterator[tuple[str, str]]:
         of_ar = "" if baseline is None or row.is_baseline else f"{baseline:.0%} of ar, "
         yield f"answers cut at {limit}", f"{of_ar}{own:.0%} of {row.method_name}"
     if context is not None and context.pauses_at and context.share_paused:
-        pause = f"tokens behind the drafter's context of {context.pauses_at} tokens, where it drafts nothing"
+        pause = f"tokens beyond the drafter's context of {context.pauses_at} tokens, where it drafts nothing"
         yield f"{pause} (the expected speed-up leaves them out)", f"{context.share_paused:.0%}"
 
 

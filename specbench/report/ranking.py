@@ -236,38 +236,28 @@ def _caption(order: Sequence[RankedRow], metric: str) -> list[str]:
     rows = [each.row for each in order]
     row = rows[0]
     repeats = f", {row.repeats} repeats" if row.repeats > 1 else ""
-    num_baselines = len({each.value("tokens_per_second_ar") for each in rows})
-    own = f"the rows are of {num_baselines} runs: tok/s ar and speed-up of a row are of its own run"
-    own += "; the row ar is of the newest run" * any(row.is_baseline for row in rows)
     libraries = ", ".join(f"{name} {row.versions.get(name)}" for name in ("torch", "transformers"))
-    # How the rows are ranked, and what a rank such as 2–3 says.
-    ranked = [each for each in order if why_unranked(each.row) is None]
-    known = find_metric(metric)
-    ranking = [f"ranked by {metric}" + (f" ({known.unit})" if known else "")]
-    num_valued = sum(each.best is not None for each in ranked)
-    if len(ranked) > 1 and sum(each.unknown for each in ranked) == num_valued * (num_valued - 1):
-        ranking[0] += "; it has no intervals here, so no row can be separated from another"
-    elif len(ranked) > 1:
-        if any(each.best != each.worst for each in ranked):
-            what = "ratio contains 1" if KINDS.get(metric) == "ratio" else "difference contains 0"
-            absent = ", or there is none" * any(each.unknown for each in ranked)
-            ranking.append(
-                f"a rank such as 2–3: not separable from its neighbours (the interval of the {what}{absent})"
-            )
-        ranking.append("intervals are corrected for all pairs of rows (Bonferroni, 5 % for the table)")
-        if reasons := sorted({reason for each in ranked for reason in each.unpaired}):
-            ranking.append(f"not all rows are paired ({', '.join(reasons)}): unpaired intervals are wider")
-    return [
+    lines = [
         f"target {model_name(row.target, row.target_revision)}, n = {row.n}{repeats}, seed {row.seed}; "
         f"{sampling_of(row)}; {dtype_and_device(row)}; {libraries}",
         f"data: {row.data_source}",
-        *([own] if num_baselines > 1 else []),
         *(f"{name}: {text}" for name, text in score_signatures(row, metric).items()),
-        *ranking,
-        *unranked_line(rows),
-        *stated_verdicts(rows),
-        *few_prompts_line(rows),
     ]
+    if (num_runs := len({each.value("tokens_per_second_ar") for each in rows})) > 1:
+        lines.append(f"rows of {num_runs} runs: tok/s ar and speed-up of a row are of its own run")
+    # How the rows are ranked, and what a rank such as 2–3 says.
+    known = find_metric(metric)
+    lines.append(f"ranked by {metric}" + (f" ({known.unit})" if known else ""))
+    ranked = [each for each in order if why_unranked(each.row) is None]
+    if any(each.best != each.worst for each in ranked):
+        what = "ratio contains 1" if KINDS.get(metric) == "ratio" else "difference contains 0"
+        absent = ", or there is none" * any(each.unknown for each in ranked)
+        lines.append(f"a rank such as 2–3: not separable from its neighbours (the interval of the {what}{absent})")
+    if len(ranked) > 1:
+        lines.append("intervals are corrected for all pairs of rows (Bonferroni, 5 % for the table)")
+    if reasons := sorted({reason for each in ranked for reason in each.unpaired}):
+        lines.append(f"not all rows are paired ({', '.join(reasons)}): unpaired intervals are wider")
+    return [*lines, *unranked_line(rows), *stated_verdicts(rows), *few_prompts_line(rows)]
 
 
 def unranked_line(rows: Sequence[Row]) -> list[str]:

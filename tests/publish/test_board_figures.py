@@ -208,6 +208,7 @@ def test_every_cell_of_every_pair_can_be_asked_for(name: str, tmp_path, monkeypa
     runs = runs_of(board)
     assert {run.pair_name for run in runs} == board.pairs.keys()
     assert {run.task.label for run in runs} == {task.label for task in board.tasks}
-    for run in {key: run for run in runs for key in (run.pair_name, run.task.label)}.values():
+    one_of_each = {key: run for run in runs for key in (run.pair_name, run.task.label)}
+    for run in one_of_each.values():
         spec = run_spec(run.request)
         assert [method.name for method in spec.methods] == ["ar", *run.methods]

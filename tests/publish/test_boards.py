@@ -307,7 +307,7 @@ def test_a_board_is_run_resumed_and_shown(
     assert found["SD", "D"]["ours"] > 0 and found["SD", "α"]["published_spread"] == 1.0
     assert found["of another pair", "α"]["ours"] is None and found["Medusa", "α"]["ours"] is None
     code, out, _ = specbench("board", "show", board)
-    assert code == 0 and "not measured" in out and "A pair" in out and "what its pairs need" in out
+    assert code == 0 and "not measured" in out and "A pair" in out and "requirements of its pairs" in out
     assert "measured with --data sample, --limit 2; the suite now asks for --data –, --limit 1" in " ".join(out.split())
 
     write("other.json", [each.model_copy(update={"device": "GPU"}) for each in rows])

@@ -226,7 +226,7 @@ def test_show_ranks_a_run_by_paired_intervals(specbench, folder, tmp_path):
     code, out, _ = specbench("leaderboard", "show", "board.json")
     assert code == 0 and "mgsm" in out and "not paired" not in out and max(map(len, out.splitlines())) <= 100
     code, out, _ = specbench("leaderboard", "show", "board.json", "--subset", "en,sw", "--sort", "ttft_seconds")
-    assert code == 0 and "no intervals" in out and out.count("ranked by ttft_seconds") == 1
+    assert code == 0 and "or there is none" in " ".join(out.split()) and out.count("ranked by ttft_seconds") == 1
 
 
 def test_what_all_captions_have_in_common_is_printed_once(tmp_path):
@@ -260,7 +260,7 @@ def test_of_the_baselines_of_several_runs_the_newest_is_ranked(tmp_path):
     assert sorted((cells[1], cells[2], cells[6]) for cells in table.rows) == [
         ("1:0", "ar", "50.0"), ("1:1", "sd", "50.0"), ("2:1", "pld", "40.0")
     ]  # fmt: skip
-    assert any("of 2 runs" in line and line.endswith("the row ar is of the newest run") for line in table.caption)
+    assert any("rows of 2 runs" in line for line in table.caption)
 
 
 def test_compare_two_methods_of_a_run(specbench, folder):

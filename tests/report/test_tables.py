@@ -125,7 +125,7 @@ def test_answers_that_a_context_cut_are_said_with_the_model_whose_it_is():
     none = rendered([row(subset="en", metrics=METRICS, n=250, context=context | {"share_cut_ar": 0.0})])
     assert "answers cut" not in none
     paused = " ".join(said(context={"pauses_at": 64, "share_paused": 0.125}).split())
-    assert "tokens behind the drafter's context of 64 tokens, where it drafts nothing" in paused
+    assert "tokens beyond the drafter's context of 64 tokens, where it drafts nothing" in paused
     assert "12% in en" in paused
 
 

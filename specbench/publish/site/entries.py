@@ -169,7 +169,7 @@ COLUMNS = (
     IndexColumn("load", "load", help="requests to the servers at once, or per second; – one at a time"),
     IndexColumn("speedup", "speed-up", True, "speed-up over autoregressive decoding, with its paired 95 % interval"),
     IndexColumn(
-        "rank", "rank", True, "rank by speed-up among the rows that compare; 2–3 is not separable from its neighbours"
+        "rank", "rank", True, "rank by speed-up among comparable rows; 2–3 is not separable from its neighbours"
     ),
     IndexColumn("tau", "τ", True, "mean acceptance length: tokens per target pass"),
     IndexColumn("alpha", "α", True, "acceptance rate: accepted ÷ verified draft tokens, of chains only"),

@@ -33,7 +33,7 @@ def provenance(row: Row, digest: str) -> Iterator[tuple[str, list[tuple[str, str
     known: dict[str, list[tuple[str, str]]] = {}
     for name, value in flat_fields(row).items():
         known.setdefault(name.partition(".")[0], []).append((name, str(value)))
-    known |= {"sampling": [("tokens are drawn", sampling_of(row)), *known["sampling"]]}
+    known |= {"sampling": [("sampling", sampling_of(row)), *known["sampling"]]}
     known |= {"digest": [("digest", digest)], "format": [("format", str(row.format))]}
     for heading, fields in SECTIONS.items():
         yield heading, [fact for field in fields for fact in known.get(field, [])]

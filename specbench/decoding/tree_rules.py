@@ -45,7 +45,7 @@ class WalkingRule(VerificationRule):
         raise NotImplementedError
 
     def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
-        if not proposal.num_drafted:
+        if not proposal.token_ids:
             return Verification(0, target.draw(0, generator))
 
         def outcome(choice: Choice) -> int:
@@ -257,8 +257,8 @@ class BlockVerification(WalkingRule):
     not on each alone. It never accepts fewer tokens than the rejection rule on average, and as many when greedy."""
 
     def walk(self, proposal: Proposal, target_probs: torch.Tensor) -> Walk:
-        token_ids = proposal.on(target_probs.device)
-        num_drafted = len(token_ids)
+        token_ids = torch.tensor(proposal.token_ids, dtype=torch.long, device=target_probs.device)
+        num_drafted = len(token_ids)  # tokens after a drafted end token are not proposed
         if isinstance(proposal.probs, DenseProbs):
             draft_probs = proposal.probs.probs
         else:  # one-hot rows
@@ -308,7 +308,7 @@ class Typical(VerificationRule):
         entropy = -torch.special.xlogy(probs, probs).sum(-1)
         limits = (self.delta * torch.exp(-entropy)).clamp_max(self.epsilon).tolist()
         parents = [parent + 1 for parent in tree.parents]
-        chances: list[float] = at_tokens(probs[parents], proposal.on(probs.device)).tolist() if parents else []
+        chances: list[float] = at_tokens(probs[parents], tree.on(probs.device)).tolist() if parents else []
         best: tuple[int, float, list[int]] = (0, 1.0, [])  # length, probability and nodes of a path
         paths = {-1: best}
         for node, parent in enumerate(tree.parents):

@@ -70,7 +70,7 @@ class Drafter:
         return ()
 
     def level_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
-        """Returns the lengths for which the passes of `model` over parts of the drafter's trees are prepared."""
+        """Returns the lengths of the levels of the drafter's trees that `model` reads, one pass each."""
         return ()
 
     def room(self, num_tokens: int) -> int:

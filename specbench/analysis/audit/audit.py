@@ -42,7 +42,7 @@ from specbench.decoding.decoder import Decoder, DraftingDecoder, stream_seed
 from specbench.decoding.drafters import ModelDrafter
 from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
-from specbench.integrations.entry import load, takes_sampling
+from specbench.integrations.external import load_entry
 from specbench.integrations.served.decoder import SERVED, ServedDecoder
 from specbench.integrations.served.engine import Engine
 from specbench.models.causal_lm import CausalLM, ModelPair
@@ -515,7 +515,7 @@ def make_subject(method: MethodSpec, pair: ModelPair, sampling: Sampling) -> Aud
         subject.refuse("greedy", error)
         subject.drawing = build_decoder(method, pair, sampling)
         return subject
-    if method.decoder is not None and not is_served and not takes_sampling(load(method.decoder.entry)):
+    if method.decoder is not None and not is_served and not load_entry(method.decoder.entry).takes_sampling:
         subject.note = "not sampled: decoder has no `sampling` argument"
         return subject
     try:

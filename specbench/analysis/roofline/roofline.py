@@ -39,7 +39,7 @@ from specbench.results.conditions import environment
 from specbench.running.capture_plan import num_compilations
 from specbench.running.models import engine_of, warn_not_static
 from specbench.specs.run_options import RunOptions
-from specbench.statistics.bootstrap import MIN_PROMPTS, Array, Resampler
+from specbench.statistics.bootstrap import Array, Resampler
 
 MOST_BYTES = 2**31
 LEAST_BYTES = 2**20
@@ -390,11 +390,10 @@ def verdict(report: RooflineReport) -> str:
     """Returns how close each model alone comes to its bound, and what verifying and drafting cost."""
     ar, own = (model.at(1).bound_name for model in (report.target, report.drafter))
     length = report.step.num_draft_tokens + 1
-    few = "" if report.repeats >= MIN_PROMPTS else f" (no intervals below {MIN_PROMPTS} rounds)"
     return (
         f"AR's share of the {ar}: {report.target.share_of_bound.text}; the drafter's of its {own}: "
         f"{report.drafter.share_of_bound.text}; single passes that verifying {length} tokens costs: "
-        f"{report.verification_cost[length].text}; those of a draft pass: {report.cost_ratio.text}{few}"
+        f"{report.verification_cost[length].text}; those of a draft pass: {report.cost_ratio.text}"
     )
 
 

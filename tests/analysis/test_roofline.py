@@ -390,5 +390,5 @@ def test_the_command_prints_writes_and_draws(specbench, tiny_pair: tuple[str, st
     assert max(report.verification_cost) == 96 and report.context == 16
     assert max(map(len, out.splitlines())) <= 100
     assert (report.seed, report.repeats, report.target.model.capacity) == (3, 1, None)
-    assert report.environment["engine"] == "eager" and report.environment["num_threads"] >= 1
-    assert report.environment["versions"]["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
+    assert report.environment.engine == "eager" and report.model_dump()["environment"]["num_threads"] >= 1
+    assert (report.environment.versions["torch"] or "").partition("+")[0] == torch.__version__.partition("+")[0]

@@ -15,6 +15,7 @@ from specbench.analysis.roofline.report import (
     RATES,
     BestLength,
     Costs,
+    Machine,
     ModelConditions,
     ModelRoofline,
     PassPoint,
@@ -401,7 +402,7 @@ Subject = tuple[ModelConditions, Work]
 
 
 def make_report(
-    target: Subject, drafter: Subject, timings: PairTimings, context: int, *, environment: dict[str, Any], seed: int,
+    target: Subject, drafter: Subject, timings: PairTimings, context: int, *, environment: Machine, seed: int,
 ) -> RooflineReport:  # fmt: skip
     """Returns the report on a pair from its timings after `context` tokens."""
     rounds = Resampler.of_units(len(timings.per_step), seed)
@@ -514,5 +515,6 @@ def roofline_of(
         ), work)
         for model, work in zip(models, works, strict=True)
     ]  # fmt: skip
-    conditions = environment(str(target.device), target.dtype, target.attention, engine_of(target, [drafter]))
-    return make_report(subjects[0], subjects[1], timings, context, environment=conditions, seed=seed)
+    engine = engine_of(target, [drafter])
+    machine = Machine(**environment(str(target.device), target.dtype, target.attention, engine))
+    return make_report(subjects[0], subjects[1], timings, context, environment=machine, seed=seed)

@@ -8,7 +8,6 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial, singledispatch
 from itertools import zip_longest
 from types import MappingProxyType
@@ -286,7 +285,7 @@ def generation_fields(output: GenerationOutput) -> dict[str, Any]:
         "decode_seconds": output.decode_seconds,
         "rule_seconds": output.rule_seconds,
         "tokenizer_seconds": output.tokenizer_seconds,
-        "external": asdict(output.external) if output.external else None,
+        "external": output.external,
     }
 
 

@@ -28,7 +28,7 @@ from specbench.models.causal_lm import ModelPair
 from specbench.models.corpus_models import NgramModel
 from specbench.models.loading import load_model
 from specbench.models.mmap_store import vocabulary_digest
-from specbench.training.ngram_build import build_ngrams
+from specbench.training.corpus_arrays import build_ngrams
 from tests.support.distributions import PROMPT, chi_square_p
 from tests.support.toys import TableModel, joint
 

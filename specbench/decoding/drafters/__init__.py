@@ -71,7 +71,7 @@ class Drafter:
         return () if self.max_nodes is None else padded_lengths(self.max_nodes)
 
     def level_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
-        """Returns the lengths for which the passes of `model` over parts of the drafter's trees are prepared."""
+        """Returns the lengths of the levels of the drafter's trees that `model` reads, one pass each."""
         return ()
 
     def room(self, num_tokens: int) -> int:

@@ -42,8 +42,8 @@ from specbench.models.heads.eagle_checkpoint import (
     NORM_OUTPUT,
     NormOutput,
     decoder_settings,
-    has_two_readings,
     load_eagle,
+    norm_readings,
 )
 from specbench.models.heads.medusa import MedusaHeads, load_medusa
 from specbench.models.meters import Clock, PassLog
@@ -139,7 +139,7 @@ def norm_output_reading(checkpoint: HeadCheckpoint, target: CausalLM, given: Nor
     """Returns the meaning of `norm_output` in a head's configuration: the given one, or, for a head with two readings,
     the one with which the target accepts more, which a warning tells. Raises ConfigError if one is given for a head
     with a single reading."""
-    if not has_two_readings(checkpoint):
+    if len(norm_readings(checkpoint)) == 1:
         if given is not None:
             raise ConfigError(
                 f"drafter.norm_output = '{given}': has no effect on '{checkpoint.name}', which is not a SpecForge head "

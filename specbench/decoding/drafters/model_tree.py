@@ -48,7 +48,7 @@ class ModelTreeDrafter(Drafter):
         return (1 + sum(self._level_sizes(num_draft_tokens)),)
 
     def level_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
-        return tuple(sorted(set(self._level_sizes(num_draft_tokens)[:-1])))
+        return tuple(self._level_sizes(num_draft_tokens)[:-1])
 
     def _level_sizes(self, num_draft_tokens: int) -> list[int]:
         return [sum(len(children) for _, children in level) for level in self.shape.levels[:num_draft_tokens]]

@@ -197,11 +197,11 @@ def model_for(target: CausalLM, model_type: type[AnyModel], path: str | None) ->
 
     Raises ConfigError if there is none, and for a folder that is not a complete model or has another tokenizer.
     """
-    kind = model_type.kind
-    how = f"train one with `specbench train {kind.command} --target {target.name}` and give --set drafter.path=DIR"
+    command = f"specbench train {model_type.command} --target {target.name}"
+    how = f"train one with `{command}` and give --set drafter.path=DIR"
     if path is None and target.name != EMBEDDED_TARGET:
-        raise ConfigError(f"drafter.path is missing: target '{target.name}' has no {kind.noun} of its own: {how}")
-    name = f"embedded:{kind.command}" if path is None else path
+        raise ConfigError(f"drafter.path is missing: target '{target.name}' has no {model_type.noun} of its own: {how}")
+    name = f"embedded:{model_type.command}" if path is None else path
     model = model_type.load(model_source(name) if path is None else path)
     if model.tokenizer_digest != vocabulary_digest(target.vocabulary) or model.max_token_id >= target.vocab_size:
         raise ConfigError(

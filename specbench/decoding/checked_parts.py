@@ -272,11 +272,11 @@ def drafter_factory(part: Any) -> Callable[..., Any]:
     """
     if isinstance(part, Drafter) and part.draws is not None:
         raise ConfigError(
-            f"drafter {type(part).__name__}: proposes trees: give a factory with @DRAFTERS.declare(tree_depth=…)"
+            f"drafter {type(part).__name__}: proposes trees: give a factory with @DRAFTERS.declare(tree_shape=…)"
         )
 
     def make(models: ModelPair, sampling: Sampling) -> Drafter:
-        return part if isinstance(part, Drafter) else FunctionDrafter(part, models.target.vocab_size)
+        return FunctionDrafter(part, models.target.vocab_size)
 
     return _factory(part, Drafter, make, "drafter", "drafts", ("ids", "num_draft_tokens"))
 
@@ -284,21 +284,18 @@ def drafter_factory(part: Any) -> Callable[..., Any]:
 def rule_factory(part: Any) -> Callable[..., Any]:
     """Returns the factory of a rule that is given as an object or a function; a class is its own factory. Raises
     ConfigError for anything else."""
-
-    def make() -> VerificationRule:
-        return part if isinstance(part, VerificationRule) else FunctionRule(part)
-
-    return _factory(part, VerificationRule, make, "rule", "judges", ("proposal", "target", "generator"))
+    arguments = ("proposal", "target", "generator")
+    return _factory(part, VerificationRule, lambda: FunctionRule(part), "rule", "verifies", arguments)
 
 
 def _factory(
     part: Any, base: type, make: Callable[..., Any], key: str, verb: str, arguments: Sequence[str]
 ) -> Callable[..., Any]:
-    """`arguments`: those with which a function is called."""
+    """`make`: the factory for a function. `arguments`: those with which the function is called."""
     if isinstance(part, type):
         return part
     if isinstance(part, base):
-        return make
+        return lambda *given: part
     if not callable(part):
         raise ConfigError(
             f"{key}: a {type(part).__name__} {verb} nothing: give a name, a function or a {base.__name__}"

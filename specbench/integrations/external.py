@@ -373,12 +373,12 @@ def checked_steps(steps: Sequence[Counts], num_draft_tokens: int) -> list[Step]:
                 raise ConfigError(
                     f"step {number} is {counts!r}: write (drafted, verified, accepted, emitted)"
                 ) from error
-        is_ordered = 0 <= counts.num_accepted <= counts.num_judged <= counts.num_drafted <= num_draft_tokens
+        is_ordered = 0 <= counts.num_accepted <= counts.num_verified <= counts.num_drafted <= num_draft_tokens
         if not is_ordered or not 1 <= counts.num_emitted <= counts.num_accepted + 1:
             raise ConfigError(
-                f"step {number} has {counts.num_drafted} drafted (of at most {num_draft_tokens}), {counts.num_judged} "
-                f"verified, {counts.num_accepted} accepted, {counts.num_emitted} emitted: give accepted ≤ verified ≤ "
-                "drafted and 1 ≤ emitted ≤ accepted + 1"
+                f"step {number} has {counts.num_drafted} drafted (of at most {num_draft_tokens}), "
+                f"{counts.num_verified} verified, {counts.num_accepted} accepted, {counts.num_emitted} emitted: give "
+                "accepted ≤ verified ≤ drafted and 1 ≤ emitted ≤ accepted + 1"
             )
         found.append(counts)
     return found

@@ -18,7 +18,7 @@ from accelerate.utils import gather_object
 from torch import Tensor, nn
 
 from specbench.core.errors import ConfigError
-from specbench.core.files import write_bytes
+from specbench.core.files import write_atomically
 from specbench.decoding.decoder import stream_seed
 from specbench.models.loading import bitsandbytes
 from specbench.models.meters import Cost, CostMeter
@@ -316,7 +316,7 @@ class Loop:
                 state = {"weights": weights, "optimizer": self.optimizer.state_dict(), "progress": asdict(done)}
                 content = io.BytesIO()
                 torch.save(state, content)
-                write_bytes(self.folder / CHECKPOINT, content.getbuffer())  # if it fails, the old one stays
+                write_atomically(self.folder / CHECKPOINT, content.getbuffer())  # if it fails, the old one stays
         self.accelerator.wait_for_everyone()
 
 

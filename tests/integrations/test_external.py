@@ -260,11 +260,11 @@ def test_steps_are_cut_with_the_tokens(length: int) -> None:
     for num_returned, num_apart in ((11, 0), (12, 1)):
         kept, num_passes = cut_steps(steps, num_returned, length)
         assert sum(step.num_emitted for step in kept) + 1 == length
-        assert all(0 <= s.num_accepted <= s.num_judged <= s.num_drafted and s.num_emitted <= s.num_accepted + 1
+        assert all(0 <= s.num_accepted <= s.num_verified <= s.num_drafted and s.num_emitted <= s.num_accepted + 1
                    for s in kept)  # fmt: skip
         assert num_passes == len(kept) + num_apart
         assert sum(s.num_accepted for s in kept) <= length
-    assert [cut_steps(steps, 11, n)[0][-1].num_judged for n in (5, 6, 7)] == [2, 3, 3]
+    assert [cut_steps(steps, 11, n)[0][-1].num_verified for n in (5, 6, 7)] == [2, 3, 3]
 
 
 def test_first_tokens_that_come_together_are_not_timed() -> None:
@@ -358,7 +358,7 @@ def test_a_draft_model_must_be_there_and_fit(code: Path, pair: ModelPair) -> Non
     assert "needs a draft model" in message(build_decoder, spec, ModelPair(pair.target), GREEDY)
     wider = CausalLM(tiny.network(vocab_size=258), tiny.tokenizer(num_extra=1), "wider", None)
     text = message(build_decoder, spec, ModelPair(pair.target, wider), GREEDY)
-    assert "has another vocabulary than target" in text and "hf-pld" in text
+    assert "has another vocabulary than target" in text and "such as slem" in text
 
 
 # What it gets wrong.

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from specbench.core.errors import ConfigError
-from specbench.core.files import write_bytes
+from specbench.core.files import write_atomically
 from specbench.models.loading import load_model
 from specbench.specs.components import build
 from specbench.training import output as files
@@ -269,10 +269,10 @@ def test_a_disk_that_fills_up_keeps_the_last_checkpoint(
         written.append(path)
         if len(written) > 1:
             raise OSError(errno.ENOSPC, "No space left on device")
-        write_bytes(path, content)
+        write_atomically(path, content)
 
     with monkeypatch.context() as patch:
-        patch.setattr("specbench.training.loop.write_bytes", full)
+        patch.setattr("specbench.training.loop.write_atomically", full)
         with pytest.raises(ConfigError, match=r"cannot be written .No space left.*the last checkpoint is in"):
             train_toy(tmp_path)
     begun: list[int] = []

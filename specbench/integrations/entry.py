@@ -16,13 +16,12 @@ from pydantic import BaseModel, ConfigDict, create_model
 from specbench.core.errors import ConfigError, import_problem, nearest
 from specbench.core.registry import DECODERS
 from specbench.core.source import code_revision
-from specbench.core.validation import build
 from specbench.core.values import bytes_digest, file_digest
 from specbench.decoding.sampling import Sampling
 from specbench.integrations.external import ExternalDecoder, LoadedModel, naming_method
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.specs.catalogue import digest
-from specbench.specs.components import is_file_entry
+from specbench.specs.components import build, is_file_entry
 from specbench.specs.method import MethodSpec
 
 

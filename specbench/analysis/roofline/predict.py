@@ -21,7 +21,6 @@ from specbench.analysis.roofline.report import MS, RooflineReport
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.table import Table, number_columns, text_columns
-from specbench.core.validation import build
 from specbench.records.columns import PassTimes as RecordedPasses
 from specbench.records.records import Generation, Record
 from specbench.report.captions import dtype_and_device, model_name
@@ -29,6 +28,7 @@ from specbench.results.answers import speed_columns, with_own_passes
 from specbench.results.metric_format import NULL, number, speed, with_interval
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun, RecordedRuns, read_input, rows_of_subsets, run_folder_of
+from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from specbench.statistics.bootstrap import Array, Estimate, Resampler
 

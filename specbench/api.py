@@ -129,8 +129,7 @@ def run(
 
     Raises ConfigError for bad input.
     """
-    from specbench.running.preflight import check_request
-    from specbench.running.request import Judge, Request
+    from specbench.running.request import Judge, Request, check_request
 
     _check_model("target", target)
     _check_model("drafter", drafter)
@@ -285,7 +284,7 @@ with_options(run, "options", (
 def load(path: str | Path) -> Results:
     """Returns the results of a finished run, or the rows of a leaderboard file. Raises ConfigError for other paths."""
     from specbench.results.runs import read_path
-    from specbench.running.report import RunOutcome
+    from specbench.running.execute import RunOutcome
 
     if not isinstance(path, str | Path):
         raise ConfigError(f"path = {path!r:.60}: give the folder of a run, or a leaderboard file")

@@ -190,5 +190,5 @@ def _idle_machine() -> Iterator[None]:
     """The load of the machine that tests run on is not reported, and its slowness gives no further lines."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("specbench.core.progress.Heartbeat._run", lambda self: None)
-        patch.setattr("specbench.running.machine_load.others_load", lambda: None)
+        patch.setattr("specbench.running.plan.others_load", lambda: 0.0)
         yield

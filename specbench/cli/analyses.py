@@ -68,7 +68,7 @@ def fairness(
     Teacher-forced, on the same texts for all drafters: divergence, KL, TV, fitness, bounds, unfairness, spread.
     """
     from specbench.results.runs import run_path
-    from specbench.running.preflight import check_all, check_model, option_checks
+    from specbench.running.request import check_all, check_model, option_checks
 
     check_all([
         *(partial(run_path, text) for text in (before, after, *(runs or ())) if text is not None),
@@ -135,9 +135,9 @@ def languages(
         if identifiable_code(code) is None:
             problem = "lingua cannot identify this language: give ISO 639 codes such as la,eo"
             raise ConfigError(f"--extra-languages {code}: {problem}")
-    from specbench.running.preflight import check_options
+    from specbench.running.request import check_all, option_checks
 
-    check_options(options)
+    check_all(option_checks(options))
     from specbench.analysis.fairness.representation import representation, representation_table  # these import torch
     from specbench.models.loading import load_model
 
@@ -183,12 +183,12 @@ def roofline(
     """
     from specbench.core.environment import EMBEDDED, set_threads
     from specbench.core.files import check_output, write_output
-    from specbench.running.preflight import check_options
+    from specbench.running.request import check_all, option_checks
     from specbench.specs.components import build
 
     if output is not None:
         check_output("--output", output)
-    check_options(options)
+    check_all(option_checks(options))
     from specbench.analysis.roofline.report import draw_roofline, tables
     from specbench.analysis.roofline.roofline import RooflineOptions, measure_pair  # these import torch
     from specbench.report.display import check_plot
@@ -285,9 +285,9 @@ def vocab(
     as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of tables.")] = False,
 ) -> None:
     """Compare the vocabularies of a target and a drafter: overlap, injectivity, decompositions, fitting methods."""
-    from specbench.running.preflight import check_options
+    from specbench.running.request import check_all, option_checks
 
-    check_options(options, needs_weights=acceptance)
+    check_all(option_checks(options, needs_weights=acceptance))
     from specbench.analysis.vocab.vocab import report_parts, vocab_report  # imports torch
 
     with status_line(f"comparing the vocabularies of {options.target} and {options.drafter}"):
@@ -325,8 +325,7 @@ def audit(
     target in this process.
     """
     from specbench.core.files import check_output, write_output
-    from specbench.running.preflight import check_request
-    from specbench.running.request import Request
+    from specbench.running.request import Request, check_request
 
     tasks = split(task)
     if len(tasks) != 1:

@@ -289,8 +289,7 @@ def check(
 
     from specbench.core.files import check_output, write_output
     from specbench.gate import report as check_report
-    from specbench.running.preflight import check_request
-    from specbench.running.request import Request
+    from specbench.running.request import Request, check_request
 
     files = {name: file for name, file in (("--markdown", markdown), ("--junit", junit)) if file is not None}
     default = ALLOWED if against is None else ALLOWED_IN_TURNS

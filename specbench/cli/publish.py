@@ -58,7 +58,7 @@ def suite(
     All workers need the same device, versions and commit, and the suite's files at the same path.
     """
     from specbench.publish.suite_runs import RUNS, load_suite, read_suite, runs_of
-    from specbench.running.preflight import check_all, check_data
+    from specbench.running.request import check_all, check_data
 
     check_all([partial(read_suite, name), partial(check_data, options.data)])
     from specbench.publish.suite import forecast_table, make_forecast, measure_suite, problem_lines, show  # torch

@@ -76,8 +76,7 @@ def run(
     as_json: Annotated[bool, flag("--json", help="Print the rows as JSON instead of tables.")] = False,
 ) -> None:
     """Measure methods and autoregressive decoding on tasks. The same command resumes an interrupted run."""
-    from specbench.running.preflight import check_request
-    from specbench.running.request import Judge, Request
+    from specbench.running.request import Judge, Request, check_request
     from specbench.tasks.sandbox import run as permission
 
     options = replace(options, limit=None if limit == "all" else amount("--limit", limit))
@@ -106,7 +105,7 @@ def lm_eval(context: typer.Context) -> None:
 
     All other options are lm-eval's: `specbench lm-eval run --tasks x --limit 5 --output_path DIR`.
     """
-    from specbench.running.preflight import check_all, check_model
+    from specbench.running.request import check_all, check_model
 
     check_all([
         partial(require, "lm_eval", "specbench lm-eval"),
@@ -165,8 +164,7 @@ def sweep(
     as_json: Annotated[bool, flag("--json", help="Print the numbers as JSON instead of tables.")] = False,
 ) -> None:
     """Measure a method at several values of a key. For a fuzzy method, one run estimates all thresholds and lengths."""
-    from specbench.running.preflight import check_request
-    from specbench.running.request import Request
+    from specbench.running.request import Request, check_request
 
     if samples is not None and recipe is None:
         raise ConfigError(f"--samples {samples}: is only for --recipe language-order: remove it")
@@ -219,8 +217,7 @@ def tune(
 
     An existing file is never replaced.
     """
-    from specbench.running.preflight import check_request
-    from specbench.running.request import Request
+    from specbench.running.request import Request, check_request
 
     request = Request(split(task), split(method), options, command_line(), output=runs)
     file = output or Path(f"{Path(method).stem}-tuned.yaml")

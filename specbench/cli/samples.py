@@ -38,8 +38,7 @@ def sample(
 
     Reads the tokenizer and the configuration of --target, not its weights.
     """
-    from specbench.running.preflight import check_request
-    from specbench.running.request import Request
+    from specbench.running.request import Request, check_request
 
     options = replace(options, limit=None if limit == "all" else amount("--limit", limit))
     request = Request(split(tasks), ["ar"], options, command_line(), lm_eval_include=lm_eval_include)
@@ -71,13 +70,13 @@ def answers(
     Prompts are rendered again from the task, its data and the tokenizer, and checked against the run's digests.
     """
     from specbench.results.runs import finished_run
-    from specbench.running.preflight import check_all, check_data
+    from specbench.running.request import check_all, check_data
 
     most = None if limit == "all" else amount("--limit", limit)
     if isinstance(most, float):
         raise ConfigError(f"--limit {limit}: give a number of records, or all")
     check_all([partial(finished_run, run), partial(check_data, data)])
-    from specbench.running.shown_answers import Selection, shown_run  # imports torch
+    from specbench.running.recorded_prompts import Selection, shown_run  # imports torch
 
     subsets, examples, methods = (tuple(split(each or "")) for each in (subset, example, method))
     chosen = Selection(subsets, examples, methods, only_wrong, most)

@@ -164,7 +164,7 @@ def trainer(kind: str) -> Callable[..., None]:
         own_device: Annotated[str | None, typer.Option("--device", help="auto, cuda, mps or cpu.")] = None,
         set_: Annotated[list[str] | None, typer.Option("--set", help=f"Any key: {EXAMPLES[kind]}")] = None,
     ) -> None:
-        from specbench.running.preflight import check_all, check_options, option_checks
+        from specbench.running.request import check_all, option_checks
         from specbench.specs import yaml_files
         from specbench.training.spec import read_settings
 
@@ -188,7 +188,7 @@ def trainer(kind: str) -> Callable[..., None]:
         spec = read()
         drafter = spec.drafter if isinstance(spec, TrainSpec) else None
         used = replace(options, target=spec.target, drafter=drafter)  # --config may name others
-        check_options(used, needs_weights=needs_weights)
+        check_all(option_checks(used, needs_weights=needs_weights))
         if isinstance(spec, TrainSpec):
             train_drafter(spec, options.threads)
         else:

@@ -14,7 +14,7 @@ from specbench.models.loading import load_model
 from specbench.report.shown import ShownPrompt
 from specbench.running.models import load_models
 from specbench.running.plan import SubsetRun, load_requested, make_subset_runs
-from specbench.running.prompts import turn_prompt, uses_chat
+from specbench.running.prompts import uses_chat
 from specbench.running.request import Request, request_notes, run_spec
 from specbench.tasks.examples import Example
 
@@ -74,7 +74,7 @@ def prompt_samples(request: Request, console: Console) -> list[PromptSample]:
 
 def _sample(run: SubsetRun, example: Example, chat: str) -> PromptSample:
     target, task = run.models.target, run.task
-    prompt: Prompt = turn_prompt(run.renderer, target, example, 0, ())
+    prompt: Prompt = run.renderer.render(target, (example.prompt,))
     tokens = {index: token for token, index in target.vocabulary.items()}
     return PromptSample(
         task=task.name, subset=run.subset, id=str(example.id), prompt=ShownPrompt.of(target.tokenizer, prompt.ids),

@@ -1,4 +1,4 @@
-"""`specbench list`, `show`, `validate`, `fetch` and `new`."""
+"""`specbench list`, `validate`, `fetch` and `new`."""
 
 import keyword
 import re
@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from specbench.cli.arguments import flag, takes_run_options
 from specbench.cli.arguments import split as split_names
+from specbench.cli.arguments import takes_run_options
 from specbench.cli.help.method import other_needs, verdict
-from specbench.cli.help.text import find_help, help_text, shown
+from specbench.cli.help.text import shown
 from specbench.core.console import fail, stderr, stdout
 from specbench.core.environment import is_installed
 from specbench.core.errors import ConfigError, nearest
@@ -143,24 +143,6 @@ def list_(
     if task is not None and kind != "tasks":
         raise ConfigError(f"specbench list {kind} {task}: only tasks have subsets to list: see `specbench show {task}`")
     stdout.print(TABLES[kind]() if task is None else subsets_table(task))
-
-
-def show(
-    name: Annotated[
-        str, typer.Argument(help="A method, task or component: a name, or the path of a YAML file; or a model.")
-    ],
-    as_json: Annotated[bool, flag("--json", help="Print JSON instead of text.")] = False,
-) -> None:
-    """Explain a method, a task, a component or a model.
-
-    A method: its components, parameters, losslessness, needs, presets and commands.
-
-    A task: its prompt, right answer, generation settings, scorer and data. A component: its options and its users.
-
-    A model (hub id, folder or embedded:NAME): context, vocabulary, end tokens, chat template, and sampling.
-    """
-    for each in find_help(name):
-        stdout.out(each.model_dump_json(indent=2) if as_json else help_text(each))
 
 
 def validate(files: Annotated[list[Path], typer.Argument(help="Task, method or suite YAML files.")]) -> None:

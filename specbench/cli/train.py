@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from textwrap import wrap
 from typing import Annotated, Any, get_args, get_origin
 
 import typer
@@ -18,8 +17,7 @@ from specbench.cli.arguments import (
     split,
     takes_run_options,
 )
-from specbench.cli.help import Parameter, field_parameters
-from specbench.cli.help.text import WIDTH, shown
+from specbench.cli.help.text import Parameter, field_parameters, folded, shown
 from specbench.core.console import stderr, stdout
 from specbench.core.environment import require
 from specbench.core.errors import INTERRUPTED, ConfigError
@@ -69,7 +67,7 @@ def nested_keys(model: type[Spec], place: str, defaults: Mapping[str, Any]) -> I
         types = () if get_origin(field.annotation) is dict else (field.annotation, *get_args(field.annotation))
         part = next((each for each in types if isinstance(each, type) and issubclass(each, Spec)), None)
         if part is None or (field.default is None and key not in BLOCKS):
-            yield parameter.model_copy(update={"key": key})
+            yield replace(parameter, key=key)
         if part is not None:
             yield from nested_keys(part, key, {})
 
@@ -86,7 +84,7 @@ class WithKeys(BoundedCommand):
             bounds = f" ({key.range})" if key.type == "one of" else ""
             meaning = f": {key.meaning}" if key.meaning else ""
             text = f"{key.key} {default}{bounds}{meaning}"
-            lines += wrap(text, WIDTH, initial_indent="  ", subsequent_indent="      ")
+            lines += folded(text, 2, 6)
         stdout.out("\n".join(lines))
 
 

@@ -32,6 +32,7 @@ SamplePrompt = Annotated[
     typer.Option("--prompt", help="Prompt of the sampled texts; empty: the BOS token; the paper: ' '."),
 ]
 flag = partial(typer.Option, metavar="")  # so that the help shows no value
+AsJson = Annotated[bool, flag("--json", help="Print JSON instead of tables.")]
 
 PAIR = ("target", "drafter", "target_revision", "drafter_revision")
 LARGEST, LARGEST_SEED = 10**9, 2**63 - 1
@@ -152,6 +153,8 @@ def checked_path(option: typer.CallbackParam, text: str | None) -> Path | None:
 
 
 path_option = partial(typer.Option, parser=str, callback=checked_path)
+Plot = Annotated[Path | None, path_option(help="File for a plot of the numbers, such as plot.png.")]
+Report = Annotated[Path | None, path_option(help="JSON file for the report.")]
 
 
 def check_words(words: Sequence[str]) -> None:

@@ -253,16 +253,6 @@ def translate_options(words: Sequence[str], known: Collection[str]) -> list[str]
     return found
 
 
-def restore_option_names(message: str, words: Sequence[str]) -> str:
-    """Returns a message with --num_fewshot in place of --set fewshot.num_shots if the user gave the former."""
-    for word, following in zip(words, [*words[1:], ""], strict=True):
-        name, equals, value = word.partition("=")
-        if name.replace("_", "-") == "--num-fewshot":
-            given = value if equals else following
-            message = message.replace(f"{NUM_SHOTS}{given}", f"{name} {given}")
-    return message
-
-
 def model_options(option: str, text: str, known: Collection[str]) -> Iterator[str]:
     """Yields the command's options for --model_args: KEY=VALUE separated by commas, or JSON."""
     given: dict[str, object] = {}

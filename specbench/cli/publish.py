@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.arguments import Files, flag, path_option, split, takes_run_options
+from specbench.cli.arguments import AsJson, Files, flag, path_option, split, takes_run_options
 from specbench.core.console import stderr, stdout
 from specbench.core.progress import status_line
 from specbench.specs.run_options import RunOptions
@@ -98,7 +98,7 @@ def show_board(
     name: Name,
     pair: Annotated[str | None, typer.Option(help="Pair of the board whose published figures are all printed.")] = None,
     runs: Runs = None,
-    as_json: Annotated[bool, flag("--json", help="Print the published and the measured figures as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print what the pairs of a board need, what is measured, and the published figures next to the measured ones.
 

@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 
 from specbench.cli.arguments import (
+    AsJson,
+    Plot,
     amount,
     command_line,
     flag,
@@ -63,17 +65,14 @@ def run(
         path_option(help="Folder of the run; by default runs/TASK-METHOD-DIGEST. An existing run is resumed."),
     ] = None,
     leaderboard: Annotated[Path | None, path_option(help="Leaderboard JSON that the rows are merged into.")] = None,
-    plot: Annotated[
-        Path | None,
-        path_option(help="File for a plot of speed-up and acceptance, and of throughput by load, such as speed.png."),
-    ] = None,
+    plot: Plot = None,
     log: Annotated[
         str | None,
         typer.Option(
             help="Trackers that log the numbers, separated by commas: wandb, mlflow, tensorboard or plug-ins."
         ),
     ] = None,
-    as_json: Annotated[bool, flag("--json", help="Print the rows as JSON instead of tables.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure methods and autoregressive decoding on tasks. The same command resumes an interrupted run."""
     from specbench.running.request import Judge, Request, check_request
@@ -160,8 +159,8 @@ def sweep(
     leaderboard: Annotated[
         Path | None, path_option(help="Leaderboard JSON that measured rows are merged into.")
     ] = None,
-    plot: Annotated[Path | None, path_option(help="File for a plot of the sweep, such as sweep.png.")] = None,
-    as_json: Annotated[bool, flag("--json", help="Print the numbers as JSON instead of tables.")] = False,
+    plot: Plot = None,
+    as_json: AsJson = False,
 ) -> None:
     """Measure a method at several values of a key. For a fuzzy method, one run estimates all thresholds and lengths."""
     from specbench.running.request import Request, check_request
@@ -207,7 +206,7 @@ def tune(
         Path | None, path_option(help="Method file to write; for fuzzy methods three files, NAME-low.yaml, ….")
     ] = None,
     runs: Runs = None,
-    as_json: Annotated[bool, flag("--json", help="Print the presets as JSON instead of a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Tune a method's draft length or tree, and its thresholds, on some examples, and write the method files.
 

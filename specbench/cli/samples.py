@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specbench.cli.arguments import amount, command_line, flag, path_option, print_result, split, takes_run_options
+from specbench.cli.arguments import (
+    AsJson,
+    amount,
+    command_line,
+    flag,
+    path_option,
+    print_result,
+    split,
+    takes_run_options,
+)
 from specbench.core.console import counted, say, stderr, stdout
 from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError
@@ -34,7 +43,7 @@ def sample(
     lm_eval_include: Annotated[
         Path | None, path_option(help="Folder with your own lm-eval tasks, for TASK lm_eval:NAME.")
     ] = None,
-    as_json: Annotated[bool, flag("--json", help="Print JSON instead of text.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print prompts exactly as a target reads them: few-shot examples, chat template and special tokens.
 
@@ -139,7 +148,7 @@ def answers(
     data: Annotated[str | None, typer.Option(help="Folder or file of the rows, if the run's data moved.")] = None,
     page: Annotated[Path | None, path_option(help="HTML file to write the records into, such as answers.html.")] = None,
     trust_remote_code: Annotated[bool, flag("--trust-remote-code", help="Run a tokenizer's Python code.")] = False,
-    as_json: Annotated[bool, flag("--json", help="Print JSON instead of text.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show the answers of a run: prompt, reference, each method's answer, its scores, and why it got them.
 

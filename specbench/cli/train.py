@@ -187,37 +187,27 @@ def trainer(kind: str) -> Callable[..., None]:
         drafter = spec.drafter if isinstance(spec, TrainSpec) else None
         used = replace(options, target=spec.target, drafter=drafter)  # --config may name others
         check_all(option_checks(used, needs_weights=needs_weights))
+        folder = Path(spec.output)
         if isinstance(spec, TrainSpec):
-            train_drafter(spec, options.threads)
+            from specbench.training.train import measurement_command, run_training
+
+            record = run_training(spec, options.threads, stderr, command_line())
+            if record is None:  # this is not the main process, or the training was already finished
+                return
+            summary, next_step = record.summary(), f"measure it: {measurement_command(spec)}"
         else:
-            build_model(kind, spec)
+            from specbench.training.corpus import build_from_corpus
+
+            try:
+                summary = build_from_corpus(spec, stderr, command_line()).summary()
+            except KeyboardInterrupt:
+                stderr.print("interrupted: nothing was saved, and the output folder is unchanged", soft_wrap=True)
+                sys.exit(INTERRUPTED)
+            next_step = f"draft with it: --method {METHODS[kind]} --set drafter.path={folder}"
+        stdout.print(f"{folder}: {summary}", soft_wrap=True)
+        stderr.print(next_step, soft_wrap=True)
 
     return command
-
-
-def build_model(kind: str, spec: CorpusModelSpec) -> None:
-    """Makes an n-gram model or a datastore from a corpus."""
-    from specbench.training.corpus import build_from_corpus
-
-    try:
-        record = build_from_corpus(spec, stderr, command_line())
-    except KeyboardInterrupt:
-        stderr.print("interrupted: nothing was saved, and the output folder is unchanged", soft_wrap=True)
-        sys.exit(INTERRUPTED)
-    folder = Path(spec.output)
-    stdout.print(f"{folder}: {record.summary()}", soft_wrap=True)
-    stderr.print(f"draft with it: --method {METHODS[kind]} --set drafter.path={folder}", soft_wrap=True)
-
-
-def train_drafter(spec: TrainSpec, threads: int | None) -> None:
-    from specbench.training.train import measurement_command, run_training
-
-    record = run_training(spec, threads, stderr, command_line())
-    if record is None:  # this is not the main process, or the training was already finished
-        return
-    folder = Path(spec.output)
-    stdout.print(f"{folder}: {record.summary()}", soft_wrap=True)
-    stderr.print(f"measure it: {measurement_command(spec)}", soft_wrap=True)
 
 
 def files_by_language(texts: list[str] | None) -> dict[str, str] | None:

@@ -35,7 +35,7 @@ from specbench.specs.catalogue import (
 )
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
-from specbench.specs.run import RunSpec, ServersSpec, own_drafter, read_servers
+from specbench.specs.run import RunSpec, own_drafter, read_servers
 from specbench.specs.run_options import LEAST, SHARE, TARGET_OPTIONS, RunOptions, flag_of
 from specbench.specs.task import GenerationSpec, TaskSpec
 from specbench.tasks.judge import JUDGEMENTS_FILE
@@ -304,41 +304,46 @@ def resolve(request: Request) -> tuple[Request, RunSpec, dict[str, str] | None]:
 
 def run_spec(request: Request) -> RunSpec:
     """Returns the checked specification of a run. Its first method is AR, even if AR was not requested."""
-    servers = None if request.servers is None else read_request_servers(request, request.servers)
-    tasks = [task for name in requested_tasks(request.tasks) for task in load_tasks(name, request.lm_eval_include)]
-    own = {method.name: method for method in request.own_methods}
-    names = list(dict.fromkeys(["ar", *request.methods]))
-    methods = servers.methods(names) if servers else [own.get(name) or load_method(name) for name in names]
-    if not request.tasks or not (request.methods or servers):
+    options, servers = request.options, None
+    if not request.tasks or not (request.methods or request.servers):
         raise ConfigError("--task and --method need at least one name each; `specbench list` shows them")
-    if request.lm_eval_include is not None and not any(name.startswith(LM_EVAL) for name in request.tasks):
-        raise ConfigError(f"--lm-eval-include: has no effect without --task {LM_EVAL}NAME: leave it out, or name one")
-    options = request.options
     if options.subsets is not None and not options.subsets:
         raise ConfigError("--subset is empty: name at least one, or leave the option out")
-    if servers is None:
+    if request.lm_eval_include is not None and not any(name.startswith(LM_EVAL) for name in request.tasks):
+        raise ConfigError(f"--lm-eval-include: has no effect without --task {LM_EVAL}NAME: leave it out, or name one")
+    # 1. Tasks and methods. With servers, these are the methods, and they hold the models.
+    tasks = [task for name in requested_tasks(request.tasks) for task in load_tasks(name, request.lm_eval_include)]
+    names = list(dict.fromkeys(["ar", *request.methods]))
+    if request.servers is not None:
+        models = ("target", "drafter", "target_revision", "drafter_revision", "dtype", "device", "engine")
+        refuse_options(options, (*models, *TARGET_OPTIONS), "with --servers, which hold the models")
+        servers = read_servers(request.servers)
+        for name in request.methods:
+            if name not in servers.servers:
+                problem = f"{request.servers} has no such server: {nearest(name, servers.servers)}"
+                raise ConfigError(f"--method {name}: {problem}")
+        methods, target = servers.methods(names), servers.tokenizer
+    else:
+        own = {method.name: method for method in request.own_methods}
+        methods, target = [own.get(name) or load_method(name) for name in names], options.target or TARGET
         check_all(model_checks(options))
-    target = servers.tokenizer if servers else options.target or TARGET
-    sampling = [] if options.sampling == "task" else sampling_overrides(target, options.target_revision)
-    tasks, methods = with_overrides(tasks, methods, [*sampling, *options.overrides])
+    # 2. Changed keys: first the sampling that the target's checkpoint asks for, then those of --set.
+    overrides = list(options.overrides)
+    if options.sampling == "model":
+        from specbench.models.loading import model_sampling
+
+        values = model_sampling(target, options.target_revision).values
+        prefix = f"--sampling model: '{target}': generation_config.json: "
+        build(GenerationSpec, {"max_new_tokens": 1, **values}, prefix=prefix)
+        overrides = [*(f"generation.{name}={json.dumps(value)}" for name, value in values.items()), *overrides]
+    tasks, methods = with_overrides(tasks, methods, overrides)
+    # 3. The whole.
     given = {name: value for name, value in asdict(options).items() if name in RunSpec.model_fields}
     given["chat_template_args"] = parse_template_args(options.chat_template_args, options.chat)
     data = {**given, "tasks": tasks, "methods": methods, "servers": servers, "target": target}
     spec = build(RunSpec, data, prefix="")
     check_samples(spec)
     return spec
-
-
-def read_request_servers(request: Request, path: Path) -> ServersSpec:
-    """Returns the servers of a request. Raises ConfigError for options of models in this process, and for a method that
-    is not one of the servers."""
-    local = ("target", "drafter", "target_revision", "drafter_revision", "dtype", "device", "engine", *TARGET_OPTIONS)
-    refuse_options(request.options, local, "with --servers, which hold the models")
-    found = read_servers(path)
-    for name in request.methods:
-        if name not in found.servers:
-            raise ConfigError(f"--method {name}: {path} has no such server: {nearest(name, found.servers)}")
-    return found
 
 
 def refuse_options(options: RunOptions, names: Sequence[str], where: str) -> None:
@@ -349,18 +354,7 @@ def refuse_options(options: RunOptions, names: Sequence[str], where: str) -> Non
             raise ConfigError(f"{flag_of(name)} {value}: has no effect {where}: leave it out")
 
 
-def sampling_overrides(target: str, revision: str | None) -> list[str]:
-    """Returns the --set pairs of the sampling that the target's checkpoint asks for. Raises ConfigError if it asks for
-    none."""
-    from specbench.models.loading import model_sampling
-
-    values = model_sampling(target, revision).values
-    prefix = f"--sampling model: '{target}': generation_config.json: "
-    build(GenerationSpec, {"max_new_tokens": 1, **values}, prefix=prefix)
-    return [f"generation.{name}={json.dumps(value)}" for name, value in values.items()]
-
-
-def parse_template_args(pairs: Sequence[str], chat: str) -> dict[str, Any]:
+def parse_template_args(pairs: Sequence[str], chat: str) -> dict[str, object]:
     """Returns the variables of the chat template by name. Values are read as YAML."""
     if pairs and chat == "never":
         raise ConfigError(f"--chat-template-args {','.join(pairs)}: has no effect with --chat never: leave one out")
@@ -373,11 +367,6 @@ def parse_template_args(pairs: Sequence[str], chat: str) -> dict[str, Any]:
     return found
 
 
-def runs_programs(task: TaskSpec) -> bool:
-    """Returns whether answers are scored by executing them."""
-    return task.scorer is not None and task.scorer.type == "code"
-
-
 def check_samples(spec: RunSpec) -> None:
     """Raises ConfigError if a task is scored by pass@k but the run has fewer than k different answers per example."""
     for task, name in spec.task_subsets():
@@ -388,6 +377,11 @@ def check_samples(spec: RunSpec) -> None:
                 f"--repeats {spec.repeats}: pass@{k} of task {task.name} needs --repeats {k} and a temperature: give "
                 f"them (--set generation.temperature=0.8), or leave {k} out of scorer.k"
             )
+
+
+def runs_programs(task: TaskSpec) -> bool:
+    """Returns whether answers are scored by executing them."""
+    return task.scorer is not None and task.scorer.type == "code"
 
 
 def requested_tasks(names: Sequence[str]) -> list[str]:
@@ -430,10 +424,17 @@ def request_notes(request: Request, spec: RunSpec) -> Iterator[str]:
 
     for kind, names in (("tasks", request.tasks), ("methods", request.methods)):
         yield from filter(None, (namesake(kind, name) for name in names))
-    for task, absent in spec.left_out().items():
+    for name, absent in spec.left_out().items():
         them = "it" if len(absent) == 1 else "them"
-        yield f"{absent_subsets_line(task, absent, 'bundled sample')}: give --data to measure {them}"
-    yield from missing_subset_lines(spec)
+        yield f"{absent_subsets_line(name, absent, 'bundled sample')}: give --data to measure {them}"
+    for task in spec.tasks:
+        lacking = ", ".join(name for name in spec.subsets or () if name not in task.subset_names)
+        measured = ", ".join(name for other, name in spec.task_subsets() if other is task)
+        if lacking and not task.subsets:
+            yield f"--subset: {task.name} has no subsets: it is measured as a whole"
+        elif lacking:
+            what = f"only {measured} of it is measured" if measured else "it is not measured"
+            yield f"--subset: {task.name} has no {lacking}: {what}"
     overrides = dict(pair.split("=", 1) for pair in request.options.overrides)
     if overrides.get(NUM_SHOTS, "0") != "0":
         for name in (task.name for task in spec.tasks if not has_shots(task)):
@@ -470,15 +471,3 @@ def absent_subsets_line(task: str, names: Sequence[str], lacking: str) -> str:
     """Returns the beginning of a line about subsets that have no `lacking`."""
     shown = ", ".join(names[:MAX_NAMED]) + (f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else "")
     return f"{task}: {counted(len(names), 'subset')} {'has' if len(names) == 1 else 'have'} no {lacking} ({shown})"
-
-
-def missing_subset_lines(spec: RunSpec) -> Iterator[str]:
-    """Yields a line for each task that lacks some of the requested subsets."""
-    for task in spec.tasks:
-        missing = ", ".join(name for name in spec.subsets or () if name not in task.subset_names)
-        measured = ", ".join(name for other, name in spec.task_subsets() if other is task)
-        if missing and not task.subsets:
-            yield f"--subset: {task.name} has no subsets: it is measured as a whole"
-        elif missing:
-            what = f"only {measured} of it is measured" if measured else "it is not measured"
-            yield f"--subset: {task.name} has no {missing}: {what}"

@@ -50,9 +50,7 @@ def execute(
     hear the events of the run; by default the progress that `console` shows.
     """
     # 1. Whatever is told by names and files is checked first: a tracker, a picture.
-    heard: list[RunListener] = [RunProgress(console)] if listeners is None else [*listeners]
-    if request.loggers:
-        heard.append(Trackers(request.loggers, console))
+    trackers = [Trackers(request.loggers, console)] if request.loggers else []
     if request.plot is not None:
         from specbench.report.display import check_plot
 
@@ -60,7 +58,7 @@ def execute(
     # 2. Plan: subsets with data, prompts and decoders, and the folder.
     plan = make_plan(request, console, load or load_models)
     # 3. Measure and report: records and rows, in the folder.
-    events = Events(console, heard)
+    events = Events(console, [*([RunProgress(console)] if listeners is None else listeners), *trackers])
     records, rows = measure_plan(plan, events, request.judge)
     # 4. The leaderboard and the picture that the request names.
     if reason := why_unscored(records.values()):

@@ -212,8 +212,9 @@ def without_calibration(loaded: Loaded, methods: Sequence[MethodSpec]) -> Loaded
     specs = [method.calibration for method in methods if method.calibration is not None]
     left = []
     for task, subset, data in loaded:
-        used = {digest for spec in specs if spec.task == task.name for each in spec.prompts.values() for digest in each}
-        kept = tuple(example for example in data.examples if prompt_digest(example, turn=0) not in used)
+        prompts = [spec.prompts.values() for spec in specs if spec.task == task.name]
+        used = {digest for digests in chain.from_iterable(prompts) for digest in digests}
+        kept = tuple(each for each in data.examples if not used or prompt_digest(each, turn=0) not in used)
         if not kept:
             raise ConfigError(
                 f"{data.location}: all {len(data.examples)} examples of {task.name}/{subset} were used to tune a "

@@ -177,13 +177,13 @@ def check_method(file: Path, method: MethodSpec) -> None:
     needs the distributions of a greedy drafter."""
     from specbench.decoding.build import check_sampling, make_rule
     from specbench.decoding.sampling import Sampling
-    from specbench.integrations.entry import load
+    from specbench.integrations.external import load_entry
 
     for part in method.parts:
         place = file if part.decoder is None else f"{file}: decoder.entry"
         try:
             if part.decoder is not None:
-                load(part.decoder.entry)
+                load_entry(part.decoder.entry)
             else:
                 drafts = Sampling(1.0).at(part.drafter.options.get("temperature"))
                 check_sampling(part, make_rule(part, 1), Sampling(1.0), drafts)

@@ -321,12 +321,12 @@ def check(
             )
         request = Request(split(task or ""), split(method or ""), options, command_line(), output)
         check_request(request)
-        from specbench.gate.rotation import measure_in_turns  # imports torch
+        from specbench.gate.rotation import measure_interleaved  # imports torch
 
         with status_line("starting both versions") as say:
-            runs = measure_in_turns(request, os.path.abspath(interpreter), say, against_folder)
+            runs = measure_interleaved(request, os.path.abspath(interpreter), say, against_folder)
             report = gate.check(
-                str(runs.baseline), str(runs.candidate), allowed, {*ignored, "versions"}, say, in_turns=True,
+                str(runs.baseline), str(runs.candidate), allowed, {*ignored, "versions"}, say, interleaved=True,
                 trust_remote_code=options.trust_remote_code,
             )  # fmt: skip
         report = replace(report, notes=(*runs.notes, *report.notes))

@@ -38,7 +38,6 @@ from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec, own_drafter, read_servers
 from specbench.specs.run_options import LEAST, SHARE, TARGET_OPTIONS, RunOptions, flag_of
 from specbench.specs.task import GenerationSpec, TaskSpec
-from specbench.tasks.judge import JUDGEMENTS_FILE
 
 if TYPE_CHECKING:
     from specbench.tasks.judge.judgements import Judging
@@ -156,9 +155,6 @@ def checks(request: Request) -> Iterator[Callable[[], object]]:
         yield partial(refuse, f"--lm-eval-include {include}: no such folder: give one with YAML files of tasks")
     if request.plot is not None:
         yield partial(require, "matplotlib", "--plot")
-    is_rated = request.output is not None and (request.output / JUDGEMENTS_FILE).exists()
-    if judge is not None and judge.model is not None and not judge.is_dry_run and not is_rated:
-        yield partial(require, "openai", "--judge")
     for name in request.loggers:
         known = sorted({*LOGGER_PACKAGES, *LOGGERS.plugins})
         if name not in known:

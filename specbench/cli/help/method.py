@@ -65,9 +65,9 @@ def parameters(method: MethodSpec) -> list[Parameter]:
     settable = set(dotted.flat(method.model_dump(exclude={"sweep"}))) - set(FIXED)
     options: list[tuple[str, type[BaseModel], Mapping[str, object]]]
     if method.decoder is not None:
-        from specbench.integrations.entry import OFFERED, load, options_model
+        from specbench.integrations.external import OFFERED, load_entry, options_model
 
-        code = load(method.decoder.entry)
+        code = load_entry(method.decoder.entry)
         model = options_model(code.call, OFFERED, 0 if code.is_class else 1)  # specbench sets the offered ones
         options = [("decoder.options", model, method.decoder.options)]
     else:
@@ -113,9 +113,9 @@ class Part(NamedTuple):
 def parts(method: MethodSpec) -> list[Part]:
     """Returns the components: drafter, verification rule, vocabulary bridge; or the external decoder."""
     if method.decoder is not None:
-        from specbench.integrations.entry import load
+        from specbench.integrations.external import load_entry
 
-        return [Part("decoder", method.decoder.entry, prose(load(method.decoder.entry).call))]
+        return [Part("decoder", method.decoder.entry, prose(load_entry(method.decoder.entry).call))]
     if method.routes is not None:  # the drafters of all routes first, then what their parts have in common
         components = []
         for part in method.parts:

@@ -12,7 +12,7 @@ import pytest
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import NoFeatures, Registry
-from specbench.integrations import entry
+from specbench.integrations import external
 from specbench.specs import catalogue
 from specbench.specs.catalogue import load_method
 from tests.support.plugins import forget_plugins
@@ -217,8 +217,8 @@ def test_a_plug_in_that_ends_python_at_its_import_is_one_line(tmp_path, monkeypa
     calls = [
         lambda: Registry("drafter", "specbench.endings", NoFeatures).get("ending"),
         lambda: catalogue._plugin_folders("ending_methods"),
-        lambda: entry.load("ends_python:make"),
-        lambda: entry.load(f"{tmp_path / 'ends_python.py'}:make"),
+        lambda: external.load_entry("ends_python:make"),
+        lambda: external.load_entry(f"{tmp_path / 'ends_python.py'}:make"),
     ]
     for call in calls:
         with pytest.raises(ConfigError, match=re.escape(told)) as caught:
@@ -227,7 +227,7 @@ def test_a_plug_in_that_ends_python_at_its_import_is_one_line(tmp_path, monkeypa
     (tmp_path / "ends_python.py").write_text("raise KeyboardInterrupt")
     importlib.invalidate_caches()
     with pytest.raises(KeyboardInterrupt):
-        entry.load("ends_python:make")
+        external.load_entry("ends_python:make")
 
 
 def test_a_broken_plug_in_is_named_in_one_line(tmp_path):

@@ -19,7 +19,7 @@ from specbench.tasks.scoring import make_scorer
 from tests.support import tiny
 
 
-def cell(prompt: str, model: Any, context_limit: int | None = 100, reference: str = "1") -> Any:
+def subset_run(prompt: str, model: Any, context_limit: int | None = 100, reference: str = "1") -> Any:
     data = SimpleNamespace(location="rows.tsv", examples=[Example(0, "first", (prompt,), (reference,))])
     task = SimpleNamespace(name="t", language="en", scorer=ScorerSpec.model_validate({"type": "number"}))
     decoder = SimpleNamespace(model=model)
@@ -39,37 +39,37 @@ def cell(prompt: str, model: Any, context_limit: int | None = 100, reference: st
 
 
 def test_a_prompt_must_leave_room_for_one_token() -> None:
-    check_prompts(cell("x" * 99, tiny.causal_lm()))
+    check_prompts(subset_run("x" * 99, tiny.causal_lm()))
     with pytest.raises(
         ConfigError, match=r"t/en example first: the prompt has 100 tokens.*100 tokens \(that of 'small'"
     ):
-        check_prompts(cell("x" * 100, tiny.causal_lm()))
-    check_prompts(cell("x" * 1000, tiny.causal_lm(), context_limit=None))
+        check_prompts(subset_run("x" * 100, tiny.causal_lm()))
+    check_prompts(subset_run("x" * 1000, tiny.causal_lm(), context_limit=None))
 
 
 def test_an_empty_prompt_is_refused() -> None:
     with pytest.raises(ConfigError, match="empty after tokenization"):
-        check_prompts(cell("", tiny.causal_lm()))
+        check_prompts(subset_run("", tiny.causal_lm()))
 
 
 def test_a_tokenizer_that_is_wider_than_its_model_is_refused() -> None:
     narrow = tiny.causal_lm(vocab_size=200)
-    check_prompts(cell("plain", narrow))
+    check_prompts(subset_run("plain", narrow))
     with pytest.raises(ConfigError, match=r"makes token 2[0-9]+, but the model has only 200"):
-        check_prompts(cell("naïve \x00", narrow))
+        check_prompts(subset_run("naïve \x00", narrow))
 
 
 def test_a_scorer_of_another_type_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     SCORERS.names()
     monkeypatch.setitem(SCORERS._builtin, "number", lambda: len)
     with pytest.raises(ConfigError, match="scorer 'number' returned a builtin_function_or_method, not a "):
-        cell("x", None)
+        subset_run("x", None)
 
 
 def test_references_are_read_once_before_the_run() -> None:
-    check_references(cell("x", None, reference="2,125"))
+    check_references(subset_run("x", None, reference="2,125"))
     with pytest.raises(ConfigError, match=r"rows\.tsv: en example first: .*'many' holds no number"):
-        check_references(cell("x", None, reference="many"))
+        check_references(subset_run("x", None, reference="many"))
 
 
 def test_chat() -> None:

@@ -58,7 +58,6 @@ from pydantic import BaseModel, ConfigDict, create_model
 from specbench.core.errors import ConfigError, import_problem, nearest, raised
 from specbench.core.registry import DECODERS
 from specbench.core.source import OWN, code_revision
-from specbench.core.validation import build
 from specbench.core.values import bytes_digest, file_digest
 from specbench.decoding.checked_parts import same_torch_state
 from specbench.decoding.decoder import Decoder
@@ -70,7 +69,7 @@ from specbench.models.devices import is_out_of_memory
 from specbench.models.meters import Clock
 from specbench.records.generation import External
 from specbench.specs.catalogue import digest
-from specbench.specs.components import is_file_entry
+from specbench.specs.components import build, is_file_entry
 from specbench.specs.method import MethodSpec
 
 Counts = Step | Sequence[int]

@@ -621,11 +621,11 @@ def test_the_workflow_of_the_guide(specbench, base, tmp_path, monkeypatch):
         return runs
 
     monkeypatch.setattr("specbench.gate.rotation.measure_interleaved", measure)
-    monkeypatch.setattr("specbench.cli.leaderboard.interpreter", lambda text: text)  # which the workflow installs
+    monkeypatch.setattr("shutil.which", lambda text: text)  # the workflow installs it
     for side in ("../base", "."):
         (tmp_path / "head" / side).mkdir(parents=True, exist_ok=True)
     monkeypatch.chdir(tmp_path / "head")
     code, out, err = specbench(*line.split()[1:])
     assert code == 0 and "baseline: specbench 0.0.9" in out, err
-    assert asked == [(["mgsm"], ["sd", "fsd"], 10, "../base-env/bin/python", Path("../base"))]
+    assert asked == [(["mgsm"], ["sd", "fsd"], 10, str(tmp_path / "base-env/bin/python"), Path("../base"))]
     assert (tmp_path / "gate.md").is_file() and (tmp_path / "gate.xml").is_file()

@@ -41,8 +41,7 @@ from specbench.report.tables import comparison_table, served_table
 from specbench.results.answers import acceptance_rates
 from specbench.results.conditions import check_together, conditions_that_differ
 from specbench.results.runs import RecordedRun
-from specbench.running.execute import execute
-from specbench.running.report import RunOutcome
+from specbench.running.execute import RunOutcome, execute
 from specbench.running.request import Request
 from specbench.specs.run import read_servers
 from specbench.specs.run_options import RunOptions

@@ -24,8 +24,7 @@ from specbench.integrations.served import guard
 from specbench.integrations.served.client import Client
 from specbench.integrations.served.models import serving, start_servers
 from specbench.integrations.served.server import StartedServers
-from specbench.running.execute import execute
-from specbench.running.report import RunOutcome
+from specbench.running.execute import RunOutcome, execute
 from specbench.running.request import Request
 from specbench.specs.run import StartSpec, read_servers
 from specbench.specs.run_options import RunOptions

@@ -203,7 +203,7 @@ def test_a_column_that_is_missing_is_named_as_the_kind_of_training_takes_it(
 ) -> None:
     (tmp_path / "a.jsonl").write_text('{"txt": "one"}\n{"txt": "two"}\n')
     given = arguments("distill", models, tmp_path, f"--text=en={tmp_path / 'a.jsonl'}")
-    fails(specbench(*given), "line 1: has no column 'text' (columns: txt): give --set data.column=txt")
+    fails(specbench(*given), "row 1: has no column 'text' (columns: txt): give --set data.column=txt")
     small = ("--num-steps", "1", "--learning-rate", "1e-4", "--set", "distill.corpus=general", "--set", "warmup=0")
     code, _, err = specbench(*given, "--set", "data.column=txt", *small)
     assert code == 0, err

@@ -112,9 +112,10 @@ def test_counts_of_servers_end_with_the_answer(case: Case) -> None:
         found = sum(step.num_accepted for step in steps), sum(step.num_judged for step in steps)
     else:
         counts = [sum(accepted == number for _, accepted in passes) for number in range(6)]
-        kept = kept_counts(from_histogram(counts, 5 * len(passes), 5), num_tokens, 100, 5)
+        num_accepted = sum(accepted for _, accepted in passes)
+        kept = kept_counts(from_histogram(counts, None, 5 * len(passes), num_accepted, 5), num_tokens, 100, 5)
         assert not kept.is_bound
-        found = kept.accepted, kept.judged
+        found = kept.accepted, kept.verified
     assert found == (case["accepted"], case["judged"])
 
 

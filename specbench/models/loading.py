@@ -1,5 +1,6 @@
 """Loads models by hub id, local folder, `embedded:NAME` or `object:NAME`."""
 
+import logging
 import warnings
 from pathlib import Path
 from typing import Any, Literal, TypedDict
@@ -261,6 +262,8 @@ def load_network(
         options["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=is_nf4, load_in_8bit=not is_nf4, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype
         )
+        # It warns of a cast in every product of every pass.
+        logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
     network: Any = None
     try:
         network = load_weights(source, dtype, hub, **options)
@@ -291,9 +294,9 @@ def check_causal(model: CausalLM) -> None:
         pieces = torch.cat([score(ids[:end], num_logits).logits for end, num_logits in ((4, 4), (5, 1), (8, 3))])
         model.reset()
     except Exception as error:  # networks fail in many ways with a cache that they were not written for
-        if isinstance(error, ConfigError) and error.__cause__ is None:
-            raise
         cause = error.__cause__ or error
+        if (isinstance(error, ConfigError) and cause is error) or is_out_of_memory(cause):
+            raise
         reason = " ".join(str(cause).split())[:200]
         raise ConfigError(
             f"model '{model.name}' fails when it reads a text in several passes ({type(cause).__name__}: {reason}); "

@@ -20,9 +20,10 @@ from torch import Tensor, nn
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from specbench.core.completions import KEY_VARIABLE, Completions, RequestFailed, check_url
+from specbench.core.console import say
 from specbench.core.errors import ConfigError
 from specbench.core.files import writing
-from specbench.core.progress import SpacedLines
+from specbench.core.progress import doing
 from specbench.core.values import WHOLE, bytes_digest, json_digest
 from specbench.decoding.decoder import stream_seed
 from specbench.decoding.sampling import Sampling, process
@@ -168,16 +169,19 @@ class GenerationCache:
             rows = (database.execute("SELECT key, value FROM kept WHERE key = ?", (key,)).fetchone() for key in keys)
             known = {row[0]: json.loads(row[1]) for row in rows if row is not None}
             missing = {key: job for key, job in zip(keys, jobs, strict=True) if key not in known}
-            names, num_made, lines = list(missing), 0, SpacedLines(self._console)
-            for batch in make(list(missing.values())) if missing else ():
-                new = {names[index]: value for index, value in batch}
-                texts = [(key, json.dumps(value, ensure_ascii=False)) for key, value in new.items()]
-                with database:
-                    database.executemany("INSERT OR REPLACE INTO kept VALUES (?, ?)", texts)
-                known |= new
-                num_made += len(new)
-                line = f"{num_made}/{len(missing)} {noun} ({len(keys) - len(missing)} from the cache)"
-                lines.say(line, num_made == len(missing))
+            names, num_made, line = list(missing), 0, ""
+            with doing(noun) as tell:
+                for batch in make(list(missing.values())) if missing else ():
+                    new = {names[index]: value for index, value in batch}
+                    texts = [(key, json.dumps(value, ensure_ascii=False)) for key, value in new.items()]
+                    with database:
+                        database.executemany("INSERT OR REPLACE INTO kept VALUES (?, ?)", texts)
+                    known |= new
+                    num_made += len(new)
+                    line = f"{num_made}/{len(missing)} {noun} ({len(keys) - len(missing)} from the cache)"
+                    tell(line)
+            if line and self._console is not None:
+                say(self._console, line)
         return [known[key] for key in keys]
 
     @contextmanager

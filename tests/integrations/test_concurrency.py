@@ -72,8 +72,9 @@ def hurried() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def by_rate(hurried, tmp_path_factory) -> tuple[Path, list[Row]]:
     """The folder and the rows of a load of one request and of a rate, with a slow server ar."""
-    folder, slow = tmp_path_factory.mktemp("rate"), Script("vllm", AR, delay_seconds=0.004)
-    return folder / "run", run(folder, ar=slow, load={"concurrency": [1], "rate": [2], "windows": 5, "requests": 2})
+    folder, slow = tmp_path_factory.mktemp("rate"), Script("vllm", AR, delay_seconds=0.002)
+    load = {"concurrency": [1], "rate": [2], "windows": 5, "requests": 2}
+    return folder / "run", run(folder, limit=1, ar=slow, load=load)
 
 
 def answer(sent: float, reads: list[tuple[float, int]], passes: int | None, example: int = 0) -> LoadAnswer:

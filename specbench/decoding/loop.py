@@ -342,8 +342,8 @@ def joined_column(name: str, state: GenerationState) -> list[float] | None:
     for verification, step in zip(state.verifications, state.steps, strict=True):
         column: Column = getattr(verification, name)
         if column is not None:
-            found = column.tolist() if isinstance(column, torch.Tensor) else column
-            values += found[: step.num_emitted if name == "draw_overlap" else step.num_judged]
+            numbers = column.tolist() if isinstance(column, torch.Tensor) else column
+            values += numbers[: step.num_emitted if name == "draw_overlap" else step.num_judged]
         elif step.num_judged:
             return None
     return values or None

@@ -218,7 +218,7 @@ def measure_method(
         consumed = consumption.fields()
     return method_record(
         output, stop, prompt.ids, run.scorer, reference,
-        **decoder.record_fields(selected), **consumed,
+        **selected.record_fields, **consumed,
         truncated_tokens=trial.num_cut(answers) if trial.turn else None,
     )  # fmt: skip
 

@@ -17,8 +17,8 @@ from specbench.integrations.served import concurrency as load
 from specbench.integrations.served.models import load_served
 from specbench.records.generation import Decoder, encode
 from specbench.records.windows import LoadAnswer, LoadWindow, read_windows
-from specbench.report.concurrency import load_tables
 from specbench.report.display import picture_of
+from specbench.report.tables import load_tables
 from specbench.results.concurrency import (
     SteadySpan,
     break_even,

@@ -347,7 +347,7 @@ def test_log_likelihoods_are_refused(tiny_pair: tuple[str, str]) -> None:
      ({"baseline": "yes"}, "baseline=yes: write true or false"),
      ({"batch_size": 8}, "batch_size 8: specbench decodes one request at a time"),
      ({"method": "sdd"}, "unknown method 'sdd': did you mean 'sd'"),
-     ({"override": "verification.treshold=0.3"}, "which has no 'treshold': choose a method with another rule"),
+     ({"override": "verification.treshold=0.3"}, "no selected task or method has the key .verification.treshold."),
      ({"dtype": "int3"}, "dtype = 'int3'"), ({"quantize": "nf3"}, "--model_args: quantize = 'nf3'"),
      ({"quantize": "nf4"}, "--quantize nf4: needs a CUDA device"), ({"max_gen_toks": 0}, "max_new_tokens = 0")],
 )  # fmt: skip

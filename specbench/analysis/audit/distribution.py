@@ -21,7 +21,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -304,7 +304,7 @@ class MethodSamples:
     steps: list[Step] = field(default_factory=list)
     reported: Counter[str] = field(default_factory=Counter)
 
-    def counts(self) -> dict[str, Any]:
+    def counts(self) -> dict[str, int]:
         """Returns the kinds of tokens in all samples; empty for a decoder that does not count. A step that was cut by
         the end of the text has neither a recovered nor a bonus token."""
         if not self.steps:

@@ -267,7 +267,7 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
         ids = self.fitting_ids(selected.model, query)
         stop = selected.stop_rules(query.generation, self.max_length)
         output = selected.generate(ids, stop, seed)
-        return method_record(output, stop, ids, None, None, **decoder.record_fields(selected))
+        return method_record(output, stop, ids, None, None, **selected.record_fields)
 
     def loglikelihood(self, requests: list[Instance]) -> NoReturn:
         """Raises ConfigError: specbench computes no log-likelihoods."""

@@ -263,7 +263,7 @@ def check(
 ) -> None:
     """Check whether a run is worse than a baseline. Exit code 0: no, 1: yes, 2: they cannot be compared.
 
-    --against PYTHON measures --task and --method with two versions in turns and compares the speed of AR and of each
+    --against PYTHON measures --task and --method with two versions interleaved and compares the speed of AR and of each
     method.
 
     The run options, from --subset on, are for --against. --trust-remote-code also helps to recognise near-ties.
@@ -340,7 +340,7 @@ def check_runs(
 def check_versions(
     request: "Request", against: str, allowed: float, ignored: Sequence[str], against_folder: Path | None = None
 ) -> "CheckReport":
-    """Measures a run with another version and this one in turns. Returns the report on them. `against_folder`: the
+    """Measures a run with another version and this one, interleaved. Returns the report on them. `against_folder`: the
     working folder of the other."""
     from specbench.gate.check import check as compare
     from specbench.gate.rotation import measure_interleaved

@@ -228,7 +228,7 @@ def reach(metrics: Sequence[Estimate]) -> list[list[float]]:
 
 def _draw_panel(panel: Any, rows: Sequence[Row]) -> None:
     places, speedups = range(len(rows)), [row.metric("speedup") for row in rows]
-    bars: dict[str, Any] = {"label": "speed-up, no interval"}
+    bars: dict[str, object] = {"label": "speed-up, no interval"}
     if any(metric.low is not None for metric in speedups):
         bars = {"yerr": reach(speedups), "label": "speed-up, 95 %"}
     heights = [metric.value or 0.0 for metric in speedups]

@@ -1,6 +1,5 @@
 """The rows of one pair of a suite, and published figures next to our numbers."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +7,6 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError
 from specbench.publish.suite_runs import RUNS, SuiteRun, load_suite, runs_of, suite_path
 from specbench.publish.suite_spec import (
@@ -106,27 +104,18 @@ def measured_pairs(name: str, pair: str | None, runs: Path | None) -> list[PairR
 
 
 def rows_of_run(rows: Sequence[Row], run: SuiteRun) -> list[Row]:
-    """Returns the rows of a leaderboard that belong to a run. If two runs measure the same, the leaderboard has one
-    row, which belongs to both."""
-    if not rows:
-        return []
-    key = measurement_key(run.request.settings())
+    """Returns the rows of a leaderboard that belong to a run, whatever machine and amount of data they were measured
+    with."""
+    own = [row for row in rows if measurement_key(row.request) == measurement_key(run.request.settings())]
     if run.suite.is_served:
-        return [row for row in rows if measurement_key(row.request) == key]
-    names, target, drafter = run.row_names(), run.pair.target or f"{EMBEDDED}target", run.pair.drafter
-    return [
-        row
-        for row in rows
-        if (row.task, row.method) in names
-        and row.target == target
-        and (drafter is None or row.drafter in (None, drafter) or measurement_key(row.request) == key)
-    ]
+        return own
+    return [row for row in own if (row.task, row.method) in run.row_names()] if own else []
 
 
-def measurement_key(settings: Mapping[str, object]) -> str:
-    """Returns a key of a request that does not depend on the machine or the amount of data."""
-    kept = {name: value for name, value in settings.items() if name not in {*MACHINE_OPTIONS, "data", "limit"}}
-    return json.dumps(kept, sort_keys=True)
+def measurement_key(settings: Mapping[str, object]) -> dict[str, object]:
+    """Returns the settings of a request that do not depend on the machine, the amount of data, or other methods."""
+    ignored = {*MACHINE_OPTIONS, "data", "limit", "method"}
+    return {name: value for name, value in settings.items() if name not in ignored}
 
 
 def outdated_line(run: SuiteRun, rows: Sequence[Row]) -> str | None:

@@ -176,12 +176,10 @@ def connect(ray: Any, address: str) -> None:
         socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS).close()
         ray.init(address, **quiet)
     except Exception as error:  # unknown address, no answer, no token, or another version of ray
+        problem = "cannot be reached"
         if address == LOCAL:
-            raise ConfigError(
-                f"--ray {LOCAL}: ray did not start here ({first_line(error)}): if the machine is busy, run the same "
-                "command again later, or leave --ray out"
-            ) from error
-        raise ConfigError(f"--ray {address}: cannot be reached ({first_line(error)}): {advice}") from error
+            problem, advice = "ray did not start here", "if the machine is busy, repeat the command, or leave --ray out"
+        raise ConfigError(f"--ray {address}: {problem} ({first_line(error)}): {advice}") from error
 
 
 def worker_needs(resources: dict[str, float], settings: WorkerSettings) -> tuple[dict[str, float], int]:

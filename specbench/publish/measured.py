@@ -13,7 +13,6 @@ from specbench.publish.suite_spec import (
     FAIRNESS,
     QUALITY,
     Figure,
-    FigureColumn,
     FigureGroup,
     FigureReference,
     FigureRow,
@@ -144,10 +143,6 @@ def outdated_line(run: SuiteRun, rows: Sequence[Row]) -> str | None:
 class FigureComparison:
     """A published figure and our number in the same unit; None if it is not measured."""
 
-    table: PublishedTable
-    group: FigureGroup
-    row: FigureRow
-    column: FigureColumn
     published: Figure
     ours: float | None
 
@@ -159,35 +154,32 @@ class FigureComparison:
             return None
         return self.ours / published
 
-    @property
-    def column_name(self) -> str:
-        return " ".join(filter(None, (self.column.heading, self.column.label)))
+
+# A row of a published table with its group, and its figures with our numbers by column; None where the paper has none.
+ComparedRow = tuple[FigureGroup, FigureRow, list[FigureComparison | None]]
 
 
-def compare_row(
-    table: PublishedTable, group: FigureGroup, row: FigureRow, rows: PairRows
-) -> list[FigureComparison | None]:
-    """Returns the figures of a published row with our numbers, by column; None where the paper has no figure."""
+def compared_rows(rows: PairRows, table: PublishedTable) -> list[ComparedRow]:
     return [
-        None
-        if figure is None
-        else FigureComparison(table, group, row, column, figure, rows.our_value(table.reference(group, row, column)))
-        for column, figure in zip(table.columns, row.figures, strict=True)
-    ]
-
-
-def comparisons(rows: PairRows, table: PublishedTable) -> Iterator[FigureComparison]:
-    return (found for group, row in table.rows() for found in compare_row(table, group, row, rows) if found is not None)
+        (group, row, [
+            None if figure is None else FigureComparison(figure, rows.our_value(table.reference(group, row, column)))
+            for column, figure in zip(table.columns, row.figures, strict=True)
+        ])
+        for group, row in table.rows()
+    ]  # fmt: skip
 
 
 def as_records(rows: PairRows) -> Iterator[dict[str, object]]:
     """Yields every published figure of a suite with our number, as a mapping for JSON."""
-    for found in (found for table in rows.suite.published for found in comparisons(rows, table)):
-        reference = found.table.reference(found.group, found.row, found.column)
-        yield {
-            "board": rows.suite.name, "table": found.table.number, "heading": found.group.heading,
-            "hardware": found.group.hardware or found.table.hardware, "row": found.row.label,
-            "column": found.column_name, "place": reference.model_dump(exclude_none=True),
-            "published": found.published.value, "published_spread": found.published.spread,
-            "pair": rows.pair_name, "ours": found.ours, "ratio": found.ratio,
-        }  # fmt: skip
+    for table in rows.suite.published:
+        for group, row, line in compared_rows(rows, table):
+            for column, found in zip(table.columns, line, strict=True):
+                if found is not None:
+                    yield {
+                        "board": rows.suite.name, "table": table.number, "heading": group.heading,
+                        "hardware": group.hardware or table.hardware, "row": row.label,
+                        "column": " ".join(filter(None, (column.heading, column.label))),
+                        "place": table.reference(group, row, column).model_dump(exclude_none=True),
+                        "published": found.published.value, "published_spread": found.published.spread,
+                        "pair": rows.pair_name, "ours": found.ours, "ratio": found.ratio,
+                    }  # fmt: skip

@@ -644,8 +644,8 @@ def test_the_first_difference_of_a_subset_is_named() -> None:
     found = agreement_of(asked, first, second)
     assert (found.num_answers, found.num_equal, found.num_with_steps, found.num_same_steps) == (3, 1, 2, 1)
     assert found.lines()[1:] == [
-        "first difference (first ≠ second): en example 4, step 0: 2 tokens ≠ 1 token",
-        "first difference (first ≠ second): th example 0, position 1: token 2 ≠ its end",
+        "first difference (first ≠ second): en example 4, tokens of step 0: 2 ≠ 1",
+        "first difference (first ≠ second): th example 0, token 1: 2 ≠ the end",
     ]
 
 

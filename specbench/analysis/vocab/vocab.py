@@ -27,7 +27,6 @@ from specbench.models.vocabulary import Vocabulary, can_share_ids, same_ids
 from specbench.results.metric_format import with_interval
 from specbench.running.plan import subsets_with_rows
 from specbench.running.prompts import uses_chat
-from specbench.running.request import check_revision
 from specbench.specs.catalogue import load_method, load_task, method_names
 from specbench.specs.method import MethodSpec
 from specbench.specs.run_options import RunOptions
@@ -456,8 +455,6 @@ def vocab_report(options: RunOptions, task: str | None, acceptance: bool, consol
     `console` gets a line about subsets that have no files."""
     target, drafter = options.target, options.drafter
     assert target is not None and drafter is not None  # the command has defaults
-    check_revision("target", target, options.target_revision)
-    check_revision("drafter", drafter, options.drafter_revision)
     # Without a task, or with an embedded target, the bundled prompts are used, as in `specbench run`.
     bundled = options.data is None and (task is None or target.startswith(EMBEDDED))
     task = task or DEFAULT_TASK

@@ -76,7 +76,8 @@ class SuiteMeasurement:
                 self._tell_of_worker(pool, machines, worker, event)
             if not self.forecast.plan[0].run.suite.is_served:  # else the servers' machine counts, not the worker's
                 machines.check_leaderboard()
-            if line := machines.sharing_warning():
+            if (number := machines.num_sharing()) > 1:
+                line = f"{number} workers share the CPUs of a machine: such rows compare only with each other"
                 say(self._console, line)
             if first := self.forecast.first_runs(missing):
                 line = f"measuring one example of each task on each pair ({len(first)}) to estimate the time"

@@ -78,7 +78,6 @@ def test_a_killed_workers_run_goes_to_another_with_its_records(
     assert code == 0, err
     killed = told[0][0]
     assert f"{killed} was lost" in err and "it goes back into the queue with its records" in err
-    assert f"{killed} was lost" in out
     assert "2 workers share the CPUs of a machine" in err
     folder = tmp_path / "runs" / "suites" / "shared"
     resumed = [line for line in err.splitlines() if ": resuming " in line and " of 4 examples done" in line]

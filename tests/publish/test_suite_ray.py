@@ -74,7 +74,7 @@ def test_a_killed_workers_run_goes_to_another_with_its_records(
 
     monkeypatch.setattr(WorkerPool, "opened", lambda self: noting(opened(self)))
     monkeypatch.setattr(WorkerPool, "run", run_and_kill)
-    code, out, err = specbench("suite", str(path), "--ray", "local", "--workers", "2")
+    code, _, err = specbench("suite", str(path), "--ray", "local", "--workers", "2")
     assert code == 0, err
     killed = told[0][0]
     assert f"{killed} was lost" in err and "it goes back into the queue with its records" in err

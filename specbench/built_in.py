@@ -20,7 +20,7 @@ BUILT_IN = {
         "specbench.decoding.bridges.string",
     ),
     "specbench.readers": ("specbench.tasks.readers", "specbench.tasks.readers.documents"),
-    "specbench.decoders": ("specbench.integrations.entry", "specbench.integrations.served.decoder"),
+    "specbench.decoders": ("specbench.integrations.external", "specbench.integrations.served.decoder"),
     "specbench.scorers": (
         "specbench.tasks.scoring.numbers",
         "specbench.tasks.scoring.latex",
@@ -28,7 +28,7 @@ BUILT_IN = {
         "specbench.tasks.scoring.code",
         "specbench.tasks.scoring.texts",
     ),
-    "specbench.loggers": ("specbench.running.trackers",),
+    "specbench.loggers": ("specbench.running.events",),
     "specbench.task_sources": ("specbench.integrations.lm_eval.tasks",),
     "specbench.engines": ("specbench.integrations.served.engines",),
 }

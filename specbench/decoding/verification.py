@@ -204,9 +204,9 @@ def top_k(divergence: Divergence) -> Divergence:
 
 
 def _with_rest(probs: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-    kept = probs.gather(-1, chosen)
+    top = probs.gather(-1, chosen)
     rest = probs.scatter(-1, chosen, 0.0).sum(-1, keepdim=True)
-    return torch.cat([kept, rest], dim=-1)
+    return torch.cat([top, rest], dim=-1)
 
 
 WHOLE = {divergence.__name__: divergence for divergence in (js, kl, reverse_kl, tv)}
@@ -254,8 +254,6 @@ class Fuzzy(VerificationRule):
         threshold: Annotated[float, Field(ge=0, allow_inf_nan=True, description=THRESHOLD)],
         divergence_on: Annotated[Literal["raw", "processed"], Field(description=DIVERGENCE_ON)] = "raw",
     ) -> None:
-        if math.isnan(threshold):
-            raise ValueError("threshold is not a number")
         if divergence in ("js", "top_k_js") and MAX_JS < threshold < math.inf:
             warnings.warn(
                 f"{divergence} never exceeds ln 2 = 0.693: threshold {threshold:g} accepts everything", stacklevel=2

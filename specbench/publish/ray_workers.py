@@ -11,7 +11,7 @@ from typing import Any
 
 from specbench.core.environment import require
 from specbench.core.errors import ConfigError
-from specbench.core.files import write_bytes
+from specbench.core.files import write_atomically
 from specbench.publish.workers import (
     Event,
     JobFinished,
@@ -113,7 +113,7 @@ class RayWorker:
                     known.add(event.record.key)
                 elif isinstance(event, JobStarted | JobFinished):
                     for name, content in (event.files or {}).items():
-                        write_bytes(job.folder / name, content)
+                        write_atomically(job.folder / name, content)
                 yield event
         except self.ray.exceptions.RayError as error:
             self.close()

@@ -126,7 +126,7 @@ class SuiteRun:
         decoders = {versioned_name(each): each.decoder.entry for each in methods
                     if each.decoder is not None and each.decoder.type == "external"}  # fmt: skip
         if decoders:
-            from specbench.integrations.entry import load as load_entry
+            from specbench.integrations.external import load_entry
 
             for row in own:
                 entry = decoders.get(row.method)

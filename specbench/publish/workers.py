@@ -426,8 +426,8 @@ def run_job(
             from specbench.analysis.fairness import fairness
 
             cache.drop()  # `specbench fairness` loads its own models
-            asked = fairness.FairnessRequest([str(job.folder)], replace(job.request.options, subsets=None))
-            added = fairness.add_fairness(job.folder / "leaderboard.json", fairness.fairness_report(asked))
+            report = fairness.fairness_report([str(job.folder)], replace(job.request.options, subsets=None))
+            added = fairness.add_fairness(job.folder / "leaderboard.json", report)
             console.say(console.stderr, f"fairness: {added}")
     except ConfigError as error:
         return str(error), error.__cause__ is None or not is_out_of_memory(error.__cause__)

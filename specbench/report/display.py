@@ -189,7 +189,7 @@ def draw(groups: Sequence[Sequence[Row]], path: Path, loads: Sequence[Sequence[R
 def picture_of(groups: Sequence[Sequence[Row]], loads: Sequence[Sequence[Row]] = ()) -> Any:
     """Returns a figure of matplotlib. `groups`: the rows of one task and one method each, a row per subset. `loads`:
     the rows of one task, subset and kind of load each, a row per level and server."""
-    panels: list[list[Panel]] = [[partial(_draw_panel, rows=rows)] for rows in groups]
+    panels: list[list[Panel]] = [[partial(draw_rows, rows=rows)] for rows in groups]
     panels += [[partial(_draw_loads, rows=rows)] for rows in loads]
     return _picture(panels, (9, 3.2 * len(groups) + 5 * len(loads)))
 
@@ -226,8 +226,9 @@ def reach(metrics: Sequence[Estimate]) -> list[list[float]]:
     return [below, [0.0 if m.high is None else max(0.0, m.high - (m.value or 0.0)) for m in metrics]]
 
 
-def _draw_panel(panel: Any, rows: Sequence[Row]) -> None:
-    places, speedups = range(len(rows)), [row.metric("speedup") for row in rows]
+def draw_rows(panel: Any, rows: Sequence[Row]) -> None:
+    places = range(len(rows))
+    speedups = [row.metric("speedup") for row in rows]
     bars: dict[str, object] = {"label": "speed-up, no interval"}
     if any(metric.low is not None for metric in speedups):
         bars = {"yerr": reach(speedups), "label": "speed-up, 95 %"}

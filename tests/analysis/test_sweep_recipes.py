@@ -7,26 +7,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
-from specbench.analysis.fairness.representation import LanguageShare
 from specbench.analysis.tuning.sweep import (
     TEMPERATURES,
-    LanguageOrder,
-    adjusted_acceptance,
     check_languages,
     joint_temperature,
-    order_rows,
     parse_temperatures,
 )
 from specbench.core.errors import ConfigError
-from specbench.records.generation import Record
 from specbench.results.leaderboard import load
 from specbench.specs.catalogue import load_method
-from specbench.statistics.bootstrap import Estimate
-from specbench.tasks.scoring.numbers import number
-from specbench.tasks.scoring.texts import bleu
-from tests.support import records as records_
 
 Specbench = Callable[..., tuple[int, str, str]]
 
@@ -63,49 +53,8 @@ def test_both_temperatures_are_swept_together(specbench: Specbench, arguments: l
     for point in points:
         row = by_row[point["subset"], point["temperature"]]
         assert point["metrics"]["acceptance_rate"]["value"] == row.metrics["acceptance_rate"].value
-        product = row.metrics["acceptance_rate"].value * row.metrics["accuracy"].value  # type: ignore[operator]
-        expected = None if point["subset"] == "all" else pytest.approx(product)
-        assert point["adjusted_acceptance"]["value"] == expected
-
-
-def record(example: int, judged: int, accepted: int, **own: Any) -> Record:
-    generation = records_.generation(steps=[[judged, judged, accepted, accepted + 1]], **own)
-    return records_.record({"m": generation}, example=example)
-
-
-def test_adjusted_acceptance_is_the_mean_rate_times_the_score() -> None:
-    """Rates 1/2, 1/4 and none judged; scores 1, 0, 1: 3/8 · 2/3, of three prompts and so without interval."""
-    counts = [(4, 2, 1.0), (4, 1, 0.0), (0, 0, 1.0)]
-    records = [record(n, j, a, scores={"accuracy": s}) for n, (j, a, s) in enumerate(counts)]
-    assert adjusted_acceptance(records, "m", "accuracy", number(), 0) == Estimate(value=0.25)
-    many = [replace(each, example=3 * k + n) for k in range(4) for n, each in enumerate(records)]
-    found = adjusted_acceptance(many, "m", "accuracy", number(), 0)
-    assert found.value == pytest.approx(0.25) and found.low is not None and found.high is not None
-    assert found.low < 0.25 < found.high
-    records[0].methods["m"].scores["accuracy"] = None
-    assert adjusted_acceptance(records, "m", "accuracy", number(), 0) == Estimate()
-
-
-def test_adjusted_acceptance_stays_where_it_can_be() -> None:
-    """Of eight prompts the longest is accepted and right throughout; an interval of α alone would reach beyond 1."""
-    rounds = [(10, 9)] * 7 + [(10, 10)] * 7
-    records = [record(min(n, 7), j, a, scores={"accuracy": 1.0}) for n, (j, a) in enumerate(rounds)]
-    found = adjusted_acceptance(records, "m", "accuracy", number(), 0)
-    assert found.value == pytest.approx(0.95) and found.high == 1.0
-    scorer, text = bleu(), "the cat sat on the mat today"
-    statistics = {"bleu": scorer(text, text).statistics["bleu"]}
-    records = [record(min(n, 7), j, a, statistics=statistics) for n, (j, a) in enumerate(rounds)]
-    assert adjusted_acceptance(records, "m", "bleu", scorer, 0).high == 100.0
-
-
-def test_bleu_is_that_of_all_answers_together() -> None:
-    scorer = bleu()
-    pairs = [("the cat sat on the mat", "the cat sat on a mat"), ("a dog ran far away", "a dog ran very far away")]
-    found = [scorer(text, reference).statistics["bleu"] for text, reference in pairs]
-    records = [record(n, 4, 2 + n, statistics={"bleu": each}) for n, each in enumerate(found)]
-    whole = scorer.corpus("bleu", [a + b for a, b in zip(*found, strict=True)])
-    assert whole > 10
-    assert adjusted_acceptance(records, "m", "bleu", scorer, 0).value == pytest.approx(0.625 * whole)
+        assert point["metrics"]["accuracy"]["value"] == row.metrics["accuracy"].value
+        assert point["adjusted_acceptance"]["value"] is None, "the task has no BLEU"
 
 
 def test_the_temperatures() -> None:
@@ -119,44 +68,24 @@ def test_the_temperatures() -> None:
     assert method.drafter.options["temperature"] is None
 
 
-def row(subset: str, language: str | None, rate: float, speedup: float) -> Any:
-    metrics = {"acceptance_rate": Estimate(value=rate), "speedup": Estimate(value=speedup)}
-    return SimpleNamespace(subset=subset, language=language, metrics=metrics)
-
-
-def share(rank: int, language: str, part: float) -> LanguageShare:
-    return LanguageShare(rank=rank, language=language, num_texts=int(100 * part), share=part, low=0.0, high=1.0)
-
-
-def test_languages_stand_as_the_drafter_knows_them() -> None:
-    """Never written: behind the others, with share 0; not to be identified: at the end, and in no correlation."""
-    rows = [row("x-demo", "xdemo", 0.1, 9.0), row("sw", "sw", 0.2, 3.0), row("de", "de", 0.5, 1.0),
-            row("en", "en", 0.9, 2.0)]  # fmt: skip
-    found = order_rows(rows, [share(1, "en", 0.7), share(2, "de", 0.2), share(3, "fr", 0.1)])
-    assert [(each.subset, None if part is None else (part.rank, part.share)) for each, part in found] == [
-        ("en", (1, 0.7)), ("de", (2, 0.2)), ("sw", (4, 0.0)), ("x-demo", None)
-    ]  # fmt: skip
-    order = LanguageOrder(None, None, found)  # type: ignore[arg-type]
-    assert order.correlation("acceptance_rate") == pytest.approx(1.0)
-    assert order.correlation("speedup") == pytest.approx(-0.5)  # ranks 2, 1, 3 beside 3, 2, 1
-    for few in (found[:2], []):
-        assert LanguageOrder(None, None, few).correlation("speedup") is None  # type: ignore[arg-type]
-    equal = [(each, part and part.model_copy(update={"share": 0.5})) for each, part in found]
-    assert LanguageOrder(None, None, equal).correlation("speedup") is None  # type: ignore[arg-type]
-
-
 def test_the_order_of_a_run(specbench: Specbench, arguments: list[str]) -> None:
     pytest.importorskip("matplotlib")
     recipe = ["--method", "sd", "--recipe", "language-order", "--samples", "6", "--runs", "out"]
     code, out, err = specbench(*arguments, *recipe, "--plot", "order.png", "--leaderboard", "b.json")
     assert code == 0, err
-    assert "Spearman" in out and Path("order.png").read_bytes().startswith(b"\x89PNG") and len(load("b.json")) == 6
+    assert (
+        "rank correlation" not in out
+        and "rank of the" in out
+        and Path("order.png").read_bytes().startswith(b"\x89PNG")
+        and len(load("b.json")) == 6
+    )
     code, out, err = specbench(*arguments, *recipe, "--json")
     assert code == 0, err
     data = json.loads(out)
-    assert {each["subset"] for each in data["languages"]} == {"en", "de"} and data["num_texts"] == 6
-    ranks = [each["share"]["rank"] for each in data["languages"]]
-    assert ranks == sorted(ranks) and set(data["spearman"]) == {"acceptance_rate", "speedup"}
+    groups = data["groups"].values()
+    assert {each["subset"] for each in groups} == {"en", "de"} and data["num_texts_represented"] == 6
+    ranks = [each["representation_rank"] for each in groups]
+    assert ranks == sorted(ranks) and all(each["forced"]["num_positions"] for each in groups)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +93,7 @@ def test_the_order_of_a_run(specbench: Specbench, arguments: list[str]) -> None:
     [
         (["--recipe", "joint-temprature"], "did you mean 'joint-temperature'?"),
         (["--recipe", "joint-temperature", "--path", "num_draft_tokens"], "a recipe sweeps no key"),
-        (["--recipe", "joint-temperature", "--samples", "3"], "--samples 3: is for --recipe language-order"),
+        (["--recipe", "joint-temperature", "--samples", "3"], "--samples 3: is only for --recipe language-order"),
         (["--samples", "3"], "--samples 3: is only for --recipe language-order"),
         (["--recipe", "language-order", "--values", "1"], "--recipe language-order takes none"),
         (["--recipe", "language-order", "--samples", "0"], "--samples 0: give 1 or more"),

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +16,8 @@ from specbench.core.errors import ConfigError
 from specbench.decoding.drafters.ngram import (
     NgramDistribution,
     NgramDrafter,
-    Rows,
     SparseProbs,
     draw_uniforms,
-    ngram_drafter,
     process_counts,
 )
 from specbench.decoding.loop import StopRules, decode
@@ -29,7 +28,7 @@ from specbench.models.causal_lm import ModelPair
 from specbench.models.corpus_models import NgramModel
 from specbench.models.loading import load_model
 from specbench.models.mmap_store import vocabulary_digest
-from specbench.training.ngram_build import build_ngrams
+from specbench.training.corpus_arrays import build_ngrams
 from tests.support.distributions import PROMPT, chi_square_p
 from tests.support.toys import TableModel, joint
 
@@ -50,7 +49,13 @@ def random_model(folder: Path, seed: int, vocab_size: int = VOCAB, order: int = 
 
 
 def drafter(model: NgramModel, sampling: Sampling, eos: tuple[int, ...] = ()) -> NgramDrafter:
-    return NgramDrafter(model, sampling, frozenset(eos), model.vocab_size, CPU)
+    return NgramDrafter(target_of(model, eos), sampling, model)
+
+
+def target_of(model: NgramModel, eos: tuple[int, ...] = ()) -> Any:
+    return SimpleNamespace(
+        target=SimpleNamespace(eos_token_ids=frozenset(eos), vocab_size=model.vocab_size, device=CPU)
+    )
 
 
 def dense_logits(model: NgramModel, contexts: list[list[int]]) -> torch.Tensor:
@@ -68,8 +73,7 @@ def test_the_sparse_distributions_are_those_of_process(tmp_path: Path, order: in
     model = random_model(tmp_path / "ngram", order, order=order)
     contexts = [[first, second] for first in range(VOCAB) for second in (0, 3, VOCAB - 1)]
     logits = dense_logits(model, contexts)
-    rows = Rows(model, sampling)
-    sparse = SparseProbs([rows.after(context) for context in contexts], VOCAB, CPU)
+    sparse = SparseProbs([NgramDistribution(model, model.span(each), sampling) for each in contexts], VOCAB, CPU)
     expected = process(logits, sampling)
     assert torch.allclose(sparse.probs, expected, atol=1e-6)
     assert torch.allclose(sparse.raw_probs, torch.softmax(logits, -1), atol=1e-6)
@@ -160,18 +164,6 @@ def test_top_k_keeps_ties_and_top_p_at_least_one() -> None:
     assert process_counts(counts, Sampling(1.0)).sum() == pytest.approx(1.0)
 
 
-def test_rows_are_kept_within_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = random_model(tmp_path / "ngram", 4, length=300)
-    monkeypatch.setattr("specbench.decoding.drafters.ngram.MAX_KEPT", 20)
-    rows, sampling = Rows(model, Sampling(1.0)), Sampling(1.0)
-    random = Random(0)
-    for _ in range(200):
-        context = [random.randrange(VOCAB)]
-        assert np.array_equal(rows.after(context).probs, NgramDistribution(model, model.span(context), sampling).probs)
-        assert sum(len(row.probs) for row in rows._kept.values()) == rows._num_probs <= 20
-    assert rows.after(context) is rows.after(context)
-
-
 def sequences(target: TableModel, made: NgramDrafter, gamma: int, seed: int, rule: Callable = rejection) -> Counter:
     generator = torch.Generator().manual_seed(seed)
     counts: Counter[tuple[int, ...]] = Counter()
@@ -204,12 +196,12 @@ class Overconfident(NgramDrafter):
         if not isinstance(proposal.probs, SparseProbs):
             return proposal
         sharper = [NgramDistribution(row.model, row.span, Sampling(0.3)) for row in proposal.probs.rows]
-        return Proposal(proposal.token_ids, SparseProbs(sharper, self.vocab_size, CPU))
+        return Proposal(proposal.token_ids, SparseProbs(sharper, self.ngram.vocab_size, CPU))
 
 
 def test_control_a_wrong_q_is_caught(tmp_path: Path) -> None:
     target, model = TableModel(3, 3), random_model(tmp_path / "ngram", 3, vocab_size=3)
-    made = Overconfident(model, Sampling(1.0), frozenset(), 3, CPU)
+    made = Overconfident(target_of(model), Sampling(1.0), model)
     assert chi_square_p(sequences(target, made, 2, 3), joint(target, PROMPT, 3)) < 1e-6
 
 
@@ -236,24 +228,24 @@ def own_model(folder: Path, target: ModelPair) -> NgramModel:
 
 def test_the_factory_takes_a_folder_and_names_it(tmp_path: Path, target: ModelPair) -> None:
     model = own_model(tmp_path / "ngram", target)
-    made = ngram_drafter(target, Sampling(1.0), path=str(tmp_path / "ngram"), temperature=0.0)
+    made = NgramDrafter(target, Sampling(1.0), path=str(tmp_path / "ngram"), temperature=0.0)
     assert (made.name, made.revision) == (str(tmp_path / "ngram"), model.digest)
-    assert made.sampling.greedy and made.vocab_size == target.target.vocab_size
+    assert made.sampling.greedy
 
 
 def test_the_factory_refuses_what_does_not_fit(tmp_path: Path, target: ModelPair) -> None:
     folder = str(tmp_path / "ngram")
     with pytest.raises(ConfigError, match="no n-gram model of its own: train one with `specbench train ngram"):
-        ngram_drafter(target, Sampling())
+        NgramDrafter(target, Sampling())
     with pytest.raises(ConfigError, match="no n-gram model"):
-        ngram_drafter(target, Sampling(), path=folder)
+        NgramDrafter(target, Sampling(), path=folder)
     build_ngrams([[1, 2]], 2, target.target.vocab_size, Path(folder), "another digest")
     with pytest.raises(ConfigError, match="with another tokenizer"):
-        ngram_drafter(target, Sampling(), path=folder)
+        NgramDrafter(target, Sampling(), path=folder)
     own_model(Path(folder), target)
     narrow = SimpleNamespace(name="narrow", vocabulary=target.target.vocabulary, vocab_size=50)
     with pytest.raises(ConfigError, match="with another tokenizer"):
-        ngram_drafter(SimpleNamespace(target=narrow), Sampling(), path=folder)  # type: ignore[arg-type]
+        NgramDrafter(SimpleNamespace(target=narrow), Sampling(), path=folder)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("temperature", ["0", "1"])

@@ -30,7 +30,7 @@ from specbench.running.models import engine_for
 from specbench.specs.catalogue import load_method, with_overrides
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
-from specbench.training.corpus import build_datastore
+from specbench.training.corpus_arrays import build_datastore
 from tests.support import tiny
 from tests.support.records import autoregressive, compared, generation
 from tests.support.toys import TableModel, models, path_to
@@ -50,7 +50,7 @@ def retrieval_drafter() -> RetrievalDrafter:
     with TemporaryDirectory() as folder:
         documents = [random.choices(range(VOCAB), k=6) for _ in range(20)]
         store = build_datastore(documents, VOCAB, Path(folder) / "store", "d")
-        return RetrievalDrafter(store, frozenset(), 6, 4, 1, 9)
+        return RetrievalDrafter(models(), PLAIN, store, num_nodes=6, max_match=4, min_match=1, max_occurrences=9)
 
 
 METHODS: dict[str, Make] = {

@@ -148,7 +148,7 @@ def test_the_chance_of_a_rule_is_that_of_all_its_outcomes(name: str, draws: str,
         rows = target_rows(p, tree)
         found = node_acceptance(rule, tree, Distributions(rows.log(), Sampling(1.0), rows), -1)
         assert found is not None
-        accepted = sum(chance for chance, path, _ in outcomes(lambda: rule.walk(tree, rows)) if path)  # noqa: B023
+        accepted = sum(chance for chance, path, _ in outcomes(lambda choices: rule.walk(tree, rows, choices)) if path)  # noqa: B023
         assert found[0] == pytest.approx(accepted, abs=1e-9)
         mean, best = mean + mass * found[0], best + mass * found[1]
     assert best == pytest.approx(optimum(p(()), list(sibling_draws(q(()), widths[0], draws))), abs=1e-9)
@@ -180,7 +180,7 @@ def test_the_chance_below_an_accepted_node_is_that_of_all_outcomes(
     for mass, tree in trees(q, widths, draws):
         rows = target_rows(p, tree)
         target = Distributions(rows.log(), Sampling(1.0), rows)
-        found = list(outcomes(lambda: rule.walk(tree, rows)))  # noqa: B023
+        found = list(outcomes(lambda choices: rule.walk(tree, rows, choices)))  # noqa: B023
         for node in tree.children(-1):
             reached = sum(chance for chance, path, _ in found if path[:1] == [node])
             levels = acceptance_by_level(rule, tree, target, [node])
@@ -208,7 +208,7 @@ def test_counts_by_rank_and_samples_of_a_generation() -> None:
     made = generate(TableModel(8, 4), drafter, RecursiveRejection(), 300, 0, Sampling(1.0))
     found = tree_fields(made)
     judged, accepted = zip(*found["tree_ranks"], strict=True)
-    assert judged[0] == sum(step.num_judged for step in made.steps)
+    assert judged[0] == sum(step.num_verified for step in made.steps)
     assert sum(accepted) == sum(step.num_accepted for step in made.steps) > 100
     assert judged[0] == judged[1] > judged[2] and accepted[0] > accepted[1] > accepted[2] > 0
     samples = made.tree_samples or []

@@ -15,9 +15,9 @@ import torch
 from specbench.core import progress
 from specbench.decoding.build import build_decoder
 from specbench.decoding.decoder import DraftingDecoder
-from specbench.decoding.loop import ExternalCounts
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
+from specbench.records.generation import External
 from specbench.results.leaderboard import load
 from specbench.results.leaderboard_files import validate
 from specbench.running import warm_up as module
@@ -393,7 +393,7 @@ def test_the_budget_ends_what_does_not_settle(scripted: Scripted, monkeypatch: p
     assert (found.blocks, found.steady) == (1 + FIRST_BLOCKS_CPU, False) and found.seconds < module.MAX_SECONDS
     assert warm(own, 100).blocks == MAX_BLOCKS_CPU - FIRST_BLOCKS_CPU, "the whole budget"
     more = [warm(own, 100).blocks for _ in range(12)]
-    assert more == [TOP_UP_BLOCKS] * 8 + [1] * 4, "each cell afterwards: less and less"
+    assert more == [TOP_UP_BLOCKS] * 8 + [1] * 4, "each subset afterwards: less and less"
     monkeypatch.setattr(module, "MAX_SECONDS", 1e9)
     for device, most in (("cpu", FIRST_BLOCKS_CPU), ("cuda", MAX_BLOCKS)):
         other = decoder()
@@ -446,7 +446,8 @@ def test_an_external_decoder_is_warmed_by_the_same_rule() -> None:
     plain = SimpleNamespace(token_ids=[0] * 11, decode_seconds=2.0, external=None)
     assert module.seconds_per_token(plain) == 0.2  # type: ignore[arg-type]
     for num_first, expected in ((0, 2 / 11), (6, 0.4), (11, 2.0)):
-        external = SimpleNamespace(token_ids=[0] * 11, decode_seconds=2.0, external=ExternalCounts(num_first, None))
+        counts = External(num_first_tokens=num_first, num_target_passes=None)
+        external = SimpleNamespace(token_ids=[0] * 11, decode_seconds=2.0, external=counts)
         assert module.seconds_per_token(external) == expected  # type: ignore[arg-type]
 
 

@@ -10,8 +10,9 @@ does not cancel. It has a level in each run, and bursts that go on from generati
 process of order one); a method's level has a part that AR does not see. The figures of the noisy machine are those of
 21 runs of the embedded pair on two cores with six jobs beside it.
 
-Two versions in turns are simulated without bursts, as load meets both alike. Every process has a level of its own, as
-of its place in memory, and every generation noise of its own. The speed of AR or of all decoders may fall.
+Two interleaved versions are simulated without bursts, as background load affects both equally. Every process has a
+level of its own, as of its place in memory, and every generation noise of its own. The speed of AR or of all decoders
+may fall.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench.gate.report import CheckReport, MethodFindings
-from specbench.gate.speed import PendingRatio, SpeedControl, judge_all, ratio_of_speeds, ratios_of_speedups
+from specbench.gate.speed import SpeedControl, judge_all, ratio_of_speeds, ratios_of_speedups
 from specbench.statistics.bootstrap import Resampler
 
 Array = NDArray[np.float64]
@@ -78,13 +79,11 @@ def exit_code(
     now = measured(tokens, seconds, clock, generator)
     prompts, control = Resampler(np.arange(num_prompts), seed=0), SpeedControl(other_device=False)
     control.add("simulated", ratio_of_speeds(prompts, np.vstack([now[0], before[0]])))
-    compared = [MethodFindings("simulated", f"method {number}") for number in range(num_methods)]
-    pending = [
-        PendingRatio(each, what, "all", found)
-        for each, new, old in zip(compared, now[1:], before[1:], strict=True)
-        for what, found in ratios_of_speedups(prompts, np.vstack([new, now[0], old, before[0]])).items()
+    compared = [
+        MethodFindings("simulated", "m", ratios=ratios_of_speedups(prompts, np.vstack([new, now[0], old, before[0]])))
+        for new, old in zip(now[1:], before[1:], strict=True)
     ]
-    num_tolerant, factor = judge_all(pending, control, max_regression)
+    num_tolerant, factor = judge_all(compared, control, max_regression)
     return CheckReport("", "", max_regression, num_tolerant, factor, tuple(compared), (), ()).exit_code
 
 
@@ -107,7 +106,7 @@ class TurnNoise(NamedTuple):
     generation: float
 
 
-# As the clock of a check in turns; and as the wall clock, on a system that does not count the waits for a CPU.
+# As the clock of an interleaved check; and as the wall clock, on a system that does not count the waits for a CPU.
 TURN_CLOCKS = {"waits left out": TurnNoise(0.005, 0.06), "wall clock": TurnNoise(0.005, 0.15)}
 TURN_FALLS = {"none": (0.0, 0), "5 % of one": (0.05, 1), "5 % of all": (0.05, 9), "10 % of one": (0.1, 1),
               "10 % of all": (0.1, 9)}  # fmt: skip
@@ -117,32 +116,30 @@ ALLOWED_IN_TURNS = 0.01
 def exit_code_in_turns(
     generator: np.random.Generator, num_prompts: int, fall: float, num_falling: int, noise: TurnNoise, num_methods: int
 ) -> int:
-    """Returns the exit code of one check in turns; the last `num_falling` of the decoders, AR the first of them, have
-    lost the share `fall` of their speed."""
+    """Returns the exit code of one interleaved check; the last `num_falling` of the decoders, AR the first of them,
+    have lost the share `fall` of their speed."""
     tokens = np.exp(4 + generator.normal(size=num_prompts))
     gained = np.exp(np.log(2) + 0.3 * generator.normal(size=(num_methods, num_prompts)))
     before = 0.02 * tokens / np.vstack([np.ones(num_prompts), gained])
     now = before.copy()
     now[-num_falling or len(now) :] /= 1 - fall
     prompts = Resampler(np.arange(num_prompts), seed=0)
-    compared = [MethodFindings("simulated", f"decoder {number}") for number in range(len(now))]
     for seconds in (now, before):
         seconds *= np.exp(noise.level * generator.normal() + noise.generation * generator.normal(size=seconds.shape))
         is_spike = generator.random(seconds.shape) < 0.02
         seconds *= np.where(is_spike, generator.uniform(1.5, 3, size=seconds.shape), 1.0)
-    pending = [
-        PendingRatio(each, what, "all", found)
-        for each, new, old in zip(compared, now, before, strict=True)
-        for what, found in ratios_of_speedups(prompts, np.vstack([tokens, new, tokens, old])).items()
+    compared = [
+        MethodFindings("simulated", "m", ratios=ratios_of_speedups(prompts, np.vstack([tokens, new, tokens, old])))
+        for new, old in zip(now, before, strict=True)
     ]
-    num_tolerant, factor = judge_all(pending, SpeedControl(other_device=False), ALLOWED_IN_TURNS)
+    num_tolerant, factor = judge_all(compared, SpeedControl(other_device=False), ALLOWED_IN_TURNS)
     return CheckReport("", "", ALLOWED_IN_TURNS, num_tolerant, factor, tuple(compared), (), ()).exit_code
 
 
 def shares_in_turns(
     num_checks: int, num_prompts: int, fall: str, clock: str, num_methods: int = 2
 ) -> tuple[float, float, float]:
-    """Returns the shares of checks in turns that end with the exit codes 0, 1 and 2; `fall`: one of TURN_FALLS."""
+    """Returns the shares of interleaved checks that end with the exit codes 0, 1 and 2; `fall`: one of TURN_FALLS."""
     generator = np.random.default_rng(num_prompts)
     share, num_falling = TURN_FALLS[fall]
     codes = [

@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Annotated, TypeVar
 
 import numpy as np
@@ -23,7 +23,7 @@ from specbench.models.mmap_store import Array, ArrayModel, vocabulary_digest
 from specbench.specs.components import DraftTemperature
 
 RAW = Sampling(temperature=1.0)
-MAX_KEPT = 2_000_000  # cached probabilities, 12 bytes each
+MAX_KEPT = 4096  # distributions of the contexts used last
 
 
 class NgramDistribution:
@@ -75,28 +75,6 @@ def process_counts(counts: Array, sampling: Sampling) -> Array:
         probs = probs[: max(1, int(mass_before.searchsorted(sampling.top_p)))]
         probs = probs / probs.sum()
     return probs
-
-
-class Rows:
-    """A cache of the most recently used rows for given sampling parameters, up to MAX_KEPT probabilities."""
-
-    def __init__(self, model: NgramModel, sampling: Sampling) -> None:
-        self.model, self.sampling = model, sampling
-        self._kept: dict[Span, NgramDistribution] = {}
-        self._num_probs = 0
-
-    def after(self, context: Sequence[int]) -> NgramDistribution:
-        span = self.model.span(context)
-        if self.sampling.greedy:
-            return NgramDistribution(self.model, span, self.sampling)
-        row = self._kept.pop(span, None)
-        if row is None:
-            row = NgramDistribution(self.model, span, self.sampling)
-            self._num_probs += len(row.probs)
-        self._kept[span] = row  # the dictionary's order is the order of use
-        while self._num_probs > MAX_KEPT and len(self._kept) > 1:
-            self._num_probs -= len(self._kept.pop(next(iter(self._kept))).probs)
-        return row
 
 
 class SparseProbs(DenseProbs):
@@ -151,26 +129,34 @@ EMBEDDED_TARGET = "embedded:target"
 RESOLUTION = 1 << 52  # steps of uniform draws; then u < 1 times a float64 rounds to less than that float64
 
 
-class NgramDrafter(Drafter):
-    """An n-gram model that drafts token by token; a drafted EOS ends the draft.
+PATH = "Folder of the n-gram model, as `specbench train ngram` writes it; null: the one of the embedded target."
+NEEDS = "an n-gram model over the target's tokens (`specbench train ngram`; one ships with the embedded target)"
 
-    One pass, look-up and draw, is logged per draft token.
-    """
+
+@DRAFTERS.register("ngram", provides={"probs", "raw_probs"}, needs=NEEDS, looks_up=True)
+class NgramDrafter(Drafter):
+    """An n-gram model over the target's own tokens drafts with one table look-up per token, with the run's sampling
+    parameters or its own temperature. A model made with another tokenizer raises ConfigError."""
+
+    # A drafted EOS ends the draft. One pass, look-up and draw, is logged per draft token.
 
     sampling: Sampling
 
     def __init__(
-        self, model: NgramModel, sampling: Sampling, eos_token_ids: frozenset[int], vocab_size: int,
-        device: torch.device, name: str | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__(sampling=sampling)
-        self.ngram = model
-        self.eos_token_ids = eos_token_ids
-        self.vocab_size = vocab_size
-        self.device = device
-        self.name = name or str(model.path)
-        self.revision = model.digest
-        self._rows = Rows(model, sampling)
+        self,
+        models: ModelPair,
+        sampling: Sampling,
+        model: NgramModel | None = None,  # in place of the one at `path`
+        *,
+        path: Annotated[str | None, Field(description=PATH)] = None,
+        temperature: DraftTemperature = None,
+    ) -> None:
+        super().__init__(sampling=sampling.at(temperature))
+        if model is None:
+            model, self.name = model_for(models.target, NgramModel, path)
+            self.revision = model.digest
+        self.ngram, self.target = model, models.target
+        self._after = lru_cache(MAX_KEPT)(lambda span: NgramDistribution(self.ngram, span, self.sampling))
         self.passes: PassLog = PassLog(Clock(torch.device("cpu")))
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
@@ -182,7 +168,7 @@ class NgramDrafter(Drafter):
         start = mark()
         uniforms = None if self.sampling.greedy else draw_uniforms(num_draft_tokens, generator)
         for number in range(num_draft_tokens):
-            row = self._rows.after(context)
+            row = self._after(self.ngram.span(context))
             token = row.best if uniforms is None else row.draw(uniforms[number])
             rows.append(row)
             token_ids.append(token)
@@ -190,35 +176,17 @@ class NgramDrafter(Drafter):
             end = mark()
             self.passes.add(1, start, end)
             start = end
-            if token in self.eos_token_ids:
+            if token in self.target.eos_token_ids:
                 break
-        return Proposal(token_ids, SparseProbs(rows, self.vocab_size, self.device)) if rows else Proposal()
+        return (
+            Proposal(token_ids, SparseProbs(rows, self.target.vocab_size, self.target.device)) if rows else Proposal()
+        )
 
 
 def draw_uniforms(count: int, generator: torch.Generator) -> list[float]:
     """Returns uniform draws from [0, 1), in one transfer, since each transfer waits for the accelerator."""
     numbers = torch.randint(RESOLUTION, (count,), generator=generator, device=generator.device).tolist()
     return [number / RESOLUTION for number in numbers]
-
-
-PATH = "Folder of the n-gram model, as `specbench train ngram` writes it; null: the one of the embedded target."
-NEEDS = "an n-gram model over the target's tokens (`specbench train ngram`; one ships with the embedded target)"
-
-
-@DRAFTERS.register("ngram", provides={"probs", "raw_probs"}, needs=NEEDS, looks_up=True)
-def ngram_drafter(
-    models: ModelPair,
-    sampling: Sampling,
-    *,
-    path: Annotated[str | None, Field(description=PATH)] = None,
-    temperature: DraftTemperature = None,
-) -> NgramDrafter:
-    """An n-gram model over the target's own tokens drafts with one table look-up per token, with the run's sampling
-    parameters or its own temperature. A model made with another tokenizer raises ConfigError."""
-    target = models.target
-    model, name = model_for(target, NgramModel, path)
-    sampling = sampling.at(temperature)
-    return NgramDrafter(model, sampling, target.eos_token_ids, target.vocab_size, target.device, name)
 
 
 AnyModel = TypeVar("AnyModel", bound=ArrayModel)
@@ -229,11 +197,11 @@ def model_for(target: CausalLM, model_type: type[AnyModel], path: str | None) ->
 
     Raises ConfigError if there is none, and for a folder that is not a complete model or has another tokenizer.
     """
-    kind = model_type.kind
-    how = f"train one with `specbench train {kind.command} --target {target.name}` and give --set drafter.path=DIR"
+    command = f"specbench train {model_type.command} --target {target.name}"
+    how = f"train one with `{command}` and give --set drafter.path=DIR"
     if path is None and target.name != EMBEDDED_TARGET:
-        raise ConfigError(f"drafter.path is missing: target '{target.name}' has no {kind.noun} of its own: {how}")
-    name = f"embedded:{kind.command}" if path is None else path
+        raise ConfigError(f"drafter.path is missing: target '{target.name}' has no {model_type.noun} of its own: {how}")
+    name = f"embedded:{model_type.command}" if path is None else path
     model = model_type.load(model_source(name) if path is None else path)
     if model.tokenizer_digest != vocabulary_digest(target.vocabulary) or model.max_token_id >= target.vocab_size:
         raise ConfigError(

@@ -18,7 +18,7 @@ from specbench.specs.catalogue import builtin_task_names, load_task
 from specbench.specs.components import build
 from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import TaskData, load_examples
-from specbench.tasks.local_files import parallel_rows, read_rows
+from specbench.tasks.local_files import read_rows
 from specbench.training.spec import DataSpec, TrainSpec, check_warmup
 
 
@@ -215,26 +215,14 @@ def data_parts(spec: DataSpec, seed: int) -> Iterable[TaskPrompts]:
                 if seed:  # seed 0 takes the first ones, another seed draws from all
                     rows = Random(stream_seed(seed, "world", name, subset)).sample(rows, len(rows))
                 yield TaskPrompts(subset, f"{WORLD}{name}", list(rows[: spec.limit or NUM_ROWS]))
-    for language, files in spec.parallel.items():  # prompts of the source's lines, with the target's as answers
-        paths = {role: Path(file) for role, file in (("source", files.source), ("target", files.target)) if file}
-        for path in paths.values():
-            if not path.is_file():
-                raise ConfigError(f"data.parallel.{language}: '{path}': no such file: check the path")
-        lines = [row for _, row in parallel_rows(paths) if row["source"].strip()]
-        pairs: Pairs = [(files.prompt.format(source=row["source"]), row.get("target")) for row in lines]
-        yield of_file(language, "parallel", files.source, pairs, spec.limit)
     for language, file in spec.text.items():
         try:
             texts = [text for text in texts_of([file], spec.column) if text.strip()]
         except ConfigError as error:
             raise ConfigError(f"data.text.{language}: {error}") from error
-        yield of_file(language, "text", file, [(text, None) for text in texts], spec.limit)
-
-
-def of_file(language: str, key: str, file: str, pairs: Pairs, limit: int | None) -> TaskPrompts:
-    if not pairs:
-        raise ConfigError(f"data.{key}.{language}: '{file}': the corpus is empty: give a file with text")
-    return TaskPrompts(language, file, pairs[:limit])
+        if not texts:
+            raise ConfigError(f"data.text.{language}: '{file}': the corpus is empty: give a file with text")
+        yield TaskPrompts(language, file, [(text, None) for text in texts[: spec.limit]])
 
 
 def total_steps(spec: TrainSpec, num_items: int) -> int:

@@ -166,9 +166,7 @@ def _tree_line(row: Row) -> str:
     def shown(name: str, digits: int) -> str:
         return number(row.metric(name), digits)
 
-    costs = sorted(
-        (int(name.partition("@")[2]), name) for name in row.metrics if name.startswith(f"{COST_OF_LENGTH}@")
-    )
+    costs = sorted((int(name.partition("@")[2]), name) for name in row.metrics if name.startswith(f"{COST_OF_LENGTH}@"))
     listed = ", ".join(f"{shown(name, 2)} for {most // 2 + 1} to {most}" for most, name in costs)
     by_length = f": {listed} tokens" if len(costs) > 1 else ""
     drafts = f"{shown('draft_passes_per_step', 1)} draft passes of {shown('cost_ratio', 3)} each (c), "

@@ -17,7 +17,6 @@ from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt
 from specbench.core import bounded
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.files import write_atomically, writing
-from specbench.core.validation import build
 from specbench.core.values import text_digest
 from specbench.records.generation import WarmUpRecord
 from specbench.records.records import Key, Record, keys_of, with_same_history
@@ -34,6 +33,7 @@ from specbench.results.verdict import (
 )
 from specbench.results.warnings import warnings_of
 from specbench.specs.catalogue import versioned_name
+from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import own_drafter
 from specbench.specs.task import TaskSpec

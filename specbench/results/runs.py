@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -85,7 +85,7 @@ class RecordedRun:
                 raise ConfigError(f"run '{self.path}': another process measures into it: wait for it") from error
             except OSError:
                 pass  # a read-only folder is read without a lock
-            records = RecordStore(RecordFile(self.path / "records.jsonl"), lambda record: record.check(methods))
+            records = RecordStore(RecordFile(self.path / "records.jsonl"), partial(Record.check, methods=methods))
         if not records:
             raise ConfigError(f"run '{self.path}': has no records: {RUN_HINT}")
         return records

@@ -41,8 +41,7 @@ from specbench.report.tables import comparison_table, served_table
 from specbench.results.answers import acceptance_rates
 from specbench.results.conditions import check_together, conditions_that_differ
 from specbench.results.runs import RecordedRun
-from specbench.running.execute import execute
-from specbench.running.report import RunOutcome
+from specbench.running.execute import RunOutcome, execute
 from specbench.running.request import Request
 from specbench.specs.run import read_servers
 from specbench.specs.run_options import RunOptions
@@ -645,8 +644,8 @@ def test_the_first_difference_of_a_subset_is_named() -> None:
     found = agreement_of(asked, first, second)
     assert (found.num_answers, found.num_equal, found.num_with_steps, found.num_same_steps) == (3, 1, 2, 1)
     assert found.lines()[1:] == [
-        "first difference (first ≠ second): en example 4, step 0: 2 tokens ≠ 1 token",
-        "first difference (first ≠ second): th example 0, position 1: token 2 ≠ its end",
+        "first difference (first ≠ second): en example 4, tokens of step 0: 2 ≠ 1",
+        "first difference (first ≠ second): th example 0, token 1: 2 ≠ the end",
     ]
 
 

@@ -64,10 +64,7 @@ class Counting(ToyObjective):
     num_trained = 0
 
     def parts(self, drafter: nn.Module, number: int) -> list[LossPart]:
-        return [
-            LossPart(part.groups, part.weight, self.counted(part))
-            for part in super().parts(drafter, number)
-        ]
+        return [LossPart(part.groups, part.weight, self.counted(part)) for part in super().parts(drafter, number)]
 
     def counted(self, part: LossPart) -> Callable[[nn.Module], torch.Tensor]:
         def losses(drafter: nn.Module) -> torch.Tensor:

@@ -16,6 +16,8 @@ from typing import Any
 
 MAX_BYTES = 8 * 2**20  # of one message
 MAX_THREADS = 64  # of a program, the first one included
+
+
 class NotPlain(Exception):
     """A value that cannot be sent."""
 

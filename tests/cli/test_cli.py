@@ -262,13 +262,12 @@ def test_validate_prints_all_problems_of_a_file(specbench: Specbench, tmp_path: 
 
 
 def test_validate_refuses_what_every_run_refuses(specbench: Specbench, tmp_path: Path) -> None:
-    """At temperature 0 the trees of `auto` have fixed children, for which traversal is not valid; k_seq never fits."""
+    """Trees of `auto` have other children at temperature 0, where a run may be refused; k_seq never fits."""
     (tmp_path / "mine.yaml").write_text(
         "name: mine\nversion: 1\ntitle: Mine\nnum_draft_tokens: 1\n"
         "drafter: {type: model_tree, widths: [2]}\nverification: {rule: traversal}\n"
     )
-    code, out, _ = specbench("validate", "mine.yaml")
-    assert code == 0 and "mine.yaml: a run at temperature 0 is refused" in out
+    assert specbench("validate", "mine.yaml")[0] == 0
     (tmp_path / "mine.yaml").write_text((tmp_path / "mine.yaml").read_text().replace("traversal", "k_seq"))
     code, _, err = specbench("validate", "mine.yaml")
     assert code == 2 and "needs children that are drawn as independent" in err

@@ -456,10 +456,9 @@ def run_identity(
         "chat_template_args": spec.chat_template_args or None,
         "trust_remote_code": spec.trust_remote_code or None,
         "code_execution": permission.allowed() or None,  # answers have no scores without it
-        **models.identity(),
-        "environment": dict(environment),
     }
-    return {name: value for name, value in settings.items() if value is not None}
+    given = {name: value for name, value in settings.items() if value is not None}
+    return {**given, **models.identity(), "environment": dict(environment)}
 
 
 def printed_date(runs: Sequence[SubsetRun]) -> str | None:

@@ -259,7 +259,7 @@ def check(
 ) -> None:
     """Check whether a run is worse than a baseline. Exit code 0: no, 1: yes, 2: they cannot be compared.
 
-    --against PYTHON measures --task and --method with two versions in turns and compares the speed of AR and of each
+    --against PYTHON measures --task and --method with two versions interleaved and compares the speed of AR and of each
     method.
 
     The run options, from --subset on, are for --against. --trust-remote-code also helps to recognise near-ties.

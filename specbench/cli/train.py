@@ -44,7 +44,7 @@ def about() -> None:
 
 Config = Annotated[Path | None, path_option(help="YAML file of settings; options and --set override it.")]
 Task = Annotated[str | None, typer.Option(help="Comma-separated tasks; world:NAME for rows of the embedded world.")]
-Texts = Annotated[list[str] | None, typer.Option(help="LANGUAGE=FILE: texts, one per line (.txt) or as .jsonl.")]
+Texts = Annotated[list[str] | None, typer.Option(help="LANGUAGE=FILE: texts, one per line (.txt) or in a column.")]
 DATA = ("subsets", "limit", "data")  # run options
 
 
@@ -88,9 +88,12 @@ class WithKeys(BoundedCommand):
         stdout.out("\n".join(lines))
 
 
-Corpus = Annotated[list[str] | None, typer.Option(help="Text files: .txt, one document per line, or .jsonl; also .gz.")]
+Corpus = Annotated[
+    list[str] | None,
+    typer.Option(help="Text files: one document per line (.txt), or a column of .jsonl, .csv, .parquet, …; also .gz."),
+]
 MoreFiles = Annotated[list[str] | None, typer.Argument(metavar="FILE", help="More files of the corpus.")]
-Column = Annotated[str | None, typer.Option(help="Text column of .jsonl files; by default text.")]
+Column = Annotated[str | None, typer.Option(help="Column with the text, in all files but .txt; by default text.")]
 ROWS = (
     "Source of the rows of --task: hub (the default), sample (the bundled rows, which `specbench run` measures), a "
     "folder or a file; not needed for world:NAME."

@@ -243,7 +243,7 @@ def method_record(
     done: dict[str, object] = {
         "token_ids": output.token_ids,
         "finish": output.finish,
-        "steps": [[s.num_drafted, s.num_judged, s.num_accepted, s.num_emitted] for s in output.steps],
+        "steps": [[s.num_drafted, s.num_verified, s.num_accepted, s.num_emitted] for s in output.steps],
         **tree_fields(output),
         "positions": output.positions,
         "draw_overlap": output.draw_overlap,

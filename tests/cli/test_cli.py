@@ -429,11 +429,7 @@ def test_drafter_with_another_vocabulary(
     other = tiny.save(tmp_path / "other", num_extra=3)
     outcome = run(specbench, ("--target", tiny_pair[0], "--drafter", str(other)), rows)
     assert_one_line(outcome, "another vocabulary")
-    able = outcome[2].partition("methods that can run this pair: ")[2].partition(";")[0].split(", ")
-    assert able[:2] == ["ar", "draft-only"] and {"pld", "slem", "tli", "union"} < set(able)
-    assert not {"sd", "medusa", "mtp", "ngram", "rest", "eagle3"} & set(able), (
-        "these lack a head, a model or a datastore"
-    )
+    assert "use a method for two vocabularies, such as slem, tli or union" in outcome[2]
     assert f"`specbench vocab --target {tiny_pair[0]} --drafter {other}` shows" in outcome[2]
 
 

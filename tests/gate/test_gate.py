@@ -495,13 +495,14 @@ def test_a_leaderboard_file_as_baseline(specbench, base, again, tmp_path):
     assert code == 1 and "sd, en: τ" in out
 
 
-def test_the_report_in_three_forms(specbench, base, strict, tmp_path):
+def test_the_report_in_three_forms(specbench, base, tmp_path):
+    worse = edited(base, tmp_path / "worse", verdict="diverged")
     text, xml = tmp_path / "made" / "gate.md", tmp_path / "gate.xml"
-    code, out, err = specbench("check", "--baseline", base, "--candidate", strict, "--markdown", text, "--junit", xml)
+    code, out, err = specbench("check", "--baseline", base, "--candidate", worse, "--markdown", text, "--junit", xml)
     assert code == 1 and "Traceback" not in err
     assert out.startswith("regressed:") and len(out.splitlines()) <= 40
     assert all(len(line) <= 100 for line in out.splitlines())
-    report = check(str(base), str(strict), 0.03)
+    report = check(str(base), str(worse), 0.03)
     assert text.read_text(encoding="utf-8").strip() == markdown(report).strip()
     assert "\n| fsd | " in markdown(report) and markdown(report).startswith("### specbench check: regressed")
     suite = ElementTree.fromstring(junit(report).partition("?>")[2])[0]

@@ -38,6 +38,7 @@ from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec, own_drafter, read_servers
 from specbench.specs.run_options import LEAST, SHARE, TARGET_OPTIONS, RunOptions, flag_of
 from specbench.specs.task import GenerationSpec, TaskSpec
+from specbench.tasks.judge import JUDGEMENTS_FILE
 
 if TYPE_CHECKING:
     from specbench.tasks.judge.judgements import Judging
@@ -155,6 +156,9 @@ def checks(request: Request) -> Iterator[Callable[[], object]]:
         yield partial(refuse, f"--lm-eval-include {include}: no such folder: give one with YAML files of tasks")
     if request.plot is not None:
         yield partial(require, "matplotlib", "--plot")
+    if judge is not None and judge.model is not None and not judge.is_dry_run:
+        if request.output is None or not (request.output / JUDGEMENTS_FILE).exists():
+            yield partial(require, "openai", "--judge")
     for name in request.loggers:
         known = sorted({*LOGGER_PACKAGES, *LOGGERS.plugins})
         if name not in known:

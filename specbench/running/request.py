@@ -156,9 +156,9 @@ def checks(request: Request) -> Iterator[Callable[[], object]]:
         yield partial(refuse, f"--lm-eval-include {include}: no such folder: give one with YAML files of tasks")
     if request.plot is not None:
         yield partial(require, "matplotlib", "--plot")
-    if judge is not None and judge.model is not None and not judge.is_dry_run:
-        if request.output is None or not (request.output / JUDGEMENTS_FILE).exists():
-            yield partial(require, "openai", "--judge")
+    has_ratings = request.output is not None and (request.output / JUDGEMENTS_FILE).exists()
+    if judge is not None and judge.model is not None and not judge.is_dry_run and not has_ratings:
+        yield partial(require, "openai", "--judge")
     for name in request.loggers:
         known = sorted({*LOGGER_PACKAGES, *LOGGERS.plugins})
         if name not in known:

@@ -4,6 +4,7 @@ Counts have no noise: equal outputs must not take more passes than before. Ratio
 together (`check_speed`).
 """
 
+import filecmp
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -38,7 +39,7 @@ from specbench.gate.speed import (
     ratio_of_speeds,
     speed_ratios,
 )
-from specbench.records.records import Key, records_of
+from specbench.records.records import Key, keys_of
 from specbench.report.captions import marked_warnings
 from specbench.results.conditions import BASELINE, IGNORABLE, RowPair, pair_rows
 from specbench.results.metric_format import names_by_text
@@ -69,7 +70,7 @@ def check(
     # 1. The rows of both sides, paired.
     say("reading the runs")
     first, second = read_baseline(baseline), read_candidate(candidate)
-    if first.run and second.run and (first.rows, first.run.records) == (second.rows, second.run.records):
+    if first.run and second.run and first.rows == second.rows and has_same_records(first.run, second.run):
         return CheckReport(baseline, candidate, max_regression, 0, 1.0, (), (), (), identical=True)
     pairs, refused, new, missing = pair_rows(first.rows, second.rows, ignore, by_rows=first.run is None)
     control = SpeedControl(other_device="device" in ignore)
@@ -113,6 +114,10 @@ def check(
                        tuple(notes), in_turns=in_turns)  # fmt: skip
 
 
+def has_same_records(first: RecordedRun, second: RecordedRun) -> bool:
+    return filecmp.cmp(first.path / "records.jsonl", second.path / "records.jsonl", shallow=False)
+
+
 def _names(rows: Iterable[Row], most: int = 3) -> str:
     found = names_by_text((row.subset, f"{row.task_name} {row.method_name}") for row in rows)
     parts = {name: [subset for subset in subsets if subset != ALL] or subsets for name, subsets in found.items()}
@@ -135,13 +140,13 @@ class RecordsOfSubset:
         """Returns the records with the keys of the method's equal and different answers."""
         keys: dict[bool, list[Key]] = {True: [], False: []}
         differ = set[Key]()
-        both = {first.key: (first, second) for first, second in zip(*pairs.records, strict=True)}
+        pairs_of_answers = zip(*pairs.own, strict=True)
+        both = {first.key: first.tokens_digest == second.tokens_digest for first, second in pairs_of_answers}
         for key in sorted(both):  # the turns of an example in their order
-            first, second = (record.methods[pairs.method].token_ids for record in both[key])
             if (*key[:4], 0) in differ:
                 continue
-            keys[first == second].append(key)
-            if first != second:
+            keys[both[key]].append(key)
+            if not both[key]:
                 differ.add((*key[:4], 0))
         return cls(rows, pairs, keys[True], keys[False])
 
@@ -152,28 +157,31 @@ class RecordsOfSubset:
 
     @property
     def num_records(self) -> int:
-        return len(self.records.records[0])
+        return self.records.num_answers
 
     def equal_records(self) -> Pairs:
         return self.records.select(set(self.equal))
 
 
-DERIVED = {"text": ("text",), "finish": ("finish",), "scores": ("score", "scores", "statistics")}
+DERIVED = {"text": ("text_digest",), "finish": ("finish",), "scores": ("score", "scores", "statistics")}
 
 
-def changes_with_equal_tokens(subset: str, pairs: Pairs) -> Iterator[Finding]:
+def changes_with_equal_tokens(subset: str, pairs: Pairs, runs: Sequence[RecordedRun]) -> Iterator[Finding]:
     """Yields a finding for a text, finish or score that changed although the token ids are equal. The cause is then the
     decoding of text, the stop rules, the scorer, or an edit of the records."""
-    both = list(zip(*pairs.records, strict=True))
+    both = list(zip(*pairs.own, strict=True))
     for what, names in DERIVED.items():
-        changed = []
-        for records in both:
-            before, now = (record.methods[pairs.method] for record in records)
-            name = next((name for name in names if getattr(before, name) != getattr(now, name)), None)
-            changed += [] if name is None else [(records[0].id, getattr(before, name), getattr(now, name))]
+        changed = [
+            (before.key, name) for before, now in both
+            if (name := next((name for name in names if getattr(before, name) != getattr(now, name)), None))
+        ]  # fmt: skip
         if changed:
-            prompt, before, now = changed[0]
-            detail = f"prompt {prompt}: {f'{before!r:.60}'} before, {f'{now!r:.60}'} now"
+            key, name = changed[0]
+            first, second = (run.records[key] for run in runs)
+            before, now = (
+                getattr(record.methods[pairs.method], name.removesuffix("_digest")) for record in (first, second)
+            )
+            detail = f"prompt {first.id}: {f'{before!r:.60}'} before, {f'{now!r:.60}'} now"
             values = f"of {len(both)} with equal tokens", f"{len(changed)} changed"
             yield Finding(what, subset, *values, regressed=True, detail=detail)
 
@@ -206,7 +214,7 @@ class ByRecords:
             self._compare_outputs(compared, part)
         if not parts:
             return []
-        now, before = map(counts_of, join_pairs([part.equal_records() for part in parts]).generations())
+        before, now = map(counts_of, join_pairs([part.equal_records() for part in parts]).own)
         num_equal, num_records = sum(len(part.equal) for part in parts), sum(part.num_records for part in parts)
         compared.cells |= change_cells(before, now) | {OUTPUTS: f"{num_equal} of {num_records}"}
         if compared.method == BASELINE and not self.in_turns:
@@ -221,43 +229,43 @@ class ByRecords:
 
     def _part(self, compared: MethodFindings, pair: RowPair) -> list[RecordsOfSubset]:
         """Returns the pair with its records; an empty list, with a problem in `compared`, if the prompts differ."""
-        before, now = (
-            RowWithRecords(
-                row, records_of(run.records, row.task_name, row.examples, row.repeats),
-                run.methods.get(row.method_name) or run.method_of(row),
-            )
-            for run, row in zip(self.runs, (pair.baseline, pair.candidate), strict=True)
-        )  # fmt: skip
+        sides = []
+        for run, row in zip(self.runs, (pair.baseline, pair.candidate), strict=True):
+            answers = run.answers_of_any_language
+            keys = keys_of(answers.keys(row.task_name), row.task_name, row.examples, row.repeats)
+            sides.append(RowWithRecords(row, answers.of(keys, row.method_name), answers.of(keys, BASELINE)))
+        before, now = sides
         pairs = pair_up(before, now, same=())
-        num_records = len(pairs.records[0])
-        if not len(before.records) == len(now.records) == num_records:
+        num_records = pairs.num_answers
+        if not len(before.own) == len(now.own) == num_records:
             compared.problems.append(f"{pair.subset}: the two sides have measured different examples")
             return []
         for name in ("prompt", "prompt_tokens", "prompt_ids_digest"):
             # the prompts of later turns hold earlier answers, which may differ
-            both = [(a, b) for a, b in zip(*pairs.records, strict=True) if a.turn == 0]
+            both = [(a, b) for a, b in zip(*pairs.own, strict=True) if a.turn == 0]
             if name == "prompt_ids_digest":  # records of earlier versions have none
                 both = [(a, b) for a, b in both if a.prompt_ids_digest and b.prompt_ids_digest]
             other = [(a, b) for a, b in both if getattr(a, name) != getattr(b, name)]
             if other:
                 first, second = other[0]
+                example = self.runs[0].records[first.key].id
                 compared.problems.append(
                     f"{pair.subset}: {name} differs in {len(other)} of {num_records} records; example "
-                    f"{first.id}: {getattr(first, name)} in the baseline, {getattr(second, name)} in the candidate"
+                    f"{example}: {getattr(first, name)} in the baseline, {getattr(second, name)} in the candidate"
                 )
                 return []
         return [RecordsOfSubset.of(pair, pairs)]
 
     def _compare_outputs(self, compared: MethodFindings, part: RecordsOfSubset) -> None:
         equal, subset, num_different = part.equal_records(), part.rows.subset, len(part.different)
-        compared.findings += [*verdict_finding(part.rows), *changes_with_equal_tokens(subset, equal)]
+        compared.findings += [*verdict_finding(part.rows), *changes_with_equal_tokens(subset, equal, self.runs)]
         differences: list[TokenDifference] | None = [] if part.is_exact else None
         if part.is_exact and num_different:
             self.say(f"asking the target about {num_different} outputs of {compared.name} {subset}")
-            row, answers = part.rows.baseline, {record.key: record for record in part.records.records[1]}
+            row = part.rows.baseline
             try:
                 differences = self.target.differences(
-                    row, part.different, answers, compared.method, row.num_draft_tokens + 1
+                    row, part.different, self.runs[1].records, compared.method, row.num_draft_tokens + 1
                 )
             except NeedsCode as error:
                 compared.notes.append(f"{subset}: near-ties cannot be recognized, and count as differences: {error}")
@@ -271,7 +279,7 @@ class ByRecords:
         compared.findings.append(output_finding(subset, len(part.equal), num_different, differences))
         if not part.rows.rounding():
             detail = f"of {len(part.equal)} equal outputs" if len(part.equal) < part.num_records else ""
-            now, before = map(counts_of, equal.generations())
+            before, now = map(counts_of, equal.own)
             compared.findings += compare_counts(subset, before, now, detail)
 
 

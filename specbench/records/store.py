@@ -121,15 +121,18 @@ class RecordStore(Mapping[Key, Record]):
 
 
 class RecordList(Sequence[Record]):
-    """Some records of a store in a given order, each read when it is asked for."""
+    """Some records of a store in a given order, each read, and then changed, when it is asked for."""
 
-    def __init__(self, records: Mapping[Key, Record], keys: Sequence[Key]) -> None:
-        self._records, self._keys = records, keys
+    def __init__(
+        self, records: Mapping[Key, Record], keys: Sequence[Key],
+        change: Callable[[Record], Record] = lambda record: record,
+    ) -> None:  # fmt: skip
+        self._records, self._keys, self._change = records, keys, change
 
     def __len__(self) -> int:
         return len(self._keys)
 
     def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):
-            return RecordList(self._records, self._keys[place])
-        return self._records[self._keys[place]]
+            return RecordList(self._records, self._keys[place], self._change)
+        return self._change(self._records[self._keys[place]])

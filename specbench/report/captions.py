@@ -7,7 +7,7 @@ from textwrap import shorten
 from typing import Any
 
 from specbench.core.console import counted
-from specbench.records.records import Record
+from specbench.results.answers import Answer
 from specbench.results.metric_format import metric_of, names_by_text, score_pair
 from specbench.results.row import ALL, Row
 from specbench.statistics.bootstrap import MIN_PROMPTS, SMALL_SAMPLE
@@ -315,10 +315,9 @@ def _share_cut(row: Row) -> str | None:
     return ", ".join(f"{share:.0%} of {name}" for name, share in (shares | {row.method_name: own}).items())
 
 
-def why_unscored(records: Iterable[Record]) -> str | None:
+def why_unscored(answers: Iterable[Answer]) -> str | None:
     """Returns a line with the most frequent reason for missing scores; None if none is missing."""
-    generations = (generation for record in records for generation in record.methods.values())
-    problems = Counter(generation.problem for generation in generations if generation.problem)
+    problems = Counter(answer.problem for answer in answers if answer.problem)
     if not problems:
         return None
     reason, count = problems.most_common(1)[0]

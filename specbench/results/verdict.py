@@ -8,6 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Literal
 
 from specbench.records.records import Record
+from specbench.results.answers import Answer
 from specbench.specs.method import MethodSpec
 from specbench.statistics.bootstrap import FilePart
 
@@ -94,11 +95,6 @@ def first_difference(first: Sequence[int], second: Sequence[int]) -> int | None:
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
 
 
-def differing_records(records: Sequence[Record], method: str) -> list[Record]:
-    """Returns the records in which a method's answer differs from AR's."""
-    return [each for each in records if each.methods[method].token_ids != each.methods["ar"].token_ids]
-
-
 def declares_lossless(method: MethodSpec) -> bool | None:
     """Returns whether a method declares itself lossless; None for external code that makes no claim."""
     return method.lossless or (False if method.decoder is None else None)
@@ -122,9 +118,9 @@ def verdict_of_records(
 BEYOND_CONTROL = 0.01  # below this p-value, answers differ more often than repeated answers of `ar`
 
 
-def control_outcomes(records: Sequence[Record]) -> list[bool]:
+def control_outcomes(baseline: Sequence[Answer]) -> list[bool]:
     """Returns for each answer that the server `ar` gave twice whether it was the same both times."""
-    found = [record.methods["ar"].reported.same_again for record in records]
+    found = [answer.reported.same_again for answer in baseline]
     return [same for same in found if same is not None]
 
 

@@ -1,11 +1,10 @@
 """One `specbench run`: plan → measure → report."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from rich.console import Console
 
-from specbench.records.records import Key, Record
 from specbench.report.captions import why_unscored
 from specbench.results.leaderboard import check_writable
 from specbench.results.row import Row
@@ -39,9 +38,9 @@ def execute(
     plan = make_plan(request, console, load or load_models)
     # 3. Measure and report: records and rows, in the folder.
     events = Events(console, [*([RunProgress(console)] if listeners is None else listeners), trackers])
-    records, rows = measure_plan(plan, events, request.judge)
+    report, rows = measure_plan(plan, events, request.judge)
     # 4. The leaderboard and the picture that the request names.
-    if reason := why_unscored(records.values()):
+    if reason := why_unscored(report.answers):
         events.say(reason)
     if request.leaderboard is not None:
         from specbench.results.leaderboard_files import add_rows
@@ -56,8 +55,8 @@ def execute(
     return outcome
 
 
-def measure_plan(plan: Plan, events: Events, judge: Judge | None = None) -> tuple[Mapping[Key, Record], list[Row]]:
-    """Measures what the folder of a plan lacks and writes its rows. Returns the records of the plan and the rows."""
+def measure_plan(plan: Plan, events: Events, judge: Judge | None = None) -> tuple[RunReport, list[Row]]:
+    """Measures what the folder of a plan lacks and writes its rows. Returns the report and the rows."""
     folder = plan.folder
     with ExitStack() as stack:
         lengths = {method.name: method.most_draft_tokens for method in plan.spec.methods}
@@ -81,12 +80,11 @@ def measure_plan(plan: Plan, events: Events, judge: Judge | None = None) -> tupl
             rows = report.write_rows()
         # 4. The judge's ratings. A dry run only shows what it would be asked.
         if judging is not None and judging.is_dry_run:
-            judging.show(list(report.measured.values()), plan.subset_runs)
+            judging.show(report.records.values(), plan.subset_runs)
         elif judging is not None:
-            measured = list(report.measured.values())
-            rated = judging.judge(measured, plan.subset_runs, folder.path, events.console)
-            report.records = {record.key: record for record in rated}
+            ratings = judging.judge(report.records.values(), plan.subset_runs, folder.path, events.console)
+            report.answers = report.answers.with_ratings(ratings)
             report.judge = judging.settings.signature
             rows = report.write_rows()
         events.run_ended(rows)
-    return report.records, rows
+    return report, rows

@@ -21,7 +21,7 @@ from specbench.decoding.build import sampling_of
 from specbench.decoding.decoder import Decoder
 from specbench.models.devices import is_out_of_memory, memory_message
 from specbench.records.generation import Record
-from specbench.results.answers import acceptance_rates, length_columns, speed_columns, with_own_passes
+from specbench.results.answers import Answer, acceptance_rates, length_columns, speed_columns
 from specbench.results.metric_format import NULL, number
 from specbench.results.row import ALL
 from specbench.running.events import RunListener
@@ -45,7 +45,7 @@ class Answers:
     lengths: list[float] = field(default_factory=lambda: [0.0] * 2)
 
     def add(self, record: Record, method: MethodSpec) -> None:
-        own = with_own_passes(record.methods[method.name], method.decodes_with)
+        own = Answer.of(record.methods[method.name], method.decodes_with)
         (rate,) = acceptance_rates([own])
         self.prompts.add((record.subset, record.example))
         self.rates += [] if rate is None else [rate]

@@ -8,7 +8,8 @@ from specbench.core.environment import EMBEDDED, set_threads
 from specbench.core.errors import ConfigError
 from specbench.models.causal_lm import CausalLM, ids_digest, split_precision
 from specbench.models.loading import load_model
-from specbench.records.records import Key, Record, with_same_history
+from specbench.records.records import Key, Record
+from specbench.results.answers import BASELINE, with_same_history
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun
 from specbench.results.verdict import BaselineAnswer, TokenDifference, find_differences, near_tie_tolerance
@@ -98,8 +99,7 @@ def prompts_of(
                                num_subsets=num_subsets)  # fmt: skip
         renderer = PromptRenderer("auto" if row.chat else "never", budgets, row.system)
         examples = {(group[1], each.index): each for each in truncate_examples(loaded, target, renderer).examples}
-        every = [record for record in run.records.values() if (record.task, record.subset) == group]
-        ids_of = baseline_prompts(examples, {group[1]: renderer}, every, target)
+        ids_of = baseline_prompts(examples, {group[1]: renderer}, run.records, target)
         for key, record in zip(keys[group], records, strict=True):
             example = examples.get((group[1], record.example))
             is_same = example is not None and prompt_digest(example, record.turn) == record.prompt
@@ -150,9 +150,10 @@ class Target:
         a near-tie. Raises ConfigError if the target or the prompts no longer exist."""
         set_threads(None, row.target.startswith(EMBEDDED))
         target = self.loader.load(row.target, row.target_revision)
-        of_subset = [r for r in self.run.records.values() if (r.task, r.subset) == (row.task_name, row.subset)]
-        # in a later turn, the prompt of AR and of the method holds its of_subset earlier answers
-        same = {record.key for record in with_same_history(of_subset, method)}
+        # in a later turn, the prompt of AR and of the method holds its own earlier answers
+        every = [key for key in self.run.records if key[:2] == (row.task_name, row.subset)]
+        own, baseline = (self.run.answers_of_any_language.of(every, name) for name in (method, BASELINE))
+        same = {answer.key for answer, _ in with_same_history(own, baseline)}
         records = [self.run.records[key] for key in keys if key in same]
         budgets = {name for record in records for name in record.budgets or {}} - {target.name}
         place, compared = (row.task_name, row.subset), [record.key for record in records]

@@ -11,12 +11,14 @@ from specbench.core.progress import doing
 from specbench.decoding.bridges import common_ids
 from specbench.decoding.decoder import drafting_decoders
 from specbench.records.folder import write_specs
-from specbench.records.records import Key, Record, with_same_history
+from specbench.records.records import Key, Record
 from specbench.report.tables import RunRows
+from specbench.results.answers import BASELINE, RunAnswers, different_answers
 from specbench.results.leaderboard import write
 from specbench.results.row import CommonIds, Row
 from specbench.results.rows import MeasuredRun, MeasuredSubset, Measurement, ModelContext, Ties, add_measurement
-from specbench.results.verdict import count_ties, declares_lossless, differing_records
+from specbench.results.scores import languages_of
+from specbench.results.verdict import count_ties, declares_lossless
 from specbench.running.models import has_other_vocabulary, parts, training_prompts
 from specbench.running.plan import Plan
 from specbench.running.prompts import baseline_prompts, uses_chat
@@ -28,20 +30,24 @@ class RunReport:
     depend on the folder alone. Answers that a judge rated earlier keep their ratings."""
 
     def __init__(self, plan: Plan, records: Mapping[Key, Record], console: Console) -> None:
-        self.plan, self.measured = plan, records
-        self.records = records  # with the ratings of a judge
+        self.plan, self.records = plan, records
+        languages = languages_of(plan.spec.tasks, is_installed("lingua"))
+        with doing("reading the answers"):
+            self.answers = RunAnswers(
+                {method.name: method.decodes_with for method in plan.spec.methods}, languages, records.values()
+            )
         self.judge: str | None = None  # the signature of the judge whose ratings the records have
         folder = plan.folder.path
         write_specs(folder, plan.spec)
         with doing("comparing the answers with AR's"):
-            self.measurement = measurement_of(plan, records)
+            self.measurement = measurement_of(plan, records, self.answers)
         add_measurement(folder, self.measurement)
         if (folder / JUDGEMENTS_FILE).exists():
-            from specbench.tasks.judge.judgements import add_recorded_scores
+            from specbench.tasks.judge.judgements import recorded_ratings
 
-            rated, self.judge = add_recorded_scores(list(records.values()), plan.subset_runs, folder, console)
+            ratings, self.judge = recorded_ratings(records.values(), plan.subset_runs, folder, console)
             if self.judge is not None:
-                self.records = {record.key: record for record in rated}
+                self.answers = self.answers.with_ratings(ratings)
 
     def write_rows(self) -> list[Row]:
         """Computes the rows, of single requests and of loads, and writes the leaderboard of the folder."""
@@ -50,18 +56,19 @@ class RunReport:
 
         spec, identity = self.plan.spec, self.plan.folder.identity
         with doing("computing the rows"):
-            run = MeasuredRun(identity, spec.tasks, spec.methods, self.measurement, self.records, self.judge)
+            run = MeasuredRun(identity, spec.tasks, spec.methods, self.measurement, self.answers, self.judge)
             rows = run.rows()
             rows += load_rows(rows, read_windows(self.plan.folder.path))
         write(self.plan.folder.leaderboard, rows)
         return rows
 
 
-def measurement_of(plan: Plan, records: Mapping[Key, Record]) -> Measurement:
+def measurement_of(plan: Plan, records: Mapping[Key, Record], answers: RunAnswers) -> Measurement:
     """Returns what a command measured. The target scores the greedy answers of lossless methods that differ from
     AR's."""
     spec, models = plan.spec, plan.models
-    measured = {record.prompt for record in records.values() if not record.turn}
+    keys = [key for key in records if key[-1] == 0]
+    measured = {answer.prompt for answer in answers.of(keys, BASELINE)}
     trained = {method.name: measured & training_prompts(spec, method) for method in spec.methods}
     drafting = [part for part in parts(spec.methods) if part.name in models.drafters]
     target = models.target
@@ -81,7 +88,7 @@ def measurement_of(plan: Plan, records: Mapping[Key, Record]) -> Measurement:
         ),
         other_vocabulary=tuple(method.name for method in spec.methods if has_other_vocabulary(method, models)),
         trained_on={name: tuple(sorted(digests)) for name, digests in trained.items() if digests},
-        ties=tuple(_ties(plan, records)),
+        ties=tuple(_ties(plan, records, answers)),
         context=None if limiting is None else ModelContext(model=limiting.name, tokens=limiting.context_limit or 0),
         pauses={
             each.method.name: each.drafter.pauses_at
@@ -97,16 +104,18 @@ def measurement_of(plan: Plan, records: Mapping[Key, Record]) -> Measurement:
     )  # fmt: skip
 
 
-def _ties(plan: Plan, records: Mapping[Key, Record]) -> Iterator[Ties]:
+def _ties(plan: Plan, records: Mapping[Key, Record], answers: RunAnswers) -> Iterator[Ties]:
     for run in plan.subset_runs:
         if run.task.generation.temperature != 0:
             continue
-        own = [records[key] for key in records if key[:2] == (run.task.name, run.subset)]
+        keys = [key for key in records if key[:2] == (run.task.name, run.subset)]
         examples = {(run.subset, example.index): example for example in run.data.examples}
-        prompts = baseline_prompts(examples, {run.subset: run.renderer}, own, plan.models.target)
+        prompts = baseline_prompts(examples, {run.subset: run.renderer}, records, plan.models.target)
         for method in plan.spec.methods:
-            same_prompts = with_same_history(own, method.name)
-            found = [] if declares_lossless(method) is False else differing_records(same_prompts, method.name)
+            if declares_lossless(method) is False:
+                continue
+            different = different_answers(answers.of(keys, method.name), answers.of(keys, BASELINE))
+            found = [records[key] for key in different]
             if found and (target := plan.models.scoring) is not None:
                 num_near_ties, tolerance = count_ties(found, method, target, prompts)
                 yield Ties(task=run.task.name, subset=run.subset, method=method.name, num_different=len(found),

@@ -15,7 +15,6 @@ from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.records.generation import Record, convert
-from specbench.results.metrics import metrics_of
 from specbench.results.rows import drafter_options
 from specbench.running.models import LoadedModels
 from specbench.specs.catalogue import digest, load_method, load_task, with_overrides
@@ -23,6 +22,7 @@ from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
 from tests.support import tiny
+from tests.support.answers import metrics_of
 from tests.support.specs import LANGUAGES, message
 
 Specbench = Callable[..., tuple[int, str, str]]

@@ -339,8 +339,8 @@ def measured(
     cells = make_subset_runs(spec, models, [(task, "default", examples(task, limit))])
     conditions = environment(str(models.target.device), models.target.dtype, models.target.attention)
     run = RunFolder(folder, run_identity(spec, cells, models, conditions))
-    records, rows = measure_plan(Plan(spec, models, cells, run), Events(Console(quiet=True)))
-    return rows, list(records.values())
+    report, rows = measure_plan(Plan(spec, models, cells, run), Events(Console(quiet=True)))
+    return rows, list(report.records.values())
 
 
 # ---- mistakes

@@ -25,7 +25,7 @@ from specbench.core.validation import build
 from specbench.records.columns import PassTimes as RecordedPasses
 from specbench.records.records import Generation, Record
 from specbench.report.captions import dtype_and_device, model_name
-from specbench.results.answers import speed_columns, with_own_passes
+from specbench.results.answers import speed_columns
 from specbench.results.metric_format import NULL, number, speed, with_interval
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun, RecordedRuns, read_input, rows_of_subsets, run_folder_of
@@ -137,6 +137,15 @@ class PassTimes:
             (times, lengths) for times, lengths in ((self.target, target), (self.draft, draft)) if times and lengths
         )
         return sum(float(np.interp(each, list(times), list(times.values())).sum()) for times, each in pairs) + outside
+
+
+def with_own_passes(generation: Generation, decodes_with: str) -> Generation:
+    """Returns the generation with each pass listed under the model that ran it: the decode loop lists all passes of a
+    model that decodes alone under the target."""
+    if (generation.decoded_by if decodes_with == "random" else decodes_with) == "target":
+        return generation
+    passes = replace(generation.passes, target=RecordedPasses(()), draft=generation.passes.target)
+    return replace(generation, passes=passes, decoded_by="drafter")
 
 
 @dataclass(frozen=True)

@@ -39,9 +39,9 @@ from specbench.core.table import Table, in_sections, number_columns, text_column
 from specbench.records.records import Record
 from specbench.report import display
 from specbench.report.display import Panel, reach, save_picture
-from specbench.results.answers import CorpusStatistics
 from specbench.results.metric_format import NULL, bounds_of, metric_of, number, score, score_pair, with_interval
 from specbench.results.row import Row
+from specbench.results.scores import CorpusStatistics
 from specbench.running.request import Request, check_samples
 from specbench.specs import yaml_files
 from specbench.specs.catalogue import with_overrides
@@ -328,7 +328,7 @@ def adjusted_acceptance(records: Sequence[Record], method: str, quality: str, sc
     bounds = (min(least, 0.0), most)  # an acceptance rate of 0 makes any score 0
     acceptance = sum_by_prompt(cluster, rates, [float(n > 0) for n in judged])
     if any(quality in generation.statistics for generation in own):
-        part = CorpusStatistics.of(quality, scorer, cluster, [own])
+        part = CorpusStatistics.of(quality, scorer, cluster, [[g.statistics.get(quality) for g in own]])
         if part is None or part.num_prompts != len(acceptance):
             return Estimate()
         return quality_weighted(

@@ -19,7 +19,7 @@ from specbench.report.shown import ShownRecord
 from specbench.report.tables import per_token
 from specbench.results.conditions import flat_fields
 from specbench.results.metric_format import NULL, find_metric, interval, interval_of, metric_of, number
-from specbench.results.metrics import accepted_tokens_per_step_of
+from specbench.results.metrics import accepted_tokens_per_step
 from specbench.results.paired import RowWithRecords
 from specbench.results.row import RESULT_FIELDS, UNVERIFIABLE_FIELDS, Row
 from specbench.specs.run_options import RunOptions
@@ -141,15 +141,15 @@ class Histogram:
 def histogram_of(side: RowWithRecords) -> Histogram:
     """Returns the counts of a row, or of its records if the row lacks them."""
     counts = side.row.accepted_tokens_per_step
-    if counts is None and side.method is not None and side.records:
-        counts = accepted_tokens_per_step_of(side.records, side.method)
+    if counts is None and side.method is not None and side.own:
+        counts = accepted_tokens_per_step(side.own, side.method.most_draft_tokens)
     if counts and sum(counts) and not decodes_alone(side.row):
         return Histogram(counts)
     if decodes_alone(side.row):
         return Histogram((), "Nothing is drafted: one model decodes alone, one token per pass.")
     if "decoder" in side.row.options:
         return Histogram((), "Unknown: external code decodes and does not report its steps.")
-    if side.records or counts is not None:
+    if side.own or counts is not None:
         return Histogram((), "Unknown: the answers have no target pass after the first token.")
     return Histogram((), "Unknown: the row lacks it, and the records of its run are not available.")
 

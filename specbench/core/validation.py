@@ -41,15 +41,18 @@ class StrictModel(BaseModel):
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
 
 
-def build(model: type[AnyModel], data: object, prefix: str = "", *, place: str = "", remedy: str = "") -> AnyModel:
+def build(
+    model: type[AnyModel], data: object, prefix: str = "", *, place: str = "", remedy: str = "", context: object = None
+) -> AnyModel:
     """Returns a validated instance of a model.
 
     Raises ConfigError with one problem; its `others` are the further ones. `prefix`: begins each line, such as
     "methods/my.yaml: ". `place`: the dotted path of the data, to which the path of the key is added. `remedy`: what the
-    user can do, for data that no user writes by hand; by default each line says how to correct the key.
+    user can do, for data that no user writes by hand; by default each line says how to correct the key. `context`: what
+    validators of the model are told.
     """
     try:
-        return model.model_validate(data)
+        return model.model_validate(data, context=context)
     except ValidationError as error:
         first, *others = (prefix + problem for problem in _problems(error, model, place, remedy))
         raise ConfigError(first, others) from error

@@ -12,14 +12,19 @@ from typing import Any, Protocol, Self
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from specbench.core.values import bytes_digest
+from specbench.records.columns import PassTimes
 from specbench.records.generation import External, Score, WarmUpRecord
 from specbench.records.records import Generation, Key, Record
 from specbench.tasks.judge import JUDGED
 from specbench.tasks.scoring import language_of
 
 BASELINE = "ar"
+
+
+NONE = np.zeros(0)
 
 
 class Answer(msgspec.Struct, kw_only=True, gc=False):
@@ -73,8 +78,8 @@ class Answer(msgspec.Struct, kw_only=True, gc=False):
     decode_seconds: float
     pass_seconds: float  # of both models
     target_seconds: float
-    draft_passes: Sequence[float]  # the seconds of each
-    token_passes: Sequence[float]  # the baseline's passes over one token
+    draft_passes: NDArray[np.float64]  # the seconds of each
+    token_passes: NDArray[np.float64]  # the baseline's passes over one token
     rule_seconds: float | None
     tokenizer_seconds: float | None
     cpu_joules: float | None
@@ -150,8 +155,8 @@ class Answer(msgspec.Struct, kw_only=True, gc=False):
             draw_overlap=None if g.draw_overlap is None else (sum(g.draw_overlap), len(g.draw_overlap)),
             ttft_seconds=g.ttft_seconds, draft_prefill_seconds=g.draft_prefill_seconds,
             decode_seconds=g.decode_seconds, pass_seconds=sum(draft, sum(target)), target_seconds=sum(target),
-            draft_passes=draft,
-            token_passes=array("d", (s for length, s in g.passes.target if length == 1) if is_baseline else ()),
+            draft_passes=np.array(draft) if draft else NONE,
+            token_passes=_token_passes(g.passes.target) if is_baseline else NONE,
             rule_seconds=g.rule_seconds, tokenizer_seconds=g.tokenizer_seconds, cpu_joules=g.cpu_joules,
             gpu_joules=g.gpu_joules, peak_host_bytes=g.peak_host_bytes, peak_device_bytes=g.peak_device_bytes,
             warm_up=g.warm_up, passes_by_length=_passes_by_length(g) if g.is_tree and not is_alone else {},
@@ -187,6 +192,10 @@ class Answer(msgspec.Struct, kw_only=True, gc=False):
         """What a server or an external decoder reported besides the answer."""
         assert self.external is not None
         return self.external
+
+
+def _token_passes(passes: PassTimes) -> NDArray[np.float64]:
+    return np.array(passes.seconds)[np.array(passes.query_lengths) == 1] if passes else NONE
 
 
 def _sum(values: Sequence[float] | None) -> tuple[float, int]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from specbench.results.answers import (
     BASELINE,
+    NONE,
     Answer,
     acceptance_rates,
     length_columns,
@@ -124,8 +125,9 @@ def speeds(
 
 def times(prompts: Resampler, own: Sequence[Answer], baseline: Sequence[Answer]) -> dict[str, Estimate]:
     """Returns the times of the parts of decoding, and the cost ratio. An external decoder does not report passes."""
-    draft_passes = _joined([a.draft_passes for a in own])
-    draft_pass, token_pass = _median(draft_passes), _median(_joined([a.token_passes for a in baseline]))
+    draft_passes = np.concatenate([NONE, *(a.draft_passes for a in own)])
+    token_passes = np.concatenate([NONE, *(a.token_passes for a in baseline)])
+    draft_pass, token_pass = _median(draft_passes), _median(token_passes)
     overheads = [[a.decode_seconds - a.pass_seconds for a in side] for side in (own, baseline)]
     shares = [
         prompts.ratio(seconds, [a.decode_seconds for a in side], bounds=SHARE)
@@ -177,10 +179,6 @@ def expected_speedup(
     verifying pass costs one target pass; here it costs `verification_cost`."""
     tokens_per_step = sum(acceptance_rate**k for k in range(num_draft_tokens + 1))
     return tokens_per_step / (num_draft_tokens * cost_ratio + verification_cost)
-
-
-def _joined(columns: Sequence[Sequence[float]]) -> Array:
-    return np.concatenate([np.zeros(0), *columns])
 
 
 def _median(values: Iterable[float | None] | Array) -> float | None:

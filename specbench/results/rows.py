@@ -173,7 +173,8 @@ class MeasuredRun:
 
     def _row(self, task: TaskSpec, subset: str, method: MethodSpec) -> Row:
         parts = [part for part in self.measurement.of_task(task.name) if subset in (ALL, part.subset)]
-        own, baseline = (self.answers.of(self._keys(parts), name) for name in (method.name, BASELINE))
+        keys = self._keys(parts)
+        own, baseline = (self.answers.of(keys, name) for name in (method.name, BASELINE))
         sampling = sampling_of(task, parts[0].subset)
         scoring = {
             part.subset: ScoringSpec.of(task.subset(part.subset), self.measurement.identifies_languages)

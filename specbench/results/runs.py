@@ -64,7 +64,8 @@ class RecordedRun:
 
     @cached_property
     def method_specs(self) -> tuple[MethodSpec, ...]:
-        return read_method_specs(self.path)
+        """The specs as the run wrote them; the features of their components are those of `built_in.FEATURES`."""
+        return read_method_specs(self.path, checked=False)
 
     @cached_property
     def methods(self) -> Mapping[str, RecordedMethod]:
@@ -128,7 +129,8 @@ class RecordedRun:
         if row.served is not None and row.served.load is not None:
             single = row.model_copy(update={"served": row.served.model_copy(update={"load": None})})
             return load_row(self.recompute_row(single), read_windows(self.path), row.served.load)
-        task, method = self.task_of(row), self.method_spec_of(row)
+        task = self.task_of(row)
+        method = self._of_name(row.method, {versioned_name(each): each for each in self.method_specs})
         measurement = max(reversed(self.measurements), key=lambda each: self._likeness(each, row))
         judge = row.signatures.get(JUDGED)
         answers = self._rated(self.answers, judge)
@@ -168,7 +170,7 @@ class RecordedRun:
 
     def method_spec_of(self, row: Row) -> MethodSpec:
         """Returns the full specification of a row's method. It imports torch."""
-        return self._of_name(row.method, {versioned_name(each): each for each in self.method_specs})
+        return self._of_name(row.method, {versioned_name(each): each for each in read_method_specs(self.path)})
 
     def records_of_row(self, row: Row, methods: Collection[str] | None = None) -> Sequence[Record]:
         """Returns the records of a row in the order of the run, with the ratings of its judge; each is read when it is

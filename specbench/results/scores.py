@@ -129,8 +129,9 @@ def signatures(scoring: Mapping[str, ScoringSpec], own: Sequence[Answer]) -> dic
     """Returns how each score was computed; if subsets differ, the signatures of all. The number of references in
     sacrebleu's signature is taken from the records."""
     found: dict[str, dict[str, None]] = {}
+    pairs = {(a.subset, a.num_references) for a in own if a.num_references}
     for subset, each in scoring.items():
-        counts = {a.num_references for a in own if a.subset == subset and a.num_references} or {1}
+        counts = {number for of, number in pairs if of == subset} or {1}
         num_references = str(*counts) if len(counts) == 1 else "var"
         for name, text in each.scorer.signature.items() if each.scorer else ():
             found.setdefault(name, {})[text.replace("nrefs:1|", f"nrefs:{num_references}|")] = None

@@ -126,7 +126,7 @@ class CommonIdsModel(ScoringModel):
         return output._replace(logits=torch.nn.functional.pad(logits, (0, missing)) + self._mask)
 
 
-@BRIDGES.register("shared", same_vocabulary=True)
+@BRIDGES.register("shared")
 def shared(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Drafter:
     """The drafter has the target's vocabulary, so no translation is needed. If the two differ in at most 1 % of their
     tokens, such as a few added ones, the drafter drafts only ids that mean the same token in both. A drafter with
@@ -383,7 +383,7 @@ class Retokenized(BridgedDrafter):
         return []
 
 
-@BRIDGES.register("retokenize", removes={"raw_probs"})
+@BRIDGES.register("retokenize")
 def retokenize(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Drafter:
     """Drafts in the drafter's own tokens and proposes the target's tokens of the same text (SLEM)."""
     assert models.drafter is not None

@@ -205,7 +205,7 @@ PATH = "Folder of the n-gram model, as `specbench train ngram` writes it; null: 
 NEEDS = "an n-gram model over the target's tokens (`specbench train ngram`; one ships with the embedded target)"
 
 
-@DRAFTERS.register("ngram", provides={"probs", "raw_probs"}, needs=NEEDS, looks_up=True)
+@DRAFTERS.register("ngram", needs=NEEDS, looks_up=True)
 def ngram_drafter(
     models: ModelPair,
     sampling: Sampling,

@@ -214,16 +214,6 @@ class RowWarmUp(FilePart):
         fewest = min(own, key=lambda each: (each.blocks, each.seconds))
         return fewest.model_copy(update={"steady": all_known(each.steady for each in own)})
 
-    @classmethod
-    def of_all(cls, parts: Sequence[WarmUpRecord]) -> Self:
-        """Returns warm-ups as rows of earlier versions have them: those of the method, of AR and of all processes
-        summed."""
-        return cls(
-            blocks=sum(part.blocks for part in parts),
-            seconds=round(math.fsum(part.seconds for part in parts), 3),
-            steady=all(part.steady for part in parts),
-        )
-
 
 class RowContext(FilePart):
     """The context at which the answers of all methods of the run end, and the one at which the method's drafter pauses.

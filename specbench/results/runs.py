@@ -18,12 +18,12 @@ from specbench.records.records import Key, Record, RecordFile, keys_of
 from specbench.records.store import RecordList, RecordStore
 from specbench.records.windows import read_windows
 from specbench.results.answers import Languages, Ratings, RunAnswers
-from specbench.results.concurrency import load_row, windows_of
+from specbench.results.concurrency import load_row
 from specbench.results.conditions import BASELINE, flat_fields
 from specbench.results.leaderboard import ROWS, load
 from specbench.results.metric_format import without_digest
 from specbench.results.paired import RowWithRecords
-from specbench.results.row import ALL, Row, RowWarmUp
+from specbench.results.row import ALL, Row
 from specbench.results.rows import MeasuredRun, Measurement, read_measurements
 from specbench.results.scores import ScoringSpec, languages_of
 from specbench.specs.catalogue import subset_meaning, versioned_name
@@ -139,21 +139,6 @@ class RecordedRun:
             return run.row(task, row.subset, method)
         except ConfigError as error:
             raise ConfigError(f"{self.path}: {error}") from error
-
-    def earlier_warm_up(self, row: Row) -> RowWarmUp | None:
-        """Returns the warm-up of a row as earlier versions counted it; None if a record lacks it."""
-        names = {BASELINE, row.method_name}
-        if row.served is not None and row.served.load is not None:
-            windows = windows_of(row, read_windows(self.path), row.served.load)
-            if any(window.warm_up is None for window in windows):
-                return None
-            parts = [part for w in windows for name, part in (w.warm_up or {}).items() if name in names]
-            return RowWarmUp.of_all(parts)
-        by_process = {  # many records hold the same one
-            (answer.subset, answer.process, name): answer.warm_up
-            for name in names for answer in self.answers.of(self.keys_of_row(row), name)
-        }.values()  # fmt: skip
-        return RowWarmUp.of_all([part for part in by_process if part]) if all(by_process) else None
 
     def with_records(self, row: Row) -> RowWithRecords:
         method, task = self.method_of(row), self.task_of(row)

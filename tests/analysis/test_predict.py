@@ -28,8 +28,8 @@ from specbench.models import meters
 from specbench.models.loading import load_model
 from specbench.records.generation import Generation
 from specbench.records.records import RecordFile
-from specbench.results.leaderboard import load
 from specbench.results.answers import Answer
+from specbench.results.leaderboard import load
 from specbench.results.metrics import expected_speedup, speeds
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun

@@ -22,7 +22,7 @@ BUILT_IN = {
         "specbench.decoding.bridges.string",
     ),
     "specbench.readers": ("specbench.tasks.readers", "specbench.tasks.readers.documents"),
-    "specbench.decoders": ("specbench.integrations.entry", "specbench.integrations.served.decoder"),
+    "specbench.decoders": ("specbench.integrations.external", "specbench.integrations.served.decoder"),
     "specbench.scorers": (
         "specbench.tasks.scoring.numbers",
         "specbench.tasks.scoring.latex",

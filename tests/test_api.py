@@ -146,7 +146,7 @@ def test_a_run_is_loaded_compared_and_checked(measure: Measure) -> None:
     again = specbench.load(first.path)
     assert list(again.rows) == list(first.rows) and again.records == first.records and str(again) == str(first)
     compared = specbench.compare(f"{first.path}:sd", f"{first.path}:pld")
-    assert compared.compared[0].methods == "sd → pld" and "what differs in the configuration" in str(compared)
+    assert compared.compared[0].methods == "sd → pld" and "differences of the configurations" in str(compared)
     assert "<td" in specbench.compare(first, second, task="mgsm")._repr_html_()
     shorter = specbench.compare(first, measure("sd", overrides={"generation.max_new_tokens": 4}, output="shorter"))
     keys = {each.field: (each.first, each.second) for each in shorter.hindrances if each.field.startswith("mgsm: ")}

@@ -125,7 +125,6 @@ print("imported:", [name for name in {UNUSED} if name in sys.modules], file=sys.
 MEASURED = [*RUN, "--output", "measured"]
 NEEDS = {
     "plots": [*RUN, "--output", "plotted", "--plot", "picture.png"],
-    "judge": [*RUN, "--output", "judged", "--judge", "some-model"],
     "lm-eval": ["run", "--task", "lm_eval:gsm8k", "--method", "sd"],
     "train": ["train", "finetune", "--task", "mgsm", "--output", "trained"],
     "language": ["languages", "--samples", "1"],

@@ -20,7 +20,7 @@ from specbench.decoding.verification import rejection
 from specbench.integrations.served.acceptance import from_histogram, kept_counts, steps_of
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.heads.checkpoints import HeadCheckpoint
-from specbench.models.heads.eagle_checkpoint import has_two_readings, normed_states
+from specbench.models.heads.eagle_checkpoint import norm_readings
 from specbench.records.records import RecordFile
 from specbench.records.windows import LoadAnswer
 from specbench.results.concurrency import metrics_of
@@ -112,9 +112,10 @@ def test_counts_of_servers_end_with_the_answer(case: Case) -> None:
         found = sum(step.num_accepted for step in steps), sum(step.num_judged for step in steps)
     else:
         counts = [sum(accepted == number for _, accepted in passes) for number in range(6)]
-        kept = kept_counts(from_histogram(counts, 5 * len(passes), 5), num_tokens, 100, 5)
+        num_accepted = sum(accepted for _, accepted in passes)
+        kept = kept_counts(from_histogram(counts, None, 5 * len(passes), num_accepted, 5), num_tokens, 100, 5)
         assert not kept.is_bound
-        found = kept.accepted, kept.judged
+        found = kept.accepted, kept.verified
     assert found == (case["accepted"], case["judged"])
 
 
@@ -275,5 +276,6 @@ def test_keys_of_heads_are_read_in_both_meanings(case: Case) -> None:
     config = {"architectures": ["LlamaForCausalLMEagle3"], **case["config"]}
     tensors = {"fc.weight": torch.zeros(4, 12), "midlayer.self_attn.q_proj.weight": torch.zeros(4, 8)}
     head = HeadCheckpoint("head", None, config, tensors)
-    assert normed_states(head, case["reading"]) == (case["next_token"], case["output"])
-    assert has_two_readings(head) == case["is_open"]
+    readings = norm_readings(head)
+    assert readings.get(case["reading"], readings["logits"]) == (case["next_token"], case["output"])
+    assert (len(readings) == 2) == case["is_open"]

@@ -44,7 +44,7 @@ def peak_megabytes() -> float:
 
 
 def measure_build(num_tokens: int, order: int, folder: Path) -> dict[str, Any]:
-    from specbench.training.ngram_build import build_ngrams
+    from specbench.training.corpus_arrays import build_ngrams
 
     reading = 0.0
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from specbench.core.table import Table, markdown_table
 from specbench.report.captions import verdict_word
-from specbench.report.concurrency import load_tables
+from specbench.report.columns import SPEEDUP
 from specbench.report.display import draw
-from specbench.report.tables import speedup_cell
+from specbench.report.tables import load_tables
 from specbench.results.concurrency import load_groups
 from specbench.results.conditions import environment
 from specbench.results.metric_format import number, speed
@@ -40,7 +40,7 @@ def single_table(served: Sequence[Row], local: Sequence[Row]) -> str:
             last = own[-1].subset
             lines += [
                 [task, where, row.method_name, str(row.n), speed(row.metric("tokens_per_second_ar")),
-                 speed(row.metric("tokens_per_second")), speedup_cell(row),
+                 speed(row.metric("tokens_per_second")), SPEEDUP.cell(row),
                  number(row.metric("mean_acceptance_length"), 2), verdict_word(row)]
                 for row in own if row.subset == last
             ]  # fmt: skip

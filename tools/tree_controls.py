@@ -11,11 +11,10 @@ import torch
 
 from specbench.decoding.proposal import Proposal, TreeProposal
 from specbench.decoding.tree_rules import (
-    Coin,
+    Choices,
     RecursiveRejection,
-    TokenDraw,
     Traversal,
-    Walk,
+    Walked,
     acceptance_probability,
     normalized,
     normalized_residual,
@@ -52,23 +51,23 @@ def truncated(whole: Table) -> Table:
 class WithReplacementResidual(RecursiveRejection):
     """Takes the residual of independent draws for children that were drawn without replacement."""
 
-    def walk(self, proposal: Proposal, target_probs: torch.Tensor) -> Walk:
+    def walk(self, proposal: Proposal, target_probs: torch.Tensor, choices: Choices) -> Walked:
         assert isinstance(proposal, TreeProposal)
         proposal.draws = "independent"
-        return super().walk(proposal, target_probs)
+        return super().walk(proposal, target_probs, choices)
 
 
 class SwappedRatio(RecursiveRejection):
     """Accepts with min(1, q/p)."""
 
-    def _verify(self, tree, node, target_probs):  # type: ignore[no-untyped-def]
+    def _verify(self, tree, node, target_probs, choices):  # type: ignore[no-untyped-def]
         draft = tree.draft_probs(node)
         for child in tree.children(node):
             token = tree.token_ids[child]
-            if (yield Coin(min(1.0, float(draft[token] / target_probs[token])))):
+            if choices.coin(min(1.0, float(draft[token] / target_probs[token]))):
                 return child, token
             target_probs = normalized_residual(target_probs, draft)
-        return None, (yield TokenDraw(target_probs))
+        return None, choices.token(target_probs)
 
 
 class WrongTraversalWeight(Traversal):
@@ -96,10 +95,10 @@ class UntruncatedBonus(RecursiveRejection):
     def __init__(self, whole: Table) -> None:
         self.whole = whole
 
-    def walk(self, proposal: Proposal, target_probs: torch.Tensor) -> Walk:
-        path, token = yield from super().walk(proposal, target_probs)
+    def walk(self, proposal: Proposal, target_probs: torch.Tensor, choices: Choices) -> Walked:
+        path, token = super().walk(proposal, target_probs, choices)
         if path and not proposal.has_children(path[-1]):
-            token = yield TokenDraw(self.whole(tuple(proposal.token_ids[node] for node in path)))
+            token = choices.token(self.whole(tuple(proposal.token_ids[node] for node in path)))
         return path, token
 
 

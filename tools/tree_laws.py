@@ -10,7 +10,7 @@ import torch
 
 from specbench.decoding.proposal import Proposal, TreeProposal
 from specbench.decoding.sampling import DenseProbs, Distributions, Sampling
-from specbench.decoding.tree_rules import Choice, Coin, Walk, WalkingRule, normalized
+from specbench.decoding.tree_rules import Choices, Walked, WalkingRule, normalized
 from specbench.decoding.verification import VerificationRule
 
 VOCAB = 3
@@ -43,31 +43,46 @@ class Rows(DenseProbs):
         return self._rows
 
 
-def outcomes(walk: Callable[[], Walk]) -> Iterator[Outcome]:
+class Unknown(Exception):
+    """Raised at a choice whose outcome is not given, with all possible ones: (outcome, probability)."""
+
+    def __init__(self, possible: list[tuple[int, float]]) -> None:
+        super().__init__()
+        self.possible = [(value, probability) for value, probability in possible if probability > 0]
+
+
+class GivenChoices(Choices):
+    """Choices with given outcomes. `mass`: their probability."""
+
+    def __init__(self, outcomes: list[tuple[int, float]]) -> None:
+        self._outcomes = iter(outcomes)
+        self.mass = math.prod(probability for _, probability in outcomes)
+
+    def coin(self, probability: float) -> bool:
+        return bool(self._next([(1, probability), (0, 1.0 - probability)]))
+
+    def token(self, weights: torch.Tensor) -> int:
+        return self._next(list(enumerate((weights / weights.sum()).tolist())))
+
+    def _next(self, possible: list[tuple[int, float]]) -> int:
+        taken = next(self._outcomes, None)
+        if taken is None:
+            raise Unknown(possible)
+        return taken[0]
+
+
+def outcomes(walk: Callable[[Choices], Walked]) -> Iterator[Outcome]:
     """Yields (probability, path, next token) for every sequence of choices of a walk, by starting it anew for each."""
     pending: list[list[tuple[int, float]]] = [[]]
     while pending:
         taken = pending.pop()
-        running, mass = walk(), 1.0
+        choices = GivenChoices(taken)
         try:
-            choice: Choice = next(running)
-            for value, probability in taken:
-                mass *= probability
-                choice = running.send(value)
-            for value, probability in branches(choice):
-                pending.append([*taken, (value, probability)])
-        except StopIteration as end:
-            path, token = end.value
-            yield mass, path, token
-
-
-def branches(choice: Choice) -> list[tuple[int, float]]:
-    if isinstance(choice, Coin):
-        found = [(1, choice.probability), (0, 1.0 - choice.probability)]
-    else:
-        weights = choice.weights / choice.weights.sum()
-        found = list(enumerate(weights.tolist()))
-    return [(value, probability) for value, probability in found if probability > 0]
+            path, token = walk(choices)
+        except Unknown as choice:
+            pending += [[*taken, outcome] for outcome in choice.possible]
+        else:
+            yield choices.mass, path, token
 
 
 def sibling_draws(q: torch.Tensor, width: int, draws: str) -> Iterator[tuple[float, Tokens]]:
@@ -212,7 +227,7 @@ def rule_outcomes(rule: AnyRule, proposal: Proposal, rows: torch.Tensor) -> Iter
     """Yields (probability, path, next token) for every sequence of choices of a rule."""
     if isinstance(rule, Enumerated):
         return rule.outcomes(proposal, rows)
-    return outcomes(lambda: rule.walk(proposal, rows))
+    return outcomes(lambda choices: rule.walk(proposal, rows, choices))
 
 
 def autoregressive(p: Table, prefix: Tokens, length: int) -> Iterator[tuple[Tokens, float]]:

@@ -78,16 +78,15 @@ def fairness(
     from specbench.analysis.fairness.tables import draw_fairness, tables
     from specbench.report.display import check_plot
 
-    request = analysis.FairnessRequest(
-        runs or (), options, before, after, drafter or (), reference,  # type: ignore[arg-type]
-        samples, prompt, split(task or ""),
-    )  # fmt: skip
     if plot is not None:
         check_plot(plot)
     if leaderboard is not None:
         analysis.check_rows(leaderboard)
     with status_line("reading the runs") as say:
-        report = analysis.fairness_report(request, say)
+        report = analysis.fairness_report(
+            runs or (), options, say, before=before, after=after, drafters=drafter or (),
+            reference=reference, samples=samples, prompt=prompt, tasks=split(task or ""),  # type: ignore[arg-type]
+        )  # fmt: skip
     print_result(report, as_json, lambda: tables(report))
     if plot is not None:
         draw_fairness(report, plot)
@@ -175,8 +174,8 @@ def roofline(
 ) -> None:
     """Compare a model pair with the hardware's limits: pass times, draft cost c, best draft lengths.
 
-    Forward passes over 1 to 64 tokens (compiled: fewer) at several contexts alternate with the decode loop. Copies,
-    sums and matrix products are timed too.
+    Forward passes over 1 to 96 tokens (compiled: fewer) alternate with the decode loop. Copies and matrix products are
+    timed too.
 
     Bounds: bytes of weights and cache that a pass must read ÷ copy bandwidth; operations of a pass ÷ rate of matrix
     products.
@@ -184,23 +183,23 @@ def roofline(
     from specbench.core.environment import EMBEDDED, set_threads
     from specbench.core.files import check_output, write_output
     from specbench.running.preflight import check_options
-    from specbench.specs.components import build
 
+    for option, value, least in (("--context", context, 8), ("--repeats", repeats, 1)):
+        if value < least:
+            raise ConfigError(f"{option} {value}: give {least} or more")
     if output is not None:
         check_output("--output", output)
     check_options(options)
     from specbench.analysis.roofline.report import draw_roofline, tables
-    from specbench.analysis.roofline.roofline import RooflineOptions, measure_pair  # these import torch
+    from specbench.analysis.roofline.roofline import measure_pair  # imports torch
     from specbench.report.display import check_plot
 
     if plot is not None:
         check_plot(plot)
         check_output("--plot", plot)
-    given = {name: value for name, value in vars(options).items() if name in RooflineOptions.model_fields}
-    roofline_options = build(RooflineOptions, {**given, "context": context, "repeats": repeats})
-    set_threads(options.threads, roofline_options.target.startswith(EMBEDDED))
+    set_threads(options.threads, (options.target or "").startswith(EMBEDDED))
     with status_line("measuring") as say:
-        report = measure_pair(roofline_options, say)
+        report = measure_pair(options, context, repeats, say)
     print_result(report, as_json, lambda: tables(report))
     console = stderr if as_json else stdout  # with --json, stdout is only JSON
     if output is not None:
@@ -223,16 +222,12 @@ limit.__doc__ = "The old name of `specbench roofline`."
 def predict(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="RUN, RUN:METHOD, or FILE:NUMBER of a row.")],
     target_pass: Annotated[
-        float | None, typer.Option(help="Milliseconds of a target pass over one token on the other machine.")
-    ] = None,
+        float, typer.Option(help="Milliseconds of a target pass over one token on the other machine.")
+    ],
     draft_pass: Annotated[float | None, typer.Option(help="Milliseconds of a draft pass on it.")] = None,
     verification_cost: Annotated[
-        float | None, typer.Option(help="Cost of the longest verifying pass on it, in target passes; by default 1.")
-    ] = None,
-    limit_report: Annotated[
-        Path | None,
-        path_option(help="File of `specbench roofline --output` on the other machine, in place of these times."),
-    ] = None,
+        float, typer.Option(help="Cost of the longest verifying pass on it, in target passes.")
+    ] = 1.0,
     subset: RowSubsets = None,
     as_json: Annotated[bool, flag("--json", help="Print the predictions as JSON instead of tables.")] = False,
 ) -> None:
@@ -244,21 +239,12 @@ def predict(
     """
     from specbench.analysis.roofline import predict as analysis
 
-    times = {"--target-pass": target_pass, "--draft-pass": draft_pass, "--verification-cost": verification_cost}
-    for option, value in times.items():
-        if value is None:
-            continue
-        can_be_zero = option == "--draft-pass"
-        if not 0 <= value < float("inf") or (value == 0 and not can_be_zero):
-            raise ConfigError(f"{option} {value:g}: give a finite number {'from 0' if can_be_zero else 'above 0'}")
-        if limit_report is not None and option != "--draft-pass":
-            raise ConfigError(f"{option} {value:g}: --limit-report has these times: remove one of the two")
-    if limit_report is None and target_pass is None:
-        raise ConfigError(
-            "predict: give the times of passes on the other machine, with --limit-report FILE or --target-pass MS"
-        )
-    report_of_machine = None if limit_report is None else analysis.read_roofline(limit_report)
-    machine = analysis.Machine(target_pass, draft_pass, verification_cost, report_of_machine)
+    for option, value in (("--target-pass", target_pass), ("--verification-cost", verification_cost)):
+        if not 0 < value < float("inf"):
+            raise ConfigError(f"{option} {value:g}: give a finite number above 0")
+    if draft_pass is not None and not 0 <= draft_pass < float("inf"):
+        raise ConfigError(f"--draft-pass {draft_pass:g}: give a finite number from 0")
+    machine = analysis.Machine(target_pass, draft_pass, verification_cost)
     with status_line("reading the records"):
         report = analysis.predict(runs, split(subset or ""), machine)
     print_result(report, as_json, lambda: [analysis.table(report)])

@@ -190,8 +190,7 @@ class BoundedCommand(TyperCommand):
 
 
 SAME_VALUE = {
-    "--tasks": "--task", "--output-path": "--output", "--include-path": "--lm-eval-include",
-    "--limit": "--limit-report",
+    "--tasks": "--task", "--output-path": "--output", "--include-path": "--lm-eval-include"
 }  # fmt: skip
 # The options that take the values of --model_args.
 FLAGS_OF_MODEL_ARGS = {"method": "--method", **{key: OPTIONS[name].flag for key, name in MODEL_ARGS.items()}}

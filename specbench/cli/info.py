@@ -193,10 +193,10 @@ def check_method(file: Path, method: MethodSpec) -> list[str]:
     """Returns notes on a valid method. Raises ConfigError if every run of it would be refused: its external code cannot
     be loaded, or its rule needs the distributions of a greedy drafter."""
     if method.decoder is not None:
-        from specbench.integrations.entry import load
+        from specbench.integrations.external import load_entry
 
         try:
-            load(method.decoder.entry)
+            load_entry(method.decoder.entry)
         except ConfigError as error:
             raise ConfigError(f"{file}: decoder.entry: {error}") from error
         return []

@@ -343,13 +343,13 @@ def check_versions(
     """Measures a run with another version and this one in turns. Returns the report on them. `against_folder`: the
     working folder of the other."""
     from specbench.gate.check import check as compare
-    from specbench.gate.rotation import measure_in_turns
+    from specbench.gate.rotation import measure_interleaved
 
     with status_line("starting both versions") as say:
-        runs = measure_in_turns(request, against, say, against_folder)
+        runs = measure_interleaved(request, against, say, against_folder)
         baseline, candidate = str(runs.baseline), str(runs.candidate)
         report = compare(
-            baseline, candidate, allowed, {*ignored, "versions"}, say, in_turns=True,
+            baseline, candidate, allowed, {*ignored, "versions"}, say, interleaved=True,
             trust_remote_code=request.options.trust_remote_code,
         )  # fmt: skip
     return replace(report, notes=(*runs.notes, *report.notes))

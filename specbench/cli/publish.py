@@ -61,7 +61,8 @@ def suite(
     from specbench.running.preflight import check_all, check_data
 
     check_all([partial(read_suite, name), partial(check_data, options.data)])
-    from specbench.publish.suite import forecast_table, make_forecast, measure_suite, problem_lines, show  # torch
+    from specbench.publish.forecast import forecast_table, make_forecast, problem_lines  # torch
+    from specbench.publish.suite import measure_suite, show
 
     tasks = None if task is None else split(task)
     forecast = make_forecast(runs_of(load_suite(name), options, runs or RUNS, pair, tasks))

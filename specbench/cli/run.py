@@ -168,7 +168,7 @@ def sweep(
     from specbench.running.preflight import check_request
     from specbench.running.request import Request
 
-    if samples is not None and recipe is None:
+    if samples is not None and recipe != "language-order":
         raise ConfigError(f"--samples {samples}: is only for --recipe language-order: remove it")
     request = Request(
         split(task), split(method), options, command_line(), output=runs, leaderboard=leaderboard, plot=plot,
@@ -224,11 +224,13 @@ def tune(
 
     request = Request(split(task), split(method), options, command_line(), output=runs)
     file = output or Path(f"{Path(method).stem}-tuned.yaml")
+    slice_amount = amount("--calibration", calibration)
+    assert slice_amount is not None
     check_request(request)
     from specbench.analysis.tuning.tune import run_tune  # imports torch
 
     tried = {"lengths": split(lengths) if lengths else None, "sizes": split(sizes) if sizes else None}
-    report = run_tune(request, file, amount=calibration, step=step, console=stderr, **tried)
+    report = run_tune(request, file, amount=slice_amount, step=step, console=stderr, **tried)
     print_result(report.data, as_json, lambda: report.tables)
     if not as_json:
-        stdout.print(f"files: {', '.join(report.data['files'])}\nruns: {report.folder}", soft_wrap=True)
+        stdout.print(f"files: {', '.join(report.files)}\nruns: {report.folder}", soft_wrap=True)

@@ -90,9 +90,7 @@ class WithKeys(BoundedCommand):
         stdout.out("\n".join(lines))
 
 
-Corpus = Annotated[
-    list[str] | None, typer.Option(help="Text files of any size: .txt, one document per line, or .jsonl; also .gz.")
-]
+Corpus = Annotated[list[str] | None, typer.Option(help="Text files: .txt, one document per line, or .jsonl; also .gz.")]
 MoreFiles = Annotated[list[str] | None, typer.Argument(metavar="FILE", help="More files of the corpus.")]
 Column = Annotated[str | None, typer.Option(help="Text column of .jsonl files; by default text.")]
 ROWS = (

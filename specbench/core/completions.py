@@ -13,7 +13,7 @@ import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import httpx2
@@ -21,7 +21,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, Va
 from pydantic.dataclasses import dataclass
 
 from specbench.core.console import say, stderr
-from specbench.core.environment import require
 from specbench.core.errors import ConfigError
 
 KEY_VARIABLE = "OPENAI_API_KEY"
@@ -115,19 +114,18 @@ class RequestFailed(Exception):
 class Completions:
     """A client of the server at `url`. It is thread-safe. `setting`: the option that errors name.
 
-    Raises ConfigError if the environment has no key, or openai is not installed.
+    Raises ConfigError if the environment has no key.
     """
 
     def __init__(
         self, url: str, setting: str, timeout_seconds: float, num_retries: int, backoff_seconds: float = 1.0
     ) -> None:
-        require("openai", setting)
         self._url, self._setting, self._key = url.rstrip("/"), setting, ApiKey.from_environment(setting, KEY_VARIABLE)
         self._timeout_seconds, self._num_retries, self._backoff_seconds = timeout_seconds, num_retries, backoff_seconds
         self._warned = threading.Lock()  # held once the user was warned
         self.stopped = threading.Event()
         # At lower levels these log headers, in which a server may echo the key.
-        for name in ("openai", "httpx2", "httpcore2"):
+        for name in ("httpx2", "httpcore2"):
             logging.getLogger(name).setLevel(logging.WARNING)
 
     def ask(self, path: str, request: Mapping[str, object]) -> Reply:
@@ -156,19 +154,19 @@ class Completions:
         raise AssertionError
 
     def _attempt(self, path: str, request: Mapping[str, object]) -> Reply:
-        import httpx2
-        import openai
-
+        # 1. The whole reply within the time limit. An invalid address or proxy is not worth a retry.
         try:
-            answer = asyncio.run(self._post(path, request))
+            status, headers, body = asyncio.run(self._post(path, request))
         except TimeoutError:
             raise RequestFailed(f"timed out: no whole reply within {self._timeout_seconds:g} s", None, True) from None
-        except (openai.OpenAIError, httpx2.HTTPError, Unbounded, OSError, ImportError, ValueError) as error:
-            raise self._no_answer(error) from None
-        if answer.status >= 300:
-            raise self._refusal(answer)
+        except (httpx2.HTTPError, OSError, ImportError, ValueError) as error:
+            may_pass = isinstance(error, httpx2.HTTPError | OSError)
+            raise RequestFailed(self._line(f"{type(error).__name__}: {error}"), None, may_pass) from None
+        if status >= 300:
+            raise self._refusal(status, headers, body)
+        # 2. What a completion has, without the key.
         try:
-            completion = _Completion.model_validate(json.loads(answer.body), context=self._key)
+            completion = _Completion.model_validate(json.loads(body), context=self._key)
             choice, usage = completion.choices[0], completion.usage or _Usage()
             if choice.message is None and choice.text is None:
                 raise ValueError("neither a message nor a text")
@@ -176,69 +174,56 @@ class Completions:
             reason = choice.finish_reason and re.sub(r"[^ -~]", "?", choice.finish_reason)[:40]
             return Reply(text or "", usage.prompt_tokens, usage.completion_tokens, reason)
         except (ValueError, RecursionError):
-            raise RequestFailed("the answer is not a completion: check the URL", answer.status, False) from None
+            raise RequestFailed("the answer is not a completion: check the URL", status, False) from None
 
-    async def _post(self, path: str, request: Mapping[str, object]) -> "_Answer":
-        """Sends a request and reads its whole reply. Raises the client's errors if there is no reply."""
-        import httpx2
-        import openai
+    async def _post(self, path: str, request: Mapping[str, object]) -> tuple[int, Mapping[str, str], str]:
+        """Returns status, headers and body of the reply. Raises the client's errors if there is none, and RequestFailed
+        for one that is compressed or too large. No redirect is followed, so that no prompt goes elsewhere."""
+        headers = {"Authorization": f"Bearer {self._key.value}", "Accept-Encoding": "identity"}
+        async with (
+            asyncio.timeout(self._timeout_seconds),
+            httpx2.AsyncClient(timeout=None, verify=_tls(), follow_redirects=False) as client,
+            client.stream("POST", f"{self._url}/{path}", json=dict(request), headers=headers) as reply,
+        ):
+            status, body, problem = reply.status_code, bytearray(), ""
+            if reply.headers.get("content-encoding", "identity").lower() != "identity":
+                problem = "the reply is compressed, although this was not requested"
+            else:
+                async for part in reply.aiter_raw():
+                    body += part
+                    if len(body) > MOST_BYTES:
+                        problem = f"the reply has more than {MOST_BYTES:,} bytes"
+                        break
+            if problem:
+                raise RequestFailed(f"{status}: {problem}", status, _may_pass(status))
+            return status, reply.headers, body.decode("utf-8", "replace")
 
-        async with asyncio.timeout(self._timeout_seconds), BoundedClient(MOST_BYTES) as http_client:
-            client = openai.AsyncOpenAI(
-                api_key=self._key.value, base_url=self._url, timeout=None, max_retries=0, http_client=http_client
-            )
-            try:
-                reply = await client.post(f"/{path}", cast_to=httpx2.Response, body=dict(request))
-            except openai.APIStatusError as error:
-                reply = error.response
-        return _Answer(reply.status_code, dict(reply.headers), reply.content.decode("utf-8", "replace"))
-
-    def _no_answer(self, error: Exception) -> RequestFailed:
-        """Returns the error for a request without a complete reply. An invalid address or proxy is not worth a
-        retry."""
-        cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
-        if isinstance(cause, Unbounded):
-            return RequestFailed(f"{cause.status}: {cause}", cause.status, _may_pass(cause.status))
-        import httpx2
-
-        may_pass = isinstance(cause, (httpx2.HTTPError, OSError))
-        return RequestFailed(self._line(f"{type(cause).__name__}: {cause}"), None, may_pass)
-
-    def _refusal(self, answer: "_Answer") -> RequestFailed:
+    def _refusal(self, status: int, headers: Mapping[str, str], body: str) -> RequestFailed:
         """Returns the error for a status other than success."""
         try:
-            content = json.loads(answer.body)
+            content = json.loads(body)
         except (ValueError, RecursionError):
-            content = answer.body
+            content = body
         error = content.get("error", content) if isinstance(content, dict) else content
         fields = error if isinstance(error, dict) else {}
-        texts = [error, fields.get("message"), fields.get("detail"), answer.body]
+        texts = [error, fields.get("message"), fields.get("detail"), body]
         message, code = next(text for text in texts if isinstance(text, str)), fields.get("code")
-        if answer.status < 400:
-            place = answer.headers.get("location", "nowhere")
+        if status < 400:
+            place = headers.get("location", "nowhere")
             message = f"redirects to {place}, which is not followed: give that URL if you trust it"
-        may_pass = _may_pass(answer.status) and code != NO_CREDIT
-        line = f"{answer.status}: {self._line(message) or 'no message'}"
-        return RequestFailed(line, answer.status, may_pass, code, answer.retry_after)
+        try:
+            seconds = float(headers.get("retry-after", 0))
+        except ValueError:  # a date
+            seconds = 0.0
+        return RequestFailed(
+            f"{status}: {self._line(message) or 'no message'}", status, _may_pass(status) and code != NO_CREDIT, code,
+            seconds if seconds > 0 else 0.0,  # also 0 for NaN
+        )  # fmt: skip
 
     def _line(self, message: str) -> str:
         """Returns one printable line without the key."""
         text = "".join(each if each.isprintable() else " " for each in self._key.hide(message))
         return " ".join(text.split())[:MOST_SHOWN]
-
-
-class _Answer(NamedTuple):
-    status: int
-    headers: Mapping[str, str]
-    body: str
-
-    @property
-    def retry_after(self) -> float:
-        try:
-            seconds = float(self.headers.get("retry-after", 0))
-        except ValueError:  # a date
-            return 0.0
-        return seconds if seconds > 0 else 0.0  # also 0 for NaN
 
 
 def _may_pass(status: int) -> bool:
@@ -286,47 +271,6 @@ def check_url(url: str, setting: str) -> None:
         is_address = False
     if not is_address:
         raise ConfigError(f"{setting} {url}: not a URL: write it as http://localhost:8000/v1")
-
-
-KEPT_HEADERS = (b"location", b"retry-after")  # others, such as a charset, would change the decoding of the body
-
-
-class Unbounded(Exception):
-    """A reply was refused before it was read completely. `status`: its HTTP status."""
-
-    def __init__(self, message: str, status: int) -> None:
-        super().__init__(message)
-        self.status = status
-
-
-class BoundedClient(httpx2.AsyncClient):
-    """An HTTP client that reads at most `max_bytes` of a body, and sends no prompt to another server by a redirect."""
-
-    def __init__(self, max_bytes: int) -> None:
-        super().__init__(timeout=None, verify=_tls(), follow_redirects=False)
-        self._max_bytes = max_bytes
-
-    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """Returns the response with its whole body. Raises Unbounded and the errors of httpx2."""
-        request.headers["Accept-Encoding"] = "identity"
-        options |= {"stream": True, "follow_redirects": False}
-        response = await super().send(request, **options)
-        try:
-            body = await self._read(response)
-        finally:
-            await response.aclose()
-        headers = [(name, value) for name, value in response.headers.raw if name.lower() in KEPT_HEADERS]
-        return httpx2.Response(response.status_code, headers=headers, content=body, request=request)
-
-    async def _read(self, response: httpx2.Response) -> bytes:
-        status, body = response.status_code, bytearray()
-        if response.headers.get("content-encoding", "identity").lower() != "identity":
-            raise Unbounded("the reply is compressed, although this was not requested", status)
-        async for part in response.aiter_raw():
-            body += part
-            if len(body) > self._max_bytes:
-                raise Unbounded(f"the reply has more than {self._max_bytes:,} bytes", status)
-        return bytes(body)
 
 
 @cache

@@ -12,7 +12,7 @@ EMBEDDED = "embedded:"  # name prefix of the models in the package
 OBJECT = "object:"  # name prefix of models and components that are Python objects of this process
 DISTRIBUTION = "specbench-lm"  # on PyPI, "specbench" is another project
 EXTRAS = {  # by import name
-    "accelerate": "train", "peft": "train", "openai": "judge", "lm_eval": "lm-eval", "lingua": "language",
+    "accelerate": "train", "peft": "train", "lm_eval": "lm-eval", "lingua": "language",
     "MeCab": "ja", "matplotlib": "plots", "ray": "ray", "wandb": "wandb", "mlflow": "mlflow",
     "tensorboard": "tensorboard", "bitsandbytes": "quant", "xllamacpp": "llama-cpp", "gguf": "llama-cpp",
 }  # fmt: skip

@@ -1,5 +1,6 @@
-"""The progress of a long command on stderr: a changing line or a bar on a terminal, plain lines elsewhere. What takes
-long names itself by `doing`, so that no command is silent for longer than SILENCE seconds."""
+"""The progress of a long command on stderr. What takes long names itself, by `doing` or by a bar, and says how far it
+is. A terminal shows this as a changing line or a bar; elsewhere a `Heartbeat` prints it whenever nothing was printed
+for SILENCE seconds."""
 
 import threading
 import time
@@ -94,19 +95,6 @@ class Heartbeat:
             pass
 
 
-class SpacedLines:
-    """Prints progress lines with at least SILENCE seconds between them. Without a console it prints nothing."""
-
-    def __init__(self, console: Console | None) -> None:
-        self._console, self._printed = console, time.monotonic()
-
-    def say(self, text: str, is_due: bool = False) -> None:
-        """Prints the text if SILENCE seconds have passed or `is_due` is true."""
-        if self._console is not None and (is_due or time.monotonic() - self._printed >= SILENCE):
-            self._printed = time.monotonic()
-            say(self._console, text)
-
-
 class BarBelow(Progress):
     """A progress bar below other renderables."""
 
@@ -118,7 +106,7 @@ class BarBelow(Progress):
 
 
 class ProgressBar:
-    """A bar with a description on a terminal, plain lines elsewhere, nothing if `quiet`.
+    """A bar with a description on a terminal, nothing if `quiet`.
 
     `total`: None if it is unknown at first. `columns`: the columns after the bar, by default counts and the time left.
     `redirect`: whether other output of the process is kept from breaking the bar's line. `above`: returns renderables
@@ -131,7 +119,7 @@ class ProgressBar:
         quiet: bool = False, redirect: bool = True, above: Callable[[], Iterable[RenderableType]] | None = None,
     ) -> None:  # fmt: skip
         self.console = console
-        self._lines = SpacedLines(None if quiet or console.is_terminal else console)
+        self._is_plain = not quiet and not console.is_terminal
         self._above, self._drawn = above, time.monotonic()
         self._bar = BarBelow(
             TextColumn("{task.description}", markup=False), BarColumn(bar_width=20),
@@ -154,14 +142,15 @@ class ProgressBar:
     def update(
         self, description: str, completed: float, plain: str = "", is_due: bool = False, total: float | None = None
     ) -> None:
-        """Shows the description. `plain`: the plain line, by default the description. `is_due`: show it at once.
-        `total`: the new total; None keeps the old one."""
+        """Shows the description. `plain`: the line where there is no terminal, by default the description. `is_due`:
+        show it at once. `total`: the new total; None keeps the old one."""
         self._activity.text, self._activity.started = plain or description, time.monotonic()
         self._bar.update(self._task, description=description, completed=completed, total=total)
         if self._above is not None and self._is_due(is_due):
             self._bar.above = list(self._above())
             self._redraw()
-        self._lines.say(plain or description, is_due)
+        if is_due and self._is_plain:
+            say(self.console, plain or description)
 
     def _show(self) -> None:
         """Shows the innermost activity in place of the description."""
@@ -180,21 +169,10 @@ class ProgressBar:
 
 @contextmanager
 def status_line(text: str) -> Iterator[Say]:
-    """Shows the progress of a command of unknown length: a changing line on a terminal, spaced lines elsewhere."""
-    if stderr.is_terminal:
-        with stderr.status(text) as status, doing(text, lambda: status.update(_activities[-1].line())) as say_activity:
-
-            def tell(line: str) -> None:
-                say_activity(line)
-                status.update(line)
-
+    """Shows what a command of unknown length does: a changing line on a terminal. Yields a function that changes it."""
+    if not stderr.is_terminal:
+        with doing(text) as tell:
             yield tell
-        return
-    lines = SpacedLines(stderr)
-    with doing(text) as say_activity:
-
-        def say_line(line: str) -> None:
-            say_activity(line)
-            lines.say(line)
-
-        yield say_line
+    else:
+        with stderr.status(text) as status, doing(text, lambda: status.update(_activities[-1].line())) as tell:
+            yield tell

@@ -46,5 +46,5 @@ def depths(parents: Sequence[int]) -> list[int]:
 
 def all_known(values: Iterable[bool | None]) -> bool | None:
     """Returns whether all values are true: False if one is False, else None if one is unknown."""
-    found = list(values)
-    return False if False in found else None if None in found else True
+    known = list(values)
+    return False if False in known else None if None in known else True

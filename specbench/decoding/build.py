@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from specbench.core.environment import OBJECT
 from specbench.core.errors import ConfigError, DrafterError, naming_code, nearest
@@ -20,7 +20,7 @@ from specbench.decoding.verification import VerificationRule
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.scoring import ScoringModel
 from specbench.specs.catalogue import load_method, method_names
-from specbench.specs.components import identifiable_code
+from specbench.specs.components import Component, identifiable_code
 from specbench.specs.method import DEFAULT, MethodSpec, check_draws
 from specbench.specs.task import GenerationSpec, TaskSpec
 from specbench.tasks.scoring import language_of, prepare_detector
@@ -28,7 +28,7 @@ from specbench.tasks.scoring import language_of, prepare_detector
 
 def build_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Decoder:
     """Returns the decoder of a method. Raises ConfigError if the pair does not fit the method."""
-    # 1. Methods that distribute queries over the decoders of other methods.
+    # 1. Methods that select one of several decoders for each query.
     if method.routes is not None:
         routes = {}
         for name in method.routes:
@@ -38,20 +38,20 @@ def build_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) -> 
                 made = build_decoder(part, ModelPair(models.target, route_drafter), sampling)
             except ConfigError as error:
                 raise ConfigError(str(error).replace("drafter.", f"routes.{name}.drafter.")) from error
-            assert isinstance(made, DraftingDecoder)
-            routes[name] = Route(part, made.model, made.drafter, made.rule, sampling, name)
+            routes[name] = replace(cast(DraftingDecoder, made), record_fields={"route": name})
         if method.language == "identified":
             prepare_detector(*routes)
-        return RoutedDecoder(method, models.target, routes)
+        return SelectingDecoder(method, models.target, routes)
     if method.needs_drafter and models.drafter is None:
         raise ConfigError(f"method '{method.name}' needs a draft model: give one with --drafter")
     if method.decodes_with == "random":
         check_vocabularies(method, models, sampling)
-        target, drafter_alone = (
-            build_decoder(method.model_copy(update={"decodes_with": model, "drafter_share": None}), models, sampling)
-            for model in ("target", "drafter")
-        )
-        return RandomAllocation(method, models.target, (target, drafter_alone))
+        either = {}
+        for name in ("target", "drafter"):
+            part = method.model_copy(update={"decodes_with": name, "drafter_share": None})
+            made = build_decoder(part, models, sampling)
+            either[name] = replace(cast(DraftingDecoder, made), record_fields={"decoded_by": name})
+        return SelectingDecoder(method, models.target, either)
     # 2. A method with a loop of its own, whose passes no engine of this package runs.
     if method.decoder is not None:
         if models.target.static is not None:
@@ -68,7 +68,7 @@ def build_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) -> 
     if method.decodes_with == "drafter":
         assert models.drafter is not None
         drafter = make_drafter(method, ModelPair(models.drafter), sampling)
-        return DraftingDecoder(method, models.drafter, drafter, rule, sampling)
+        return DraftingDecoder(method, models.drafter, drafter, rule, sampling, record_fields={"decoded_by": "drafter"})
     drafter = bridged_drafter(method, models, sampling)
     check_sampling(method, rule, sampling, drafter.sampling or sampling)
     if drafter.draws is not None:
@@ -88,11 +88,7 @@ def check_vocabularies(method: MethodSpec, models: ModelPair, sampling: Sampling
 def make_rule(method: MethodSpec, vocab_size: int) -> VerificationRule:
     """Returns the method's verification rule. One from outside this package is checked while it decodes. `vocab_size`:
     the target's number of tokens."""
-    place = f"method '{method.name}': rule '{label(method.verification.rule)}'"
-    factory = method.verification.factory
-    with naming_code(f"{place}:", DrafterError) if is_outside(factory) else nullcontext():
-        made = factory(**method.verification.options)
-    rule = checked_type(made, VerificationRule, place)
+    rule, place = make_part(method, method.verification, VerificationRule)
     if isinstance(rule, FunctionRule):
         return CheckedRule(rule.function, place, vocab_size)
     return CheckedRule(rule, place, vocab_size) if is_outside(rule) else rule
@@ -101,18 +97,9 @@ def make_rule(method: MethodSpec, vocab_size: int) -> VerificationRule:
 def make_drafter(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Drafter:
     """Returns the method's own drafter, without a vocabulary bridge. One from outside this package is checked while it
     drafts."""
-    place = f"method '{method.name}': drafter '{label(method.drafter.type)}'"
     factory = method.drafter.factory
-    try:
-        call = f"{getattr(factory, '__name__', 'factory')}(models, sampling, …)"
-        with naming_code(f"{place}: {call}", DrafterError) if is_outside(factory) else nullcontext():
-            has_own = not isinstance(factory, type) or factory.__init__ is not Drafter.__init__  # type: ignore[misc]
-            made = factory(models if has_own else None, sampling, **method.drafter.options)
-    except DrafterError:
-        raise
-    except ConfigError as error:
-        raise ConfigError(f"method '{method.name}': {error}") from error
-    drafter = checked_type(made, Drafter, place)
+    has_own = not isinstance(factory, type) or factory.__init__ is not Drafter.__init__  # type: ignore[misc]
+    drafter, place = make_part(method, method.drafter, Drafter, models if has_own else None, sampling)
     if isinstance(drafter, FunctionDrafter):
         drafter.place = place
     if not is_outside(drafter):
@@ -122,20 +109,28 @@ def make_drafter(method: MethodSpec, models: ModelPair, sampling: Sampling) -> D
     return CheckedDrafter(drafter, place, vocabulary.vocab_size, needs_probs)
 
 
-def label(name: str) -> str:
-    """Returns a component's name for messages: of a Python object, its own name without the digest."""
-    return name.removeprefix(OBJECT).rpartition("-")[0] if name.startswith(OBJECT) else name
+Part = TypeVar("Part")
 
 
-Made = TypeVar("Made")
-
-
-def checked_type(made: Any, base: type[Made], maker: str) -> Made:
-    """Returns what a factory made. Raises ConfigError, with `maker`, unless its class derives from `base`."""
-    if isinstance(made, base):
-        return made
+def make_part(method: MethodSpec, component: Component, base: type[Part], *given: object) -> tuple[Part, str]:
+    """Returns what the factory of a drafter or a rule makes, and its name for messages. Raises DrafterError for what
+    code outside this package raises, and ConfigError unless the part's class derives from `base`."""
+    name, factory = component.name, component.factory
+    if name.startswith(OBJECT):  # a Python object goes by its own name, without the digest
+        name = name.removeprefix(OBJECT).rpartition("-")[0]
+    place = f"method '{method.name}': {component.registry.kind} '{name}'"
+    call = f"{getattr(factory, '__name__', 'factory')}({'models, sampling, ' if given else ''}…)"
+    try:
+        with naming_code(f"{place}: {call}", DrafterError) if is_outside(factory) else nullcontext():
+            part = factory(*given, **component.options)
+    except DrafterError:
+        raise
+    except ConfigError as error:
+        raise ConfigError(f"method '{method.name}': {error}") from error
+    if isinstance(part, base):
+        return part, place
     raise ConfigError(
-        f"{maker} made a {type(made).__name__}, which is not a {base.__module__}.{base.__name__}: derive its class "
+        f"{place} made a {type(part).__name__}, which is not a {base.__module__}.{base.__name__}: derive its class "
         "from that one"
     )
 
@@ -195,45 +190,38 @@ def sampling_of(generation: GenerationSpec) -> Sampling:
     return Sampling(generation.temperature, generation.top_k, generation.top_p)
 
 
-@dataclass(frozen=True)
-class Route(DraftingDecoder):
-    """The decoder of one route. `seconds`: the time to identify the query's language, which ttft_seconds includes."""
-
-    name: str
-    seconds: float = 0.0
-
-    def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> GenerationOutput:
-        made = super().generate(prompt_ids, stop, seed)
-        assert made.ttft_seconds is not None
-        return replace(made, ttft_seconds=self.seconds + made.ttft_seconds)
+NUM_SEEDS = 2**63  # number of values of stream_seed
 
 
 @dataclass(frozen=True)
-class RoutedDecoder(Decoder):
-    """A decoder with one drafter per language. Its routes share target, rule and bridge."""
+class SelectingDecoder(Decoder):
+    """A decoder that selects one of others for each query: by language one of the method's routes, which share target,
+    rule and bridge; or at random `target`, as in `ar`, or `drafter`, as in `draft-only`."""
 
-    routes: Mapping[str, Route]
+    decoders: Mapping[str, DraftingDecoder]
 
     @property
     def parts(self) -> tuple[Decoder, ...]:
-        return tuple(self.routes.values())
+        return tuple(self.decoders.values())
 
     def select_decoder(self, seed: int, query: QueryInfo = UNKNOWN) -> Decoder:
-        """Returns the route for the query's language, or the default route if it is unknown or has no route."""
+        """Returns the route for the query's language, or the default route if it is unknown or has no route. A model is
+        drawn from the query's own random stream, so that the order of execution and resuming do not change it."""
+        if self.method.drafter_share is not None:
+            is_drafter = stream_seed(seed, "allocation") < self.method.drafter_share * NUM_SEEDS
+            return self.decoders["drafter" if is_drafter else "target"]
         if self.method.language == "given":
-            return self.routes[route_of(query.language, self.routes)]
+            return self.decoders[route_of(query.language, self.decoders)]
         start = perf_counter()
-        name = route_of(language_of(query.text, *self.routes), self.routes)
-        return replace(self.routes[name], seconds=perf_counter() - start)
-
-    def record_fields(self, selected: Decoder) -> dict[str, str]:
-        assert isinstance(selected, Route)
-        return {"route": selected.name}
+        name = route_of(language_of(query.text, *self.decoders), self.decoders)
+        return replace(self.decoders[name], select_seconds=perf_counter() - start)
 
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> GenerationOutput:
-        """Decodes a prompt of unknown language and text, as in an audit. The route is drawn from seed and prompt, so
-        that all routes are audited."""
-        drawn = stream_seed(seed, "route", *prompt_ids) % len(self.routes)
+        """Decodes a prompt of unknown language and text, as in an audit: a route is drawn from seed and prompt, so that
+        all routes are audited. The passes of either model count as target passes."""
+        if self.method.routes is None:
+            return self.select_decoder(seed).generate(prompt_ids, stop, seed)
+        drawn = stream_seed(seed, "route", *prompt_ids) % len(self.decoders)
         return self.parts[drawn].generate(prompt_ids, stop, seed)
 
 
@@ -257,31 +245,3 @@ def unused_routes(method: MethodSpec, tasks: Sequence[TaskSpec]) -> list[str]:
         for route in method.routes
         if route not in taken and route != DEFAULT
     ]
-
-
-NUM_SEEDS = 2**63  # number of values of stream_seed
-
-
-@dataclass(frozen=True)
-class RandomAllocation(Decoder):
-    """A decoder that lets either the target, as in `ar`, or the drafter, as in `draft-only`, decode a query, at random.
-    `single_models`: the decoders of the target and of the drafter."""
-
-    single_models: tuple[Decoder, Decoder]
-
-    @property
-    def parts(self) -> tuple[Decoder, ...]:
-        return self.single_models
-
-    def select_decoder(self, seed: int, query: QueryInfo = UNKNOWN) -> Decoder:
-        """Draws a model from the query's own random stream, so that the order of execution and resuming do not change
-        the result."""
-        assert self.method.drafter_share is not None
-        return self.single_models[stream_seed(seed, "allocation") < self.method.drafter_share * NUM_SEEDS]
-
-    def record_fields(self, selected: Decoder) -> dict[str, str]:
-        return {"decoded_by": selected.method.decodes_with}
-
-    def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> GenerationOutput:
-        """Decodes one prompt with the model that its random stream selects; passes count as target passes."""
-        return self.select_decoder(seed).generate(prompt_ids, stop, seed)

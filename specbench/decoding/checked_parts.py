@@ -113,13 +113,13 @@ class CheckedDrafter(Drafter):
 
     def _check(self, proposal: Proposal, num_draft_tokens: int) -> None:
         """Raises DrafterError for tokens and probabilities that no rule can verify."""
-        place, tokens = self.place, proposal.token_ids
-        if isinstance(tokens, str | bytes) or not isinstance(tokens, list | tuple):
-            raise DrafterError(f"{place} returned token_ids = {shown(tokens)}: give a list of token ids")
-        known = list(tokens[:-1] if tokens and tokens[-1] == OUT_OF_VOCABULARY else tokens)
-        checked = [integer(place, token, 0, self._vocab_size - 1) for token in known]
-        if checked != known or any(type(token) is not int for token in known) or not isinstance(tokens, list):
-            proposal._token_ids = [*checked, *tokens[len(known) :]]
+        # 1. Tokens: a list of ints, of which only the last may be none of the vocabulary's.
+        place, given = self.place, proposal.token_ids
+        if not isinstance(given, list | tuple):
+            raise DrafterError(f"{place} returned token_ids = {shown(given)}: give a list of token ids")
+        foreign = list(given[-1:]) if given and given[-1] == OUT_OF_VOCABULARY else []
+        known = [integer(place, token, 0, self._vocab_size - 1) for token in given[: len(given) - len(foreign)]]
+        proposal._token_ids = tokens = known + foreign
         if proposal.num_drafted > num_draft_tokens:
             unit = "levels" if isinstance(proposal, TreeProposal) else "tokens"
             raise DrafterError(
@@ -128,44 +128,42 @@ class CheckedDrafter(Drafter):
             )
         if not tokens or isinstance(proposal, TreeProposal):
             return
-        if proposal.probs is not None:
-            self._check_probs(proposal, proposal.probs)
-        elif self._needs_probs:
+        # 2. Probabilities. Whole rows are read once in a generation; those of the tokens at every step, unless this
+        #    would wait for a device.
+        probs: object = proposal.probs
+        if probs is None and self._needs_probs:
             raise DrafterError(
                 f"{place} gives no probs, which the rule needs: give PointMass(token_ids), or the Distributions that "
                 "the tokens were drawn from"
             )
-        self._is_first = False
-
-    def _check_probs(self, proposal: Proposal, probs: Any) -> None:
-        """Raises DrafterError for distributions of a wrong shape or sum, and for NaN. Sums are read once in a
-        generation; single probabilities at every step, unless this would wait for a device."""
-        place, num_tokens = self.place, len(proposal.token_ids)
-        device = torch.device("cpu")
+        is_first, self._is_first = self._is_first, False
         if isinstance(probs, PointMass):
-            if len(probs._token_ids) != num_tokens:
-                raise DrafterError(f"{place} gave a PointMass of {len(probs._token_ids)} tokens for {num_tokens}")
-            return
-        if not isinstance(probs, DraftProbs):
-            raise DrafterError(f"{place} gave probs = {shown(probs)}: give a PointMass or Distributions")
-        if isinstance(probs, Distributions) and not probs._parts:
-            given = probs._logits if probs._given_probs is None else probs._given_probs
-            shape, right = list(getattr(given, "shape", ())), [num_tokens, self._vocab_size]
-            if given is None or shape != right:
-                raise DrafterError(f"{place} gave probs of shape {shape}: give {right}, a row for each draft token")
-            device = given.device
-            if self._is_first and probs._given_probs is not None:
-                sums = given.sum(dim=-1)
-                if not bool(((sums - 1).abs() <= TOLERANCE).all()) or bool((given < 0).any()):
-                    raise DrafterError(f"{place} gave probs whose rows sum to {sums.tolist()!s:.60}: give sums of 1")
-        if self._is_first or (isinstance(probs, Distributions) and device.type == "cpu"):
+            if len(probs._token_ids) != len(tokens):
+                raise DrafterError(f"{place} gave a PointMass of {len(probs._token_ids)} tokens for {len(tokens)}")
+        elif isinstance(probs, DraftProbs):
             with naming_code(f"{place}, its probs", DrafterError):
-                values = torch.as_tensor(probs.token_probs(proposal.on(device)))
+                self._check_probs(proposal, probs, is_first)
+        elif probs is not None:
+            raise DrafterError(f"{place} gave probs = {shown(probs)}: give a PointMass or Distributions")
+
+    def _check_probs(self, proposal: Proposal, probs: DraftProbs, is_first: bool) -> None:
+        place, num_tokens, device = self.place, len(proposal.token_ids), torch.device("cpu")
+        if isinstance(probs, Distributions) and not probs._parts:
+            rows = probs._logits if probs._given_probs is None else probs._given_probs
+            shape, right = list(getattr(rows, "shape", ())), [num_tokens, self._vocab_size]
+            if rows is None or shape != right:
+                raise DrafterError(f"{place} gave probs of shape {shape}: give {right}, a row for each draft token")
+            device = rows.device
+            if is_first and rows is probs._given_probs:
+                sums = rows.sum(dim=-1)
+                if not bool(((sums - 1).abs() <= TOLERANCE).all()) or bool((rows < 0).any()):
+                    raise DrafterError(f"{place} gave probs whose rows sum to {sums.tolist()!s:.60}: give sums of 1")
+        if is_first or (isinstance(probs, Distributions) and device.type == "cpu"):
+            values = torch.as_tensor(probs.token_probs(proposal.on(device)))
             is_probable = list(values.shape) == [num_tokens] and bool(((values >= 0) & (values <= 1 + TOLERANCE)).all())
             if not is_probable:
-                found = values.tolist()
                 raise DrafterError(
-                    f"{place} gave its tokens the probabilities {found!s:.60}: give each one from 0 to 1"
+                    f"{place} gave its tokens the probabilities {values.tolist()!s:.60}: give each one from 0 to 1"
                 )
 
 
@@ -194,8 +192,18 @@ class CheckedRule(VerificationRule):
         for node, parent in zip(nodes or (), (-1, *(nodes or ())), strict=False):
             if not 0 <= node < len(proposal.token_ids) or proposal.parents[node] != parent:
                 raise DrafterError(f"{place} returned the nodes {shown(nodes)}: they are no path from the root")
+        num_verified, remedy = min(num_drafted, num_accepted + 1), "give a number for each verified token"
         for name in COLUMNS:
-            check_column(place, name, getattr(found, name), min(num_drafted, num_accepted + 1))
+            column: Any = getattr(found, name)
+            is_tensor = isinstance(column, torch.Tensor)
+            is_flat = column.ndim == 1 if is_tensor else isinstance(column, list | tuple)
+            if column is not None and (not is_flat or len(column) < num_verified):
+                raise DrafterError(f"{place} returned {name} = {shown(column)}: {remedy}")
+            if column is None or (is_tensor and column.device.type != "cpu"):  # reading it would wait for the device
+                continue
+            for value in column.tolist() if is_tensor else column:
+                if not isinstance(value, int | float) or value != value:
+                    raise DrafterError(f"{place} returned {name} with {shown(value)}: {remedy}")
         return replace(found, num_accepted=num_accepted, next_token=next_token)
 
     def child_chance(self, tree: TreeProposal, node: int, target: Distributions) -> float | None:
@@ -203,21 +211,6 @@ class CheckedRule(VerificationRule):
             return None
         with naming_code(self.place, DrafterError):
             return self._part.child_chance(tree, node, target)
-
-
-def check_column(place: str, name: str, column: Any, num_verified: int) -> None:
-    """Raises DrafterError for a column of a Verification that has no number for each verified token."""
-    if column is None:
-        return
-    is_tensor, remedy = isinstance(column, torch.Tensor), "give a number for each verified token"
-    is_flat = column.ndim == 1 if is_tensor else isinstance(column, list | tuple)
-    if not is_flat or len(column) < num_verified:
-        raise DrafterError(f"{place} returned {name} = {shown(column)}: {remedy}")
-    if is_tensor and column.device.type != "cpu":
-        return  # looking at it would wait for the device
-    for value in column.tolist() if is_tensor else column:
-        if not isinstance(value, int | float) or value != value:
-            raise DrafterError(f"{place} returned {name} with {shown(value)}: {remedy}")
 
 
 # What torch keeps for the whole process, or for the thread: how it is read and set.

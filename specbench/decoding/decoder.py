@@ -1,8 +1,8 @@
 """Decoders: a decoder is a method that is ready to decode prompts with one pair of models."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -32,10 +32,12 @@ UNKNOWN = QueryInfo()
 
 @dataclass(frozen=True)
 class Decoder:
-    """A method that decodes prompts. `model` reads the prompts, and the output consists of that model's tokens."""
+    """A method that decodes prompts. `model` reads the prompts, and the output consists of that model's tokens.
+    `record_fields`: what its records say besides, such as the route."""
 
     method: MethodSpec
     model: TextModel
+    record_fields: Mapping[str, str] = field(default_factory=dict, kw_only=True, compare=False)
 
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> GenerationOutput:
         """Decodes one prompt with the random stream of `seed`."""
@@ -44,10 +46,6 @@ class Decoder:
     def select_decoder(self, seed: int, query: QueryInfo = UNKNOWN) -> "Decoder":
         """Returns the decoder for one query: itself, unless the method distributes queries over several decoders."""
         return self
-
-    def record_fields(self, selected: "Decoder") -> dict[str, str]:
-        """Returns the additional fields of a record about the selected decoder."""
-        return {"decoded_by": "drafter"} if self.method.decodes_with == "drafter" else {}
 
     @property
     def parts(self) -> "tuple[Decoder, ...]":
@@ -78,19 +76,21 @@ class Decoder:
 @dataclass(frozen=True)
 class DraftingDecoder(Decoder):
     """A decoder that runs the decode loop with a drafter and a verification rule. In autoregressive decoding, the
-    drafter proposes nothing."""
+    drafter proposes nothing. `select_seconds`: the time to select it for the query, which ttft_seconds includes."""
 
     model: CausalLM
     drafter: Drafter
     rule: VerificationRule
     sampling: Sampling
+    select_seconds: float = 0.0
 
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> GenerationOutput:
         """Decodes one prompt with the random stream of `seed`, after a dry run if the drafter needs one."""
         places = [part.place for part in (self.drafter, self.rule) if isinstance(part, OUTSIDE)]
         with same_torch_state(places[0]) if places else nullcontext():
             self.drafter.rehearse(lambda: self._decode(prompt_ids, stop, seed))
-            return self._decode(prompt_ids, stop, seed)
+            output = self._decode(prompt_ids, stop, seed)
+        return replace(output, ttft_seconds=self.select_seconds + (output.ttft_seconds or 0.0))
 
     def _decode(self, prompt_ids: list[int], stop: StopRules, seed: int) -> GenerationOutput:
         generator = torch.Generator(device=self.model.device).manual_seed(seed)

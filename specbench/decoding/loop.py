@@ -8,7 +8,6 @@ nothing after it; the text is cut before the stop string. For every method, coun
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import torch
 
@@ -20,8 +19,8 @@ from specbench.decoding.tree_acceptance import FIRST_SAMPLE, MAX_SAMPLES, SAMPLE
 from specbench.decoding.verification import VerificationRule
 from specbench.models.meters import PassLog, Stopwatch
 from specbench.models.scoring import ScoringModel
+from specbench.records.generation import External, Finish
 
-Finish = Literal["eos", "stop", "length", "context"]
 MARGIN = 4  # tokens without text, in a search for a text
 
 
@@ -217,18 +216,6 @@ POSITION_COLUMNS = ("target_prob", "draft_prob", "overlap", "divergence")
 
 
 @dataclass(frozen=True)
-class ExternalCounts:
-    """The counts that a decoder with its own loop reports.
-
-    `num_first_tokens` is the number of tokens already generated when the clock of `decode_seconds` started (0: the
-    clock started with the prefill). `num_target_passes` includes the prefill; None if unknown.
-    """
-
-    num_first_tokens: int
-    num_target_passes: int | None
-
-
-@dataclass(frozen=True)
 class GenerationOutput:
     """The tokens and measurements of one generation.
 
@@ -256,7 +243,7 @@ class GenerationOutput:
     decode_seconds: float
     rule_seconds: float | None = None
     tokenizer_seconds: float | None = None
-    external: ExternalCounts | None = None
+    external: External | None = None
     draw_overlap: list[float] | None = None
     tree_samples: list[list[Acceptance]] | None = None
 
@@ -355,8 +342,8 @@ def joined_column(name: str, state: GenerationState) -> list[float] | None:
     for verification, step in zip(state.verifications, state.steps, strict=True):
         column: Column = getattr(verification, name)
         if column is not None:
-            found = column.tolist() if isinstance(column, torch.Tensor) else column
-            values += found[: step.num_emitted if name == "draw_overlap" else step.num_judged]
+            numbers = column.tolist() if isinstance(column, torch.Tensor) else column
+            values += numbers[: step.num_emitted if name == "draw_overlap" else step.num_judged]
         elif step.num_judged:
             return None
     return values or None

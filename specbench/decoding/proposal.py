@@ -113,8 +113,8 @@ class Proposal:
 
 def at_tokens(probs: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
     """Returns the probability of each row's token, 0 for OUT_OF_VOCABULARY: [n, vocab], [n] → [n]."""
-    found = probs.gather(1, token_ids.clamp_min(0)[:, None])[:, 0]
-    return found * (token_ids != OUT_OF_VOCABULARY)
+    chosen = probs.gather(1, token_ids.clamp_min(0)[:, None])[:, 0]
+    return chosen * (token_ids != OUT_OF_VOCABULARY)
 
 
 Draws = Literal["fixed", "independent", "without_replacement", "top_and_one"]

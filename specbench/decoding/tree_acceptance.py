@@ -31,8 +31,8 @@ def acceptance_by_level(
     if not isinstance(tree, TreeProposal) or not tree.has_children(-1):
         return []
     nodes = [-1, *path][: tree.num_drafted]
-    found = (node_acceptance(rule, tree, target, node) if tree.has_children(node) else (0.0, 0.0) for node in nodes)
-    return list(takewhile(lambda acceptance: acceptance is not None, found))  # type: ignore[arg-type]
+    by_level = (node_acceptance(rule, tree, target, node) if tree.has_children(node) else (0.0, 0.0) for node in nodes)
+    return list(takewhile(lambda acceptance: acceptance is not None, by_level))  # type: ignore[arg-type]
 
 
 def node_acceptance(rule: VerificationRule, tree: TreeProposal, target: Distributions, node: int) -> Acceptance | None:
@@ -122,7 +122,7 @@ def _integrand(probs: torch.Tensor, largest: list[int], slowest: float, times: t
     """
     num_terms = len(largest) + 1
     terms = [torch.zeros_like(times), *[torch.full_like(times, -math.inf)] * (num_terms - 1)]  # logarithms of e_j
-    found = []
+    integrals = []
     for number, (start, end) in enumerate(zip([0, *(place + 1 for place in largest)], [*largest, None], strict=True)):
         exponents = probs[start:end, None] * times
         logs = exponents + torch.log(-torch.expm1(-exponents))  # [tokens, times]
@@ -134,10 +134,10 @@ def _integrand(probs: torch.Tensor, largest: list[int], slowest: float, times: t
             terms[power] = grown[-1]
             if power > 1:
                 sums += (times * (grown - rest).exp()).sum(1)
-        found.append(sums)
+        integrals.append(sums)
         if end is not None:
             exponent = probs[end] * times
             drawn = torch.log(-torch.expm1(-exponent))
             more = [torch.logaddexp(term - exponent, less + drawn) for less, term in pairwise(terms)]
             terms = [terms[0] - exponent, *more]
-    return torch.cat(found)[1:]  # the first sum is over no tokens
+    return torch.cat(integrals)[1:]  # the first sum is over no tokens

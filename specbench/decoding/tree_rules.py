@@ -1,12 +1,11 @@
 """Verification rules for draft trees with tokens from known distributions, and for blocks of a chain.
 
-A rule is written as a walk: a Python generator that yields each random choice, a `Coin` or a `TokenDraw`, receives its
-outcome, and returns the accepted path and the next token. The loop draws the outcomes; tests enumerate them.
+A rule is written as a walk over the proposal that asks `Choices` for each random choice: the loop draws them, and tests
+go through all of them.
 """
 
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
-from typing import Annotated, TypeVar, cast
+from collections.abc import Callable
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -16,74 +15,62 @@ from specbench.decoding.proposal import OUT_OF_VOCABULARY, Proposal, TreeProposa
 from specbench.decoding.sampling import DenseProbs, Distributions, draw, residual
 from specbench.decoding.verification import VerificationRule
 
-
-@dataclass(frozen=True)
-class Coin:
-    """A choice that is true with `probability`."""
-
-    probability: float
+Walked = tuple[list[int], int]  # the accepted nodes and the next token
+Verified = tuple[int | None, int]  # the accepted child of a node, None if all are rejected, and the next token
 
 
-@dataclass(frozen=True)
-class TokenDraw:
-    """A choice of a token with unnormalised weights [vocab]."""
+class Choices:
+    """The random choices of a verification, drawn with a generator."""
 
-    weights: torch.Tensor
+    def __init__(self, generator: torch.Generator) -> None:
+        self._generator = generator
+
+    def coin(self, probability: float) -> bool:
+        """Returns True with this probability."""
+        return bool(torch.rand((), generator=self._generator, device=self._generator.device) < probability)
+
+    def token(self, weights: torch.Tensor) -> int:
+        """Returns a token with unnormalised weights [vocab]."""
+        return draw(weights, self._generator)
 
 
-Choice = Coin | TokenDraw
-AnyResult = TypeVar("AnyResult")
-Walk = Generator[Choice, int, tuple[list[int], int]]  # returns the accepted nodes and the next token
-ChildWalk = Generator[Choice, int, tuple[int | None, int]]  # returns the accepted child and the next token
+class AllRejected(Choices):
+    """The choices that reject every child that may be rejected. `chance`: of these coins."""
+
+    def __init__(self) -> None:
+        self.chance = 1.0
+
+    def coin(self, probability: float) -> bool:
+        if probability < 1.0:
+            self.chance *= 1.0 - probability
+        return probability >= 1.0
+
+    def token(self, weights: torch.Tensor) -> int:
+        return int(weights.argmax())
 
 
 class WalkingRule(VerificationRule):
     """A rule that walks over a proposal, given the target's distributions [num_nodes + 1, vocab] and the drafter's."""
 
-    def walk(self, proposal: Proposal, target_probs: torch.Tensor) -> Walk:
-        """Yields the random choices of one verification. Returns the accepted nodes and the next token."""
+    def walk(self, proposal: Proposal, target_probs: torch.Tensor, choices: Choices) -> Walked:
+        """Returns the accepted nodes and the next token."""
         raise NotImplementedError
 
     def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
-        if not proposal.num_drafted:
+        if not proposal.token_ids:
             return Verification(0, target.draw(0, generator))
-
-        def outcome(choice: Choice) -> int:
-            if isinstance(choice, TokenDraw):
-                return draw(choice.weights, generator)
-            return int(torch.rand((), generator=generator, device=generator.device) < choice.probability)
-
-        path, next_token = run_walk(self.walk(proposal, target.probs), outcome)
+        path, next_token = self.walk(proposal, target.probs, Choices(generator))
         return Verification(len(path), next_token, nodes=tuple(path))
 
     def child_chance(self, tree: TreeProposal, node: int, target: Distributions) -> float | None:
-        return any_accepted(self.walk(tree, target.probs)) if node == -1 else None
+        return any_accepted(lambda choices: self.walk(tree, target.probs, choices)) if node == -1 else None
 
 
-def any_accepted(walk: Walk | ChildWalk) -> float:
-    """Returns the chance that a walk accepts a child: 1 − Π (1 − a) along the walk that rejects every child."""
-    lost = 1.0
-
-    def reject(choice: Choice) -> int:
-        nonlocal lost
-        if isinstance(choice, TokenDraw):
-            return int(choice.weights.argmax())
-        if choice.probability < 1.0:
-            lost *= 1.0 - choice.probability
-        return int(choice.probability >= 1.0)
-
-    accepted, _ = run_walk(walk, reject)
-    return 1.0 - lost if accepted in (None, []) else 1.0
-
-
-def run_walk(walk: Generator[Choice, int, AnyResult], outcome_of: Callable[[Choice], int]) -> AnyResult:
-    """Runs a walk with the outcome of each choice. Returns the walk's result."""
-    try:
-        choice = next(walk)
-        while True:
-            choice = walk.send(outcome_of(choice))
-    except StopIteration as end:
-        return cast(AnyResult, end.value)
+def any_accepted(verify: Callable[[Choices], Walked | Verified]) -> float:
+    """Returns the chance that a verification accepts a child: 1 − Π (1 − a) over the coins that reject every child."""
+    choices = AllRejected()
+    accepted, _ = verify(choices)
+    return 1.0 - choices.chance if accepted in (None, []) else 1.0
 
 
 def acceptance_probability(target_prob: torch.Tensor, draft_prob: torch.Tensor) -> float:
@@ -106,24 +93,23 @@ def normalized_residual(target_probs: torch.Tensor, draft_probs: torch.Tensor) -
 class DescendingRule(WalkingRule):
     """A rule that verifies the children of the root, then those of the accepted child, and so on."""
 
-    def walk(self, proposal: Proposal, target_probs: torch.Tensor) -> Walk:
+    def walk(self, proposal: Proposal, target_probs: torch.Tensor, choices: Choices) -> Walked:
         tree, node = as_tree(proposal), -1
         path: list[int] = []
         while tree.has_children(node):
-            child, token = yield from self._verify(tree, node, target_probs[node + 1])
+            child, token = self._verify(tree, node, target_probs[node + 1], choices)
             if child is None:
                 return path, token
             path.append(child)
             node = child
-        return path, (yield TokenDraw(target_probs[node + 1]))
+        return path, choices.token(target_probs[node + 1])
 
-    def _verify(self, tree: TreeProposal, node: int, target_probs: torch.Tensor) -> ChildWalk:
-        """Yields the random choices of one node with children. Returns the accepted child, or None, and the next
-        token."""
+    def _verify(self, tree: TreeProposal, node: int, target_probs: torch.Tensor, choices: Choices) -> Verified:
+        """Verifies the children of one node, at least one."""
         raise NotImplementedError
 
     def child_chance(self, tree: TreeProposal, node: int, target: Distributions) -> float | None:
-        return any_accepted(self._verify(tree, node, target.probs[node + 1]))
+        return any_accepted(lambda choices: self._verify(tree, node, target.probs[node + 1], choices))
 
 
 @RULES.register("recursive_rejection", verifies_trees=True, draws={"fixed", "independent", "without_replacement"})
@@ -132,17 +118,17 @@ class RecursiveRejection(DescendingRule):
     the target's p becomes norm(max(p − q, 0)), and q loses x if the children were drawn without replacement
     (arXiv:2305.09781; arXiv:2402.12374)."""
 
-    def _verify(self, tree: TreeProposal, node: int, target_probs: torch.Tensor) -> ChildWalk:
+    def _verify(self, tree: TreeProposal, node: int, target_probs: torch.Tensor, choices: Choices) -> Verified:
         draft_probs = None if tree.draws == "fixed" else tree.draft_probs(node)
         for child in tree.children(node):
             token = tree.token_ids[child]
             drawn_from = one_hot(token, target_probs) if draft_probs is None else draft_probs
-            if (yield Coin(acceptance_probability(target_probs[token], drawn_from[token]))):
+            if choices.coin(acceptance_probability(target_probs[token], drawn_from[token])):
                 return child, token
             target_probs = normalized_residual(target_probs, drawn_from)
             if draft_probs is not None and tree.draws == "without_replacement":
                 draft_probs = normalized(draft_probs.index_fill(0, torch.tensor(token, device=draft_probs.device), 0.0))
-        return None, (yield TokenDraw(target_probs))
+        return None, choices.token(target_probs)
 
 
 @RULES.register("k_seq", verifies_trees=True, draws={"independent"})
@@ -150,18 +136,18 @@ class KSeq(DescendingRule):
     """The k children of a node, drawn independently, are verified in turn with probability min(1, p(x)/(ρ q(x))), where
     ρ between 1 and k makes the rule exact (SpecTr, arXiv:2310.15141)."""
 
-    def _verify(self, tree: TreeProposal, node: int, target_probs: torch.Tensor) -> ChildWalk:
+    def _verify(self, tree: TreeProposal, node: int, target_probs: torch.Tensor, choices: Choices) -> Verified:
         children, p, q = tree.children(node), target_probs, tree.draft_probs(node)
         factor = k_seq_factor(p, q, len(children))
         for child in children:
             token = tree.token_ids[child]
-            if (yield Coin(acceptance_probability(p[token], factor * q[token]))):
+            if choices.coin(acceptance_probability(p[token], factor * q[token])):
                 return child, token
         overlap = torch.minimum(q, p / factor)
         share = float(overlap.sum())
         any_accepted = 1.0 - (1.0 - share) ** len(children)
         weights = (p - overlap * (any_accepted / share if share > 0 else 0.0)).clamp_min(0.0)
-        return None, (yield TokenDraw(weights if bool(weights.any()) else p))
+        return None, choices.token(weights if bool(weights.any()) else p)
 
 
 def k_seq_factor(target_probs: torch.Tensor, draft_probs: torch.Tensor, num_drafts: int) -> float:
@@ -186,15 +172,15 @@ class GreedyMultiDraft(DescendingRule):
     accepted with probability min(1, p(x)/q(x)); else the token from norm(max(p − q, 0)) decides, and one of the most
     probable tokens that equals it is accepted (arXiv:2502.18779)."""
 
-    def _verify(self, tree: TreeProposal, node: int, target_probs: torch.Tensor) -> ChildWalk:
+    def _verify(self, tree: TreeProposal, node: int, target_probs: torch.Tensor, choices: Choices) -> Verified:
         *top, drawn = tree.children(node)
         top_ids = torch.tensor([tree.token_ids[child] for child in top], dtype=torch.long, device=target_probs.device)
         draft_probs = normalized(tree.draft_probs(node).index_fill(0, top_ids, 0.0))
         token = tree.token_ids[drawn]
         # The drawn token is verified first: the other order is exact too, but accepts less.
-        if (yield Coin(acceptance_probability(target_probs[token], draft_probs[token]))):
+        if choices.coin(acceptance_probability(target_probs[token], draft_probs[token])):
             return drawn, token
-        token = yield TokenDraw(normalized_residual(target_probs, draft_probs))
+        token = choices.token(normalized_residual(target_probs, draft_probs))
         return next((child for child in top if tree.token_ids[child] == token), None), token
 
     def child_chance(self, tree: TreeProposal, node: int, target: Distributions) -> float | None:
@@ -210,7 +196,7 @@ class Traversal(WalkingRule):
     """Verifies whole paths, from the first leaf on, and removes rejected leaves; a path that the token rule would cut
     at one unlikely token can still be accepted (arXiv:2505.12398). It equals block verification on a chain."""
 
-    def walk(self, proposal: Proposal, target_probs: torch.Tensor) -> Walk:
+    def walk(self, proposal: Proposal, target_probs: torch.Tensor, choices: Choices) -> Walked:
         tree = as_tree(proposal)
         left = {node: list(tree.children(node)) for node in range(-1, len(tree.token_ids))}
         target = {node: target_probs[node + 1] for node in left}
@@ -226,8 +212,8 @@ class Traversal(WalkingRule):
                     weights[child] = min(1.0, weights[before] * ratio)
                 path.append(child)
                 node = child
-            if (yield Coin(weights[node])):
-                return path, (yield TokenDraw(target[node]))
+            if choices.coin(weights[node]):
+                return path, choices.token(target[node])
             parent = path[-2] if len(path) > 1 else -1
             left[parent].remove(node)
             self._remove(tree, parent, node, target, draft, weights)
@@ -254,9 +240,9 @@ class BlockVerification(WalkingRule):
     """Block verification (arXiv:2403.10444): whether a draft is accepted up to a token depends on all tokens before it,
     not on each alone. It never accepts fewer tokens than the rejection rule on average, and as many when greedy."""
 
-    def walk(self, proposal: Proposal, target_probs: torch.Tensor) -> Walk:
-        token_ids = proposal.on(target_probs.device)
-        num_drafted = len(token_ids)
+    def walk(self, proposal: Proposal, target_probs: torch.Tensor, choices: Choices) -> Walked:
+        token_ids = torch.tensor(proposal.token_ids, dtype=torch.long, device=target_probs.device)
+        num_drafted = len(token_ids)  # tokens after a drafted end token are not proposed
         if isinstance(proposal.probs, DenseProbs):
             draft_probs = proposal.probs.probs
         else:  # one-hot rows
@@ -271,14 +257,14 @@ class BlockVerification(WalkingRule):
         for number in range(num_drafted, 0, -1):
             weight = weights[number]
             if number == num_drafted:
-                if (yield Coin(weight)):
-                    return list(range(number)), (yield TokenDraw(target_probs[number]))
+                if choices.coin(weight):
+                    return list(range(number)), choices.token(target_probs[number])
                 continue
             rest = (weight * target_probs[number] - draft_probs[number]).clamp_min(0.0)
             total = float(rest.sum())
-            if (yield Coin(total / (total + 1.0 - weight) if total > 0 else 0.0)):
-                return list(range(number)), (yield TokenDraw(rest))
-        return [], (yield TokenDraw(normalized_residual(target_probs[0], draft_probs[0])))
+            if choices.coin(total / (total + 1.0 - weight) if total > 0 else 0.0):
+                return list(range(number)), choices.token(rest)
+        return [], choices.token(normalized_residual(target_probs[0], draft_probs[0]))
 
 
 EPSILON = "ε: upper bound of the acceptance threshold."
@@ -306,7 +292,7 @@ class Typical(VerificationRule):
         entropy = -torch.special.xlogy(probs, probs).sum(-1)
         limits = (self.delta * torch.exp(-entropy)).clamp_max(self.epsilon).tolist()
         parents = [parent + 1 for parent in tree.parents]
-        chances: list[float] = at_tokens(probs[parents], proposal.on(probs.device)).tolist() if parents else []
+        chances: list[float] = at_tokens(probs[parents], tree.on(probs.device)).tolist() if parents else []
         best: tuple[int, float, list[int]] = (0, 1.0, [])  # length, probability and nodes of a path
         paths = {-1: best}
         for node, parent in enumerate(tree.parents):

@@ -204,9 +204,9 @@ def top_k(divergence: Divergence) -> Divergence:
 
 
 def _with_rest(probs: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-    kept = probs.gather(-1, chosen)
+    top = probs.gather(-1, chosen)
     rest = probs.scatter(-1, chosen, 0.0).sum(-1, keepdim=True)
-    return torch.cat([kept, rest], dim=-1)
+    return torch.cat([top, rest], dim=-1)
 
 
 WHOLE = {divergence.__name__: divergence for divergence in (js, kl, reverse_kl, tv)}

@@ -1,11 +1,11 @@
 """The report of a check: its findings, its exit code, and its form as text, Markdown and JUnit XML."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 from xml.etree import ElementTree
 
-from specbench.core.table import Table, escaped_markdown, markdown_table, number_columns, text_columns
+from specbench.core.table import Table, escaped_markdown, number_columns, text_columns
 from specbench.report.display import DisplayedResult
 from specbench.results.answers import Answer, acceptance_rates, length_columns
 from specbench.results.conditions import RowPair
@@ -17,7 +17,7 @@ from specbench.statistics.bootstrap import Estimate
 CheckResult = Literal["identical", "fine", "regressed", "cannot compare"]
 EXIT_CODES: dict[CheckResult, int] = {"identical": 0, "fine": 0, "regressed": 1, "cannot compare": 2}
 OUTPUTS, PASSES, DRAFTS, LENGTH, RATE = "outputs", "target passes per token", "draft passes per token", "τ", "α"
-SPEED, SPEEDUP = "speed in tokens/s", "speed-up"
+SPEED, SPEEDUP, ALL_LENGTH = "speed in tokens/s", "speed-up", "τ, all outputs"
 FALSE_ALARMS = 0.01  # share of checks without a regression that fail
 
 
@@ -39,14 +39,29 @@ class Finding:
         return f"{self.subset}: {self.what} {values}" + (f" ({self.detail})" if self.detail else "")
 
 
+@dataclass(frozen=True)
+class Ratio:
+    """A number of both runs with noise, not judged yet. `values`: the baseline's and the candidate's. `ratio`: takes a
+    factor, and returns the candidate's ÷ the baseline's with an interval that is wider by this factor. `num_prompts`:
+    prompts with a value on both sides."""
+
+    what: str
+    subset: str
+    values: tuple[Estimate, Estimate]
+    ratio: Callable[[float], Estimate]
+    num_prompts: int
+
+
 @dataclass
 class MethodFindings:
-    """The findings on a method on a task. `problems`: why required comparisons were impossible. `not_compared`: values
-    that one side lacks. `cells`: the numbers over all subsets for the table, by heading."""
+    """The findings on a method on a task. `ratios`: those still to be judged. `problems`: why required comparisons were
+    impossible. `not_compared`: values that one side lacks. `cells`: the numbers over all subsets for the table, by
+    heading."""
 
     task: str
     method: str
     findings: list[Finding] = field(default_factory=list)
+    ratios: list[Ratio] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     not_compared: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -70,8 +85,8 @@ class MethodFindings:
 @dataclass(frozen=True)
 class CheckReport:
     """The result of a check. `widening`: the factor that widens the intervals of `num_tolerant` ratios. `identical`:
-    whether both sides have the same rows and records. `in_turns`: whether both sides were measured in turns, so that
-    speeds are compared instead of speed-ups."""
+    whether both sides have the same rows and records. `interleaved`: whether both were measured so, which compares
+    speeds instead of speed-ups."""
 
     baseline: str
     candidate: str
@@ -82,7 +97,7 @@ class CheckReport:
     problems: tuple[str, ...]
     notes: tuple[str, ...]
     identical: bool = False
-    in_turns: bool = False
+    interleaved: bool = False
 
     @property
     def result(self) -> CheckResult:
@@ -100,13 +115,8 @@ class CheckReport:
 
     @property
     def speed_name(self) -> str:
-        """The name of the judged number: speed-up, or speed if the runs took turns."""
-        return SPEED if self.in_turns else SPEEDUP
-
-    @property
-    def headings(self) -> tuple[str, ...]:
-        counts = ("outputs\nequal", "τ", "α", "target passes\nper token")
-        return ("method", *counts, self.speed_name, "ratio of them\n[interval]", "result")
+        """The name of the judged number: speed-up, or speed if the runs were interleaved."""
+        return SPEED if self.interleaved else SPEEDUP
 
 
 def verdict_finding(pair: RowPair) -> list[Finding]:
@@ -200,19 +210,26 @@ def headline(report: CheckReport) -> str:
     }[report.result]
 
 
-def cells(compared: MethodFindings) -> list[str]:
-    """Returns a line of the table, with the lowest ratio of speeds."""
-    ratios = [
-        (f.ratio.value, f) for f in compared.findings
-        if f.what in (SPEED, SPEEDUP) and f.ratio is not None and f.ratio.value is not None
-    ]  # fmt: skip
-    speed, ratio = NULL, NULL
-    if ratios:
-        lowest = min(ratios, key=lambda each: each[0])[1]
-        speed = f"{float(lowest.baseline):.2f} → {float(lowest.candidate):.2f}"
-        ratio = with_interval(lowest.ratio, 3)
-    shown = [compared.cells.get(name, NULL) for name in (OUTPUTS, LENGTH, RATE, PASSES)]
-    return [compared.method, *shown, speed, ratio, compared.result]
+def tables(report: CheckReport) -> Iterator[Table]:
+    """Yields a table for each task, with the lowest ratio of speeds of each method."""
+    counts = ("outputs\nequal", "τ", "α", "target passes\nper token")
+    figures = number_columns(*counts, report.speed_name, "ratio of them\n[interval]")
+    columns = (*text_columns("method"), *figures, *text_columns("result"))
+    for task in dict.fromkeys(each.task for each in report.compared):
+        rows = []
+        for each in (each for each in report.compared if each.task == task):
+            ratios = [
+                (f.ratio.value, f) for f in each.findings
+                if f.what in (SPEED, SPEEDUP) and f.ratio is not None and f.ratio.value is not None
+            ]  # fmt: skip
+            speed, ratio = NULL, NULL
+            if ratios:
+                lowest = min(ratios, key=lambda found: found[0])[1]
+                speed = f"{float(lowest.baseline):.2f} → {float(lowest.candidate):.2f}"
+                ratio = with_interval(lowest.ratio, 3)
+            counted = [each.cells.get(name, NULL) for name in (OUTPUTS, LENGTH, RATE, PASSES)]
+            rows.append([each.method, *counted, speed, ratio, each.result])
+        yield Table(f"{task}: baseline → candidate", columns, rows)
 
 
 def sections(report: CheckReport) -> list[tuple[str, list[str]]]:
@@ -248,28 +265,20 @@ def shorten(lines: Sequence[str]) -> list[str]:
     return list(lines) if rest <= 1 else [*lines[:MAX_LINES], f"and {rest} more"]
 
 
-def markdown(report: CheckReport) -> str:
-    headings = ["task", *(heading.replace("\n", " ") for heading in report.headings)]
-    rows = [list(map(escaped_markdown, [each.task, *cells(each)])) for each in report.compared]
-    lines = [f"### specbench check: {escaped_markdown(headline(report))}", ""]
-    if rows:
-        lines += [markdown_table(list(map(escaped_markdown, headings)), rows), ""]
-    for heading, texts in sections(report):
-        lines += [f"**{heading}**", "", *(f"- {escaped_markdown(text)}" for text in texts), ""]
-    lines.append(f"baseline `{report.baseline}`, candidate `{report.candidate}`")
-    return "\n".join(lines)
-
-
 def screen(report: CheckReport) -> Iterator[Table | str]:
     yield headline(report)
-    first, *figures, last = report.headings
-    columns = (*text_columns(first), *number_columns(*figures), *text_columns(last))
-    for task in dict.fromkeys(each.task for each in report.compared):
-        rows = [cells(each) for each in report.compared if each.task == task]
-        yield Table(f"{task}: baseline → candidate", columns, rows)
+    yield from tables(report)
     for heading, lines in sections(report):
         yield f"{heading}:"
         yield "\n".join(f"  {line}" for line in lines)
+
+
+def markdown(report: CheckReport) -> str:
+    parts = [f"### specbench check: {escaped_markdown(headline(report))}\n"]
+    parts += [table.markdown() for table in tables(report)]
+    for heading, lines in sections(report):
+        parts.append(f"**{heading}**\n\n" + "".join(f"- {escaped_markdown(line)}\n" for line in lines))
+    return "\n".join([*parts, f"baseline `{report.baseline}`, candidate `{report.candidate}`"])
 
 
 SUITE = "specbench check"

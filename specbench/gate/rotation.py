@@ -1,4 +1,4 @@
-"""`specbench check --against`: two installed versions of specbench measure one run in turns, generation by generation.
+"""`specbench check --against`: two installed versions of specbench measure one run, alternating by generation.
 
 Each version has its own interpreter, process and folder. The processes take turns in the order baseline, candidate,
 candidate, baseline, and never measure at the same time, so that other work on the machine affects both alike. They
@@ -56,11 +56,11 @@ except ModuleNotFoundError:
     from specbench.publish.turns import main
 main()
 """
-FIRST_VERSION = "0.1.0"  # the first version that can measure in turns
+FIRST_VERSION = "0.1.0"  # the first version that can be measured interleaved
 BASELINE, CANDIDATE = "baseline", "candidate"
 START_SECONDS, TURN_SECONDS = 300.0, 1800.0  # a silent process is ended after this time; a turn may include compiling
 SLOWEST = 10  # a turn may also take this many times as long as the longest turn before it
-FINISHED = math.inf  # stands for the next block of a side that has finished
+FINISHED = math.inf  # stands for the next trial of a side that has finished
 Message = dict[str, Any]
 
 
@@ -138,7 +138,7 @@ def read_request(message: Message) -> Request:
     for name in message["options"]:
         if name not in RunOptions.__dataclass_fields__:
             raise ConfigError(f"{flag_of(name)}: this version of specbench has no such option")
-    options: dict[str, Any] = {
+    options: Any = {
         name: tuple(value) if isinstance(value, list) else value for name, value in message["options"].items()
     }
     output = Path(message["output"])
@@ -199,22 +199,21 @@ class Side(ChildProcess):
             self.say(message["line"])
 
     def version(self) -> Version:
-        """Returns the version of the process. Raises ConfigError for a version that cannot measure in turns."""
+        """Returns the version of the process. Raises ConfigError for a version that cannot be measured interleaved."""
         try:
             message = self.receive(START_SECONDS)
         except ConfigError as error:
-            if "No module named 'specbench'" in str(error):
-                raise ConfigError(f"{self.name}: has no specbench: install the version to compare with there") from None
-            if "No module named 'specbench.publish" in str(error):
-                needed = f"the first version that can is {FIRST_VERSION}"
-                raise ConfigError(f"{self.name}: its specbench cannot measure in turns: {needed}") from None
-            raise
+            if not any(f"No module named 'specbench{end}" in str(error) for end in ("'", ".")):
+                raise
+            raise ConfigError(
+                f"{self.name}: has no specbench that takes part in checks: install {FIRST_VERSION} or later there"
+            ) from None
         del message["event"]
         return Version(**message)
 
 
 @dataclass(frozen=True)
-class MeasuredInTurns:
+class InterleavedRuns:
     """The folders of both runs, and notes on the versions."""
 
     baseline: Path
@@ -222,10 +221,10 @@ class MeasuredInTurns:
     notes: tuple[str, ...]
 
 
-def measure_in_turns(
+def measure_interleaved(
     request: Request, against: str, tell: Say, against_folder: Path | None = None
-) -> MeasuredInTurns:  # fmt: skip
-    """Measures a run with the specbench of the interpreter `against` and with this one. Blocks that the folder has are
+) -> InterleavedRuns:  # fmt: skip
+    """Measures a run with the specbench of the interpreter `against` and with this one. Trials that the folder has are
     not measured again. `tell`: receives the progress. `against_folder`: the working folder of `against`, so that
     relative paths in the request name other files there.
 
@@ -240,9 +239,7 @@ def measure_in_turns(
             asked["baseline_files"] = files_of(request, against_folder)
         folder = request.output or folder_of("-".join(["check", *request.tasks, *request.methods]), asked)
         if request.options.template_date == "today":  # both sides print the date of the baseline, as it began
-            config = folder / BASELINE / RunFolder.IDENTITY
-            recorded = bounded.read_mapping(config, "choose another --output", strict=False) if config.is_file() else {}
-            day = str(recorded.get(DATE) or date.today())
+            day = str(_identity(folder / BASELINE).get(DATE) or date.today())
             if day != str(date.today()):
                 say(stderr, f"--template-date today: {folder} began on {day}, which its prompts keep")
             request = replace(request, options=replace(request.options, template_date=day))
@@ -250,18 +247,23 @@ def measure_in_turns(
             first.send(request_message(request, folder.resolve() / BASELINE))
             second.send(request_message(request, folder.resolve() / CANDIDATE))
             try:
-                take_turns((first, second), tell)
+                interleave((first, second), tell)
             except ConfigError as error:
                 again = f"what is measured is kept in {folder}; the same command resumes it"
                 raise ConfigError(f"{error}; {again}") from error
-    used: list[
-        dict[str, object]
-    ] = []  # the revisions of the code outside specbench, as the identities of both runs have them
-    for file in (folder / name / RunFolder.IDENTITY for name in (BASELINE, CANDIDATE)):
-        recorded = bounded.read_mapping(file, "measure again", strict=False) if file.is_file() else {}
+    # The revisions of the code outside specbench, as the identities of both runs have them.
+    used = list[dict[str, object]]()
+    for name in (BASELINE, CANDIDATE):
+        recorded = _identity(folder / name)
         used.append({key: recorded[key] for key in ("code", "components") if key in recorded})
     notes = version_notes(versions, changed_settings(*used), against_folder)
-    return MeasuredInTurns(folder / BASELINE, folder / CANDIDATE, tuple(notes))
+    return InterleavedRuns(folder / BASELINE, folder / CANDIDATE, tuple(notes))
+
+
+def _identity(folder: Path) -> dict[str, object]:
+    """Returns the identity of a run; an empty one if it has not begun."""
+    file = folder / RunFolder.IDENTITY
+    return bounded.read_mapping(file, "choose another --output", strict=False) if file.is_file() else {}
 
 
 def files_of(request: Request, folder: Path = Path()) -> dict[str, str]:
@@ -278,10 +280,10 @@ def files_of(request: Request, folder: Path = Path()) -> dict[str, str]:
     return {name: file_digest(file, WHOLE) for name, file in files.items()}
 
 
-def take_turns(sides: Sequence[Side], tell: Say) -> None:
+def interleave(sides: Sequence[Side], tell: Say) -> None:
     """Lets both sides measure, one at a time, until both have finished.
 
-    A turn ends when the side waits again, before its next generation. Sides that wait in the same block take turns; if
+    A turn ends when the side waits again, before its next generation. Sides that wait in the same trial take turns; if
     one is behind, after an interruption, it measures alone until it has caught up.
     """
     num_blocks, *others = {side.receive(TURN_SECONDS)["num_blocks"] for side in sides}
@@ -290,7 +292,7 @@ def take_turns(sides: Sequence[Side], tell: Say) -> None:
     blocks = {side: side.receive(TURN_SECONDS).get("block", FINISHED) for side in sides}
     longest, order = 0.0, list(sides)
     while (number := min(blocks.values())) < FINISHED:
-        tell(f"measuring in turns: {min(number, num_blocks)} of {num_blocks}")
+        tell(f"measuring interleaved: {min(number, num_blocks)} of {num_blocks}")
         for side in [side for side in order if blocks[side] == number]:
             started = time.monotonic()
             side.send({})

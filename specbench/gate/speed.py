@@ -13,18 +13,20 @@ since their intervals cannot be widened reliably.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from specbench.gate.report import FALSE_ALARMS, SPEED, SPEEDUP, Finding, MethodFindings
+from specbench.gate.report import ALL_LENGTH, FALSE_ALARMS, SPEED, SPEEDUP, Finding, MethodFindings, Ratio
 from specbench.results.answers import length_columns
 from specbench.results.conditions import BASELINE
 from specbench.results.metric_format import interval, number, with_interval
 from specbench.results.paired import Pairs, widen_ratio
+from specbench.results.row import ALL
 from specbench.statistics.bootstrap import MIN_STUDENTIZED, SIGNS, TAILS, Estimate, Resampler, bonferroni, ratio
 
 MAX_PROMPTS = 2000  # they form two million pairs; with more prompts, the ratio of sums is precise enough
@@ -65,48 +67,29 @@ def _logs(columns: Array) -> Array:
 
 MIN_PROMPTS = MIN_STUDENTIZED  # with 5 prompts and 5 methods, 5 % of the checks would fail by chance
 TYPICAL, TYPICAL_SPEED = "speed-up of a typical prompt", "tokens/s of a typical prompt"
-ALL_LENGTH = "τ, all outputs"
 
 
-@dataclass(frozen=True)
-class MeasuredRatio:
-    """A number of both runs. `values`: the baseline's and the candidate's. `ratio`: takes a factor, and returns the
-    candidate's ÷ the baseline's with an interval that is wider by this factor. `num_prompts`: prompts with a value on
-    both sides."""
-
-    values: tuple[Estimate, Estimate]
-    ratio: Callable[[float], Estimate]
-    num_prompts: int
-
-
-def log_scale_ratio(values: tuple[Estimate, Estimate], found: Estimate, num_prompts: int) -> MeasuredRatio:
-    """Returns a ratio whose interval is widened on the log scale."""
-    return MeasuredRatio(values, lambda by: widen_ratio(found, by), num_prompts)
-
-
-def speed_ratios(pairs: Pairs, over_ar: bool) -> dict[str, MeasuredRatio]:
-    """Returns the ratio of the speed-ups (`over_ar`) or speeds over all prompts, and that of a typical prompt; an empty
-    mapping if no record has a speed. A record has none if one of its generations has only one token."""
+def speed_ratios(pairs: Pairs, subset: str, over_ar: bool) -> list[Ratio]:
+    """Returns the ratio of the speed-ups (`over_ar`) or speeds over all prompts, and that of a typical prompt; no ratio
+    if no record has a speed. A record has none if one of its generations has only one token."""
     columns = pairs.speed_columns(with_ar=over_ar) if pairs.num_answers else []
-    return ratios_of_speedups(pairs.times, columns) if any(map(any, columns)) else {}
+    return ratios_of_speedups(pairs.times, columns, subset) if any(map(any, columns)) else []
 
 
-def ratios_of_speedups(prompts: Resampler, kept: Columns) -> dict[str, MeasuredRatio]:
-    """Returns the ratio of the speed-ups over all prompts and that of a typical prompt. kept [8, num_records]: tokens
-    and seconds of the method and of AR in the candidate, then in the baseline. Without the columns of AR it returns the
-    ratios of the speeds."""
-    half = len(kept) // 2
-    now, before = (
-        prompts.ratio(*side).model_copy(update={"low": None, "high": None}) for side in (kept[:half], kept[half:])
-    )
-    whole, each = (SPEEDUP, TYPICAL) if len(kept) == 8 else (SPEED, TYPICAL_SPEED)
-    summed = per_prompt(prompts, kept)
+def ratios_of_speedups(prompts: Resampler, columns: Columns, subset: str = ALL) -> list[Ratio]:
+    """Returns the ratio of the speed-ups over all prompts and that of a typical prompt. columns [8, num_records]:
+    tokens and seconds of the method and of AR in the candidate, then in the baseline. Without the columns of AR it
+    returns the ratios of the speeds."""
+    half = len(columns) // 2
+    now, before = (Estimate(value=prompts.ratio(*side).value) for side in (columns[:half], columns[half:]))
+    whole, each = (SPEEDUP, TYPICAL) if len(columns) == 8 else (SPEED, TYPICAL_SPEED)
+    summed = per_prompt(prompts, columns)
     num_prompts = int((summed > 0).all(axis=0).sum())
-    found = {whole: log_scale_ratio((before, now), prompts.ratio(*kept), num_prompts)}
+    found = [Ratio(whole, subset, (before, now), partial(widen_ratio, prompts.ratio(*columns)), num_prompts)]
     if num_prompts >= MIN_PROMPTS and typical_ratio(summed).value is not None:
         medians = (np.exp(np.median(SIGNS[:half] @ logs)) for logs in np.split(_logs(summed), 2))
         now, before = (Estimate(value=float(median)) for median in medians)
-        found[each] = MeasuredRatio((before, now), lambda by: typical_ratio(summed, by), num_prompts)
+        found.append(Ratio(each, subset, (before, now), partial(typical_ratio, summed), num_prompts))
     return found
 
 
@@ -122,13 +105,14 @@ def ratio_of_speeds(prompts: Resampler, columns: Columns) -> Estimate:
     return prompts.ratio(*columns) if found.high is None else found
 
 
-def length_ratio(pairs: Pairs) -> MeasuredRatio:
+def length_ratio(pairs: Pairs, subset: str) -> Ratio:
     """Returns τ over all outputs of each side, and their ratio over the records with target passes on both sides."""
     first, second = pairs.own
     columns = length_columns([second, first])
     before, now = (Estimate(value=ratio(list(map(np.array, length_columns([side]))))) for side in (first, second))
     num_prompts = len(set(pairs.prompts.cluster[np.array(columns[1]) > 0].tolist()))
-    return log_scale_ratio((before, now), pairs.prompts.ratio(*columns), num_prompts)
+    widened = partial(widen_ratio, pairs.prompts.ratio(*columns))
+    return Ratio(ALL_LENGTH, subset, (before, now), widened, num_prompts)
 
 
 SAME = 1.02  # a ratio nearer to 1 counts as no difference if it has no interval: two runs are hardly ever nearer
@@ -171,63 +155,52 @@ class SpeedControl:
         )
 
 
-@dataclass(frozen=True)
-class PendingRatio:
-    """A ratio of a method in one subset or in all, not judged yet. `method`: gets the finding."""
-
-    method: MethodFindings
-    what: str
-    subset: str
-    measured: MeasuredRatio
-
-    @property
-    def has_interval(self) -> bool:
-        return self.measured.num_prompts >= MIN_PROMPTS and self.measured.ratio(1.0).high is not None
-
-    def judge(self, by: float, max_regression: float, paired: bool, load: float = 1.0) -> None:
-        """Adds a finding, whose interval is widened by the factor `by`, to the method. A ratio without a reliable
-        interval is a problem, or the gate would pass anything; the ratio of a typical prompt is then only left out.
-        `load`: the factor by which a speed-up may have fallen with AR's speed; smaller falls are not judged."""
-        if self.measured.values[0].value is None:
-            self.method.not_compared.append(f"{self.what} of {self.subset}: the baseline has none")
-            return
-        place, num_prompts = f"{self.what} of {self.subset}", self.measured.num_prompts
-        if num_prompts < MIN_PROMPTS:
-            self.method.problems.append(f"{place}: {num_prompts} prompts are too few: measure {MIN_PROMPTS} or more")
-            return
-        ratio = self.measured.ratio(by)
-        if ratio.high is not None and ratio.value is not None:
-            load = 1.0 if self.what == ALL_LENGTH else load
-            regressed = ratio.high < 1 - max_regression
-            seen = 1 - (1 - max_regression) * ratio.value / ratio.high / load
-            detail = f"ratio {with_interval(ratio, 3)}{'' if paired else ', not paired'}"
-            detail += f"; a fall of {100 * seen:.1f} % would be seen"
-            before, now = (number(each, 3) for each in self.measured.values)
-            found = Finding(self.what, self.subset, before, now, regressed, detail, ratio)
-            if regressed and ratio.high * load >= 1 - max_regression:
-                self.method.problems.append(f"{found}: other work on the machine may explain this: {REMEDY}")
-            else:
-                self.method.findings.append(found)
-        elif self.what in (TYPICAL, TYPICAL_SPEED):
-            self.method.not_compared.append(f"{place}: {num_prompts} prompts are too few for so many comparisons")
-        else:
-            self.method.problems.append(f"{place}: its ratio has no interval")
-
-
 def judge_all(
-    pending: Sequence[PendingRatio], control: SpeedControl, max_regression: float, paired: bool = True
+    compared: Sequence[MethodFindings], control: SpeedControl, max_regression: float, paired: bool = True
 ) -> tuple[int, float]:
-    """Judges all ratios of a check. If AR has drifted in a task, its speed-ups are not judged, which is a problem of
-    their methods. Returns the number of ratios with an interval, and the factor that widens these."""
-    kept = []
-    for waiting in pending:
-        drifted = control.drifted.get(waiting.method.task)
-        if drifted is None or waiting.what == ALL_LENGTH:
-            kept.append(waiting)
-        elif drifted not in waiting.method.problems:
-            waiting.method.problems.append(drifted)
-    num_tolerant = sum(waiting.has_interval for waiting in kept)
+    """Judges the ratios of all methods of a check. If AR has drifted in a task, its speed-ups are not judged, which is
+    a problem of their methods. Returns the number of ratios with an interval, and the factor that widens these."""
+    pending = []
+    for method in compared:
+        drifted = control.drifted.get(method.task)
+        pending += [(method, each) for each in method.ratios if drifted is None or each.what == ALL_LENGTH]
+        if drifted is not None and any(each.what != ALL_LENGTH for each in method.ratios):
+            method.problems.append(drifted)
+    num_tolerant = sum(each.num_prompts >= MIN_PROMPTS and each.ratio(1.0).high is not None for _, each in pending)
     factor = bonferroni(num_tolerant, FALSE_ALARMS)
-    for waiting in kept:
-        waiting.judge(factor, max_regression, paired, load=control.loads.get(waiting.method.task, 1.0))
+    for method, each in pending:
+        judge(method, each, factor, max_regression, paired, load=control.loads.get(method.task, 1.0))
     return num_tolerant, factor
+
+
+def judge(
+    method: MethodFindings, pending: Ratio, by: float, max_regression: float, paired: bool, load: float = 1.0
+) -> None:
+    """Adds a finding, whose interval is widened by the factor `by`, to the method. A ratio without a reliable interval
+    is a problem, or the check would pass anything; the ratio of a typical prompt is then only left out. `load`: the
+    factor by which a speed-up may have fallen with AR's speed; smaller falls are not judged."""
+    what, num_prompts, place = pending.what, pending.num_prompts, f"{pending.what} of {pending.subset}"
+    if pending.values[0].value is None:
+        method.not_compared.append(f"{place}: the baseline has none")
+        return
+    if num_prompts < MIN_PROMPTS:
+        method.problems.append(f"{place}: {num_prompts} prompts are too few: measure {MIN_PROMPTS} or more")
+        return
+    ratio = pending.ratio(by)
+    if ratio.high is None or ratio.value is None:
+        if what in (TYPICAL, TYPICAL_SPEED):
+            method.not_compared.append(f"{place}: {num_prompts} prompts are too few for so many comparisons")
+        else:
+            method.problems.append(f"{place}: its ratio has no interval")
+        return
+    load = 1.0 if what == ALL_LENGTH else load
+    regressed = ratio.high < 1 - max_regression
+    seen = 1 - (1 - max_regression) * ratio.value / ratio.high / load
+    detail = f"ratio {with_interval(ratio, 3)}{'' if paired else ', not paired'}"
+    detail += f"; a fall of {100 * seen:.1f} % would be seen"
+    before, now = (number(each, 3) for each in pending.values)
+    found = Finding(what, pending.subset, before, now, regressed, detail, ratio)
+    if regressed and ratio.high * load >= 1 - max_regression:
+        method.problems.append(f"{found}: other work on the machine may explain this: {REMEDY}")
+    else:
+        method.findings.append(found)

@@ -6,8 +6,7 @@ generation configs have only the run's settings.
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import torch
@@ -34,30 +33,19 @@ def own_copy(model: Any, **settings: Any) -> Any:
     return made
 
 
-def own_assistant(model: Any, num_draft_tokens: int) -> Any:
-    """Returns a copy of a draft model that drafts a fixed number of tokens at any confidence."""
-    return own_copy(
-        model, num_assistant_tokens=num_draft_tokens, num_assistant_tokens_schedule="constant",
-        assistant_confidence_threshold=0.0,
-    )  # fmt: skip
+class WatchedAnswer(BaseStreamer, StoppingCriteria):
+    """One answer while `generate` writes it: a streamer that reports the tokens of every step, a stopping criterion for
+    the end of the answer, and the result with the counts of every target pass, which are computed on access.
 
+    `has_steps`: whether a draft is proposed as it is. If it is tokenized again, γ draft tokens may become more than γ
+    proposed tokens, so that the acceptance rate is not comparable.
+    """
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-
-
-class Reporting(BaseStreamer, StoppingCriteria):
-    """A streamer that reports the tokens of every step, and a stopping criterion for the end of the answer."""
-
-    def __init__(self, on_token: OnToken) -> None:
-        self._on_token = on_token
+    def __init__(self, on_token: OnToken, num_prompt_tokens: int, has_steps: bool) -> None:
+        self._on_token, self._num_prompt_tokens, self._has_steps = on_token, num_prompt_tokens, has_steps
         self._has_prompt = self._has_ended = False
+        self._candidates: list[tuple[int, torch.Tensor]] = []  # length before a step, and ids including the draft
+        self.sequence: list[int] = []
 
     def put(self, value: torch.Tensor) -> None:
         if self._has_prompt:
@@ -69,16 +57,6 @@ class Reporting(BaseStreamer, StoppingCriteria):
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
         return torch.full((input_ids.shape[0],), self._has_ended, dtype=torch.bool, device=input_ids.device)
-
-
-class Counted:
-    """A result with its counts: the new tokens, and the drafted and emitted tokens of every target pass. Steps are
-    computed on access."""
-
-    def __init__(self, num_prompt_tokens: int) -> None:
-        self._num_prompt_tokens = num_prompt_tokens
-        self._candidates: list[tuple[int, torch.Tensor]] = []  # length before a step, and ids including the draft
-        self.sequence: list[int] = []
 
     def watch(self, generator: Any) -> Any:
         """Makes a candidate generator record its proposals, and returns it."""
@@ -112,20 +90,13 @@ class Counted:
             num_accepted = common_prefix(drafted, emitted)
             is_rejected = num_accepted < len(drafted) and len(emitted) > num_accepted
             found.append(Step(len(drafted), num_accepted + is_rejected, num_accepted, len(emitted)))
-        return found
-
-
-class CountedPasses(Counted):
-    """A result with target passes but no steps, for drafts that are tokenized again: a draft of γ tokens may become
-    more than γ proposed tokens, so that the acceptance rate is not comparable."""
-
-    steps = None
+        return found if self._has_steps else None
 
 
 class Assisted:
     """`generate` of a target with one of transformers' candidate generators."""
 
-    counted: type[Counted] = Counted
+    has_steps = True
 
     def __init__(self, target: LoadedModel, sampling: Sampling) -> None:
         self.model = own_copy(target.model)
@@ -139,27 +110,27 @@ class Assisted:
 
     def generate(
         self, prompt_ids: Sequence[int], *, max_new_tokens: int, eos_token_ids: list[int], on_token: OnToken
-    ) -> Counted:
-        counted = self.counted(len(prompt_ids))
-        self.model._get_candidate_generator = lambda **arguments: counted.watch(self.candidates(**arguments))
-        reporting = Reporting(on_token)
-        ids = torch.tensor([prompt_ids], device=self.model.device)
-        with quiet():
-            output = self.model.generate(
-                ids, attention_mask=torch.ones_like(ids), generation_config=self.config(max_new_tokens, eos_token_ids),
-                streamer=reporting, stopping_criteria=[reporting], **self.arguments,
-            )  # fmt: skip
-        counted.sequence = output[0].tolist()
-        return counted
-
-    def config(self, max_new_tokens: int, eos_token_ids: list[int]) -> GenerationConfig:
-        """Returns the generation config for the run's sampling, without defaults of `generate` such as top_k 50."""
+    ) -> WatchedAnswer:
+        answer = WatchedAnswer(on_token, len(prompt_ids), self.has_steps)
+        self.model._get_candidate_generator = lambda **arguments: answer.watch(self.candidates(**arguments))
+        # The run's sampling, without defaults of `generate` such as top_k 50.
         sampling = self.sampling
         drawn = {"temperature": sampling.temperature, "top_k": sampling.top_k or 0, "top_p": sampling.top_p or 1.0}
-        return GenerationConfig(
+        config = GenerationConfig(
             max_new_tokens=max_new_tokens, eos_token_id=eos_token_ids or None, pad_token_id=0,
             do_sample=not sampling.greedy, **({} if sampling.greedy else drawn), **self.settings,
         )  # fmt: skip
+        ids, verbosity = torch.tensor([prompt_ids], device=self.model.device), logging.get_verbosity()
+        logging.set_verbosity_error()
+        try:
+            output = self.model.generate(
+                ids, attention_mask=torch.ones_like(ids), generation_config=config, streamer=answer,
+                stopping_criteria=[answer], **self.arguments,
+            )  # fmt: skip
+        finally:
+            logging.set_verbosity(verbosity)
+        answer.sequence = output[0].tolist()
+        return answer
 
 
 class AssistedGeneration(Assisted):
@@ -167,7 +138,11 @@ class AssistedGeneration(Assisted):
 
     def __init__(self, *, target: LoadedModel, drafter: LoadedModel, num_draft_tokens: int, sampling: Sampling) -> None:
         super().__init__(target, sampling)
-        self.arguments = {"assistant_model": own_assistant(drafter.model, num_draft_tokens)}
+        self.assistant = own_copy(  # which drafts a fixed number of tokens at any confidence
+            drafter.model, num_assistant_tokens=num_draft_tokens, num_assistant_tokens_schedule="constant",
+            assistant_confidence_threshold=0.0,
+        )  # fmt: skip
+        self.arguments = {"assistant_model": self.assistant}
 
 
 class PromptLookup(Assisted):
@@ -184,14 +159,12 @@ class PromptLookup(Assisted):
         }
 
 
-class TwoTokenizers(Assisted):
+class TwoTokenizers(AssistedGeneration):
     """The base of the decoders for a draft model with another vocabulary."""
 
     def __init__(self, *, target: LoadedModel, drafter: LoadedModel, num_draft_tokens: int, sampling: Sampling) -> None:
-        super().__init__(target, sampling)
+        super().__init__(target=target, drafter=drafter, num_draft_tokens=num_draft_tokens, sampling=sampling)
         self.tokenizers = {"target_tokenizer": target.tokenizer, "assistant_tokenizer": drafter.tokenizer}
-        self.assistant = own_assistant(drafter.model, num_draft_tokens)
-        self.arguments = {"assistant_model": self.assistant}
         sizes = [model.config.get_text_config().vocab_size for model in (target.model, drafter.model)]
         if sizes[0] != sizes[1]:  # only then `generate` requires the tokenizers; otherwise it refuses them
             self.arguments |= {"tokenizer": target.tokenizer, "assistant_tokenizer": drafter.tokenizer}
@@ -200,7 +173,7 @@ class TwoTokenizers(Assisted):
 class StringMatch(TwoTokenizers):
     """Universal assisted generation: drafts are decoded, tokenized for the target, and compared with its tokens."""
 
-    counted = CountedPasses
+    has_steps = False
 
     def candidates(self, **arguments: Any) -> Any:
         return generators.AssistedCandidateGeneratorDifferentTokenizers(**{**arguments, **self.tokenizers})

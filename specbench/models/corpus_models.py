@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from specbench.core.errors import ConfigError
-from specbench.models.mmap_store import Array, ArrayModel, Count, FolderKind, Manifest
+from specbench.models.mmap_store import Array, ArrayModel, Count, Manifest
 
 
 class NgramManifest(Manifest):
@@ -20,21 +20,16 @@ class NgramManifest(Manifest):
     order: Count
     num_ngrams: list[Annotated[int, Field(ge=0)]]
 
-    def contradiction(self) -> str | None:
-        if len(self.num_ngrams) != self.order:
-            return f"num_ngrams: {len(self.num_ngrams)} levels, order {self.order}"
-        expected: dict[str, int] = {}
+    def expected_lengths(self) -> dict[str, int]:
+        lengths: dict[str, int] = {}
         for level, num_ngrams in enumerate(self.num_ngrams, start=1):
-            expected |= {array_name(level, kind): num_ngrams for kind in ("ranked_tokens", "ranked_counts")}
+            lengths |= {array_name(level, kind): num_ngrams for kind in ("ranked_tokens", "ranked_counts")}
             if level > 1:
                 num_contexts = self.vocab_size if level == 2 else self.num_ngrams[level - 2]
-                expected[array_name(level, "starts")] = num_contexts + 1
-                if level < self.order:
-                    expected[array_name(level, "tokens")] = num_ngrams
-        return None if self.lengths == expected else "arrays: their lengths contradict num_ngrams"
-
-
-NGRAM_FOLDER = FolderKind("an", "n-gram model", "ngram", NgramManifest)
+                lengths[array_name(level, "starts")] = num_contexts + 1
+            if 1 < level < self.order:
+                lengths[array_name(level, "tokens")] = num_ngrams
+        return lengths
 
 
 def array_name(level: int, kind: str) -> str:
@@ -65,7 +60,7 @@ class Level:
 class NgramModel(ArrayModel):
     """An n-gram model: the counts of the tokens that followed the longest suffix of a context seen in training."""
 
-    kind = NGRAM_FOLDER
+    noun, command, manifest_type = "n-gram model", "ngram", NgramManifest
 
     def __init__(self, folder: Path, manifest: NgramManifest) -> None:
         super().__init__(folder, manifest)
@@ -75,7 +70,7 @@ class NgramModel(ArrayModel):
         for number, level in enumerate(self._levels[1:], start=2):
             if level.starts[0] != 0 or level.starts[-1] != manifest.num_ngrams[number - 1]:
                 raise ConfigError(
-                    f"{folder}: the index of the {number}-grams does not cover all of them: {NGRAM_FOLDER.remedy}"
+                    f"{folder}: the index of the {number}-grams does not cover all of them: {self.remedy()}"
                 )
 
     @property
@@ -130,18 +125,14 @@ class DatastoreManifest(Manifest):
 
     num_documents: int
 
-    def contradiction(self) -> str | None:
-        lengths = {"tokens": self.num_tokens + self.num_documents, "suffixes": self.num_tokens}
-        return None if self.lengths == lengths else "arrays: their lengths contradict num_tokens and num_documents"
-
-
-DATASTORE_FOLDER = FolderKind("a", "datastore", "retrieval", DatastoreManifest)
+    def expected_lengths(self) -> dict[str, int]:
+        return {"tokens": self.num_tokens + self.num_documents, "suffixes": self.num_tokens}
 
 
 class Datastore(ArrayModel):
     """A corpus that is searched for texts by binary search."""
 
-    kind = DATASTORE_FOLDER
+    noun, command, manifest_type = "datastore", "retrieval", DatastoreManifest
 
     def __init__(self, folder: Path, manifest: DatastoreManifest) -> None:
         super().__init__(folder, manifest)

@@ -41,6 +41,9 @@ def noting_memory(place: str, layers: Sequence[Any], device: torch.device) -> It
         raise
 
 
+MARGIN = 1.1  # ratio of the memory with passes to that of the cache
+
+
 def cache_room(layers: Sequence[Any], device: torch.device) -> str:
     """Returns a phrase about the memory per token in the buffers of a cache and, for a GPU, about the number of tokens
     that would fit into these buffers and the free memory; empty if there are no buffers yet."""
@@ -58,62 +61,25 @@ def cache_room(layers: Sequence[Any], device: torch.device) -> str:
     return f"{text}, so that prompt and answer of about {num_tokens} tokens would fit"
 
 
-BYTES = {"int8": 1.0, "nf4": 0.5}  # per quantized weight
-MARGIN = 1.1  # ratio of the memory with passes and the scales of quantized weights to that of the weights
-
-
-def move_network(model: Any, device: torch.device) -> Any:
-    """Moves a network to `device` and returns it. Raises `too_large_error` if there is too little memory."""
-    try:
-        return model.to(device)
-    except Exception as error:  # torch raises several classes
-        if not is_out_of_memory(error):
-            raise
-        raise too_large_error(model, device) from error
-
-
 def too_large_error(
     network: Any, device: torch.device, quantize: str = "none", device_map: str = "none"
 ) -> ConfigError:  # fmt: skip
     """Returns the error for a network whose weights do not fit on `device`, or on all devices if `device_map` is auto.
-    It says how much memory they need, how much is free (including that of the network's own weights), and what would
-    fit."""
-    need = num_bytes(network, quantize)
-    smaller = {"--dtype bfloat16": num_bytes(network, most=2)}
+    It says how much memory they need and, of GPUs, how much is free (including that of the network's own weights)."""
+    tensors = [*network.parameters(), *network.buffers()]
     is_spread = device_map != "none"
-    text = f"out of memory on {'all devices' if is_spread else device}: its weights need {gibibytes(need)}"
+    text = f"out of memory on {'all devices' if is_spread else device}: its weights need "
+    text += f"{sum(tensor.nbytes for tensor in tensors) / 2**30:.2f} GiB"
+    text += " before they are quantized" if quantize != "none" else ""
     if device.type != "cuda":
-        dtypes = "".join(f", or {option}" for option, size in smaller.items() if size < need)
-        return ConfigError(f"{text}: free memory, or take a smaller model{dtypes}")
+        return ConfigError(f"{text}: free memory, or take a smaller model, or --dtype bfloat16")
     devices = range(torch.cuda.device_count()) if is_spread else (device,)
     free = sum(torch.cuda.mem_get_info(each)[0] for each in devices)
-    free += sum(each.numel() * each.element_size() for each in all_tensors(network) if each.device == device)
-    smaller |= {f"--quantize {each}": num_bytes(network, each) for each in BYTES}
-    fitting = [f"{o} ({gibibytes(size)})" for o, size in smaller.items() if size < need and MARGIN * size <= free]
-    first = f"a target would fit with {' or '.join(fitting)}; else " if fitting else ""
-    remedies = ["free memory", "take a smaller model"]
-    remedies += [] if is_spread else ["spread a target over several devices with --device-map auto"]
-    return ConfigError(f"{text}, and {gibibytes(free)} are free: {first}{', or '.join(remedies)}")
-
-
-def all_tensors(network: Any) -> list[torch.Tensor]:
-    return [*network.parameters(), *network.buffers()]
-
-
-def num_bytes(network: Any, quantize: str = "none", most: int = 8) -> float:
-    """Returns the bytes of a network's weights and buffers, with at most `most` bytes per number. Only the weights of
-    linear layers other than the output layer are quantized."""
-    output = network.get_output_embeddings() if hasattr(network, "get_output_embeddings") else None
-    layers = [each for each in network.modules() if isinstance(each, torch.nn.Linear) and each is not output]
-    linear = {id(layer.weight) for layer in layers} if quantize != "none" else set()
-    return sum(
-        tensor.numel() * (BYTES[quantize] if id(tensor) in linear else min(most, tensor.element_size()))
-        for tensor in all_tensors(network)
+    free += sum(tensor.nbytes for tensor in tensors if tensor.device == device)
+    return ConfigError(
+        f"{text}, and {free / 2**30:.2f} GiB are free: free memory, take a smaller model, or load a target with "
+        "--dtype bfloat16, --quantize int8, --quantize nf4 or --device-map auto"
     )
-
-
-def gibibytes(size: float) -> str:
-    return f"{size / 2**30:.2f} GiB"
 
 
 def upload(host: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -50,7 +50,6 @@ class PreallocatedLayer(CacheLayerMixin):
     """Keys and values of one layer in buffers [1, num_heads, capacity, head_dim], of which `length` are valid."""
 
     is_croppable = True
-    keeps_rows = False  # several rows are alternative continuations, which are not kept
 
     def __init__(self, is_sliding: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -64,9 +63,9 @@ class PreallocatedLayer(CacheLayerMixin):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Appends [num_rows, num_heads, query_length, head_dim]. Returns views of all valid keys and values; of rows
-        that are not kept, each is returned with the cached row before it."""
-        if key_states.shape[0] > 1 and not self.keeps_rows:
+        """Appends [1, num_heads, query_length, head_dim]. Returns views of all valid keys and values. Several rows are
+        alternative continuations, which are not kept: each is returned with the cached row before it."""
+        if key_states.shape[0] > 1:
             if self.keys is None or self.values is None:
                 return key_states, value_states
             kept = (
@@ -111,20 +110,6 @@ class PreallocatedLayer(CacheLayerMixin):
 
     def reset(self) -> None:
         self.length = 0
-
-
-class BatchedLayer(PreallocatedLayer):
-    """Keys and values of several sequences of equal length: [num_rows, num_heads, capacity, head_dim]."""
-
-    keeps_rows = True
-
-    def __init__(self) -> None:
-        super().__init__(is_sliding=False)
-
-    def batch_select_indices(self, indices: torch.Tensor) -> None:
-        """Keeps the rows `indices` [num_kept]."""
-        assert self.keys is not None and self.values is not None
-        self.keys, self.values = self.keys[indices], self.values[indices]
 
 
 class HybridLayer(PreallocatedLayer, LinearAttentionAndFullAttentionLayer):  # type: ignore[misc]

@@ -1,5 +1,6 @@
 """Loads models by hub id, local folder, `embedded:NAME` or `object:NAME`."""
 
+import logging
 import warnings
 from pathlib import Path
 from typing import Any, Literal, TypedDict
@@ -24,7 +25,7 @@ from specbench.models.checkpoints import (
     explain_failure,
     one_line,
 )
-from specbench.models.devices import is_out_of_memory, move_network, too_large_error
+from specbench.models.devices import is_out_of_memory, too_large_error
 from specbench.models.objects import object_model
 from specbench.models.scoring import same_logits
 from specbench.models.sources import is_local as is_local
@@ -100,10 +101,8 @@ def load_model(
         with doing(f"loading {name}"):
             if not weights:
                 model = build_on_meta(causal_config(source, hub), hub)
-            elif quantize == device_map == "none":
-                model = move_network(load_weights(source, torch_dtype, hub), chosen).eval()
             else:
-                model = load_placed_weights(source, torch_dtype, hub, chosen, quantize, device_map).eval()
+                model = load_network(source, torch_dtype, hub, chosen, quantize, device_map)
             tokenizer = AutoTokenizer.from_pretrained(source, **hub)
             loaded = CausalLM(model, tokenizer, name, checkpoint_identity(source, revision), quantize)
     except ConfigError as error:
@@ -246,32 +245,42 @@ def bitsandbytes(option: str) -> Any:
     return bitsandbytes
 
 
-def load_placed_weights(
-    source: str, dtype: Any, hub: HubOptions, device: torch.device, quantize: Quantize, device_map: DeviceMap
-) -> Any:
-    """Returns a network that is quantized, or spread over devices, while it is loaded. Warns if a part of it is not on
-    an accelerator. Raises ConfigError as `load_weights` does, and if there is too little memory."""
-    require("accelerate", "--device-map auto" if quantize == "none" else f"--quantize {quantize}")
-    config = causal_config(source, hub)
-    if dtype == "auto":
-        dtype = getattr(config, "dtype", None) or torch.bfloat16
-    options: dict[str, object] = {"device_map": {"": device} if device_map == "none" else "auto"}
+def load_network(
+    source: str, dtype: Any, hub: HubOptions, device: torch.device, quantize: Quantize = "none",
+    device_map: DeviceMap = "none",
+) -> Any:  # fmt: skip
+    """Returns a network on its device, or quantized, or spread over devices while it is loaded. Warns if a part of it
+    is not on an accelerator. Raises ConfigError as `load_weights` does, and if there is too little memory."""
+    options: dict[str, object] = {}
+    if quantize != "none" or device_map != "none":
+        require("accelerate", "--device-map auto" if quantize == "none" else f"--quantize {quantize}")
+        if dtype == "auto":
+            dtype = getattr(causal_config(source, hub), "dtype", None) or torch.bfloat16
+        options["device_map"] = {"": device} if device_map == "none" else "auto"
     if quantize != "none":
         is_nf4 = quantize == "nf4"
         options["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=is_nf4, load_in_8bit=not is_nf4, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype
         )
+        # It warns of a cast in every product of every pass.
+        logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
+    network: Any = None
     try:
-        model = load_weights(source, dtype, hub, **options)
+        network = load_weights(source, dtype, hub, **options)
+        if not options:
+            network = network.to(device)
     except Exception as error:  # torch and accelerate raise several classes
         if not is_out_of_memory(error):
             raise
-        raise too_large_error(build_on_meta(config, hub).to(dtype), device, quantize, device_map) from error
-    places = {str(place) for place in getattr(model, "hf_device_map", {}).values()}
+        if network is None:
+            network = build_on_meta(causal_config(source, hub), hub)
+            network = network if dtype == "auto" else network.to(dtype)
+        raise too_large_error(network, device, quantize, device_map) from error
+    places = {str(place) for place in getattr(network, "hf_device_map", {}).values()}
     if offloaded := " and ".join(sorted(places & {"cpu", "disk"} - {device.type})):
         message = f"--device-map auto: parts of '{source}' are on {offloaded}: every pass waits until they are copied"
         warnings.warn(message, UserWarning, stacklevel=2)
-    return model
+    return network.eval()
 
 
 @torch.inference_mode()
@@ -285,9 +294,9 @@ def check_causal(model: CausalLM) -> None:
         pieces = torch.cat([score(ids[:end], num_logits).logits for end, num_logits in ((4, 4), (5, 1), (8, 3))])
         model.reset()
     except Exception as error:  # networks fail in many ways with a cache that they were not written for
-        if isinstance(error, ConfigError) and error.__cause__ is None:
-            raise
         cause = error.__cause__ or error
+        if (isinstance(error, ConfigError) and cause is error) or is_out_of_memory(cause):
+            raise
         reason = " ".join(str(cause).split())[:200]
         raise ConfigError(
             f"model '{model.name}' fails when it reads a text in several passes ({type(cause).__name__}: {reason}); "

@@ -24,6 +24,7 @@ class _Pool:
 
 
 _POOLS: WeakValueDictionary[int, _Pool] = WeakValueDictionary()  # by device
+_SIDES: dict[int, torch.cuda.Stream] = {}  # by device, since libraries keep memory for every stream
 
 
 def has_graphs(device: torch.device) -> bool:
@@ -45,14 +46,16 @@ def record_graph(
     """
     global _num_recorded
     with torch.cuda.device(device):
-        side = torch.cuda.Stream()
+        index = torch.cuda.current_device() if device.index is None else device.index
+        if index not in _SIDES:
+            _SIDES[index] = torch.cuda.Stream()
+        side = _SIDES[index]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(NUM_WARM_RUNS):
                 run()
         torch.cuda.current_stream().wait_stream(side)
         gc.collect()  # a pool without graphs must not be used again
-        index = torch.cuda.current_device() if device.index is None else device.index
         pool = _POOLS.get(index) or _Pool()
         _POOLS[index] = pool
         graph = torch.cuda.CUDAGraph()
@@ -62,7 +65,8 @@ def record_graph(
             result = run()
     _num_recorded += 1
 
-    def replay(pool: _Pool = pool) -> Result:  # keeps the pool alive as long as the graph
+    # The graph reads the buffers that `run` refers to, which must live as long as it does, as must the pool.
+    def replay(run: Callable[[], Result] = run, pool: _Pool = pool) -> Result:
         graph.replay()
         return result
 

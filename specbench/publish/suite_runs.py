@@ -122,11 +122,11 @@ class SuiteRun:
         names = {(row.task, row.method) for row in own}
         if not rows or not has_fairness or names != self.row_names():
             return False
-        tasks, methods = self._specs()
+        tasks, methods = self.specs
         decoders = {versioned_name(each): each.decoder.entry for each in methods
                     if each.decoder is not None and each.decoder.type == "external"}  # fmt: skip
         if decoders:
-            from specbench.integrations.entry import load as load_entry
+            from specbench.integrations.external import load_entry
 
             for row in own:
                 entry = decoders.get(row.method)
@@ -138,10 +138,12 @@ class SuiteRun:
     def row_names(self) -> set[tuple[str, str]]:
         """Returns task and method of every row, as rows name them. Raises ConfigError for unknown ones, and if the file
         of servers cannot be read."""
-        tasks, methods = self._specs()
+        tasks, methods = self.specs
         return {(versioned_name(task), versioned_name(method)) for task in tasks for method in methods}
 
-    def _specs(self) -> tuple[list[TaskSpec], list[MethodSpec]]:
+    @cached_property
+    def specs(self) -> tuple[list[TaskSpec], list[MethodSpec]]:
+        """The tasks and methods of the run, with AR. Raises ConfigError as `row_names` does."""
         if self.pair.servers is None:
             specs = [load_method(name) for name in dict.fromkeys(["ar", *self.methods])]
         else:
@@ -203,28 +205,22 @@ def load_suite(name_or_path: str) -> SuiteSpec:
                 for subset in subsets:
                     if subset not in known:
                         raise ConfigError(f"task '{task.task}' has no subset '{subset}': {nearest(subset, known)}")
-        with prefix_errors(f"{path}: methods: "):
-            for method in () if suite.is_served else suite.methods_of(task):
-                load_method(method)
-    for name, pair in {} if suite.is_served else suite.pairs.items():
-        with prefix_errors(f"{path}: pairs.{name}.methods: "):
-            for method in filter(None, pair.methods.values()):
-                load_method(method)
-            if pair.methods and not runs_of(suite, pair=name):
-                raise ConfigError("no method is left to measure: leave the pair out")
     runs = runs_of(suite)
     if not runs:
         raise ConfigError(f"{path}: exclude: no run of the grid is left: remove an entry")
+    measured = {run.pair_name for run in runs}
+    for name, pair in suite.pairs.items():
+        if pair.methods and name not in measured:
+            raise ConfigError(f"{path}: pairs.{name}.methods: no method is left to measure: leave the pair out")
     different = dict[tuple[object, ...], SuiteRun]()
     for run in runs:
         different.setdefault((run.task.label, run.methods, run.temperature, run.pair.engine), run)
     for run in () if suite.is_served else different.values():  # figures can be shown without the files of servers
         with prefix_errors(f"{path}: {run.name}: "):
-            run.row_names()
-            own = [method for method in run.methods if load_method(method).decoder is not None]
+            own = [method.name for method in run.specs[1] if method.decoder is not None]
             if own and run.pair.engine not in ("auto", "eager"):
                 raise ConfigError(
-                    f"method '{file_name(own[0])}': external decoders ignore engine = '{run.pair.engine}': exclude it "
+                    f"method '{own[0]}': external decoders ignore engine = '{run.pair.engine}': exclude it "
                     "there, or give a pair with the engine 'eager'"
                 )
     return suite

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError, nearest
@@ -138,9 +138,17 @@ def check_metric(where: str, metric: str) -> None:
         raise ConfigError(f"{where}: unknown metric '{metric}': `specbench list metrics` shows them")
 
 
+def once(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Returns values of which none is given twice. Raises ValueError otherwise."""
+    for place, value in enumerate(values):
+        if value in values[:place]:
+            raise ValueError(f"'{value}' is given twice: give it once")
+    return values
+
+
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
-Texts = Annotated[tuple[Text, ...], Field(min_length=1)]
+Texts = Annotated[tuple[Text, ...], Field(min_length=1), AfterValidator(once)]
 
 
 class TaskEntry(Spec):
@@ -249,10 +257,10 @@ class SuiteSpec(Spec):
     title: Text | None = None
     paper: Text | None = None
     pairs: Annotated[dict[Name, PairSpec], Field(min_length=1)]
-    methods: tuple[Text, ...] = ()
+    methods: Annotated[tuple[Text, ...], AfterValidator(once)] = ()
     tasks: Annotated[tuple[TaskEntry, ...], Field(min_length=1)]
-    temperatures: Annotated[tuple[Temperature, ...], Field(min_length=1)] | None = None
-    seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = (0,)
+    temperatures: Annotated[tuple[Temperature, ...], Field(min_length=1), AfterValidator(once)] | None = None
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1), AfterValidator(once)] = (0,)
     limit: Count | None = None
     repeats: Count = 1
     set: tuple[Text, ...] = ()
@@ -267,20 +275,6 @@ class SuiteSpec(Spec):
         if not isinstance(data, Mapping) or not isinstance(data.get("pairs"), Mapping):
             return data
         return {**data, "pairs": {name: {} if pair is None else pair for name, pair in data["pairs"].items()}}
-
-    @model_validator(mode="after")
-    def _is_consistent(self) -> Self:
-        self._check_repeated()
-        self._check_methods()
-        self._check_pairs()
-        for number, exclusion in enumerate(self.exclude):
-            for axis, excluded in exclusion.values().items():
-                for value in excluded:
-                    check_known(f"exclude.{number}", axis, value, self.axes()[axis])
-        for metric in self.columns:
-            check_metric("columns", metric)
-        self._check_published()
-        return self
 
     @property
     def is_served(self) -> bool:
@@ -299,30 +293,22 @@ class SuiteSpec(Spec):
             "method": tuple(dict.fromkeys(file_name(name) for task in self.tasks for name in self.methods_of(task))),
         }  # fmt: skip
 
-    def _check_repeated(self) -> None:
-        axes = {**self.axes(), "method": tuple(map(file_name, self.methods))}
-        for axis, values in axes.items():
-            if (value := first_repeated(values)) is not None:
-                remedy = "give one of them a `name`" if axis == "task" else "give it once"
-                raise ConfigError(f"{axis}s: '{value}' is given twice: {remedy}")
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        axes = self.axes()
+        tasks, methods = axes["task"], {"ar", *axes["method"]}
+        # 1. Tasks: each has a name of its own and methods, and one temperature.
         for number, task in enumerate(self.tasks):
-            if (value := first_repeated(task.subsets or ())) is not None:
-                raise ConfigError(f"tasks.{number}.subsets: '{value}' is given twice: give it once")
-        if (value := first_repeated([table.number for table in self.published])) is not None:
-            raise ConfigError(f"published: table '{value}' is given twice: delete or rename one")
-
-    def _check_methods(self) -> None:
-        for number, task in enumerate(self.tasks):
+            if task.label in tasks[:number]:
+                raise ConfigError(f"tasks: '{task.label}' is given twice: give one of them a `name`")
             if not self.methods_of(task):
                 raise ConfigError(
                     f"tasks.{number}: '{task.label}' has no methods: give `methods` to it or to the suite"
                 )
-        overrides = [*self.set, *(text for task in self.tasks for text in task.set)]
-        keys = [text.partition("=")[0].strip() for text in overrides]
-        if self.temperatures is not None and "generation.temperature" in keys:
-            raise ConfigError("set: generation.temperature contradicts `temperatures`: delete one of the two")
-
-    def _check_pairs(self) -> None:
+            keys = {text.partition("=")[0].strip() for text in (*self.set, *task.set)}
+            if self.temperatures is not None and "generation.temperature" in keys:
+                raise ConfigError("set: generation.temperature contradicts `temperatures`: delete one of the two")
+        # 2. Pairs: all have servers or none has, and they name tasks and methods of the suite.
         served = [name for name, pair in self.pairs.items() if pair.servers is not None]
         if 0 < len(served) < len(self.pairs):
             raise ConfigError(
@@ -331,38 +317,38 @@ class SuiteSpec(Spec):
             )
         if served and (names := [task.label for task in self.tasks if task.fairness]):
             raise ConfigError(f"tasks: '{names[0]}' has fairness, which needs models in this process: leave it out")
-        tasks, methods = self.axes()["task"], {"ar", *self.axes()["method"]}
         for name, pair in self.pairs.items():
-            for method in pair.methods:
-                check_known(f"pairs.{name}.methods", "method", method, methods)
-            for key, named in (("subsets", pair.subsets), ("tasks", pair.tasks or ())):
-                for task in named:
-                    check_known(f"pairs.{name}.{key}", "task", task, tasks)
-
-    def _check_published(self) -> None:
-        """Raises ConfigError for a figure that names a pair, task or method which the suite lacks."""
+            for key, kind, named, known in (
+                ("methods", "method", pair.methods, methods), ("subsets", "task", pair.subsets, tasks),
+                ("tasks", "task", pair.tasks or (), tasks),
+            ):  # fmt: skip
+                for value in named:
+                    check_known(f"pairs.{name}.{key}", kind, value, known)
+        # 3. Exclusions and columns name values of the suite and metrics.
+        for number, exclusion in enumerate(self.exclude):
+            for axis, excluded in exclusion.values().items():
+                for value in excluded:
+                    check_known(f"exclude.{number}", axis, value, axes[axis])
+        for metric in self.columns:
+            check_metric("columns", metric)
+        # 4. Published figures name pairs, tasks and methods of the suite.
         if self.published and len(self.temperatures or ()) + len(self.seeds) > 1:
             raise ConfigError(
                 "published: a figure belongs to one temperature and one seed: instead of `temperatures` and `seeds`, "
                 "give separate tasks with `set`"
             )
-        axes = self.axes()
-        methods = {"ar", *axes["method"]}
-        for table in self.published:
+        for place, table in enumerate(self.published):
             where = f"published: table {table.number}"
+            if any(table.number == other.number for other in self.published[:place]):
+                raise ConfigError(f"published: table '{table.number}' is given twice: delete or rename one")
             for figure in table.references():
                 check_known(where, "pair", figure.pair, self.pairs)
-                check_known(where, "task", figure.task, axes["task"])
+                check_known(where, "task", figure.task, tasks)
                 for key in ("method", "minus", "change_from"):
                     check_known(where, key, getattr(figure, key), methods)
                 if figure.metric is not None:
                     check_metric(where, figure.metric)
-
-
-def first_repeated(values: Iterable[Any]) -> Any:
-    """Returns the first value that occurs twice; None without one."""
-    known = list(values)
-    return next((value for value in known if known.count(value) > 1), None)
+        return self
 
 
 def check_known(where: str, key: str, value: Any, choices: Iterable[Any]) -> None:

@@ -1,6 +1,5 @@
 """The tables of suites: boards, the requirements of their pairs, measured rows, and published figures."""
 
-import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -12,10 +11,10 @@ from specbench.core.table import RULE, Column, Table, number_columns, text_colum
 from specbench.models.heads import HEADS
 from specbench.publish.measured import FigureComparison, MeasuredRun, PairRows, compare_row, comparisons, outdated_line
 from specbench.publish.suite_runs import board_names, read_suite
-from specbench.publish.suite_spec import QUALITY, Figure, FigureColumn, PairSpec, PublishedTable
-from specbench.report.captions import dtype_and_device, few_prompts_line, verdict_word, warning_lines, why_unranked
-from specbench.report.tables import score_cell, speedup_cell
-from specbench.results.metric_format import NULL, metric_of, number, speed
+from specbench.publish.suite_spec import Figure, PairSpec, PublishedTable
+from specbench.report.captions import dtype_and_device, few_prompts_line, warning_lines, why_unranked
+from specbench.report.columns import METHOD, VERDICT, N, cells_of, declared_columns
+from specbench.results.metric_format import NULL, number
 from specbench.results.row import ALL, Row
 from specbench.specs.catalogue import load_method
 
@@ -27,13 +26,8 @@ CAPTION = (
     "activations need more",
     "*: gated; accept the licence on the model's page, then log in with `hf auth login`",
 )
-NOT_MEASURED = "not measured"
 MAX_NAMES = 5  # runs that a line lists
 MAX_FIGURES = 3  # figures in a row of a printed table; each takes three columns
-HEADINGS = {
-    "acceptance_rate": "α", "mean_acceptance_length": "τ", "cost_ratio": "c", "tokens_per_second": "tok/s",
-    "speedup": "speed-up\n95 % interval", "speedup_expected": "expected speed-up", QUALITY: "score",
-}  # fmt: skip
 
 
 def boards_table() -> Table:
@@ -56,13 +50,12 @@ def pairs_table(name: str, found: Sequence[PairRows]) -> Table:
     for each in found:
         pair = each.suite.pairs[each.pair_name]
         share = f"{len(each.measured)} of {len(each.runs)}"
-        lines.append([each.pair_name, "\n".join(needed_parts(each)), weights(pair), fits_on_gpu(pair, memory), share])
+        lines.append([each.pair_name, "\n".join(needed_parts(each)), *weights_and_fit(pair, memory), share])
     columns = [*text_columns("pair", "needs"), *number_columns("weights\nGB"), *text_columns("fits on\nthis GPU")]
     columns += number_columns("measured\nruns")
     here = "this machine has no GPU" if memory is None else f"this machine's GPU has {memory:.0f} GB"
-    caption = [*CAPTION[: 1 + any("*" in line[1] for line in lines)], here]
-    caption.append(f"measure a pair: specbench board run {name} --pair PAIR")
-    return Table(f"{found[0].suite.name} · what its pairs need", columns, lines, caption)
+    caption = [*CAPTION, here, f"measure a pair: specbench board run {name} --pair PAIR"]
+    return Table(f"{found[0].suite.name} · requirements of its pairs", columns, lines, caption)
 
 
 def gpu_gigabytes() -> float | None:
@@ -92,35 +85,26 @@ def needed_parts(rows: PairRows) -> list[str]:
     return [*(f"{each} *" if each.startswith(GATED) else each for each in names), *parts]
 
 
-def sizes(pair: PairSpec) -> list[float | None]:
-    """Returns the parameters of the models in billions; None for a name without a size."""
+def weights_and_fit(pair: PairSpec, gigabytes: float | None) -> tuple[str, str]:
+    """Returns the gigabytes of the weights of both models, as far as their names have sizes, and whether they fit on a
+    GPU of so many gigabytes; None stands for no GPU."""
     found = [SIZE.search(name.lower()) for name in (pair.target, pair.drafter) if name]
-    return [each and int(each[1] or 1) * float(each[2]) / (1 if each[3] == "b" else 1000) for each in found]
-
-
-def weights(pair: PairSpec) -> str:
-    """Returns the gigabytes of the weights of both models, as far as their names have sizes."""
-    known = [size for size in sizes(pair) if size is not None]
-    least = "≥ " if None in sizes(pair) else ""
-    return f"{least}{sum(known) * BYTES_PER_PARAMETER:.0f}" if known and not pair.is_embedded else NULL
-
-
-def fits_on_gpu(pair: PairSpec, gigabytes: float | None) -> str:
-    """Returns whether the weights fit on a GPU of so many gigabytes; a dash for None, without a GPU."""
+    billions = [int(each[1] or 1) * float(each[2]) / (1 if each[3] == "b" else 1000) for each in found if each]
+    needed, has_all = sum(billions) * BYTES_PER_PARAMETER, None not in found
+    if pair.is_embedded:
+        return NULL, NULL if gigabytes is None else "yes"
+    fits = "unknown" if pair.servers is not None or not (billions and has_all) else "yes"
     if gigabytes is None:
-        return NULL
-    known = [size for size in sizes(pair) if size is not None]
-    if pair.is_embedded or pair.servers is not None:
-        return "yes" if pair.is_embedded else "unknown"
-    if sum(known) * BYTES_PER_PARAMETER >= gigabytes:
-        return "no"
-    return "yes" if known and None not in sizes(pair) else "unknown"
+        fits = NULL
+    elif pair.servers is None and needed >= gigabytes:
+        fits = "no"
+    return f"{'' if has_all else '≥ '}{needed:.0f}" if billions else NULL, fits
 
 
 def measured_table(title: str, measured: Sequence[MeasuredRun]) -> Table:
     """Returns a table with a line per run and method, over all subsets of the task, with the suite's columns. The
     caption says what all runs share. `measured`: at least one run, each with rows."""
-    metrics = measured[0][0].suite.columns
+    shown = [METHOD, VERDICT, *chain.from_iterable(map(declared_columns, measured[0][0].suite.columns))]
     runs = [run for run, _ in measured]
     axes = {
         "pair": [run.pair_name for run in runs], "task": [run.task.label for run in runs],
@@ -132,17 +116,10 @@ def measured_table(title: str, measured: Sequence[MeasuredRun]) -> Table:
     lines: list[Sequence[str]] = []
     for place, (_, rows) in enumerate(measured):
         first = [axes[name][place] for name in varying]
-        for line, row in enumerate(rows_over_subsets(rows)):
-            shown = [*first, str(row.n)] if line == 0 else [""] * (len(first) + 1)
-            texts = chain.from_iterable(_metric_cells(row, metric) for metric in metrics)
-            lines.append([*shown, row.method_name, verdict_word(row), *texts])
+        for line, cells in enumerate(cells_of(rows_over_subsets(rows), [N, *shown])):
+            lines.append([*first, *cells] if line == 0 else [*[""] * len(varying), "", *cells[1:]])
         lines.append(RULE)
     same = [f"{name} {values[0]}" for name, values in axes.items() if name not in varying and values[0] != NULL]
-    columns = [*text_columns(*varying), *number_columns("n"), *text_columns("method", "verdict")]
-    for metric in metrics:
-        heading = HEADINGS.get(metric, metric.replace("_", " "))
-        columns += number_columns(heading)
-        columns += text_columns("of") if metric == QUALITY else ()
     # What all rows share, then runs with few prompts, warnings of speed-ups, and rows that are not ranked.
     every = [row for _, rows in measured for row in rows]
     values = {
@@ -157,7 +134,7 @@ def measured_table(title: str, measured: Sequence[MeasuredRun]) -> Table:
     marks = warning_lines(whole, [f"{label} {row.method_name}" for row, label in named])
     unranked = {f"{row.method_name} is not ranked: {why}" for row in whole if (why := why_unranked(row))}
     caption = [", ".join(same), *shared, *few_prompts_line(whole, [where]), *marks, *sorted(unranked)]
-    return Table(title, columns, lines, caption, num_keys=len(varying) + 2)
+    return Table(title, [*text_columns(*varying), N, *shown], lines, caption, num_keys=len(varying) + 2)
 
 
 def rows_over_subsets(rows: Sequence[Row]) -> list[Row]:
@@ -166,21 +143,11 @@ def rows_over_subsets(rows: Sequence[Row]) -> list[Row]:
     return list({(row.task, row.method, row.level): row for row in ordered}.values())
 
 
-def _metric_cells(row: Row, metric: str) -> list[str]:
-    """Returns the cell of a metric; for the main score a second one with its name."""
-    if metric == QUALITY:
-        return [score_cell(row), metric_of(row.quality).label if row.quality in row.metrics else ""]
-    if metric == "speedup":
-        return [speedup_cell(row)]
-    found = row.metrics.get(metric)
-    return [speed(found) if metric == "tokens_per_second" else number(found, 3)]
-
-
 def pair_table(rows: PairRows) -> Table:
     """Returns the table of the rows of a pair, with lines on runs not measured, or measured with other options."""
     table = measured_table(f"{rows.suite.name} · {rows.pair_name} · ours", rows.measured)
     missing = sorted({run.task.label for run, found in rows.runs if not found})
-    lines = [f"{NOT_MEASURED}: {', '.join(missing)}"] if missing else []
+    lines = [f"not measured: {', '.join(missing)}"] if missing else []
     lines += [line for run, found in rows.runs if (line := outdated_line(run, found)) is not None]
     return replace(table, caption=[*table.caption, *lines])
 
@@ -201,12 +168,11 @@ def published_tables(rows: PairRows, measured_only: bool = False) -> Iterator[Ta
     for published in rows.suite.published:
         if measured_only and published in unmeasured:
             continue
-        for _, same_heading in groupby(published.columns, key=lambda column: column.heading):
-            columns = list(same_heading)
-            length = math.ceil(len(columns) / math.ceil(len(columns) / MAX_FIGURES))  # parts of about the same length
-            for start in range(0, len(columns), length):
-                yield _published(published, columns[start : start + length], rows)
-        ratio = "" if published.elsewhere else "; ratio: ours ÷ published"
+        for _, same_heading in groupby(range(len(published.columns)), key=lambda n: published.columns[n].heading):
+            places = list(same_heading)
+            for start in range(0, len(places), MAX_FIGURES):
+                yield _published(published, places[start : start + MAX_FIGURES], rows)
+        ratio = "" if published.elsewhere else "; ratio: ours ÷ published; –: not measured"
         differs = [f"- {each}" for each in published.differs]
         same = ["differences: as above"] if published.differs == printed else ["differences:", *differs]
         ours = [f"ours: not measured here, but by {published.elsewhere}"] if published.elsewhere else []
@@ -217,56 +183,40 @@ def published_tables(rows: PairRows, measured_only: bool = False) -> Iterator[Ta
         yield Text(f"published, but not measured here: {labels}; --pair {rows.pair_name} prints the figures\n")
 
 
-def _published(published: PublishedTable, columns: Sequence[FigureColumn], rows: PairRows) -> Table:
-    ours = "" if published.elsewhere else f" and {rows.pair_name} (ours)"
-    title = f"{rows.suite.name} · {published.label} (published){ours}"
-    heading = f"\n{columns[0].heading}" if columns[0].heading else ""
+def _published(published: PublishedTable, places: Sequence[int], rows: PairRows) -> Table:
+    """Returns the part of a published table with the columns at these places."""
+    columns = [published.columns[place] for place in places]
     shown: list[Column] = [*text_columns("")]
     for column in columns:
-        shown += number_columns(f"{column.label}\npaper")
-        shown += [] if published.elsewhere else number_columns("ours", "ratio")
+        shown += number_columns(f"{column.label}\npaper", *([] if published.elsewhere else ["ours", "ratio"]))
+    # For each column the largest number of decimals that the paper prints.
+    digits = [max((_decimals(row.figures[place]) for _, row in published.rows()), default=0) for place in places]
     lines: list[Sequence[str]] = []
-    digits = [  # for each column the largest number of decimals that the paper prints
-        max((_decimals(figure) for _, row in published.rows() if (figure := row.figures[number])), default=0)
-        for number in range(len(published.columns))
-    ]
     for group in published.groups:
         if group.heading:
             lines.append([group.heading + (f" ({group.hardware})" if group.hardware else "")])
         for row in group.rows:
-            found = compare_row(published, group, row, rows)
-            kept = [(each, digits[n]) for n, each in enumerate(found) if published.columns[n] in columns]
-            if any(each is not None for each, _ in kept):
-                cells = _figure_cells(kept)
+            compared = compare_row(published, group, row, rows)
+            found = [(compared[place], number) for place, number in zip(places, digits, strict=True)]
+            if any(each is not None for each, _ in found):
+                cells = list(chain.from_iterable(_figure_cells(*each) for each in found))
                 lines.append([row.label, *(cells[::3] if published.elsewhere else cells)])
         lines.append(RULE)
-    return Table(f"{title}\n{published.title}{heading}", shown, lines)
+    ours = "" if published.elsewhere else f" and {rows.pair_name} (ours)"
+    heading = f"\n{columns[0].heading}" if columns[0].heading else ""
+    title = f"{rows.suite.name} · {published.label} (published){ours}\n{published.title}{heading}"
+    return Table(title, shown, lines)
 
 
-def _figure_cells(found: Sequence[tuple[FigureComparison | None, int]]) -> list[str]:
-    """Returns the cells published, ours and ratio of each figure, given with its digits. A row of which no figure is
-    measured says so once."""
-    is_measured = any(each is not None and each.ours is not None for each, _ in found)
-    cells, absent = list[str](), NULL if is_measured else NOT_MEASURED
-    for each, digits in found:
-        if each is None:
-            cells += [NULL, "", ""]
-        elif each.ours is None:
-            cells += [_printed(each.published, digits), absent, ""]
-            absent = NULL
-        else:
-            ratio = NULL if each.ratio is None else f"{each.ratio:.2f}"
-            cells += [_printed(each.published, digits), f"{each.ours:.{digits}f}", ratio]
-    return cells
+def _figure_cells(found: FigureComparison | None, digits: int) -> tuple[str, str, str]:
+    """Returns the cells published, ours and ratio."""
+    if found is None:
+        return NULL, "", ""
+    spread = "" if found.published.spread is None else f"±{found.published.spread:.{digits}f}"
+    ratio = number(found.ratio, 2) if found.ours is not None else ""
+    return f"{found.published.value:.{digits}f}{spread}", number(found.ours, digits), ratio
 
 
-def _decimals(figure: Figure) -> int:
-    return max(
-        0 if number.is_integer() and number == figure.value else len(repr(number).partition(".")[2])
-        for number in (figure.value, figure.spread or figure.value)
-    )
-
-
-def _printed(figure: Figure, digits: int) -> str:
-    spread = "" if figure.spread is None else f"±{figure.spread:.{digits}f}"
-    return f"{figure.value:.{digits}f}{spread}"
+def _decimals(figure: Figure | None) -> int:
+    numbers = () if figure is None else (figure.value, figure.spread or figure.value)
+    return max((len(f"{each!r}".removesuffix(".0").partition(".")[2]) for each in numbers), default=0)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, Self
 
 import torch
 
@@ -106,12 +106,11 @@ class TrialRecorded:
 
 @dataclass(frozen=True)
 class JobFinished:
-    """The run is over. `failure`: the reason why it has no rows; None if it has. `load_seconds`: the time to load
-    models. `is_last`: whether the process now ends itself."""
+    """The run is over. `failure`: the reason why it has no rows; None if it has. `is_last`: whether the process now
+    ends itself."""
 
     failure: str | None
     seconds: float = 0.0
-    load_seconds: float = 0.0
     is_last: bool = False
     files: dict[str, bytes] | None = None
 
@@ -138,32 +137,21 @@ class WorkerProcess(Protocol):
     def close(self) -> None: ...
 
 
+PoolEvent = tuple[str, int | None, Event]  # the worker's name, the number of its job if it has one, the event
+
+
 class WorkerPool:
-    """Processes that share jobs. For each, a thread opens the process, gives it jobs, and opens it again if it ends.
+    """Processes that share jobs. For each, a thread opens the process, gives it jobs, and opens it again if it ends."""
 
-    `accept`: may refuse a worker by raising ConfigError, which ends the suite. `report`: receives the worker's name,
-    the number of its job, and every event.
-    """
-
-    def __init__(
-        self, processes: Sequence[WorkerProcess], accept: Callable[[WorkerReady], None],
-        report: Callable[[str, int | None, Event], None],
-    ) -> None:  # fmt: skip
+    def __init__(self, processes: Sequence[WorkerProcess]) -> None:
         self._jobs: queue.SimpleQueue[tuple[int, RunJob] | None] = queue.SimpleQueue()
-        self._events: queue.SimpleQueue[tuple[str, int | None, Event]] = queue.SimpleQueue()
-        self._processes, self._accept, self._report = processes, accept, report
-        self._is_closed, self._max_losses, self._losses = False, 1, Counter[int]()
+        self._events: queue.SimpleQueue[PoolEvent] = queue.SimpleQueue()
+        self._processes, self._is_closed = processes, False
         self.num_workers = len(processes)  # without those that could not be opened
 
-    def __enter__(self) -> "WorkerPool":
+    def __enter__(self) -> Self:
         for process in self._processes:
             threading.Thread(target=self._work, args=(process,), daemon=True).start()
-        try:
-            for _ in self._processes:
-                self._next_event()
-        except BaseException:
-            self.__exit__()
-            raise
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -195,39 +183,38 @@ class WorkerPool:
             self._events.put((process.name, number, event))
         return event
 
-    def run(self, jobs: Sequence[RunJob], max_losses: int, finish: Callable[[int, JobFinished], None]) -> None:
-        """Does every job, and calls `finish` once for each. A job whose worker is lost goes to another worker, but
-        fails after `max_losses` losses."""
+    def opened(self) -> Iterator[PoolEvent]:
+        """Yields one event for each process: it is ready, or it cannot be opened."""
+        for _ in self._processes:
+            yield self._next_event()
+
+    def run(self, jobs: Sequence[RunJob], max_losses: int) -> Iterator[PoolEvent]:
+        """Does every job. Yields all events, among them one JobFinished for each job. A job whose worker is lost goes
+        to another worker, but fails after `max_losses` losses. Raises ConfigError if no worker is left."""
         for waiting in enumerate(jobs):
             self._jobs.put(waiting)
-        self._losses, self._max_losses = Counter(), max_losses
-        num_finished = 0
+        losses, num_finished = Counter[int](), 0
         while num_finished < len(jobs):
-            job, event = self._next_event()
+            name, job, event = self._next_event()
             if job is not None and isinstance(event, WorkerLost):
+                losses[job] += 1
+                event = replace(event, is_last=losses[job] == max_losses)
                 if not event.is_last:
                     self._jobs.put((job, jobs[job]))
-                    continue
+            yield name, job, event
+            if isinstance(event, WorkerLost) and event.is_last:
                 times = f" {max_losses} times" if max_losses > 1 else ""
                 event = JobFinished(f"its worker was lost{times}: {event.reason}")
-            if job is not None and isinstance(event, JobFinished):
-                finish(job, event)
-                num_finished += 1
+                yield name, job, event
+            num_finished += isinstance(event, JobFinished)
 
-    def _next_event(self) -> tuple[int | None, Event]:
-        """Waits for an event. Returns the number of its job and the event. Raises ConfigError if no worker is left."""
+    def _next_event(self) -> PoolEvent:
         name, job, event = self._events.get()
-        if isinstance(event, WorkerReady):
-            self._accept(event)
-        if job is not None and isinstance(event, WorkerLost):
-            self._losses[job] += 1
-            event = replace(event, is_last=self._losses[job] == self._max_losses)
-        self._report(name, job, event)
         if job is None and isinstance(event, WorkerLost):
             self.num_workers -= 1
             if not self.num_workers:
                 raise ConfigError(f"no worker is left: {event.reason}; everything measured is kept")
-        return job, event
+        return name, job, event
 
 
 class MachineCheck:
@@ -396,7 +383,7 @@ def main() -> None:
         job = jobs.get()
         started = time.monotonic()
         failure, is_sound = run_job(job, cache, send)
-        send(JobFinished(failure, time.monotonic() - started, cache.load_seconds, is_last=not is_sound))
+        send(JobFinished(failure, time.monotonic() - started, is_last=not is_sound))
     sys.exit(0)
 
 
@@ -457,8 +444,8 @@ def run_job(
             from specbench.analysis.fairness import fairness
 
             cache.drop()  # `specbench fairness` loads its own models
-            asked = fairness.FairnessRequest([str(job.folder)], replace(job.request.options, subsets=None))
-            added = fairness.add_fairness(job.folder / "leaderboard.json", fairness.fairness_report(asked))
+            report = fairness.fairness_report([str(job.folder)], replace(job.request.options, subsets=None))
+            added = fairness.add_fairness(job.folder / "leaderboard.json", report)
             console.say(console.stderr, f"fairness: {added}")
     except ConfigError as error:
         return str(error), error.__cause__ is None or not is_out_of_memory(error.__cause__)
@@ -494,39 +481,32 @@ def worker_ready(settings: WorkerSettings) -> WorkerReady:
 
 class ModelCache:
     """Keeps loaded models by name and options. A new target first drops all of them, so that two pairs are never in
-    memory together. `load_seconds`: the time in which the last run loaded its models."""
+    memory together."""
 
     def __init__(self) -> None:
-        self._held: dict[tuple[Any, ...], CausalLM] = {}
-        self._used: set[tuple[Any, ...]] = set()
-        self._target: list[Any] = []  # of the last run
-        self.load_seconds = 0.0
+        self._held: dict[tuple[object, ...], CausalLM] = {}
+        self._target: list[object] = []  # of the last run
 
     def __call__(self, spec: RunSpec) -> LoadedModels:
         """Returns the models of a run. Models of the last run that this one does not use are dropped."""
-        started, self.load_seconds = time.monotonic(), 0.0
-        self._used = set()
-        target = [spec.target, spec.target_revision, spec.dtype, spec.device, spec.engine, spec.trust_remote_code]
+        target: list[object] = [
+            spec.target, spec.target_revision, spec.dtype, spec.device, spec.engine, spec.trust_remote_code
+        ]  # fmt: skip
         if target != self._target:
             self.drop()
-        self._target = target
-        models = load_models(spec, self._load)
-        for key in self._held.keys() - self._used:
-            del self._held[key]
-        self.load_seconds = time.monotonic() - started
-        return models
+        self._target, before, self._held = target, self._held, {}
 
-    def _load(self, name: str, **options: Any) -> CausalLM:
-        key = (name, *sorted(options.items()))
-        self._used.add(key)
-        if key not in self._held:
-            self._held[key] = load_model(name, **options)
-        return self._held[key]
+        def load(name: str, **options: Any) -> CausalLM:
+            key = (name, *sorted(options.items()))
+            if key not in self._held:
+                self._held[key] = before[key] if key in before else load_model(name, **options)
+            return self._held[key]
+
+        return load_models(spec, load)
 
     def drop(self) -> None:
         """Frees the memory of all models. The next run frees it again, since other code may load models meanwhile."""
-        self._held.clear()
-        self._target = []
+        self._held, self._target = {}, []
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()

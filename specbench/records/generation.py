@@ -62,8 +62,18 @@ class Passes(Stored, kw_only=True):
 
 
 class External(Stored, kw_only=True):
-    """The counts of a decoder with its own loop; from `acceptance_source` on, of a server
-    (`specbench.integrations.served.decoder.ServedCounts`)."""
+    """The counts of a decoder with its own loop. From `acceptance_source` on they are those of a server.
+
+    `num_first_tokens`: the number of tokens already generated when the clock of `decode_seconds` started (0: the clock
+    started with the prefill). `num_target_passes` includes the prefill; None if unknown.
+    `acceptance_source`: steps, histogram, totals or counters; or "none: " and the reason. `totals`: drafted, verified
+    and accepted tokens by the server's count, including tokens after the end of the answer. `kept`: accepted and
+    verified tokens up to the end, if single steps are unknown. `events`: [seconds since the request, tokens] of each
+    read. `cached_tokens`: prompt tokens in the server's cache. `server_seconds`, `server_decode_seconds`: the server's
+    own time with and without the prompt; None if it reports none, or one that cannot be, which is `impossible_time`.
+    `same_again`: whether the baseline gave the same answer to a second request; None without one. `was_idle`: whether
+    every server reported that no request ran when this one was sent; False if one does not report it.
+    """
 
     ALWAYS = frozenset(
         {"totals", "kept", "events", "cached_tokens", "server_seconds", "server_decode_seconds", "impossible_time"}

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from textwrap import shorten
 from typing import Any
 
@@ -25,12 +25,9 @@ def _drafters(row: Row) -> list[dict[str, object]]:
 
 
 def drafter_of(row: Row) -> str:
-    """Returns the drafter with its revision, and whether it is the method's draft model or replaces that one."""
+    """Returns the drafter with its revision, and the drafter of the method that it replaces."""
     replaced = [str(drafter["replaces"]) for drafter in _drafters(row) if "replaces" in drafter]
-    is_own = any(drafter.get("checkpoint") for drafter in _drafters(row))
-    replacement = ", the method's own" if is_own else ""
-    if replaced:
-        replacement = f", which replaces the method's drafter {', '.join(replaced)}"
+    replacement = f", which replaces the method's drafter {', '.join(replaced)}" if replaced else ""
     if "routes" in row.options:
         source = "task" if row.options["language"] == "given" else "prompt"
         return f"by the language of the {source}: {row.drafter}{replacement}"
@@ -146,20 +143,7 @@ def caption_lines(rows: Sequence[Row]) -> list[str]:
     if cut := [each.subset for each in rows if (each.value("share_cut_by_length") or 0.0) > MANY_CUT]:
         lines.append(f"more than {MANY_CUT:.0%} of the answers were cut at max_new_tokens in {', '.join(cut)}")
     lines += untested_lines(rows, [row.subset for row in rows])
-    for each in rows:
-        rate, cost, expected = map(each.value, ("acceptance_rate", "cost_ratio", "speedup_expected"))
-        if rate is not None and expected is None and not each.is_baseline:
-            reason = f"its formula assumes one draft pass per judged token, which does not hold for {each.method_name}"
-            if cost is None:
-                reason = "its formula needs one cost ratio c, and these records have none"
-            lines.append(f"no expected speed-up: {reason}")
-            break
-    small = [
-        each.subset if each.num_timed == each.n else f"{each.subset} ({each.num_timed} of {each.n} with a speed)"
-        for each in rows
-        if each.has_few_prompts
-    ]
-    return [*lines, *few_prompts_line(rows, small)]
+    return [*lines, *few_prompts_line(rows, [each.subset for each in rows if each.has_few_prompts])]
 
 
 def untested_lines(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
@@ -272,47 +256,43 @@ def score_notes(rows: Sequence[Row]) -> list[str]:
         lines.append(f"score: {_with_subsets(rows, [row.quality and metric_of(row.quality).label for row in rows])}")
     for name in dict.fromkeys(name for row in parts for name in row.signatures):
         lines.append(f"{metric_of(name).label}: {_by_subset(parts, [row.signatures.get(name) for row in parts])}")
-    # Each note has a text for each row, None if it does not concern the row.
-    notes: dict[str, Sequence[str | None]] = {
-        f"{metric_of(name).label}, ar → method": [
-            score_pair(row.metrics, name) if _is_reported(row, name) else None for row in rows
-        ]
-        for name in (JUDGED, "language_share", "repetition_rate")
-        if any(_is_reported(row, name) for row in rows)  # a label may need the imports of all scorers
-    }
-    unidentified = [
-        row.quality == "loop_free" and row.subset != ALL and row.value("language_share") is None for row in rows
-    ]
-    notes["language of the answers"] = ["cannot be identified" if each else None for each in unidentified]
+    notes = [dict(_notes(row)) for row in rows]
+    for name in dict.fromkeys(name for own in notes for name in own):
+        lines.append(f"{name}: {_with_subsets(rows, [own.get(name) for own in notes])}")
+    return lines
+
+
+def _notes(row: Row) -> Iterator[tuple[str, str]]:
+    """Yields what a caption says about the answers of a row, with the number or share of them."""
+    # 1. Other ratings of the answers.
+    for name in (JUDGED, "language_share", "repetition_rate"):
+        if _is_reported(row, name):
+            yield f"{metric_of(name).label}, ar → method", score_pair(row.metrics, name)
+    if row.quality == "loop_free" and row.subset != ALL and row.value("language_share") is None:
+        yield "language of the answers", "cannot be identified"
+    # 2. Answers that were not scored, or only in part.
     for name, meaning in COUNTS_OF_ANSWERS.items():
-        notes[meaning] = [counted(round(value), "answer") if (value := row.value(name)) else None for row in rows]
-    for name, text in REASONING.items():
-        pairs = [(row.value(f"{name}_ar"), row.value(name)) for row in rows]
-        notes[text] = [" → ".join(f"{100 * (each or 0):.1f}" for each in pair) if any(pair) else None for pair in pairs]
-    shortened = [f"{value:.0%}" if (value := row.value("share_truncated")) else None for row in rows]
-    notes["prompts truncated in the middle to fit the context"] = shortened  # also that of a bridged drafter
-    context = next((row.context for row in rows if row.context is not None), None)
-    limit, remedy = "the context", ""
+        if number := row.value(name):
+            yield meaning, counted(round(number), "answer")
+    for name, meaning in REASONING.items():
+        pair = row.value(f"{name}_ar"), row.value(name)
+        if any(pair):
+            yield meaning, " → ".join(f"{100 * (each or 0):.1f}" for each in pair)
+    # 3. What the context of a model cut.
+    if share := row.value("share_truncated"):  # also the context of a bridged drafter
+        yield "prompts truncated in the middle to fit the context", f"{share:.0%}"
+    context, limit = row.context, "the context"
     if context is not None and context.model:
         limit = f"the context of {context.model}, {context.tokens} tokens"
-        may_pause = any(drafter.get("type") in ("model", "model_tree", SYNTHETIC) for drafter in _drafters(rows[0]))
-        remedy = PAUSE if may_pause and context.model != rows[0].target else ""
-    notes[f"answers cut at {limit}{remedy}"] = list(map(_share_cut, rows))
-    if context is not None and context.pauses_at:
-        shares = [row.context and row.context.share_paused for row in rows]
-        pause = f"tokens behind the drafter's context of {context.pauses_at} tokens, where it drafts nothing"
-        texts = [f"{share:.0%}" if share else None for share in shares]
-        notes[f"{pause} (the expected speed-up leaves them out)"] = texts
-    return lines + [f"{name}: {_with_subsets(rows, texts)}" for name, texts in notes.items() if any(texts)]
-
-
-def _share_cut(row: Row) -> str | None:
-    """Returns the shares of AR's and of the method's answers that the context cut; None if it cut none."""
-    own, baseline = row.value("share_cut_by_context") or 0.0, row.context.share_cut_ar if row.context else None
-    if not own and not baseline:
-        return None
-    shares = {} if baseline is None or row.is_baseline else {"ar": baseline}
-    return ", ".join(f"{share:.0%} of {name}" for name, share in (shares | {row.method_name: own}).items())
+        may_pause = any(drafter.get("type") in ("model", "model_tree", SYNTHETIC) for drafter in _drafters(row))
+        limit += PAUSE if may_pause and context.model != row.target else ""
+    own, baseline = row.value("share_cut_by_context") or 0.0, context.share_cut_ar if context else None
+    if own or baseline:
+        of_ar = "" if baseline is None or row.is_baseline else f"{baseline:.0%} of ar, "
+        yield f"answers cut at {limit}", f"{of_ar}{own:.0%} of {row.method_name}"
+    if context is not None and context.pauses_at and context.share_paused:
+        pause = f"tokens beyond the drafter's context of {context.pauses_at} tokens, where it drafts nothing"
+        yield f"{pause} (the expected speed-up leaves them out)", f"{context.share_paused:.0%}"
 
 
 def why_unscored(answers: Iterable[Answer]) -> str | None:

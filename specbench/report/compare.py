@@ -278,7 +278,7 @@ def configuration_table(comparison: Comparison) -> Table:
     elif not comparison.differing:
         caption.append("nothing differs: these are two measurements of one configuration")
     columns = (*text_columns("", folds=False), *text_columns("field", "first", "second"))
-    return Table("what differs in the configuration", columns, rows, caption, num_keys=2)
+    return Table("differences of the configurations", columns, rows, caption, num_keys=2)
 
 
 def changes_table(each: ComparedSubset) -> Table:

@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from specbench.core.table import Table
 from specbench.report.compare import Comparison, comparison_tables
 from specbench.report.tables import RunRows
 from specbench.results.concurrency import break_even, load_of, rows_by_server
+from specbench.results.metric_format import without_digest
 from specbench.results.row import Row
 from specbench.statistics.bootstrap import Estimate
 
@@ -92,10 +92,11 @@ class Results(DisplayedResult):
 
     def plot(self, path: str | Path | None = None) -> "Picture":
         """Returns a picture of speed-up and acceptance by subset, and writes it into a file if `path` is given."""
+        figure = picture_of(self.outcome.by_method())
         if path is not None:
             check_plot(Path(path))
-            draw(self.outcome.by_method(), Path(path))
-        return Picture(picture_of(self.outcome.by_method()))
+            _write(figure, Path(path))
+        return Picture(figure)
 
 
 @dataclass(frozen=True)
@@ -188,7 +189,7 @@ def draw(groups: Sequence[Sequence[Row]], path: Path, loads: Sequence[Sequence[R
 def picture_of(groups: Sequence[Sequence[Row]], loads: Sequence[Sequence[Row]] = ()) -> Any:
     """Returns a figure of matplotlib. `groups`: the rows of one task and one method each, a row per subset. `loads`:
     the rows of one task, subset and kind of load each, a row per level and server."""
-    panels: list[list[Panel]] = [[partial(_draw_panel, rows=rows)] for rows in groups]
+    panels: list[list[Panel]] = [[partial(draw_rows, rows=rows)] for rows in groups]
     panels += [[partial(_draw_loads, rows=rows)] for rows in loads]
     return _picture(panels, (9, 3.2 * len(groups) + 5 * len(loads)))
 
@@ -212,7 +213,7 @@ def _picture(grid: Sequence[Sequence[Panel]], size: tuple[float, float], title: 
     return figure
 
 
-def _write(figure: Any, path: Path, kept: str) -> None:
+def _write(figure: Any, path: Path, kept: str = "") -> None:
     with writing(f"--plot {path}", kept=kept):
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=150)
@@ -225,23 +226,23 @@ def reach(metrics: Sequence[Estimate]) -> list[list[float]]:
     return [below, [0.0 if m.high is None else max(0.0, m.high - (m.value or 0.0)) for m in metrics]]
 
 
-def _draw_panel(panel: Any, rows: Sequence[Row]) -> None:
+def draw_rows(panel: Any, rows: Sequence[Row]) -> None:
     places = range(len(rows))
-    speedups = [row.metrics["speedup"] for row in rows]
+    speedups = [row.metric("speedup") for row in rows]
+    bars: dict[str, Any] = {"label": "speed-up, no interval"}
+    if any(metric.low is not None for metric in speedups):
+        bars = {"yerr": reach(speedups), "label": "speed-up, 95 %"}
     heights = [metric.value or 0.0 for metric in speedups]
-    has_intervals = any(metric.low is not None for metric in speedups)
-    bars = {"yerr": reach(speedups), "label": "speed-up, 95 %"} if has_intervals else {"label": "speed-up, no interval"}
     handles = [panel.bar(places, heights, capsize=3, color="#7aa6c2", **bars)]
     panel.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
     panel.set_xticks(places, [row.subset for row in rows])
     panel.set_ylabel("speed-up over AR")
-    task, method = (name.partition(":")[0] for name in (rows[0].task, rows[0].method))
-    panel.set_title(f"{task} · {method}", loc="left")
-    rates = [(place, row.metrics["acceptance_rate"].value) for place, row in zip(places, rows, strict=True)]
-    known = [(place, rate) for place, rate in rates if rate is not None]
-    if known:
+    panel.set_title(f"{without_digest(rows[0].task)} · {without_digest(rows[0].method)}", loc="left")
+    rates = [row.value("acceptance_rate") for row in rows]
+    if any(rate is not None for rate in rates):
         right = panel.twinx()
-        handles += right.plot(*zip(*known, strict=True), "o", color="#b5493a", label="acceptance rate α")
+        known = [np.nan if rate is None else rate for rate in rates]
+        handles += right.plot(places, known, "o", color="#b5493a", label="acceptance rate α")
         right.set_ylim(0, 1)
         right.set_ylabel("acceptance rate α")
     panel.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False)
@@ -259,8 +260,8 @@ def _draw_loads(panel: Any, rows: Sequence[Row]) -> None:
         for user, whole, level in places:
             panel.annotate(f"{level:g}", (user, whole), xytext=(5, 4), textcoords="offset points", fontsize=8)
         if even := break_even(own):
-            ends = [[math.log(value) for value in column] for column in zip(*places, strict=True)]
-            user, whole = (math.exp(np.interp(math.log(even), ends[2], column)) for column in ends[:2])
+            users, wholes, levels = (np.log(values) for values in zip(*places, strict=True))
+            user, whole = (np.exp(np.interp(np.log(even), levels, values)) for values in (users, wholes))
             label = f"{own[0].method_name}: as fast as ar at {even:.1f}"
             panel.plot([user], [whole], "x", color=line.get_color(), markersize=11, markeredgewidth=2, label=label)
     first, load = rows[0], load_of(rows[0])

@@ -3,28 +3,37 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
 
 from specbench.core.errors import ConfigError, nearest
-from specbench.core.table import FORMATS, Column, Table, number_columns, text_columns
+from specbench.core.table import FORMATS, Table
 from specbench.report.captions import (
     dtype_and_device,
     few_prompts_line,
     model_name,
     sampling_of,
-    score_heading,
     stated_verdicts,
-    verdict_word,
     warning_lines,
     why_unranked,
 )
-from specbench.report.tables import acceptance_cells, acceptance_heading, speed_cells
+from specbench.report.columns import (
+    LENGTH,
+    NUM_DRAFT_TOKENS,
+    SPEED,
+    SPEED_OF_AR,
+    SPEEDUP,
+    VERDICT,
+    RowColumn,
+    acceptance_column,
+    cells_of,
+    metric_column,
+    score_column,
+)
 from specbench.results.conditions import conditions, flat_fields
 from specbench.results.leaderboard import load
-from specbench.results.metric_format import find_metric, metric_of, number, speed, without_digest
+from specbench.results.metric_format import NULL, find_metric, metric_of, without_digest
 from specbench.results.paired import KINDS, RowWithRecords, metric_of_row, pair_up
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRuns, filter_rows, rows_of_subsets
@@ -61,39 +70,66 @@ def rank_rows(sides: Sequence[RowWithRecords], metric: str) -> list[RankedRow]:
     rate, which are not ranked.
 
     A row loses a rank to every better row that is separable from it: the interval of their ratio (or difference)
-    excludes "no change". So the ranks of rows that are not separable overlap. Down the table, no rank begins or ends
-    above one before it (`_in_order`). The intervals of all pairs of rows are
+    excludes "no change". So the ranks of rows that are not separable overlap. The intervals of all pairs of rows are
     widened together (`widening`), or equal rows would often look separable. More than MOST_PAIRED rows are compared by
     their own intervals instead of prompt by prompt.
     """
+    # 1. The order: by value, then what has no value, then what is not ranked.
     sign = 1 if metric_of(metric).lower_is_better else -1
     drafters = [side for side in sides if why_unranked(side.row) is None]
     present = [(value, side) for side in drafters if (value := side.row.value(metric)) is not None]
     valued = [side for _, side in sorted(present, key=lambda each: sign * each[0])]
     without = [side for side in drafters if side.row.value(metric) is None]
     rest = [RankedRow(side, None, None) for side in (*without, *(side for side in sides if why_unranked(side.row)))]
-    if len(valued) > MOST_PAIRED:
-        return [*_in_order(_interval_ranking(valued, metric)), *rest]
-    pairs = [(i, j) for i in range(len(valued)) for j in range(i + 1, len(valued))]
-    by = widening(len(pairs), min((each.row.n for each in valued), default=0))
-    changes = {(i, j): pair_up(valued[i], valued[j]).change(metric).widened(by) for i, j in pairs}
-    ranked = []
-    for place, side in enumerate(valued):
-        better = sum(changes[other, place].separable for other in range(place))
-        worse = sum(changes[place, other].separable for other in range(place + 1, len(valued)))
-        own = [change for pair, change in changes.items() if place in pair]
-        reasons = frozenset(change.unpaired for change in own if change.unpaired is not None)
-        unknown = sum(not change.has_interval for change in own)
-        ranked.append(RankedRow(side, better + 1, len(valued) - worse, reasons, unknown))
-    return [*_in_order(ranked), *rest]
+    if not valued:
+        return rest
+    # 2. Which rows are separable: each row against those below it.
+    compare_rows = _compare_intervals if len(valued) > MOST_PAIRED else _compare_prompts
+    apart, unknown, reasons = compare_rows(valued, metric)
+    below = np.triu(apart, 1)
+    # 3. The ranks. Down the table none begins or ends above one before it: 1–5 and 1–5 instead of 1–5 above 1–3, since
+    #    a row with a better value has no worse a rank. This only makes ranks wider.
+    best = np.minimum.accumulate((1 + below.sum(axis=0))[::-1])[::-1]
+    worst = np.maximum.accumulate(len(valued) - below.sum(axis=1))
+    ranks = zip(valued, best.tolist(), worst.tolist(), reasons, unknown.sum(axis=1).tolist(), strict=True)
+    return [*(RankedRow(*each) for each in ranks), *rest]
 
 
-def _in_order(ranked: Sequence[RankedRow]) -> list[RankedRow]:
-    """Returns the rows with ranks that do not fall, such as 1–5 and 1–5 instead of 1–5 above 1–3: a row with a better
-    value has no worse a rank. Ranks only become wider."""
-    best = list(accumulate((each.best or 0 for each in reversed(ranked)), min))[::-1]
-    worst = accumulate((each.worst or 0 for each in ranked), max)
-    return [replace(each, best=first, worst=last) for each, first, last in zip(ranked, best, worst, strict=True)]
+# For all pairs of rows whether they are separable and whether that is unknown: [num_rows, num_rows] each; and for each
+# row the reasons why some of its comparisons are unpaired.
+Separations = tuple[Array, Array, list[frozenset[str]]]
+
+
+def _compare_prompts(valued: Sequence[RowWithRecords], metric: str) -> Separations:
+    total = len(valued)
+    by = widening(total * (total - 1) // 2, min(each.row.n for each in valued))
+    apart, unknown = np.zeros((total, total), bool), np.zeros((total, total), bool)
+    reasons: list[set[str]] = [set() for _ in valued]
+    for i in range(total):
+        for j in range(i + 1, total):
+            change = pair_up(valued[i], valued[j]).change(metric).widened(by)
+            apart[i, j] = change.separable
+            unknown[i, j] = unknown[j, i] = not change.has_interval
+            if change.unpaired is not None:
+                reasons[i].add(change.unpaired)
+                reasons[j].add(change.unpaired)
+    return apart, unknown, list(map(frozenset, reasons))
+
+
+def _compare_intervals(valued: Sequence[RowWithRecords], metric: str) -> Separations:
+    """Compares rows by their own intervals: that of a ratio or difference is the one of `paired.unpaired_difference`
+    (MOVER), for ratios on the log scale."""
+    total, estimates = len(valued), [metric_of_row(side.row, metric) for side in valued]
+    ends = [[np.nan if end is None else end for end in (each.value, each.low, each.high)] for each in estimates]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        value, low, high = np.array(ends, dtype=float).T
+        if KINDS.get(metric) == "ratio":
+            value, low, high = (np.where(end > 0, np.log(end), np.nan) for end in (value, low, high))
+        by = widening(total * (total - 1) // 2, min(side.row.n for side in valued))
+        down, up, change = by * (value - low), by * (high - value), value - value[:, None]
+        least, most = change - np.hypot(down, up[:, None]), change + np.hypot(up, down[:, None])
+        unknown = (np.isnan(least) | np.isnan(most)) & ~np.eye(total, dtype=bool)
+        return (least > 0) | (most < 0), unknown, [frozenset({f"more than {MOST_PAIRED} rows"})] * total
 
 
 def widening(num_pairs: int, num_prompts: int) -> float:
@@ -103,33 +139,6 @@ def widening(num_pairs: int, num_prompts: int) -> float:
     8 equal rows and long-tailed lengths, 3 % of the tables at 10 prompts and 4 % at 30 and 100 then have a pair that
     looks separable; without widening 40 to 65 % have one."""
     return bonferroni(num_pairs, 1 - TAILS[1], max(1.0, num_prompts / 3))
-
-
-def _interval_ranking(valued: Sequence[RowWithRecords], metric: str) -> list[RankedRow]:
-    """Ranks rows by their own intervals. The interval of a ratio or difference is the one of
-    `paired.unpaired_difference` (MOVER), for ratios on the log scale."""
-    total, estimates = len(valued), [metric_of_row(side.row, metric) for side in valued]
-
-    def column(name: str) -> Array:
-        """Returns one field of the metrics, on the log scale for ratios; NaN where it does not exist."""
-        ends = [np.nan if (end := getattr(each, name)) is None else end for each in estimates]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            values = np.array(ends, dtype=float)
-            return np.where(values > 0, np.log(values), np.nan) if KINDS.get(metric) == "ratio" else values
-
-    value, low, high = map(column, ("value", "low", "high"))
-    by = widening(total * (total - 1) // 2, min(side.row.n for side in valued))
-    down, up = by * (value - low), by * (high - value)
-    order = []
-    with np.errstate(invalid="ignore"):
-        for place, side in enumerate(valued):
-            change = value - value[place]
-            least, most = change - np.hypot(down, up[place]), change + np.hypot(up, down[place])
-            apart, unknown = (least > 0) | (most < 0), np.isnan(least) | np.isnan(most)
-            unknown[place] = False
-            best, worst = 1 + int(apart[:place].sum()), total - int(apart[place + 1 :].sum())
-            order.append(RankedRow(side, best, worst, frozenset({f"more than {MOST_PAIRED} rows"}), int(unknown.sum())))
-    return order
 
 
 def group_by_conditions(sides: Sequence[RowWithRecords], metric: str) -> dict[str, list[RowWithRecords]]:
@@ -149,115 +158,106 @@ def score_signatures(row: Row, metric: str) -> dict[str, str]:
             if any(each == name or each in (f"{name}_ar", f"{name}_difference") for each in shown)}  # fmt: skip
 
 
-SPEEDUP = "speedup"
-# The columns of the metrics that every table shows, and the column of the main score.
-PLACES = {
-    "acceptance_rate": 4, "mean_acceptance_length": 5, "tokens_per_second_ar": 6, "tokens_per_second": 7, SPEEDUP: 8
-}  # fmt: skip
-QUALITY = 9
+DEFAULT_METRIC = "speedup"
 
 
-def ranking_tables(rows: Mapping[str, RowWithRecords], metric: str = SPEEDUP) -> list[Table]:
+def ranking_tables(rows: Mapping[str, RowWithRecords], metric: str = DEFAULT_METRIC) -> list[Table]:
     """Returns a table for each set of conditions, in the order of the files, with the best row by `metric` first.
     `rows`: by their name in the table, which is the number of the file and of the row in it."""
-    names = {id(side): name for name, side in rows.items()}
-    return [_table(group, names, metric) for group in group_by_conditions(list(rows.values()), metric).values()]
+    numbers = {id(side.row): number for number, side in rows.items()}
+    return [_table(group, numbers, metric) for group in group_by_conditions(list(rows.values()), metric).values()]
 
 
-def _table(group: Sequence[RowWithRecords], names: Mapping[int, str], metric: str) -> Table:
+def _table(group: Sequence[RowWithRecords], numbers: Mapping[int, str], metric: str) -> Table:
     order = rank_rows(group, metric)
     rows = [each.row for each in order]
-    settings = distinct_names(rows)
+    methods = distinct_names(rows)
     # Footnotes name rows as the table does: by the method with its settings, else by the number of the row, which then
     # is in every format.
-    labels = [settings[row.key] for row in rows]
+    labels = [methods[row.key] for row in rows]
     is_distinct = len(set(labels)) == len(labels)
     if not is_distinct:
-        labels = [f"row {names[id(each.side)]}" for each in order]
-    caption = [*_caption(order, metric), *warning_lines(rows, labels)]
-    extra = None if metric in (*PLACES, rows[0].quality) else metric
-    score = score_heading(rows).replace(" ", "\n")
-    figures = number_columns("γ", acceptance_heading(rows), "τ", "tok/s\nar", "tok/s", "speed-up\n95 % interval", score)
-    columns = (
-        *text_columns("rank", folds=False), Column("row", folds=False, is_for_screen=is_distinct),
-        *text_columns("method"), *figures, *(number_columns(metric.replace("_", "\n")) if extra else ()),
-        *text_columns("verdict"),
-    )  # fmt: skip
-    cells = [
-        (
-            each.text, names[id(each.side)], settings[each.row.key], str(each.row.num_draft_tokens),
-            *acceptance_cells(each.row), speed(each.row.metric("tokens_per_second_ar")), *speed_cells(each.row),
-            *([number(each.row.metric(extra), 4)] if extra else []), verdict_word(each.row),
-        )
-        for each in order
+        labels = [f"row {numbers[id(row)]}" for row in rows]
+    ranks = {id(each.row): each.text for each in order}
+    columns = [
+        RowColumn("rank", folds=False, cell=lambda row: ranks[id(row)]),
+        RowColumn("row", folds=False, is_for_screen=is_distinct, cell=lambda row: numbers[id(row)]),
+        RowColumn("method", cell=lambda row: methods[row.key]), NUM_DRAFT_TOKENS, acceptance_column(rows), LENGTH,
+        SPEED_OF_AR, SPEED, SPEEDUP, score_column(rows), VERDICT,
     ]  # fmt: skip
+    if all(column.metric != metric for column in columns):
+        columns.insert(-1, metric_column(metric, metric.replace("_", "\n"), 4))
     separable = len(order) > 1 and (order[0].best, order[0].worst) == (1, 1)
-    place = PLACES.get(metric, QUALITY + (extra is not None))
-    best = (0, place) if separable else None
+    best = (0, [column.metric for column in columns].index(metric)) if separable else None
+    caption = [*_caption(order, metric), *warning_lines(rows, labels)]
     title = " · ".join(filter(None, (without_digest(rows[0].task), rows[0].subset, rows[0].level)))
-    return Table(title, columns, cells, caption, best, num_keys=3)
+    return Table(title, columns, cells_of(rows, columns), caption, best, num_keys=3)
 
 
 def distinct_names(rows: Sequence[Row]) -> dict[str, str]:
     """Returns the method of each row by its key; if several rows have the same method, with the settings that
     differ."""
-    named: dict[str, list[Row]] = {}
-    for row in rows:
-        named.setdefault(without_digest(row.method), []).append(row)
+    names = ("drafter", "drafter_revision")
+    settings = [
+        {name: value for name, value in flat_fields(row).items() if name.startswith("options.") or name in names}
+        for row in rows
+    ]
+    differ = distinguishing([without_digest(row.method) for row in rows], settings)
     return {
-        row.key: " ".join([method.partition("@")[0], *settings])
-        for method, same in named.items()
-        for row, settings in zip(same, _settings(same), strict=True)
+        row.key: " ".join([row.method_name, *(f"{name.rpartition('.')[2]}={text:.20}" for name, text in own.items())])
+        for row, own in zip(rows, differ, strict=True)
     }
 
 
-def _settings(rows: Sequence[Row]) -> list[list[str]]:
-    names = ("num_draft_tokens", "drafter", "drafter_revision")
-    own: list[dict[str, str]] = [
-        {name: str(value) for name, value in flat_fields(each).items() if name.startswith("options.") or name in names}
-        for each in rows
-    ]
-    every = dict.fromkeys(name for each in own for name in each if name != "num_draft_tokens")
-    differ = [name for name in every if len({each.get(name) for each in own}) > 1]
-    return [[f"{name.rpartition('.')[2]}={each[name][:20]}" for name in differ if name in each] for each in own]
+def distinguishing(names: Sequence[str], values: Sequence[Mapping[str, object]]) -> list[dict[str, str]]:
+    """Returns for each row a few of its values, as text by name, that distinguish it from the other rows of the same
+    name. A value that the row lacks is left out."""
+    chosen: list[dict[str, str]] = [{} for _ in names]
+    groups: dict[str, list[int]] = {}
+    for place, name in enumerate(names):
+        groups.setdefault(name, []).append(place)
+    for same in groups.values():
+        for key in dict.fromkeys(key for place in same for key in values[place]):
+            before = {repr(chosen[place]) for place in same}
+            with_key = [
+                chosen[place] | ({key: _text(values[place][key])} if key in values[place] else {}) for place in same
+            ]
+            if len(set(map(repr, with_key))) > len(before):
+                for place, own in zip(same, with_key, strict=True):
+                    chosen[place] = own
+    return chosen
+
+
+def _text(value: object) -> str:
+    return NULL if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _caption(order: Sequence[RankedRow], metric: str) -> list[str]:
     rows = [each.row for each in order]
     row = rows[0]
     repeats = f", {row.repeats} repeats" if row.repeats > 1 else ""
-    num_baselines = len({each.value("tokens_per_second_ar") for each in rows})
-    own = f"the rows are of {num_baselines} runs: tok/s ar and speed-up of a row are of its own run"
-    own += "; the row ar is of the newest run" * any(row.is_baseline for row in rows)
     libraries = ", ".join(f"{name} {row.versions.get(name)}" for name in ("torch", "transformers"))
-    # How the rows are ranked, and what a rank such as 2–3 says.
-    ranked = [each for each in order if why_unranked(each.row) is None]
-    known = find_metric(metric)
-    ranking = [f"ranked by {metric}" + (f" ({known.unit})" if known else "")]
-    num_valued = sum(each.best is not None for each in ranked)
-    if len(ranked) > 1 and sum(each.unknown for each in ranked) == num_valued * (num_valued - 1):
-        ranking[0] += "; it has no intervals here, so no row can be separated from another"
-    elif len(ranked) > 1:
-        if any(each.best != each.worst for each in ranked):
-            what = "ratio contains 1" if KINDS.get(metric) == "ratio" else "difference contains 0"
-            absent = ", or there is none" * any(each.unknown for each in ranked)
-            ranking.append(
-                f"a rank such as 2–3: not separable from its neighbours (the interval of the {what}{absent})"
-            )
-        ranking.append("intervals are corrected for all pairs of rows (Bonferroni, 5 % for the table)")
-        if reasons := sorted({reason for each in ranked for reason in each.unpaired}):
-            ranking.append(f"not all rows are paired ({', '.join(reasons)}): unpaired intervals are wider")
-    return [
+    lines = [
         f"target {model_name(row.target, row.target_revision)}, n = {row.n}{repeats}, seed {row.seed}; "
         f"{sampling_of(row)}; {dtype_and_device(row)}; {libraries}",
         f"data: {row.data_source}",
-        *([own] if num_baselines > 1 else []),
         *(f"{name}: {text}" for name, text in score_signatures(row, metric).items()),
-        *ranking,
-        *unranked_line(rows),
-        *stated_verdicts(rows),
-        *few_prompts_line(rows),
     ]
+    if (num_runs := len({each.value("tokens_per_second_ar") for each in rows})) > 1:
+        lines.append(f"rows of {num_runs} runs: tok/s ar and speed-up of a row are of its own run")
+    # How the rows are ranked, and what a rank such as 2–3 says.
+    known = find_metric(metric)
+    lines.append(f"ranked by {metric}" + (f" ({known.unit})" if known else ""))
+    ranked = [each for each in order if why_unranked(each.row) is None]
+    if any(each.best != each.worst for each in ranked):
+        what = "ratio contains 1" if KINDS.get(metric) == "ratio" else "difference contains 0"
+        absent = ", or there is none" * any(each.unknown for each in ranked)
+        lines.append(f"a rank such as 2–3: not separable from its neighbours (the interval of the {what}{absent})")
+    if len(ranked) > 1:
+        lines.append("intervals are corrected for all pairs of rows (Bonferroni, 5 % for the table)")
+    if reasons := sorted({reason for each in ranked for reason in each.unpaired}):
+        lines.append(f"not all rows are paired ({', '.join(reasons)}): unpaired intervals are wider")
+    return [*lines, *unranked_line(rows), *stated_verdicts(rows), *few_prompts_line(rows)]
 
 
 def unranked_line(rows: Sequence[Row]) -> list[str]:
@@ -297,14 +297,11 @@ def show(
         name: runs.with_records(row, file) for row, file, name in places.values() if (row.key, row.created) in keys
     }
     comment = "% " if format_ == "latex" else ""
-    made = ranking_tables(shown, metric)
-    has_numbers = len(files) > 1 and (
-        format_ == "text" or not all(column.is_for_screen for each in made for column in each.columns[1:2])
-    )
-    legend = [f"{number + 1}: {file}" for number, file in enumerate(files)] if has_numbers else []
+    tables = ranking_tables(shown, metric)
     shared: list[str] = []
-    if len(made) > 1 and format_ != "latex":  # LaTeX tables are used separately
-        shared = [line for line in made[0].caption if all(line in each.caption for each in made[1:])]
-    made = [replace(each, caption=[line for line in each.caption if line not in shared]) for each in made]
+    if len(tables) > 1 and format_ != "latex":  # LaTeX tables are used separately
+        shared = [line for line in tables[0].caption if all(line in each.caption for each in tables[1:])]
+    tables = [replace(each, caption=[line for line in each.caption if line not in shared]) for each in tables]
+    legend = [f"{number}: {file}" for number, file in enumerate(files, start=1)] if len(files) > 1 else []
     below = [*([f"all tables: {'; '.join(shared)}"] if shared else []), *legend, *runs.problem_lines()]
-    return [*map(FORMATS[format_], made), *(f"{comment}{line}" for line in below)]
+    return [*map(FORMATS[format_], tables), *(f"{comment}{line}" for line in below)]

@@ -21,7 +21,8 @@ from specbench.running.prompts import PromptRenderer, Texts, fitting_turn, trans
 from specbench.running.warm_up import MIN_NEW_TOKENS, longest_conversation, unanswered_conversations, warm_up_ids
 from specbench.specs.method import MethodSpec, proposes_trees
 
-SPARE = 1.5  # margin for answers in another vocabulary, which may need more tokens per target token than prompts
+# Margins for answers in another vocabulary, which may need more tokens per target token than prompts, short ones most.
+SPARE, SPARE_TOKENS = 1.5, 16
 
 
 @dataclass
@@ -30,8 +31,8 @@ class CompileRequirements:
 
     `lengths`: the lengths of its passes in tokens. `shapes`: the shapes of its passes over trees and of those that
     return hidden states. `has_own_tokens`: it drafts in another vocabulary than the target's. `packs`: it scores
-    several continuations per pass. `decodes`: it decodes alone. `limit`: the maximum number of tokens in its context;
-    None if there is no limit.
+    several continuations per pass. `num_nodes`: the nodes of a draft tree that it holds behind its text. `decodes`: it
+    decodes alone. `limit`: the maximum number of tokens in its context; None if there is no limit.
     """
 
     model: CausalLM
@@ -41,6 +42,7 @@ class CompileRequirements:
     shapes: set[PassShape] = field(default_factory=set)
     has_own_tokens: bool = False
     packs: bool = False
+    num_nodes: int = 0
     decodes: bool = False
 
     def room(self, ids: list[int], num_new: int) -> int:
@@ -49,7 +51,7 @@ class CompileRequirements:
         num_read = len(ids)
         if self.has_own_tokens:
             num_read = len(translated_ids(ids, self.target, self.model))
-            num_new = math.ceil(num_new * SPARE * max(1, num_read / max(len(ids), 1)))
+            num_new = math.ceil(num_new * SPARE * max(1, num_read / max(len(ids), 1))) + SPARE_TOKENS
         return min(num_read + num_new, self.limit or num_read + num_new)
 
     def room_for(self, texts: Texts, num_new: int, renderer: PromptRenderer) -> int:
@@ -98,8 +100,9 @@ def compile_requirements(
         by_model[id(decoder.model)].shapes |= shapes
         draft_model = None if drafting.model is None else drafting.model.underlying
         if id(draft_model) in by_model:
-            levels = drafting.level_lengths(num_tokens)
-            by_model[id(draft_model)].shapes |= {PassShape(length, "tree") for length in levels}
+            need, levels = by_model[id(draft_model)], drafting.level_lengths(num_tokens)
+            need.shapes |= {PassShape(length, "tree") for length in levels}
+            need.num_nodes = max(need.num_nodes, sum(levels))
     return list(by_model.values())
 
 
@@ -193,8 +196,9 @@ def _allocate_and_capture(
         if sequence is None:
             continue
         number, seconds = sequence.reserve(
-            room(need), sorted(need.lengths), need.packs, shapes=need.shapes, exactly=exactly, progress=progress
-        )
+            room(need) + need.num_nodes, sorted(need.lengths), need.packs, shapes=need.shapes, exactly=exactly,
+            progress=progress,
+        )  # fmt: skip
         for decoder in drafting_decoders(decoders):
             if decoder.drafter.model is need.model:
                 num_drafts, more = decoder.drafter.reserve(decoder.method.num_draft_tokens)

@@ -8,7 +8,6 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial, singledispatch
 from itertools import zip_longest
 from types import MappingProxyType
@@ -219,7 +218,7 @@ def measure_method(
         consumed = consumption.fields()
     return method_record(
         output, stop, prompt.ids, run.scorer, reference,
-        **decoder.record_fields(selected), **consumed,
+        **selected.record_fields, **consumed,
         truncated_tokens=trial.num_cut(answers) if trial.turn else None,
     )  # fmt: skip
 
@@ -286,7 +285,7 @@ def generation_fields(output: GenerationOutput) -> dict[str, Any]:
         "decode_seconds": output.decode_seconds,
         "rule_seconds": output.rule_seconds,
         "tokenizer_seconds": output.tokenizer_seconds,
-        "external": asdict(output.external) if output.external else None,
+        "external": output.external,
     }
 
 

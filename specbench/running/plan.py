@@ -20,7 +20,7 @@ from specbench.core.environment import EMBEDDED, set_threads
 from specbench.core.errors import ConfigError
 from specbench.core.progress import doing
 from specbench.core.source import package_digest
-from specbench.decoding.build import RoutedDecoder, build_decoder, sampling_of
+from specbench.decoding.build import SelectingDecoder, build_decoder, sampling_of
 from specbench.decoding.decoder import Decoder, DraftingDecoder, drafting_decoders
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.sampling import Sampling
@@ -455,7 +455,7 @@ def run_identity(
     codes = {name: decoder.code_revision for name, decoder in decoders.items() if decoder.method.decoder is not None}
     routes = {
         name: route_drafter_identities(decoder, models)
-        for name, decoder in decoders.items() if isinstance(decoder, RoutedDecoder)
+        for name, decoder in decoders.items() if isinstance(decoder, SelectingDecoder) and decoder.method.routes
     }  # fmt: skip
     components = component_revisions(spec.tasks, spec.methods)
     engine = models.environment()["engine"]
@@ -507,7 +507,7 @@ def printed_date(runs: Sequence[SubsetRun]) -> str | None:
 def drafter_identity(decoder: Decoder, models: LoadedModels) -> DrafterId:
     """Returns name and revision of a method's draft model, or of its drafter if it has no model. For a method with
     routes, both values list all routes, each as "language value"."""
-    if isinstance(decoder, RoutedDecoder):
+    if isinstance(decoder, SelectingDecoder) and decoder.method.routes:
         found = route_drafter_identities(decoder, models)
         return {
             "name": ", ".join(f"{route} {each['name']}" for route, each in found.items()),
@@ -518,11 +518,11 @@ def drafter_identity(decoder: Decoder, models: LoadedModels) -> DrafterId:
     return {"name": holder.name, "revision": holder.revision}
 
 
-def route_drafter_identities(decoder: RoutedDecoder, models: LoadedModels) -> dict[str, DrafterId]:
+def route_drafter_identities(decoder: SelectingDecoder, models: LoadedModels) -> dict[str, DrafterId]:
     """Returns name and revision of the drafters by language. A drafter without a name, such as one that copies, is
     named by its type."""
     found = {}
-    for name, route in decoder.routes.items():
+    for name, route in decoder.decoders.items():
         own = drafter_identity(route, models)
         found[name] = {**own, "name": own["name"] or route.method.drafter.type}
     return found

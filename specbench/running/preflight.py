@@ -18,7 +18,6 @@ from specbench.running.request import ALL, LM_EVAL, Request, requested_tasks
 from specbench.specs import yaml_files
 from specbench.specs.catalogue import load_task, method_keys
 from specbench.specs.run_options import RunOptions
-from specbench.tasks.judge import JUDGEMENTS_FILE
 
 # Built-in drafters that need a draft model, and those with a model of their own over the target's tokens. Their
 # registry would import torch.
@@ -81,10 +80,6 @@ def checks(request: Request) -> Iterator[Callable[[], object]]:
         yield partial(refuse, f"--lm-eval-include {place}: no such folder: give one with YAML files of tasks")
     if request.plot is not None:
         yield partial(require, "matplotlib", "--plot")
-    if request.judge is not None:
-        has_ratings = request.output is not None and (request.output / JUDGEMENTS_FILE).exists()
-        if request.judge.model is not None and not request.judge.is_dry_run and not has_ratings:
-            yield partial(require, "openai", "--judge")
     for name in request.loggers:
         known = sorted({*LOGGER_PACKAGES, *LOGGERS.plugins})
         if name not in known:

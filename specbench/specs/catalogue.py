@@ -6,7 +6,6 @@ import math
 import os
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 from importlib.metadata import entry_points
 from itertools import chain
@@ -17,11 +16,11 @@ from specbench.core import dotted
 from specbench.core.environment import builtin_dir
 from specbench.core.errors import ConfigError, import_problem, nearest
 from specbench.core.reasoning import TAGS
-from specbench.core.registry import RULES, SCORERS, TASK_SOURCES
+from specbench.core.registry import SCORERS, TASK_SOURCES
 from specbench.core.values import text_digest
 from specbench.specs import yaml_files
 from specbench.specs.components import build, is_file_entry
-from specbench.specs.method import MethodSpec, check_draws, proposes_trees
+from specbench.specs.method import MethodSpec
 from specbench.specs.task import TaskSpec
 
 AnySpec = TypeVar("AnySpec", TaskSpec, MethodSpec)
@@ -89,17 +88,16 @@ def load_file(path: str | Path) -> TaskSpec | MethodSpec:
     return build(TaskSpec, _with_samples(data, folder), prefix)
 
 
-def _with_samples(data: dict[str, Any], folder: Path) -> dict[str, Any]:
+def _with_samples(data: Mapping[str, object], folder: Path) -> dict[str, object]:
     """Returns the keys of a task or subset with absolute paths of samples."""
     made = dict(data)
-    if isinstance(data.get("sample"), str):
-        made["sample"] = str(folder / data["sample"])
-    if isinstance(data.get("fewshot"), dict):
-        made["fewshot"] = _with_samples(data["fewshot"], folder)
-    if isinstance(data.get("subsets"), dict):
+    if isinstance(sample := data.get("sample"), str):
+        made["sample"] = str(folder / sample)
+    if isinstance(fewshot := data.get("fewshot"), dict):
+        made["fewshot"] = _with_samples(fewshot, folder)
+    if isinstance(subsets := data.get("subsets"), dict):
         made["subsets"] = {
-            name: _with_samples(over, folder) if isinstance(over, dict) else over
-            for name, over in data["subsets"].items()
+            name: _with_samples(over, folder) if isinstance(over, dict) else over for name, over in subsets.items()
         }
     return made
 
@@ -276,101 +274,49 @@ def with_overrides(
     """Returns the tasks and methods with each KEY=VALUE pair applied to those that have the key.
 
     A pair also overrides the values of a task's subsets; `subsets.NAME.KEY` overrides those of one subset, and has
-    precedence. `generation.stop` applies in chat too, unless a pair sets
-    `generation.chat_stop`. fewshot.num_shots=0 is allowed for tasks without few-shot examples. Raises ConfigError with
-    the nearest key if no spec has the key, and for invalid values.
+    precedence. `generation.stop` applies in chat too, unless a pair sets `generation.chat_stop`.
+    fewshot.num_shots=0 is allowed for tasks without few-shot examples. Raises ConfigError with the nearest key if no
+    spec has the key, and for invalid values.
     """
     specs: list[TaskSpec | MethodSpec] = [*tasks, *methods]
-    known = {key for spec in specs for key in _paths(spec)}
-    values = {}
+    values: dict[str, str] = {}
     for pair in pairs:
         path, equals, text = (part.strip() for part in pair.partition("="))
         if not equals or not path:
             raise ConfigError(f"--set '{pair}': write it as key=value, such as --set num_draft_tokens=8")
-        if path not in known and tasks and (path, text) == (NUM_SHOTS, "0"):
-            continue
-        if path not in known and not any(_in_subset(task, path) for task in tasks):
-            raise ConfigError(f"--set {pair}: {_unknown_key(path, tasks, methods, known)}")
-        values[path] = text
+        if any(_places(spec, path)[1] for spec in specs):
+            values[path] = text
+        elif not tasks or (path, text) != (NUM_SHOTS, "0"):
+            known = {key for spec in specs for key in _paths(spec)}
+            raise ConfigError(f"--set {pair}: {_unknown_key(path, tasks, known)}")
     return [_override(task, values) for task in tasks], [_override(method, values) for method in methods]
 
 
-def _unknown_key(path: str, tasks: Sequence[TaskSpec], methods: Sequence[MethodSpec], known: set[str]) -> str:
-    if path in FIXED:
-        remedy = _sweep_of_rules(tasks, methods) if path == "verification.rule" else ""
+def _unknown_key(path: str, tasks: Sequence[TaskSpec], known: set[str]) -> str:
+    subsets = [(f"subsets.{name}.", task, name) for task in tasks for name in task.subsets]
+    inside = next((place for place, _, _ in subsets if path.startswith(place)), "")
+    if path.removeprefix(inside) in FIXED:
+        compared = ", or compare rules with `specbench sweep --path verification.rule`"
+        remedy = compared if path == "verification.rule" else ""
         return f"'{path}' cannot be changed with --set: a task or method with another value needs its own file{remedy}"
     if path == NUM_SHOTS and tasks:
         having = ", ".join(name for name in builtin_task_names() if has_shots(load_task(name)))
         names = ", ".join(task.name for task in tasks)
         return f"{names} {'has' if len(tasks) == 1 else 'have'} no few-shot examples; tasks with some: {having}"
+    problem = f"no selected task or method has the key '{path}'"
     if path.startswith("subsets."):
-        return _unknown_subset_key(path, tasks)
-    part, _, option = path.partition(".")
-    drafting = [method for method in methods if method.drafter.type not in ("none", "external")]
-    if part == "verification" and drafting and not any(key.startswith("verification.") for key in known):
-        rules = ", ".join(f"{method.name} has the rule '{method.verification.rule}'" for method in drafting)
-        able = [name for name in RULES.names() if option in RULES.options_model(name).model_fields]
-        having = f"which has no '{option}'" + (f" (the rule {', '.join(able)} has)" if able else "")
-        return f"{rules}, {having}: choose a method with another rule (`specbench show METHOD` shows its rule)"
-    same_end = [key for key in known if key.endswith(f".{path}")]
+        keys = {f"{place}{key}" for place, task, name in subsets for key in _paths(task.subset(name))}
+        return f"{problem}: {nearest(path, keys, '`specbench show TASK` lists subsets and keys')}"
+    same_end = sorted((key for key in known if key.endswith(f".{path}")), key=lambda key: "generation." not in key)
     if same_end:
-        same_end.sort(key=lambda key: not key.startswith("generation."))
-        return f"no selected task or method has the key '{path}': did you mean {' or '.join(map(repr, same_end))}?"
-    same_part = {key for key in known if key.startswith(f"{part}.")}
-    return f"no selected task or method has the key '{path}': {nearest(path, same_part or known)}"
-
-
-def _unknown_subset_key(path: str, tasks: Sequence[TaskSpec]) -> str:
-    having = [task for task in tasks if task.subsets]
-    if not having:
-        return "no selected task has subsets: set the key of the task"
-    for task in having:
-        for name in task.subsets:
-            if path.startswith(f"subsets.{name}."):
-                key = path.removeprefix(f"subsets.{name}.")
-                if key in FIXED or key == "subsets":
-                    return f"'{key}' cannot be changed with --set: a task with another value needs its own file"
-                known = _paths(task.subset(name))
-                return f"subset '{name}' of task '{task.name}' has no key '{key}': {nearest(key, known)}"
-    names = [name for task in having for name in task.subsets]
-    name = path.split(".")[1]
-    return f"no selected task has a subset '{name}': {nearest(name, names)}"
-
-
-def _in_subset(spec: TaskSpec | MethodSpec, path: str) -> tuple[str, str, Any] | None:
-    """Returns the subset, the key and its value of a path `subsets.NAME.KEY`; None if the spec is no task with this
-    subset, or if the key cannot be set."""
-    if not isinstance(spec, TaskSpec) or not path.startswith("subsets."):
-        return None
-    for name in spec.subsets:
-        key = path.removeprefix(f"subsets.{name}.")
-        if key != path and key in _paths(merged := spec.subset(name)):
-            return name, key, dotted.get(merged.model_dump(), key)
-    return None
+        return f"{problem}: did you mean {' or '.join(map(repr, same_end))}?"
+    same_part = {key for key in known if key.startswith(f"{path.partition('.')[0]}.")}
+    return f"{problem}: {nearest(path, same_part or known)}"
 
 
 def has_shots(task: TaskSpec) -> bool:
     """Returns whether a task or one of its subsets has few-shot examples."""
     return NUM_SHOTS in _paths(task)
-
-
-def _sweep_of_rules(tasks: Sequence[TaskSpec], methods: Sequence[MethodSpec]) -> str:
-    """Returns a remedy: a sweep over the rules that fit a method at the tasks' temperatures with their default options.
-    It is empty if no other rule fits."""
-    is_greedy = all(task.subset(name).generation.temperature == 0 for task in tasks for name in task.subsets)
-    for method in methods:
-        data = method.model_dump(exclude={"sweep"})
-        able = []
-        for name in RULES.names() if "verification" in data and method.drafter.type != "none" else ():
-            with suppress(ConfigError):
-                changed = build(MethodSpec, dotted.put(data, "verification.rule", name))
-                if is_greedy and proposes_trees(changed) and changed.drafter.options.get("temperature") is None:
-                    check_draws(changed, {"fixed"})
-                able.append(name)
-        if len(able) > 1:
-            command = f"specbench sweep --method {method.name} --path verification.rule --values {','.join(able)}"
-            return f", or compare the rules that fit {method.name}: `{command}`"
-    return ""
 
 
 def _paths(spec: TaskSpec | MethodSpec) -> set[str]:
@@ -387,44 +333,44 @@ def _paths(spec: TaskSpec | MethodSpec) -> set[str]:
     return paths
 
 
-def _override(spec: AnySpec, values: Mapping[str, str]) -> AnySpec:
-    given: dict[str, str] = {path: text for path, text in values.items() if path in _paths(spec)}
-    inside: dict[str, tuple[str, str, Any]]
-    inside = {path: found for path in values if (found := _in_subset(spec, path))}
-    if not given and not inside:
-        return spec
-    data: dict[str, Any] = spec.model_dump()
-    implied = {"generation.chat_stop": "null"} if "generation.stop" in given else {}
-    for path, text in {**implied, **given}.items():
-        holders = (data, *data.get("subsets", {}).values())
-        _put(spec, data, path, _parse(path, text, [dotted.flat(holder).get(path) for holder in holders]))
-    for path, (name, key, old) in inside.items():
-        over = data["subsets"][name]
-        if key == "generation.stop":
-            over = dotted.put(over, "generation.chat_stop", None)
-        over = dotted.put(over, key, _parse(path, values[path], [old]))
-        data["subsets"] = {**data["subsets"], name: over}
-    prefix = " ".join(f"--set {path}={values[path]}" for path in (*given, *inside))
-    return build(type(spec), data, prefix=f"{prefix}: ")
-
-
-def _parse(path: str, text: str, old: Iterable[Any]) -> Any:
-    """Returns the value of a text: itself if an old value is a text, else what it is as YAML; null removes a value."""
-    is_text = any(isinstance(value, str) for value in old)
-    return text if is_text and text != "null" else yaml_files.parse(text, f"--set {path}={text}")
-
-
-def _put(spec: TaskSpec | MethodSpec, data: dict[str, Any], path: str, value: Any) -> None:
+def _places(spec: TaskSpec | MethodSpec, path: str) -> tuple[str, list[str | None]]:
+    """Returns the key that a path sets, and where: None stands for the spec itself, a name for a subset of a task. A
+    path subsets.NAME.KEY is for one subset."""
+    if isinstance(spec, MethodSpec):
+        return path, [None] if path in _paths(spec) else []
+    for name in spec.subsets:
+        key = path.removeprefix(f"subsets.{name}.")
+        if key != path and key in _paths(spec.subset(name)):
+            return key, [name]
+    if path not in _paths(spec):
+        return path, []
     head, _, rest = path.partition(".")
-    in_subsets = bool(rest) and data.get(head) is None  # such as `dataset` if only subsets have one
-    if isinstance(spec, TaskSpec):
-        data["subsets"] = {
-            name: dotted.put(over, path, value)
-            if path in (_subset_paths(spec, name) if in_subsets else dotted.flat(over)) else over
-            for name, over in data["subsets"].items()
-        }  # fmt: skip
-    if not in_subsets:
-        data.update(dotted.put(data, path, value))
+    if rest and getattr(spec, head) is None:  # such as `dataset` if only subsets have one
+        return path, [name for name in spec.subsets if path in _subset_paths(spec, name)]
+    return path, [None, *(name for name, over in spec.subsets.items() if path in dotted.flat(over))]
+
+
+def _override(spec: AnySpec, values: Mapping[str, str]) -> AnySpec:
+    data: dict[str, Any] = spec.model_dump()
+    used = []
+    implied = {f"{path.removesuffix('stop')}chat_stop": "null" for path in values if path.endswith("generation.stop")}
+    for path, text in sorted({**implied, **values}.items(), key=lambda pair: pair[0].startswith("subsets.")):
+        key, places = _places(spec, path)
+        if not places:
+            continue
+        used += [f"--set {path}={text}"] if path in values else []
+        # A text stays one where the key has a text, and is YAML elsewhere; null removes a value.
+        holders = [data, *data.get("subsets", {}).values()]
+        if isinstance(spec, TaskSpec) and key != path:
+            holders = [spec.subset(str(places[0])).model_dump()]
+        is_text = any(isinstance(dotted.flat(each).get(key), str) for each in holders) and text != "null"
+        value = text if is_text else yaml_files.parse(text, f"--set {path}={text}")
+        for place in places:
+            if place is None:
+                data = dotted.put(data, key, value)
+            else:
+                data["subsets"] = {**data["subsets"], place: dotted.put(data["subsets"][place], key, value)}
+    return build(type(spec), data, prefix=f"{' '.join(used)}: ") if used else spec
 
 
 def _subset_paths(task: TaskSpec, name: str) -> set[str]:

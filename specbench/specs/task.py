@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from string import Formatter
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, field_validator
@@ -25,40 +24,29 @@ from specbench.specs.components import (
 )
 
 FIELDS = ("task", "subset", "split")
-
-
-def _fields(text: str, problem: str) -> set[str]:
-    """Returns the fields of a format string. Raises ValueError(problem) if it has anything but plain fields."""
-    try:
-        parts = list(Formatter().parse(text))
-    except ValueError as error:
-        raise ValueError(problem) from error
-    if any(form or conversion for _, _, form, conversion in parts):
-        raise ValueError(problem)
-    return {field for _, field, _, _ in parts if field is not None}
+FIELD = re.compile(r"\{(\w+)\}")
+FILE_FIELDS = "the only fields are {task}, {subset}, {split} and the names of vars: correct it"
 
 
 def _check_fields(text: str) -> str:
-    """Returns a format string. Raises ValueError if it has fields other than {task}, {subset} and {split}."""
-    problem = "the only fields are {task}, {subset} and {split}: correct it"
-    if not _fields(text, problem) <= {*FIELDS}:
-        raise ValueError(problem)
+    if not {*FIELD.findall(text)} <= {*FIELDS} or re.search("[{}]", FIELD.sub("", text)):
+        raise ValueError("the only fields are {task}, {subset} and {split}: correct it")
     return text
 
 
 AnyFiles = TypeVar("AnyFiles", tuple[str, ...], dict[str, str])
 
 
-FILE_FIELDS = "the only fields are {task}, {subset}, {split} and the names of vars: correct it"
+def _texts(files: tuple[str, ...] | dict[str, str]) -> tuple[str, ...]:
+    return (*files, *files.values()) if isinstance(files, dict) else files
 
 
 def _check_files(files: AnyFiles) -> AnyFiles:
     for file in files.values() if isinstance(files, dict) else files:
         if file.startswith("/") or ".." in file.split("/"):
             raise ValueError("names must be inside the data folder: no leading / and no ..")
-    for text in (*files, *files.values()) if isinstance(files, dict) else files:
-        if not all(field.isidentifier() for field in _fields(text, FILE_FIELDS)):
-            raise ValueError(FILE_FIELDS)
+    if any(re.search("[{}]", FIELD.sub("", text)) for text in _texts(files)):
+        raise ValueError(FILE_FIELDS)
     return files
 
 
@@ -166,7 +154,6 @@ class FewshotSpec(Spec):
 
 
 LANGUAGE_CODE = re.compile(r"(?:[a-z]{2,3}|x)(?:-[A-Za-z0-9]{1,8})*")  # BCP 47; x-… is for private use
-TURN_COLUMNS = ("turn", "turn_index")  # columns of a multi-turn row in the templates
 
 
 class GenerationSpec(Spec):
@@ -318,8 +305,8 @@ class TaskSpec(Spec):
 
     def _check_file_names(self) -> None:
         for place, local in (("local", self.local), ("fewshot.local", self.fewshot and self.fewshot.local)):
-            texts = (*local.files, *local.parallel, *local.parallel.values()) if local else ()
-            for name in sorted({field for text in texts for field in _fields(text, FILE_FIELDS)} - {*FIELDS}):
+            texts = (*local.files, *_texts(local.parallel)) if local else ()
+            for name in sorted({field for text in texts for field in FIELD.findall(text)} - {*FIELDS}):
                 if name not in self.vars:
                     raise ConfigError(
                         f"{place}: {{{name}}}: {FILE_FIELDS.partition(':')[0]}: {nearest(name, self.vars)}"
@@ -362,9 +349,3 @@ class TaskSpec(Spec):
         if isinstance(self.reference, Mapping):
             return {f"reference.{name}": template for name, template in self.reference.items()}
         return {"reference": self.reference} if self.reference else {}
-
-    def columns(self) -> frozenset[str]:
-        """Returns the columns that the prompt and the reference need."""
-        named = {column for column in (self.turns, self.references) if column}
-        used = (templates.used(template, "row") for template in (self.prompt, *self.reference_templates().values()))
-        return frozenset(named.union(*used) - (set(TURN_COLUMNS) if self.turns else set()))

@@ -7,7 +7,7 @@ Time and memory are limited too: every loop, operator, filter and call is charge
 import math
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -24,20 +24,16 @@ from specbench.core.errors import ConfigError, nearest
 MAX_SOURCE = 100_000  # characters of a template
 MAX_CHARACTERS = 4 * 2**20  # that one rendering produces, including the result
 MAX_SECONDS = 2.0  # of one rendering
+MAX_GROWTH = 16 * MAX_CHARACTERS  # of one operation, by its arguments: the most that exists for a moment
 MAX_NUMBER = 100_000  # as an argument of a filter or method, such as a width
 MAX_BITS = 4096  # of an integer
 
 STATEMENTS = (nodes.Output, nodes.For, nodes.If, nodes.Assign, nodes.AssignBlock, nodes.FilterBlock, nodes.With)
 FUNCTIONS = ("range", "namespace", "dict")
-# The arguments of these filters do not bound the size of their result or their time.
+# The arguments of these filters and methods do not bound the size of their result or their time.
 WITHOUT_FILTERS = ("format", "pprint", "striptags", "sum", "tojson", "urlize", "wordwrap")
-ORDERING_FILTERS = ("dictsort", "groupby", "max", "min", "sort")  # they take a microsecond or more per value
-TEXT_METHODS = {
-    "capitalize", "casefold", "center", "count", "endswith", "find", "index", "isalnum", "isalpha", "isdecimal",
-    "isdigit", "islower", "isnumeric", "isspace", "istitle", "isupper", "join", "ljust", "lower", "lstrip", "partition",
-    "removeprefix", "removesuffix", "replace", "rfind", "rindex", "rjust", "rpartition", "rsplit", "rstrip", "split",
-    "splitlines", "startswith", "strip", "swapcase", "title", "upper", "zfill",
-}  # fmt: skip
+WITHOUT_METHODS = ("encode", "expandtabs", "format", "format_map", "maketrans", "translate")
+TOO_LONG = f"the template's output exceeds {MAX_CHARACTERS:,} characters"
 
 
 class TooMuch(SecurityError):
@@ -61,31 +57,9 @@ def charge(characters: int) -> None:
         return
     current.left -= characters
     if current.left < 0:
-        raise TooMuch(f"the template's output exceeds {MAX_CHARACTERS:,} characters")
+        raise TooMuch(TOO_LONG)
     if time.monotonic() > current.end:
         raise TooMuch(f"the template's rendering exceeds {MAX_SECONDS:g} seconds")
-
-
-def charge_for(*values: Any) -> None:
-    """Charges for values and, recursively, for every occurrence of an item in a container."""
-    stack = list(values)
-    while stack:
-        value = stack.pop()
-        charge(len(value) if isinstance(value, str | bytes) else 1)
-        if isinstance(value, dict):
-            charge(2 * len(value))
-            stack += [*value, *value.values()]
-        elif isinstance(value, list | tuple | set | frozenset):
-            charge(len(value))
-            stack += value
-
-
-def charge_result(value: Any) -> Any:
-    """Charges for the result of an operation and returns it. An iterator is returned as a list."""
-    if isinstance(value, Iterator):
-        value = list(charge_each(value))
-    charge_for(value)
-    return value
 
 
 def charge_each(values: Iterable[Any], characters: int = 1) -> Iterator[Any]:
@@ -95,53 +69,55 @@ def charge_each(values: Iterable[Any], characters: int = 1) -> Iterator[Any]:
         yield value
 
 
-def charge_call(name: str, value: Any, args: Sequence[Any], kwargs: Mapping[str, object]) -> None:
-    """Charges for the values of a filter or a method of texts, and for what `replace` or `indent` adds to a text."""
-    for number in (*args, *kwargs.values()):
-        if isinstance(number, int) and abs(number) > MAX_NUMBER:
-            raise TooMuch(f"the template gives a filter or method a number above {MAX_NUMBER:,}")
-    if name == "replace" and len(args) > 1:
-        charge(str(value).count(str(args[0])) * len(str(args[1])))
-    if name == "indent" and args:
-        width = args[0] if isinstance(args[0], int) else len(str(args[0]))
-        charge((str(value).count("\n") + 1) * width)
-    charge_for(value, *args, *kwargs.values())
+def size_of(value: Any) -> int:
+    """Returns the characters of a value and of all that it contains; a container that is in it twice counts twice.
+    Raises TooMuch as soon as they exceed the bound of one rendering."""
+    size, stack = 0, [value]
+    while stack:
+        each = stack.pop()
+        size += 1 + (len(each) if isinstance(each, str | bytes | range | dict | list | tuple | set | frozenset) else 0)
+        if isinstance(each, dict):
+            stack += [*each, *each.values()]
+        elif isinstance(each, list | tuple | set | frozenset):
+            stack += each
+        if size > MAX_CHARACTERS:
+            raise TooMuch(TOO_LONG)
+    return size
 
 
-def charge_join(separator: Any, values: Any) -> list[Any]:
-    """Charges for the result of a join and returns the values to join."""
-    listed: list[Any] = charge_result(iter(values))
-    charge(len(str(separator)) * len(listed))
-    return listed
+def charge_result(value: Any) -> Any:
+    """Charges for the result of an operation and returns it. An iterator is returned as a list."""
+    if isinstance(value, Iterator):
+        value = list(charge_each(value))
+    charge(size_of(value))
+    return value
+
+
+def bound_growth(name: str, *values: Any) -> None:
+    """Raises TooMuch for a filter or a method with these arguments if the product of their sizes, which no result
+    exceeds, is too large, and for a large number, such as a width."""
+    numbers = [abs(value) for value in values if isinstance(value, int)]
+    if max(numbers, default=0) > MAX_NUMBER:
+        raise TooMuch(f"the template gives a filter or method a number above {MAX_NUMBER:,}")
+    widths = numbers if name == "indent" else []  # of each line
+    if math.prod([*map(size_of, values), *widths]) > MAX_GROWTH:
+        raise TooMuch(TOO_LONG)
 
 
 class _AddCharges(NodeTransformer):
     """Adds charging filters to constructs that run or grow without a filter: loops, lists, `~` and slices."""
 
-    def visit_For(self, node: nodes.For) -> nodes.Node:
-        literal = sum(len(text.data) for part in node.body for text in part.find_all(nodes.TemplateData))
-        literal += sum(len(part.data) for part in node.body if isinstance(part, nodes.TemplateData))
-        self.generic_visit(node)
-        node.iter = _filter(node.iter, "_charge_each", nodes.Const(1 + literal))
-        return node
-
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
-        self.generic_visit(node)
-        return _filter(nodes.List(node.nodes, lineno=node.lineno), "_concatenate")
-
-    def visit_List(self, node: nodes.List) -> nodes.Node:
-        self.generic_visit(node)
-        return _filter(node, "_charge_result")
-
-    visit_Dict = visit_List
-
-    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
-        self.generic_visit(node)
-        return node if node.ctx == "store" else _filter(node, "_charge_result")
-
-    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
-        self.generic_visit(node)
-        return _filter(node, "_charge_result") if isinstance(node.arg, nodes.Slice) else node
+    def generic_visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> nodes.Node:
+        node = super().generic_visit(node, *args, **kwargs)
+        if isinstance(node, nodes.For):
+            literal = sum(len(text.data) for part in node.body for text in part.find_all(nodes.TemplateData))
+            literal += sum(len(part.data) for part in node.body if isinstance(part, nodes.TemplateData))
+            node.iter = _filter(node.iter, "_charge_each", nodes.Const(1 + literal))
+        if isinstance(node, nodes.Concat):
+            return _filter(nodes.List(node.nodes, lineno=node.lineno), "join")
+        is_slice = isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice)
+        is_value = isinstance(node, nodes.List | nodes.Dict) or (isinstance(node, nodes.Tuple) and node.ctx == "load")
+        return _filter(node, "_charge_result") if is_slice or is_value else node
 
 
 def _filter(node: Any, name: str, *args: nodes.Expr) -> nodes.Filter:
@@ -161,7 +137,6 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         }
         # They take the context, so that Jinja does not evaluate them when it compiles a template.
         self.filters["_charge_each"] = pass_context(lambda _, values, characters: charge_each(values, characters))
-        self.filters["_concatenate"] = pass_context(lambda _, values: "".join(map(str, charge_result(values))))
         self.filters["_charge_result"] = pass_context(lambda _, value: charge_result(value))
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
@@ -180,9 +155,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return super()._generate(_AddCharges().visit(source), name, filename, defer_init)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        if isinstance(obj, str):
-            return attr in TEXT_METHODS
-        return not isinstance(obj, int | float | bytes) and super().is_safe_attribute(obj, attr, value)
+        is_known = not isinstance(obj, int | float | bytes) and not (isinstance(obj, str) and attr in WITHOUT_METHODS)
+        return is_known and super().is_safe_attribute(obj, attr, value)
 
     def wrap_str_format(self, value: Any) -> None:
         """Returns None: `format` is not allowed, because it does not bound the width of a field."""
@@ -200,33 +174,23 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return charge_result(super().call_binop(context, operator, left, right))
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
-        receiver, name = getattr(obj, "__self__", None), getattr(obj, "__name__", "")
-        if isinstance(receiver, str) and name == "join" and args:
-            args = (charge_join(receiver, args[0]), *args[1:])
+        receiver = getattr(obj, "__self__", None)
         if isinstance(receiver, str):
-            charge_call(name, receiver, args, kwargs)
-        else:
-            charge_for(receiver, *args, *kwargs.values())
+            args = tuple(charge_result(value) if isinstance(value, Iterator) else value for value in args)
+            bound_growth(obj.__name__, receiver, *args, *kwargs.values())
         result = super().call(context, obj, *args, **kwargs)
         return result if isinstance(result, range) else charge_result(result)
 
 
 def _with_charge(name: str, filter_: Any) -> Any:
-    """Returns a filter that charges before and after the call. It takes the context, so that Jinja does not evaluate it
-    when it compiles a template."""
+    """Returns a filter that is bounded before and charged after the call. It takes the context, so that Jinja does not
+    evaluate it when it compiles a template."""
     kind = getattr(getattr(filter_, "jinja_pass_arg", None), "name", "")
 
     @pass_context
     def charging(context: Context, value: Any, *args: Any, **kwargs: Any) -> Any:
-        if name == "replace":
-            args, kwargs = (*args, *(kwargs[key] for key in ("old", "new", "count") if key in kwargs)), {}
-        if name == "indent" and "width" in kwargs:
-            args = (kwargs.pop("width"), *args)
-        if name == "join":
-            value = charge_join(args[0] if args else kwargs.get("d", ""), value)
-        charge_call(name, value, args, kwargs)
-        if name in ORDERING_FILTERS and isinstance(value, Sized):
-            charge(10 * len(value))
+        value = charge_result(value) if isinstance(value, Iterator) else value
+        bound_growth(name, value, *args, *kwargs.values())
         first = {"context": context, "eval_context": context.eval_ctx, "environment": context.environment}
         return charge_result(filter_(*([first[kind]] if kind else []), value, *args, **kwargs))
 

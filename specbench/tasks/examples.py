@@ -13,7 +13,7 @@ from specbench.core.values import text_digest
 from specbench.specs import templates
 from specbench.specs.task import TaskSpec
 from specbench.tasks.local_files import Row
-from specbench.tasks.scoring import Reference, reference_texts
+from specbench.tasks.scoring import Reference
 from specbench.tasks.sources import Kind, NoRows, Source, open_source, read_task_rows
 
 AnyExample = TypeVar("AnyExample")
@@ -57,12 +57,10 @@ def _template_error(task: TaskSpec, key: str, template: str, place: str, row: Ro
     if not missing:
         reason = ": ".join(filter(None, (type(error).__name__, str(error))))
         used = sorted(templates.used(template, "vars") & set(task.vars))
-        null = [name for name in used if task.vars[name] is None]
-        given = ", ".join(f"vars.{name} = {task.vars[name]!r:.60}" for name in used if name not in null)
-        remedy = f"set vars.{null[0]}, which is null (--set vars.{null[0]}=…), or " if null else ""
+        given = ", ".join(f"vars.{name} = {task.vars[name]!r:.60}" for name in used)
         return ConfigError(
-            f"{place}: the {key} of task '{task.name}' fails{given and f' ({given})'}: {reason}: {remedy}correct the "
-            "template or the row"
+            f"{place}: the {key} of task '{task.name}' fails{given and f' ({given})'}: {reason}: correct the template, "
+            "the row or the vars (--set vars.NAME=VALUE)"
         )
     if missing[0] in row:
         return ConfigError(f"{place}: column '{missing[0]}' is empty, which the {key} needs: fill it in")
@@ -106,10 +104,6 @@ def read_reference(task: TaskSpec, row: Row, place: str) -> Reference | None:
     return parts["reference"] if isinstance(task.reference, str) else parts
 
 
-LONG_ANSWER = 80  # characters: a text of this length is not the answer to two questions
-NUM_SHOWN = 5  # places in an error message
-
-
 @dataclass(frozen=True)
 class FewshotInfo:
     """The few-shot examples as a leaderboard row records them (`results.row.RowShots`). `checked`: whether all measured
@@ -134,28 +128,16 @@ class FewshotPrefix:
     fewshot: FewshotInfo = NO_SHOTS
 
     def check(self, task: TaskSpec, rows: Sequence[tuple[str, Row]]) -> None:
-        """Raises ConfigError if a row is one of the few-shot examples: it has the same question (also with its options
-        in another order), or its answer is in the prefix and has LONG_ANSWER characters or more."""
+        """Raises ConfigError if a row has the question of a few-shot example, also with its options in another
+        order."""
         if not self.questions:
             return
-        prefix = normalize_value(self.prefix)
-
-        def repeats_example(row: Row, place: str) -> bool:
-            if normalized_question(task, row, place) in self.questions:
-                return True
-            reference = read_reference(task, next(split_turns(task, row, place)), place)
-            answers = map(normalize_value, [] if reference is None else reference_texts(reference))
-            return any(len(answer) >= LONG_ANSWER and answer in prefix for answer in answers)
-
-        found = [place for place, row in rows if repeats_example(row, place)]
+        found = [place for place, row in rows if normalized_question(task, row, place) in self.questions]
         if found:
-            others = [place.rpartition(", ")[2] for place in found[1 : NUM_SHOWN + 1]]
-            ending = ", …" if len(found) > NUM_SHOWN + 1 else ""
-            more = f" (and {len(found) - 1} more of {len(rows)}: {', '.join(others)}{ending})"
+            more = f" (and {len(found) - 1} more of {len(rows)})" if len(found) > 1 else ""
             raise ConfigError(
-                f"{found[0]}{more if others else ''}: the row is one of the few-shot examples before its prompt: take "
-                "them from another split (fewshot.split, fewshot.local.files), fewer of them (fewshot.num_shots), or "
-                "leave the row out"
+                f"{found[0]}{more}: the row is one of the few-shot examples before its prompt: take them from another "
+                "split (fewshot.split, fewshot.local.files), fewer of them (fewshot.num_shots), or leave the row out"
             )
 
 

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
@@ -42,8 +42,10 @@ def download(dataset: DatasetSpec, commit: str, name: str, local: bool = False) 
     """Returns one file: from the hub, or with `local` only from the cache. Raises what the hub's client raises."""
     import huggingface_hub
 
-    options: dict[str, Any] = {"repo_type": "dataset", "revision": commit, "local_files_only": local}
-    return Path(huggingface_hub.hf_hub_download(dataset.path, name, **options))
+    path = huggingface_hub.hf_hub_download(
+        dataset.path, name, repo_type="dataset", revision=commit, local_files_only=local
+    )
+    return Path(path)
 
 
 def list_files(dataset: DatasetSpec) -> tuple[str, dict[str, int | None]]:

@@ -47,10 +47,10 @@ def find_files(folder: Path, stems: Sequence[str]) -> list[Path]:
     return []
 
 
-def read_rows(path: File, *, column_names: Sequence[str] = (), columns: Iterable[str] = ()) -> Iterator[Row]:
-    """Yields the rows of a file. `column_names`: the columns of a csv or tsv without a header. If they are given, the
-    first row is a header only if it names one of them or one of `columns`. Raises ConfigError naming the file and the
-    line (or row) if the file cannot be read or has another format."""
+def read_rows(path: File, *, column_names: Sequence[str] = ()) -> Iterator[Row]:
+    """Yields the rows of a file. `column_names`: the columns of a csv or tsv without a header; if they are given, the
+    first row is a header only if it names one of them. Raises ConfigError naming the file and the line (or row) if the
+    file cannot be read or has another format."""
     suffix = next((suffix for suffix in SUFFIXES if path.name.endswith(suffix)), None)
     if suffix is None:
         raise ConfigError(f"{path}: unsupported file type: use {', '.join(SUFFIXES[::2])} (also .gz)")
@@ -68,7 +68,7 @@ def read_rows(path: File, *, column_names: Sequence[str] = (), columns: Iterable
             elif form == "txt":
                 yield from ({"text": text} for line in lines if (text := line.rstrip("\r\n")).strip())
             else:
-                yield from _table_rows(path, lines, form, column_names, columns)
+                yield from _table_rows(path, lines, form, column_names)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text: convert it") from error
     except (OSError, EOFError, zlib.error) as error:
@@ -156,9 +156,7 @@ def _mapping(row: Any, place: str) -> Row:
     return row
 
 
-def _table_rows(
-    path: File, lines: Iterable[str], form: str, column_names: Sequence[str], columns: Iterable[str]
-) -> Iterator[Row]:
+def _table_rows(path: File, lines: Iterable[str], form: str, column_names: Sequence[str]) -> Iterator[Row]:
     csv.field_size_limit(bounded.MAX_BYTES)
     # Tab-separated files hold quotation marks as they are; a comma needs quoting.
     table = (
@@ -171,7 +169,7 @@ def _table_rows(
                 continue
             if not names:
                 names = list(column_names)
-                if not column_names or {*columns, *column_names} & set(cells):
+                if not column_names or set(column_names) & set(cells):
                     names = cells
                     continue
             if len(cells) != len(names):

@@ -30,10 +30,11 @@ class SubsetFiles:
         local, fields = self.merged.local, self.merged.file_fields(subset)
         escaped = {name: escape(text) for name, text in fields.items()}
         self.stems = [stem.format(**escaped) for stem in local.files]
-        self.columns = {
-            column.format(**fields): _with_equal_codes(pattern, escaped, self.merged.vars)
-            for column, pattern in local.parallel.items()
-        }
+        self.columns: dict[str, list[str]] = {}  # the patterns of each, also with the other codes of a language in vars
+        for column, pattern in local.parallel.items():
+            named = [name for name in self.merged.vars if f"{{{name}}}" in pattern]
+            codes = [{}, *({name: code} for name in named for code in equal_codes(escaped[name])[1:])]
+            self.columns[column.format(**fields)] = [pattern.format(**{**escaped, **other}) for other in codes]
         self.aligned = find_parallel(data, self.columns, fields["split"]) if data.is_dir() else []
 
     @cached_property
@@ -64,15 +65,6 @@ class SubsetFiles:
             return any(other.aligned == self.aligned for other in alike)
         paths = {path.resolve() for path in self.paths}
         return any(path.resolve() in paths for other in alike for path in find_files(self.data, other.stems))
-
-
-def _with_equal_codes(pattern: str, fields: dict[str, str], variables: Iterable[str]) -> list[str]:
-    """Returns a pattern with its fields filled in, once for each code of a language that a task's variable holds."""
-    patterns = [pattern.format(**fields)]
-    for name in variables:
-        if f"{{{name}}}" in pattern:
-            patterns += [pattern.format(**{**fields, name: code}) for code in equal_codes(fields[name])[1:]]
-    return patterns
 
 
 def find_subset_files(task: TaskSpec, subset: str, data: Path) -> SubsetFiles:
@@ -147,36 +139,31 @@ class Source:
 
 def open_source(task: TaskSpec, subset: str, data: str, num_subsets: int) -> Source:
     """Returns the rows of a subset. `data`: "sample", "hub", or the path of a folder or a file."""
+    merged = task.subset(subset)
     if data == "hub":
         from specbench.tasks import hub
 
-        dataset = task.subset(subset).dataset
-        if dataset is None:
+        if merged.dataset is None:
             raise ConfigError(f"task '{task.name}' has no dataset on the hub: give local files with --data FOLDER")
-        return hub.try_locations(hub.fill_fields(dataset, task.name, subset), open_hub)
+        return hub.try_locations(hub.fill_fields(merged.dataset, task.name, subset), open_hub)
     try:
-        if data == "sample":
-            return _open_sample(task, subset, num_subsets)
-        files = find_subset_files(task, subset, Path(data))
-        digests = "+".join(file_digest(path) for path in files.paths)
-        rows = _file_rows(task, subset, files.paths, files.aligned, num_subsets > 1 and files.are_shared())
-        return Source("local", format_paths(files.paths), digests, rows)
+        if data != "sample":
+            files = find_subset_files(task, subset, Path(data))
+            digests = "+".join(file_digest(path) for path in files.paths)
+            rows = _file_rows(task, subset, files.paths, files.aligned, num_subsets > 1 and files.are_shared())
+            return Source("local", format_paths(files.paths), digests, rows)
+        if merged.sample is None:
+            remedy = "give --data FOLDER" + (" or --data hub" if merged.dataset else "")
+            subject = f"subset '{subset}' of task '{task.name}'" if task.has_sample else f"task '{task.name}'"
+            raise ConfigError(f"{subject} has no bundled sample: {remedy}")
+        path = Path(merged.sample)
+        if not path.is_file():
+            raise ConfigError(f"task '{task.name}': sample = '{path}': no such file: correct the key `sample`")
+        num_users = sum(task.sample_of(name) == merged.sample for name in task.subset_names)
+        rows = _file_rows(task, subset, [path], are_shared=num_subsets > 1 and num_users > 1)
+        return Source("sample", path.name, file_digest(path), rows)
     except OSError as error:
         raise unreadable_error(Path(data), error) from error
-
-
-def _open_sample(task: TaskSpec, subset: str, num_subsets: int) -> Source:
-    sample = task.subset(subset).sample
-    if sample is None:
-        hub = " or --data hub" if task.subset(subset).dataset else ""
-        subject = f"subset '{subset}' of task '{task.name}'" if task.has_sample else f"task '{task.name}'"
-        raise ConfigError(f"{subject} has no bundled sample: give --data FOLDER{hub}")
-    path = Path(sample)
-    if not path.is_file():
-        raise ConfigError(f"task '{task.name}': sample = '{path}': no such file: correct the key `sample`")
-    users = [name for name in task.subset_names if task.sample_of(name) == sample]
-    rows = _file_rows(task, subset, [path], are_shared=num_subsets > 1 and len(users) > 1)
-    return Source("sample", path.name, file_digest(path), rows)
 
 
 def open_hub(dataset: DatasetSpec, downloads: bool = True) -> Source:
@@ -198,10 +185,10 @@ def _file_rows(
 ) -> Iterator[tuple[str, Row]]:
     """Yields the subset's rows: those whose column `subset` names it, and all rows without that column. Raises
     ConfigError if there are none, and if several subsets share a file without the column."""
-    merged, seen, num_taken = task.subset(subset), set[str](), 0
-    columns, column_names = () if merged.reader else merged.columns(), merged.local.column_names
+    seen, num_taken = set[str](), 0
+    column_names = task.subset(subset).local.column_names
     parts = [parallel_rows(files) for files in aligned] or [
-        _with_places(str(path), read_rows(path, column_names=column_names, columns=columns)) for path in paths
+        _with_places(str(path), read_rows(path, column_names=column_names)) for path in paths
     ]
     for place, row in chain.from_iterable(parts):
         if task.subsets and "subset" in row:

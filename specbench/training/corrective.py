@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from specbench.decoding.decoder import stream_seed
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM
-from specbench.training.loop import LogRow, LossPart
+from specbench.training.loop import GroupLosses, LogRow, LossPart
 from specbench.training.passes import (
+    MAX_CACHED_BYTES,
     Batch,
-    LogitsCache,
     Sample,
     batches_of,
     corrective_weights,
@@ -31,12 +31,6 @@ from specbench.training.teacher import GenerationJob, Generator, Ids
 Logits = Callable[[Batch], Tensor]  # the logits before every learnt token, [num_learnt, vocab]
 
 
-def token_probs(logits: Tensor, token_ids: Tensor) -> Tensor:
-    """Returns the raw probability of one token per position, float64 on the CPU: [num_positions]."""
-    log_probs = torch.log_softmax(logits.float(), dim=-1).gather(-1, token_ids.to(logits.device)[:, None])[:, 0]
-    return log_probs.cpu().double().exp()
-
-
 def num_accepted(target_probs: Tensor, draft_probs: Tensor, uniforms: Tensor) -> int:
     """Returns the length of a draft's accepted prefix: tokens are accepted while u < min(1, p/q). All arguments are
     [num_drafted]: the drafted tokens' probabilities by target and drafter, and uniform numbers in [0, 1)."""
@@ -50,7 +44,7 @@ def proxy_acceptance(drafts: Sequence[Sample], target: Logits, drafter: Logits, 
     generator = torch.Generator().manual_seed(seed)
     accepted = 0
     for batch in batches_of(drafts, batch_size):
-        target_probs, draft_probs = (token_probs(of(batch), batch.learnt_ids) for of in (target, drafter))
+        target_probs, draft_probs = (token_probs(of, batch) for of in (target, drafter))
         uniforms = torch.rand(batch.num_learnt, generator=generator, dtype=torch.float64)
         lengths = [sample.num_learnt for sample in batch.samples]
         for parts in zip(*(values.split(lengths) for values in (target_probs, draft_probs, uniforms)), strict=True):
@@ -62,16 +56,21 @@ def prompt_misfit(prompts: Sequence[Sample], model: Logits, batch_size: int) -> 
     """Returns 1 − the mean raw probability of the prompts' tokens, which is the total variation to the data as a point
     mass (P0 eq. 7). Returns None if no prompt has two tokens."""
     longer = [prompt for prompt in prompts if prompt.num_learnt]
-    probs = [token_probs(model(batch), batch.learnt_ids) for batch in batches_of(longer, batch_size)]
+    probs = [token_probs(model, batch) for batch in batches_of(longer, batch_size)]
     return float(1 - torch.cat(probs).mean()) if probs else None
+
+
+def token_probs(model: Logits, batch: Batch) -> Tensor:
+    """Returns the raw probability of every learnt token, float64 on the CPU: [num_learnt]."""
+    return cross_entropy_sampled(batch.learnt_ids, model(batch)).cpu().double().neg().exp()
 
 
 @dataclass(frozen=True)
 class MeasuredLanguage:
-    """The mini-batches of a language in a pass, and the drafter's loss on each before the update."""
+    """The mini-batches of a language in a pass, and the drafter's losses on the tokens of each before the update."""
 
     batches: Sequence[Batch]
-    losses: Sequence[float]
+    losses: Sequence[Tensor]
 
     @property
     def num_tokens(self) -> int:
@@ -80,8 +79,7 @@ class MeasuredLanguage:
     @property
     def divergence(self) -> float:
         """Returns D, the mean loss over all tokens."""
-        pairs = zip(self.batches, self.losses, strict=True)
-        return sum(batch.num_learnt * loss for batch, loss in pairs) / self.num_tokens
+        return float(torch.cat([*self.losses]).double().mean())
 
     @property
     def prompts(self) -> list[Ids]:
@@ -105,20 +103,20 @@ class CorrectiveObjective:
         for language, ids in prompts:
             self._prompts.setdefault(language, []).append(ids)
         self._generator = Generator.of(target, Sampling(spec.scdf.temperature), spec.max_new_tokens)
-        self._frozen = LogitsCache(target.model, target.vocab_size)
+        self._kept: dict[int, Tensor] = {}  # the target's logits by the id of a batch of this pass
         self._measured: dict[str, MeasuredLanguage] = {}
         self._weights: dict[str, float] = {}
 
     def parts(self, drafter: nn.Module, number: int) -> list[LossPart]:
         """Returns the mini-batches of a pass with constant weights: Σ weight · ∇loss is the gradient of P0 eq. 9."""
-        self._frozen.forget()
         # 1. Languages, their prompts, and the target's continuations.
+        self._kept.clear()
         languages = self._draw_languages(number)
         batches = self._draw_batches(number, languages)
         # 2. The drafter's loss on each language before the update.
         with torch.no_grad():
             self._measured = {
-                language: MeasuredLanguage(each, [float(self._loss(batch, drafter)) for batch in each])
+                language: MeasuredLanguage(each, [self._losses(batch, drafter) for batch in each])
                 for language, each in batches.items()
             }
         # 3. The weights of the languages, and with them the mini-batches.
@@ -131,12 +129,12 @@ class CorrectiveObjective:
             weight = self._weights[language]
             for batch, known in zip(measured.batches, measured.losses, strict=True):
                 share = batch.num_learnt / measured.num_tokens
-                # Without a weight no gradient is needed, and the loss is known.
-                loss = partial(self._loss, batch) if weight else partial(constant, known)
-                parts.append(LossPart(language, weight * share, batch.num_learnt, loss))
+                # Without a weight no gradient is needed, and the losses are known.
+                losses = partial(self._losses, batch) if weight else partial(lambda known, _: known, known)
+                parts.append(LossPart(batch.groups, weight * share, losses))
         return parts
 
-    def rows(self, drafter: nn.Module, number: int) -> list[LogRow]:
+    def rows(self, drafter: nn.Module, number: int, losses: GroupLosses) -> list[LogRow]:
         """Returns D, weights and 𝒰 of the last pass, with acceptance and misfit, which are measured on its prompts
         now."""
         spec, settings, vocab_size = self._spec, self._settings, self._target.vocab_size
@@ -199,12 +197,15 @@ class CorrectiveObjective:
     def _random(self, *purpose: str | int) -> torch.Generator:
         return torch.Generator().manual_seed(stream_seed(self._spec.seed, *purpose))
 
-    def _loss(self, batch: Batch, drafter: nn.Module) -> Tensor:
+    def _losses(self, batch: Batch, drafter: nn.Module) -> Tensor:
         draft_logits = learnt_logits(drafter, batch, self._target.vocab_size)
         if self._settings.estimator == "sampled":
-            return cross_entropy_sampled(batch.learnt_ids, draft_logits).mean()
-        return cross_entropy_full(self._frozen.of(batch), draft_logits).mean()
-
-
-def constant(value: float, drafter: nn.Module) -> Tensor:
-    return torch.tensor(value)
+            return cross_entropy_sampled(batch.learnt_ids, draft_logits)
+        # Every batch is read twice, before the weights are known and for the gradients.
+        target_logits = self._kept.get(id(batch))
+        if target_logits is None:
+            with torch.no_grad():
+                target_logits = learnt_logits(self._target.model, batch, self._target.vocab_size)
+            if sum(kept.nbytes for kept in self._kept.values()) + target_logits.nbytes <= MAX_CACHED_BYTES:
+                self._kept[id(batch)] = target_logits
+        return cross_entropy_full(target_logits, draft_logits)

@@ -19,8 +19,8 @@ from specbench.decoding.drafters.heads import norm_output_reading
 from specbench.models.causal_lm import CausalLM
 from specbench.models.heads.checkpoints import read_checkpoint
 from specbench.models.heads.eagle import EagleHead, EagleLayout
-from specbench.models.heads.eagle_checkpoint import LAYER_IDS, load_eagle
-from specbench.models.heads.medusa import MedusaHeads, load_medusa, with_vllm_names
+from specbench.models.heads.eagle_checkpoint import eagle_files, load_eagle
+from specbench.models.heads.medusa import MedusaHeads, load_medusa, medusa_files
 from specbench.training.passes import Batch, Sample, in_float32, unwrapped
 from specbench.training.spec import TrainSpec
 
@@ -200,28 +200,11 @@ class DraftHead:
 
     def save(self, folder: Path, dtype: torch.dtype) -> None:
         """Writes configuration and weights in the published layout of vLLM's Medusa, EAGLE or EAGLE-3."""
-        tensors = {
-            name: value.detach().to("cpu", dtype).contiguous() for name, value in self.own_parameters.items()
-        }  # fmt: skip
+        own = {name: value.detach().to("cpu", dtype).contiguous() for name, value in self.own_parameters.items()}
         if isinstance(self.model, MedusaHeads):
-            heads = self.model
-            config: dict[str, object] = {
-                "architectures": ["MedusaModel"], "model_type": "medusa", "medusa_num_heads": len(heads),
-                "medusa_num_layers": heads.num_blocks, "base_model_name_or_path": self.target.name,
-                # vLLM assumes no biases by default.
-                "medusa_fc_bias": any(name.endswith("bias") for name, _ in heads.named_parameters()),
-                "hidden_size": output_weight(self.target).shape[1], "vocab_size": heads.vocab_size,
-            }  # fmt: skip
-            tensors = with_vllm_names(tensors)
+            config, tensors = medusa_files(self.model, own, self.target)
         else:
-            config = eagle_config(self.model, self.target)
-            if self.model.layout.generation == 1:
-                tensors = {name.replace("midlayer.", "layers.0."): value for name, value in tensors.items()}
-            elif self.model.d2t is not None:  # a restricted vocabulary
-                offsets = self.model.d2t.cpu()
-                is_drafted = torch.zeros(self.target.vocab_size, dtype=torch.bool)
-                is_drafted[offsets + torch.arange(len(offsets))] = True
-                tensors |= {"d2t": offsets, "t2d": is_drafted}
+            config, tensors = eagle_files(self.model, own, self.target)
         save_file(tensors, folder / "model.safetensors")
         config["torch_dtype"] = str(dtype).removeprefix("torch.")
         write_atomically(folder / "config.json", json.dumps(config, indent=2) + "\n")
@@ -257,26 +240,3 @@ def new_eagle(spec: TrainSpec, target: CausalLM) -> EagleHead:
         if norms:
             head.norm.weight.data = NORM_SCALE * norms[-1].weight.detach().float()
     return head
-
-
-def eagle_config(head: EagleHead, target: CausalLM) -> dict[str, object]:
-    """Returns the configuration of the head's layer with the keys of EAGLE or EAGLE-3. The rope is written twice, since
-    transformers before version 5 does not know `rope_parameters`. So are the layers whose hidden states the head reads:
-    vLLM numbers the inputs of layers, and SGLang, in `eagle_config`, the outputs."""
-    kept = head.config.to_diff_dict()
-    kept.pop("transformers_version", None)
-    rope = dict(head.config.rope_parameters or {})
-    kept |= {"rope_theta": rope.pop("rope_theta")} if "rope_theta" in rope else {}
-    kept |= {"rope_scaling": rope} if rope.get("rope_type", "default") != "default" else {}
-    given = {**kept, "model_type": "llama", "num_hidden_layers": 1, "vocab_size": target.vocab_size}
-    if head.layout.generation == 1:
-        return {**given, "architectures": ["LlamaForCausalLM"], "bias": head.layout.has_bias}
-    layout = head.layout
-    size = layout.draft_vocab_size if head.d2t is None else len(head.d2t)
-    return {
-        **given, "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": size,
-        "target_hidden_size": layout.target_width, LAYER_IDS: list(layout.hidden_layers),
-        "eagle_config": {LAYER_IDS: [layer - 1 for layer in layout.hidden_layers], "use_aux_hidden_state": True},
-        "norm_before_residual": layout.norm_before_residual,
-        **({} if layout.norm_logits else {"norm_output": False}),  # absent, it has one meaning in all programs
-    }  # fmt: skip

@@ -1,12 +1,11 @@
 """The training loop with its optimizers, its checkpoints and its log. An interrupted and resumed training has the same
-curve."""
+curve and the same log."""
 
 import csv
 import io
 import math
-import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -26,17 +25,18 @@ from specbench.models.meters import Cost, CostMeter
 from specbench.training.output import CHECKPOINT, OutputFolder, RateCurve, StepCurve
 from specbench.training.spec import TrainSpec
 
-Loss = tuple[str, float, int]  # of a mini-batch: group, mean loss, number of tokens
+Loss = tuple[str, float, int]  # of a text: its group, the sum of its losses, its number of tokens
+GroupLosses = dict[str, tuple[float, int]]  # of each group: the mean loss over its tokens, and their number
 LogRow = dict[str, float | str | None]  # by column
 
 
 @dataclass
 class RateProgress:
-    """The progress of one learning rate: finished steps, bytes of the log, curve, and validation losses by number of
+    """The progress of one learning rate: finished steps, rows of the log, curve, and validation losses by number of
     steps. lost: the step and the value that was not finite, if the training diverged."""
 
     num_done: int = 0
-    log_bytes: int = 0
+    log: list[LogRow] = field(default_factory=list)
     curve: list[StepCurve] = field(default_factory=list)
     validation: dict[int, float] = field(default_factory=dict)
     cost: Cost = field(default_factory=dict)
@@ -140,57 +140,27 @@ def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optim
         ) from error
 
 
-FIRST_COLUMNS = ("timestamp", "step", "pass")
-
-
-class Log:
-    """A CSV file with the log rows of passes. Before the objective's columns there are timestamp (UTC), step and pass
-    (within the step), both counted from 1."""
-
-    def __init__(self, path: Path, columns: Sequence[str]) -> None:
-        self.path = path
-        self.columns = (*FIRST_COLUMNS, *columns)
-
-    def cut_back(self, num_bytes: int) -> None:
-        """Removes what was written after the checkpoint; 0 starts a new log. Raises ConfigError if the log is shorter
-        than `num_bytes`."""
-        if num_bytes == 0:
-            self.path.write_text(",".join(self.columns) + "\n", encoding="utf-8")
-            return
-        size = self.path.stat().st_size if self.path.exists() else 0
-        if size < num_bytes:
-            raise ConfigError(
-                f"{self.path}: has {size} bytes, but had {num_bytes} at the checkpoint: restore the log, or delete "
-                f"{self.path.parent} to start again"
-            )
-        os.truncate(self.path, num_bytes)
-
-    def append(self, step: int, number: int, rows: Sequence[LogRow]) -> None:
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        with self.path.open("a", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, self.columns, lineterminator="\n")
-            writer.writerows({"timestamp": now, "step": step, "pass": number, **row} for row in rows)
-
-    def sync(self) -> int:
-        """Flushes the file to the disk and returns its size in bytes."""
-        with self.path.open("rb+") as file:
-            os.fsync(file.fileno())
-            return file.seek(0, os.SEEK_END)
+def write_log(path: Path, columns: Sequence[str], rows: Sequence[LogRow]) -> None:
+    """Writes a CSV file with the log rows of passes. Before the objective's columns there are timestamp (UTC), step and
+    pass (within the step), both counted from 1."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, ("timestamp", "step", "pass", *columns), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 @dataclass(frozen=True)
 class LossPart:
-    """One mini-batch of a pass. Its loss is computed on request, so that only one graph is in memory.
+    """One mini-batch of a pass. Its losses are computed on request, so that only one graph is in memory.
 
-    The gradient of a pass is the sum of `weight` times the gradient of `loss` over its parts. `group`: a language, or
-    "all" for a mini-batch of several. `weight`: a constant; no gradient flows through it. `num_tokens`: the number of
-    tokens over which the loss is averaged. `loss`: returns the drafter's loss, a float32 scalar with its graph.
+    The gradient of a pass is the sum of `weight` times the gradient of the mean of `losses` over its parts. `groups`:
+    the group (a language) of each text and the number of its tokens, in order. `weight`: a constant; no gradient flows
+    through it. `losses`: returns the drafter's loss on every token, float32 [num_tokens] with its graph.
     """
 
-    group: str
+    groups: Sequence[tuple[str, int]]
     weight: float
-    num_tokens: int
-    loss: Callable[[nn.Module], Tensor]
+    losses: Callable[[nn.Module], Tensor]
 
 
 class Objective(Protocol):
@@ -198,16 +168,25 @@ class Objective(Protocol):
 
     Every draw of a pass depends only on (seed, number, purpose), so that a training can be resumed. `columns`: the
     log's columns after timestamp, step and pass. `parts`: returns the mini-batches of a pass; it may run the drafter
-    without gradients first, since s-CDF needs every group's loss. `rows`: returns the log rows of the last pass, one
-    per group, with the keys of `columns`; called before the update. `validation`: returns the mean loss on the
-    validation data, if any.
+    without gradients first, since s-CDF needs every group's loss. `rows`: returns the log rows of the last pass, whose
+    losses are given, one per group, with the keys of `columns`; called before the update. `validation`: returns the
+    mean loss on the validation data, if any.
     """
 
     columns: tuple[str, ...]
 
     def parts(self, drafter: nn.Module, number: int) -> list[LossPart]: ...
-    def rows(self, drafter: nn.Module, number: int) -> list[LogRow]: ...
+    def rows(self, drafter: nn.Module, number: int, losses: GroupLosses) -> list[LogRow]: ...
     def validation(self, drafter: nn.Module) -> float | None: ...
+
+
+def by_group(losses: Iterable[Loss]) -> GroupLosses:
+    sums: dict[str, float] = defaultdict(float)
+    counts: Counter[str] = Counter()
+    for group, total, num_tokens in losses:
+        sums[group] += total
+        counts[group] += num_tokens
+    return {group: (sums[group] / max(1, number), number) for group, number in counts.items()}
 
 
 def rate_at(spec: TrainSpec, highest: float, step: int, num_steps: int) -> float:
@@ -242,20 +221,15 @@ class Loop:
     def __post_init__(self) -> None:
         self.parameters = list(trained_parameters(self.model).values())
         self.optimizer = make_optimizer(self.model, self.spec)
-        self.log = Log(self.folder / "log.csv", self.objective.columns)
 
     def run(self, output: OutputFolder, bar: Any) -> RateProgress:
         """Runs all steps after the checkpoint until the end, or until a loss or a gradient is not finite. Raises
         ConfigError if the disk is full."""
         done = load_checkpoint(self.folder, self.model, self.optimizer)
-        with output.writing():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            if self.accelerator.is_main_process:
-                self.log.cut_back(done.log_bytes)
         with CostMeter(self.accelerator.device, done.cost) as meter, bar(done.num_done) as progress:
             try:
                 for step in range(done.num_done + 1, self.num_steps + 1):
-                    done.curve.append(self.step(step, output))
+                    done.curve.append(self.step(step, done.log))
                     done.num_done = step
                     if self.is_due(step, self.spec.checkpoint_every):
                         self._checkpoint(done, meter, output)
@@ -267,28 +241,26 @@ class Loop:
     def is_due(self, step: int, every: int) -> bool:
         return step % every == 0 or step == self.num_steps
 
-    def step(self, step: int, output: OutputFolder) -> StepCurve:
+    def step(self, step: int, log: list[LogRow]) -> StepCurve:
         """Computes the gradients of a step's passes, logs them, and updates the weights. Raises FloatingPointError."""
         num_passes = self.spec.gradient_accumulation
-        sums: dict[str, float] = defaultdict(float)
-        counts: Counter[str] = Counter()
+        of_step: list[Loss] = []
         for place in range(num_passes):
             number = (step - 1) * num_passes + place
-            for group, loss, num_tokens in self._pass(number, step):
-                sums[group] += loss * num_tokens
-                counts[group] += num_tokens
+            losses = self._pass(number, step)
+            of_step += losses
             if self.is_due(step, self.spec.log_every):
                 with self._evaluating():
-                    rows = self.objective.rows(self.model, number)
-                if self.accelerator.is_main_process:
-                    with output.writing():
-                        self.log.append(step, place + 1, rows)
+                    rows = self.objective.rows(self.model, number, by_group(losses))
+                now = datetime.now(UTC).isoformat(timespec="milliseconds")
+                log += [{"timestamp": now, "step": step, "pass": place + 1, **row} for row in rows]
         rate = self._update(step)
-        means = {group: sums[group] / max(1, counts[group]) for group in sums}
-        return {"step": step, "learning_rate": rate, "loss": means, "num_tokens": counts.total()}
+        means = {group: mean for group, (mean, _) in by_group(of_step).items()}
+        num_tokens = sum(number for _, _, number in of_step)
+        return {"step": step, "learning_rate": rate, "loss": means, "num_tokens": num_tokens}
 
     def _pass(self, number: int, step: int) -> list[Loss]:
-        """Adds the gradients of this process's parts of a pass. Returns the losses of all parts."""
+        """Adds the gradients of this process's parts of a pass. Returns the losses of all texts."""
         # The stream of dropout depends on the pass only, so that a resumed training repeats it.
         torch.manual_seed(stream_seed(self.spec.seed, number, "dropout"))
         with self._evaluating():
@@ -297,10 +269,12 @@ class Loop:
         losses: list[Loss] = []
         for part in parts[self.accelerator.process_index :: self.accelerator.num_processes]:
             with self.accelerator.autocast(), torch.set_grad_enabled(part.weight != 0):
-                loss = part.loss(self.model)
+                of_tokens = part.losses(self.model)
             if part.weight != 0:
-                self.accelerator.backward(loss * (part.weight / self.spec.gradient_accumulation))
-            losses.append((part.group, float(loss.detach()), part.num_tokens))
+                self.accelerator.backward(of_tokens.mean() * (part.weight / self.spec.gradient_accumulation))
+            texts = of_tokens.detach().split([num_tokens for _, num_tokens in part.groups])
+            totals = torch.stack([text.sum() for text in texts]).tolist()
+            losses += [(group, total, size) for (group, size), total in zip(part.groups, totals, strict=True)]
         if self.accelerator.num_processes > 1:
             losses = gather_object(losses)
         # All processes see all losses, so that they stop together.
@@ -338,7 +312,6 @@ class Loop:
         done.cost = meter.cost()
         if self.accelerator.is_main_process:
             with output.writing():
-                done.log_bytes = self.log.sync()  # a resumed training cuts the log back to this length
                 weights = {name: value.detach() for name, value in trained_parameters(self.model).items()}
                 state = {"weights": weights, "optimizer": self.optimizer.state_dict(), "progress": asdict(done)}
                 content = io.BytesIO()

@@ -1,7 +1,6 @@
 """Objectives on samples: distillation on the target's most probable tokens (P1 §3.3, App. B) and language modelling.
 `build_objective` builds the objective of any training."""
 
-from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from specbench.running.prompts import PromptBudget, PromptRenderer
 from specbench.training.corrective import CorrectiveObjective
 from specbench.training.data import TrainingData
 from specbench.training.heads import DraftHead, HeadLosses
-from specbench.training.loop import LogRow, LossPart
+from specbench.training.loop import GroupLosses, LogRow, LossPart
 from specbench.training.passes import (
     MAX_CACHED_BYTES,
     Batch,
@@ -37,59 +36,47 @@ MINI_BATCH = 8  # samples in one forward pass
 
 
 class SampleObjective:
-    """The mean loss over all learnt tokens of a batch. A mini-batch has samples of one group, so that each group's loss
-    is known. With `mixes_groups`, a batch is one forward pass over samples of similar length.
+    """The mean loss over all learnt tokens of a batch.
 
     `share` of each group's prompts (at least one) is held out with all answers. The seed determines the prompts. A
-    prompt that is held out of one group is not learnt in any. The last batch of an epoch may be smaller.
+    prompt that is held out of one group is not learnt in any. The last batch of an epoch may be smaller. With
+    `by_length`, a batch is one forward pass over samples of similar length; otherwise its samples are drawn from all.
     """
 
     columns: tuple[str, ...] = ("lang", "loss", "num_tokens")
 
     def __init__(
         self, samples: Sequence[Sample], batch_size: int, share: float, seed: int, token_losses: TokenLosses,
-        mixes_groups: bool = False,
+        by_length: bool = False,
     ) -> None:  # fmt: skip
         self._batch_size, self._seed, self._token_losses = batch_size, seed, token_losses
-        self._mixes_groups = mixes_groups
+        self._by_length = by_length
         self.samples, self.held_out = split_held_out(samples, share, seed)
         self.num_items = len(self.samples)  # of an epoch
-        if mixes_groups:
+        if by_length:
             self.samples.sort(key=lambda sample: len(sample.ids))
-        self._sums: dict[str, float] = {}  # of the last pass: the loss of each group over its tokens
-        self._counts: Counter[str] = Counter()
 
     def parts(self, drafter: nn.Module, number: int) -> list[LossPart]:
         """Returns the mini-batches of a batch. Their weights sum to 1."""
-        self._sums, self._counts = defaultdict(float), Counter()
         samples = self.batch(number)
-        if self._mixes_groups:
-            batch = Batch(samples)
-            return [LossPart("all", 1.0, batch.num_learnt, partial(self._loss_of_groups, batch))]
         total = sum(sample.num_learnt for sample in samples)
-        groups = dict.fromkeys(sample.group for sample in samples)
         return [
-            LossPart(group, batch.num_learnt / total, batch.num_learnt, partial(self._loss, group, batch))
-            for group in groups
-            for batch in batches_of([sample for sample in samples if sample.group == group], MINI_BATCH)
+            LossPart(batch.groups, batch.num_learnt / total, partial(self._token_losses, batch))
+            for batch in batches_of(samples, self._batch_size if self._by_length else MINI_BATCH)
         ]
 
     def batch(self, number: int) -> list[Sample]:
         """Returns the samples of a pass. Every epoch has each sample once, in a different order."""
         per_epoch = -(-len(self.samples) // self._batch_size)
         epoch, place = divmod(number, per_epoch)
-        if self._mixes_groups:
+        if self._by_length:
             start = shuffled(per_epoch, self._seed, "epoch", epoch)[place] * self._batch_size
             return self.samples[start : start + self._batch_size]
         order = shuffled(len(self.samples), self._seed, "epoch", epoch)
         return [self.samples[i] for i in order[place * self._batch_size : (place + 1) * self._batch_size]]
 
-    def rows(self, drafter: nn.Module, number: int) -> list[LogRow]:
-        """Returns the loss and the tokens of each group in this process's part of the batch."""
-        return [
-            {"lang": group, "loss": self._sums[group] / num_tokens, "num_tokens": num_tokens}
-            for group, num_tokens in self._counts.items()
-        ]
+    def rows(self, drafter: nn.Module, number: int, losses: GroupLosses) -> list[LogRow]:
+        return [{"lang": group, "loss": loss, "num_tokens": size} for group, (loss, size) in losses.items()]
 
     @torch.no_grad()
     def validation(self, drafter: nn.Module) -> float | None:
@@ -99,20 +86,6 @@ class SampleObjective:
         batches = batches_of(self.held_out, MINI_BATCH)
         total = sum(float(self._token_losses(batch, drafter).double().sum()) for batch in batches)
         return total / sum(batch.num_learnt for batch in batches)
-
-    def _loss(self, group: str, batch: Batch, drafter: nn.Module) -> Tensor:
-        loss = self._token_losses(batch, drafter).mean()
-        self._sums[group] += float(loss.detach()) * batch.num_learnt
-        self._counts[group] += batch.num_learnt
-        return loss
-
-    def _loss_of_groups(self, batch: Batch, drafter: nn.Module) -> Tensor:
-        losses = self._token_losses(batch, drafter)
-        lengths = [sample.num_learnt for sample in batch.samples]
-        for sample, part in zip(batch.samples, losses.detach().split(lengths), strict=True):
-            self._sums[sample.group] += float(part.sum())
-            self._counts[sample.group] += len(part)
-        return losses.mean()
 
 
 def split_held_out(samples: Sequence[Sample], share: float, seed: int) -> tuple[list[Sample], list[Sample]]:
@@ -274,7 +247,7 @@ def build_objective(
         def losses(batch: Batch, drafter: nn.Module) -> Tensor:
             return cross_entropy_sampled(batch.learnt_ids, learnt_logits(drafter, batch, target.vocab_size))
 
-    return SampleObjective(samples, spec.batch_size, spec.validation_share, spec.seed, losses, mixes_groups=is_head)
+    return SampleObjective(samples, spec.batch_size, spec.validation_share, spec.seed, losses, by_length=is_head)
 
 
 def fitting_prompts(

@@ -1,5 +1,4 @@
-"""The output folder of a training, its record training.json, and the plot of its losses. Unfinished work is in
-`.training`."""
+"""The output folder of a training and its record training.json. Unfinished work is in `.training`."""
 
 import json
 import os
@@ -11,14 +10,13 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from rich.console import Console
 from rich.filesize import decimal
 from safetensors import SafetensorError
 
 from specbench.core.console import say
-from specbench.core.environment import is_installed
 from specbench.core.errors import INTERRUPTED, ConfigError
 from specbench.core.files import TRAINING_RECORD, ResumableFolder, write_atomically, writing
 from specbench.core.values import text_digest
@@ -42,28 +40,23 @@ class OutputFolder(ResumableFolder):
         super().__init__(path, work=path / WORK)
 
     def check(self) -> None:
-        """Raises ConfigError for a folder that no training can use. It needs no models, so it is called early."""
-        with writing(f"--output {self.path}", "choose another --output, or fix the permissions"):
-            if (self.path / TRAINING_RECORD).exists():
-                raise ConfigError(
-                    f"--output {self.path}: has a finished training, which is not overwritten: choose another "
-                    "--output, or delete it"
-                )
-            if self.path.is_dir():
-                others = sorted(path.name for path in self.path.iterdir() if path.name != WORK)
-                if others and not self.work.is_dir():
-                    raise ConfigError(
-                        f"--output {self.path}: is not an unfinished training (it has {others[0]}): choose another "
-                        "--output"
-                    )
-            elif self.path.exists() or self.path.is_symlink():
-                raise ConfigError(f"--output {self.path}: is a file: give a folder")
-
-    def check_writable(self) -> None:
-        """Raises ConfigError for a folder that cannot be created or written. Leaves nothing behind."""
+        """Raises ConfigError for a folder that no training can use: one that holds something else, or that cannot be
+        made or written. Leaves nothing behind. It needs no models, so it is called early."""
         absent: list[Path] = []
         try:
             with writing(f"--output {self.path}", "choose another --output, or fix the permissions"):
+                if (self.path / TRAINING_RECORD).exists():
+                    raise ConfigError(
+                        f"--output {self.path}: has a finished training, which is not overwritten: choose another "
+                        "--output, or delete it"
+                    )
+                if self.path.is_dir():
+                    others = sorted(path.name for path in self.path.iterdir() if path.name != WORK)
+                    if others and not self.work.is_dir():
+                        raise ConfigError(
+                            f"--output {self.path}: is not an unfinished training (it has {others[0]}): choose another "
+                            "--output"
+                        )
                 absent += [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
                 self.path.mkdir(parents=True, exist_ok=True)
                 TemporaryFile(dir=self.path).close()
@@ -71,17 +64,6 @@ class OutputFolder(ResumableFolder):
             for folder in absent:
                 with suppress(OSError):  # another process has written into it
                     folder.rmdir()
-
-    def check_room(self, num_bytes: int) -> None:
-        """Raises ConfigError if the disk has too little space for the rest of the training."""
-        num_bytes -= sum(path.stat().st_size for path in self.work.rglob("*") if path.is_file())
-        existing = next(folder for folder in (self.path, *self.path.absolute().parents) if folder.exists())
-        free = shutil.disk_usage(existing).free
-        if free < num_bytes:
-            raise ConfigError(
-                f"--output {self.path}: the training needs {decimal(num_bytes)} more disk space and {decimal(free)} "
-                "are free: make room, or choose another --output"
-            )
 
     def holds(self) -> str:
         return "holds an unfinished training"
@@ -271,25 +253,3 @@ def total_cost(costs: Sequence[Cost]) -> Cost:
         name: None if any(cost.get(name) is None for cost in costs) else sum(cost[name] or 0.0 for cost in costs)
         for name in costs[0]
     }
-
-
-def draw_curves(record: TrainingRecord, path: Path) -> None:
-    """Draws the chosen rate's loss per language and validation loss, unless matplotlib is missing."""
-    if not is_installed("matplotlib"):
-        return
-    from matplotlib.figure import Figure
-
-    curve = record.curves[record.chosen]
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    panel: Any = figure.subplots()
-    for language in dict.fromkeys(language for point in curve["steps"] for language in point["loss"]):
-        line = {point["step"]: point["loss"][language] for point in curve["steps"] if language in point["loss"]}
-        panel.plot(*zip(*line.items(), strict=True), label=language, linewidth=1, marker="." if len(line) < 30 else "")
-    if curve["validation"]:
-        held_out = {int(num_done): loss for num_done, loss in curve["validation"].items()}
-        panel.plot(*zip(*held_out.items(), strict=True), "ko--", label="validation")
-    panel.set_xlabel("step (update)")
-    panel.set_ylabel("loss (nats per token)")
-    panel.set_title(f"{record.settings['kind']} · learning rate {curve['learning_rate']:g}", loc="left")
-    panel.legend(ncols=2, frameon=False)
-    figure.savefig(path, dpi=150)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-MAX_CACHED_BYTES = 2**30  # of cached target logits
+MAX_CACHED_BYTES = 2**30  # of the target's cached outputs
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,11 @@ class Batch:
     @property
     def num_learnt(self) -> int:
         return sum(sample.num_learnt for sample in self.samples)
+
+    @property
+    def groups(self) -> list[tuple[str, int]]:
+        """Returns the group and the number of learnt tokens of each sample."""
+        return [(sample.group, sample.num_learnt) for sample in self.samples]
 
     @cached_property
     def ids(self) -> Tensor:
@@ -104,30 +109,6 @@ def innermost(model: nn.Module) -> Any:
 def accepts_argument(model: nn.Module, argument: str) -> bool:
     """Returns whether a model's forward pass, inside adapters and wrappers, has an argument."""
     return argument in inspect.signature(innermost(model).forward).parameters
-
-
-class LogitsCache:
-    """Caches a frozen model's logits of batches for a second use, up to a number of bytes."""
-
-    def __init__(self, model: nn.Module, vocab_size: int, limit_bytes: int = MAX_CACHED_BYTES) -> None:
-        self._model, self._vocab_size, self._limit_bytes = model, vocab_size, limit_bytes
-        self._kept: dict[int, Tensor] = {}
-        self._num_bytes = 0
-
-    @torch.no_grad()
-    def of(self, batch: Batch) -> Tensor:
-        """Returns `learnt_logits`. The batch must exist until `forget` is called."""
-        if id(batch) in self._kept:
-            return self._kept[id(batch)]
-        logits = learnt_logits(self._model, batch, self._vocab_size)
-        if self._num_bytes + logits.nbytes <= self._limit_bytes:
-            self._kept[id(batch)] = logits
-            self._num_bytes += logits.nbytes
-        return logits
-
-    def forget(self) -> None:
-        self._kept.clear()
-        self._num_bytes = 0
 
 
 def in_float32(logits: Tensor) -> Tensor:

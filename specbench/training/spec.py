@@ -393,12 +393,12 @@ def check_warmup(warmup: float, num_steps: int) -> None:
 
 
 class CorpusSpec(DataSpec):
-    """The texts of a corpus model: those of DataSpec, and files of any size that are read line by line."""
+    """The texts of a corpus model: those of DataSpec, and files that are read line by line."""
 
     places: ClassVar[dict[str, str]] = {"corpus": "--corpus", **DataSpec.places}
 
     corpus: tuple[Text, ...] = ()
-    """Text files of any size, in the formats of text. limit applies to all of them together."""
+    """Text files in the formats of text, also as .gz. limit applies to all of them together."""
 
 
 class CorpusModelSpec(Spec):
@@ -420,7 +420,7 @@ class CorpusModelSpec(Spec):
 
 
 class NgramSpec(CorpusModelSpec):
-    """One n-gram model."""
+    """One n-gram model. All tokens are counted in memory, which takes about 50 bytes per token."""
 
     kind: Literal["ngram"] = "ngram"
     order: Annotated[int, Field(ge=1, le=16)] = 2

@@ -17,20 +17,19 @@ from typing import Any, TypedDict, TypeVar
 import torch
 from rich.console import Console
 from torch import Tensor, nn
-from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from specbench.core.completions import KEY_VARIABLE, Completions, RequestFailed, check_url
+from specbench.core.console import say
 from specbench.core.errors import ConfigError
 from specbench.core.files import writing
-from specbench.core.progress import SpacedLines
+from specbench.core.progress import doing
 from specbench.core.values import WHOLE, bytes_digest, json_digest
 from specbench.decoding.decoder import stream_seed
 from specbench.decoding.sampling import Sampling, process
 from specbench.models.causal_lm import CausalLM
-from specbench.models.kv_cache import BatchedLayer, cache_parameter
 from specbench.running.prompts import PromptRenderer, uses_chat
-from specbench.training.passes import Sample, accepts_argument, device_of, innermost, unwrapped
+from specbench.training.passes import Sample, device_of, innermost
 from specbench.training.spec import TrainSpec
 
 Ids = tuple[int, ...]
@@ -72,33 +71,54 @@ class Generator:
 
     @torch.no_grad()
     def _continue(self, jobs: Sequence[GenerationJob]) -> list[Ids]:
-        was_training = self.model.training
-        self.model.eval()
+        # 1. Prompts of several lengths are padded on the left.
+        width = max(len(job.prompt_ids) for job in jobs)
+        ids = torch.tensor([[0] * (width - len(job.prompt_ids)) + [*job.prompt_ids] for job in jobs])
+        mask = torch.tensor([[0] * (width - len(job.prompt_ids)) + [1] * len(job.prompt_ids) for job in jobs])
         uniforms = None
         if not self.sampling.greedy:
             streams = [torch.Generator().manual_seed(job.seed) for job in jobs]
             uniforms = torch.stack([torch.rand(self.max_new_tokens, generator=s, dtype=torch.float64) for s in streams])
-        continuations: list[list[int]] = [[] for _ in jobs]
-        ended: set[int] = set()
-        live = list(range(len(jobs)))  # the job index of every row of the batch
-        sequence = LeftPadded(self.model, [job.prompt_ids for job in jobs])
-        for step in range(self.max_new_tokens):
-            probs = process(sequence.logits[:, : self.vocab_size], self.sampling).cpu()
-            tokens = probs.argmax(-1) if uniforms is None else draw_by_inverse(probs, uniforms[live, step])
-            for job, token in zip(live, tokens.tolist(), strict=True):
-                if job not in ended:
-                    continuations[job].append(token)
-                if token in self.eos_token_ids:
-                    ended.add(job)
-            unfinished = [row for row, job in enumerate(live) if job not in ended]
-            if not unfinished or step + 1 == self.max_new_tokens:
-                break
-            if sequence.can_drop_rows and 2 * len(unfinished) <= len(live):
-                sequence.keep(unfinished)
-                live, tokens = [live[row] for row in unfinished], tokens[unfinished]
-            sequence.append(tokens)
-        self.model.train(was_training)
-        return [tuple(tokens) for tokens in continuations]
+
+        # 2. Of the checkpoint's own generation config nothing is used.
+        model, device = innermost(self.model), device_of(self.model)
+        ends = sorted(self.eos_token_ids) or None
+        config = GenerationConfig(max_new_tokens=self.max_new_tokens, eos_token_id=ends, pad_token_id=0)
+        own_config, was_training = model.generation_config, self.model.training
+        model.generation_config = GenerationConfig()
+        self.model.eval()
+        try:
+            draw = LogitsProcessorList([Draw(self.sampling, self.vocab_size, uniforms)])
+            rows = model.generate(
+                ids.to(device), attention_mask=mask.to(device), generation_config=config, logits_processor=draw
+            )
+        finally:
+            model.generation_config = own_config
+            self.model.train(was_training)
+
+        # 3. A row that ended is padded until all have.
+        continuations = []
+        for row in rows[:, width:].tolist():
+            length = next((place + 1 for place, token in enumerate(row) if token in self.eos_token_ids), len(row))
+            continuations.append(tuple(row[:length]))
+        return continuations
+
+
+class Draw(LogitsProcessor):
+    """Leaves of all logits of a row only that of the token that is drawn. `uniforms` [num_rows, max_new_tokens]: a
+    number in [0, 1) for each token; None draws greedily."""
+
+    def __init__(self, sampling: Sampling, vocab_size: int, uniforms: Tensor | None) -> None:
+        self.sampling, self.vocab_size, self.uniforms = sampling, vocab_size, uniforms
+        self.num_drawn = 0
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        probs = process(scores[:, : self.vocab_size], self.sampling).cpu()
+        tokens = probs.argmax(-1)
+        if self.uniforms is not None:
+            tokens = draw_by_inverse(probs, self.uniforms[:, self.num_drawn])
+        self.num_drawn += 1
+        return torch.full_like(scores, float("-inf")).scatter(1, tokens[:, None].to(scores.device), 0.0)
 
 
 def draw_by_inverse(probs: Tensor, uniforms: Tensor) -> Tensor:
@@ -110,46 +130,6 @@ def draw_by_inverse(probs: Tensor, uniforms: Tensor) -> Tensor:
     # Through rounding, the uniform number may exceed the sum.
     last = probs.shape[-1] - 1 - (probs > 0).flip(-1).int().argmax(-1)
     return torch.minimum(drawn, last)
-
-
-class LeftPadded:
-    """Left-padded prompts of several lengths with their key-value cache. `logits`: the output after the last token of
-    every row, [num_rows, output_size]."""
-
-    def __init__(self, model: nn.Module, prompts: Sequence[Sequence[int]]) -> None:
-        self._model = unwrapped(model)
-        self._device = device_of(model)
-        width = max(map(len, prompts))
-        ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts])
-        self._mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-        self._options = {"logits_to_keep": 1} if accepts_argument(model, "logits_to_keep") else {}
-        self._counts_positions = accepts_argument(model, "position_ids")
-        self._cache_name = cache_parameter(innermost(model).forward)
-        self._cache = DynamicCache(config=self._model.config)
-        layers = [BatchedLayer() if type(layer) is DynamicLayer else layer for layer in self._cache.layers]
-        self._cache.layers = layers  # only layers of full attention can drop rows; others stay as in transformers
-        self.can_drop_rows = bool(layers) and all(isinstance(layer, BatchedLayer) for layer in layers)
-        self.logits = self._feed(ids, (self._mask.cumsum(-1) - 1).clamp_min(0))
-
-    def append(self, tokens: Tensor) -> None:  # one token per row: [num_rows]
-        self._mask = torch.cat([self._mask, torch.ones(len(tokens), 1, dtype=self._mask.dtype)], dim=1)
-        self.logits = self._feed(tokens[:, None], self._mask.sum(-1, keepdim=True) - 1)
-
-    def keep(self, rows: Sequence[int]) -> None:
-        self._mask, self.logits = self._mask[rows], self.logits[rows]
-        self._cache.batch_select_indices(torch.tensor(rows, device=self._device))
-
-    def _feed(self, ids: Tensor, positions: Tensor) -> Tensor:
-        options: dict[str, object] = {**self._options, self._cache_name: self._cache}
-        if self._counts_positions:
-            options["position_ids"] = positions.to(self._device)
-        is_prefill = ids.shape == self._mask.shape
-        # After the prompts, models without position ids read one token at a time.
-        if not bool(self._mask.all()) and (is_prefill or self._counts_positions):
-            options["attention_mask"] = self._mask.to(self._device)
-        output = self._model(input_ids=ids.to(self._device), use_cache=True, **options)
-        logits: Tensor = output.logits[:, -1]
-        return logits
 
 
 FILE = "generations.sqlite"
@@ -189,16 +169,19 @@ class GenerationCache:
             rows = (database.execute("SELECT key, value FROM kept WHERE key = ?", (key,)).fetchone() for key in keys)
             known = {row[0]: json.loads(row[1]) for row in rows if row is not None}
             missing = {key: job for key, job in zip(keys, jobs, strict=True) if key not in known}
-            names, num_made, lines = list(missing), 0, SpacedLines(self._console)
-            for batch in make(list(missing.values())) if missing else ():
-                new = {names[index]: value for index, value in batch}
-                texts = [(key, json.dumps(value, ensure_ascii=False)) for key, value in new.items()]
-                with database:
-                    database.executemany("INSERT OR REPLACE INTO kept VALUES (?, ?)", texts)
-                known |= new
-                num_made += len(new)
-                line = f"{num_made}/{len(missing)} {noun} ({len(keys) - len(missing)} from the cache)"
-                lines.say(line, num_made == len(missing))
+            names, num_made, line = list(missing), 0, ""
+            with doing(noun) as tell:
+                for batch in make(list(missing.values())) if missing else ():
+                    new = {names[index]: value for index, value in batch}
+                    texts = [(key, json.dumps(value, ensure_ascii=False)) for key, value in new.items()]
+                    with database:
+                        database.executemany("INSERT OR REPLACE INTO kept VALUES (?, ?)", texts)
+                    known |= new
+                    num_made += len(new)
+                    line = f"{num_made}/{len(missing)} {noun} ({len(keys) - len(missing)} from the cache)"
+                    tell(line)
+            if line and self._console is not None:
+                say(self._console, line)
         return [known[key] for key in keys]
 
     @contextmanager

@@ -31,7 +31,7 @@ from specbench.models.meters import CostMeter
 from specbench.results.conditions import environment
 from specbench.training.data import WORLD, is_measured, load_data, total_steps, warn_of_overlap
 from specbench.training.heads import DraftHead
-from specbench.training.loop import Loop, Objective, load_checkpoint, set_weights, trained_parameters
+from specbench.training.loop import Loop, Objective, load_checkpoint, set_weights, trained_parameters, write_log
 from specbench.training.objectives import build_objective
 from specbench.training.output import (
     FORMAT,
@@ -42,7 +42,6 @@ from specbench.training.output import (
     TrainingRecord,
     all_settings,
     data_record,
-    draw_curves,
     total_cost,
 )
 from specbench.training.spec import HEADS, TrainSpec
@@ -54,7 +53,6 @@ def run_training(spec: TrainSpec, threads: int | None, console: Console, command
     if is_finished(spec):
         say(console, f"{spec.output}: is already finished with the same settings; use another --output to train again")
         return None
-    OutputFolder(Path(spec.output)).check()
     set_threads(threads, spec.target.startswith(EMBEDDED))
     return train_with_settings(spec, console, cache_folder(), command)
 
@@ -74,18 +72,15 @@ def is_finished(spec: TrainSpec) -> bool:
         return False
     if kind != spec.kind:
         return False
-    requested = {key: value for key, value in spec.model_dump(mode="json").items() if key not in WITHOUT_EFFECT}
-    if spec.num_steps is None:  # the data determine it
-        del requested["num_steps"]
-    # The settings come first: reading data and checkpoints takes longer.
-    changed = changed_settings({key: settings.get(key) for key in requested}, requested)
-    if not changed:
-        sources = {"target": (spec.target, spec.target_revision), "drafter": (spec.drafter, spec.drafter_revision)}
-        now = {role: name and checkpoint_identity(model_source(name), given) for role, (name, given) in sources.items()}
-        changed = changed_settings(
-            {"data_digest": digest, "revisions": revisions},
-            {"data_digest": load_data(spec).digest, "revisions": now},
-        )
+    # A number of steps that is not given depends on the data, which are compared.
+    without = (*WITHOUT_EFFECT, *(("num_steps",) if spec.num_steps is None else ()))
+    requested = {key: value for key, value in spec.model_dump(mode="json").items() if key not in without}
+    sources = {"target": (spec.target, spec.target_revision), "drafter": (spec.drafter, spec.drafter_revision)}
+    now = {role: name and checkpoint_identity(model_source(name), given) for role, (name, given) in sources.items()}
+    changed = changed_settings(
+        {**{key: settings.get(key) for key in requested}, "data_digest": digest, "revisions": revisions},
+        {**requested, "data_digest": load_data(spec).digest, "revisions": now},
+    )
     if changed:
         raise ConfigError(
             f"--output {spec.output}: has a finished training with other settings ({'; '.join(changed)}): choose "
@@ -124,7 +119,7 @@ def train_with_settings(
     output = OutputFolder(Path(spec.output))
     accelerator = make_accelerator(spec)
     if accelerator.is_main_process:
-        output.check_writable()
+        output.check()
 
     # 2. Data and models.
     data = load_data(spec)
@@ -203,22 +198,13 @@ def dtype_of(spec: TrainSpec) -> str:
     return "float32" if choose_device(spec.device).type == "cpu" else "bfloat16"
 
 
-def load_role(
-    spec: TrainSpec, role: Literal["target", "drafter"], *, quantize: str = "none", **options: Any
-) -> CausalLM:  # fmt: skip
-    """Returns the target or the draft model. `quantize`: nf4 loads it in 4 bits with bfloat16 computation
-    (arXiv:2305.14314). `options`: those of `load_model`.
-
-    Raises ConfigError if the model cannot be loaded, or bitsandbytes is missing.
-    """
+def load_role(spec: TrainSpec, role: Literal["target", "drafter"], **options: Any) -> CausalLM:
+    """Returns the target or the draft model. `options`: those of `load_model`. In 4 bits (arXiv:2305.14314) it computes
+    in bfloat16. Raises ConfigError."""
+    if options.get("quantize", "none") != "none":
+        options["dtype"] = "bfloat16"
     name, revision = getattr(spec, role), getattr(spec, f"{role}_revision")
-    options |= {"revision": revision, "trust_remote_code": spec.trust_remote_code}
-    if quantize == "none":
-        return load_model(name, **options)
-    try:
-        return load_model(name, **{**options, "dtype": "bfloat16", "quantize": quantize})
-    except ConfigError as error:
-        raise ConfigError(f"quantize = 'nf4': {error}: try quantize=none") from error
+    return load_model(name, revision=revision, trust_remote_code=spec.trust_remote_code, **options)
 
 
 def prepare_network(drafter: CausalLM | DraftHead, spec: TrainSpec) -> nn.Module:
@@ -257,28 +243,20 @@ def stored_dtype(drafter: CausalLM | DraftHead, spec: TrainSpec) -> torch.dtype:
     return config.dtype if isinstance(config.dtype, torch.dtype) else torch.float32
 
 
-STATE_BYTES = 12  # per trained parameter in a checkpoint: the value and two moments
-
-
 def train_drafter(
     drafter: CausalLM | DraftHead, objective: Objective, spec: TrainSpec, folder: OutputFolder, console: Console,
     num_steps: int, about: Provenance | None = None,
 ) -> TrainingRecord:  # fmt: skip
     """Trains a drafter into an open output folder (`OutputFolder.held`), resuming its checkpoint if there is one.
 
-    The drafter's network is changed in place. Raises ConfigError if the disk lacks space, if all learning rates
-    diverge, or if a file cannot be written.
+    The drafter's network is changed in place. Raises ConfigError if all learning rates diverge, or if a file
+    cannot be written.
     """
     about = about or Provenance()
     accelerator, rates = make_accelerator(spec), spec.learning_rate
     model = prepare_network(drafter, spec)
 
-    # 1. The disk holds a checkpoint per rate, another one while a checkpoint is replaced, and the finished model.
-    num_trained = sum(parameter.numel() for parameter in trained_parameters(model).values())
-    num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    folder.check_room(num_trained * STATE_BYTES * (len(rates) + 1) + num_parameters * 4)
-
-    # 2. Every learning rate starts from the same weights. A rate that diverges does not stop the others.
+    # 1. Every learning rate starts from the same weights. A rate that diverges does not stop the others.
     initial = {name: parameter.detach().clone() for name, parameter in trained_parameters(model).items()}
     work = [folder.work / f"rate-{number}" for number in range(len(rates))]
     tried = []
@@ -299,7 +277,7 @@ def train_drafter(
             f"with --dtype float32, into another --output; {folder.what_is_saved()}"
         )
 
-    # 3. The validation loss selects a rate. Without one there is a single rate.
+    # 2. The validation loss selects a rate. Without one there is a single rate.
     losses = [inf if progress.last_validation is None else progress.last_validation for progress in tried]
     chosen = losses.index(min(losses))
     dtype = stored_dtype(drafter, spec)
@@ -308,7 +286,7 @@ def train_drafter(
         data=about.data,
         models={
             **about.models,
-            "num_trained_parameters": num_trained,
+            "num_trained_parameters": sum(map(torch.numel, initial.values())),
             "stored_dtype": str(dtype).removeprefix("torch."),
         },
         chosen=chosen,
@@ -319,7 +297,7 @@ def train_drafter(
         command=about.command,
     )
 
-    # 4. All files are written into the work folder, then moved into place.
+    # 3. All files are written into the work folder, then moved into place.
     if accelerator.is_main_process:
         load_checkpoint(work[chosen], model)
         with folder.writing():
@@ -340,8 +318,7 @@ def train_drafter(
                     plain = plain.merge_and_unload()
                 plain.to(dtype).save_pretrained(final)
                 drafter.tokenizer.save_pretrained(final)
-            shutil.copyfile(work[chosen] / "log.csv", final / "log.csv")
-            draw_curves(record, final / "curves.png")
+            write_log(final / "log.csv", objective.columns, tried[chosen].log)
             record.write(final)
             for path in final.iterdir():
                 path.chmod(0o644)  # safetensors writes files that only the owner can read

@@ -38,7 +38,7 @@ from specbench.decoding.drafters import Drafter, ModelDrafter, NoDrafter
 from specbench.decoding.drafters.heads import EagleDrafter
 from specbench.decoding.drafters.lookahead import TokenRecycling
 from specbench.decoding.drafters.model_tree import DynamicTreeDrafter
-from specbench.decoding.loop import ExternalCounts, GenerationOutput, StopRules, decode
+from specbench.decoding.loop import GenerationOutput, StopRules, decode
 from specbench.decoding.proposal import Proposal
 from specbench.decoding.proposal import Verification as Decision
 from specbench.decoding.sampling import Distributions, Sampling
@@ -47,7 +47,7 @@ from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.eager import EagerSequence
 from specbench.models.heads.eagle import EagleModel
 from specbench.models.scoring import Output, ScoringModel
-from specbench.records.generation import Record
+from specbench.records.generation import External, Record
 from specbench.report.captions import verdict_of
 from specbench.results.answers import answers_of, different_answers
 from specbench.results.leaderboard import load
@@ -361,7 +361,7 @@ def test_a_decoder_without_steps_is_audited_too(target: TableModel, draft: Table
 
         def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> GenerationOutput:
             made = self.inner.generate(prompt_ids, stop, seed)
-            return replace(made, steps=[], external=ExternalCounts(num_first_tokens=0, num_target_passes=None))
+            return replace(made, steps=[], external=External(num_first_tokens=0, num_target_passes=None))
 
     toys = [Foreign(Toy(target, ModelDrafter(draft, s), rejection, s)) for s in (GREEDY, PLAIN)]
     found = verdict(audited(target, draft, AuditedMethod("foreign", True, GAMMA, *toys)), "foreign")

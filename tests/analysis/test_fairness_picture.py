@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from specbench.analysis.fairness.fairness import DrafterReport
-from specbench.analysis.fairness.tables import draw_bars, draw_fitness
+from specbench.analysis.fairness.tables import draw_bars
 from specbench.results.row import (
     BoundChain,
     Correlations,
@@ -44,25 +44,20 @@ def group(measured: float | str | None, forced: float | None, misfit: float | No
     )  # fmt: skip
 
 
-def drafter(label: str, groups: dict[str, GroupNumbers]) -> DrafterReport:
+def drafter(label: str, method: str | None, groups: dict[str, GroupNumbers]) -> DrafterReport:
     family = FairnessSummary(groups=tuple(groups), spreads={}, correlations=Correlations())
     return DrafterReport(
-        label=label, drafter=label, revision=None, run=None, method=None, num_draft_tokens=5, cost_ratio=None,
+        label=label, drafter=label, revision=None, run=None, method=method, num_draft_tokens=5, cost_ratio=None,
         problem=None, groups=groups, family=family,
     )  # fmt: skip
 
 
 def test_forced_bars_are_hatched_and_named_and_nothing_is_drawn_without_a_value(axes: Any) -> None:
     draw_bars(axes, [
-        drafter("sd", {"en": group(0.8, 0.9), "sw": group(None, 0.7), "te": group(0.2, 0.3)}),
-        drafter("mine", {"en": group("", 0.6), "sw": group("", None), "te": group("", 0.1)}),
+        drafter("sd", "sd", {"en": group(0.8, 0.9), "sw": group(None, 0.7), "te": group(0.2, 0.3)}),
+        drafter("mine", None, {"en": group("", 0.6), "sw": group("", None), "te": group("", 0.1)}),
     ])  # fmt: skip
     bars = [(round(bar.get_x() + bar.get_width() / 2, 6), bar.get_height(), bar.get_hatch()) for bar in axes.patches]
     assert bars == [(-0.2, 0.8, None), (1.8, 0.2, None), (0.2, 0.6, "//"), (2.2, 0.1, "//")]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["sd", "mine: α_T, teacher-forced"]
     assert len({bar.get_facecolor() for bar in axes.patches}) == 2
-
-
-def test_a_group_without_fitness_is_no_point(axes: Any) -> None:
-    draw_fitness(axes, [drafter("sd", {"en": group(0.8, 0.9, 0.25), "sw": group(0.5, 0.7, None)})])
-    assert axes.lines[0].get_xdata().tolist() == [0.75] and [text.get_text() for text in axes.texts] == ["en"]

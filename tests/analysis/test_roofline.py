@@ -1,6 +1,5 @@
 """Bounds from counts made by hand, draft lengths from known costs, a verdict from known figures; no timing."""
 
-import json
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -14,27 +13,20 @@ from specbench.analysis.roofline.report import Costs, ModelConditions, Ratio, Ro
 from specbench.analysis.roofline.roofline import (
     COMPILED_LENGTHS,
     LEAST_BYTES,
-    NUM_DRAFT_TOKENS,
     TURNS,
     AttentionLayer,
     ModelTimings,
-    Points,
     RateBenchmark,
     Rates,
-    RooflineOptions,
-    StepTimings,
-    TimedDrafter,
     TimedPasses,
     Work,
+    lengths_for,
     measure,
     median_ratios,
     model_roofline,
-    points_for,
     roofline_of,
     time_passes,
-    time_steps,
     verdict,
-    wide_intervals,
     with_ends,
     work_of,
 )
@@ -56,9 +48,6 @@ def _short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is timed as shortly as it can be, for tests that do not judge how long it takes."""
     for name in ("TURN_SECONDS", "SINGLE_SECONDS", "ENOUGH_SECONDS"):
         monkeypatch.setattr(f"specbench.analysis.roofline.roofline.{name}", 1e-4)
-
-
-ASKED = RooflineOptions(target="t", drafter="d", context=16, repeats=1)
 
 
 def test_the_work_of_a_pass_is_that_counted_by_hand() -> None:
@@ -124,16 +113,15 @@ def test_the_best_draft_length_follows_from_what_passes_cost() -> None:
 
 
 def test_the_verdict_says_known_figures() -> None:
-    """7.1 ms of the 10 that a token takes; 2 million operations, which take 2 ms, of the 4 that drafting a token takes:
-    not of the 2.5 that the drafter takes alone."""
+    """7.1 ms of the 10 that a token takes; 2 million operations, which take 2 ms, of the 2.5 that the drafter takes."""
     report = known_report()
     assert report.verdict == (
-        "AR runs at 0.71 of the memory bound, drafting runs at 0.50 of its compute bound; "
-        "verification of 6 tokens costs 1.08 single passes, a draft pass costs 0.30 (no intervals below 5 rounds)."
+        "AR's share of the memory bound: 0.71; the drafter's of its compute bound: 0.80; "
+        "single passes that verifying 6 tokens costs: 1.08; those of a draft pass: 0.30 (no intervals below 5 rounds)"
     )
     assert report.drafter.share_of_bound.value == pytest.approx(0.8)
     assert report.costs.cost_ratio == pytest.approx(0.3) and report.costs.verifying == pytest.approx({1: 1.0, 6: 1.08})
-    point = report.target.at(6, 256)
+    point = report.target.at(6)
     assert point.seconds.model_dump() == pytest.approx({"median": 0.00864, "low": 0.00648, "high": 0.01296})
     assert point.bound_seconds == pytest.approx(0.0071) and report.target.overhead.median == pytest.approx(0.002)
 
@@ -156,58 +144,42 @@ def test_ratios_have_intervals_from_five_rounds_on() -> None:
 def test_a_slow_round_of_the_machine_slows_its_bound_and_its_decoding_alike() -> None:
     """In rounds of half the speed both take twice as long: their ratio stays what it is, whatever rounds are drawn."""
     speeds = [1.0, 0.5, 1.0, 0.5, 0.5]
-    rates = [Rates(1e9 * speed, 1e9 * speed, 1e12) for speed in speeds]
+    rates = [Rates(1e9 * speed, 1e12) for speed in speeds]
     timings = known_timings(0.008, 0.009, 0.010, rates)
     timings.per_token = [0.010 / speed for speed in speeds]
     work = Work(weight_bytes=7_100_000, matmul_weights=1_000)
     model = ModelConditions(name="target", revision=None, dtype="float32", attention="sdpa", capacity=None)
-    share = model_roofline((model, work), [timings], 256, Resampler.of_units(5, 0)).share_of_bound
+    share = model_roofline((model, work), timings, 256, Resampler.of_units(5, 0)).share_of_bound
     assert (share.low, share.value, share.high) == pytest.approx((0.71, 0.71, 0.71))
 
 
 def test_the_tables_fit_and_hold_the_figures() -> None:
     text = printed(known_report())
     assert all(len(line) <= 100 for line in text.splitlines())
-    for part in ("7.1 ", "0.71", "8 (8–8)", "8.64 (6.48–13)", "1.08", "c = 0.30", "AR runs at 0.71", "2 (2–2)",
+    for part in ("7.1 ", "0.71", "8 (8–8)", "8.64 (6.48–13)", "1.08", "c = 0.30", "memory bound: 0.71",
                  "30 (30–30)", "5%", "org/target (0123456): float32, sdpa", "on Some CPU, 1 thread", "torch 2.1, ",
                  "commit 0123456789 with changes", "none below 5 rounds"):  # fmt: skip
         assert part in " ".join(text.split())  # captions are wrapped
-    assert "a share above 1" not in text
     assert "0.71 [0.71, 0.71]" in printed(known_report(9))
 
 
-def test_a_share_above_one_is_explained() -> None:
-    report = known_report(rates=[Rates(5e8, 2e9, 1e9)] * 3)
-    assert report.target.share_of_bound.value == pytest.approx(1.42)
-    assert "a share above 1: a pass only reads" in " ".join(printed(report).split())
-    by_arithmetic = known_report(rates=[Rates(1e9, 2e9, 5e8)] * 3)
-    assert by_arithmetic.drafter.at(1, 256).bound_name == "compute bound"
+def test_the_bound_is_the_longer_of_the_two() -> None:
+    assert known_report(rates=[Rates(5e8, 1e9)] * 3).target.share_of_bound.value == pytest.approx(1.42)
+    by_arithmetic = known_report(rates=[Rates(1e9, 5e8)] * 3)
+    assert by_arithmetic.drafter.at(1).bound_name == "compute bound"
     assert by_arithmetic.drafter.share_of_bound.value == pytest.approx(1.6)
-    assert "a share above 1" not in printed(by_arithmetic)
 
 
-def test_a_figure_with_too_wide_an_interval_is_undecided_and_a_warning_says_so() -> None:
+def test_a_figure_with_too_wide_an_interval_is_undecided() -> None:
     """The verification of 6 tokens: from 0.54 to 2.16; the others are the same in every round."""
     report = known_report(9)
     assert report.verdict == (
-        "AR runs at 0.71 [0.71, 0.71] of the memory bound, drafting runs at 0.50 [0.50, 0.50] of its "
-        "compute bound; the cost of verifying 6 tokens is undecided (rounds differ too much: 0.54 to 2.16), a draft "
-        "pass costs 0.30 [0.30, 0.30]."
+        "AR's share of the memory bound: 0.71 [0.71, 0.71]; the drafter's of its compute bound: 0.80 [0.80, 0.80]; "
+        "single passes that verifying 6 tokens costs: undecided, 0.54 to 2.16: rounds differ too much; those of a "
+        "draft pass: 0.30 [0.30, 0.30]"
     )
-    [warning] = json.loads(report.model_dump_json())["warnings"]
-    assert warning["code"] == "wide_interval"
-    assert warning["text"].startswith("the interval of the cost of verifying 6 tokens is wide, 0.54 to 2.16 (× 4.00): ")
-    assert f"warning: {warning['text']}" in " ".join(printed(report).split())
-    assert known_report(4).warnings == [] and "wide" not in printed(known_report(4))
-
-
-def test_an_interval_between_the_two_widths_is_a_figure_with_a_warning() -> None:
-    report = known_report(9)
     costs = {**report.verification_cost, 6: Ratio(value=1.08, low=0.9, high=1.8)}
-    report = report.model_copy(update={"verification_cost": costs})
-    assert "verification of 6 tokens costs 1.08 [0.90, 1.80] single passes" in verdict(report)
-    [warning] = wide_intervals(report)
-    assert "0.90 to 1.80 (× 2.00)" in warning.text
+    assert "costs: 1.08 [0.90, 1.80];" in verdict(report.model_copy(update={"verification_cost": costs}))
 
 
 def test_a_speedup_that_is_not_distinct_names_from_1_is_marked() -> None:
@@ -288,15 +260,15 @@ def test_ratios_hold_on_a_machine_that_is_away_half_of_the_time() -> None:
     order: list[tuple[str, int]] = []
     target = Scripted("t", {1: 0.007, 6: 0.0084}, order, away=0.01)
     drafter = Scripted("d", {1: 0.0004, 6: 0.0004}, order, away=0.01).beside(target)
-    measured, points = (ModelTimings(), ModelTimings()), Points(16, (), (1, 6))
+    measured = (ModelTimings(), ModelTimings())
     for number in range(9):
         sides = [(target, [0] * 30, measured[0]), (drafter, [0] * 30, measured[1])]
-        time_passes(sides[:: 1 if number % 2 else -1], points, backwards=number % 2 == 1)
-    rounds, single = Resampler.of_units(9, 0), measured[0].passes[1, 16]
-    assert len(single) == len(measured[1].passes[6, 16]) == 9
-    cost = with_ends(rounds, median_ratios(rounds, measured[1].passes[1, 16], single))
+        time_passes(sides[:: 1 if number % 2 else -1], 16, (1, 6), backwards=number % 2 == 1)
+    rounds, single = Resampler.of_units(9, 0), measured[0].passes[1]
+    assert len(single) == len(measured[1].passes[6]) == 9
+    cost = with_ends(rounds, median_ratios(rounds, measured[1].passes[1], single))
     assert cost.value == pytest.approx(0.4 / 7, rel=0.25)
-    verifying = with_ends(rounds, median_ratios(rounds, measured[0].passes[6, 16], single))
+    verifying = with_ends(rounds, median_ratios(rounds, measured[0].passes[6], single))
     assert verifying.value == pytest.approx(1.2, rel=0.15)
     last = {model: TimedPasses(model, [0] * 30, 16, (1,)) for model in (target, drafter)}
     for sweeps in last.values():
@@ -319,46 +291,24 @@ def test_ratios_are_of_the_same_round() -> None:
 
 @pytest.mark.usefixtures("_short_turns")
 def test_everything_is_measured_in_every_round() -> None:
-    models = [tiny.causal_lm(seed=seed) for seed in range(2)]
-    points = Points(16, (8, 32), (1, 2, 6))
+    models = (tiny.causal_lm(), tiny.causal_lm(seed=1))
     rounds: list[str] = []
-    found = measure(*models, benchmarks(), points, repeats=2, seed=0, progress=rounds.append)
+    found = measure(models, benchmarks(), 16, (1, 2, 6), repeats=2, seed=0, progress=rounds.append)
     assert rounds == [
         f"timing passes after 16 tokens: {what}" for what in ("warming up", "round 1 of 2", "round 2 of 2")
     ]
     for timings in (found.target, found.drafter):
-        counts = {point: len(values) for point, values in timings.passes.items()}
-        assert counts == dict.fromkeys([(1, 8), (1, 16), (2, 16), (6, 16), (1, 32)], 2)
+        assert {length: len(values) for length, values in timings.passes.items()} == {1: 2, 2: 2, 6: 2}
         assert len(timings.per_token) == len(timings.overhead) == len(timings.rates) == 2
         assert all(0 < out < whole for out, whole in zip(timings.overhead, timings.per_token, strict=True))
-    steps = found.steps
-    assert len(steps.per_draft_token) == len(steps.per_step) == len(steps.overhead) == 2
-    for drafting, step, outside in zip(steps.per_draft_token, steps.per_step, steps.overhead, strict=True):
-        assert 0 < drafting < step and 0 < outside < step
+    assert len(found.per_step) == len(found.step_overhead) == 2
+    assert all(0 < out < step for out, step in zip(found.step_overhead, found.per_step, strict=True))
 
 
-@pytest.mark.parametrize("num_extra", [0, 40])
-@pytest.mark.parametrize("prefers_pending", [False, True])
-def test_drafting_is_timed_as_a_whole_by_draft_token(prefers_pending: bool, num_extra: int) -> None:
-    """Of a drafter whose every pass, and all between passes, takes ticks of a clock that others leave alone. With
-    another vocabulary too, and where tokens are read late."""
-    target, drafter = tiny.causal_lm(vocab_size=257 + num_extra), tiny.causal_lm(seed=1)
-    drafter.prefers_pending = prefers_pending
-    drafter.passes.clock = TickingClock(drafter.device)
-    timed, steps = TimedDrafter(drafter, target), StepTimings()
-    time_steps(target, timed, list(range(20)), steps)
-    ticks = 4 * NUM_DRAFT_TOKENS + 1  # two for a pass, two for a draw, one at the end
-    assert steps.per_draft_token == [ticks / NUM_DRAFT_TOKENS]
-
-
-class TickingClock(Clock):
-    """Every mark is a second after the one before."""
-
-    number = 0
-
-    def mark(self) -> float:
-        self.number += 1
-        return float(self.number)
+@pytest.mark.usefixtures("_short_turns")
+def test_a_drafter_with_fewer_tokens_drafts_those_that_both_have() -> None:
+    models = (tiny.causal_lm(vocab_size=297), tiny.causal_lm(seed=1))
+    assert len(measure(models, benchmarks(), 16, (1, 6), repeats=1, seed=0).per_step) == 1
 
 
 def benchmarks() -> list[RateBenchmark]:
@@ -369,21 +319,18 @@ def benchmarks() -> list[RateBenchmark]:
 def test_compiled_passes_are_measured_over_buffers_as_large_as_a_run_has_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """128 tokens for a context of 64; the curve's others apart, each over its own."""
+    """192 tokens for a context of 70 and the 64 that follow."""
     monkeypatch.setattr("specbench.models.static_passes.compile_pass", lambda forward, name: forward)
     models = [tiny.causal_lm(seed=seed, num_hidden_layers=1) for seed in range(2)]
     said: list[str] = []
     for model in models:
         model.make_static()
-    asked = ASKED.model_copy(update={"context": 70, "engine": "compiled"})
-    report = roofline_of(models[0], models[1], asked, said.append)
+    report = roofline_of(models[0], models[1], 70, repeats=1, progress=said.append)
     sizes = [int(line.partition(" for ")[2].split()[0]) for line in said if line.startswith("compiling")]
-    assert sizes == [192, 192, 128, 128, 384, 384]  # 70 + 64; 64 + 1; 256 + 1
-    lengths = {point.query_length for point in report.target.points if point.context == 70}
-    assert lengths == set(COMPILED_LENGTHS)
-    assert {p.context for p in report.target.points if p.query_length == 1} == {64, 70, 256}
+    assert sizes == [192, 192]
+    lengths = {point.query_length for point in report.target.points}
+    assert lengths == set(COMPILED_LENGTHS) == {point.query_length for point in report.drafter.points}
     assert report.target.model.capacity == report.drafter.model.capacity == 192
-    assert all(len(report.drafter.points) == len(model.points) for model in (report.target, report.drafter))
 
 
 @pytest.mark.usefixtures("_short_turns")
@@ -391,34 +338,33 @@ def test_what_is_compiled_while_it_is_measured_says_nothing(monkeypatch: pytest.
     numbers = count()
     monkeypatch.setattr("specbench.analysis.roofline.roofline.num_compilations", lambda: next(numbers))
     with pytest.raises(ConfigError, match="1 passes were compiled or recorded during"):
-        roofline_of(tiny.causal_lm(num_hidden_layers=1), tiny.causal_lm(num_hidden_layers=1), ASKED)
+        roofline_of(tiny.causal_lm(num_hidden_layers=1), tiny.causal_lm(num_hidden_layers=1), 16, repeats=1)
 
 
 def test_points_stay_within_the_shortest_context() -> None:
     models = [tiny.causal_lm(), tiny.causal_lm(max_position_embeddings=70)]
-    points = points_for(models, 30)
-    assert max(points.query_lengths) == 32 and points.every_context == [30, 64]
+    assert max(lengths_for(models, 30)) == 32
     with pytest.raises(ConfigError, match=r"--context 70: the models hold 70 tokens, and 32 .*: give 8 to 38"):
-        roofline_of(models[0], models[1], ASKED.model_copy(update={"context": 70}))
+        roofline_of(models[0], models[1], 70, repeats=1)
     short = [tiny.causal_lm(max_position_embeddings=36)]
     with pytest.raises(ConfigError, match=r"--context 8: .*: take models with a longer"):
-        points_for(short, 8)
+        lengths_for(short, 8)
     short[0].context_limit = None
-    assert points_for(short, 9000).query_lengths[-1] == 96
+    assert lengths_for(short, 9000)[-1] == 96
 
 
 def test_rates_are_rates() -> None:
     benchmark = benchmarks()[0]
     rates = benchmark.rates()
     assert benchmark.num_bytes == LEAST_BYTES
-    assert rates.bytes_per_second > 0 and rates.read_bytes_per_second > 0 and rates.operations_per_second > 0
+    assert rates.bytes_per_second > 0 and rates.operations_per_second > 0
 
 
 def test_rates_are_bytes_and_operations_by_the_seconds_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where every call takes 1/4 s: a MiB copied is read and written, half of it each; a MiB summed is read."""
+    """Where every call takes 1/4 s: a MiB copied is read and written, half of it each."""
     monkeypatch.setattr("specbench.analysis.roofline.roofline.TimedCall.seconds", lambda self: 0.25)
     benchmark = benchmarks()[0]
-    assert benchmark.rates() == Rates(4.0 * LEAST_BYTES, 4.0 * LEAST_BYTES, 4.0 * 2 * 512**3)
+    assert benchmark.rates() == Rates(4.0 * LEAST_BYTES, 4.0 * 2 * 512**3)
 
 
 @pytest.mark.parametrize(
@@ -426,8 +372,8 @@ def test_rates_are_bytes_and_operations_by_the_seconds_of_a_call(monkeypatch: py
     [
         (["--engine", "fast"], "error: --engine fast: the choices are auto, compiled, eager, graphs"),
         (["--dtype", "float99"], "error: --dtype float99: did you mean 'float32'?"),
-        (["--context", "1"], "error: context = 1: input should be greater than or equal to 8"),
-        (["--repeats", "0"], "error: repeats = 0: input should be greater than or equal to 1"),
+        (["--context", "1"], "error: --context 1: give 8 or more"),
+        (["--repeats", "0"], "error: --repeats 0: give 1 or more"),
         (["--device", "abacus"], "error: --device abacus: not available on this machine"),
         (["--target", "nowhere/at/all"], "error: model folder 'nowhere/at/all' does not exist"),
         (["--context", "100000"], "error: --context 100000: the models hold "),
@@ -453,11 +399,8 @@ def test_the_command_prints_writes_and_draws(specbench, tiny_pair: tuple[str, st
     report = RooflineReport.model_validate_json((tmp_path / "made" / "limit.json").read_text(encoding="utf-8"))
     assert out.splitlines()[-2:] == ["report: made/limit.json", "picture: limit.png"]
     assert report.verdict in " ".join(out.split()) and (tmp_path / "limit.png").stat().st_size > 0
-    assert max(report.verification_cost) == 96 and {p.context for p in report.target.points} == {16, 64}
+    assert max(report.verification_cost) == 96 and report.context == 16
     assert max(map(len, out.splitlines())) <= 100
     assert (report.seed, report.repeats, report.target.model.capacity) == (3, 1, None)
     assert report.environment["engine"] == "eager" and report.environment["num_threads"] >= 1
     assert report.environment["versions"]["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
-    code, out, err = specbench(*pair, "--json", "--output", "again.json")
-    assert err.splitlines()[-1] == "report: again.json"
-    assert code == 0 and RooflineReport.model_validate(json.loads(out)).drafter.model.name == tiny_pair[1]

@@ -9,14 +9,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from specbench.analysis.fairness.representation import LanguageShare
 from specbench.analysis.tuning.sweep import (
     TEMPERATURES,
-    LanguageOrder,
     adjusted_acceptance,
     check_languages,
     joint_temperature,
-    order_rows,
     parse_temperatures,
 )
 from specbench.core.errors import ConfigError
@@ -119,44 +116,24 @@ def test_the_temperatures() -> None:
     assert method.drafter.options["temperature"] is None
 
 
-def row(subset: str, language: str | None, rate: float, speedup: float) -> Any:
-    metrics = {"acceptance_rate": Estimate(value=rate), "speedup": Estimate(value=speedup)}
-    return SimpleNamespace(subset=subset, language=language, metrics=metrics)
-
-
-def share(rank: int, language: str, part: float) -> LanguageShare:
-    return LanguageShare(rank=rank, language=language, num_texts=int(100 * part), share=part, low=0.0, high=1.0)
-
-
-def test_languages_stand_as_the_drafter_knows_them() -> None:
-    """Never written: behind the others, with share 0; not to be identified: at the end, and in no correlation."""
-    rows = [row("x-demo", "xdemo", 0.1, 9.0), row("sw", "sw", 0.2, 3.0), row("de", "de", 0.5, 1.0),
-            row("en", "en", 0.9, 2.0)]  # fmt: skip
-    found = order_rows(rows, [share(1, "en", 0.7), share(2, "de", 0.2), share(3, "fr", 0.1)])
-    assert [(each.subset, None if part is None else (part.rank, part.share)) for each, part in found] == [
-        ("en", (1, 0.7)), ("de", (2, 0.2)), ("sw", (4, 0.0)), ("x-demo", None)
-    ]  # fmt: skip
-    order = LanguageOrder(None, None, found)  # type: ignore[arg-type]
-    assert order.correlation("acceptance_rate") == pytest.approx(1.0)
-    assert order.correlation("speedup") == pytest.approx(-0.5)  # ranks 2, 1, 3 beside 3, 2, 1
-    for few in (found[:2], []):
-        assert LanguageOrder(None, None, few).correlation("speedup") is None  # type: ignore[arg-type]
-    equal = [(each, part and part.model_copy(update={"share": 0.5})) for each, part in found]
-    assert LanguageOrder(None, None, equal).correlation("speedup") is None  # type: ignore[arg-type]
-
-
 def test_the_order_of_a_run(specbench: Specbench, arguments: list[str]) -> None:
     pytest.importorskip("matplotlib")
     recipe = ["--method", "sd", "--recipe", "language-order", "--samples", "6", "--runs", "out"]
     code, out, err = specbench(*arguments, *recipe, "--plot", "order.png", "--leaderboard", "b.json")
     assert code == 0, err
-    assert "Spearman" in out and Path("order.png").read_bytes().startswith(b"\x89PNG") and len(load("b.json")) == 6
+    assert (
+        "rank correlation" not in out
+        and "rank of the" in out
+        and Path("order.png").read_bytes().startswith(b"\x89PNG")
+        and len(load("b.json")) == 6
+    )
     code, out, err = specbench(*arguments, *recipe, "--json")
     assert code == 0, err
     data = json.loads(out)
-    assert {each["subset"] for each in data["languages"]} == {"en", "de"} and data["num_texts"] == 6
-    ranks = [each["share"]["rank"] for each in data["languages"]]
-    assert ranks == sorted(ranks) and set(data["spearman"]) == {"acceptance_rate", "speedup"}
+    groups = data["groups"].values()
+    assert {each["subset"] for each in groups} == {"en", "de"} and data["num_texts_represented"] == 6
+    ranks = [each["representation_rank"] for each in groups]
+    assert ranks == sorted(ranks) and all(each["forced"]["num_positions"] for each in groups)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +141,7 @@ def test_the_order_of_a_run(specbench: Specbench, arguments: list[str]) -> None:
     [
         (["--recipe", "joint-temprature"], "did you mean 'joint-temperature'?"),
         (["--recipe", "joint-temperature", "--path", "num_draft_tokens"], "a recipe sweeps no key"),
-        (["--recipe", "joint-temperature", "--samples", "3"], "--samples 3: is for --recipe language-order"),
+        (["--recipe", "joint-temperature", "--samples", "3"], "--samples 3: is only for --recipe language-order"),
         (["--samples", "3"], "--samples 3: is only for --recipe language-order"),
         (["--recipe", "language-order", "--values", "1"], "--recipe language-order takes none"),
         (["--recipe", "language-order", "--samples", "0"], "--samples 0: give 1 or more"),

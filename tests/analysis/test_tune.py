@@ -12,8 +12,14 @@ import yaml
 from rich.console import Console
 
 from specbench.analysis.tuning import tune as tuner
-from specbench.analysis.tuning.tune import Tuner, calibration_of, choose_slice, lossless_method
-from specbench.analysis.tuning.tune import tune as tune_with
+from specbench.analysis.tuning.tune import (
+    ThresholdSearch,
+    Tuner,
+    calibration_of,
+    choose_slice,
+    lossless_method,
+    tune_length,
+)
 from specbench.cli.run import run
 from specbench.core.errors import ConfigError
 from specbench.running.plan import without_calibration
@@ -25,7 +31,6 @@ from specbench.tasks.examples import Example, TaskData
 from tests.support.tuning import call as call
 
 Accuracy = Callable[[float], float]
-LENGTHS = [lossless_method(load_method("fsd")).model_copy(update={"name": "length-10"}), load_method("draft-only")]
 
 
 def loaded(*sizes: int) -> list[Any]:
@@ -64,7 +69,7 @@ class MadeUp:
             accuracy, share = (0.1 if method.name == "draft-only" else 0.9), 0.6
         values = {
             "tokens_per_second": self.speed(length) * (0.5 + share), "draft_efficiency": share, "accuracy": accuracy,
-            "accuracy_ar": 0.9, "speedup": 2.0, "accuracy_difference": accuracy - 0.9,
+            "accuracy_ar": 0.9, "speedup": 2.0, "accuracy_difference": accuracy - 0.9, "mean_acceptance_length": 2.0,
         }  # fmt: skip
         return {name: Estimate(value=v, low=v - 0.01, high=v + 0.01) for name, v in values.items()}
 
@@ -90,30 +95,30 @@ def settings(presets: Any) -> list[tuple[str, float, int]]:
 def test_low_is_the_equivalent_of_sd_and_high_the_last_that_keeps_the_quality(monkeypatch: pytest.MonkeyPatch) -> None:
     """Target 0.9, drafter 0.1: a fifth of the gap is 0.16, so 0.74 is allowed. SD accepts what 0.2 does."""
     trials, made = made_up(monkeypatch, lambda t: 0.9 - max(0.0, t - 0.2) * 0.7)
-    assert settings(tune_with(made)) == [("low", 0.2, 10), ("med", 0.3, 10), ("high", 0.4, 10)]
+    assert settings(tune_length(made)) == [("low", 0.2, 10), ("med", 0.3, 10), ("high", 0.4, 10)]
     assert {t for t, _ in trials.measured} == {0.15, 0.2, 0.25, 0.3, 0.4, 0.5}, "the step that fails is the last run"
 
 
 def test_a_real_run_corrects_the_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
     _, made = made_up(monkeypatch, lambda t: 0.9, bias=0.05)
-    presets = settings(tune_with(made))
+    presets = settings(tune_length(made))
     assert presets[0] == ("low", 0.2, 10) and presets[2][1] == 0.6, "js: the next step would accept everything"
-    assert "≈ 0.600, run 0.550" in " ".join(made.notes) and "≈ 0.650, run 0.600" in " ".join(made.notes)
+    assert "≈ 0.600, run 0.550" in " ".join(made.decisions) and "≈ 0.650, run 0.600" in " ".join(made.decisions)
 
 
 def test_a_quality_that_falls_at_once_leaves_one_setting_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     _, made = made_up(monkeypatch, lambda t: 0.5)
-    assert settings(tune_with(made)) == [("", 0.2, 10)], "one file, not three of the same"
-    notes = " ".join(made.notes)
-    assert "T_SD = 0.2 loses more quality than allowed" in notes and "low, med and high are equal" in notes
-    assert "no smaller threshold keeps the quality; by threshold: 0.05: 50.0" in notes
+    assert settings(tune_length(made)) == [("", 0.2, 10)], "one file, not three of the same"
+    said = " ".join(made.decisions)
+    assert "no threshold up to T_SD that keeps the quality; by threshold: 0.05: 50.0" in said
+    assert "low, med and high are equal" in said
 
 
 def test_below_an_equivalent_that_is_too_lenient_the_search_goes_down(monkeypatch: pytest.MonkeyPatch) -> None:
     """0.74 is allowed; SD accepts what 0.4 does."""
     _, made = made_up(monkeypatch, lambda t: 0.9 - max(0.0, t - 0.2), share=lambda t: 0.2 + t)
-    assert settings(tune_with(made)) == [("low", 0.25, 10), ("med", 0.3, 10), ("high", 0.35, 10)]
-    assert "below T_SD: 0.35 is the largest threshold that keeps the quality" in " ".join(made.notes)
+    assert settings(tune_length(made)) == [("low", 0.25, 10), ("med", 0.3, 10), ("high", 0.35, 10)]
+    assert "0.35 is the largest threshold that keeps the quality" in " ".join(made.decisions)
 
 
 @pytest.mark.parametrize(("best", "expected"), [(15, 15), (20, 20), (10, 10)])
@@ -123,9 +128,9 @@ def test_a_longer_draft_where_nearly_all_is_accepted(monkeypatch: pytest.MonkeyP
     def speed(length: int) -> float:
         return 100 + length if length <= best else 90
 
-    _, made = made_up(monkeypatch, lambda t: 0.9, share=lambda t: 0.4 + t if t < 0.55 else 0.95, speed=speed)
-    monkeypatch.setattr(Tuner, "choose_length", lambda self: (10, self.measure("", LENGTHS)))
-    presets = settings(tune_with(made))
+    trials, made = made_up(monkeypatch, lambda t: 0.9, share=lambda t: 0.4 + t if t < 0.55 else 0.95, speed=speed)
+    sd, drafter = (trials.numbers(method) for method in (lossless_method(trials.base), load_method("draft-only")))
+    presets = settings(ThresholdSearch(made, 10, sd, drafter).presets())
     assert [length for _, _, length in presets] == [10, 10, expected]
 
 
@@ -136,28 +141,13 @@ def test_without_a_gap_there_is_nothing_to_trade(monkeypatch: pytest.MonkeyPatch
         **numbers(method), "accuracy": Estimate(value=0.9, low=0.9, high=0.9)
     }  # fmt: skip
     with pytest.raises(ConfigError, match="without a gap between them, no fall of quality can be seen"):
-        tune_with(made)
+        tune_length(made)
 
 
 def test_the_smaller_decisions() -> None:
     assert tuner.nearest_threshold({0.1: 0.5, 0.2: 0.6, 0.3: 0.7}, 0.64) == 0.2
-    assert tuner.candidate_thresholds({0.1: 0.5, 0.2: 0.6, 0.3: 0.7}, 0.1) == [0.1, 0.2]
-    assert tuner.candidate_thresholds({0.1: 0.5, 0.2: 0.6, 0.3: 0.7, 0.4: 0.8}, 0.7) == [0.2, 0.3, 0.4]
-    assert tuner.keep_allowed([(0.1, 0.9), (0.2, 0.8), (0.3, 0.95)], 0.88) == [0.1], "up to the first that falls"
     assert tuner.thresholds_up_to("js", 0.1, 0.3) == [0.4, 0.5, 0.6]
     assert tuner.thresholds_up_to("kl", 0.1)[-1] == 1.0 and len(tuner.thresholds_up_to("kl", 0.1)) == 10
-
-
-def test_a_slice_is_blind_when_its_interval_is_wider_than_the_fall() -> None:
-    narrow, wide = Estimate(value=0, low=-0.02, high=0.02), Estimate(value=0, low=-0.2, high=0.1)
-    assert not tuner.is_blind(narrow, gap=0.5, num_prompts=100) and tuner.is_blind(wide, 0.5, 100)
-    assert tuner.is_blind(Estimate(value=0, low=0, high=0), 0.5, 8), "eight answers as AR's exclude little"
-    assert tuner.is_blind(Estimate(value=0), 0.5, 100), "no interval"
-    assert not tuner.is_blind(Estimate(value=0, low=0, high=0), 0.5, 80)
-    seen = Estimate(value=-0.08, low=-0.12, high=-0.03)
-    assert not tuner.is_blind(seen, 0.75, 20), "an interval with a width already says what it excludes"
-    beyond = Estimate(value=-0.35, low=-0.5, high=-0.21)
-    assert not tuner.is_blind(beyond, 0.9, 48), "wide, and yet surely more than a fifth of the gap"
 
 
 def test_the_rejection_twin_of_a_fuzzy_method_keeps_drafter_and_bridge() -> None:
@@ -168,26 +158,22 @@ def test_the_rejection_twin_of_a_fuzzy_method_keeps_drafter_and_bridge() -> None
 
 def test_the_slice_follows_the_seed_and_nothing_else() -> None:
     data = loaded(40, 20)
-    chosen = choose_slice(data, "0.25", seed=0)
+    chosen = choose_slice(data, 0.25, seed=0)
     assert [len(each.examples) for _, _, each in chosen] == [10, 5]
-    assert choose_slice(data, "0.25", seed=0) == chosen != choose_slice(data, "0.25", seed=1)
+    assert choose_slice(data, 0.25, seed=0) == chosen != choose_slice(data, 0.25, seed=1)
     indices = [example.index for example in chosen[0][2].examples]
     assert indices == sorted(indices) and indices != list(range(10))
-    assert [len(each.examples) for _, _, each in choose_slice(data, "7", seed=0)] == [7, 7]
+    assert [len(each.examples) for _, _, each in choose_slice(data, 7, seed=0)] == [7, 7]
 
 
 @pytest.mark.parametrize(
     ("amount", "sizes", "problem"),
     [
-        ("0", (40,), "a share between 0 and 1"),
-        ("1.5", (40,), "a share between 0 and 1"),
-        ("many", (40,), "a share between 0 and 1"),
-        ("nan", (40,), "a share between 0 and 1"),
-        ("40", (40,), "takes all 40 examples of subset 'en'"),
-        ("0.25", (8, 8), "gives 4 examples, but an interval needs 5"),
+        (40, (40,), "takes all 40 examples of subset 'en'"),
+        (0.25, (8, 8), "gives 4 examples, but an interval needs 5"),
     ],
 )
-def test_a_slice_that_cannot_be(amount: str, sizes: tuple[int, ...], problem: str) -> None:
+def test_a_slice_that_cannot_be(amount: float, sizes: tuple[int, ...], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as error:
         choose_slice(loaded(*sizes), amount, seed=0)
     assert "\n" not in str(error.value)
@@ -196,7 +182,7 @@ def test_a_slice_that_cannot_be(amount: str, sizes: tuple[int, ...], problem: st
 def test_what_was_tuned_on_is_left_out() -> None:
     """Also where the rows have another order; other tasks and methods that were never tuned change nothing."""
     data = loaded(40, 20)
-    chosen = choose_slice(data, "0.25", seed=0)
+    chosen = choose_slice(data, 0.25, seed=0)
     tuned: Any = SimpleNamespace(calibration=calibration_of(chosen))
     turned = [(task, subset, replace(each, examples=each.examples[::-1])) for task, subset, each in data]
     left = without_calibration(turned, [load_method("sd"), tuned])
@@ -214,16 +200,13 @@ def test_a_lossless_method_is_tuned_in_its_length_and_its_file_runs(
     call: Callable[..., tuple[str, str]], tiny_pair: tuple[str, str]
 ) -> None:
     out, err = call("sd", output="my-sd.yaml", lengths="2,4")
-    assert "calibration slice: 5 of en" in err and "draft length" in err
+    assert "calibration slice: 5 of en" in err and "is the fastest" in err
     assert "evaluate on other examples" in " ".join(out.split())
     spec = load_file("my-sd.yaml")
     assert isinstance(spec, MethodSpec) and spec.name == "my-sd" and spec.num_draft_tokens in (2, 4)
     text = Path("my-sd.yaml").read_text()
-    for part in ("specbench tune", "Pair:", "slice: 5 of en", "tokens/s", "local-"):
-        assert part in text
-    start = text.index("calibration:\n")
-    told = yaml.safe_load(text[start:] if text[start - 1] == "\n" else text[start:].replace("\n# ", "\n"))
-    assert len(CalibrationSpec(**told["calibration"]).prompts["en"]) == 5
+    assert "specbench tune" in text.splitlines()[0] and "local-" in text.splitlines()[0]
+    assert len(CalibrationSpec(**yaml.safe_load(text)["calibration"]).prompts["en"]) == 5
 
     with pytest.raises(ConfigError, match=r"^--output my-sd\.yaml: exists: name another"):
         call("sd", output="my-sd.yaml", lengths="2,4")
@@ -240,12 +223,13 @@ def test_a_lossless_method_is_tuned_in_its_length_and_its_file_runs(
     ("options", "problem"),
     [
         ({"method": "ar"}, "drafts nothing, so there is nothing to tune"),
-        ({"method": "sd", "lengths": "5,x"}, "--lengths x: not a number of tokens"),
+        ({"method": "sd", "lengths": "5,x"}, "--lengths x: not a number of draft tokens"),
         ({"method": "sd", "lengths": "0"}, "--lengths 0: .*nothing is drafted"),
         ({"method": "sd", "output": "my.json"}, r"--output my\.json: must end in \.yaml"),
         ({"method": "sd", "output": "my method.yaml"}, "is not a method name"),
         ({"method": "fsd", "step": 0.0}, "--step 0: must be above 0"),
         ({"method": "fsd", "calibration": "0.1"}, "gives 2 examples"),
+        ({"method": "fsd", "calibration": "1.5"}, "--calibration 1.5: give a number of examples from 1, or a share"),
         pytest.param(  # which is decided above, from made-up measurements
             {"method": "fsd"},
             "without a gap between them, no fall of quality can be seen on this slice",
@@ -263,5 +247,5 @@ def test_a_fuzzy_method_needs_a_scorer(call: Callable[..., tuple[str, str]], tmp
     (tmp_path / "plain.yaml").write_text(
         "name: plain\nversion: 1\ntitle: Plain\nprompt: '{{ row.question }}'\ngeneration: {max_new_tokens: 8}\n"
     )
-    with pytest.raises(ConfigError, match="--task plain: has no scorer"):
+    with pytest.raises(ConfigError, match="--task plain: has no score that all its subsets share"):
         call("fsd", task="plain.yaml", subsets=None)

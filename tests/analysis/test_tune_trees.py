@@ -1,6 +1,7 @@
 """Tuning the shape of draft trees: chances and costs from records, the best size and depth, and a file that runs."""
 
 import functools
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -142,12 +143,9 @@ def test_a_tree_is_tuned_and_its_file_runs(call: Callable[..., tuple[str, str]],
     """A model that drafts for itself: the first child is always the accepted one, so that a chain is best."""
     same = {"drafter": tiny_pair[0]}
     _, err = call("sd-tree", output="my-tree.yaml", sizes="2,6", **same)
-    for found in (err, Path("my-tree.yaml").read_text("utf-8").replace("\n#", "\n")):
-        titles = ["acceptance by rank", "costs of a step", "shapes of trees", "chosen: "]
-        assert [title for title in titles if title not in found] == []
-        assert re.search(r"^\s*all levels +1\.000 *$", found, re.M)
-        assert re.search(r"drafting: [0-9.]+ \+ [0-9.]+ per level", " ".join(found.split()))
-        assert re.search(r"^\s*size +depth +expected +95 % interval +95 % interval *$", found, re.M)
+    said = " ".join(err.split())
+    assert "acceptance by rank: 1.000" in said and re.search(r"drafting [0-9.]+ \+ [0-9.]+ per level", said)
+    assert re.search(r"draft tokens: \d on \d levels is the fastest", said)
     spec = load_file("my-tree.yaml")
     assert isinstance(spec, MethodSpec) and spec.drafter.options["rank_chances"] == [1.0]
     assert spec.drafter.options["num_nodes"] == spec.drafter.options["depth"] == spec.num_draft_tokens <= 6
@@ -167,20 +165,20 @@ def test_the_levels_are_those_that_were_measured() -> None:
     assert max(shape.depth for shape in rank_shapes(chances, free, 24)) == 2
 
 
-def test_the_size_of_a_growing_tree_is_tuned_and_its_file_runs(
+def test_the_size_of_a_growing_tree_is_tuned(
     call: Callable[..., tuple[str, str]], tiny_pair: tuple[str, str], tmp_path: Path
 ) -> None:
     head = saved_head("eagle", load_model(tiny_pair[0]), tmp_path / "head")
-    overrides = ["generation.max_new_tokens=16", f"drafter.path={head}", "drafter.top_k=3"]
+    overrides = ["generation.max_new_tokens=12", f"drafter.path={head}", "drafter.top_k=3"]
     _, err = call("eagle2", output="my-tree.yaml", sizes="3,9", drafter=None, overrides=overrides)
-    assert re.search(r"^\s*3 +2\.\d +\d\.\d .*\n +9 +[5-9]\.\d +\d\.\d", err, re.M), err
     spec = load_file("my-tree.yaml")
     assert isinstance(spec, MethodSpec) and spec.drafter.options["num_nodes"] in (3, 9)
-    assert f"chosen: {spec.drafter.options['num_nodes']} draft tokens in a tree that grows" in err
+    assert f"draft tokens: {spec.drafter.options['num_nodes']} is the fastest" in err
+    records = next(Path(".").rglob("draft-tokens-3-9/records.jsonl")).read_text("utf-8").splitlines()
+    nodes = [json.loads(line)["methods"][f"draft-tokens-{size}"]["tree_nodes"] for line in records for size in (3, 9)]
+    assert max(nodes[0]) == 3 < max(nodes[1]) <= 9
     levels = min(load_method("eagle2").num_draft_tokens, spec.drafter.options["num_nodes"])
     assert spec.num_draft_tokens == levels and spec.drafter.options["top_k"] == 3
-    run(task="mgsm", method="my-tree.yaml", target=tiny_pair[0], data=".", subsets="en", limit=6,
-        overrides=["generation.max_new_tokens=8"], output=Path("out"))  # fmt: skip
 
 
 @pytest.mark.slow
@@ -188,9 +186,9 @@ def test_the_levels_of_a_growing_tree_are_tuned(
     call: Callable[..., tuple[str, str]], tiny_pair: tuple[str, str], tmp_path: Path
 ) -> None:
     head = saved_head("eagle", load_model(tiny_pair[0]), tmp_path / "head")
-    overrides = ["generation.max_new_tokens=16", f"drafter.path={head}", "drafter.top_k=3"]
+    overrides = ["generation.max_new_tokens=12", f"drafter.path={head}", "drafter.top_k=3"]
     _, err = call("eagle2", output="levels.yaml", lengths="1,2", drafter=None, overrides=overrides)
-    assert "draft length" in err
+    assert "draft length: " in err
 
 
 @pytest.mark.parametrize(

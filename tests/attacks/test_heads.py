@@ -63,7 +63,7 @@ def refused(folder: Path, told: str, load: Callable[[Path], object] = load) -> N
     assert told in str(raised.value) and "\n" not in str(raised.value) and len(str(raised.value)) < 600
 
 
-GAPS = "heads and blocks that are numbered from 0 without gaps"
+GAPS = "its tensors do not fit: "
 MEDUSA, FIRST, THIRD = ({}, medusa_tensors()), (EAGLE1, eagle1_tensors()), (EAGLE3, eagle3_tensors())
 Q = "layers.0.self_attn.q_proj.weight"
 
@@ -82,7 +82,8 @@ TENSORS: dict[str, tuple[tuple[Config, Tensors], Tensors, str]] = {  # a sound h
     "a medusa head with a large number": (MEDUSA, {"9999.9998.linear.weight": torch.ones(2, 2)}, GAPS),
     "blocks of vLLM without outputs": (({}, {}), {"blocks.0.layers.0.weight": torch.ones(2, 2)}, GAPS),
     "a block of vLLM with 5000 digits": (
-        ({}, {"lm_heads.0.weight": torch.ones(2, 2)}), {f"blocks.{DIGITS}.layers.0.weight": torch.ones(2, 2)}, GAPS,
+        ({}, {"lm_heads.0.weight": torch.ones(2, 2)}), {f"blocks.{DIGITS}.layers.0.weight": torch.ones(2, 2)},
+        "its vocabulary has 2 tokens",
     ),
     "an output of vLLM with a huge number": (({}, {}), {f"lm_heads.{HUGE}.weight": torch.ones(2, 2)}, GAPS),
     "an eagle layer with a huge number": (FIRST, {f"layers.{HUGE}.weight": torch.ones(2)}, "2 decoder layers"),

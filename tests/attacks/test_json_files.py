@@ -10,7 +10,7 @@ from specbench.core import bounded
 from specbench.core.bounded import MAX_BYTES
 from specbench.core.environment import builtin_dir
 from specbench.core.errors import ConfigError
-from specbench.publish.suite import records_in
+from specbench.publish.forecast import records_in
 from specbench.records.records import RecordFile
 from specbench.results.leaderboard import load, write
 from specbench.results.row import with_digest

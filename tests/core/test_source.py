@@ -16,7 +16,7 @@ from specbench.core.source import code_revision, plugins_digest, source_files
 from specbench.core.values import file_digest
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.proposal import PointMass, Proposal
-from specbench.integrations.entry import load as load_entry
+from specbench.integrations.external import load_entry
 from specbench.models.objects import object_digest
 from specbench.results.conditions import RowPair, conditions_that_differ
 from specbench.results.leaderboard import load

@@ -16,7 +16,7 @@ from specbench.models.mmap_store import vocabulary_digest
 from specbench.specs.catalogue import load_method
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
-from specbench.training.ngram_build import build_ngrams as build_ngram
+from specbench.training.corpus_arrays import build_ngrams as build_ngram
 from tests.support import tiny
 from tests.support.tokenizers_made_here import ALL, TEXTS
 

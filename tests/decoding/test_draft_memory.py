@@ -13,7 +13,7 @@ def test_a_memory_lasts_for_the_prompts_of_one_subset(
     """The second subset has the steps that it has alone, and neither the warm-up nor another subset helps it."""
     command = ["run", "--task", "mgsm", "--method", "token-recycling", "--set", "drafter.memory=cell", "--limit", "1",
                "--threads", "1", "--target", tiny_pair[0], "--data", "sample",
-               "--set", "generation.max_new_tokens=24"]  # fmt: skip
+               "--set", "generation.max_new_tokens=12"]  # fmt: skip
     steps = {}
     for subsets in ("en,de", "de"):
         code, out, err = specbench(*command, "--subset", subsets, "--output", str(tmp_path / subsets))

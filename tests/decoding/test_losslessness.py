@@ -19,6 +19,7 @@ from specbench.decoding.drafters import ModelDrafter, NoDrafter
 from specbench.decoding.loop import StopRules, decode
 from specbench.decoding.proposal import OnDeviceProposal, Proposal, Verification
 from specbench.decoding.sampling import Distributions, Sampling, draw, residual
+from specbench.decoding.tree_rules import BlockVerification, KSeq, RecursiveRejection, Traversal, Typical
 from specbench.decoding.verification import (
     Fuzzy,
     RandomAccept,
@@ -162,7 +163,11 @@ def cut(expected: dict[tuple[int, ...], float], ends: frozenset[int]) -> dict[tu
 
 
 @pytest.mark.parametrize("ends", [NEVER, ENDS], ids=["the draft", "the text"])
-@pytest.mark.parametrize("rule", [rejection, exact_match], ids=lambda rule: type(rule).__name__)
+@pytest.mark.parametrize(
+    "rule",
+    [rejection, exact_match, BlockVerification(), Traversal(), RecursiveRejection(), KSeq()],
+    ids=lambda rule: type(rule).__name__,
+)
 def test_a_draft_that_is_read_late_follows_the_target_over_its_end(
     rule: VerificationRule, ends: frozenset[int]
 ) -> None:
@@ -170,6 +175,11 @@ def test_a_draft_that_is_read_late_follows_the_target_over_its_end(
     target, draft = late_pair()
     counts = draws(target, lambda: (ModelDrafter(draft, PLAIN), rule), 2, LATE_SEED, ends)
     assert chi_square_p(counts, cut(joint(target, PROMPT, 3), ends)) > 1e-3
+
+
+def test_typical_acceptance_takes_nothing_behind_the_end_of_a_draft_that_is_read_late() -> None:
+    target, draft = late_pair()
+    assert sum(draws(target, lambda: (ModelDrafter(draft, PLAIN), Typical(epsilon=0.01)), 2, LATE_SEED, ENDS).values())
 
 
 def judged_by_length(self: OnDeviceProposal, accepts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

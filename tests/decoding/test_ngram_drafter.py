@@ -15,7 +15,6 @@ from specbench.core.errors import ConfigError
 from specbench.decoding.drafters.ngram import (
     NgramDistribution,
     NgramDrafter,
-    Rows,
     SparseProbs,
     draw_uniforms,
     ngram_drafter,
@@ -29,7 +28,7 @@ from specbench.models.causal_lm import ModelPair
 from specbench.models.corpus_models import NgramModel
 from specbench.models.loading import load_model
 from specbench.models.mmap_store import vocabulary_digest
-from specbench.training.ngram_build import build_ngrams
+from specbench.training.corpus_arrays import build_ngrams
 from tests.support.distributions import PROMPT, chi_square_p
 from tests.support.toys import TableModel, joint
 
@@ -68,8 +67,7 @@ def test_the_sparse_distributions_are_those_of_process(tmp_path: Path, order: in
     model = random_model(tmp_path / "ngram", order, order=order)
     contexts = [[first, second] for first in range(VOCAB) for second in (0, 3, VOCAB - 1)]
     logits = dense_logits(model, contexts)
-    rows = Rows(model, sampling)
-    sparse = SparseProbs([rows.after(context) for context in contexts], VOCAB, CPU)
+    sparse = SparseProbs([NgramDistribution(model, model.span(each), sampling) for each in contexts], VOCAB, CPU)
     expected = process(logits, sampling)
     assert torch.allclose(sparse.probs, expected, atol=1e-6)
     assert torch.allclose(sparse.raw_probs, torch.softmax(logits, -1), atol=1e-6)
@@ -158,18 +156,6 @@ def test_top_k_keeps_ties_and_top_p_at_least_one() -> None:
     assert len(process_counts(counts, Sampling(1.0, top_k=2))) == 4
     assert len(process_counts(counts, Sampling(1.0, top_p=1e-9))) == 1
     assert process_counts(counts, Sampling(1.0)).sum() == pytest.approx(1.0)
-
-
-def test_rows_are_kept_within_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = random_model(tmp_path / "ngram", 4, length=300)
-    monkeypatch.setattr("specbench.decoding.drafters.ngram.MAX_KEPT", 20)
-    rows, sampling = Rows(model, Sampling(1.0)), Sampling(1.0)
-    random = Random(0)
-    for _ in range(200):
-        context = [random.randrange(VOCAB)]
-        assert np.array_equal(rows.after(context).probs, NgramDistribution(model, model.span(context), sampling).probs)
-        assert sum(len(row.probs) for row in rows._kept.values()) == rows._num_probs <= 20
-    assert rows.after(context) is rows.after(context)
 
 
 def sequences(target: TableModel, made: NgramDrafter, gamma: int, seed: int, rule: Callable = rejection) -> Counter:

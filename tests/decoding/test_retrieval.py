@@ -23,7 +23,7 @@ from specbench.models.corpus_models import Datastore, most_frequent_tree
 from specbench.models.loading import load_model, load_tokenizer
 from specbench.models.mmap_store import vocabulary_digest
 from specbench.training import corpus
-from specbench.training.corpus import build_datastore, suffix_array
+from specbench.training.corpus_arrays import build_datastore, suffix_array
 from tests.support import tiny
 
 VOCAB = 5
@@ -197,7 +197,7 @@ def edit(folder: Path, **changes: object) -> None:
         (lambda folder: (folder / "retrieval.json").write_text("{"), "not valid JSON"),
         (lambda folder: edit(folder, format=2), "format = 2"),
         (lambda folder: edit(folder, num_tokens="two"), "num_tokens = 'two'"),
-        (lambda folder: edit(folder, num_documents=3), "arrays: their lengths contradict num_tokens and num_documents"),
+        (lambda folder: edit(folder, num_documents=3), "arrays: their lengths contradict"),
         (lambda folder: edit(folder, colour="red"), "unknown key 'colour'"),
         (lambda folder: (folder / "suffixes.bin").unlink(), "the datastore lacks this file"),
         (lambda folder: (folder / "tokens.bin").write_bytes(b"1"), "tokens.bin: 1 bytes where retrieval.json says"),
@@ -292,10 +292,10 @@ def test_train_sorts_the_tokens_of_rows_and_files(specbench: Specbench, tmp_path
 def test_ctrl_c_and_other_folders_are_left_as_they_are(
     specbench: Specbench, tmp_path: Path, tiny_pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(tokens: object) -> None:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(corpus, "suffix_array", interrupt)
+    monkeypatch.setattr(corpus, "sort_suffixes", interrupt)
     (tmp_path / "a.txt").write_text("words\n")
     given = ("train", "retrieval", "--corpus", "a.txt", "--target", tiny_pair[0])
     code, out, err = specbench(*given, "--output", "out")
@@ -303,6 +303,6 @@ def test_ctrl_c_and_other_folders_are_left_as_they_are(
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "ngram.json").write_text("{}")
     code, _, err = specbench(*given, "--output", "mine")
-    assert code == 2 and "is not a datastore (it holds ngram.json)" in err and err.count("\n") == 1
+    assert code == 2 and "is no datastore (it holds ngram.json)" in err and err.count("\n") == 1
     code, _, err = specbench(*given, "--output", "out", "--set", "order=3")
     assert code == 2 and "unknown key 'order'" in err and err.count("\n") == 1

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from specbench.core.errors import ConfigError
-from specbench.decoding.build import Route, RoutedDecoder, build_decoder, unused_routes
-from specbench.decoding.decoder import QueryInfo
+from specbench.decoding.build import SelectingDecoder, build_decoder, unused_routes
+from specbench.decoding.decoder import DraftingDecoder, QueryInfo
 from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
@@ -50,9 +50,9 @@ def models() -> tuple[CausalLM, CausalLM]:
     return tiny.causal_lm(seed=0), tiny.causal_lm(seed=1, num_hidden_layers=1)
 
 
-def decoder_of(method: MethodSpec, models: tuple[CausalLM, CausalLM]) -> RoutedDecoder:
+def decoder_of(method: MethodSpec, models: tuple[CausalLM, CausalLM]) -> SelectingDecoder:
     made = build_decoder(method, ModelPair(*models), Sampling(0.0))
-    assert isinstance(made, RoutedDecoder)
+    assert isinstance(made, SelectingDecoder)
     return made
 
 
@@ -108,7 +108,7 @@ def test_the_given_language_takes_its_route(
 ) -> None:
     decoder = decoder_of(routed(), models)
     chosen = decoder.select_decoder(0, QueryInfo(language, ENGLISH))
-    assert decoder.record_fields(chosen) == {"route": route}
+    assert chosen.record_fields == {"route": route}
     alone = build_decoder(routed().route(route), ModelPair(*models), Sampling(0.0))
     own, other = (each.generate(PROMPT, STOP, 0) for each in (chosen, alone))
     assert (own.token_ids, own.steps) == (other.token_ids, other.steps)
@@ -123,7 +123,8 @@ def test_the_language_is_identified_and_its_time_is_part_of_ttft(
     clock = iter([100.0, 100.0 + 1000.0])
     monkeypatch.setattr("specbench.decoding.build.perf_counter", lambda: next(clock))
     chosen = decoder.select_decoder(0, QueryInfo("de", text))
-    assert isinstance(chosen, Route) and (chosen.name, chosen.seconds) == (route, 1000.0)
+    assert isinstance(chosen, DraftingDecoder) and chosen.select_seconds == 1000.0
+    assert chosen.record_fields == {"route": route}
     generation = chosen.generate(PROMPT, STOP, 0)
     assert generation.ttft_seconds is not None and 1000 < generation.ttft_seconds < 1100
     assert generation.decode_seconds < 100
@@ -131,7 +132,7 @@ def test_the_language_is_identified_and_its_time_is_part_of_ttft(
 
 def test_an_audit_meets_every_route(models: tuple[CausalLM, CausalLM], monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[str] = []
-    monkeypatch.setattr(Route, "generate", lambda self, *given: taken.append(self.name))
+    monkeypatch.setattr(DraftingDecoder, "generate", lambda self, *given: taken.append(self.record_fields["route"]))
     decoder = decoder_of(routed(), models)
     for seed in range(40):
         decoder.generate(PROMPT, STOP, seed)
@@ -144,8 +145,8 @@ def test_each_route_has_its_own_model(models: tuple[CausalLM, CausalLM]) -> None
     held = LoadedModels(models[0], {"routed/de": other, "routed/default": models[1]})
     pair = held.pair(method)
     decoder = build_decoder(method, pair, Sampling(0.0))
-    assert isinstance(decoder, RoutedDecoder) and pair.drafter is None
-    assert [getattr(decoder.routes[name].drafter, "model", None) for name in ("sw", "de", "default")] == [
+    assert isinstance(decoder, SelectingDecoder) and pair.drafter is None
+    assert [getattr(decoder.decoders[name].drafter, "model", None) for name in ("sw", "de", "default")] == [
         None, other, models[1]
     ]  # fmt: skip
 

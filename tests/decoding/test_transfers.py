@@ -13,7 +13,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from specbench.decoding.bridges.token_level import MaskedDraftModel
+from specbench.decoding.bridges import MaskedDraftModel
 from specbench.decoding.build import build_decoder
 from specbench.decoding.decoder import Decoder
 from specbench.decoding.drafters import ModelDrafter

@@ -29,7 +29,7 @@ from specbench.running.models import engine_for
 from specbench.specs.catalogue import load_method, with_overrides
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
-from specbench.training.corpus import build_datastore
+from specbench.training.corpus_arrays import build_datastore
 from tests.support import tiny
 from tests.support.answers import summarize
 from tests.support.records import autoregressive, compared, generation

@@ -26,7 +26,7 @@ from tests.support import tiny
 from tests.support.heads import new_head
 from tests.support.tree_drafters import generate
 
-VOCAB, LENGTH, NUM_TEXTS, PROMPT = 8, 40, 8, [1, 2, 0, 3, 3, 1]
+VOCAB, LENGTH, NUM_TEXTS, PROMPT = 8, 40, 5, [1, 2, 0, 3, 3, 1]
 PLAIN, TOP_P = Sampling(1.0), Sampling(1.0, None, 0.8)
 Make = Callable[[CausalLM, Sampling], tuple[Drafter, VerificationRule]]
 

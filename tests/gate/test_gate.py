@@ -20,17 +20,25 @@ from scipy import stats
 
 from specbench.core.errors import ConfigError
 from specbench.gate.check import check
-from specbench.gate.report import FALSE_ALARMS, SPEED, SPEEDUP, MethodFindings, junit, markdown, output_finding
-from specbench.gate.rotation import MeasuredInTurns
-from specbench.gate.speed import ALL_LENGTH as LENGTH
+from specbench.gate.report import ALL_LENGTH as LENGTH
+from specbench.gate.report import (
+    FALSE_ALARMS,
+    SPEED,
+    SPEEDUP,
+    MethodFindings,
+    Ratio,
+    junit,
+    markdown,
+    output_finding,
+)
+from specbench.gate.rotation import InterleavedRuns
 from specbench.gate.speed import (
     MIN_PROMPTS,
     TYPICAL,
     TYPICAL_SPEED,
-    PendingRatio,
     hodges_lehmann,
+    judge,
     length_ratio,
-    log_scale_ratio,
     typical_ratio,
 )
 from specbench.models import meters
@@ -191,8 +199,8 @@ def test_repetitions_raise_no_alarm(base, again, tmp_path):
                if finding.what == "outputs")  # fmt: skip
 
 
-def again_in_turns(folder, path, seed, slower=(), share=1.0):
-    """A copy of a run as if both had been measured in turns: 5 % of noise, and decoders that take longer."""
+def again_interleaved(folder, path, seed, slower=(), share=1.0):
+    """A copy of a run as if both had been measured interleaved: 5 % of noise, and decoders that take longer."""
     noise = np.random.default_rng(seed)
 
     def draw(records):
@@ -206,26 +214,25 @@ def speeds_that_fell(report):
     return {each.method for each in report.compared for finding in each.regressions if finding.ratio is not None}
 
 
-def test_in_turns_every_method_is_compared_with_itself_and_ar_too(base, tmp_path):
+def test_interleaved_every_method_is_compared_with_itself_and_ar_too(base, tmp_path):
     """So that a slow-down of what AR and the methods share is found, which no speed-up shows."""
     for seed in range(3):
-        same = again_in_turns(base, tmp_path / f"same-{seed}", seed)
-        report = check(str(base), str(same), 0.01, in_turns=True)
+        same = again_interleaved(base, tmp_path / f"same-{seed}", seed)
+        report = check(str(base), str(same), 0.01, interleaved=True)
         assert report.result == "fine" and report.num_tolerant == 6, said(report)
-    shared = again_in_turns(base, tmp_path / "shared", 4, ("ar", "sd", "fsd"), 1.15)
-    report = check(str(base), str(shared), 0.01, in_turns=True)
+    shared = again_interleaved(base, tmp_path / "shared", 4, ("ar", "sd", "fsd"), 1.15)
+    report = check(str(base), str(shared), 0.01, interleaved=True)
     assert report.exit_code == 1 and speeds_that_fell(report) == {"ar", "sd", "fsd"}
     assert {what for _, what in regressions(report)} <= {SPEED, TYPICAL_SPEED}
-    assert "| speed in tokens/s |" in markdown(
-        report
-    ) and "or a ratio of speed in tokens/s whose whole interval" in markdown(report)
+    text = markdown(report)
+    assert "| speed in tokens/s |" in text and "or a ratio of speed in tokens/s whose whole interval" in text
     assert speeds_that_fell(check(str(base), str(shared), 0.01)) == set(), "control: no speed-up fell"
-    alone = again_in_turns(base, tmp_path / "alone", 5, ("sd",), 1.15)
-    assert speeds_that_fell(check(str(base), str(alone), 0.01, in_turns=True)) == {"sd"}
-    assert check(str(base), str(alone), 0.2, in_turns=True).exit_code == 0, "control: so much was allowed"
+    alone = again_interleaved(base, tmp_path / "alone", 5, ("sd",), 1.15)
+    assert speeds_that_fell(check(str(base), str(alone), 0.01, interleaved=True)) == {"sd"}
+    assert check(str(base), str(alone), 0.2, interleaved=True).exit_code == 0, "control: so much was allowed"
 
 
-def test_in_turns_the_times_of_other_outputs_are_left_out(base, tmp_path):
+def test_interleaved_the_times_of_other_outputs_are_left_out(base, tmp_path):
     def change(records):
         for record in records[:num_changed]:
             ids = record["methods"]["fsd"]["token_ids"]
@@ -233,12 +240,12 @@ def test_in_turns_the_times_of_other_outputs_are_left_out(base, tmp_path):
             record["methods"]["fsd"]["decode_seconds"] *= 100
 
     num_changed = 2
-    report = check(str(base), str(with_records(base, tmp_path / "two", change)), 0.01, in_turns=True)
+    report = check(str(base), str(with_records(base, tmp_path / "two", change)), 0.01, interleaved=True)
     (fsd,) = [each for each in report.compared if each.method == "fsd"]
     assert speeds_that_fell(report) == set()
     assert any(text.startswith("times of 2 of 20 outputs of all: they have other tokens") for text in fsd.not_compared)
     num_changed = NUM_PROMPTS
-    report = check(str(base), str(with_records(base, tmp_path / "all", change)), 0.01, in_turns=True)
+    report = check(str(base), str(with_records(base, tmp_path / "all", change)), 0.01, interleaved=True)
     assert "no equal answers of more than one token" in said(report) and report.exit_code == 2
 
 
@@ -436,7 +443,7 @@ def test_a_speed_up_that_fell_with_the_speed_of_ar_has_no_verdict(base, tmp_path
 def test_what_has_no_interval_never_passes(num_prompts, ratio, what, verdict):
     compared = MethodFindings("mgsm", "sd")
     values = (Estimate(value=2.0), Estimate(value=2.0))
-    PendingRatio(compared, what, "all", log_scale_ratio(values, ratio, num_prompts)).judge(1.0, 0.03, paired=True)
+    judge(compared, Ratio(what, "all", values, lambda by: ratio, num_prompts), 1.0, 0.03, paired=True)
     assert compared.result == verdict
     assert len([*compared.findings, *compared.problems, *compared.not_compared]) == 1
 
@@ -497,7 +504,7 @@ def test_the_report_in_three_forms(specbench, base, strict, tmp_path):
     assert all(len(line) <= 100 for line in out.splitlines())
     report = check(str(base), str(strict), 0.03)
     assert text.read_text(encoding="utf-8").strip() == markdown(report).strip()
-    assert "| mgsm | fsd | " in markdown(report) and markdown(report).startswith("### specbench check: regressed")
+    assert "\n| fsd | " in markdown(report) and markdown(report).startswith("### specbench check: regressed")
     suite = ElementTree.fromstring(junit(report).partition("?>")[2])[0]
     assert ElementTree.parse(xml).getroot()[0].attrib == suite.attrib
     num_findings = sum(len(each.findings) for each in report.compared)
@@ -591,12 +598,13 @@ def test_an_answer_without_passes_on_one_side_has_no_length_there_and_is_left_ou
 
     prompts = Resampler.of_units(MIN_PROMPTS + 1, seed=0)
     before, now = [answer(2)] * (MIN_PROMPTS + 1), [*[answer(1)] * MIN_PROMPTS, answer(0)]
-    found = length_ratio(SimpleNamespace(own=(before, now), prompts=prompts))
+    found = length_ratio(SimpleNamespace(own=(before, now), prompts=prompts), "all")
     assert found.num_prompts == MIN_PROMPTS and [each.value for each in found.values] == [3.0, 3.0]
     assert found.ratio(1.0) == Estimate(value=1.0, low=1.0, high=1.0)
-    none = length_ratio(SimpleNamespace(own=(before, [answer(0)] * (MIN_PROMPTS + 1)), prompts=prompts))
+    ended = [answer(0)] * (MIN_PROMPTS + 1)
+    none = length_ratio(SimpleNamespace(own=(before, ended), prompts=prompts), "all")
     compared = MethodFindings("mgsm", "sd")
-    PendingRatio(compared, LENGTH, "all", none).judge(1.0, 0.03, paired=True)
+    judge(compared, none, 1.0, 0.03, paired=True)
     assert none.num_prompts == 0 and compared.result == "cannot compare"
 
 
@@ -606,14 +614,14 @@ def test_the_workflow_of_the_guide(specbench, base, tmp_path, monkeypatch):
     commands = "\n".join(step.get("run", "") for step in workflow["jobs"]["gate"]["steps"])
     (line,) = [line for line in commands.splitlines() if "specbench check" in line]
     assert "venv $side-env" in commands and "cat gate.md" in commands and '{ref: "${{ github.base_ref }}"' in guide
-    runs = MeasuredInTurns(base, again_in_turns(base, tmp_path / "again", 1), ("baseline: specbench 0.0.9",))
+    runs = InterleavedRuns(base, again_interleaved(base, tmp_path / "again", 1), ("baseline: specbench 0.0.9",))
     asked = []
 
     def measure(request, against, say, folder):
         asked.append((request.tasks, request.methods, request.options.limit, against, folder))
         return runs
 
-    monkeypatch.setattr("specbench.gate.rotation.measure_in_turns", measure)
+    monkeypatch.setattr("specbench.gate.rotation.measure_interleaved", measure)
     monkeypatch.setattr("specbench.cli.leaderboard.interpreter", lambda text: text)  # which the workflow installs
     for side in ("../base", "."):
         (tmp_path / "head" / side).mkdir(parents=True, exist_ok=True)

@@ -113,7 +113,7 @@ def test_the_page_on_turns_has_the_text_of_its_script():
     assert TURNS.startswith(in_turns.HEAD) and in_turns.NOISE in TURNS and told in TURNS
 
 
-def test_in_turns_every_injected_slow_down_is_found_and_nothing_else():
+def test_interleaved_every_injected_slow_down_is_found_and_nothing_else():
     found = lines("Measured checks", TURNS)
     expected = [(name, str(case.num_prompts)) for name, case in in_turns.CASES.items() for _ in range(case.times)]
     assert [(name, num_prompts) for name, num_prompts, *_ in found] == expected
@@ -121,7 +121,7 @@ def test_in_turns_every_injected_slow_down_is_found_and_nothing_else():
     assert {line[-1] for line in found} == {"0 (fine)", "1 (regressed)"}
 
 
-def test_in_turns_simulated_falls_are_found_and_false_alarms_are_few():
+def test_interleaved_simulated_falls_are_found_and_false_alarms_are_few():
     found = simulated_in_turns()
     assert list(found) == [(clock, num_prompts) for clock in TURN_CLOCKS for num_prompts in in_turns.SIZES]
     assert all(shares["none"][1] <= 1 for shares in found.values())

@@ -17,7 +17,7 @@ import pytest
 from specbench.cli.leaderboard import interpreter
 from specbench.core.errors import ConfigError
 from specbench.gate import rotation as turns
-from specbench.gate.rotation import Version, measure_in_turns, read_request, request_message, version_notes
+from specbench.gate.rotation import Version, measure_interleaved, read_request, request_message, version_notes
 from specbench.models.meters import HOST, HostClock
 from specbench.results.conditions import environment
 from specbench.running.request import Request
@@ -80,7 +80,7 @@ def workers(monkeypatch, tmp_path):
 
 def measure(folder, said=None):
     request = Request(**{**vars(REQUEST), "output": folder})
-    return measure_in_turns(request, sys.executable, (said if said is not None else []).append)
+    return measure_interleaved(request, sys.executable, (said if said is not None else []).append)
 
 
 def turns_in(folder):
@@ -93,7 +93,7 @@ def test_two_versions_take_turns_a_b_b_a_and_one_of_them_measures_at_a_time(work
     found = measure(tmp_path / "both", said)
     assert turns_in(tmp_path / "both") == ["b0", "c0", "c0", "b0", "b1", "c1", "c1", "b1", "b2", "c2", "c2", "b2"]
     assert (found.baseline, found.candidate) == (tmp_path / "both" / "baseline", tmp_path / "both" / "candidate")
-    assert said[0] == "measuring in turns: 0 of 3" and said[-1] == "measuring in turns: 3 of 3"
+    assert said[0] == "measuring interleaved: 0 of 3" and said[-1] == "measuring interleaved: 3 of 3"
     assert "baseline: measuring\n" in capsys.readouterr().err
 
 
@@ -102,12 +102,12 @@ def test_both_versions_print_the_date_of_the_baseline(workers, monkeypatch, tmp_
     sent, message = [], turns.request_message
     monkeypatch.setattr(turns, "request_message", lambda *given: sent.append(given[0].options) or message(*given))
     request = Request(["mgsm"], ["sd"], RunOptions(template_date="today"), "", output=tmp_path / "both")
-    measure_in_turns(request, sys.executable, [].append)
+    measure_interleaved(request, sys.executable, [].append)
     assert {each.template_date for each in sent} == {date.today().isoformat()}
     (tmp_path / "both" / "baseline").mkdir()
     (tmp_path / "both" / "baseline" / "run.json").write_text('{"template_date": "2026-01-31"}')
     sent.clear()
-    measure_in_turns(request, sys.executable, [].append)
+    measure_interleaved(request, sys.executable, [].append)
     assert {each.template_date for each in sent} == {"2026-01-31"}
     assert "began on 2026-01-31, which its prompts keep" in " ".join(capsys.readouterr().err.split())
 
@@ -119,7 +119,7 @@ def test_the_baseline_may_have_a_folder_of_its_own(workers, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     workers("(folder / 'place').write_text(str(pathlib.Path.cwd()))", name)
     request = Request(**{**vars(REQUEST), "output": Path("both")})
-    found = measure_in_turns(request, sys.executable, [].append, Path("base"))
+    found = measure_interleaved(request, sys.executable, [].append, Path("base"))
     assert found.baseline == Path("both/baseline")
     assert (tmp_path / "both/place").read_text() == str(tmp_path / "base" if name == "baseline" else tmp_path)
     notes = version_notes(
@@ -167,7 +167,7 @@ def test_an_interrupt_ends_both(workers, tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        measure_in_turns(Request(**{**vars(REQUEST), "output": tmp_path / "both"}), sys.executable, interrupt)
+        measure_interleaved(Request(**{**vars(REQUEST), "output": tmp_path / "both"}), sys.executable, interrupt)
     assert len(started) == 2 and all(side.process.poll() is not None for side in started)
 
 
@@ -189,10 +189,12 @@ def test_a_folder_of_other_code_is_refused(workers, tmp_path):
     ("program", "message"),
     [
         ("import specbench_of_the_past", "baseline: its process ended with exit code 1: ModuleNotFoundError"),
-        ("raise ImportError(\"No module named 'specbench'\")", "baseline: has no specbench"),
-        (
-            "raise ImportError(\"No module named 'specbench.publish.turns'\")",
-            f"baseline: its specbench cannot measure in turns: the first version that can is {turns.FIRST_VERSION}",
+        *(
+            (
+                f"raise ImportError(\"No module named 'specbench{name}'\")",
+                f"baseline: has no specbench that takes part in checks: install {turns.FIRST_VERSION} or later there",
+            )
+            for name in ("", ".publish.turns")
         ),
     ],
 )

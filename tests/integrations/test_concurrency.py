@@ -17,8 +17,8 @@ from specbench.integrations.served import concurrency as load
 from specbench.integrations.served.models import load_served
 from specbench.records.generation import Decoder, encode
 from specbench.records.windows import LoadAnswer, LoadWindow, read_windows
-from specbench.report.concurrency import load_tables
 from specbench.report.display import picture_of
+from specbench.report.tables import load_tables
 from specbench.results.concurrency import (
     SteadySpan,
     break_even,
@@ -31,7 +31,6 @@ from specbench.results.leaderboard import load as load_leaderboard
 from specbench.results.row import Row, RowLoad, RowServing
 from specbench.running.execute import execute
 from specbench.running.request import Request
-from specbench.running.warm_up import MAX_BLOCKS_CPU
 from specbench.specs.run import read_servers
 from specbench.specs.run_options import RunOptions
 from specbench.statistics.bootstrap import Estimate
@@ -72,7 +71,7 @@ def hurried() -> Iterator[None]:
 def by_rate(hurried, tmp_path_factory) -> tuple[Path, list[Row]]:
     """The folder and the rows of a load of one request and of a rate, with a slow server ar."""
     folder, slow = tmp_path_factory.mktemp("rate"), Script("vllm", AR, delay_seconds=0.004)
-    return folder / "run", run(folder, ar=slow, load={"concurrency": [1], "rate": [4], "windows": 5, "requests": 2})
+    return folder / "run", run(folder, ar=slow, load={"concurrency": [1], "rate": [2], "windows": 5, "requests": 2})
 
 
 def answer(sent: float, reads: list[tuple[float, int]], passes: int | None, example: int = 0) -> LoadAnswer:
@@ -212,8 +211,9 @@ def test_a_load_is_warmed_up_until_it_is_steady(tmp_path, monkeypatch) -> None:
     first, second = read_windows(tmp_path / "steady/run")
     assert set(first.warm_up or ()) == {"ar", "draft"} and second.warm_up == {}
     monkeypatch.setattr("specbench.running.warm_up.is_steady", lambda times: False)
+    monkeypatch.setattr("specbench.integrations.served.concurrency.MAX_BLOCKS_CPU", 9)
     _, row = run(tmp_path / "not", load=LEAST)
-    assert row.warm_up is not None and row.warm_up.blocks == MAX_BLOCKS_CPU and row.warm_up.steady is False
+    assert row.warm_up is not None and row.warm_up.blocks == 9 and row.warm_up.steady is False
     assert "not_steady" in {each.code for each in row.warnings}
 
 

@@ -11,7 +11,7 @@ from specbench.decoding.build import build_decoder
 from specbench.decoding.loop import GenerationOutput, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.integrations.external import LoadedModel
-from specbench.integrations.transformers_decoders import TokenIntersection
+from specbench.integrations.transformers_decoders import AssistedGeneration, TokenIntersection
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model
 from specbench.specs.catalogue import load_method, with_overrides
@@ -114,10 +114,9 @@ def test_the_models_are_as_they_were(models: dict[str, CausalLM], embedded_promp
 
 
 def test_copies_share_the_weights(models: dict[str, CausalLM]) -> None:
-    from specbench.integrations.transformers_decoders import own_assistant
-
     model = models["same"].model
-    made = own_assistant(model, 7)
+    target, drafter = (LoadedModel(models[name].model, models[name].tokenizer) for name in ("target", "same"))
+    made = AssistedGeneration(target=target, drafter=drafter, num_draft_tokens=7, sampling=GREEDY).assistant
     pairs = zip(model.named_parameters(), made.named_parameters(), strict=True)
     assert all(name == other and first is second for (name, first), (other, second) in pairs)
     assert made.generation_config.num_assistant_tokens == 7

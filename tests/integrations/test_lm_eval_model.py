@@ -128,8 +128,8 @@ def test_greedy_answers_are_those_of_ar_and_score_as_right(tiny_pair: tuple[str,
 def test_order_of_ar_and_the_method_alternates(tiny_pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     lm = model(tiny_pair, baseline=True)
     made: list[str] = []
-    decode = lm.engine._decode
-    monkeypatch.setattr(lm.engine, "_decode", lambda d, q: (made.append(d.method.name), decode(d, q))[1])
+    decode = lm._decode
+    monkeypatch.setattr(lm, "_decode", lambda d, q: (made.append(d.method.name), decode(d, q))[1])
     lm.generate_until([request("one", 0), request("two", 1)])
     assert made == ["ar", "sd", "sd", "ar"]
     assert all(answer.baseline is not None for answer in lm.answers)
@@ -257,7 +257,7 @@ def test_reasoning_is_no_part_of_an_answer(tmp_path: Path) -> None:
             lm = model((folder, folder), "pld", **options)
             requests = [request(f"{text}<think>", until=["\n\n"], max_gen_toks=200) for text in texts]
             assert lm.generate_until(requests) == answers, options
-        assert lm.engine.models.target.tokenizer.chat_template.endswith("<think>\n")
+        assert lm.models.target.tokenizer.chat_template.endswith("<think>\n")
 
 
 def test_a_long_prompt_keeps_its_end(tiny_pair: tuple[str, str]) -> None:
@@ -317,7 +317,7 @@ def test_special_tokens_of_a_rendered_prompt_are_not_doubled(tiny_pair: tuple[st
     lm = model(tiny_pair)
     lm.tokenizer.bos_token = "<|end|>"
     seen: list[bool] = []
-    tokenizer = lm.engine.models.target.tokenizer
+    tokenizer = lm.models.target.tokenizer
 
     class Watching:
         bos_token = "<|end|>"
@@ -326,10 +326,10 @@ def test_special_tokens_of_a_rendered_prompt_are_not_doubled(tiny_pair: tuple[st
             seen.append(add_special_tokens)
             return tokenizer(text, add_special_tokens=add_special_tokens)
 
-    lm.engine.models.target.tokenizer = Watching()
+    lm.models.target.tokenizer = Watching()
     lm._rendered.add("rendered")
     for query in lm._queries([request("plain"), request("rendered"), request("<|end|>begun")]):
-        lm.engine.prompt_ids(lm.engine.models.target, query)
+        lm.prompt_ids(lm.models.target, query)
     assert seen == [True, False, False]
 
 
@@ -347,7 +347,7 @@ def test_log_likelihoods_are_refused(tiny_pair: tuple[str, str]) -> None:
      ({"baseline": "yes"}, "baseline=yes: write true or false"),
      ({"batch_size": 8}, "batch_size 8: specbench decodes one request at a time"),
      ({"method": "sdd"}, "unknown method 'sdd': did you mean 'sd'"),
-     ({"override": "verification.treshold=0.3"}, "which has no 'treshold': choose a method with another rule"),
+     ({"override": "verification.treshold=0.3"}, "no selected task or method has the key .verification.treshold."),
      ({"dtype": "int3"}, "dtype = 'int3'"), ({"quantize": "nf3"}, "--model_args: quantize = 'nf3'"),
      ({"quantize": "nf4"}, "--quantize nf4: needs a CUDA device"), ({"max_gen_toks": 0}, "max_new_tokens = 0")],
 )  # fmt: skip

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sacrebleu
 from lm_eval.tasks._index import TaskIndex as Entries
 from rich.console import Console
 
@@ -18,8 +19,8 @@ from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
 from specbench.integrations.lm_eval.evaluation import simple_evaluate
 from specbench.integrations.lm_eval.model import SpecbenchLM
-from specbench.integrations.lm_eval.scorer import LOADED_TASKS, LmEvalScorer
-from specbench.integrations.lm_eval.tasks import TaskIndex, load_tasks, task_index, unknown_task
+from specbench.integrations.lm_eval.scorer import LmEvalScorer
+from specbench.integrations.lm_eval.tasks import LOADED_TASKS, TaskIndex, load_tasks, task_index
 from specbench.records.folder import RunFolder
 from specbench.records.generation import Record
 from specbench.results.conditions import environment
@@ -124,9 +125,9 @@ def test_prompts_and_scores_are_those_of_lm_eval(tiny_pair: tuple[str, str], tmp
     samples = [s for s in results["samples"]["gsm8k_local"] if s["filter"] == "strict-match"]
     made = examples(task, 4).examples
     assert [example.prompt for example in made] == [s["arguments"][0][0] for s in samples]
-    pairs = [(s["resps"][0][0], e.references[0]) for s, e in zip(samples, made, strict=True)]
-    own = scorer(task).aggregate(pairs)  # type: ignore[arg-type]
-    theirs = results["results"]["gsm8k_local"]
+    judge, theirs = scorer(task), results["results"]["gsm8k_local"]
+    scores = [judge(s["resps"][0][0], e.references[0]).values for s, e in zip(samples, made, strict=True)]  # type: ignore
+    own = {name: sum(score[name] or 0 for score in scores) / len(scores) for name in judge.names}
     assert own == {name: theirs[name] for name in own} and len(own) == 2
 
 
@@ -143,20 +144,21 @@ def test_answers_are_judged_behind_each_filter(tmp_path: Path, answer: str, stri
     assert not score.statistics and score.problem is None
 
 
+def corpus_scores(answers: Sequence[str]) -> dict[str, float]:
+    """The scores of sacrebleu, which lm-eval calls."""
+    metrics = {"bleu,none": sacrebleu.corpus_bleu, "chrf,none": sacrebleu.corpus_chrf, "ter,none": sacrebleu.corpus_ter}
+    targets = [[row["answer"] for row in SENTENCES]]
+    return {name: metric(answers, targets).score for name, metric in metrics.items()}
+
+
 def test_corpus_metrics_are_those_of_lm_eval(tmp_path: Path) -> None:
     write_task(tmp_path, "translation", SENTENCES, metric_list=BLEU)
     task = only("translation", tmp_path)
     judge, references = scorer(task), [example.references[0] for example in examples(task).examples]
     scores = [judge(text, ref) for text, ref in zip(ANSWERS, references, strict=True)]  # type: ignore[arg-type]
-    whole = judge.aggregate(zip(ANSWERS, references, strict=True))  # type: ignore[arg-type]
-    import sacrebleu
-
-    targets = [[row["answer"] for row in SENTENCES]]
-    assert whole["bleu,none"] == pytest.approx(sacrebleu.corpus_bleu(ANSWERS, targets).score)
-    assert whole["ter,none"] == pytest.approx(sacrebleu.corpus_ter(ANSWERS, targets).score)
-    for name in ("bleu,none", "chrf,none", "ter,none"):
+    for name, expected in corpus_scores(ANSWERS).items():
         sums = [sum(column) for column in zip(*(score.statistics[name] for score in scores), strict=True)]
-        assert judge.corpus(name, sums) == pytest.approx(whole[name])
+        assert judge.corpus(name, sums) == pytest.approx(expected)
     assert scores[2].values["bleu,none"] == pytest.approx(100.0)
     assert judge.names[0] == "bleu,none"
 
@@ -199,8 +201,6 @@ def test_metrics_in_python(tmp_path: Path) -> None:
     score = judge("xxx", references[0])  # type: ignore[arg-type]
     assert score.values == {"longest,none": pytest.approx(3 / limits[0]), "odd,none": 1.0, "extra,none": 2.0}
     assert judge("", references[0]).values["odd,none"] is None  # type: ignore[arg-type]
-    whole = judge.aggregate([("xxx", references[0]), ("xxxx", references[1])])  # type: ignore[list-item]
-    assert whole == {"longest,none": pytest.approx(max(3 / limits[0], 4 / limits[1])), "odd,none": 1, "extra,none": 2}
     assert judge.signature["longest,none"].endswith(
         "filter none, mean over documents of longest, which lm-eval takes once"
     )
@@ -319,10 +319,8 @@ def test_bleu_of_a_run_is_of_all_answers(tiny_pair: tuple[str, str], tmp_path: P
     write_task(tmp_path, "translation", SENTENCES, metric_list=BLEU)
     task = only("translation", tmp_path)
     rows, records = measured(task, tiny_pair, tmp_path / "run")
-    pairs = [(record.methods["sd"].text, record.reference) for record in records]
-    whole = scorer(task).aggregate(pairs)
-    for name in ("bleu,none", "chrf,none", "ter,none"):
-        assert rows[-1].metrics[name].value == pytest.approx(whole[name])
+    for name, expected in corpus_scores([record.methods["sd"].text for record in records]).items():
+        assert rows[-1].metrics[name].value == pytest.approx(expected)
 
 
 def measured(
@@ -352,13 +350,13 @@ CHOICES = {"output_type": "multiple_choice", "doc_to_choice": ["yes", "no"], "do
 
 def test_of_many_tasks_that_do_not_load_together_few_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self: object, task_list: object) -> None:
-        raise ValueError(reason)
+        raise ValueError("'sum_12' has no doc")
 
     monkeypatch.setattr("lm_eval.tasks.TaskManager.load", fail)
     index, names = TaskIndex(include_defaults=False), [f"sum_{number}" for number in range(40)]
-    for reason, named in (("no such column", "sum_0, sum_1, sum_2 or 37 more"), ("'sum_12' has no doc", "sum_12")):
-        with pytest.raises(ConfigError, match=f"lm-eval cannot load task {named}: ValueError: {reason}"):
-            index.load(names)
+    told = "lm-eval cannot load task sum_0, sum_1, sum_2 or 37 more: ValueError: 'sum_12' has no doc"
+    with pytest.raises(ConfigError, match=told):
+        index.load(names)
 
 
 @pytest.mark.parametrize(
@@ -421,9 +419,6 @@ def test_an_unknown_task_names_the_nearest(tmp_path: Path) -> None:
     write_task(tmp_path, "sums")
     with pytest.raises(ConfigError, match=r"unknown lm-eval task 'sumss': did you mean .*'sums'"):
         load_tasks("lm_eval:sumss", tmp_path)
-    assert str(unknown_task("zzqqzz", task_index(["sums"], tmp_path))) == (
-        "unknown lm-eval task 'zzqqzz': `specbench lm-eval ls tasks` lists them all"
-    )
 
 
 # ---- original rows

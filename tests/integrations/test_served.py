@@ -27,7 +27,7 @@ from specbench.integrations.served.acceptance import (
     passes_of_event,
     steps_of,
 )
-from specbench.integrations.served.client import Client, EventReader
+from specbench.integrations.served.client import Client
 from specbench.integrations.served.decoder import Answer, ServedDecoder
 from specbench.integrations.served.engine import Page, held_ids
 from specbench.integrations.served.engines import LlamaCpp
@@ -46,6 +46,7 @@ from specbench.running.report import RunOutcome
 from specbench.running.request import Request
 from specbench.specs.run import read_servers
 from specbench.specs.run_options import RunOptions
+from tests.attacks.hostile_server import running
 from tests.support.records import generation, record
 from tests.support.scripted_server import ANSWER, AR, SD, TOKENIZER, VERSION, Script, passes_for, scripted, servers_file
 from tests.support.served_runs import NUM_EXAMPLES, SKIPPING, pair, records, row_of, run, run_method
@@ -240,9 +241,10 @@ def test_all_that_vllm_tells_of_its_settings_is_compared(tmp_path) -> None:
 
 @pytest.mark.parametrize(("told", "is_slow"), [(1.0, False), (0.5, True)])
 def test_a_client_that_waits_beside_its_server_is_marked(tmp_path, told, is_slow) -> None:
-    servers = pair("llama.cpp", delay_seconds=0.02, told_time=told)
-    servers["ar"] = replace(servers["ar"], delay_seconds=0.02, told_time=told)
-    found = {each.code: each.text for each in row_of(run(tmp_path, servers)).warnings}
+    short = (*ANSWER[:7], 0)
+    plain = Script("llama.cpp", answer=short, delay_seconds=0.03, told_time=told)
+    servers = {"ar": plain, "draft": replace(plain, passes=passes_for(len(short), (3, 1, 0), 3))}
+    found = {each.code: each.text for each in row_of(run(tmp_path, servers, num_examples=1)).warnings}
     assert ("slow_client" in found) == is_slow
     if is_slow:
         assert re.fullmatch(
@@ -582,31 +584,32 @@ def test_counts_without_steps_are_those_of_the_steps_or_a_bound(length: int) -> 
         steps = steps_of(passes, num_tokens, most)
         right = sum(step.num_accepted for step in steps), sum(step.num_judged for step in steps)
         counts = [sum(a == n for _, a in passes) for n in range(length + 1)]
-        told = from_histogram(counts, len(passes) * length, length)
+        told = from_histogram(counts, None, len(passes) * length, sum(a for _, a in passes), length)
         assert contradiction(told, num_tokens, length) is None
         found = kept_counts(told, num_tokens, most, length)
         assert found.accepted == right[0]
-        assert right[1] - found.judged in ((0, 1) if found.is_bound else (0,))
+        assert right[1] - found.verified in ((0, 1) if found.is_bound else (0,))
         num_bounds += found.is_bound
     assert num_bounds
 
 
 def test_tokens_after_the_end_are_not_accepted_without_steps() -> None:
     """Passes (5, 1) and (5, 5); the end token is the first of the second draft."""
-    told = from_histogram([0, 1, 0, 0, 0, 1], 10, 5)
-    assert (told.num_accepted, told.num_judged) == (6, 7)
+    told = from_histogram([0, 1, 0, 0, 0, 1], None, 10, 6, 5)
+    assert (told.num_accepted, told.num_verified) == (6, 7)
     found = kept_counts(told, 4, 100, 5)
-    assert (found.accepted, found.judged, found.is_bound) == (2, 3, False)
-    wrong = contradiction(from_histogram([2, 0, 1, 0], 9, 3), 3, 3)  # three tokens after the end, of drafts of 0 and 2
+    assert (found.accepted, found.verified, found.is_bound) == (2, 3, False)
+    # Three tokens after the end, of drafts of 0 and 2.
+    wrong = contradiction(from_histogram([2, 0, 1, 0], None, 9, 2, 3), 3, 3)
     assert wrong == "3 steps with 2 accepted tokens for an answer of 3 tokens"
 
 
-def test_a_histogram_of_drafts_of_several_lengths_has_no_judged_tokens() -> None:
+def test_a_histogram_of_drafts_of_several_lengths_has_no_verified_tokens() -> None:
     passes = [(3, 0), (3, 3), (2, 2)]
-    assert from_histogram([1, 0, 1, 1], 9, 3).num_judged == 1 + 3 + 3
-    assert from_histogram([1, 0, 1, 1], 8, 3).num_judged is None
-    assert from_histogram([1, 0, 1, 1], 9, 5).num_judged is None  # 1, 3 and 5 drafted would be 9, too
-    assert from_passes(passes).num_judged == 1 + 3 + 2
+    assert from_histogram([1, 0, 1, 1], None, 9, 5, 3).num_verified == 1 + 3 + 3
+    assert from_histogram([1, 0, 1, 1], None, 8, 5, 3).num_verified is None
+    assert from_histogram([1, 0, 1, 1], None, 9, 5, 5).num_verified is None  # 1, 3 and 5 drafted would be 9, too
+    assert from_passes(passes).num_verified == 1 + 3 + 2
 
 
 def test_ids_that_were_held_back_follow_from_the_bytes_of_a_character() -> None:
@@ -660,13 +663,12 @@ def test_an_engine_of_a_plug_in_is_found(tmp_path, monkeypatch) -> None:
     assert row.engine == "served mine 7" and row.served is not None and row.served.acceptance_source == "steps"
 
 
-def test_events_are_whole_however_they_are_cut() -> None:
-    stream = b': comment\r\ndata: {"a": 1}\r\n\r\ndata: {"b":\ndata:  2}\n\nevent: x\n\ndata: [DONE]\n\n'
-    for size in range(1, len(stream)):
-        reader, found = EventReader(), []
-        for start in range(0, len(stream), size):
-            found += reader.feed(stream[start : start + size])
-        assert [json.loads(text) for text in found] == [{"a": 1}, {"b": 2}] and reader.is_done
+def test_events_end_at_an_empty_line() -> None:
+    stream = ': comment\r\ndata: {"a": 1}\r\n\r\ndata: {"b":\ndata:  2}\n\nevent: x\n\ndata: [DONE]\n\ndata: {}\n\n'
+    with running() as server:
+        server.play({"raw": f"HTTP/1.1 200 OK\r\n\r\n{stream}"})
+        found = [event for _, event in Client("ar", server.address, 5.0).stream("/v1/completions", {})]
+    assert found == [{"a": 1}, {"b": 2}]
 
 
 SHAPES: dict[str, dict[str, Any]] = {

@@ -78,7 +78,8 @@ class EmbeddedModels(dict[str, LoadedModels]):
     """The embedded family on the GPU, with the draft models of every method, by each engine that is asked for."""
 
     def __missing__(self, engine: str) -> LoadedModels:
-        request = Request(["mgsm"], METHODS, RunOptions(device="cuda", engine=engine), "")  # type: ignore[arg-type]
+        options = RunOptions(device="cuda", dtype="float32", engine=engine)  # type: ignore[arg-type]
+        request = Request(["mgsm"], METHODS, options, "")
         self[engine] = load_models(run_spec(request))
         return self[engine]
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Qwen2Config
+from transformers import AutoModelForCausalLM
 
 from specbench.core.errors import ConfigError
 from specbench.models import devices, loading
 from specbench.models.causal_lm import CausalLM, split_precision
-from specbench.models.loading import bitsandbytes, load_model, load_placed_weights
+from specbench.models.loading import bitsandbytes, load_model, load_network
 from specbench.results import conditions as environment
 from specbench.results.conditions import conditions_that_differ
 from specbench.results.leaderboard import load
@@ -111,13 +111,13 @@ def test_the_weights_are_quantized_while_they_are_loaded(
 
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", from_pretrained)
     device = torch.device("cpu")
-    load_placed_weights(source, torch.bfloat16, {}, device, quantize, "none")
+    load_network(source, torch.bfloat16, {}, device, quantize, "none")
     [options] = calls
     config = options["quantization_config"]
     assert (config.load_in_4bit, config.load_in_8bit) == (bits == 4, bits == 8)
     assert (config.bnb_4bit_quant_type, config.bnb_4bit_compute_dtype) == ("nf4", torch.bfloat16)
     assert options["device_map"] == {"": device} and options["dtype"] is torch.bfloat16
-    load_placed_weights(source, "auto", {}, device, quantize, "auto")
+    load_network(source, "auto", {}, device, quantize, "auto")
     assert calls[1]["device_map"] == "auto" and calls[1]["dtype"] is torch.float32  # of the checkpoint
 
 
@@ -141,49 +141,19 @@ def test_devices_of_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     assert environment.environment("cuda:1", "bfloat16", "sdpa")["device"] == "NVIDIA H100"
 
 
-@pytest.mark.parametrize(
-    ("free", "said"),
-    [
-        (16.0, "a target would fit with --dtype bfloat16 (14.00 GiB) or --quantize int8 (7.00 GiB) or --quantize nf4"),
-        (9.0, "a target would fit with --quantize int8 (7.00 GiB) or --quantize nf4 (3.50 GiB); else free memory"),
-        (3.0, "free memory, or take a smaller model, or spread a target over several devices with --device-map auto"),
-    ],
-)
-def test_what_would_fit_is_said(monkeypatch: pytest.MonkeyPatch, free: float, said: str) -> None:
+@pytest.mark.parametrize(("device_map", "where"), [("none", "cuda:0"), ("auto", "all devices")])
+def test_memory_that_weights_need_is_said_beside_what_is_free(
+    monkeypatch: pytest.MonkeyPatch, device_map: str, where: str
+) -> None:
     """Seven billion weights in float32, which take no memory here."""
-    network = torch.nn.Linear(7 * 2**15, 2**15, bias=False, device="meta")
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free * GIB, 80 * GIB))
-    text = str(devices.too_large_error(network, torch.device("cuda:0")))
-    assert text.startswith(f"out of memory on cuda:0: its weights need 28.00 GiB, and {free:.2f} GiB are free: {said}")
-
-
-def test_what_is_spread_already_is_compared_with_the_memory_of_all_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     network = torch.nn.Linear(7 * 2**15, 2**15, bias=False, device="meta")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (3.0 * GIB, 80 * GIB))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    text = str(devices.too_large_error(network, torch.device("cuda:0"), device_map="auto"))
-    assert text.startswith("out of memory on all devices: its weights need 28.00 GiB, and 12.00 GiB are free: a target")
-    assert "--quantize int8 (7.00 GiB)" in text and text.endswith("else free memory, or take a smaller model")
-
-
-def test_quantization_leaves_embeddings_and_the_output_layer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Qwen2.5-7B: 7.62 billion weights, of which 1.09 billion are embeddings and the output layer."""
-    config = Qwen2Config(
-        hidden_size=3584, intermediate_size=18944, num_hidden_layers=28, num_attention_heads=28, num_key_value_heads=4,
-        vocab_size=152064, tie_word_embeddings=False,
-    )  # fmt: skip
-    network = loading.build_on_meta(config, {}).to(torch.bfloat16)
-    found = {quantize: round(devices.num_bytes(network, quantize) / GIB, 2) for quantize in ("none", "int8", "nf4")}
-    assert found == {"none": 14.19, "int8": 8.11, "nf4": 5.07}
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (5.3 * GIB, 80 * GIB))
-    text = str(devices.too_large_error(network, torch.device("cuda:0"), "int8"))
-    assert "its weights need 8.11 GiB, and 5.30 GiB are free: free memory, or take a smaller model, or spread" in text
-
-
-@pytest.mark.parametrize(("dtype", "is_named"), [(torch.float32, True), (torch.bfloat16, False)])
-def test_on_a_cpu_another_dtype_is_named(dtype: torch.dtype, is_named: bool) -> None:
-    text = str(devices.too_large_error(torch.nn.Linear(3, 3, dtype=dtype), torch.device("cpu")))
-    assert text.endswith("free memory, or take a smaller model" + ", or --dtype bfloat16" * is_named)
+    text = str(devices.too_large_error(network, torch.device("cuda:0"), "int8", device_map))
+    free = "12.00" if device_map == "auto" else "3.00"
+    assert text.startswith(f"out of memory on {where}: its weights need 28.00 GiB before they are quantized, ")
+    assert f"and {free} GiB are free: " in text
+    assert "--dtype bfloat16, --quantize int8, --quantize nf4 or --device-map auto" in text
 
 
 def test_a_quantized_target_that_is_too_large_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,6 +98,17 @@ def test_a_model_that_looks_ahead_is_refused() -> None:
         check_causal(model)
 
 
+def test_a_check_that_is_out_of_memory_says_so_instead_of_refusing_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny.causal_lm()
+
+    def forward(*args: object, **kwargs: object) -> None:
+        raise torch.AcceleratorError("CUDA error: out of memory")
+
+    monkeypatch.setattr(model.model, "forward", forward)
+    with pytest.raises(torch.AcceleratorError, match="out of memory"):
+        check_causal(model)
+
+
 def test_missing_folder_and_folder_without_a_model(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not exist"):
         load_model(str(tmp_path / "nowhere"))

@@ -15,11 +15,11 @@ from specbench.decoding.build import build_decoder
 from specbench.decoding.decoder import Decoder, drafting_decoders
 from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
-from specbench.models import recording, static_passes
+from specbench.models import loading, recording, static_passes
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.compiling import CannotCompile, SharedLayers
-from specbench.models.devices import memory_message, move_network
-from specbench.models.loading import check_engine, load_model, make_passes
+from specbench.models.devices import memory_message
+from specbench.models.loading import check_engine, load_model, load_network, make_passes
 from specbench.models.scoring import Output, PassShape
 from specbench.models.static_passes import PROMPTS, StaticPasses
 from specbench.running.capture_plan import allocate_and_capture_for
@@ -196,13 +196,14 @@ def test_memory_that_ran_out_is_told_with_what_was_asked_for_and_what_was_free()
     assert memory_message(MemoryError()) == "out of memory"
 
 
-def test_weights_that_do_not_fit_are_told_with_their_size() -> None:
+def test_weights_that_do_not_fit_are_told_with_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
     class TooLarge(torch.nn.Linear):
         def to(self, *given: Any) -> Any:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
+    monkeypatch.setattr(loading, "load_weights", lambda *_: TooLarge(3, 3))
     with pytest.raises(ConfigError, match=r"out of memory on cpu: its weights need 0\.00 GiB"):
-        move_network(TooLarge(3, 3), torch.device("cpu"))
+        load_network("x", "auto", {}, torch.device("cpu"))
 
 
 def test_a_recording_that_runs_out_of_memory_names_the_pass(

@@ -205,7 +205,7 @@ def test_methods_with_trees_write_the_tokens_of_the_eager_engine(
     pairs = [ModelPair(*models) for models in zip(target, drafter, strict=True)]
     found = [decoder(pair, name, sampling) for pair in pairs]
     num_made = len(made)
-    for length in (3, 20):
+    for length in (3, 20, 108):  # the last fills the buffers
         prompt = [(7 * place) % 13 for place in range(length)]
         expected, other = (each.generate(prompt, StopRules(12), seed=5) for each in found)
         assert other.token_ids == expected.token_ids and other.steps == expected.steps
@@ -221,7 +221,7 @@ def decoder(pair: ModelPair, name: str, sampling: Sampling) -> Decoder:
     models = LoadedModels(
         pair.target, {name: pair.drafter} if method.needs_drafter and pair.drafter is not None else {}
     )
-    allocate_and_capture_for(models, [method], 60, lambda line: None, decoders=[composed])
+    allocate_and_capture_for(models, [method], 120, lambda line: None, decoders=[composed])
     return composed
 
 

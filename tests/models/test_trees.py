@@ -10,7 +10,7 @@ import torch
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS
 from specbench.core.values import depths
-from specbench.decoding.bridges import BridgedDrafter, DraftContext
+from specbench.decoding.bridges import BridgedDrafter
 from specbench.decoding.drafters import Drafter, NoDrafter
 from specbench.decoding.proposal import Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling
@@ -216,4 +216,4 @@ def test_a_drafter_observes_every_pass_with_the_hidden_states_it_asks_for() -> N
 def test_a_drafter_of_hidden_states_is_refused_behind_a_bridge() -> None:
     pair = ModelPair(tiny.causal_lm("llama"), tiny.causal_lm("llama", 1))
     with pytest.raises(ConfigError, match="which no vocabulary bridge translates"):
-        BridgedDrafter(HiddenReader(), DraftContext(pair))
+        BridgedDrafter(HiddenReader(), pair)

@@ -14,7 +14,7 @@ from specbench.core.errors import ConfigError
 from specbench.publish.measured import PairRows, as_records, measured_pairs, outdated_line
 from specbench.publish.suite_runs import board_names, load_suite, runs_of
 from specbench.publish.suite_spec import Figure, FigureReference, PairSpec, SuiteSpec
-from specbench.publish.tables import boards_table, fits_on_gpu, pair_table, published_tables, weights
+from specbench.publish.tables import boards_table, pair_table, published_tables, weights_and_fit
 from specbench.results.leaderboard import load, write
 from specbench.results.row import Correlations, FairnessSummary, Row
 from specbench.specs.run_options import RunOptions
@@ -84,7 +84,7 @@ def test_the_built_in_boards_load_and_demo_measures_every_kind_of_method() -> No
         ({"tasks": [*BOARD["tasks"], {"task": "mgms", "methods": ["sd"]}]}, ["tasks.2", "mgms", "mgsm"]),
         ({"tasks": [*BOARD["tasks"], {"task": "mgsm", "methods": ["sd"], "subsets": ["xx"]}]}, ["tasks.2", "'xx'"]),
         ({"tasks": [*BOARD["tasks"], "mgsm"]}, ["tasks.2", "'mgsm' has no methods"]),
-        ({"tasks": [*BOARD["tasks"], {"task": "mgsm", "methods": ["hydra"]}]}, ["methods", "hydra"]),
+        ({"tasks": [*BOARD["tasks"], {"task": "mgsm", "methods": ["hydra"]}]}, ["tiny · mgsm", "hydra"]),
         ({"published": [PUBLISHED, PUBLISHED]}, ["table '1' is given twice"]),
         ({"seeds": [0, 1]}, ["published", "one temperature and one seed"]),
         ({"published": [{**PUBLISHED, "task": "goof"}]}, ["table 1", "'goof'", "did you mean 'good'"]),
@@ -202,7 +202,7 @@ def test_what_was_never_measured_is_said(tmp_path: Path) -> None:
     printed = console.file.getvalue()
     lines = {line.split()[0]: line.split()[1:] for line in printed.splitlines() if line.strip()}
     assert lines["SD"] == ["50.5±1.0", "–", "20.50", "41.00", "2.00", "0.47", "–"]
-    assert lines["Medusa"] == ["60.0", "not", "measured", "30.00", "–", "0.50", "–"]
+    assert lines["Medusa"] == ["60.0", "–", "30.00", "–", "0.50", "–"] and "–: not measured" in printed
     assert "published on: 1 * A100" in printed and "- everything" in printed
 
 
@@ -266,13 +266,13 @@ def test_a_board_without_a_pair_says_in_short_what_each_pair_needs(
 
 def test_the_weights_of_a_pair_are_read_from_the_names_of_its_models() -> None:
     def of(*names: str) -> tuple[str, str]:
-        pair = PairSpec(target=names[0], drafter=names[1] if len(names) > 1 else None)
-        return weights(pair), fits_on_gpu(pair, 24.0)
+        return weights_and_fit(PairSpec(target=names[0], drafter=names[1] if len(names) > 1 else None), 24.0)
 
     assert of("lmsys/vicuna-7b-v1.3", "double7/vicuna-68m") == ("14", "yes")
     assert of("mistralai/Mixtral-8x22B-Instruct-v0.1") == ("352", "no")
     assert of("microsoft/phi-4", "Qwen/Qwen2.5-0.5B-Instruct") == ("≥ 1", "unknown")
-    assert fits_on_gpu(PairSpec(target="lmsys/vicuna-7b-v1.3"), None) == fits_on_gpu(PairSpec(), None) == "–"
+    assert weights_and_fit(PairSpec(target="lmsys/vicuna-7b-v1.3"), None) == ("14", "–")
+    assert weights_and_fit(PairSpec(), None) == ("–", "–")
     assert of("openai-community/gpt2-xl") == ("–", "unknown") and of("org/12b", "org/x") == ("≥ 24", "no")
 
 
@@ -307,7 +307,7 @@ def test_a_board_is_run_resumed_and_shown(
     assert found["SD", "D"]["ours"] > 0 and found["SD", "α"]["published_spread"] == 1.0
     assert found["of another pair", "α"]["ours"] is None and found["Medusa", "α"]["ours"] is None
     code, out, _ = specbench("board", "show", board)
-    assert code == 0 and "not measured" in out and "A pair" in out and "what its pairs need" in out
+    assert code == 0 and "not measured" in out and "A pair" in out and "requirements of its pairs" in out
     assert "measured with --data sample, --limit 2; the suite now asks for --data –, --limit 1" in " ".join(out.split())
 
     write("other.json", [each.model_copy(update={"device": "GPU"}) for each in rows])

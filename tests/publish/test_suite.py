@@ -14,18 +14,8 @@ import yaml
 from rich.console import Console
 
 from specbench.core.errors import ConfigError
-from specbench.publish.suite import (
-    Forecast,
-    MeasuredTimes,
-    PlannedRun,
-    estimate_line,
-    format_duration,
-    job_of,
-    make_forecast,
-    records_in,
-    run_suite,
-    runs_to_try,
-)
+from specbench.publish.forecast import Forecast, PlannedRun, estimate_line, format_duration, make_forecast, records_in
+from specbench.publish.suite import job_of, run_suite
 from specbench.publish.suite_runs import SuiteRun, load_suite, runs_of
 from specbench.publish.workers import (
     Event,
@@ -82,15 +72,15 @@ def written(folder: Path, **changes: Any) -> Path:
         ({"tasks": ["mgms"]}, ["tasks.0", "'mgms'", "did you mean 'mgsm'"]),
         ({"tasks": [{"task": "mgsm", "subset": ["en"]}]}, ["tasks.0.subset", "did you mean 'subsets'"]),
         ({"tasks": [{"task": "mgsm", "subsets": ["xx"]}]}, ["tasks.0", "no subset 'xx'"]),
-        ({"tasks": [{"task": "mgsm", "subsets": ["en", "en"]}]}, ["tasks.0.subsets: 'en' is given twice"]),
+        ({"tasks": [{"task": "mgsm", "subsets": ["en", "en"]}]}, ["tasks.0.subsets", "'en' is given twice"]),
         ({"pairs": {"embedded": {"engine": "fast"}}}, ["pairs.embedded.engine", "'fast'", "compiled"]),
         ({"tasks": ["csqa", "csqa"]}, ["tasks: 'csqa' is given twice", "`name`"]),
-        ({"methods": ["sdd"]}, ["methods", "'sdd'", "did you mean"]),
+        ({"methods": ["sdd"]}, ["embedded · mgsm", "'sdd'", "did you mean"]),
         ({"methods": []}, ["methods"]),
         ({"pairs": {"embedded": {"dtype": "float8"}}}, ["pairs.embedded.dtype", "'float8'", "float16"]),
         ({"pairs": {"embedded": {"targt": "x"}}}, ["pairs.embedded.targt", "did you mean 'target'"]),
         ({"temperatures": [0.001]}, ["temperatures.0 = 0.001", "0.01"]),
-        ({"temperatures": [0, 0.0]}, ["temperatures: '0.0' is given twice"]),
+        ({"temperatures": [0, 0.0]}, ["temperatures", "'0.0' is given twice"]),
         ({"seeds": [-1]}, ["seeds.0 = -1"]),
         ({"set": ["generation.temperature=1"]}, ["set", "delete one of the two"]),
         ({"set": ["generation.max_tokens=1"]}, ["embedded", "generation.max_tokens"]),
@@ -159,7 +149,7 @@ def test_a_leaderboard_that_cannot_take_what_is_measured_is_one_error(tmp_path: 
     (run,) = runs_in(written(tmp_path, **ONE), tmp_path)
     run.folder.mkdir(parents=True)
     write(run.folder / "leaderboard.json", [row()])
-    forecast, console = Forecast([PlannedRun(run, ("ar", "sd"), ((1, 8),), is_measured=True)]), Console(quiet=True)
+    forecast, console = Forecast([PlannedRun(run, ("ar", "sd"), 1, is_measured=True)]), Console(quiet=True)
     board = tmp_path / "board.json"
     write(board, [row(device="Other", subset="sw")])
     with pytest.raises(ConfigError, match=r"device = Some CPU, 1 thread, but .*Other"):
@@ -185,10 +175,10 @@ def test_a_dry_run_says_what_would_fail(specbench: Callable[..., tuple[int, str,
 
 def test_an_estimate_that_is_unknown_says_why(tmp_path: Path) -> None:
     (run,) = runs_in(written(tmp_path, **ONE), tmp_path)
-    forecast = Forecast([PlannedRun(run, ("ar", "sd"), ((1, 8),), is_measured=False)])
-    assert runs_to_try(forecast, [0]) == []
-    assert "only one example" in estimate_line(forecast.total(1), forecast, 1, has_tried=False)
-    assert "could be measured" in estimate_line(forecast.total(1), forecast, 1, has_tried=True)
+    forecast = Forecast([PlannedRun(run, ("ar", "sd"), 1, is_measured=False)])
+    assert forecast.first_runs([0]) == []
+    assert "only one example" in estimate_line(forecast, 1, has_tried=False)
+    assert "could be measured" in estimate_line(forecast, 1, has_tried=True)
 
 
 def test_without_temperatures_tasks_keep_their_own(tmp_path: Path) -> None:
@@ -203,25 +193,22 @@ def generation(tokens: int, seconds: float, first: float = 0.5) -> Generation:
 
 def test_an_estimate_is_what_is_left_at_the_speeds_that_were_measured(tmp_path: Path) -> None:
     runs = runs_in(written(tmp_path, seeds=[0], exclude=...), tmp_path)
-    plan = [PlannedRun(run, ("ar", "sd"), ((6, 101),), is_measured=number == 7) for number, run in enumerate(runs)]
+    plan = [PlannedRun(run, ("ar", "sd"), 6, is_measured=number == 7) for number, run in enumerate(runs)]
     forecast = Forecast(plan)
-    assert forecast.time_left(plan[0]) is None and forecast.total(1).unknown == 7
-    assert runs_to_try(forecast, range(7)) == [6, 4, 2, 0]  # one of each pair and task, the first pair's last
+    assert forecast.time_left(plan[0]) is None and forecast.total(1).num_unknown == 7
+    assert forecast.first_runs(range(7)) == [6, 4, 2, 0]  # one of each pair and task, the first pair's last
     record = make_record({"ar": generation(51, 5.0), "sd": generation(51, 2.0)})
     for number in (0, 0, 2):
-        forecast.add(number, record)
-    about, most = 5.5 + 2.5, (0.5 + 10) + (0.5 + 4)  # per example; most: 101 tokens at 10 and 25 tokens/s
-    first = forecast.time_left(plan[0])
-    assert first is not None and (first.seconds, first.most) == (pytest.approx(4 * about), pytest.approx(4 * most))
-    forecast.other[plan[0].group] = 3.0
-    forecast.loading["embedded"] = 60.0
+        assert forecast.add(number, record) == 8.0
+    assert forecast.time_left(plan[0]) == pytest.approx(4 * 8.0)
+    forecast.overhead[plan[0].group] = 3.0
     total = forecast.total(1)
-    # runs 0 and 1 (3 s beside the answers), 2 and 3 of the other task: 4, 6, 5 and 6 examples, and the models once
-    assert total.seconds == pytest.approx(60 + 2 * 3 + 21 * about) and total.unknown == 3
-    assert forecast.total(2).seconds == pytest.approx((2 * 60 + 6 + 21 * about) / 2)
-    assert forecast.total(100).seconds == pytest.approx((4 * 60 + 6 + 21 * about) / 7)
-    assert MeasuredTimes().seconds(["ar"]) is None
-    assert forecast.measured[plan[0].group].seconds(["ar", "sd", "new"]) == pytest.approx(1.5 * about)
+    # runs 0 and 1 (3 s beside the answers), 2 and 3 of the other task: 4, 6, 5 and 6 examples
+    assert total.seconds == pytest.approx(2 * 3 + 21 * 8.0) and total.num_unknown == 3
+    assert forecast.total(2).seconds == pytest.approx(total.seconds / 2)
+    assert forecast.total(100).seconds == pytest.approx(3 + 6 * 8.0), "at least the longest run"
+    plan[0].methods = ("ar", "sd", "new")
+    assert forecast.time_left(plan[0]) == pytest.approx(3 + 4 * 1.5 * 8.0)
 
 
 def test_seconds_are_shown_as_one_says_them() -> None:
@@ -236,7 +223,7 @@ def test_examples_are_counted_without_a_model_and_records_are_found(tmp_path: Pa
     assert len(list(records_in(runs[0].folder))) == 1
     plan = make_forecast(runs).plan
     assert plan[0].num_trials == 8 * 3 * 2 and plan[0].num_left == 47  # eight categories, two turns
-    assert plan[-1].num_trials == 11 * 3 and plan[-1].subsets == ((3, 8),) * 11
+    assert plan[-1].num_trials == 11 * 3
 
 
 READY = WorkerReady("host", 1, "cpu", {}, None)
@@ -261,8 +248,11 @@ class Fake:
 
 def ran(workers: list[Fake], num_jobs: int, max_losses: int = 2) -> list[tuple[int, str | None]]:
     ended: list[tuple[int, str | None]] = []
-    with WorkerPool(workers, lambda ready: None, lambda *event: None) as pool:
-        pool.run([job()] * num_jobs, max_losses, lambda number, event: ended.append((number, event.failure)))
+    with WorkerPool(workers) as pool:
+        list(pool.opened())
+        for _, number, event in pool.run([job()] * num_jobs, max_losses):
+            if number is not None and isinstance(event, JobFinished):
+                ended.append((number, event.failure))
     return ended
 
 

@@ -6,7 +6,7 @@ import queue
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from io import BytesIO
 from pathlib import Path
@@ -20,14 +20,16 @@ from specbench.core.environment import PACKAGE
 from specbench.core.errors import ConfigError
 from specbench.publish import ray_workers
 from specbench.publish import workers as measuring
-from specbench.publish.suite import SuiteMeasurement
+from specbench.publish.suite import MAX_LOSSES
 from specbench.publish.workers import (
-    Event,
     JobFinished,
     JobStarted,
     LogLine,
     MachineCheck,
+    PoolEvent,
+    RunJob,
     TrialRecorded,
+    WorkerPool,
     WorkerReady,
     WorkerSettings,
 )
@@ -56,19 +58,25 @@ def test_a_killed_workers_run_goes_to_another_with_its_records(
     path.write_text(yaml.safe_dump(SUITE), encoding="utf-8")
     pids: dict[str, int] = {}
     told: list[tuple[str, str]] = []  # worker and what it tells, from the second phase on
-    report = SuiteMeasurement.report
+    opened, run = WorkerPool.opened, WorkerPool.run
 
-    def report_and_kill(self: SuiteMeasurement, worker: str, job: int | None, event: Event) -> None:
-        report(self, worker, job, event)
-        if isinstance(event, WorkerReady):
-            pids[worker] = event.pid
-        if isinstance(event, TrialRecorded) and event.measured and not self.first_only:
-            told.append((worker, str(event.record.example)))
-            if len(told) == 1:  # the next example is being measured
-                actor = int(Path(f"/proc/{pids[worker]}/stat").read_text().rpartition(")")[2].split()[1])
-                os.kill(actor, signal.SIGKILL)
+    def noting(events: Iterator[PoolEvent]) -> Iterator[PoolEvent]:
+        for worker, job, event in events:
+            if isinstance(event, WorkerReady):
+                pids[worker] = event.pid
+            yield worker, job, event
 
-    monkeypatch.setattr(SuiteMeasurement, "report", report_and_kill)
+    def run_and_kill(self: WorkerPool, jobs: Sequence[RunJob], max_losses: int) -> Iterator[PoolEvent]:
+        for worker, job, event in noting(run(self, jobs, max_losses)):
+            yield worker, job, event
+            if isinstance(event, TrialRecorded) and event.measured and max_losses == MAX_LOSSES:
+                told.append((worker, str(event.record.example)))
+                if len(told) == 1:  # the next example is being measured
+                    actor = int(Path(f"/proc/{pids[worker]}/stat").read_text().rpartition(")")[2].split()[1])
+                    os.kill(actor, signal.SIGKILL)
+
+    monkeypatch.setattr(WorkerPool, "opened", lambda self: noting(opened(self)))
+    monkeypatch.setattr(WorkerPool, "run", run_and_kill)
     code, out, err = specbench("suite", str(path), "--ray", "local", "--workers", "2")
     assert code == 0, err
     killed = told[0][0]

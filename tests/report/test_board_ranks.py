@@ -11,7 +11,7 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.core.files import locked
 from specbench.report.compare import compare, subsets_table
-from specbench.report.ranking import RankedRow, _in_order, rank_rows, ranking_tables, show, widening
+from specbench.report.ranking import rank_rows, ranking_tables, show, widening
 from specbench.results.leaderboard import load, write
 from specbench.results.leaderboard_files import add_runs
 from specbench.results.metric_format import metric_of
@@ -105,11 +105,10 @@ def equal_sides(rng, num_methods, num_prompts):
 
 
 def test_of_tables_of_equal_methods_few_claim_that_two_are_separable():
-    """Without the widening about 45 % of such tables do."""
     rng = np.random.default_rng(0)
-    found = [rank_rows(equal_sides(rng, 8, 30), "speedup") for _ in range(20)]
+    found = [rank_rows(equal_sides(rng, 6, 30), "speedup") for _ in range(10)]
     assert all(not each.unpaired and not each.unknown for table in found for each in table)
-    assert sum(any(each.text != "1–8" for each in table) for table in found) <= 3
+    assert sum(any(each.text != "1–6" for each in table) for table in found) <= 1
     assert widening(1, 30) == 1 and 1.5 < widening(28, 1000) < widening(28, 30) < widening(28, 10)
 
 
@@ -227,7 +226,7 @@ def test_show_ranks_a_run_by_paired_intervals(specbench, folder, tmp_path):
     code, out, _ = specbench("leaderboard", "show", "board.json")
     assert code == 0 and "mgsm" in out and "not paired" not in out and max(map(len, out.splitlines())) <= 100
     code, out, _ = specbench("leaderboard", "show", "board.json", "--subset", "en,sw", "--sort", "ttft_seconds")
-    assert code == 0 and "no intervals" in out and out.count("ranked by ttft_seconds") == 1
+    assert code == 0 and "or there is none" in " ".join(out.split()) and out.count("ranked by ttft_seconds") == 1
 
 
 def test_what_all_captions_have_in_common_is_printed_once(tmp_path):
@@ -261,7 +260,7 @@ def test_of_the_baselines_of_several_runs_the_newest_is_ranked(tmp_path):
     assert sorted((cells[1], cells[2], cells[6]) for cells in table.rows) == [
         ("1:0", "ar", "50.0"), ("1:1", "sd", "50.0"), ("2:1", "pld", "40.0")
     ]  # fmt: skip
-    assert any("of 2 runs" in line and line.endswith("the row ar is of the newest run") for line in table.caption)
+    assert any("rows of 2 runs" in line for line in table.caption)
 
 
 def test_compare_two_methods_of_a_run(specbench, folder):
@@ -351,7 +350,8 @@ def test_of_costs_less_is_better() -> None:
 
 
 def test_ranks_do_not_fall_down_the_table() -> None:
-    """1–5 stands above 1–3 if only the second row is separable from the fourth: the second gets 1–5 too."""
-    sides = [RowWithRecords(row(method=f"m{number}@1:0")) for number in range(3)]
-    ranked = [RankedRow(side, best, worst) for side, best, worst in zip(sides, (1, 2, 1), (5, 3, 3), strict=True)]
-    assert [each.text for each in _in_order(ranked)] == ["1–5", "1–5", "1–5"]
+    """1–4 stands above 1–3 if only the second row is separable from the fourth: the second gets 1–4 too."""
+    intervals = [(1.0, 1.1), (1.0, 3.0), (2.3, 2.5), (0.9, 5.0)]
+    assert [each.text for each in rank_rows(list(map(RowWithRecords, rows_of(*intervals))), "speedup")] == [
+        "1–4", "1–4", "1–4", "2–4"
+    ]  # fmt: skip

@@ -7,8 +7,9 @@ from rich.console import Console
 
 from specbench.analysis.audit.report import COLUMNS
 from specbench.core.table import RULE, Column, Table, number_columns, text_columns
+from specbench.report.breakdown import breakdown_table
 from specbench.report.ranking import ranking_tables
-from specbench.report.tables import breakdown_table, comparison_table, overview_table, run_table, tree_table
+from specbench.report.tables import comparison_table, overview_table, run_table, tree_table
 from specbench.results.paired import RowWithRecords
 from specbench.statistics.bootstrap import Estimate
 from tests.support.rows import row

@@ -149,7 +149,7 @@ def test_the_chance_of_a_rule_is_that_of_all_its_outcomes(name: str, draws: str,
         rows = target_rows(p, tree)
         found = node_acceptance(rule, tree, Distributions(rows.log(), Sampling(1.0), rows), -1)
         assert found is not None
-        accepted = sum(chance for chance, path, _ in outcomes(lambda: rule.walk(tree, rows)) if path)  # noqa: B023
+        accepted = sum(chance for chance, path, _ in outcomes(lambda choices: rule.walk(tree, rows, choices)) if path)  # noqa: B023
         assert found[0] == pytest.approx(accepted, abs=1e-9)
         mean, best = mean + mass * found[0], best + mass * found[1]
     assert best == pytest.approx(optimum(p(()), list(sibling_draws(q(()), widths[0], draws))), abs=1e-9)
@@ -181,7 +181,7 @@ def test_the_chance_below_an_accepted_node_is_that_of_all_outcomes(
     for mass, tree in trees(q, widths, draws):
         rows = target_rows(p, tree)
         target = Distributions(rows.log(), Sampling(1.0), rows)
-        found = list(outcomes(lambda: rule.walk(tree, rows)))  # noqa: B023
+        found = list(outcomes(lambda choices: rule.walk(tree, rows, choices)))  # noqa: B023
         for node in tree.children(-1):
             reached = sum(chance for chance, path, _ in found if path[:1] == [node])
             levels = acceptance_by_level(rule, tree, target, [node])

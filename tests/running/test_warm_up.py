@@ -15,9 +15,9 @@ import torch
 from specbench.core import progress
 from specbench.decoding.build import build_decoder
 from specbench.decoding.decoder import DraftingDecoder
-from specbench.decoding.loop import ExternalCounts
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
+from specbench.records.generation import External
 from specbench.results.leaderboard import load
 from specbench.results.leaderboard_files import validate
 from specbench.running import warm_up as module
@@ -446,7 +446,8 @@ def test_an_external_decoder_is_warmed_by_the_same_rule() -> None:
     plain = SimpleNamespace(token_ids=[0] * 11, decode_seconds=2.0, external=None)
     assert module.seconds_per_token(plain) == 0.2  # type: ignore[arg-type]
     for num_first, expected in ((0, 2 / 11), (6, 0.4), (11, 2.0)):
-        external = SimpleNamespace(token_ids=[0] * 11, decode_seconds=2.0, external=ExternalCounts(num_first, None))
+        counts = External(num_first_tokens=num_first, num_target_passes=None)
+        external = SimpleNamespace(token_ids=[0] * 11, decode_seconds=2.0, external=counts)
         assert module.seconds_per_token(external) == expected  # type: ignore[arg-type]
 
 

@@ -304,8 +304,8 @@ def test_unknown_subset_and_the_default_one():
 
 
 def test_optional_vars_and_columns_are_not_demanded():
-    spec = task(prompt="{% if vars.hint is defined %}{{ vars.hint }}{% endif %}{{ row['q'] }}{{ row.x | default('') }}")
-    assert spec.columns() == {"q", "answer"}
+    prompt = "{% if vars.hint is defined %}{{ vars.hint }}{% endif %}{{ row['q'] }}{{ row.x | default('') }}"
+    assert templates.used(task(prompt=prompt).prompt, "row") == {"q"}
 
 
 def test_low_temperatures_that_can_be_sampled_are_kept():
@@ -409,15 +409,8 @@ def test_the_first_subsets_of_each_task():
 def test_reference_and_references_are_one_or_the_other():
     spec = task(reference={"test": "{{ row.t }}"}, subsets={"a": {"references": "answers"}, "b": {}})
     assert (spec.subset("a").reference, spec.subset("a").references) == (None, "answers")
-    assert spec.subset("a").columns() == {"question", "answers"}
-    assert spec.subset("b").columns() == {"question", "t"}
     both = message(task, references="answers")
     assert "references: the task also has a `reference`" in both
-
-
-def test_columns_of_several_turns():
-    spec = task(turns="talk", prompt="{{ row.turn }}{{ row.q }}", reference="{{ row.refs[row.turn_index] }}")
-    assert spec.columns() == {"talk", "q", "refs"}
 
 
 def test_a_new_version_of_a_scorer_gives_its_tasks_a_new_digest(monkeypatch):

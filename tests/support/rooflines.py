@@ -4,9 +4,7 @@ from specbench.analysis.roofline.report import ModelConditions, RooflineReport
 from specbench.analysis.roofline.roofline import (
     ModelTimings,
     PairTimings,
-    Points,
     Rates,
-    StepTimings,
     Work,
     make_report,
 )
@@ -22,26 +20,24 @@ ENVIRONMENT = {
 
 
 def known_timings(single: float, longer: float, per_token: float, rates: list[Rates]) -> ModelTimings:
-    """Passes over 1 and 6 tokens behind 256, and one token behind 64, once a round; every other round the pass over 6
-    takes half as long or twice as long."""
+    """Passes over 1 and 6 tokens behind 256, once a round; every other round the pass over 6 takes half as long or
+    twice as long."""
     num_rounds = len(rates)
     timings = ModelTimings(per_token=[per_token] * num_rounds, overhead=[per_token - single] * num_rounds, rates=rates)
     factors = [(1.0, 0.5, 2.0)[number % 3] for number in range(num_rounds)]
-    timings.passes = {
-        (1, 64): [single] * num_rounds, (1, 256): [single] * num_rounds, (6, 256): [longer * each for each in factors],
-    }  # fmt: skip
+    timings.passes = {1: [single] * num_rounds, 6: [longer * each for each in factors]}
     return timings
 
 
 def known_report(num_rounds: int = 3, rates: list[Rates] | None = None) -> RooflineReport:
     """A target that reads 7.1 MB where 1 GB/s are copied, and decodes a token in 10 ms; a drafter that multiplies a
-    million weights at 1 GFLOP/s and drafts a token in 4 ms, and decodes alone in 2.5 ms."""
-    rates = rates or [Rates(1e9, 2e9, 1e9)] * num_rounds
+    million weights at 1 GFLOP/s, and decodes alone in 2.5 ms."""
+    rates = rates or [Rates(1e9, 1e9)] * num_rounds
     measured = PairTimings(
         target=known_timings(0.008, 0.00864, 0.010, rates),
         drafter=known_timings(0.0024, 0.003, 0.0025, rates),
-        steps=StepTimings([0.004] * num_rounds, [0.030] * num_rounds, [0.0015] * num_rounds),
-    )
+        per_step=[0.030] * num_rounds, step_overhead=[0.0015] * num_rounds,
+    )  # fmt: skip
     subjects = [
         (
             ModelConditions(name=f"org/{role}", revision="0123456", dtype="float32", attention="sdpa", capacity=None),
@@ -49,7 +45,4 @@ def known_report(num_rounds: int = 3, rates: list[Rates] | None = None) -> Roofl
         )
         for role, work in WORK.items()
     ]
-    points = Points(256, (64,), (1, 6))
-    return make_report(
-        subjects[0], subjects[1], [measured], points, environment=ENVIRONMENT, seed=7, repeats=num_rounds
-    )
+    return make_report(subjects[0], subjects[1], measured, 256, environment=ENVIRONMENT, seed=7)

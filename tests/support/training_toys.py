@@ -18,7 +18,7 @@ from torch.nn import functional
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import load_model
 from specbench.specs.components import build
-from specbench.training.loop import LossPart
+from specbench.training.loop import GroupLosses, LossPart
 from specbench.training.output import OutputFolder, TrainingRecord
 from specbench.training.spec import TrainSpec
 from specbench.training.train import make_accelerator, train_drafter
@@ -44,27 +44,27 @@ class ToyObjective:
         if self.before is not None:
             self.before(number)
         return [
-            LossPart(language, weight, 16, self.loss(2 * number + place))
+            LossPart([(language, 16)], weight, self.losses(2 * number + place))
             for place, (language, weight) in enumerate(zip(("en", "sw"), self.weights, strict=True))
         ]
 
-    def loss(self, seed: int) -> Callable[[nn.Module], Tensor]:
+    def losses(self, seed: int) -> Callable[[nn.Module], Tensor]:
         ids = torch.randint(0, 256, (2, 9), generator=torch.Generator().manual_seed(seed))
 
-        def mean(drafter: nn.Module) -> Tensor:
+        def of_tokens(drafter: nn.Module) -> Tensor:
             self.num_parts += 1
             logits = drafter(input_ids=ids, use_cache=False).logits[:, :-1].float()
-            return functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+            return functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
 
-        return mean
+        return of_tokens
 
     @torch.no_grad()
-    def rows(self, drafter: nn.Module, number: int) -> list[dict[str, Any]]:
-        return [{"lang": "en", "r": float(self.loss(number)(drafter))}]
+    def rows(self, drafter: nn.Module, number: int, losses: GroupLosses) -> list[dict[str, Any]]:
+        return [{"lang": "en", "r": float(self.losses(number)(drafter).mean())}]
 
     @torch.no_grad()
     def validation(self, drafter: nn.Module) -> float | None:
-        return float(self.loss(10**6)(drafter))
+        return float(self.losses(10**6)(drafter).mean())
 
 
 def spec_of(**settings: Any) -> TrainSpec:

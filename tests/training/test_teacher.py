@@ -16,7 +16,6 @@ from specbench.training.teacher import (
     GenerationCache,
     GenerationJob,
     Generator,
-    LeftPadded,
     draw_by_inverse,
     model_fingerprint,
 )
@@ -59,7 +58,6 @@ def test_greedy_continuations_are_those_of_the_decoding_loop() -> None:
 
 
 def test_rows_that_ended_change_nothing_for_the_others() -> None:
-    """With many ends, most rows leave the batch early, and the cache drops them."""
     model, ends = tiny.causal_lm(), frozenset(range(0, 257, 5))
     free = generator(model, 1.0, frozenset(), 24).continue_all(JOBS * 4, 28)
     found = generator(model, 1.0, ends, 24).continue_all(JOBS * 4, 28)
@@ -69,19 +67,6 @@ def test_rows_that_ended_change_nothing_for_the_others() -> None:
         assert cut == whole[: end + 1]
         lengths.add(len(cut))
     assert len(lengths) > 3
-
-
-def test_a_row_that_goes_on_alone_is_what_it_was() -> None:
-    model = tiny.causal_lm().model.double()
-    kept = LeftPadded(model, [job.prompt_ids for job in JOBS])
-    alone = LeftPadded(model, [JOBS[1].prompt_ids])
-    for step in range(4):
-        if step == 2:
-            kept.keep([1, 3])
-        row = 0 if step >= 2 else 1
-        torch.testing.assert_close(kept.logits[row], alone.logits[0], rtol=0, atol=1e-10)
-        kept.append(torch.full((kept.logits.shape[0],), 5 + step))
-        alone.append(torch.tensor([5 + step]))
 
 
 def test_draws_follow_the_distribution() -> None:

@@ -224,10 +224,10 @@ def test_an_output_that_cannot_be_made_is_said_before_any_work(
 
 
 def test_an_output_that_can_be_written_is_left_as_it_was(tmp_path: Path) -> None:
-    OutputFolder(tmp_path / "a" / "b").check_writable()
+    OutputFolder(tmp_path / "a" / "b").check()
     assert not list(tmp_path.iterdir())
     (tmp_path / "c").mkdir()
-    OutputFolder(tmp_path / "c").check_writable()
+    OutputFolder(tmp_path / "c").check()
     assert [path.name for path in tmp_path.rglob("*")] == ["c"]
 
 

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import sys
-from collections import namedtuple
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +123,7 @@ def test_passes_are_accumulated_with_their_weights(tmp_path: Path) -> None:
     settings = {"num_steps": 1, "warmup": 0, "schedule": "constant", "clip": 0, "weight_decay": 0.1}
     model = drafter(tmp_path).model
     toy = ToyObjective()
-    losses = [toy.loss(seed)(model) * weight / 2 for seed, weight in enumerate((0.75, 0.25, 0.75, 0.25))]
+    losses = [toy.losses(seed)(model).mean() * weight / 2 for seed, weight in enumerate((0.75, 0.25, 0.75, 0.25))]
     torch.stack(losses).sum().backward()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
     optimizer.step()
@@ -261,32 +260,6 @@ def test_a_short_training_reaches_its_learning_rate_too(kind: str, num_steps: in
     assert max(rates) > 0.98 and rates.index(max(rates)) <= 0.1 * num_steps
 
 
-def test_no_room_is_said_before_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(10, 9, 1))
-    with pytest.raises(ConfigError, match=r"the training needs .* and 1 byte.* are free: make room"):
-        train_toy(tmp_path, objective=ToyObjective(lambda step: pytest.fail("it began")))
-
-
-def test_what_is_written_already_needs_no_more_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    work = tmp_path / ".training" / "rate-0"
-    work.mkdir(parents=True)
-    (work / "state.pt").write_bytes(b"0" * 80)
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(100, 80, 20))
-    files.OutputFolder(tmp_path).check_room(100)
-    with pytest.raises(ConfigError, match="the training needs 21 bytes more disk space and 20 bytes are free"):
-        files.OutputFolder(tmp_path).check_room(101)
-
-
-def test_an_output_that_takes_nothing_has_kept_nothing(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(
-        ConfigError, match=r"cannot be written \(Not a directory\); nothing is saved yet: choose another"
-    ):
-        train_toy(tmp_path, "file/out")
-
-
 def test_a_disk_that_fills_up_keeps_the_last_checkpoint(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -321,7 +294,7 @@ def test_a_folder_of_something_else_and_a_file_are_refused(tmp_path: Path) -> No
     (tmp_path / "out" / "thesis.txt").write_text("x")
     with pytest.raises(ConfigError, match=r"it has thesis\.txt"):
         train_toy(tmp_path)
-    with pytest.raises(ConfigError, match="is a file: give a folder"):
+    with pytest.raises(ConfigError, match="it is a file, not a folder"):
         files.OutputFolder(tmp_path / "out" / "thesis.txt").check()
 
 
@@ -351,13 +324,6 @@ def test_weights_of_a_checkpoint_that_is_gone_are_not_taken_from_the_model(tmp_p
     assert load_checkpoint(tmp_path, model, torch.optim.AdamW(model.parameters())) == RateProgress()
     with pytest.raises(ConfigError, match=r"state.pt: is not a checkpoint of this training \(FileNotFoundError\)"):
         load_checkpoint(tmp_path, model)
-
-
-def test_a_log_that_lost_lines_is_said(killed: Path, tmp_path: Path) -> None:
-    shutil.copytree(killed, tmp_path, dirs_exist_ok=True)
-    (tmp_path / "out" / ".training" / "rate-0" / "log.csv").write_text("timestamp\n")
-    with pytest.raises(ConfigError, match=r"log.csv: has 10 bytes, but had \d+ at the checkpoint"):
-        train_toy(tmp_path)
 
 
 def test_quantised_without_its_library_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

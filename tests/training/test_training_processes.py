@@ -64,17 +64,14 @@ class Counting(ToyObjective):
     num_trained = 0
 
     def parts(self, drafter: nn.Module, number: int) -> list[LossPart]:
-        return [
-            LossPart(part.group, part.weight, part.num_tokens, self.counted(part))
-            for part in super().parts(drafter, number)
-        ]
+        return [LossPart(part.groups, part.weight, self.counted(part)) for part in super().parts(drafter, number)]
 
     def counted(self, part: LossPart) -> Callable[[nn.Module], torch.Tensor]:
-        def loss(drafter: nn.Module) -> torch.Tensor:
+        def losses(drafter: nn.Module) -> torch.Tensor:
             self.num_trained += 1
-            return part.loss(drafter)
+            return part.losses(drafter)
 
-        return loss
+        return losses
 
 
 @pytest.mark.slow

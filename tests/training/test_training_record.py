@@ -9,17 +9,15 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from specbench.core.errors import ConfigError
 from specbench.models import meters as processor_energy
 from specbench.models.meters import MAX_WATTS, CostMeter, ProcessorEnergy
-from specbench.training.loop import Log
 from specbench.training.output import total_cost
 from specbench.training.train import losses_text
 from tests.support import tiny
 from tests.support.training_toys import NUM_STEPS, train_toy, weights
 
 FILES = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
-         "log.csv", "training.json", "curves.png"}  # fmt: skip
+         "log.csv", "training.json"}  # fmt: skip
 
 
 def test_a_finished_folder_holds_the_checkpoint_and_its_record(tmp_path: Path) -> None:
@@ -53,20 +51,6 @@ def test_the_record_names_the_dtype_that_is_stored(tmp_path: Path) -> None:
         record = train_toy(tmp_path, name, **settings)
         assert record.models["stored_dtype"] == "bfloat16"
         assert {value.dtype for value in weights(tmp_path / name).values()} == {torch.bfloat16}
-
-
-def test_a_log_is_cut_back_to_the_checkpoint(tmp_path: Path) -> None:
-    log = Log(tmp_path / "log.csv", ("lang", "r"))
-    log.cut_back(0)
-    log.append(1, 1, [{"lang": "en, US", "r": 1.5}])
-    known = log.sync()
-    kept = log.path.read_text()
-    log.append(1, 2, [{"lang": "sw"}])
-    assert log.path.read_text().endswith(",1,2,sw,\n")
-    log.cut_back(known)
-    assert log.path.read_text() == kept and kept.endswith(',1,1,"en, US",1.5\n')
-    with pytest.raises(ConfigError, match="at the checkpoint"):
-        log.cut_back(known + 1)
 
 
 RANGE = 262_143_328_850  # microjoules

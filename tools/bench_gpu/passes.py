@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from specbench.models.scoring import PassShape
 from specbench.results.conditions import environment
 from tools.bench_gpu.models import (
     CONTEXT,
@@ -24,6 +25,7 @@ from tools.bench_gpu.models import (
 )  # fmt: skip
 
 TARGET_LENGTHS, DRAFTER_LENGTHS = (1, NUM_DRAFT_TOKENS + 1, 16), (1, 2, NUM_DRAFT_TOKENS + 1)
+TREES, PROMPTS = (26, 64), (60, 250, 300)  # nodes of draft trees, tokens of prompts
 
 
 def synchronize() -> None:
@@ -94,6 +96,29 @@ def pass_seconds(model: Any, ids: list[int], length: int) -> float:
     return float(median(seconds for _, seconds in model.passes.read()[3:]))
 
 
+def tree_seconds(model: Any, ids: list[int], nodes: int) -> float:
+    """Seconds on the device of a pass over a draft tree in which every node has two children."""
+    parents = [(node - 1) // 2 if node else -1 for node in range(nodes)]
+    model.score(ids[:CONTEXT], 1)
+    model.passes.clear()
+    for _ in range(23):
+        model.sequence.rollback(CONTEXT)
+        model.score_tree(ids[:CONTEXT], list(range(nodes)), parents, nodes)
+    model.passes.clock.now()
+    return float(median(seconds for _, seconds in model.passes.read()[3:]))
+
+
+def prompt_seconds(model: Any, number: int) -> float:
+    """Seconds from a prompt of `number` tokens to its logits."""
+    ids = ids_of(model, number)
+
+    def read() -> None:
+        model.reset()
+        model.score(ids, 1)
+
+    return seconds_of(read)
+
+
 def show(name: str, model: Any, seconds: float, rate: float, text: str = "") -> None:
     share = bytes_per_token(model) / rate / seconds
     say(f"{model.name} · {name}: {seconds * 1e3:.3f} ms per token, {share:.3f} of the copy's bandwidth{text}")
@@ -122,13 +147,20 @@ def engine_passes(model: Any, ids: list[int], rate: float, drafts: bool) -> None
 
     made, lengths = "", DRAFTER_LENGTHS if drafts else TARGET_LENGTHS
     if model.static is not None:
-        number, seconds = model.static.reserve(CONTEXT + NUM_TOKENS, lengths)
+        shapes = [] if drafts else [PassShape(nodes, "tree") for nodes in TREES]
+        number, seconds = model.static.reserve(CONTEXT + NUM_TOKENS, lengths, shapes=shapes)
         made = f", {number} passes made in {seconds:.1f} s"
     show(model.engine, model, ar_seconds(model, ids), rate, made)
     base = pass_seconds(model, ids, 1)
     for length in lengths:
         seconds = pass_seconds(model, ids, length)
         say(f"{model.name} · {model.engine}: pass of {length}: {seconds * 1e3:.3f} ms, {seconds / base:.3f} of one")
+    for nodes in () if drafts else TREES:
+        seconds = tree_seconds(model, ids, nodes)
+        say(f"{model.name} · {model.engine}: tree of {nodes}: {seconds * 1e3:.3f} ms, {seconds / base:.3f} of one")
+    for number in PROMPTS:
+        seconds = prompt_seconds(model, number)
+        say(f"{model.name} · {model.engine}: prompt of {number}: {seconds * 1e3:.3f} ms")
     for sampling in (Sampling(0.0), Sampling(1.0, top_p=0.9)) if drafts else ():
         name = "greedy" if sampling.greedy else "sampled"
         number, made_in = model.reserve_draft(NUM_DRAFT_TOKENS, sampling)

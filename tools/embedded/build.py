@@ -23,8 +23,8 @@ from specbench.core.files import TRAINING_RECORD, replacing, write_atomically
 from specbench.embedded import MANIFEST, digest_of, read_manifest
 from specbench.models.mmap_store import vocabulary_digest
 from specbench.specs.components import build
-from specbench.training.corpus import build_datastore
-from specbench.training.ngram_build import build_ngrams as count_ngrams
+from specbench.training.corpus_arrays import build_datastore
+from specbench.training.corpus_arrays import build_ngrams as count_ngrams
 from specbench.training.output import StepCurve, TrainingRecord
 from specbench.training.spec import TrainSpec
 from specbench.training.train import cache_folder, train_with_settings
@@ -83,7 +83,7 @@ def write_json(path: Path, value: Any) -> None:
     write_atomically(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-OF_THE_TRAINING = ("log.csv", "curves.png", TRAINING_RECORD)  # the build's log holds what is needed of them
+OF_THE_TRAINING = ("log.csv", TRAINING_RECORD)  # the build's log holds what is needed of them
 
 
 def make_trained(recipe: TrainedMember, output: Path) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def measured(work: Path, name: str, case: Injected, number: int) -> CheckReport:
     if not all((side / "leaderboard.json").exists() for side in sides):
         done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(head.resolve())}, stdout=subprocess.DEVNULL)
         assert done.returncode in EXIT_CODES.values(), done
-    return check(str(sides[0]), str(sides[1]), ALLOWED, {"versions"}, in_turns=True)
+    return check(str(sides[0]), str(sides[1]), ALLOWED, {"versions"}, interleaved=True)
 
 
 def lines(work: Path) -> Iterator[list[str]]:

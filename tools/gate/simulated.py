@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench.gate.report import CheckReport, MethodFindings
-from specbench.gate.speed import PendingRatio, SpeedControl, judge_all, ratio_of_speeds, ratios_of_speedups
+from specbench.gate.speed import SpeedControl, judge_all, ratio_of_speeds, ratios_of_speedups
 from specbench.statistics.bootstrap import Resampler
 
 Array = NDArray[np.float64]
@@ -78,13 +78,11 @@ def exit_code(
     now = measured(tokens, seconds, clock, generator)
     prompts, control = Resampler(np.arange(num_prompts), seed=0), SpeedControl(other_device=False)
     control.add("simulated", ratio_of_speeds(prompts, np.vstack([now[0], before[0]])))
-    compared = [MethodFindings("simulated", f"method {number}") for number in range(num_methods)]
-    pending = [
-        PendingRatio(each, what, "all", found)
-        for each, new, old in zip(compared, now[1:], before[1:], strict=True)
-        for what, found in ratios_of_speedups(prompts, np.vstack([new, now[0], old, before[0]])).items()
+    compared = [
+        MethodFindings("simulated", "m", ratios=ratios_of_speedups(prompts, np.vstack([new, now[0], old, before[0]])))
+        for new, old in zip(now[1:], before[1:], strict=True)
     ]
-    num_tolerant, factor = judge_all(pending, control, max_regression)
+    num_tolerant, factor = judge_all(compared, control, max_regression)
     return CheckReport("", "", max_regression, num_tolerant, factor, tuple(compared), (), ()).exit_code
 
 
@@ -125,17 +123,15 @@ def exit_code_in_turns(
     now = before.copy()
     now[-num_falling or len(now) :] /= 1 - fall
     prompts = Resampler(np.arange(num_prompts), seed=0)
-    compared = [MethodFindings("simulated", f"decoder {number}") for number in range(len(now))]
     for seconds in (now, before):
         seconds *= np.exp(noise.level * generator.normal() + noise.generation * generator.normal(size=seconds.shape))
         is_spike = generator.random(seconds.shape) < 0.02
         seconds *= np.where(is_spike, generator.uniform(1.5, 3, size=seconds.shape), 1.0)
-    pending = [
-        PendingRatio(each, what, "all", found)
-        for each, new, old in zip(compared, now, before, strict=True)
-        for what, found in ratios_of_speedups(prompts, np.vstack([tokens, new, tokens, old])).items()
+    compared = [
+        MethodFindings("simulated", "m", ratios=ratios_of_speedups(prompts, np.vstack([tokens, new, tokens, old])))
+        for new, old in zip(now, before, strict=True)
     ]
-    num_tolerant, factor = judge_all(pending, SpeedControl(other_device=False), ALLOWED_IN_TURNS)
+    num_tolerant, factor = judge_all(compared, SpeedControl(other_device=False), ALLOWED_IN_TURNS)
     return CheckReport("", "", ALLOWED_IN_TURNS, num_tolerant, factor, tuple(compared), (), ()).exit_code
 
 

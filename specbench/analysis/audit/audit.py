@@ -11,6 +11,8 @@ from rich.console import Console
 from specbench.analysis.audit.distribution import (
     Cut,
     MethodSamples,
+    PromptPrefix,
+    TokenDistribution,
     Tokens,
     WithoutResidual,
     choose_prompts,
@@ -40,7 +42,7 @@ from specbench.decoding.decoder import Decoder, DraftingDecoder, stream_seed
 from specbench.decoding.drafters import ModelDrafter
 from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
-from specbench.integrations.entry import load, takes_sampling
+from specbench.integrations.external import load_entry
 from specbench.integrations.served.decoder import SERVED, ServedDecoder
 from specbench.integrations.served.engine import Engine
 from specbench.models.causal_lm import CausalLM, ModelPair
@@ -84,7 +86,6 @@ NUM_ANSWERS = 4  # whole drawn answers of a server: to score one, a server of th
 AR = "ar"
 AR_AGAIN = "ar again"  # no method has a name with a blank
 CONTROL = ""  # no method has this name
-CONTROLS = {NUM_TOKENS: CONTROL, NUM_LONG_TOKENS: " "}  # names of the controls, by the length of a draw
 
 
 @dataclass
@@ -149,15 +150,17 @@ class Audit:
         greedy = {subject.name: self._compare_greedy(subject, answers, noise) for subject in self.subjects}
         cuts: list[Cut] = []
         tests: dict[str, SampleTest] = {}
+        controls: dict[int, ControlTest] = {}
+        answer_tests: dict[str, SampleStatistics] = {}
         if self.num_draws:
             self.progress("prompts of the samples")
             cuts = choose_prompts(self.target, self.drafter, answers, self.sampling, NUM_SAMPLE_PROMPTS, NUM_TOKENS)
-            tests = self._test_samples(cuts, allowance)
-        controls = {
-            most_tokens: ControlTest(name=self.control[0], distribution=tests[name])
-            for most_tokens, name in CONTROLS.items() if name in tests
-        }  # fmt: skip
-        answer_tests = self._test_answers(allowance) if self.num_draws else {}
+            for (name, num_tokens), test in self._test_samples(cuts, allowance).items():
+                if name == CONTROL:
+                    controls[num_tokens] = ControlTest(name=self.control[0], distribution=test)
+                else:
+                    tests[name] = test
+            answer_tests = self._test_answers(allowance)
         verdicts = [
             decide_verdict(subject, greedy[subject.name], tests, controls, answer_tests) for subject in self.subjects
         ]
@@ -186,45 +189,68 @@ class Audit:
             self.target, answers, outputs, noise.tolerance, self.decode_text, num_judged, num_accepted
         )
 
-    def _test_samples(self, cuts: Sequence[Cut], allowance: float) -> dict[str, SampleTest]:
-        """Returns the distribution test of every method that samples, and of the control. `allowance`: the
-        E_p[(Δ ln p)²] that a test forgives."""
+    def _test_samples(self, cuts: Sequence[Cut], allowance: float) -> dict[tuple[str, int], SampleTest]:
+        """Returns the distribution test of every method that samples, and of the control, by name and maximum number of
+        tokens of a sample. `allowance`: the E_p[(Δ ln p)²] that a test forgives."""
         prompt_ids = [cut.ids for cut in cuts]
+        samples: dict[tuple[str, int], MethodSamples] = {}
+
+        def sample(name: str, decoder: Decoder, num_tokens: int = NUM_TOKENS) -> MethodSamples:
+            # Long samples have other random streams than short ones, which decide whether there are long ones.
+            is_long = num_tokens != NUM_TOKENS
+            self.progress(f"{name or 'control'}: {self.num_draws} {'longer ' if is_long else ''}samples")
+            seed_of = partial(stream_seed, self.seed, "audit-long" if is_long else "audit", name)
+            stop = self.prompts[0].stop
+            samples[name, num_tokens] = draw_samples(decoder, prompt_ids, stop, self.num_draws, seed_of, num_tokens)
+            return samples[name, num_tokens]
+
+        # 1. The samples. If a method drafts nothing in its short samples, it and the control draw longer ones.
         with ExitStack() as stack:
             for model in self.models:
                 stack.enter_context(model.reading_prompts_once())
-            samples = self._sample_all(prompt_ids)
-        # All methods are tested against one table of exact probabilities, or against the same samples of AR. The server
-        # without speculation then has two controls: further samples of its own must pass, and samples at a higher
-        # temperature must fail.
-        rows, others = {}, {}
+            sample(CONTROL, self.control[1])
+            for subject in self.subjects:
+                if subject.drawing is None:
+                    continue
+                try:
+                    found = sample(subject.name, subject.drawing)
+                    if subject.num_draft_tokens and found.counts().get("num_drafted") == 0:
+                        del samples[subject.name, NUM_TOKENS]
+                        sample(subject.name, subject.drawing, NUM_LONG_TOKENS)
+                except ConfigError as error:
+                    subject.refuse("samples", error)
+            lengths = {num_tokens for _, num_tokens in samples}
+            if NUM_LONG_TOKENS in lengths:
+                sample(CONTROL, self.control[1], NUM_LONG_TOKENS)
+        # 2. All methods are tested against one table of exact probabilities, or against the same samples of AR. The
+        # server without speculation then has two controls: further samples of its own must pass, and samples at a
+        # higher temperature must fail.
+        others: dict[int, list[list[Tokens]]] = {}
+        rows: dict[PromptPrefix, TokenDistribution] = {}
         if self.reference == "ar":
             baseline = self.subjects[0].drawing
             assert baseline is not None
-            for num_tokens in {each.most_tokens for each in samples.values()}:
-                others[num_tokens] = self._sample(AR_AGAIN, baseline, prompt_ids, num_tokens).sequences
+            others = {length: sample(AR_AGAIN, baseline, length).sequences for length in sorted(lengths)}
         else:
             self.progress("exact probabilities")
             sequences = [each.sequences for each in samples.values()]
             rows = exact_distributions(self.target, prompt_ids, sequences, self.sampling, self.num_draws)
+        # 3. The tests.
         tests = {}
-        for name, each in samples.items():
+        for (name, num_tokens), each in samples.items():
+            if name == AR_AGAIN:
+                continue
             if self.reference == "ar":
-                statistics, outlier = compare_with_samples(each.sequences, others[each.most_tokens], allowance)
+                statistics, outlier = compare_with_samples(each.sequences, others[num_tokens], allowance)
             else:
                 statistics, outlier = compare_with_target(each.sequences, rows, allowance)
-            example = None
-            if outlier is not None:
-                prompt, drawn = outlier.key
-                example = TokenDeviation(
-                    prompt=self._name_of(cuts[prompt]), drawn=self.decode_text(drawn),
-                    token=self.decode_text([outlier.token]), num_observed=outlier.num_observed,
-                    num_expected=outlier.num_expected,
-                )  # fmt: skip
-            tests[name] = SampleTest(
-                num_draws=self.num_draws, most_tokens=each.most_tokens, example=example, **dict(statistics),
-                **each.counts(),
+            example = None if outlier is None else TokenDeviation(
+                prompt=self._name_of(cuts[outlier.key[0]]), drawn=self.decode_text(outlier.key[1]),
+                token=self.decode_text([outlier.token]), num_observed=outlier.num_observed,
+                num_expected=outlier.num_expected,
             )  # fmt: skip
+            numbers = {"num_draws": self.num_draws, "most_tokens": num_tokens, "example": example}
+            tests[name, num_tokens] = SampleTest.model_validate({**dict(statistics), **each.counts(), **numbers})
         return tests
 
     def _test_answers(self, allowance: float) -> dict[str, SampleStatistics]:
@@ -256,35 +282,6 @@ class Audit:
         rows = exact_distributions(self.target, [prompt.ids for prompt in prompts], found.values(), self.sampling, 1)
         tests = {name: compare_with_target(each, rows, allowance)[0] for name, each in found.items()}
         return {name: test.model_copy(update={"p_by_token": []}) for name, test in tests.items()}
-
-    def _sample_all(self, prompt_ids: Sequence[list[int]]) -> dict[str, MethodSamples]:
-        """Returns the samples of every method that samples, and of the control. If a method drafts nothing in its short
-        samples, it and the control draw again, with longer samples."""
-        samples: dict[str, MethodSamples] = {CONTROLS[NUM_TOKENS]: self._sample(CONTROL, self.control[1], prompt_ids)}
-        for subject in self.subjects:
-            if subject.drawing is None:
-                continue
-            try:
-                found = self._sample(subject.name, subject.drawing, prompt_ids)
-                if subject.num_draft_tokens and found.counts().get("num_drafted") == 0:
-                    found = self._sample(subject.name, subject.drawing, prompt_ids, NUM_LONG_TOKENS)
-            except ConfigError as error:
-                subject.refuse("samples", error)
-                continue
-            samples[subject.name] = found
-        if any(each.most_tokens == NUM_LONG_TOKENS for each in samples.values()):
-            samples[CONTROLS[NUM_LONG_TOKENS]] = self._sample(CONTROL, self.control[1], prompt_ids, NUM_LONG_TOKENS)
-        return samples
-
-    def _sample(
-        self, name: str, decoder: Decoder, prompt_ids: Sequence[list[int]], num_tokens: int = NUM_TOKENS
-    ) -> MethodSamples:
-        """Returns the samples of one method. Long samples have other random streams than short samples, because the
-        short samples decide whether there are long ones."""
-        is_long = num_tokens != NUM_TOKENS
-        self.progress(f"{name or 'control'}: {self.num_draws} {'longer ' if is_long else ''}samples")
-        seed_of = partial(stream_seed, self.seed, "audit-long" if is_long else "audit", name)
-        return draw_samples(decoder, prompt_ids, self.prompts[0].stop, self.num_draws, seed_of, num_tokens)
 
     def _name_of(self, cut: Cut) -> str:
         return f"{cut.name}: …{self.decode_text(cut.ids)[-40:]}"
@@ -518,7 +515,7 @@ def make_subject(method: MethodSpec, pair: ModelPair, sampling: Sampling) -> Aud
         subject.refuse("greedy", error)
         subject.drawing = build_decoder(method, pair, sampling)
         return subject
-    if method.decoder is not None and not is_served and not takes_sampling(load(method.decoder.entry)):
+    if method.decoder is not None and not is_served and not load_entry(method.decoder.entry).takes_sampling:
         subject.note = "not sampled: decoder has no `sampling` argument"
         return subject
     try:

@@ -21,7 +21,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -34,7 +34,6 @@ from specbench.decoding.loop import GenerationOutput, StopRules
 from specbench.decoding.proposal import Proposal, Step, Verification
 from specbench.decoding.sampling import Distributions, Sampling, process
 from specbench.decoding.verification import VerificationRule, rejection
-from specbench.integrations.served.decoder import ServedCounts
 from specbench.models.scoring import ScoringModel
 from specbench.results.verdict import NUM_TOKENS, BaselineAnswer
 
@@ -305,7 +304,7 @@ class MethodSamples:
     steps: list[Step] = field(default_factory=list)
     reported: Counter[str] = field(default_factory=Counter)
 
-    def counts(self) -> dict[str, Any]:
+    def counts(self) -> dict[str, int]:
         """Returns the kinds of tokens in all samples; empty for a decoder that does not count. A step that was cut by
         the end of the text has neither a recovered nor a bonus token."""
         if not self.steps:
@@ -340,7 +339,7 @@ def draw_samples(
 def reported_counts(generation: GenerationOutput) -> dict[str, int]:
     """Returns the numbers of drafted and accepted tokens of an answer whose server reports only sums; else empty."""
     external = generation.external
-    if generation.steps or not isinstance(external, ServedCounts) or external.totals is None:
+    if generation.steps or external is None or external.totals is None:
         return {}
     drafted, _, accepted = external.totals
     return {"num_drafted": drafted, "num_accepted": min(accepted, len(generation.token_ids) - 1)}

@@ -4,7 +4,6 @@ divergences are nats."""
 import shlex
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -24,23 +23,20 @@ from specbench.analysis.fairness.drafters import (
     texts_of,
 )
 from specbench.analysis.fairness.groups import (
+    DIVERGENCES,
+    NUMBERS,
+    STATISTICS,
     WIDTH,
     GroupSums,
     Values,
-    bounds_of,
-    divergence,
     estimate,
     excluded_masses,
     forced_numbers_of,
     group_sums,
-    kl_divergence,
-    max_over_min,
     measured_numbers,
-    step_costs,
+    statistic_bounds,
     summarize_family,
-    values_by_name,
-    variance,
-    variance_bounds,
+    values_of,
 )
 from specbench.analysis.fairness.representation import Representation, representation, share_of
 from specbench.core.console import counted
@@ -54,7 +50,7 @@ from specbench.results.answers import BASELINE, answers_of
 from specbench.results.leaderboard import load, set_fields
 from specbench.results.metrics import times
 from specbench.results.row import FairnessSummary, GroupNumbers
-from specbench.results.runs import RUN_HINT, RecordedRun, run_path
+from specbench.results.runs import RecordedRun, run_path
 from specbench.running.recorded_prompts import ModelLoader, prompts_of, tasks_of
 from specbench.specs.components import identifiable_code
 from specbench.specs.run_options import RunOptions
@@ -194,39 +190,30 @@ def compare_drafters(
     variance and max/min of every rate and speed-up over all groups. Resamples draw a prompt for both drafters
     together."""
 
-    def mean(values: Array) -> Array:
-        return np.asarray(values.mean(axis=-1))
+    def changes(pairs: Pairs, *statistics: str) -> dict[tuple[str, str], NumberChange]:
+        one, other = (values_of(groups) for groups in zip(*pairs, strict=True))
+        found = {}
+        for name in [name for name in one if name in other]:
+            for statistic in ("mean",) if name in DIVERGENCES else statistics:
+                bounds = statistic_bounds(statistic, NUMBERS[name].bounds)
+                change = measure_change(pairs, STATISTICS[statistic], (one[name], other[name]), bounds, seed)
+                if change.difference.value is not None:
+                    found[name, statistic] = change
+        return found
 
-    by_group = {}
-    for label, group in before.items():
-        pair = [(group, after[label])]
-        by_group[label] = {
-            name: measure_change(pair, mean, values, bounds_of(name), seed)
-            for name, values in _compared_values(pair).items()
-        }
     pairs = [(group, after[label]) for label, group in before.items()]
-    overall = {"unfairness": measure_change(pairs, unfairness, (divergence, divergence), (0.0, np.inf), seed)}
-    for name, values in _compared_values(pairs).items():
-        bounds = bounds_of(name)
-        overall[f"{name}.mean"] = measure_change(pairs, mean, values, bounds, seed)
-        if name not in ("cross_entropy", "kl"):
-            overall[f"{name}.variance"] = measure_change(pairs, variance, values, variance_bounds(bounds), seed)
-            overall[f"{name}.max_over_min"] = measure_change(pairs, max_over_min, values, (1.0, np.inf), seed)
+    family = {f"{name}.{statistic}": change for (name, statistic), change in changes(pairs, *STATISTICS).items()}
+    divergence = values_of([])["cross_entropy"]
+    change = measure_change(pairs, unfairness, (divergence, divergence), (0.0, np.inf), seed)
     return DrafterComparison(
         before=labels[0], after=labels[1], excluded_before=excluded_masses(before),
         excluded_after=excluded_masses(after),
-        groups={label: _drop_unknown(changes) for label, changes in by_group.items()}, family=_drop_unknown(overall),
+        groups={
+            label: {name: change for (name, _), change in changes([pair], "mean").items()}
+            for label, pair in zip(before, pairs, strict=True)
+        },
+        family=family if change.difference.value is None else {"unfairness": change, **family},
     )  # fmt: skip
-
-
-def _compared_values(pairs: Pairs) -> dict[str, tuple[Values, Values]]:
-    before, after = (values_by_name(step_costs(groups)) for groups in zip(*pairs, strict=True))
-    known = {name: (values, after[name]) for name, values in before.items() if name in after}
-    return {"cross_entropy": (divergence, divergence), "kl": (kl_divergence, kl_divergence), **known}
-
-
-def _drop_unknown(changes: Mapping[str, NumberChange]) -> dict[str, NumberChange]:
-    return {name: each for name, each in changes.items() if each.difference.value is not None}
 
 
 def measure_change(
@@ -259,41 +246,17 @@ def measure_change(
 RunMethod = tuple[Path, str]  # the folder of a run, and one of its methods
 
 
-@dataclass(frozen=True)
-class FairnessRequest:
-    """The options of `specbench fairness`. `runs`, `before`, `after`: RUN or RUN:METHOD; `samples`: the number of texts
-    to sample for the representation of languages, 0 for none; `prompt`: the beginning of these texts; `drafters`: more
-    drafters than those of the runs."""
-
-    runs: Sequence[str]
-    options: RunOptions
-    before: str | None = None
-    after: str | None = None
-    drafters: Sequence[str] = ()
-    reference: Reference = "continuation"
-    samples: int = 0
-    prompt: str = ""
-    tasks: Sequence[str] = ()
-
-    def __post_init__(self) -> None:
-        if (self.before is None) != (self.after is None):
-            given, missing = ("--before", "--after") if self.after is None else ("--after", "--before")
-            raise ConfigError(f"{given}: needs {missing} as well")
-        if not self.runs and self.before is None:
-            raise ConfigError("no run is given: give the folder of a run, or --before RUN --after RUN")
-        if self.reference not in REFERENCES:
-            raise ConfigError(f"--reference {self.reference}: {nearest(self.reference, REFERENCES)}")
-        if self.samples < 0:
-            raise ConfigError(f"--samples {self.samples}: give 0 (no representation) or more")
-        if self.options.seed < 0:
-            raise ConfigError(f"--seed {self.options.seed}: give 0 or more")
-
-
-def read_runs(request: FairnessRequest) -> tuple[RunMethods, list[RunMethod]]:
+def read_runs(runs: Sequence[str], before: str | None, after: str | None) -> tuple[RunMethods, list[RunMethod]]:
+    """Returns the runs that RUN or RUN:METHOD name, each once with its methods, and the two methods to compare."""
+    if (before is None) != (after is None):
+        given, missing = ("--before", "--after") if after is None else ("--after", "--before")
+        raise ConfigError(f"{given}: needs {missing} as well")
+    compared = [text for text in (before, after) if text is not None]
+    if not runs and not compared:
+        raise ConfigError("no run is given: give the folder of a run, or --before RUN --after RUN")
     pair: list[RunMethod] = []
     found: dict[Path, tuple[RecordedRun, list[str]]] = {}
-    compared = [text for text in (request.before, request.after) if text is not None]
-    for number, text in enumerate([*compared, *request.runs]):
+    for number, text in enumerate([*compared, *runs]):
         read, methods = read_run(text)
         run, known_methods = found.setdefault(read.path.resolve(), (read, []))
         if number < len(compared):
@@ -303,7 +266,7 @@ def read_runs(request: FairnessRequest) -> tuple[RunMethods, list[RunMethod]]:
             pair.append((run.path, methods[0]))
         known_methods += [method for method in methods if method not in known_methods]
     if pair and pair[0] == pair[1]:
-        raise ConfigError(f"--before and --after are the same: {request.before}: name two runs, or two methods of one")
+        raise ConfigError(f"--before and --after are the same: {before}: name two runs, or two methods of one")
     return list(found.values()), pair
 
 
@@ -320,9 +283,6 @@ def read_run(text: str) -> tuple[RecordedRun, list[str]]:
             f"run '{path}': its target was {run.rows[0].dtype}, and texts are scored without quantization: give a run "
             "without --quantize"
         )
-    routes = run.identity.get("routes", {})
-    if not isinstance(routes, dict):
-        raise ConfigError(f"{run.path / 'run.json'}: routes = {routes!r:.60}: is not a mapping: {RUN_HINT}")
     assert run.records  # reads them now, so that damaged records are reported before any model is loaded
     # AR drafts nothing, and external code has no draft distribution.
     names = (row.method_name for row in run.rows if row.num_draft_tokens > 0 and "decoder" not in row.options)
@@ -334,26 +294,40 @@ def read_run(text: str) -> tuple[RecordedRun, list[str]]:
     return run, drafting if method is None else [method]
 
 
-def fairness_report(request: FairnessRequest, progress: Say = say_nothing) -> FairnessReport:
-    """Reads the runs, loads the models, and returns the report. Raises ConfigError for bad input, and BoundViolation if
-    numbers contradict the theorems."""
-    (methods, pair), options = read_runs(request), request.options
-    common = common_records([run for run, _ in methods], request.tasks, options.subsets or ())
+def fairness_report(
+    runs: Sequence[str], options: RunOptions, progress: Say = say_nothing, *, before: str | None = None,
+    after: str | None = None, drafters: Sequence[str] = (), reference: Reference = "continuation", samples: int = 0,
+    prompt: str = "", tasks: Sequence[str] = (),
+) -> FairnessReport:  # fmt: skip
+    """Reads the runs, loads the models, and returns the report. `runs`, `before`, `after`: RUN or RUN:METHOD;
+    `drafters`: more drafters than those of the runs; `samples`: the number of texts to sample for the representation of
+    languages, 0 for none; `prompt`: the beginning of these texts.
+
+    Raises ConfigError for bad input, and BoundViolation if numbers contradict the theorems.
+    """
+    # 1. Everything that can be wrong with the input.
+    if reference not in REFERENCES:
+        raise ConfigError(f"--reference {reference}: {nearest(reference, REFERENCES)}")
+    for option, number in (("--samples", samples), ("--seed", options.seed)):
+        if number < 0:
+            raise ConfigError(f"{option} {number}: give 0 or more")
+    methods, pair = read_runs(runs, before, after)
+    common = common_records([run for run, _ in methods], tasks, options.subsets or ())
     row = common.runs[0].rows[0]
     set_threads(options.threads, row.target.startswith(EMBEDDED))
     languages = [
         group.language for group in common.groups.values() if group.language and identifiable_code(group.language)
     ]
-    if request.samples and languages:
+    if samples and languages:
         require("lingua", "--samples")
+    # 2. The models, and teacher-forced numbers: every distribution reads the same texts once.
     progress("loading models")
     loader = ModelLoader(options.device, options.dtype, trust_remote_code=options.trust_remote_code)
     target = loader.load(row.target, row.target_revision)
-    entries = make_entries(methods, request.drafters, loader)
-    # Teacher-forced numbers: every distribution reads the same texts once.
+    entries = make_entries(methods, drafters, loader)
     models = [model for entry in entries for model in entry.models]
     prompts = prompts_of(common.runs[0], common.groups, common.keys, target, models, options.data)
-    texts = texts_of(common, prompts, target, request.reference, shortest_context([target, *models]))
+    texts = texts_of(common, prompts, target, reference, shortest_context([target, *models]))
     forecasters = {(each.name, each.revision): each for entry in entries for each in entry.forecasters.values()}
     forced = forced_numbers(model_forecaster(target), list(forecasters.values()), texts, target.vocab_size, progress)
     numbers = dict(zip(forecasters, forced, strict=True))
@@ -361,32 +335,33 @@ def fairness_report(request: FairnessRequest, progress: Say = say_nothing) -> Fa
         sums_by_group(entry, common, {r: numbers[each.name, each.revision] for r, each in entry.forecasters.items()})
         for entry in entries
     ]
-    # The languages that every draft model writes by itself, by the model's id.
+    # 3. The languages that every draft model writes by itself, by the model's id.
     represented: dict[int, Representation] = {}
-    for model in [entry.model for entry in entries if request.samples and languages]:
+    for model in [entry.model for entry in entries if samples and languages]:
         if model is not None and id(model) not in represented:
-            progress(f"sampling {request.samples} texts from {model.name}")
+            progress(f"sampling {samples} texts from {model.name}")
             represented[id(model)] = representation(
-                model, request.samples, seed=options.seed, prompt=request.prompt, languages=languages
+                model, samples, seed=options.seed, prompt=prompt, languages=languages
             )
-    tasks = tasks_of(list(common.groups.values()))
+    # 4. The report.
+    specs = tasks_of(list(common.groups.values()))
     comparison = None
     if pair:
         places = [(entry.run.path, entry.method) if entry.run else None for entry in entries]
-        before, after = (places.index(each) for each in pair)
-        names = (entries[before].label, entries[after].label)
-        comparison = compare_drafters(names, sums[before], sums[after], options.seed)
+        one, other = (places.index(each) for each in pair)
+        names = (entries[one].label, entries[other].label)
+        comparison = compare_drafters(names, sums[one], sums[other], options.seed)
     return FairnessReport(
         target=row.target,
         target_revision=row.target_revision,
-        reference=request.reference,
+        reference=reference,
         seed=options.seed,
-        num_samples=request.samples,
+        num_samples=samples,
         num_prompts=len({key[:3] for keys in common.keys.values() for key in keys}),
         num_left_out=common.num_left_out,
         runs=tuple(str(run.path) for run in common.runs),
         drafters=tuple(
-            drafter_report(entry, own, common, tasks, represented.get(id(entry.model)), options.seed)
+            drafter_report(entry, own, common, specs, represented.get(id(entry.model)), options.seed)
             for entry, own in zip(entries, sums, strict=True)
         ),
         comparison=comparison,

@@ -7,7 +7,6 @@ measured acceptance rate, acceptance length and speed-up have the intervals of a
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -39,11 +38,15 @@ from specbench.results.row import (
     GroupSpread,
     MeasuredNumbers,
 )
-from specbench.statistics.bootstrap import SHARE, Array, Bounds, Estimate, Resampler
+from specbench.statistics.bootstrap import SHARE, Array, Bounds, Estimate, Resampler, ratio_of
 from specbench.tasks.scoring import Scorer
 from specbench.training.passes import unfairness
 
 Values = Callable[[Sequence[Array]], Array]  # the sums of m groups [..., num_columns] → the value of each [..., m]
+
+
+def mean(values: Array) -> Array:
+    return np.asarray(values.mean(axis=-1))
 
 
 def variance(values: Array) -> Array:
@@ -67,10 +70,10 @@ def spearman(ranked: Array, values: Array) -> Array:
         return np.asarray((a * b).sum(-1) / np.sqrt((a**2).sum(-1) * (b**2).sum(-1)))
 
 
-def ratios(sums: Sequence[Array], over: int, under: int) -> Array:
-    """Returns column `over` ÷ column `under` of every group: m arrays [..., num_columns] → [..., m]."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.stack([each[..., over] / each[..., under] for each in sums], axis=-1)
+def ratios(sums: Sequence[Array], *columns: int) -> Array:
+    """Returns the first column ÷ the second of every group, for four columns ÷ (third ÷ fourth): m arrays [...,
+    num_columns] → [..., m]."""
+    return np.stack([ratio_of(each[..., list(columns)]) for each in sums], axis=-1)
 
 
 def estimate(
@@ -156,6 +159,27 @@ WIDTH = NUM_COLUMNS + 10
 
 
 @dataclass(frozen=True)
+class Number:
+    """A number that groups and drafters are compared by: a ratio of sums over the prompts of a group (`ratios`).
+    `bounds`: its least and its greatest value."""
+
+    label: str
+    columns: tuple[int, ...]
+    bounds: Bounds = (0.0, np.inf)
+
+
+NUMBERS = {
+    "cross_entropy": Number("cross-entropy (D)", (CROSS_ENTROPY, POSITIONS)),
+    "kl": Number("divergence (KL)", (KL, POSITIONS)),
+    "acceptance_rate": Number("measured rate (α)", (RATES, RATED), SHARE),
+    "speedup": Number("speed-up", (TOKENS, SECONDS, AR_TOKENS, AR_SECONDS)),
+    "forced_acceptance_rate": Number("acceptance rate (α_T)", (ACCEPTANCE, POSITIONS), SHARE),
+    "forced_speedup": Number("expected speed-up (S_T)", (PER_PASS, POSITIONS)),  # ÷ the cost of a step
+}
+DIVERGENCES = ("cross_entropy", "kl")  # they depend on the tokens that a drafter excludes
+
+
+@dataclass(frozen=True)
 class GroupSums:
     """The sums of each prompt of a group, [num_prompts, WIDTH].
 
@@ -173,9 +197,16 @@ class GroupSums:
         return None if self.cost_ratio is None else 1 + self.num_draft_tokens * self.cost_ratio
 
 
-def step_costs(groups: Iterable[GroupSums]) -> Array | None:
+def values_of(groups: Iterable[GroupSums]) -> dict[str, Values]:
+    """Returns the functions that give the values of NUMBERS in these groups; without the expected speed-up if a draft
+    cost is unknown."""
     costs = [group.step_cost for group in groups]
-    return None if None in costs else np.array(costs, dtype=np.float64)
+
+    def values(name: str) -> Values:
+        divisor = np.array(costs, dtype=np.float64) if name == "forced_speedup" else 1.0
+        return lambda sums: ratios(sums, *NUMBERS[name].columns) / divisor
+
+    return {name: values(name) for name in NUMBERS if name != "forced_speedup" or None not in costs}
 
 
 def group_sums(
@@ -258,35 +289,14 @@ def forced_numbers_of(where: str, group: GroupSums, seed: int) -> ForcedNumbers 
     )
 
 
-measured_rate: Values = partial(ratios, over=RATES, under=RATED)
-forced_rate: Values = partial(ratios, over=ACCEPTANCE, under=POSITIONS)
-divergence: Values = partial(ratios, over=CROSS_ENTROPY, under=POSITIONS)
-kl_divergence: Values = partial(ratios, over=KL, under=POSITIONS)
+STATISTICS = {"mean": mean, "variance": variance, "max_over_min": max_over_min}  # over groups
 
 
-def speedups(sums: Sequence[Array]) -> Array:
-    return ratios(sums, TOKENS, SECONDS) / ratios(sums, AR_TOKENS, AR_SECONDS)
-
-
-def fitness(sums: Sequence[Array]) -> Array:
-    return 1.0 - ratios(sums, DRAFT_MISFIT, POSITIONS)
-
-
-def values_by_name(cost: Array | None) -> dict[str, Values]:
-    found: dict[str, Values] = {
-        "acceptance_rate": measured_rate, "speedup": speedups, "forced_acceptance_rate": forced_rate,
-    }  # fmt: skip
-    return found if cost is None else {**found, "forced_speedup": lambda s: ratios(s, PER_PASS, POSITIONS) / cost}
-
-
-def bounds_of(name: str) -> Bounds:
-    return SHARE if name in ("acceptance_rate", "forced_acceptance_rate") else (0.0, np.inf)
-
-
-def variance_bounds(bounds: Bounds) -> Bounds:
-    """Returns the least and the greatest variance of numbers within bounds. It is greatest with half of the numbers at
-    each bound."""
-    return 0.0, ((bounds[1] - bounds[0]) / 2) ** 2
+def statistic_bounds(statistic: str, bounds: Bounds) -> Bounds:
+    """Returns the least and the greatest value of a statistic of numbers within bounds. The variance is greatest with
+    half of the numbers at each bound."""
+    widest = ((bounds[1] - bounds[0]) / 2) ** 2
+    return {"mean": bounds, "variance": (0.0, widest), "max_over_min": (1.0, np.inf)}[statistic]
 
 
 def of_values(statistic: Callable[[Array], Array], values: Values) -> Values:
@@ -303,19 +313,20 @@ def summarize_family(
     groups: Mapping[str, GroupSums], numbers: Mapping[str, GroupNumbers], seed: int
 ) -> FairnessSummary:
     names, sums = tuple(groups), [group.sums for group in groups.values()]
-    totals, spreads = [group.sum(axis=0) for group in sums], {}
-    for name, values in values_by_name(step_costs(groups.values())).items():
-        if np.isfinite(found := values(totals)).all():
-            spreads[name] = GroupSpread(
-                variance=estimate(sums, of_values(variance, values), seed, *variance_bounds(bounds_of(name))),
-                max_over_min=estimate(sums, of_values(max_over_min, values), seed, least=1.0),
-                worst=names[int(found.argmin())],
-                best=names[int(found.argmax())],
-            )
-    is_forced = all(group[POSITIONS] > 0 for group in totals)
+    totals, values = [group.sum(axis=0) for group in sums], values_of(groups.values())
+    spreads = {}
+    for name, number in NUMBERS.items():
+        if name not in DIVERGENCES and name in values and np.isfinite(found := values[name](totals)).all():
+            spread = {
+                statistic: estimate(sums, of_values(STATISTICS[statistic], values[name]), seed,
+                                    *statistic_bounds(statistic, number.bounds))
+                for statistic in ("variance", "max_over_min")
+            }  # fmt: skip
+            spreads[name] = GroupSpread(**spread, worst=names[int(found.argmin())], best=names[int(found.argmax())])
+    is_forced, divergence = all(group[POSITIONS] > 0 for group in totals), values["cross_entropy"]
     return FairnessSummary(
         groups=names,
-        unfairness=estimate(sums, lambda s: unfairness(divergence(s)), seed, least=0.0) if is_forced else None,
+        unfairness=estimate(sums, of_values(unfairness, divergence), seed, least=0.0) if is_forced else None,
         excluded=excluded_masses(groups),
         lowest=names[int(divergence(totals).argmin())] if is_forced else None,
         spreads=spreads,
@@ -330,18 +341,25 @@ def correlations(sums: Sequence[Array], shares: Sequence[float | None], seed: in
     represented = [(group, share) for group, share in zip(sums, shares, strict=True) if share is not None]
     groups, known_shares = [group for group, _ in represented], np.array([share for _, share in represented])
 
-    def correlation(of: Sequence[Array], function: Values) -> Estimate | None:
-        found = estimate(of, function, seed, least=-1.0, most=1.0) if of else Estimate()
+    def correlation(of: Sequence[Array], subject: Callable[[Sequence[Array]], Array], rate: str) -> Estimate | None:
+        columns = NUMBERS[rate].columns
+        found = estimate(of, lambda s: spearman(subject(s), ratios(s, *columns)), seed, -1.0, 1.0) if of else Estimate()
         return None if found.value is None else found
+
+    def share_of(_: Sequence[Array]) -> Array:
+        return known_shares
+
+    def fitness(of: Sequence[Array]) -> Array:
+        return 1.0 - ratios(of, DRAFT_MISFIT, POSITIONS)
 
     prompts = np.concatenate(list(sums))  # of all groups (figure 2a)
     prompts = prompts[prompts[:, POSITIONS] > 0]
     means = prompts / prompts[:, [POSITIONS]]
     over_prompts = float(spearman(1.0 - means[:, DRAFT_MISFIT], means[:, ACCEPTANCE])) if len(prompts) else np.nan
     return Correlations(
-        representation_and_acceptance=correlation(groups, lambda s: spearman(known_shares, forced_rate(s))),
-        representation_and_measured=correlation(groups, lambda s: spearman(known_shares, measured_rate(s))),
-        fitness_and_acceptance=correlation(sums, lambda s: spearman(fitness(s), forced_rate(s))),
-        fitness_and_measured=correlation(sums, lambda s: spearman(fitness(s), measured_rate(s))),
+        representation_and_acceptance=correlation(groups, share_of, "forced_acceptance_rate"),
+        representation_and_measured=correlation(groups, share_of, "acceptance_rate"),
+        fitness_and_acceptance=correlation(sums, fitness, "forced_acceptance_rate"),
+        fitness_and_measured=correlation(sums, fitness, "acceptance_rate"),
         fitness_and_acceptance_over_prompts=over_prompts if np.isfinite(over_prompts) else None,
     )

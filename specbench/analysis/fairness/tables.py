@@ -10,27 +10,14 @@ import numpy as np
 
 from specbench.analysis.fairness.drafters import TINY
 from specbench.analysis.fairness.fairness import DrafterComparison, DrafterReport, FairnessReport
-from specbench.analysis.fairness.groups import pinsker
-from specbench.core.table import RULE, Table, number_columns, text_columns
+from specbench.analysis.fairness.groups import DIVERGENCES, NUMBERS, pinsker
+from specbench.core.table import Table, number_columns, text_columns
 from specbench.report.display import reach, save_picture
 from specbench.results.metric_format import NULL, number, with_interval
-from specbench.statistics.bootstrap import Estimate
 
-COLUMNS = {
-    "cross_entropy": "cross-entropy (D)", "forced_acceptance_rate": "acceptance rate (α_T)",
-    "acceptance_rate": "measured rate (α)", "speedup": "speed-up",
-}  # fmt: skip
-DIVERGENCES = ("cross_entropy", "kl", "unfairness")  # numbers that depend on the tokens that a drafter excludes
-NAMES = {
-    "unfairness": "unfairness (𝒰)", "kl": "divergence (KL)", "forced_speedup": "expected speed-up (S_T)",
-    "mean": "mean", "variance": "variance",
-    "max_over_min": "max/min", **COLUMNS,
-}  # fmt: skip
-SPREAD_NAMES = {
-    "acceptance_rate": "measured rate (α)", "speedup": "measured speed-up",
-    "forced_acceptance_rate": "acceptance rate (α_T)", "forced_speedup": "expected speed-up (S_T)",
-}  # fmt: skip
-FORCED = "ᵀ"  # marks an α_T in a column of measured α
+COMPARED = ("cross_entropy", "forced_acceptance_rate", "acceptance_rate", "speedup")  # in the table of two drafters
+STATISTIC_NAMES = {"mean": "mean", "variance": "variance", "max_over_min": "max/min"}
+UNFAIRNESS = "unfairness (𝒰)"
 
 
 def tables(report: FairnessReport) -> Iterator[Table]:
@@ -39,15 +26,12 @@ def tables(report: FairnessReport) -> Iterator[Table]:
             yield measured_table(drafter)
         if drafter.problem is None:
             yield from (forced_table(drafter, report), bounds_table(drafter))
-    if len(report.drafters) > 1:
-        yield overview(report)
     if report.comparison is not None:
         yield comparison_table(report.comparison)
 
 
 MARK = "*"
 MIN_MASS = 1e-6  # of the target: a smaller mass adds less than 1e-4 nats
-MAX_NAMED = 12  # groups
 
 
 def add_mark(text: str, *masses: float) -> str:
@@ -60,10 +44,7 @@ def exclusion_notes(masses: Mapping[str, Mapping[str, float]]) -> list[str]:
     lines = []
     for drafter, found in masses.items():
         shown = {group: f"{100 * mass:.2g} %" for group, mass in found.items() if mass >= MIN_MASS}
-        if len(shown) > MAX_NAMED:
-            least, most = (end(shown, key=lambda group: found[group]) for end in (min, max))
-            lines.append(f"{drafter} excludes {shown[least]} to {shown[most]} in {len(shown)} groups")
-        elif shown:
+        if shown:
             lines.append(f"{drafter} excludes {', '.join(f'{mass} in {group}' for group, mass in shown.items())}")
     meaning = (
         f"{MARK} by convention, a token to which the drafter gives no probability counts as {TINY:.1e}, which adds "
@@ -75,32 +56,34 @@ def exclusion_notes(masses: Mapping[str, Mapping[str, float]]) -> list[str]:
 
 def comparison_table(found: DrafterComparison) -> Table:
     sides = {found.before: found.excluded_before, found.after: found.excluded_after}
-
     rows = []
     for label, changes in found.groups.items():
         row = [label]
-        for name in COLUMNS:
+        for name in COMPARED:
             masses = [side.get(label, 0.0) for side in sides.values()] if name in DIVERGENCES else []
             change = changes.get(name)
             row.append(add_mark(with_interval(change.difference, 2), *masses) if change else NULL)
         rows.append(row)
-    means = {name.removesuffix(".mean"): each for name, each in found.family.items() if name.endswith(".mean")}
-    overall = found.family if len(found.groups) > 1 else means  # a single group has no spread
     caption = ["differences after − before with 95 % intervals, paired by prompt"]
     all_masses = [mass for side in sides.values() for mass in side.values()]
-    for name, each in overall.items():
-        subject = " of ".join(NAMES[part] for part in reversed(name.split(".")))
+    for key, each in found.family.items():
+        name, _, statistic = key.partition(".")
+        if len(found.groups) == 1 and statistic != "mean":
+            continue  # a single group has no spread
+        label = NUMBERS[name].label if statistic else UNFAIRNESS
+        subject = f"{STATISTIC_NAMES[statistic]} of {label}" if statistic and len(found.groups) > 1 else label
         line = f"{subject}: {number(each.before, 5)} → {number(each.after, 5)} ({with_interval(each.percent, 1)} %)"
-        caption.append(add_mark(line, *(all_masses if name.partition(".")[0] in DIVERGENCES else ())))
+        caption.append(add_mark(line, *(all_masses if name in ("unfairness", *DIVERGENCES) else ())))
     caption += exclusion_notes(sides)
-    columns = text_columns("group") + number_columns(*(name.replace(" (", "\n(") for name in COLUMNS.values()))
+    headings = (NUMBERS[name].label.replace(" (", "\n(") for name in COMPARED)
+    columns = text_columns("group") + number_columns(*headings)
     return Table(f"{found.after} − {found.before}", columns, rows, caption)
 
 
 def _spread_lines(drafter: DrafterReport, names: tuple[str, ...]) -> list[str]:
     spreads = drafter.family.spreads if len(drafter.groups) > 1 else {}
     return [
-        f"{SPREAD_NAMES[name]}: variance {with_interval(found.variance, 5)}, max/min "
+        f"{NUMBERS[name].label}: variance {with_interval(found.variance, 5)}, max/min "
         f"{with_interval(found.max_over_min, 2)}, worst {found.worst}, best {found.best}"
         for name in names
         if (found := spreads.get(name))
@@ -202,92 +185,33 @@ def measured_table(drafter: DrafterReport) -> Table:
     return Table(f"{drafter.label}: measured", columns, rows, caption)
 
 
-def overview(report: FairnessReport) -> Table:
-    rows: list[Sequence[str]] = []
-    for label in report.drafters[0].groups:
-        row = [label]
-        for group in (drafter.groups[label] for drafter in report.drafters):
-            rate, divergence, speedup = NULL, NULL, NULL
-            if group.forced:
-                rate = f"{number(group.forced.acceptance_rate, 2)}{FORCED}"
-                divergence = add_mark(number(group.forced.cross_entropy, 2), group.forced.excluded)
-            if group.measured:
-                rate, speedup = (number(each, 2) for each in (group.measured.acceptance_rate, group.measured.speedup))
-            row.append(" · ".join([rate, divergence, speedup]))
-        rows.append(row)
-    families = [drafter.family for drafter in report.drafters]
-    if len(rows) > 1:
-        shown = [
-            add_mark(with_interval(each.unfairness, 3), *each.excluded.values()) if each.unfairness else NULL
-            for each in families
-        ]
-        rows += [RULE, ["unfairness (𝒰)", *shown]]
-    headings = (f"{each.label}\n{'α_T' if each.method is None else 'α'} · D · ×" for each in report.drafters)
-    columns = text_columns("group") + number_columns(*headings)
-    caption = ["acceptance rate (α) and speed-up (×) as a run measured them; cross-entropy (D) teacher-forced"]
-    if any(drafter.method is None for drafter in report.drafters):
-        caption.append(
-            f"{FORCED}: no run measured this drafter: the cell shows its teacher-forced α_T, which is comparable with "
-            "the α_T of the tables above, not with a measured α; it has no speed-up"
-        )
-    caption += exclusion_notes({drafter.label: drafter.family.excluded for drafter in report.drafters})
-    return Table("all drafters", columns, rows, caption)
-
-
 def draw_fairness(report: FairnessReport, path: Path) -> None:
-    """Draws acceptance rates by group, acceptance over fitness, and acceptance over divergence.
+    """Draws acceptance rates by group, and α_T over the divergence from the target with its bound.
 
     `display.check_plot` checks the name of the file. Raises ConfigError if it cannot be written.
     """
     width = max(12.0, 0.35 * len(report.drafters[0].groups) * len(report.drafters))
     forced = [drafter for drafter in report.drafters if drafter.problem is None]
-    bars = partial(draw_bars, drafters=report.drafters)
-    panels = [[bars, bars], [partial(draw_fitness, drafters=forced), partial(draw_divergence, drafters=forced)]]
+    panels = [[partial(draw_bars, drafters=report.drafters)], [partial(draw_divergence, drafters=forced)]]
     save_picture(panels, path, size=(width, 9))
 
 
 def draw_bars(axes: Any, drafters: Sequence[DrafterReport]) -> None:
-    labels = list(drafters[0].groups)
-    width = 0.8 / len(drafters)
+    """Draws the measured acceptance rates; α_T, hatched, of a drafter that no run measured."""
+    labels, width = list(drafters[0].groups), 0.8 / len(drafters)
     for place, drafter in enumerate(drafters):
-        shift = (place - (len(drafters) - 1) / 2) * width
-        for is_measured in (True, False):
-            found = _rates(drafter, is_measured)
-            metrics = list(found.values())
-            if metrics:
-                axes.bar([group + shift for group in found], [m.value for m in metrics], width, yerr=reach(metrics),
-                         capsize=2, color=f"C{place}", hatch=None if is_measured else "//", edgecolor="white",
-                         label=drafter.label if is_measured else f"{drafter.label}: α_T, teacher-forced")  # fmt: skip
+        shift, is_measured = (place - (len(drafters) - 1) / 2) * width, drafter.method is not None
+        parts = [group.measured if is_measured else group.forced for group in drafter.groups.values()]
+        rates = [(number, part.acceptance_rate) for number, part in enumerate(parts) if part is not None]
+        known = [(number + shift, rate) for number, rate in rates if rate.value is not None]
+        if known:
+            places, metrics = zip(*known, strict=True)
+            axes.bar(places, [metric.value for metric in metrics], width, yerr=reach(metrics), capsize=2,
+                     color=f"C{place}", hatch=None if is_measured else "//", edgecolor="white",
+                     label=drafter.label if is_measured else f"{drafter.label}: α_T, teacher-forced")  # fmt: skip
     axes.set_xticks(range(len(labels)), labels, rotation=45 if len(labels) > 12 else 0)
     axes.set_ylabel("acceptance rate α, 95 %")
     axes.legend(ncols=min(6, len(drafters)), frameon=False, loc="lower right", bbox_to_anchor=(1, 1))
-
-
-def _rates(drafter: DrafterReport, is_measured: bool) -> dict[int, Estimate]:
-    parts = {
-        place: group.measured if is_measured else group.forced
-        for place, group in enumerate(drafter.groups.values())
-        if is_measured == (group.measured is not None)
-    }
-    rates = {place: found.acceptance_rate for place, found in parts.items() if found is not None}
-    return {place: rate for place, rate in rates.items() if rate.value is not None}
-
-
-def draw_fitness(axes: Any, drafters: Sequence[DrafterReport]) -> None:
-    """Draws α_T over the drafter's fitness 1 − r_q (arXiv:2510.02128, figure 2)."""
-    for drafter in drafters:
-        found = {
-            label: (1 - group.forced.draft_misfit.value, group.forced.acceptance_rate)
-            for label, group in drafter.groups.items()
-            if group.forced and group.forced.draft_misfit.value is not None
-        }
-        fitness, metrics = [x for x, _ in found.values()], [metric for _, metric in found.values()]
-        heights = [metric.value for metric in metrics]
-        axes.errorbar(fitness, heights, yerr=reach(metrics), fmt="o", capsize=2, label=drafter.label)
-        for label, x, y in zip(found, fitness, heights, strict=True):
-            axes.annotate(label, (x, y), xytext=(4, 4), textcoords="offset points", fontsize=8)
-    axes.set_xlabel("drafter fitness 1 − r_q")
-    axes.set_ylabel("α_T")
 
 
 def draw_divergence(axes: Any, drafters: Sequence[DrafterReport]) -> None:

@@ -10,21 +10,17 @@ after a fully accepted draft the target's own token follows, and nothing was dra
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 from pydantic import BaseModel
 
-from specbench.analysis.roofline.report import MS, RooflineReport
-from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.table import Table, number_columns, text_columns
-from specbench.core.validation import build
-from specbench.records.columns import PassTimes as RecordedPasses
+from specbench.records.columns import PassTimes
 from specbench.records.records import Generation, Record
-from specbench.report.captions import dtype_and_device, model_name
+from specbench.report.captions import dtype_and_device
 from specbench.results.answers import speed_columns
 from specbench.results.metric_format import NULL, number, speed, with_interval
 from specbench.results.row import Row
@@ -118,89 +114,37 @@ def last_token_acceptance(generations: Sequence[Generation], num_draft_tokens: i
     return sum(step.accepted == num_draft_tokens for step in judged) / len(judged) if judged else 0.5
 
 
-Seconds = Mapping[int, float]  # by the query length of a pass
-
-
-@dataclass(frozen=True)
-class PassTimes:
-    """The seconds of passes on a machine by query length, interpolated linearly. `draft`: None if unknown. `outside`:
-    seconds outside passes, per token of AR and per step of a method."""
-
-    target: Seconds
-    draft: Seconds | None
-    outside: tuple[float, float] = (0.0, 0.0)
-
-    def seconds(self, target: Sequence[int], draft: Sequence[int], outside: float) -> float:
-        """Returns the seconds of passes of these query lengths, plus `outside`. Beyond the known lengths, the nearest
-        known one is used."""
-        pairs = (
-            (times, lengths) for times, lengths in ((self.target, target), (self.draft, draft)) if times and lengths
-        )
-        return sum(float(np.interp(each, list(times), list(times.values())).sum()) for times, each in pairs) + outside
-
-
 def with_own_passes(generation: Generation, decodes_with: str) -> Generation:
     """Returns the generation with each pass listed under the model that ran it: the decode loop lists all passes of a
     model that decodes alone under the target."""
     if (generation.decoded_by if decodes_with == "random" else decodes_with) == "target":
         return generation
-    passes = replace(generation.passes, target=RecordedPasses(()), draft=generation.passes.target)
+    passes = replace(generation.passes, target=PassTimes(()), draft=generation.passes.target)
     return replace(generation, passes=passes, decoded_by="drafter")
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The pass times of the other machine as the user gives them, in milliseconds or as a report of `specbench
-    roofline`."""
+    """The pass times of the other machine in milliseconds. `draft_pass`: None if unknown. `verification_cost`: of a
+    method's longest target pass, in passes over one token; those between are interpolated."""
 
-    target_pass: float | None = None
+    target_pass: float
     draft_pass: float | None = None
-    verification_cost: float | None = None
-    report: RooflineReport | None = None
+    verification_cost: float = 1.0
 
-    def times(self, method: MethodSpec, longest: int) -> PassTimes:
-        """Returns the times for a method. `longest`: the query length of its longest target pass. Raises ConfigError if
-        the report lacks them."""
-        own = None if self.draft_pass is None else {1: self.draft_pass / MS}
-        if self.report is None:
-            assert self.target_pass is not None
-            single = self.target_pass / MS
-            longer = {longest: single * (self.verification_cost or 1.0)} if longest > 1 else {}
-            return PassTimes({1: single} | longer, own)
-        found = self.report
-        target, drafter = (
-            {point.query_length: point.seconds.median for point in model.points if point.context == found.context}
-            for model in (found.target, found.drafter)
-        )
-        if longest > max(target):
-            raise ConfigError(
-                f"--limit-report: method '{method.name}' verifies up to {longest} tokens, and the report has passes of "
-                f"up to {max(target)}: give --target-pass and --draft-pass"
-            )
-        outside = (found.target.overhead.median, found.step.overhead.median)
-        return PassTimes(target, own or (drafter if method.needs_drafter else None), outside)
+    def seconds(self, target: Sequence[int], draft: Sequence[int], longest: int) -> float:
+        """Returns the seconds of passes of these query lengths. `longest`: of the method's longest target pass."""
+        costs = np.interp(target, [1, max(2, longest)], [1.0, self.verification_cost])
+        return (self.target_pass * float(costs.sum()) + (self.draft_pass or 0.0) * len(draft)) / 1000
 
     def caption(self) -> list[str]:
-        if self.report is None:
-            cost = self.verification_cost or 1.0
-            draft = "" if self.draft_pass is None else f", a draft pass {self.draft_pass:g} ms"
-            return [
-                f"there a target pass takes {self.target_pass:g} ms{draft}; the longest verifying pass costs "
-                f"{cost:g} times as much",
-                "no time is added between passes",
-            ]
-        environment, (target, drafter) = self.report.environment, (self.report.target.model, self.report.drafter.model)
-        names = " and ".join(model_name(model.name, model.revision) for model in (target, drafter))
+        draft = "" if self.draft_pass is None else f", a draft pass {self.draft_pass:g} ms, a look-up nothing"
         return [
-            f"there: {target.dtype} on {environment['device']}, {environment['engine']}, passes of {names} after "
-            f"{self.report.context} tokens",
-            *([] if self.draft_pass is None else [f"a draft pass takes {self.draft_pass:g} ms there"]),
+            f"there a target pass takes {self.target_pass:g} ms{draft}; the longest verifying pass costs "
+            f"{self.verification_cost:g} times as much",
+            "no time is added between passes; these times are used for every method: for heads and trees, name "
+            "RUN:METHOD and give their own",
         ]
-
-
-def read_roofline(path: Path) -> RooflineReport:
-    remedy = "give a file that `specbench roofline --output FILE` wrote"
-    return build(RooflineReport, bounded.read_json(path, remedy), f"--limit-report {path}: ", remedy=remedy)
 
 
 class Prediction(BaseModel):
@@ -230,16 +174,11 @@ class PredictReport(BaseModel):
     predictions: list[Prediction]
 
 
-SAME_TIMES = "these times are used for every method: for heads and trees, name RUN:METHOD and give their own times"
-LOOK_UPS = "look-ups take no draft pass: "
-
-
 def predict(runs: Sequence[str], subsets: Sequence[str], machine: Machine) -> PredictReport:
     """Predicts the rows of runs, each given as RUN, RUN:METHOD or FILE:NUMBER of a leaderboard. Raises ConfigError for
     rows without records or recorded steps, and for missing pass times."""
     opened = RecordedRuns()
     report = PredictReport(machine=machine.caption(), runs={}, only_own={}, predictions=[])
-    looking_up: dict[str, None] = {}
     for text in dict.fromkeys(runs):
         given = read_input(text)
         for row in rows_of_subsets(given.rows, subsets):
@@ -247,16 +186,10 @@ def predict(runs: Sequence[str], subsets: Sequence[str], machine: Machine) -> Pr
             if place is None or not place.is_dir():
                 raise ConfigError(f"'{text}': {row.place} has no records here: give the folder of its run")
             recorded = RecordedRow.of(opened.at(place), row, machine)
-            if any(part.drafter.features.looks_up for part in recorded.method.parts):
-                looking_up[recorded.method.name] = None
             report.runs[text] = dtype_and_device(row)
             report.predictions += recorded.predictions(text)
             if (reason := why_only_own(recorded.method)) is not None:
                 report.only_own[recorded.method.name] = reason
-    if machine.report is None and len({each.method for each in report.predictions}) > 1:
-        report.machine.append(SAME_TIMES)
-    if looking_up:
-        report.machine.append(LOOK_UPS + ", ".join(looking_up))
     return report
 
 
@@ -278,81 +211,72 @@ def why_only_own(method: MethodSpec) -> str | None:
     return None
 
 
-Replayed = (
-    Array  # the steps and the seconds of each generation at a draft length on the other machine, [2, num_records]
-)
+Replayed = Array  # the steps and the seconds of each generation on the other machine, [2, num_records]
 
 
 @dataclass(frozen=True)
 class RecordedRow:
-    """A row with its records, and the pass times of the other machine. `own`: the generations of its method, with the
-    passes of each model; the records list the time of a look-up as a draft pass, which it is not."""
+    """A row with its records. `own`: the generations of its method, with the passes of each model; the records list the
+    time of a look-up as a draft pass, which it is not. `longest`: the query length of its longest target pass."""
 
     row: Row
     method: MethodSpec
     records: Sequence[Record]
     own: Sequence[Generation]
-    times: PassTimes
+    longest: int
+    machine: Machine
     max_new_tokens: Mapping[str, int]  # by subset
 
     @classmethod
     def of(cls, run: RecordedRun, row: Row, machine: Machine) -> "RecordedRow":
-        """Raises ConfigError for an external decoder, and if pass times of the method are missing."""
+        """Raises ConfigError for an external decoder, and if the time of the method's draft passes is missing."""
         method, records, task = run.method_spec_of(row), run.records_of_row(row), run.task_of(row)
         if method.decoder is not None:
             raise ConfigError(f"{run.path}: method '{method.name}' is an external decoder, whose passes are unknown")
         looks_up: dict[str | None, bool] = {None: method.drafter.features.looks_up}
         looks_up |= {name: method.route(name).drafter.features.looks_up for name in method.routes or ()}
         own = [with_own_passes(record.methods[method.name], method.decodes_with) for record in records]
-        own = [replace(g, passes=replace(g.passes, draft=RecordedPasses(()))) if looks_up[g.route] else g for g in own]
-        longest = max((length for g in own for length, _ in g.passes.target), default=1)
-        times = machine.times(method, longest)
-        if times.draft is None and any(g.passes.draft for g in own):
-            drafter, problem = method.drafter.type, "it makes draft passes"
-            if machine.report:
-                problem = f"the report has no draft passes of {drafter}"
-            raise ConfigError(f"method '{method.name}': {problem}: give --draft-pass MS (0 if they cost nothing)")
+        own = [replace(g, passes=replace(g.passes, draft=PassTimes(()))) if looks_up[g.route] else g for g in own]
+        if machine.draft_pass is None and any(g.passes.draft for g in own):
+            raise ConfigError(
+                f"method '{method.name}': it makes draft passes: give --draft-pass MS (0 if they cost nothing)"
+            )
+        longest = max((length for g in own for length in g.passes.target.query_lengths), default=1)
         tokens = {name: task.subset(name).generation.max_new_tokens for name in {r.subset for r in records}}
-        return cls(row, method, records, own, times, tokens)
+        return cls(row, method, records, own, longest, machine, tokens)
 
     def predictions(self, run: str) -> list[Prediction]:
-        length = self.method.most_draft_tokens
-        shorter = range(1, length) if why_only_own(self.method) is None else ()
-        recorded = np.array([[len(g.steps), self._seconds(g, self.times.outside[1])] for g in self.own]).T
-        made = []
-        for shorter_length in shorter:
+        length, made = self.method.most_draft_tokens, []
+        for shorter in range(1, length) if why_only_own(self.method) is None else ():
             # If verdicts are missing, the values lie between those with no and with full acceptance at these positions,
             # and the interval covers both.
             verdicts = [
                 RecordedVerdicts.of(g, self.method.num_draft_tokens, self.max_new_tokens[record.subset])
                 for g, record in zip(self.own, self.records, strict=True)
             ]  # fmt: skip
-            both = [[each.steps(shorter_length, unknown) for each in verdicts] for unknown in (False, True)]
-            times, outside = self.times, self.times.outside[1]
+            both = [[each.steps(shorter, unknown) for each in verdicts] for unknown in (False, True)]
             slow, fast = (
                 np.array([
-                    [len(steps), times.seconds(*query_lengths(steps), outside * len(steps))] for steps, _ in each
+                    [len(steps), self.machine.seconds(*query_lengths(steps), self.longest)] for steps, _ in each
                 ]).T for each in both
             )  # fmt: skip
             num_needed = sum(step.num_judged for steps, _ in both[True] for step in steps)
             num_missing = sum(missing for _, missing in both[True])
             share = last_token_acceptance(self.own, self.method.num_draft_tokens)
             known = 1 - num_missing / num_needed if num_needed else 1.0
-            likely = (1 - share) * slow + share * fast
-            made.append(self._prediction(run, shorter_length, known, slow, likely, fast))
+            made.append(self._prediction(run, shorter, known, slow, (1 - share) * slow + share * fast, fast))
+        recorded = np.array([[len(g.steps), self._seconds(g)] for g in self.own]).T
         return [*made, self._prediction(run, length, 1.0, recorded, recorded, recorded)]
 
-    def _seconds(self, generation: Generation, outside: float) -> float:
+    def _seconds(self, generation: Generation) -> float:
         passes = generation.passes
-        between = outside * len(generation.steps)
-        return self.times.seconds(passes.target.query_lengths, passes.draft.query_lengths, between)
+        return self.machine.seconds(passes.target.query_lengths, passes.draft.query_lengths, self.longest)
 
     def _prediction(
         self, run: str, num_draft_tokens: int, known: float, slow: Replayed, likely: Replayed, fast: Replayed
     ) -> Prediction:
         prompts = Resampler.of(list(self.records), self.row.seed)
-        baseline = [record.methods["ar"] for record in self.records]
-        alone = [replace(g, decode_seconds=self._seconds(g, self.times.outside[0])) for g in baseline]
+        alone = [replace(g, decode_seconds=self._seconds(g)) for g in (r.methods["ar"] for r in self.records)]
         emitted = [g.num_emitted for g in self.own]
 
         def reach(metric_of: Callable[[Replayed], Estimate]) -> Estimate:

@@ -14,7 +14,6 @@ from specbench.report.captions import model_name
 from specbench.report.display import reach, save_picture
 from specbench.results.metric_format import NULL, with_interval
 from specbench.results.metrics import Number, expected_speedup
-from specbench.results.row import RowWarning
 from specbench.statistics.bootstrap import MIN_PROMPTS, Estimate
 
 RATES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
@@ -81,8 +80,8 @@ class Ratio(Estimate):
     def width(self) -> float:
         return self.high / self.low if self.low and self.high else 1.0
 
-    def excludes(self, value: float) -> bool:
-        return self.low is None or self.high is None or not self.low <= value <= self.high
+    def includes(self, value: float) -> bool:
+        return self.low is not None and self.high is not None and self.low <= value <= self.high
 
 
 class ModelConditions(BaseModel):
@@ -97,11 +96,10 @@ class ModelConditions(BaseModel):
 
 
 class PassPoint(BaseModel):
-    """Passes over `query_length` tokens after `context` cached tokens. `seconds`: over the means of rounds. The bounds
-    are the seconds for copying as many bytes, and for as many operations of matrix products."""
+    """Passes over `query_length` tokens after the context. `seconds`: over the means of rounds. The bounds are the
+    seconds for copying as many bytes, and for as many operations of matrix products."""
 
     query_length: int
-    context: int
     seconds: Quartiles
     bandwidth_seconds: float
     arithmetic_seconds: float
@@ -117,29 +115,21 @@ class PassPoint(BaseModel):
 
 class ModelRoofline(BaseModel):
     """One model. `bytes_read`, `operations`: of a pass over one token after the context. `bytes_per_second`: of copies,
-    bytes read and written; `read_bytes_per_second`: of sums. `per_token`: seconds of autoregressive decoding;
-    `overhead`: the part of it outside passes. `share_of_bound`: the bound of a pass ÷ `per_token`."""
+    bytes read and written. `per_token`: seconds of autoregressive decoding; `overhead`: the part of it outside passes.
+    `share_of_bound`: the bound of a pass ÷ `per_token`."""
 
     model: ModelConditions
     bytes_read: float
     operations: float
     bytes_per_second: Quartiles
-    read_bytes_per_second: Quartiles
     operations_per_second: Quartiles
     per_token: Quartiles
     overhead: Quartiles
     share_of_bound: Ratio
     points: list[PassPoint]
 
-    def at(self, query_length: int, context: int) -> PassPoint:
-        return next(p for p in self.points if (p.query_length, p.context) == (query_length, context))
-
-
-class DrafterRoofline(ModelRoofline):
-    """A drafter. `per_draft_token`, `share_of_bound_drafting`: in speculative decoding."""
-
-    per_draft_token: Quartiles
-    share_of_bound_drafting: Ratio
+    def at(self, query_length: int) -> PassPoint:
+        return next(point for point in self.points if point.query_length == query_length)
 
 
 class StepTimes(BaseModel):
@@ -151,31 +141,28 @@ class StepTimes(BaseModel):
 
 
 class BestLength(BaseModel):
-    """The best draft length at an acceptance rate. `free_…`: if verifying cost as much as one single-token pass."""
+    """The best draft length at an acceptance rate."""
 
     acceptance_rate: float
     num_draft_tokens: int
     speedup: Ratio
-    free_num_draft_tokens: int
-    free_speedup: Ratio
 
 
 class RooflineReport(BaseModel):
     """The report on a pair, with the conditions of the measurement; times are in seconds. `verification_cost`: by query
-    length, in single-token passes. `warnings`: about the figures of the verdict."""
+    length, in single-token passes."""
 
     environment: dict[str, Any]
     seed: int
     repeats: int
     context: int
     target: ModelRoofline
-    drafter: DrafterRoofline
+    drafter: ModelRoofline
     step: StepTimes
     cost_ratio: Ratio
     verification_cost: dict[int, Ratio]
     best: list[BestLength]
     verdict: str
-    warnings: list[RowWarning]
 
     @property
     def costs(self) -> Costs[float]:
@@ -190,21 +177,15 @@ SHOWN_RATES = (0.5, 0.7, 0.9)
 
 
 def tables(report: RooflineReport) -> list[Table]:
-    return [
-        bounds_table(report),
-        passes_table(report, by_context=False),
-        passes_table(report, by_context=True),
-        drafts_table(report),
-    ]
+    return [bounds_table(report), passes_table(report), drafts_table(report)]
 
 
 def bounds_table(report: RooflineReport) -> Table:
     models, step = (report.target, report.drafter), report.step
-    points = [model.at(1, report.context) for model in models]
+    points = [model.at(1) for model in models]
     rows = [
         ("weights and cache that a pass reads, MB", *(f"{MEGA * model.bytes_read:.1f}" for model in models)),
         ("copy bandwidth, GB/s", *(quartiles(m.bytes_per_second, GIGA) for m in models)),
-        ("read bandwidth, GB/s", *(quartiles(m.read_bytes_per_second, GIGA) for m in models)),
         ("matrix products, GFLOP/s", *(quartiles(model.operations_per_second, GIGA) for model in models)),
         ("memory bound, ms", *(ms(point.bandwidth_seconds) for point in points)),
         ("compute bound, ms", *(ms(point.arithmetic_seconds) for point in points)),
@@ -212,8 +193,6 @@ def bounds_table(report: RooflineReport) -> Table:
         ("decoding alone, ms per token", *(quartiles(model.per_token) for model in models)),
         ("  overhead", *(f"{m.overhead.median / m.per_token.median:.0%}" for m in models)),
         ("  bound ÷ decoding [95 %]", *(model.share_of_bound.text for model in models)),
-        ("drafting, ms per draft token", NULL, quartiles(report.drafter.per_draft_token)),
-        ("  bound ÷ drafting [95 %]", NULL, report.drafter.share_of_bound_drafting.text),
         (f"a speculative step, γ = {step.num_draft_tokens}, ms", quartiles(step.seconds), NULL),
         ("  overhead", f"{step.overhead.median / step.seconds.median:.0%}", NULL),
     ]
@@ -234,54 +213,34 @@ def bounds_table(report: RooflineReport) -> Table:
         f"{report.repeats} interleaved rounds, seed {report.seed}",
         f"ratios: medians over rounds; intervals: {intervals}",
     ]
-    caption += [f"warning: {warning.text}" for warning in report.warnings]
-    shares = [
-        *((model.share_of_bound, point) for model, point in zip(models, points, strict=True)),
-        (report.drafter.share_of_bound_drafting, points[1]),
-    ]
-    if any(share.value > 1 and point.bound_name == "memory bound" for share, point in shares):
-        caption.append("a share above 1: a pass only reads, perhaps from a processor's cache, while a copy also writes")
+    caption += ["a share above 1: a pass only reads, perhaps from a processor's cache, while a copy also writes"]
     caption.append(report.verdict)
     return Table(title, _columns("", "target", "drafter"), rows, caption)
 
 
-def passes_table(report: RooflineReport, by_context: bool) -> Table:
-    rows = []
-    for point in report.target.points:
-        if not (point.query_length == 1 if by_context else point.context == report.context):
-            continue
-        own = report.drafter.at(point.query_length, point.context)
-        cost = [] if by_context else [report.verification_cost[point.query_length].text]
-        rows.append([
-            str(point.context if by_context else point.query_length), quartiles(point.seconds), *cost,
-            ms(point.bound_seconds), quartiles(own.seconds), ms(own.bound_seconds),
-        ])  # fmt: skip
-    if by_context:
-        return Table("one token by context · ms", _columns("context", "target", "bound", "drafter", "bound"), rows)
+def passes_table(report: RooflineReport) -> Table:
+    rows = [
+        [str(point.query_length), quartiles(point.seconds), report.verification_cost[point.query_length].text,
+         ms(point.bound_seconds), quartiles(own.seconds), ms(own.bound_seconds)]
+        for point, own in zip(report.target.points, report.drafter.points, strict=True)
+    ]  # fmt: skip
     columns = _columns("tokens", "target", "single passes\n[95 %]", "bound", "drafter", "bound")
     return Table(f"passes over tokens after {report.context} · ms", columns, rows)
 
 
 def drafts_table(report: RooflineReport) -> Table:
-
-    def cells(num_draft_tokens: int, speedup: Ratio) -> list[str]:
-        """Returns a draft length and its speed-up, marked if the interval includes 1; without drafting it is 1."""
-        is_decided = num_draft_tokens == 0 or speedup.excludes(1.0)
-        return [str(num_draft_tokens), speedup.text if is_decided else f"{UNDECIDED}{speedup.text}"]
-
-    rows = [
-        [f"{each.acceptance_rate:g}", *cells(each.num_draft_tokens, each.speedup),
-         *cells(each.free_num_draft_tokens, each.free_speedup)]
-        for each in report.best
-    ]  # fmt: skip
-    columns = _columns("α", "γ", "speed-up [95 %]", "γ, free\nverification", "speed-up [95 %],\nfree verification")
+    rows = []
+    for best in report.best:
+        # Without drafting the speed-up is 1 by definition.
+        mark = UNDECIDED if best.num_draft_tokens and best.speedup.includes(1.0) else ""
+        rows.append([f"{best.acceptance_rate:g}", str(best.num_draft_tokens), f"{mark}{best.speedup.text}"])
     caption = [
         f"Σ α^k / (γc + v(γ+1)), c = {report.cost_ratio.text},",
         "v: single passes as measured above",
         "γ = 0: drafting does not pay",
         f"{UNDECIDED} the interval includes 1",
     ]
-    return Table("best draft length", columns, rows, caption)
+    return Table("best draft length", _columns("α", "γ", "speed-up [95 %]"), rows, caption)
 
 
 def _columns(first: str, *others: str) -> tuple[Any, ...]:
@@ -302,42 +261,32 @@ def _three_digits(value: float) -> str:
 
 
 def draw_roofline(report: RooflineReport, path: Path) -> None:
-    """Draws passes and bounds by query length and by context, and speed-ups by draft length.
+    """Draws passes and bounds by query length, and speed-ups by draft length.
 
     Raises ConfigError if the file cannot be written.
     """
     engine, device = report.environment["engine"], report.environment["device"]
     names = (model.model.name.rpartition("/")[2] for model in (report.target, report.drafter))
-    panels = [
-        partial(_draw_passes, report=report, by_context=False), partial(_draw_passes, report=report, by_context=True),
-        partial(_draw_speedups, report=report),
-    ]  # fmt: skip
-    save_picture([panels], path, size=(13, 4), title=f"{' and '.join(names)}, {engine}: {device}")
+    panels = [partial(_draw_passes, report=report), partial(_draw_speedups, report=report)]
+    save_picture([panels], path, size=(10, 4), title=f"{' and '.join(names)}, {engine}: {device}")
 
 
-def _draw_passes(panel: Any, report: RooflineReport, by_context: bool) -> None:
+def _draw_passes(panel: Any, report: RooflineReport) -> None:
     for role, model in (("target", report.target), ("drafter", report.drafter)):
-        if by_context:
-            points = {point.context: point for point in model.points if point.query_length == 1}
-        else:
-            points = {point.query_length: point for point in model.points if point.context == report.context}
-        places, colour = list(points), COLOURS[role]
+        places, colour = [point.query_length for point in model.points], COLOURS[role]
         low, middle, high = (
-            [MS * getattr(point.seconds, name) for point in points.values()] for name in ("low", "median", "high")
+            [MS * getattr(point.seconds, name) for point in model.points] for name in ("low", "median", "high")
         )
         panel.plot(places, middle, "o-", markersize=3, color=colour, label=role)
         panel.fill_between(places, low, high, color=colour, alpha=0.2, linewidth=0)
-        bounds = [MS * point.bound_seconds for point in points.values()]
+        bounds = [MS * point.bound_seconds for point in model.points]
         panel.plot(places, bounds, ":", color=colour, label=f"{role}: bound")
     panel.set_xscale("log", base=2)
     panel.set_yscale("log")
     panel.xaxis.set_major_formatter("{x:.0f}")
+    panel.set_xlabel(f"tokens in the pass, after {report.context}")
     panel.set_ylabel("ms")
-    if by_context:
-        panel.set_xlabel("context of a pass over one token")
-    else:
-        panel.set_xlabel(f"tokens in the pass, after {report.context}")
-        panel.legend(frameon=False, fontsize="small")
+    panel.legend(frameon=False, fontsize="small")
 
 
 def _draw_speedups(panel: Any, report: RooflineReport) -> None:

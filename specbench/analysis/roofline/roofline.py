@@ -3,20 +3,18 @@ medians over rounds."""
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean, median, quantiles
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field
 
 from specbench.analysis.roofline.report import (
     RATES,
     BestLength,
     Costs,
-    DrafterRoofline,
     ModelConditions,
     ModelRoofline,
     PassPoint,
@@ -38,11 +36,9 @@ from specbench.models.kv_cache import CACHE_NAMES
 from specbench.models.loading import load_model
 from specbench.models.meters import Clock, PassLog
 from specbench.results.conditions import environment
-from specbench.results.row import RowWarning
-from specbench.results.warnings import WIDE
 from specbench.running.capture_plan import num_compilations
 from specbench.running.models import engine_of, warn_not_static
-from specbench.specs.components import Dtype, EngineName, Spec, Text
+from specbench.specs.run_options import RunOptions
 from specbench.statistics.bootstrap import MIN_PROMPTS, Array, Resampler
 
 MOST_BYTES = 2**31
@@ -53,25 +49,22 @@ SIZES = (512, 1024, 2048, 4096, 8192)
 
 @dataclass(frozen=True)
 class Rates:
-    """Rates of one round: `bytes_per_second`, read and written, of a copy; `read_bytes_per_second` of a sum, which
-    writes nothing; `operations_per_second` of a product of matrices."""
+    """Rates of one round: `bytes_per_second`, read and written, of a copy; `operations_per_second` of a product of
+    matrices."""
 
     bytes_per_second: float
-    read_bytes_per_second: float
     operations_per_second: float
 
 
 class RateBenchmark:
-    """Measures the rates of copies and sums with a buffer of `num_bytes`, so that processor caches help as much as in a
-    pass that reads as many bytes; and the rate of products with the first matrices that are large enough to time."""
+    """Measures the rate of copies with a buffer of `num_bytes`, so that processor caches help as much as in a pass that
+    reads as many bytes; and the rate of products with the first matrices that are large enough to time."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype, num_bytes: int) -> None:
         self.num_bytes = max(LEAST_BYTES, min(num_bytes, MOST_BYTES)) // 16 * 16
         clock = Clock(device)
-        whole = torch.ones(self.num_bytes // 8, dtype=torch.int64, device=device)
-        source, target = whole.chunk(2)
+        source, target = torch.ones(self.num_bytes // 8, dtype=torch.int64, device=device).chunk(2)
         self._copy = TimedCall(lambda: target.copy_(source), clock)
-        self._read = TimedCall(whole.sum, clock)
         for self._size in SIZES:
             first, second = (torch.randn(self._size, self._size, device=device).to(dtype) for _ in range(2))
             self._product = TimedCall(lambda a=first, b=second: a @ b, clock)  # type: ignore[misc]
@@ -81,7 +74,6 @@ class RateBenchmark:
     def rates(self) -> Rates:
         return Rates(
             bytes_per_second=self.num_bytes / self._copy.seconds(),
-            read_bytes_per_second=self.num_bytes / self._read.seconds(),
             operations_per_second=2.0 * self._size**3 / self._product.seconds(),
         )
 
@@ -104,130 +96,72 @@ class TimedCall:
 
 @dataclass
 class ModelTimings:
-    """Timings of one model, an entry per round. `passes`: mean seconds of forward passes by (query length, context);
+    """Timings of one model, an entry per round. `passes`: mean seconds of forward passes by query length;
     `per_token`: seconds of autoregressive decoding; `overhead`: the part of it outside passes; `rates`: at which the
     machine copies, reads and multiplies."""
 
-    passes: dict[tuple[int, int], list[float]] = field(default_factory=dict)
+    passes: dict[int, list[float]] = field(default_factory=dict)
     per_token: list[float] = field(default_factory=list)
     overhead: list[float] = field(default_factory=list)
     rates: list[Rates] = field(default_factory=list)
 
 
 @dataclass
-class StepTimings:
-    """Seconds of speculative decoding, an entry per round: of drafting one token, of a step, and of the part of a step
-    outside passes."""
-
-    per_draft_token: list[float] = field(default_factory=list)
-    per_step: list[float] = field(default_factory=list)
-    overhead: list[float] = field(default_factory=list)
-
-
-@dataclass
 class PairTimings:
-    """The timings of a pair at one set of points."""
+    """The timings of both models, and of their speculative decoding, an entry per round: the seconds of a step, and of
+    the part of a step outside passes."""
 
     target: ModelTimings = field(default_factory=ModelTimings)
     drafter: ModelTimings = field(default_factory=ModelTimings)
-    steps: StepTimings = field(default_factory=StepTimings)
+    per_step: list[float] = field(default_factory=list)
+    step_overhead: list[float] = field(default_factory=list)
 
 
 QUERY_LENGTHS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 24, 32, 48, 64, 96)
 COMPILED_LENGTHS = (1, 2, 4, 6, 8, 16, 32, 64, 96)  # each takes seconds to compile
-CONTEXTS = (64, 256, 1024, 4096)
 LEAST_CONTEXT = 8
 NUM_TOKENS = 32  # of one generation
 NUM_DRAFT_TOKENS = 5  # of each step of a speculative generation
 
 
-@dataclass(frozen=True)
-class Points:
-    """What is measured: passes of every query length after `context`, passes over one token after each of `contexts`,
-    and, if `decodes`, whole generations after `context`."""
-
-    context: int
-    contexts: tuple[int, ...]
-    query_lengths: tuple[int, ...] = QUERY_LENGTHS
-    decodes: bool = True
-
-    def parts(self) -> list["Points"]:
-        """Returns the points of each context. A compiled pass reads its whole buffer, so each context needs a buffer of
-        the size that a run has."""
-        others = [context for context in self.every_context if context != self.context]
-        return [replace(self, contexts=()), *(Points(context, (), (1,), decodes=False) for context in others)]
-
-    @property
-    def most_tokens(self) -> int:
-        num_after = max(*self.query_lengths, NUM_TOKENS) if self.decodes else max(self.query_lengths)
-        return max(max(self.every_context) + 1, self.context + num_after)
-
-    @property
-    def every_context(self) -> list[int]:
-        return sorted({self.context, *self.contexts})
-
-
-def points_for(models: Sequence[CausalLM], context: int) -> Points:
-    """Returns the points that fit into the context of every model, with contexts up to four times `context`. Raises
-    ConfigError if there is no room for a generation after `context`."""
+def lengths_for(models: Sequence[CausalLM], context: int) -> tuple[int, ...]:
+    """Returns the query lengths of passes that fit into the context of every model after `context` tokens. Raises
+    ConfigError if there is no room for a generation."""
     room = shortest_context(models) or 2**62
     if context + NUM_TOKENS > room:
         most = room - NUM_TOKENS
         remedy = f"give {LEAST_CONTEXT} to {most}" if most >= LEAST_CONTEXT else "take models with a longer context"
         problem = f"the models hold {room} tokens, and {NUM_TOKENS} are generated after the context"
         raise ConfigError(f"--context {context}: {problem}: {remedy}")
-    fitting = tuple(length for length in CONTEXTS if length < room and length <= 4 * context)
     lengths = QUERY_LENGTHS if all(model.static is None for model in models) else COMPILED_LENGTHS
-    return Points(context, fitting, tuple(length for length in lengths if context + length <= room))
+    return tuple(length for length in lengths if context + length <= room)
 
 
 GREEDY = Sampling(0.0)
 
 
-class TimedDrafter(Drafter):
-    """A model drafter that times each draft, with all that lies between its passes. If the vocabularies have different
-    sizes, a token that the other model lacks is taken modulo its size, which changes acceptance but no time."""
+class BoundedDrafter(Drafter):
+    """A model drafter for a target with another number of tokens: a token that the other model lacks is taken modulo
+    its size, which changes acceptance but no time."""
 
     def __init__(self, drafter: CausalLM, target: CausalLM) -> None:
         self._drafter = ModelDrafter(drafter, GREEDY)
         self._num_own, self._num_foreign = drafter.vocab_size, target.vocab_size
         self.passes: PassLog | None = drafter.passes
-        self._log = drafter.passes
-        self._drafts: list[tuple[int, Any, Any]] = []
 
     def prefill(self, prompt_ids: list[int]) -> None:
-        self._drafts.clear()
         self._drafter.prefill(within(prompt_ids, self._num_own))
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
-        own_ids, mark, num_before = within(ids, self._num_own), self._log.clock.mark, self._log.num_passes
-        start = mark()
-        proposal = self._drafter.propose(own_ids, num_draft_tokens, generator)
-        end = mark()
-        if num_draft_tokens == NUM_DRAFT_TOKENS:  # drafts at the end of a generation are shorter
-            self._drafts.append((self._log.num_passes - num_before, start, end))
+        proposal = self._drafter.propose(within(ids, self._num_own), num_draft_tokens, generator)
         if self._num_own == self._num_foreign:
             return proposal
         token_ids = within(proposal.token_ids, self._num_foreign)
         return Proposal(token_ids, PointMass(token_ids))
 
-    def seconds_per_token(self) -> float:
-        """Returns the seconds of drafting per token, over all drafts of the generation; each token takes one pass. Call
-        it when the pass log may be read."""
-        seconds = sum(self._log.clock.between(start, end) for _, start, end in self._drafts)
-        return seconds / sum(num_passes for num_passes, _, _ in self._drafts)
-
 
 def within(token_ids: list[int], vocab_size: int) -> list[int]:
     return [token % vocab_size for token in token_ids]
-
-
-def time_steps(target: CausalLM, drafter: TimedDrafter, prompt_ids: list[int], timings: StepTimings) -> None:
-    generation = generate(target, drafter, prompt_ids, NUM_DRAFT_TOKENS)
-    num_steps = len(generation.steps)
-    timings.per_draft_token.append(drafter.seconds_per_token())
-    timings.per_step.append(generation.decode_seconds / num_steps)
-    timings.overhead.append(overhead(generation) / num_steps)
 
 
 def generate(model: CausalLM, drafter: Drafter, prompt_ids: list[int], num_draft_tokens: int) -> GenerationOutput:
@@ -293,51 +227,52 @@ class TimedPasses:
 
 
 def measure(
-    target: CausalLM, drafter: CausalLM, benchmarks: Sequence[RateBenchmark], points: Points, *,
+    models: tuple[CausalLM, CausalLM], benchmarks: Sequence[RateBenchmark], context: int, lengths: Sequence[int], *,
     repeats: int, seed: int, progress: Say = say_nothing,
 ) -> PairTimings:  # fmt: skip
-    """Returns the timings of `repeats` rounds after one round that is not measured. Each round has every point of both
-    models, both rate benchmarks, and one generation of each model and of the pair; the order alternates. `progress`
-    gets a line before each round."""
+    """Returns the timings of `repeats` rounds after one round that is not measured. Each round has passes of all
+    `lengths` after `context` tokens of both models, both rate benchmarks, and one generation of each model and of the
+    pair; the order alternates. `progress` gets a line before each round."""
     chance = random.Random(seed)
-    models = (target, drafter)
-    texts = [[chance.randrange(model.vocab_size) for _ in range(points.most_tokens)] for model in models]
-    drafting = TimedDrafter(drafter, target)
+    num_tokens = context + max(*lengths, NUM_TOKENS)
+    texts = [[chance.randrange(model.vocab_size) for _ in range(num_tokens)] for model in models]
+    target, drafter = models
+    drafting = BoundedDrafter(drafter, target)
     found = PairTimings()
     for number in range(-1, repeats):
         what = f"round {number + 1} of {repeats}" if number >= 0 else "warming up"
-        progress(f"timing passes after {points.context} tokens: {what}")
+        progress(f"timing passes after {context} tokens: {what}")
         into = found if number >= 0 else PairTimings()
         sides = list(zip(models, texts, benchmarks, (into.target, into.drafter), strict=True))
         in_turn = sides if number % 2 == 0 else sides[::-1]
         passing = [(model, ids, timings) for model, ids, _, timings in in_turn]
-        time_passes(passing, points, backwards=number % 2 == 1)
+        time_passes(passing, context, lengths, backwards=number % 2 == 1)
         for model, ids, benchmark, timings in in_turn:
             timings.rates.append(benchmark.rates())
-            if points.decodes:
-                alone = generate(model, NoDrafter(), ids[: points.context], 0)
-                num_timed = len(alone.token_ids) - 1
-                timings.per_token.append(alone.decode_seconds / num_timed)
-                timings.overhead.append(overhead(alone) / num_timed)
-        if points.decodes:
-            time_steps(target, drafting, texts[0][: points.context], into.steps)
+            alone = generate(model, NoDrafter(), ids[:context], 0)
+            num_timed = len(alone.token_ids) - 1
+            timings.per_token.append(alone.decode_seconds / num_timed)
+            timings.overhead.append(overhead(alone) / num_timed)
+        speculative = generate(target, drafting, texts[0][:context], NUM_DRAFT_TOKENS)
+        into.per_step.append(speculative.decode_seconds / len(speculative.steps))
+        into.step_overhead.append(overhead(speculative) / len(speculative.steps))
     return found
 
 
-def time_passes(sides: Sequence[tuple[CausalLM, list[int], ModelTimings]], points: Points, *, backwards: bool) -> None:
-    """Adds the mean seconds of every point. The models take turns, so that times that are divided by each other were
-    measured under the same load of the machine."""
+def time_passes(
+    sides: Sequence[tuple[CausalLM, list[int], ModelTimings]], context: int, lengths: Sequence[int], *, backwards: bool
+) -> None:
+    """Adds the mean seconds of a pass of every length. The models take turns, so that times that are divided by each
+    other were measured under the same load of the machine."""
     for model, _, _ in sides:
         model.reset()
-    for context in points.every_context:
-        lengths = points.query_lengths if context == points.context else (1,)
-        timed = [TimedPasses(model, ids, context, lengths) for model, ids, _ in sides]
-        for turn in range(1, TURNS + 1):
-            for each in timed:
-                each.run_turn(turn, backwards=backwards == (turn % 2 == 1))
-        for each, (_, _, timings) in zip(timed, sides, strict=True):
-            for length, seconds in each.means().items():
-                timings.passes.setdefault((length, context), []).append(seconds)
+    timed = [TimedPasses(model, ids, context, lengths) for model, ids, _ in sides]
+    for turn in range(1, TURNS + 1):
+        for each in timed:
+            each.run_turn(turn, backwards=backwards == (turn % 2 == 1))
+    for each, (_, _, timings) in zip(timed, sides, strict=True):
+        for length, seconds in each.means().items():
+            timings.passes.setdefault(length, []).append(seconds)
 
 
 EXPERTS = ".experts."  # in the names of expert weights, of which a token uses a share
@@ -454,100 +389,78 @@ def with_ends(rounds: Resampler, values: Array) -> Ratio:
 TOO_WIDE = 2.0  # a figure is undecided if the end of its interval is more than this many times the start
 
 
-def verdict_figures(report: RooflineReport) -> list[tuple[str, str, Ratio]]:
-    """Returns the figures of the verdict: how close AR and drafting come to their bounds, and the costs of verifying
-    and drafting. Each has a clause with {} in its place, and a name."""
-    ar, own = (model.at(1, report.context).bound_name for model in (report.target, report.drafter))
-    length = report.step.num_draft_tokens + 1
-    verifying = f"verification of {length} tokens costs {{}} single passes"
-    return [
-        (f"AR runs at {{}} of the {ar}", f"AR's share of the {ar}", report.target.share_of_bound),
-        (f"drafting runs at {{}} of its {own}", f"drafting's share of its {own}",
-         report.drafter.share_of_bound_drafting),
-        (verifying, f"the cost of verifying {length} tokens", report.verification_cost[length]),
-        ("a draft pass costs {}", "the cost of a draft pass", report.cost_ratio),
-    ]  # fmt: skip
-
-
 def verdict(report: RooflineReport) -> str:
+    """Returns how close each model alone comes to its bound, and what verifying and drafting cost."""
+    ar, own = (model.at(1).bound_name for model in (report.target, report.drafter))
+    length = report.step.num_draft_tokens + 1
+    figures = [
+        (f"AR's share of the {ar}", report.target.share_of_bound),
+        (f"the drafter's of its {own}", report.drafter.share_of_bound),
+        (f"single passes that verifying {length} tokens costs", report.verification_cost[length]),
+        ("those of a draft pass", report.cost_ratio),
+    ]
     clauses = [
-        clause.format(ratio.text) if ratio.width <= TOO_WIDE
-        else f"{name} is undecided (rounds differ too much: {ratio.span})"
-        for clause, name, ratio in verdict_figures(report)
-    ]  # fmt: skip
-    few = "" if report.repeats >= MIN_PROMPTS else f" (no intervals below {MIN_PROMPTS} rounds)"
-    return "{}, {}; {}, {}{}.".format(*clauses, few)
-
-
-def wide_intervals(report: RooflineReport) -> list[RowWarning]:
-    return [
-        RowWarning(code="wide_interval", text=(
-            f"the interval of {name} is wide, {ratio.span} (× {ratio.width:.2f}): run nothing else on the machine, "
-            "or give more --repeats"
-        ))
-        for _, name, ratio in verdict_figures(report)
-        if ratio.width > WIDE
-    ]  # fmt: skip
+        f"{name}: {ratio.text if ratio.width <= TOO_WIDE else f'undecided, {ratio.span}: rounds differ too much'}"
+        for name, ratio in figures
+    ]
+    return "; ".join(clauses) + ("" if report.repeats >= MIN_PROMPTS else f" (no intervals below {MIN_PROMPTS} rounds)")
 
 
 Subject = tuple[ModelConditions, Work]
 
 
 def make_report(
-    target: Subject, drafter: Subject, parts: Sequence[PairTimings], points: Points, *,
-    environment: dict[str, Any], seed: int, repeats: int,
+    target: Subject, drafter: Subject, timings: PairTimings, context: int, *, environment: dict[str, Any], seed: int,
 ) -> RooflineReport:  # fmt: skip
-    """Returns the report on a pair. `parts`: the timings of all points; the first part has the generations."""
-    rounds, context, main = Resampler.of_units(repeats, seed), points.context, parts[0]
-    drafter_roofline = model_roofline(drafter, [part.drafter for part in parts], context, rounds)
-    drafting = median_ratios(rounds, bounds(drafter[1], main.drafter, context), main.steps.per_draft_token)
-    single = main.target.passes[1, context]
+    """Returns the report on a pair from its timings after `context` tokens."""
+    rounds = Resampler.of_units(len(timings.per_step), seed)
+    passes, single = timings.target.passes, timings.target.passes[1]
     costs = Costs(
-        median_ratios(rounds, main.drafter.passes[1, context], single),
-        {length: median_ratios(rounds, main.target.passes[length, context], single) for length in points.query_lengths},
+        median_ratios(rounds, timings.drafter.passes[1], single),
+        {length: median_ratios(rounds, seconds, single) for length, seconds in passes.items()},
     )
+    # The best draft lengths are those by the medians of all rounds as they were, the first element of each array.
+    measured = Costs(float(costs.cost_ratio[0]), {n: float(cost[0]) for n, cost in costs.verifying.items()})
+    lengths = {rate: fastest_length(measured, rate) for rate in RATES}
     report = RooflineReport(
-        environment=environment, seed=seed, repeats=repeats, context=context,
-        target=model_roofline(target, [part.target for part in parts], context, rounds),
-        drafter=DrafterRoofline(
-            **dict(drafter_roofline), per_draft_token=make_quartiles(main.steps.per_draft_token),
-            share_of_bound_drafting=with_ends(rounds, drafting),
-        ),
+        environment=environment, seed=seed, repeats=len(timings.per_step), context=context,
+        target=model_roofline(target, timings.target, context, rounds),
+        drafter=model_roofline(drafter, timings.drafter, context, rounds),
         step=StepTimes(
-            num_draft_tokens=NUM_DRAFT_TOKENS, seconds=make_quartiles(main.steps.per_step),
-            overhead=make_quartiles(main.steps.overhead),
+            num_draft_tokens=NUM_DRAFT_TOKENS, seconds=make_quartiles(timings.per_step),
+            overhead=make_quartiles(timings.step_overhead),
         ),
         cost_ratio=with_ends(rounds, costs.cost_ratio),
         verification_cost={length: with_ends(rounds, cost) for length, cost in costs.verifying.items()},
-        best=[best_length(costs, rate, rounds) for rate in RATES],
-        verdict="", warnings=[],
-    )  # fmt: skip
-    return report.model_copy(update={"verdict": verdict(report), "warnings": wide_intervals(report)})
-
-
-def model_roofline(subject: Subject, parts: Sequence[ModelTimings], context: int, rounds: Resampler) -> ModelRoofline:
-    (model, work), main = subject, parts[0]
-    points = []
-    for timings in parts:  # the bounds of a pass by the rates of the same rounds
-        per_byte = median(1 / each.bytes_per_second for each in timings.rates)
-        per_operation = median(1 / each.operations_per_second for each in timings.rates)
-        points += [
-            PassPoint(
-                query_length=length, context=cached, seconds=make_quartiles(values),
-                bandwidth_seconds=work.bytes_read(length, cached) * per_byte,
-                arithmetic_seconds=work.operations(length, cached) * per_operation,
+        best=[
+            BestLength(
+                acceptance_rate=rate, num_draft_tokens=length, speedup=with_ends(rounds, costs.speedup(rate, length))
             )
-            for (length, cached), values in timings.passes.items()
-        ]  # fmt: skip
-    rates = main.rates
+            for rate, length in lengths.items()
+        ],
+        verdict="",
+    )  # fmt: skip
+    return report.model_copy(update={"verdict": verdict(report)})
+
+
+def model_roofline(subject: Subject, timings: ModelTimings, context: int, rounds: Resampler) -> ModelRoofline:
+    (model, work), rates = subject, timings.rates
+    per_byte = median(1 / each.bytes_per_second for each in rates)
+    per_operation = median(1 / each.operations_per_second for each in rates)
     return ModelRoofline(
         model=model, bytes_read=work.bytes_read(1, context), operations=work.operations(1, context),
         bytes_per_second=make_quartiles([each.bytes_per_second for each in rates]),
-        read_bytes_per_second=make_quartiles([each.read_bytes_per_second for each in rates]),
         operations_per_second=make_quartiles([each.operations_per_second for each in rates]),
-        per_token=make_quartiles(main.per_token), overhead=make_quartiles(main.overhead),
-        share_of_bound=with_ends(rounds, median_ratios(rounds, bounds(work, main, context), main.per_token)),
-        points=sorted(points, key=lambda point: (point.query_length, point.context)),
+        per_token=make_quartiles(timings.per_token), overhead=make_quartiles(timings.overhead),
+        share_of_bound=with_ends(rounds, median_ratios(rounds, bounds(work, timings, context), timings.per_token)),
+        points=[
+            PassPoint(
+                query_length=length, seconds=make_quartiles(values),
+                bandwidth_seconds=work.bytes_read(length, context) * per_byte,
+                arithmetic_seconds=work.operations(length, context) * per_operation,
+            )
+            for length, values in sorted(timings.passes.items())
+        ],
     )  # fmt: skip
 
 
@@ -562,38 +475,10 @@ def make_quartiles(values: Sequence[float]) -> Quartiles:
     return Quartiles(median=median(values), low=low, high=high)
 
 
-def best_length(costs: Costs[Array], rate: float, rounds: Resampler) -> BestLength:
-    """Returns the best draft lengths by the medians of all rounds, with intervals of the speed-ups at these lengths."""
-    free = Costs(costs.cost_ratio, dict.fromkeys(costs.verifying, np.ones_like(costs.cost_ratio)))
-    # The first element is of all rounds as they were.
-    measured = Costs(float(costs.cost_ratio[0]), {n: float(cost[0]) for n, cost in costs.verifying.items()})
-    length = fastest_length(measured, rate)
-    free_length = fastest_length(Costs(measured.cost_ratio, dict.fromkeys(measured.verifying, 1.0)), rate)
-    return BestLength(
-        acceptance_rate=rate, num_draft_tokens=length, speedup=with_ends(rounds, costs.speedup(rate, length)),
-        free_num_draft_tokens=free_length, free_speedup=with_ends(rounds, free.speedup(rate, free_length)),
-    )  # fmt: skip
-
-
-class RooflineOptions(Spec):
-    """The options of `specbench roofline`."""
-
-    target: Text
-    drafter: Text
-    context: Annotated[int, Field(ge=LEAST_CONTEXT)]
-    repeats: Annotated[int, Field(ge=1)]
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    dtype: Dtype = "auto"
-    device: Text = "auto"
-    engine: EngineName = "eager"
-    target_revision: str | None = None
-    drafter_revision: str | None = None
-    trust_remote_code: bool = False
-
-
-def measure_pair(options: RooflineOptions, progress: Say) -> RooflineReport:
-    """Loads and measures both models. `progress` gets lines of text. Raises ConfigError for a model that cannot be
-    loaded, and for a context that does not fit into a model."""
+def measure_pair(options: RunOptions, context: int, repeats: int, progress: Say) -> RooflineReport:
+    """Loads and measures the target and the drafter of the options. `progress` gets lines of text. Raises ConfigError
+    for a model that cannot be loaded, and for a context that does not fit into a model."""
+    assert options.target is not None and options.drafter is not None  # the command has defaults
     progress(f"loading {options.target} and {options.drafter}")
     load = partial(load_model, device=options.device, trust_remote_code=options.trust_remote_code)
     target = load(options.target, revision=options.target_revision, dtype=options.dtype, engine=options.engine)
@@ -603,53 +488,40 @@ def measure_pair(options: RooflineOptions, progress: Say) -> RooflineReport:
         warn_not_static(target, options.engine, "these are the limits of --engine eager")
     elif drafter.why_eager is not None:
         warn_not_static(drafter, options.engine, "its passes are eager, those of the target are compiled")
-    return roofline_of(target, drafter, options, progress)
+    return roofline_of(target, drafter, context, repeats=repeats, seed=options.seed, progress=progress)
 
 
 def roofline_of(
-    target: CausalLM, drafter: CausalLM, options: RooflineOptions, progress: Say = say_nothing
+    target: CausalLM, drafter: CausalLM, context: int, *, repeats: int, seed: int = 0, progress: Say = say_nothing
 ) -> RooflineReport:
-    models = (target, drafter)
-    points = points_for(models, options.context)
+    """Measures a pair after `context` tokens. Raises ConfigError for a context that does not fit into a model, and if a
+    pass was compiled or recorded during the measurement."""
+    models, lengths = (target, drafter), lengths_for((target, drafter), context)
     works = [work_of(model) for model in models]
     benchmarks = [
-        RateBenchmark(model.device, model.model.dtype, int(work.bytes_read(1, points.context)))
+        RateBenchmark(model.device, model.model.dtype, int(work.bytes_read(1, context)))
         for model, work in zip(models, works, strict=True)
     ]
-    is_static = any(model.static is not None for model in models)
-    parts: list[PairTimings] = []
-    subjects: list[Subject] = []
-    for part in points.parts() if is_static else [points]:
-        parts.append(measure_part(models, benchmarks, part, options, progress))
-        for model, work in zip(models, works, strict=True):
-            capacity = None if model.static is None else model.static.capacity
-            subjects.append((ModelConditions(
-                name=model.name, revision=model.revision, dtype=model.dtype, attention=model.attention,
-                capacity=capacity,
-            ), work))  # fmt: skip
-    conditions = environment(str(target.device), target.dtype, target.attention, engine_of(target, [drafter]))
-    # The first part has the requested context, with buffers as in a run.
-    return make_report(
-        subjects[0], subjects[1], parts, points, environment=conditions, seed=options.seed, repeats=options.repeats
-    )
-
-
-def measure_part(
-    models: tuple[CausalLM, CausalLM], benchmarks: Sequence[RateBenchmark], part: Points, options: RooflineOptions,
-    progress: Say,
-) -> PairTimings:  # fmt: skip
-    """Prepares all passes, then returns the timings of the rounds. Raises ConfigError if a pass was compiled or
-    recorded meanwhile."""
+    # 1. All passes are prepared, over buffers as large as a run has them.
     for model in models:
         if model.static is not None:
-            model.static.reserve(part.most_tokens, part.query_lengths, progress=progress)
-    if part.decodes:
-        models[1].reserve_draft(NUM_DRAFT_TOKENS, GREEDY)
+            model.static.reserve(context + max(*lengths, NUM_TOKENS), lengths, progress=progress)
+    drafter.reserve_draft(NUM_DRAFT_TOKENS, GREEDY)
+    # 2. They are timed.
     before = num_compilations()
-    found = measure(*models, benchmarks, part, repeats=options.repeats, seed=options.seed, progress=progress)
+    timings = measure(models, benchmarks, context, lengths, repeats=repeats, seed=seed, progress=progress)
     if number := num_compilations() - before:
         raise ConfigError(
-            f"--engine {models[0].engine}: {number} passes were compiled or recorded during the measurement, so its "
+            f"--engine {target.engine}: {number} passes were compiled or recorded during the measurement, so its "
             "times are not valid: take --engine eager"
         )
-    return found
+    # 3. The report.
+    subjects = [
+        (ModelConditions(
+            name=model.name, revision=model.revision, dtype=model.dtype, attention=model.attention,
+            capacity=None if model.static is None else model.static.capacity,
+        ), work)
+        for model, work in zip(models, works, strict=True)
+    ]  # fmt: skip
+    conditions = environment(str(target.device), target.dtype, target.attention, engine_of(target, [drafter]))
+    return make_report(subjects[0], subjects[1], timings, context, environment=conditions, seed=seed)

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,12 @@ from specbench.decoding.decoder import DraftingDecoder
 from specbench.decoding.proposal import Proposal, Verification
 from specbench.decoding.sampling import Distributions
 from specbench.decoding.verification import VerificationRule
-from specbench.models.loading import choose_device
+from specbench.models.causal_lm import CausalLM
+from specbench.models.loading import choose_device, load_model
 from specbench.records.folder import RunFolder, folder_of, selection_of
 from specbench.records.generation import Evidence
 from specbench.records.records import Record, RecordFile
-from specbench.report.display import check_plot
+from specbench.report.display import Panel, check_plot, save_picture
 from specbench.results.answers import BASELINE, answers_of
 from specbench.results.conditions import check_accepts_rows, environment
 from specbench.results.leaderboard_files import add_rows
@@ -33,7 +34,7 @@ from specbench.results.row import Row
 from specbench.results.scores import ScoringSpec, main_metric
 from specbench.running.events import Events
 from specbench.running.execute import measure_plan
-from specbench.running.models import LoadedModels, load_drafters, load_models, parts
+from specbench.running.models import LoadedModels, engine_for, load_drafters, load_models
 from specbench.running.plan import (
     DrafterId,
     Loaded,
@@ -165,16 +166,30 @@ def dumped(metrics: Mapping[str, Estimate], names: Iterable[str]) -> dict[str, o
 
 
 @dataclass(frozen=True)
+class TuningReport:
+    """The output of `specbench sweep` or `specbench tune`. `files`: the method files of a tuning."""
+
+    data: Mapping[str, object]
+    tables: Sequence[Table]
+    folder: Path
+    files: Sequence[str] = ()
+
+
+def scoring_of(spec: RunSpec) -> dict[str, ScoringSpec]:
+    return {subset: ScoringSpec.of(task.subset(subset), is_installed("lingua")) for task, subset in spec.task_subsets()}
+
+
+@dataclass(frozen=True)
 class Trials:
     """What several runs share: examples, models, and the parent folder. `spec.methods[1]`: the method that they
-    vary."""
+    vary. `load`: loads every drafter only once. `kind`: begins the name of the folder."""
 
+    request: Request
     spec: RunSpec
     loaded: Loaded
+    load: Callable[..., CausalLM]
     models: LoadedModels
     console: Console
-    command: str
-    output: Path | None
     kind: str
 
     @property
@@ -183,14 +198,14 @@ class Trials:
 
     @cached_property
     def scoring(self) -> dict[str, ScoringSpec]:
-        return {subset: ScoringSpec.of(task.subset(subset), is_installed("lingua")) for task, subset, _ in self.loaded}
+        return scoring_of(self.spec)
 
     @cached_property
     def quality(self) -> str | None:  # the main score that all subsets share
         return main_metric(self.scoring)
 
     @cached_property
-    def conditions(self) -> dict[str, Any]:
+    def conditions(self) -> Mapping[str, object]:
         target = self.models.target
         return environment(target.placement, target.precision, target.attention, target.engine)
 
@@ -207,8 +222,8 @@ class Trials:
     def folder(self) -> Path:
         """Returns the parent folder: the given one, else one that the same command finds again, also with other
         values."""
-        if self.output is not None:
-            return self.output
+        if self.request.output is not None:
+            return self.request.output
         identity = {
             **run_identity(self.spec, self.subset_runs, self.models, self.conditions), **selection_of(self.spec),
             "examples": [[example.index for example in data.examples] for _, _, data in self.loaded],
@@ -238,7 +253,7 @@ class Trials:
                 rule = rules[subset_run.task.name, subset_run.subset] = RecordingRule(decoder.rule)
                 subset_runs[place] = replace(subset_run, decoders=(ar, replace(decoder, rule=rule)))
             folder.records = EvidenceFile(folder.records.path, rules, recorded)
-        plan = Plan(spec, models, subset_runs, folder, self.command)
+        plan = Plan(spec, models, subset_runs, folder, self.request.command)
         report, rows = measure_plan(plan, Events(self.console, [RunProgress(self.console)]))
         records = list(report.records.values())
         return TrialRun(folder.path, spec.methods, subset_runs, records, rows, spec.seed, self.scoring)
@@ -246,19 +261,21 @@ class Trials:
     def compose(self, methods: Sequence[MethodSpec]) -> tuple[RunSpec, LoadedModels, list[SubsetRun]]:
         """Returns the spec, models and subsets of a run of AR and the methods. Raises ConfigError for a method that
         does not fit."""
-        base = {part.name: part for part in parts([self.base])}
-        drafters = {}
-        for part in parts(methods):  # the base method's draft model (of the same route), or one that the method names
-            like = base.get(part.name, self.base)
-            drafter = self.models.drafters.get(like.name)
-            names_none = part.checkpoint is None and part.name not in base
-            if part.needs_drafter and drafter is not None and (names_none or part.checkpoint == like.checkpoint):
-                drafters[part.name] = drafter
-            elif part.needs_drafter:
-                drafters |= load_drafters(self.spec, [part], self.models.target)
-        models = LoadedModels(self.models.target, drafters)
+        models = LoadedModels(self.models.target, load_drafters(self.spec, methods, self.models.target, self.load))
         spec = self.spec.model_copy(update={"methods": (self.spec.methods[0], *methods)})
         return spec, models, make_subset_runs(spec, models, self.loaded)
+
+    def report(
+        self, runs: Sequence[TrialRun], data: Mapping[str, object], tables: Sequence[Table], panels: Sequence[Panel]
+    ) -> TuningReport:
+        """Returns the report of a sweep, and writes the leaderboard and the picture that the request names."""
+        if self.request.leaderboard is not None:
+            for run in runs:
+                add_rows(self.request.leaderboard, run.rows, run.folder)
+        if self.request.plot is not None:
+            grid = [[panel] for panel in panels]
+            save_picture(grid, self.request.plot, size=(9, 4 * len(panels)), kept="; the runs are kept")
+        return TuningReport(data, tables, self.folder)
 
 
 def trial_spec(request: Request, kind: str, console: Console) -> RunSpec:
@@ -295,25 +312,8 @@ def open_trials(spec: RunSpec, request: Request, console: Console, kind: str) ->
     embedded = spec.target.startswith(EMBEDDED)
     set_threads(request.options.threads, embedded)
     loaded = without_calibration(load_data(spec, use_sample=embedded), spec.methods)
-    return Trials(spec, loaded, load_models(spec), console, request.command, request.output, kind)
-
-
-@dataclass(frozen=True)
-class TuningReport:
-    """The output of `specbench sweep` or `specbench tune`."""
-
-    data: Mapping[str, Any]
-    tables: Sequence[Table]
-    folder: Path
-
-
-def finish(
-    request: Request, trials: Trials, runs: Sequence[TrialRun], data: Mapping[str, object], tables: Sequence[Table],
-    draw: Callable[[Path], None],
-) -> TuningReport:  # fmt: skip
-    if request.leaderboard is not None:
-        for run in runs:
-            add_rows(request.leaderboard, run.rows, run.folder)
-    if request.plot is not None:
-        draw(request.plot)
-    return TuningReport(data, tables, trials.folder)
+    # The target is loaded by itself: as a drafter, the same model has a cache of its own.
+    alone = spec.model_copy(update={"methods": spec.methods[:1], "engine": engine_for(spec.engine, spec.methods)})
+    target, load = load_models(alone).target, cache(load_model)
+    models = LoadedModels(target, load_drafters(spec, spec.methods, target, load))
+    return Trials(request, spec, loaded, load, models, console, kind)

@@ -1,5 +1,4 @@
-"""`specbench tune`: candidates are measured on a calibration slice, the fastest one is taken, and the files of tuned
-methods state how each was found.
+"""`specbench tune`: candidates are measured on a calibration slice, and the fastest one becomes a method file.
 
 Draft lengths and sizes of growing trees are measured directly. The thresholds of fuzzy rules are searched as in
 arXiv:2502.20704, App. D. Shapes of draft trees follow from measured chances and costs, as in arXiv:2402.12374.
@@ -14,7 +13,6 @@ from itertools import accumulate, takewhile, zip_longest
 from pathlib import Path
 from random import Random
 from statistics import fmean
-from textwrap import fill
 
 import numpy as np
 import yaml
@@ -30,6 +28,7 @@ from specbench.analysis.tuning.shared_runs import (
     fuzzy_at,
     open_trials,
     score_heading,
+    scoring_of,
     shown,
     trial_spec,
     with_value,
@@ -48,17 +47,15 @@ from specbench.decoding.tree_shape import USUAL_CHANCES, best_shape_by_level
 from specbench.decoding.verification import MAX_JS
 from specbench.records.records import Generation
 from specbench.results.metric_format import NULL, metric_of, number, score, score_pair, with_interval
+from specbench.results.scores import main_metric
 from specbench.running.plan import Loaded
 from specbench.running.prompts import prompt_digest
 from specbench.running.request import Request
 from specbench.specs.catalogue import load_file, load_method
 from specbench.specs.components import build
 from specbench.specs.method import CalibrationSpec, MethodSpec, tree_levels
-from specbench.specs.run import RunSpec
 from specbench.statistics.bootstrap import MIN_PROMPTS, Estimate
-from specbench.tasks.scoring import make_scorer
 
-FILE_WIDTH = 110  # characters of a table in a method's file
 LENGTHS = (5, 10, 15, 20)
 TOLERATED = 0.2  # how far quality may fall, as a share of the gap between target and drafter
 NEARLY_ALL = 0.9  # if this share of the draft tokens is accepted, a longer draft is tried
@@ -79,143 +76,38 @@ class TunedPreset:
 @dataclass
 class Tuner:
     """The runs of a tuning and its decisions. `candidates`: the draft lengths or tree sizes to try; `step`: between
-    thresholds; `notes`: the decisions as sentences, and tables as text."""
+    thresholds; `decisions`: as sentences."""
 
     trials: Trials
     candidates: Sequence[int] = LENGTHS
     step: float = 0.1
-    notes: list[str] = field(default_factory=list)
+    decisions: list[str] = field(default_factory=list)
 
     def decide(self, text: str) -> None:
-        self.notes.append(text)
+        self.decisions.append(text)
         say(self.trials.console, text)
-
-    def show(self, table: Table) -> None:
-        console = Console(width=FILE_WIDTH, force_terminal=False, color_system=None)
-        with console.capture() as captured:
-            console.print(table)
-        self.notes.append(captured.get())
-        self.trials.console.print(table)
-
-    @property
-    def quality(self) -> str:
-        assert self.trials.quality is not None  # checked by `check_quality`
-        return self.trials.quality
-
-    @property
-    def divergence(self) -> str:
-        return str(self.trials.base.verification.options["divergence"])
 
     def measure(self, folder: str, methods: Iterable[MethodSpec]) -> dict[str, Metrics]:
         made = list(methods)
         run = self.trials.run(folder, made)
         return {method.name: run.metrics(method.name) for method in made}
 
-    def measure_thresholds(self, thresholds: Sequence[float], length: int) -> dict[float, Metrics]:
-        names = {threshold: f"threshold-{threshold:g}" for threshold in thresholds}
-        methods = [fuzzy_at(self.trials.base, threshold, length, name) for threshold, name in names.items()]
-        found = self.measure(f"length-{length}-thresholds-" + "-".join(f"{t:g}" for t in thresholds), methods)
-        return {threshold: found[name] for threshold, name in names.items()}
-
-    def qualities(self, found: Mapping[float, Metrics]) -> list[tuple[float, float]]:
-        return [(threshold, found[threshold][self.quality].value or 0.0) for threshold in sorted(found)]
-
-    def scores(self, found: Mapping[float, Metrics]) -> str:
-        return ", ".join(f"{t:g}: {score(found[t][self.quality], self.quality)}" for t in sorted(found))
-
-    def choose_length(self) -> tuple[int, dict[str, Metrics]]:
-        """Returns the draft length with the most tokens per second, and the metrics of the run that measured all
-        lengths. For a fuzzy method, the run is of speculative decoding with the same drafter, and of the drafter
-        alone."""
-        base = self.trials.base
-        methods = {
-            length: with_value(lossless_method(base), LENGTH, length).model_copy(update={"name": f"length-{length}"})
-            for length in self.candidates
-        }
-        draft_only = [load_method("draft-only")] if is_fuzzy(base) else []
-        found = self.measure("lengths-" + "-".join(map(str, methods)), [*methods.values(), *draft_only])
-        best = fastest([methods[length] for length in sorted(methods)], found)
-        subject = "speculative decoding with this drafter" if is_fuzzy(base) else base.name
+    def choose_fastest(
+        self, kind: str, tried: Mapping[str, MethodSpec], others: Sequence[MethodSpec] = ()
+    ) -> tuple[MethodSpec, dict[str, Metrics]]:
+        """Measures the candidates, by the text that tells them apart, and `others` in one run. Returns the candidate
+        with the most tokens per second, and the metrics of all methods."""
+        names = {text: f"{kind} {text}".replace(" ", "-") for text in tried}
+        methods = {text: method.model_copy(update={"name": names[text]}) for text, method in tried.items()}
+        found = self.measure("-".join([kind, *tried]).replace(" ", "-"), [*methods.values(), *others])
+        best = max(tried, key=lambda text: found[names[text]]["tokens_per_second"].value or 0.0)
         speeds = ", ".join(
-            f"{length}: {with_interval(found[method.name]['tokens_per_second'], 1)}"
-            for length, method in methods.items()
+            f"{text}: {with_interval(found[name]['tokens_per_second'], 1)}, τ "
+            f"{number(found[name]['mean_acceptance_length'], 2)}"
+            for text, name in names.items()
         )
-        length = best.num_draft_tokens
-        self.decide(f"draft length {length}: tokens/s of {subject} by length, 95 % interval: {speeds}")
-        return length, found
-
-    def find_equivalent(self, length: int, lossless_metrics: Metrics) -> tuple[float, Metrics]:
-        """Returns T_SD, the threshold that accepts the same share of draft tokens as speculative decoding, and its
-        metrics. Estimates from one recorded run select three thresholds, and a real run decides."""
-        wanted = lossless_metrics["draft_efficiency"]
-        assert wanted.value is not None
-        grid = thresholds_up_to(self.divergence, FINE)
-        _, recording = record_run(self.trials, grid[0], length)
-        estimated = {t: recording.estimate(t, length).metrics["draft_efficiency"].value or 0.0 for t in grid}
-        near = candidate_thresholds(estimated, wanted.value)
-        found = self.measure_thresholds(near, length)
-        shares = {threshold: found[threshold]["draft_efficiency"].value or 0.0 for threshold in near}
-        equivalent = nearest_threshold(shares, wanted.value)
-        by_threshold = ", ".join(f"{t:g}: ≈ {estimated[t]:.3f}, run {shares[t]:.3f}" for t in near)
-        self.decide(
-            f"T_SD = {equivalent:g}: speculative decoding accepts {with_interval(wanted, 3)} of its draft tokens; by "
-            f"threshold (≈ estimated from one run): {by_threshold}"
-        )
-        return equivalent, found[equivalent]
-
-    def search_above(self, start: float, metrics: Metrics, length: int, allowed: float) -> dict[float, Metrics]:
-        """Returns the thresholds from T_SD upwards that keep the quality at `allowed` or above; T_SD if none does."""
-        found = {start: metrics}
-        rest = thresholds_up_to(self.divergence, self.step, start)
-        while rest and len(keep_allowed(self.qualities(found), allowed)) == len(found):
-            found |= self.measure_thresholds(rest[:CHUNK], length)
-            rest = rest[CHUNK:]
-        kept = keep_allowed(self.qualities(found), allowed)
-        failed = f"T_SD = {start:g} loses more quality than allowed, so the search continues below it"
-        result = f"largest threshold {kept[-1]:g}" if kept else failed
-        unit = metric_of(self.quality)
-        limit = f"{unit.label} may fall to {unit.factor * allowed:.{unit.digits}f}"
-        self.decide(f"{result}: {limit}; by threshold: {self.scores(found)}")
-        return {threshold: found[threshold] for threshold in kept or [start]}
-
-    def search_below(self, start: float, length: int, allowed: float) -> dict[float, Metrics]:
-        """Returns the thresholds below T_SD that keep the quality, if T_SD itself does not; empty if none does. The
-        paper only searches upwards, but a fuzzy rule may accept as many tokens as SD and yet worse ones."""
-        rest = [round(number * FINE, 6) for number in range(math.ceil(start / FINE - 1e-9) - 1, 0, -1)]
-        found: dict[float, Metrics] = {}
-        kept: list[float] = []
-        while rest and not kept:
-            found |= self.measure_thresholds(rest[:CHUNK], length)
-            rest = rest[CHUNK:]
-            kept = [threshold for threshold, quality in self.qualities(found) if quality >= allowed - 1e-9]
-        result = "no smaller threshold keeps the quality"
-        if kept:
-            result = f"below T_SD: {kept[-1]:g} is the largest threshold that keeps the quality"
-        self.decide(f"{result}; by threshold: {self.scores(found) or 'none is left'}")
-        return {threshold: found[threshold] for threshold in kept}
-
-    def make_preset(self, label: str, threshold: float, metrics: Metrics, length: int, allowed: float) -> TunedPreset:
-        """Returns the preset at a threshold. Its drafts get longer as long as nearly all draft tokens are accepted and
-        the longer draft is faster."""
-        while (metrics["draft_efficiency"].value or 0.0) >= NEARLY_ALL and length < max(self.candidates):
-            following = min(other for other in self.candidates if other > length)
-            now, then = self.measure(
-                f"threshold-{threshold:g}-lengths-{length}-{following}",
-                [fuzzy_at(self.trials.base, threshold, n, f"length-{n}") for n in (length, following)],
-            ).values()
-            before, after = now["tokens_per_second"], then["tokens_per_second"]
-            is_faster = (after.value or 0.0) > (before.value or 0.0)
-            better = is_faster and (then[self.quality].value or 0.0) >= allowed - 1e-9
-            self.decide(
-                f"{label or 'preset'}: {with_interval(metrics['draft_efficiency'], 3)} of the draft tokens are "
-                f"accepted; {following} instead of {length}: tokens/s {with_interval(before, 1)} → "
-                f"{with_interval(after, 1)}, {metric_of(self.quality).label} "
-                f"{score(then[self.quality], self.quality)}: " + ("taken" if better else "not taken")
-            )
-            if not better:
-                break
-            length, metrics = following, then
-        return TunedPreset(label, fuzzy_at(self.trials.base, threshold, length), metrics)
+        self.decide(f"{kind}: {best} is the fastest; tokens/s with 95 % interval: {speeds}")
+        return methods[best], found
 
 
 def is_fuzzy(method: MethodSpec) -> bool:
@@ -224,10 +116,6 @@ def is_fuzzy(method: MethodSpec) -> bool:
 
 def lossless_method(method: MethodSpec) -> MethodSpec:
     return with_value(method, "verification", {"rule": "rejection"}) if is_fuzzy(method) else method
-
-
-def fastest(methods: Sequence[MethodSpec], found: Mapping[str, Metrics]) -> MethodSpec:
-    return max(methods, key=lambda method: found[method.name]["tokens_per_second"].value or 0.0)
 
 
 def thresholds_up_to(divergence: str, step: float, start: float = 0.0) -> list[float]:
@@ -244,76 +132,131 @@ def nearest_threshold(shares: Mapping[float, float], wanted: float) -> float:
     return min(sorted(shares), key=lambda threshold: abs(shares[threshold] - wanted))
 
 
-def candidate_thresholds(shares: Mapping[float, float], wanted: float) -> list[float]:
-    ordered = sorted(shares)
-    place = ordered.index(nearest_threshold(shares, wanted))
-    return ordered[max(0, place - 1) : place + 2]
+def tune_length(tuner: Tuner) -> list[TunedPreset]:
+    """Chooses the draft length with the most tokens per second. For a fuzzy method, it is that of speculative decoding
+    with the same drafter, and the `ThresholdSearch` follows, which also needs the drafter alone."""
+    base = tuner.trials.base
+    tried = {str(length): with_value(lossless_method(base), LENGTH, length) for length in tuner.candidates}
+    others = [load_method("draft-only")] if is_fuzzy(base) else []
+    best, found = tuner.choose_fastest("draft length", tried, others)
+    own = found[best.name]
+    if is_fuzzy(base):
+        return ThresholdSearch(tuner, best.num_draft_tokens, own, found["draft-only"]).presets()
+    return [TunedPreset("", with_value(base, LENGTH, best.num_draft_tokens), own)]
 
 
-def keep_allowed(qualities: Sequence[tuple[float, float]], allowed: float) -> list[float]:
-    """Returns the thresholds before the first one with a quality below `allowed`. `qualities`: [(threshold, quality)]
-    in rising order of thresholds."""
-    return [threshold for threshold, _ in takewhile(lambda pair: pair[1] >= allowed - 1e-9, qualities)]
+class ThresholdSearch:
+    """The search for the thresholds of a fuzzy method at one draft length. `sd`, `drafter`: the metrics of speculative
+    decoding and of the drafter alone. A threshold is allowed if it keeps the quality: of the gap between the target and
+    the drafter alone, a share of at most TOLERATED may be lost."""
 
+    def __init__(self, tuner: Tuner, length: int, sd: Metrics, drafter: Metrics) -> None:
+        trials, self.sd = tuner.trials, sd
+        self.tuner, self.base, self.length = tuner, trials.base, length
+        assert trials.quality is not None  # checked by `run_tune`
+        self.quality = trials.quality
+        self.divergence = str(self.base.verification.options["divergence"])
+        target, alone = sd[f"{self.quality}_ar"], drafter[self.quality]
+        label = metric_of(self.quality).label
+        if target.value is None or alone.value is None:
+            raise ConfigError(f"no answer on this slice has a score ({label}): give examples with references")
+        scores = f"{label}: target {score(target, self.quality)}, drafter alone {score(alone, self.quality)}"
+        if alone.value >= target.value:
+            raise ConfigError(
+                f"{scores}: without a gap between them, no fall of quality can be seen on this slice: give more "
+                "examples with --calibration or --limit, or another task"
+            )
+        self.allowed = target.value - TOLERATED * (target.value - alone.value)
+        tuner.decide(f"{scores}; allowed {score(Estimate(value=self.allowed), self.quality)}")
 
-def is_blind(difference: Estimate, gap: float, num_prompts: int, most: float = 1.0) -> bool:
-    """Returns whether the slice is too small to detect the tolerated fall: the interval of the quality's difference is
-    wider than the fall, and contains it.
+    def keeps(self, metrics: Metrics) -> bool:
+        return (metrics[self.quality].value or 0.0) >= self.allowed - 1e-9
 
-    A corpus score has an interval without width if all answers are AR's. It is replaced, because n prompts cannot
-    exclude a fall of 3 / n (at 95 %) of `most`, the largest possible difference.
-    """
-    if difference.value is None or difference.low is None or difference.high is None:
-        return True
-    fall = TOLERATED * gap
-    low = difference.low if difference.low < difference.high else difference.value - 3 * most / num_prompts
-    return difference.high - low > fall and low <= -fall <= difference.high
+    def measure(self, thresholds: Sequence[float]) -> dict[float, Metrics]:
+        names = {threshold: f"threshold-{threshold:g}" for threshold in thresholds}
+        methods = [fuzzy_at(self.base, threshold, self.length, name) for threshold, name in names.items()]
+        folder = f"length-{self.length}-thresholds-" + "-".join(f"{t:g}" for t in thresholds)
+        found = self.tuner.measure(folder, methods)
+        return {threshold: found[name] for threshold, name in names.items()}
 
+    def presets(self) -> list[TunedPreset]:
+        """Returns the presets low, med and high; one preset without a label if they are equal. Low is as strict as
+        speculative decoding, high the largest threshold that is allowed, and med is in the middle."""
+        start, metrics = self.find_equivalent()
+        kept = self.search(start, metrics)
+        low, high = min(kept), max(kept)
+        med = round((low + high) / 2, 6)
+        if med not in kept:
+            kept |= self.measure([med])
+        if low == high:
+            self.tuner.decide(
+                "low, med and high are equal (one file): no other threshold keeps the quality or is left to try"
+            )
+        difference = score(kept[high][f"{self.quality}_difference"], self.quality)
+        self.tuner.decide(f"{metric_of(self.quality).label} of high − AR: {difference}")
+        labelled = {"": low} if low == high else {"low": low, "med": med, "high": high}
+        return [self.make_preset(label, threshold, kept[threshold]) for label, threshold in labelled.items()]
 
-def tune(tuner: Tuner) -> list[TunedPreset]:
-    """Returns the presets low, med and high of a fuzzy method; one preset without a label if they are equal, and for
-    any other method."""
-    trials = tuner.trials
-    length, found = tuner.choose_length()
-    own = found[f"length-{length}"]
-    if not is_fuzzy(trials.base):
-        return [TunedPreset("", with_value(trials.base, LENGTH, length), own)]
-    # 1. The quality that a preset must keep, from the gap between the target and the drafter alone.
-    quality, unit = tuner.quality, metric_of(tuner.quality)
-    target, drafter = own[f"{quality}_ar"], found["draft-only"][quality]
-    if target.value is None or drafter.value is None:
-        raise ConfigError(f"no answer on this slice has a score ({unit.label}): give examples with references")
-    gap = target.value - drafter.value
-    scores = f"{unit.label}: target {score(target, quality)}, drafter alone {score(drafter, quality)}"
-    if gap <= 0:
-        raise ConfigError(
-            f"{scores}: without a gap between them, no fall of quality can be seen on this slice: give more examples "
-            "with --calibration or --limit, or another task"
+    def find_equivalent(self) -> tuple[float, Metrics]:
+        """Returns T_SD, the threshold that accepts the same share of draft tokens as speculative decoding, and its
+        metrics. Estimates from one recorded run select three thresholds, and a real run decides."""
+        wanted = self.sd["draft_efficiency"]
+        assert wanted.value is not None
+        grid = thresholds_up_to(self.divergence, FINE)
+        _, recording = record_run(self.tuner.trials, grid[0], self.length)
+        estimated = {t: recording.estimate(t, self.length).metrics["draft_efficiency"].value or 0.0 for t in grid}
+        place = grid.index(nearest_threshold(estimated, wanted.value))
+        near = grid[max(0, place - 1) : place + 2]
+        found = self.measure(near)
+        shares = {threshold: found[threshold]["draft_efficiency"].value or 0.0 for threshold in near}
+        equivalent = nearest_threshold(shares, wanted.value)
+        by_threshold = ", ".join(f"{t:g}: ≈ {estimated[t]:.3f}, run {shares[t]:.3f}" for t in near)
+        self.tuner.decide(
+            f"T_SD = {equivalent:g}: speculative decoding accepts {with_interval(wanted, 3)} of its draft tokens; by "
+            f"threshold (≈ estimated from one run): {by_threshold}"
         )
-    tuner.decide(scores)
-    allowed = target.value - TOLERATED * gap
-    # 2. The thresholds: as strict as speculative decoding (low), the largest that keeps the quality (high), the middle.
-    low, low_metrics = tuner.find_equivalent(length, own)
-    kept = tuner.search_above(low, low_metrics, length, allowed)
-    if (kept[low][quality].value or 0.0) < allowed - 1e-9:
-        kept = tuner.search_below(low, length, allowed) or kept
-    low, high = min(kept), max(kept)
-    med = round((low + high) / 2, 6)
-    if med not in kept:
-        kept |= tuner.measure_thresholds([med], length)
-    if low == high:
-        tuner.decide("low, med and high are equal (one file): no other threshold keeps the quality or is left to try")
-    # 3. A slice that cannot show the tolerated fall says so.
-    num_prompts = sum(len(data.examples) for _, _, data in trials.loaded)
-    difference = kept[high][f"{quality}_difference"]
-    if is_blind(difference, gap, num_prompts, unit.most):
-        tuner.decide(
-            f"the slice is too small to see a fall of {TOLERATED:.0%} of the gap "
-            f"({TOLERATED * unit.factor * gap:.1f} points): on {num_prompts} prompts the {unit.label} of "
-            f"high − AR is {score(difference, quality)} points; tune on more"
-        )
-    labelled = {"": low} if low == high else {"low": low, "med": med, "high": high}
-    return [tuner.make_preset(label, t, kept[t], length, allowed) for label, t in labelled.items()]
+        return equivalent, found[equivalent]
+
+    def search(self, start: float, metrics: Metrics) -> dict[float, Metrics]:
+        """Returns the allowed thresholds from T_SD upwards until one is not; the first allowed ones below T_SD if it is
+        not itself, which the paper does not search; T_SD if there is none."""
+        found = {start: metrics}
+        is_up = self.keeps(metrics)
+        rest = thresholds_up_to(self.divergence, self.tuner.step, start) if is_up else [
+            round(number * FINE, 6) for number in range(math.ceil(start / FINE - 1e-9) - 1, 0, -1)
+        ]  # fmt: skip
+        while rest and all(self.keeps(each) == is_up for each in found.values()):
+            found |= self.measure(rest[:CHUNK])
+            rest = rest[CHUNK:]
+        ordered = sorted(found)
+        kept = list(takewhile(lambda t: self.keeps(found[t]), ordered)) if is_up else [
+            threshold for threshold in ordered if self.keeps(found[threshold])
+        ]  # fmt: skip
+        result = f"{kept[-1]:g} is the largest threshold" if kept else "no threshold up to T_SD"
+        scores = ", ".join(f"{t:g}: {score(found[t][self.quality], self.quality)}" for t in ordered)
+        self.tuner.decide(f"{result} that keeps the quality; by threshold: {scores}")
+        return {threshold: found[threshold] for threshold in kept or [start]}
+
+    def make_preset(self, label: str, threshold: float, metrics: Metrics) -> TunedPreset:
+        """Returns the preset at a threshold. Its drafts get longer as long as nearly all draft tokens are accepted and
+        the longer draft is faster."""
+        length, longest = self.length, max(self.tuner.candidates)
+        while (metrics["draft_efficiency"].value or 0.0) >= NEARLY_ALL and length < longest:
+            following = min(other for other in self.tuner.candidates if other > length)
+            now, then = self.tuner.measure(
+                f"threshold-{threshold:g}-lengths-{length}-{following}",
+                [fuzzy_at(self.base, threshold, n, f"length-{n}") for n in (length, following)],
+            ).values()
+            before, after = now["tokens_per_second"], then["tokens_per_second"]
+            is_better = (after.value or 0.0) > (before.value or 0.0) and self.keeps(then)
+            self.tuner.decide(
+                f"{label or 'preset'}: {following} instead of {length} draft tokens: tokens/s "
+                f"{with_interval(before, 1)} → {with_interval(after, 1)}: {'taken' if is_better else 'not taken'}"
+            )
+            if not is_better:
+                break
+            length, metrics = following, then
+        return TunedPreset(label, fuzzy_at(self.base, threshold, length), metrics)
 
 
 LevelChances = Sequence[Sequence[float]]  # by level of the tree, then by rank
@@ -452,57 +395,34 @@ def tune_shape(tuner: Tuner) -> list[TunedPreset]:
     probes = {made.name: made for made in (with_shape(trials.base, size, usual) for size in sizes)}
     run = trials.run("sizes-" + "-".join(map(str, sizes)), list(probes.values()))
     chances, costs = read_chances(run, list(probes), by_level)
-    shown = chances if by_level else chances[:1]
-    ranks = range(1, max(map(len, shown)) + 1)
-    tuner.show(Table(
-        "acceptance by rank", (*text_columns("", folds=False), *number_columns(*map(str, ranks))),
-        [[f"head {place}" if len(shown) > 1 else "all levels", *(f"{chance:.3f}" for chance in level),
-          *[""] * (len(ranks) - len(level))] for place, level in enumerate(shown, 1)],
-    ))  # fmt: skip
+    levels = [", ".join(f"{chance:.3f}" for chance in level) for level in chances]
+    of_levels = (f"head {place}: {level}" for place, level in enumerate(levels, 1)) if by_level else levels[:1]
+    tuner.decide(f"acceptance by rank: {'; '.join(of_levels)}")
+    verifying = ", ".join(f"{size:.3g}: {cost:.2f}" for size, cost in sorted(costs.verifying.items()))
     fixed, per_level = costs.drafting
-    tuner.show(Table(
-        "costs of a step", number_columns("draft\ntokens", "verification\nand overhead"),
-        [[f"{size:.3g}", f"{cost:.2f}"] for size, cost in sorted(costs.verifying.items())],
-        ["in passes of ar", f"drafting: {fixed:.3f} + {per_level:.3f} per level"],
-    ))  # fmt: skip
+    tuner.decide(
+        f"costs of a step in passes of ar: verification and overhead by draft tokens {verifying}; drafting "
+        f"{fixed:.3f} + {per_level:.3f} per level"
+    )
     # 2. They select three shapes, which a second run measures.
-    tried = candidate_shapes(rank_shapes(chances, costs, max(sizes)))
-    chosen = [with_shape(trials.base, shape.num_nodes, chances[: shape.depth]) for shape in tried]
-    found = tuner.measure("shapes-" + "-".join(method.name for method in chosen), chosen)
-    columns = number_columns("size", "depth", "τ\nexpected", "τ, run\n95 % interval", "tok/s\n95 % interval")
-    rows = [
-        [str(shape.num_nodes), str(shape.depth), f"{shape.tokens:.2f}",
-         with_interval(metrics["mean_acceptance_length"]), with_interval(metrics["tokens_per_second"], 1)]
-        for shape, metrics in zip(tried, found.values(), strict=True)
-    ]  # fmt: skip
-    tuner.show(Table("shapes of trees", columns, rows, num_keys=2))
-    # 3. The fastest one is taken.
-    best = fastest(chosen, found)
-    is_most = best.num_draft_tokens == len(chances) and not by_level
-    limit = ", the most that were measured: larger --sizes allow more" if is_most else ""
-    num_nodes = best.drafter.options["num_nodes"]
-    tuner.decide(f"chosen: {num_nodes} draft tokens on {best.num_draft_tokens} levels{limit}")
+    shapes = candidate_shapes(rank_shapes(chances, costs, max(sizes)))
+    tried = {
+        f"{shape.num_nodes} on {shape.depth} levels": with_shape(trials.base, shape.num_nodes, chances[: shape.depth])
+        for shape in shapes
+    }
+    best, found = tuner.choose_fastest("draft tokens", tried)
+    if best.num_draft_tokens == len(chances) and not by_level:
+        tuner.decide("the tree has as many levels as were measured: larger --sizes allow more")
     return [TunedPreset("", best.model_copy(update={"name": trials.base.name}), found[best.name])]
 
 
 def tune_size(tuner: Tuner) -> list[TunedPreset]:
+    """Chooses the size of a tree that grows as it is drafted."""
     base, tried = tuner.trials.base, {}
     for size in tuner.candidates:  # a tree has no more levels than nodes
         shorter = with_value(base, LENGTH, min(base.num_draft_tokens, size))
-        made = with_value(shorter, "drafter.num_nodes", size)
-        tried[size] = made.model_copy(update={"name": f"nodes-{size}"})
-    found = tuner.measure("sizes-" + "-".join(map(str, tried)), tried.values())
-    columns = number_columns(
-        "size", "nodes\nof a step", "levels\nof a step", "τ\n95 % interval", "tok/s\n95 % interval"
-    )
-    rows = [
-        [str(size), number(metrics["tree_nodes"], 1), number(metrics["tree_depth"], 1),
-         with_interval(metrics["mean_acceptance_length"]), with_interval(metrics["tokens_per_second"], 1)]
-        for size, metrics in zip(tried, found.values(), strict=True)
-    ]  # fmt: skip
-    tuner.show(Table("sizes of trees", columns, rows))
-    best = fastest(list(tried.values()), found)
-    tuner.decide(f"chosen: {best.drafter.options['num_nodes']} draft tokens in a tree that grows")
+        tried[str(size)] = with_value(shorter, "drafter.num_nodes", size)
+    best, found = tuner.choose_fastest("draft tokens", tried)
     return [TunedPreset("", best.model_copy(update={"name": base.name}), found[best.name])]
 
 
@@ -523,49 +443,60 @@ def read_chances(run: TrialRun, names: Sequence[str], by_level: bool) -> tuple[L
 
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-DEFAULTS = {"decodes_with": "target", "bridge": "shared", "paper": None}  # omitted from the files
 MAX_NODES = 512
 
 
 def run_tune(
-    request: Request, output: Path, *, amount: str, lengths: Sequence[str] | None, sizes: Sequence[str] | None,
+    request: Request, output: Path, *, amount: float, lengths: Sequence[str] | None, sizes: Sequence[str] | None,
     step: float, console: Console,
 ) -> TuningReport:  # fmt: skip
-    """Tunes a method and writes the method files. `lengths`: of chains; `sizes`: of draft trees. Raises ConfigError for
-    bad input, before anything is measured."""
+    """Tunes a method and writes the method files. `amount`: of the examples of each subset to tune on, as a number or
+    as a share below 1; `lengths`: of chains; `sizes`: of draft trees. Raises ConfigError for bad input, before anything
+    is measured."""
     # 1. Everything that can be wrong with the input.
     spec = trial_spec(request, "tune", console)
     method = spec.methods[1]
     check_files(output, ("", "low", "med", "high") if is_fuzzy(method) else ("",))
     candidates = parse_candidates(method, lengths, sizes)
-    if is_fuzzy(method):
-        check_quality(spec, step)
+    if not 0 < step < math.inf:
+        raise ConfigError(f"--step {step:g}: must be above 0")
+    if is_fuzzy(method) and not method.needs_drafter:
+        raise ConfigError(
+            f"--method {method.name}: drafts without a model, so there is no drafter's own quality to measure "
+            "thresholds against: choose one with drafter.type = 'model'"
+        )
+    if is_fuzzy(method) and main_metric(scoring_of(spec)) is None:
+        raise ConfigError(
+            f"--task {spec.tasks[0].name}: has no score that all its subsets share, so there is no quality to trade "
+            "for speed: choose a task with `scorer` and `reference`, or subsets with one score"
+        )
     # 2. The slice, and the search on it.
     trials = open_trials(spec, request, console, "tune")
     trials = replace(trials, loaded=choose_slice(trials.loaded, amount, spec.seed))
     counts = ", ".join(f"{len(data.examples)} of {subset}" for _, subset, data in trials.loaded)
     say(console, f"calibration slice: {counts}")
     tuner = Tuner(trials, candidates, step)
-    search = tune_shape if has_shape(method) else tune_size if grows(method) and lengths is None else tune
+    search = tune_shape if has_shape(method) else tune_size if grows(method) and lengths is None else tune_length
     presets = search(tuner)
     # 3. The files and the report.
     calibration = calibration_of(trials.loaded)
+    pair = (
+        (trials.models.target.name, trials.models.target.revision),
+        (trials.drafter["name"], trials.drafter["revision"]),
+    )
+    named = " and ".join(f"{name} ({revision})" if revision else str(name) for name, revision in pair)
+    today, command = datetime.now(UTC).date().isoformat(), " ".join(request.command.split())
+    comment = f"# Written by specbench {__version__} on {today} for {named}: {command}"
     paths, rows = [], []
     for preset in presets:
         path = file_of(output, preset.label)
-        lines = comments(trials, preset, calibration, tuner.notes)
-        comment = "\n".join(fill(line, 118, initial_indent="# ", subsequent_indent="#   ") for line in lines)
         label = f", {preset.label}" if preset.label else ""
         content = {
-            **preset.method.model_dump(mode="json", exclude={"sweep"}), "name": path.stem, "version": 1,
-            "title": f"{trials.base.title}, tuned on {calibration.task}{label}",
+            **preset.method.model_dump(mode="json", exclude={"sweep"}, exclude_defaults=True, exclude_none=True),
+            "name": path.stem, "version": 1, "title": f"{trials.base.title}, tuned on {calibration.task}{label}",
+            "calibration": calibration.model_dump(mode="json"),
         }  # fmt: skip
-        kept = {key: value for key, value in content.items() if key not in DEFAULTS or value != DEFAULTS[key]}
-        for key, value in kept.items():
-            if isinstance(value, dict):
-                kept[key] = {name: option for name, option in value.items() if option is not None}
-        kept["calibration"] = calibration.model_dump(mode="json")
-        text = yaml.safe_dump(kept, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110)
+        text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110)
         write_output("--output", path, f"{comment}\n{text}", kept="; the runs are kept")
         load_file(path)  # as a check
         paths.append(path)
@@ -582,100 +513,64 @@ def run_tune(
         + trials.pair_and_prompts
     )
     data = {
-        "files": [str(path) for path in paths], "decisions": tuner.notes, "calibration": calibration.model_dump(),
+        "files": [str(path) for path in paths], "decisions": tuner.decisions, "calibration": calibration.model_dump(),
         "presets": [
             {"preset": preset.label, "method": preset.method.model_dump(mode="json"),
              "metrics": dumped(preset.metrics, preset.metrics)}
             for preset in presets
         ],
     }  # fmt: skip
-    return TuningReport(data, [Table(trials.title("tuned"), columns, rows, [caption])], trials.folder)
+    table = Table(trials.title("tuned"), columns, rows, [caption])
+    return TuningReport(data, [table], trials.folder, [str(path) for path in paths])
 
 
 def parse_candidates(method: MethodSpec, lengths: Sequence[str] | None, sizes: Sequence[str] | None) -> list[int]:
     """Returns the tree sizes or draft lengths to try. Raises ConfigError for a number that the method cannot draft, and
     for the option that it does not take."""
-    if has_shape(method) or (grows(method) and (lengths is None or sizes is not None)):
-        if lengths is not None:
+    takes_sizes = has_shape(method) or (grows(method) and (lengths is None or sizes is not None))
+    if takes_sizes and lengths is not None:
+        raise ConfigError(f"--lengths {','.join(lengths)}: {method.name} drafts trees: give --sizes, or leave it out")
+    if not takes_sizes and sizes is not None:
+        raise ConfigError(
+            f"--sizes {','.join(sizes)}: the drafter of {method.name} has no shape to choose: give --lengths, or leave "
+            "it out"
+        )
+    option, given = ("--sizes", sizes) if takes_sizes else ("--lengths", lengths)
+    if given is None:
+        longest = MAX_NODES if takes_sizes else tree_levels(method.drafter) or max(LENGTHS)
+        return [each for each in (SIZES if takes_sizes else LENGTHS) if each <= longest] or [longest]
+    for text in given:
+        if not text.isascii() or not text.isdigit() or (takes_sizes and not 1 <= int(text) <= MAX_NODES):
             raise ConfigError(
-                f"--lengths {','.join(lengths)}: {method.name} drafts trees: give --sizes, or leave it out"
+                f"{option} {text}: not a number of draft tokens{f' from 1 to {MAX_NODES}' if takes_sizes else ''}: "
+                "give some like 4,16,64"
             )
-        if sizes is None:
-            return list(SIZES)
-        for text in sizes:
-            if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MAX_NODES:
-                raise ConfigError(
-                    f"--sizes {text}: not a number of draft tokens from 1 to {MAX_NODES}: give some like 4,16,64"
-                )
-        if len(found := sorted({int(text) for text in sizes})) < 2:
-            raise ConfigError("--sizes: one size shows no costs by size: give two or more, such as 4,16,64")
-        return found
-    if sizes is not None:
-        raise ConfigError(
-            f"--sizes {','.join(sizes)}: the drafter of {method.name} has no shape to choose: give "
-            "--lengths, or leave it out"
-        )
-    if lengths is None:
-        longest = tree_levels(method.drafter) or max(LENGTHS)
-        lengths = [str(length) for length in LENGTHS if length <= longest] or [str(longest)]
-    found = []
-    for text in lengths:
-        if not text.isascii() or not text.isdigit():
-            raise ConfigError(f"--lengths {text}: not a number of tokens: give some like 5,10,15,20")
-        found.append(with_value(method, LENGTH, int(text), place=f"--lengths {text}").num_draft_tokens)
-    return sorted(set(found))
+        if not takes_sizes:
+            with_value(method, LENGTH, int(text), place=f"--lengths {text}")
+    found = sorted({int(text) for text in given})
+    if takes_sizes and len(found) < 2:
+        raise ConfigError("--sizes: one size shows no costs by size: give two or more, such as 4,16,64")
+    return found
 
 
-def check_quality(spec: RunSpec, step: float) -> None:
-    """Raises ConfigError if the quality of a fuzzy method, or of its drafter, cannot be measured."""
-    task, method = spec.tasks[0], spec.methods[1]
-    if not 0 < step < math.inf:
-        raise ConfigError(f"--step {step:g}: must be above 0")
-    scorers = (make_scorer(task.subset(subset)) for _, subset in spec.task_subsets())
-    mains = {scorer.names[0] for scorer in scorers if scorer is not None}
-    if not mains:
-        raise ConfigError(
-            f"--task {task.name}: has no scorer, so there is no quality to trade for speed: choose a task with "
-            "`scorer` and `reference`"
-        )
-    if len(mains) > 1:
-        scores = ", ".join(sorted(mains))
-        raise ConfigError(f"--task {task.name}: its subsets have several scores ({scores}): choose one with --subset")
-    if not method.needs_drafter:
-        raise ConfigError(
-            f"--method {method.name}: drafts without a model, so there is no drafter's own quality to measure "
-            "thresholds against: choose one with drafter.type = 'model'"
-        )
-
-
-def choose_slice(loaded: Loaded, amount: str, seed: int) -> Loaded:
-    """Returns the examples to tune on, drawn from each subset with the seed. `amount`: a share (0.25) or a number (8)
-    of each subset's examples.
-
-    Raises ConfigError if nothing is left to evaluate, or if the examples are too few for an interval.
-    """
-    try:
-        number = float(amount)
-    except ValueError:
-        number = math.nan
-    is_share = 0 < number < 1
-    if not is_share and not (number >= 1 and number.is_integer()):
-        raise ConfigError(f"--calibration {amount}: give a share between 0 and 1, such as 0.25, or a number such as 8")
+def choose_slice(loaded: Loaded, amount: float, seed: int) -> Loaded:
+    """Returns the examples to tune on, drawn from each subset with the seed. Raises ConfigError if nothing is left to
+    evaluate, or if the examples are too few for an interval."""
     taken = []
     for task, subset, data in loaded:
         num_examples = len(data.examples)
-        count = math.ceil(number * num_examples) if is_share else int(number)
+        count = math.ceil(amount * num_examples) if amount < 1 else int(amount)
         if count >= num_examples:
             raise ConfigError(
-                f"--calibration {amount}: takes all {num_examples} examples of subset '{subset}', so that none is left "
-                "to evaluate: give less, or a larger --limit"
+                f"--calibration {amount:g}: takes all {num_examples} examples of subset '{subset}', so that none is "
+                "left to evaluate: give less, or a larger --limit"
             )
         drawn = Random(stream_seed("calibration", seed, task.name, subset)).sample(data.examples, count)
         taken.append((task, subset, replace(data, examples=tuple(sorted(drawn, key=lambda e: e.index)))))
     total = sum(len(data.examples) for _, _, data in taken)
     if total < MIN_PROMPTS:
         raise ConfigError(
-            f"--calibration {amount}: gives {total} examples, but an interval needs {MIN_PROMPTS}: give more, "
+            f"--calibration {amount:g}: gives {total} examples, but an interval needs {MIN_PROMPTS}: give more, "
             "a larger --limit or more subsets"
         )
     return taken
@@ -705,27 +600,3 @@ def check_files(output: Path, labels: Sequence[str]) -> None:
     for path in (file_of(output, label) for label in labels):
         if path.exists():
             raise ConfigError(f"--output {path}: exists: name another file, or move this one away")
-
-
-def comments(trials: Trials, preset: TunedPreset, calibration: CalibrationSpec, notes: Sequence[str]) -> list[str]:
-    models, metrics, quality, drafter = trials.models, preset.metrics, trials.quality, trials.drafter
-    sizes = ", ".join(f"{len(prompts)} of {subset}" for subset, prompts in calibration.prompts.items())
-    scored = ""
-    if quality:
-        before, after = (score(metrics[name], quality) for name in (f"{quality}_ar", quality))
-        scored = f", {metric_of(quality).label} {before} → {after}"
-    numbers = (
-        f"{with_interval(metrics['tokens_per_second'], 1)} tokens/s, speed-up {with_interval(metrics['speedup'], 2)}, "
-        f"accepted share of draft tokens {with_interval(metrics['draft_efficiency'], 3)}{scored}"
-    )
-    pair = ((models.target.name, models.target.revision), (drafter["name"], drafter["revision"]))
-    named = ", ".join(f"{name} ({revision})" if revision else str(name) for name, revision in pair)
-    today, command = datetime.now(UTC).date().isoformat(), " ".join(trials.command.split())
-    return [
-        f"Written by specbench {__version__} on {today}: {command}",
-        f"Pair: {named}; {models.target.precision} on {trials.conditions['device']}, {models.engine(trials.base)}",
-        f"Task: {calibration.task}; calibration slice: {sizes} ({calibration.data}), listed below: a run of this "
-        "method leaves it out",
-        f"Measured on the slice, with 95 % intervals: {numbers}",
-        *(line.rstrip() for note in notes for line in note.splitlines() if line.strip()),
-    ]

@@ -2,11 +2,10 @@
 those of the target, and the expected acceptance of a method's next token (arXiv:2502.05202, tables 3 to 11)."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
-from fractions import Fraction
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import zip_longest
-from math import isqrt
-from typing import Any, Literal, NamedTuple
+from statistics import fmean, median_low, pstdev
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -37,57 +36,32 @@ from specbench.tasks.examples import load_examples
 
 
 class Overlap(BaseModel):
-    """|T|, |D| and |T ∩ D|. Sizes count all tokens; plain tokens are equal if they have the same bytes."""
+    """|T|, |D| and |T ∩ D| of some tokens of two vocabularies, which are equal if they have the same bytes."""
 
-    target_size: int
-    drafter_size: int
-    target_plain: int
-    drafter_plain: int
-    intersection: int
+    target: int
+    drafter: int
+    both: int
     ratio: float  # |T ∩ D| / |T|
 
-
-class TextOverlap(BaseModel):
-    """The overlap of the tokens T′ and D′ that appear in texts.
-
-    ratio: |T′ ∩ D′| / |T′|, the formula of table 10. share_of_target: the share of occurrences of target tokens that
-    the drafter has too; share_of_drafter: the share of occurrences of drafter tokens that the target has too, which the
-    authors' published code prints as table 10.
-    """
-
-    num_texts: int
-    target_tokens: int
-    drafter_tokens: int
-    intersection: int
-    ratio: float
-    share_of_target: float
-    share_of_drafter: float
+    @classmethod
+    def of(cls, target: int, drafter: int, both: int) -> Self:
+        return cls(target=target, drafter=drafter, both=both, ratio=both / max(1, target))
 
 
-def vocabulary_overlap(target: Vocabulary, drafter: Vocabulary) -> Overlap:
-    shared = len(target.id_of.keys() & drafter.id_of.keys())
-    return Overlap(
-        target_size=target.num_tokens,
-        drafter_size=drafter.num_tokens,
-        target_plain=len(target.id_of),
-        drafter_plain=len(drafter.id_of),
-        intersection=shared,
-        ratio=shared / target.num_tokens,
-    )
+def overlaps(target: Vocabulary, drafter: Vocabulary, texts: Sequence[str]) -> dict[str, Overlap]:
+    """Returns the overlap of all tokens, of the plain ones, and of those that appear in texts."""
+    ours, theirs = (token_counts(vocabulary, texts).keys() for vocabulary in (target, drafter))
+    both = len(target.id_of.keys() & drafter.id_of.keys())
+    return {
+        "all": Overlap.of(target.num_tokens, drafter.num_tokens, both),
+        "plain, by the bytes they write": Overlap.of(len(target.id_of), len(drafter.id_of), both),
+        "in the texts": Overlap.of(len(ours), len(theirs), len(ours & theirs)),
+    }
 
 
-def text_overlap(target: Vocabulary, drafter: Vocabulary, texts: Sequence[str]) -> TextOverlap:
-    ours, theirs = token_counts(target, texts), token_counts(drafter, texts)
-    shared = len(ours.keys() & theirs.keys())
-    return TextOverlap(
-        num_texts=len(texts),
-        target_tokens=len(ours),
-        drafter_tokens=len(theirs),
-        intersection=shared,
-        ratio=shared / max(1, len(ours)),
-        share_of_target=shared_fraction(ours, drafter),
-        share_of_drafter=shared_fraction(theirs, target),
-    )
+def share_of_occurrences(counts: Counter[bytes], other: Vocabulary) -> float:
+    """Returns the share of the occurrences of tokens in texts whose token the other vocabulary has too."""
+    return sum(count for written, count in counts.items() if written in other.id_of) / max(1, counts.total())
 
 
 def token_counts(vocabulary: Vocabulary, texts: Sequence[str]) -> Counter[bytes]:
@@ -98,10 +72,6 @@ def token_counts(vocabulary: Vocabulary, texts: Sequence[str]) -> Counter[bytes]
         if written is not None and vocabulary.plain[index]:
             found[written] += count
     return found
-
-
-def shared_fraction(counts: Counter[bytes], other: Vocabulary) -> float:
-    return sum(count for written, count in counts.items() if written in other.id_of) / max(1, counts.total())
 
 
 NUM_SHOWN = 24  # characters of a text around the first difference
@@ -130,38 +100,42 @@ class Injectivity(BaseModel):
 
 
 def injectivity(tokenizer: Any, vocabulary: Vocabulary, texts: Sequence[str]) -> Injectivity:
-    encoded = [(text, vocabulary.encode(text)) for text in texts]
-    trips = [
-        (text, tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
-        for text, ids in encoded
-    ]
-    changed = [pair for pair in trips if pair[0] != pair[1]]
+    num_changed = num_changed_by_bridges = 0
     first = None
-    if changed:
-        text, round_trip = changed[0]
-        pairs = zip(text, round_trip, strict=False)
-        place = next((i for i, (ours, theirs) in enumerate(pairs) if ours != theirs), min(len(text), len(round_trip)))
-        shown = slice(max(0, place - NUM_SHOWN // 3), max(0, place - NUM_SHOWN // 3) + NUM_SHOWN)
-        first = TextChange(text=text[shown], round_trip=round_trip[shown])
+    for text in texts:
+        ids = vocabulary.encode(text)
+        num_changed_by_bridges += vocabulary.text(ids) != (text, 0)
+        round_trip = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        num_changed += round_trip != text
+        if round_trip != text and first is None:
+            pairs = enumerate(zip(text, round_trip, strict=False))
+            place = next((i for i, (one, other) in pairs if one != other), min(len(text), len(round_trip)))
+            shown = slice(max(0, place - NUM_SHOWN // 3), max(0, place - NUM_SHOWN // 3) + NUM_SHOWN)
+            first = TextChange(text=text[shown], round_trip=round_trip[shown])
     return Injectivity(
-        num_texts=len(texts), num_changed=len(changed), first=first,
-        num_changed_by_bridges=sum(vocabulary.text(ids) != (text, 0) for text, ids in encoded),
-    )  # fmt: skip
-
-
-EXACT_FLOAT = 10**15  # a larger mean is rounded to an integer, which cannot overflow
+        num_texts=len(texts), num_changed=num_changed, num_changed_by_bridges=num_changed_by_bridges, first=first
+    )
 
 
 class CountSummary(BaseModel):
-    """A summary of integers, which may be huge. A quartile is a value that occurs, the lower one between two."""
+    """A summary of integers. A quartile is a value that occurs, the lower one between two."""
 
-    mean: float | int
-    sd: float | int
+    mean: float
+    sd: float
     min: int
     quartile_1: int
     median: int
     quartile_3: int
     max: int
+
+    @classmethod
+    def of(cls, values: Sequence[int]) -> Self:
+        ordered = sorted(values)
+        low, middle, high = (ordered[(len(ordered) - 1) * quarters // 4] for quarters in (1, 2, 3))
+        return cls(
+            mean=fmean(ordered), sd=pstdev(ordered), min=ordered[0], quartile_1=low, median=middle, quartile_3=high,
+            max=ordered[-1],
+        )  # fmt: skip
 
 
 class LengthSummary(BaseModel):
@@ -185,26 +159,28 @@ class Decompositions(BaseModel):
     passes: CountSummary
     by_length: list[LengthSummary]
 
+    @classmethod
+    def of(cls, ways: Mapping[bytes, tuple[int, int]]) -> Self:
+        """`ways`: the result of `count_decompositions` for each plain token of the target."""
+        numbers = [num_ways for num_ways, _ in ways.values()]
+        by_length: dict[int, list[int]] = defaultdict(list)
+        for token, (num_ways, _) in ways.items():
+            by_length[len(token)].append(num_ways)
+        return cls(
+            num_tokens=len(ways), num_impossible=numbers.count(0),
+            length=CountSummary.of([len(token) for token in ways]),
+            number=CountSummary.of(numbers), passes=CountSummary.of([passes for _, passes in ways.values()]),
+            by_length=[
+                LengthSummary(length=length, num_tokens=len(of), median=median_low(of), max=max(of))
+                for length, of in sorted(by_length.items())
+            ],
+        )  # fmt: skip
 
-def decompositions(target: Vocabulary, drafter: Vocabulary) -> Decompositions:
+
+def all_decompositions(target: Vocabulary, drafter: Vocabulary) -> dict[bytes, tuple[int, int]]:
     pieces = drafter.id_of.keys()
     longest = max(map(len, pieces), default=0)
-    ways = [(len(token), *count_decompositions(token, pieces, longest)) for token in target.id_of]
-    lengths, numbers, passes = zip(*ways, strict=True)
-    by_length: dict[int, list[int]] = defaultdict(list)
-    for length, num_ways, _ in ways:
-        by_length[length].append(num_ways)
-    return Decompositions(
-        num_tokens=len(ways),
-        num_impossible=numbers.count(0),
-        length=summary(lengths),
-        number=summary(numbers),
-        passes=summary(passes),
-        by_length=[
-            LengthSummary(length=length, num_tokens=len(of), median=quantile(sorted(of), 1, 2), max=max(of))
-            for length, of in sorted(by_length.items())
-        ],
-    )
+    return {token: count_decompositions(token, pieces, longest) for token in target.id_of}
 
 
 def count_decompositions(token: bytes, pieces: Collection[bytes], longest: int) -> tuple[int, int]:
@@ -219,44 +195,6 @@ def count_decompositions(token: bytes, pieces: Collection[bytes], longest: int) 
             if ways[start] and token[start:end] in pieces:
                 ways[end] += ways[start]
     return ways[-1], sum(ways[:-1])
-
-
-def costs_in_texts(target: Vocabulary, drafter: Vocabulary, texts: Sequence[str]) -> tuple[float, float]:
-    """Returns the least number of draft passes for ψ, and the share that drafter tokens can spell; both over all
-    occurrences of target tokens in the texts."""
-    pieces = drafter.id_of.keys()
-    longest = max(map(len, pieces), default=0)
-    counts = token_counts(target, texts)
-    found = [(frequency, *count_decompositions(token, pieces, longest)) for token, frequency in counts.items()]
-    total = max(1, counts.total())
-    passes = sum(frequency * num_passes for frequency, _, num_passes in found)
-    return passes / total, sum(frequency for frequency, ways, _ in found if ways) / total
-
-
-def summary(values: Sequence[int]) -> CountSummary:
-    """Returns statistics whose sums have no rounding error. Raises ValueError without values."""
-    if not values:
-        raise ValueError("a summary needs values")
-    ordered = sorted(values)
-    mean = Fraction(sum(ordered), len(ordered))
-    variance = Fraction(sum(value * value for value in ordered), len(ordered)) - mean * mean
-    return CountSummary(
-        mean=float_or_int(mean),
-        sd=float_or_int(Fraction(isqrt(int(variance * 10**12)), 10**6)),
-        min=ordered[0],
-        quartile_1=quantile(ordered, 1, 4),
-        median=quantile(ordered, 1, 2),
-        quartile_3=quantile(ordered, 3, 4),
-        max=ordered[-1],
-    )
-
-
-def float_or_int(value: Fraction) -> float | int:
-    return float(value) if value < EXACT_FLOAT else round(value)
-
-
-def quantile(ordered: Sequence[int], part: int, of: int) -> int:
-    return ordered[(len(ordered) - 1) * part // of]
 
 
 FitVerdict = Literal["fits", "costly", "weak", "no gain", "cannot run"]
@@ -379,6 +317,9 @@ MANY_PASSES = 16  # for ψ of one token, which the paper calls large (figure 1)
 class VocabReport(BaseModel):
     """Tables 3, 4, 5, 8, 9, 10 and 11 of arXiv:2502.05202 for one pair. `acceptance`: only if it was requested.
 
+    overlaps: by the kind of tokens; in the texts, the ratio is the formula of table 10. share_of_target: the share of
+    occurrences of target tokens in the texts that the drafter has too; share_of_drafter: the share of occurrences of
+    drafter tokens that the target has too, which the authors' published code prints as table 10.
     passes_in_texts: the least number of draft passes for ψ, a mean over all occurrences of target tokens in the texts.
     writable_in_texts: the share of these occurrences that drafter tokens can spell.
     num_same_ids: the number of ids that mean the same token in both vocabularies.
@@ -389,8 +330,9 @@ class VocabReport(BaseModel):
     texts: str
     same_vocabulary: bool
     num_same_ids: int = 0
-    overlap: Overlap
-    text_overlap: TextOverlap
+    overlaps: dict[str, Overlap]
+    share_of_target: float
+    share_of_drafter: float
     target_injectivity: Injectivity
     drafter_injectivity: Injectivity
     decompositions: Decompositions
@@ -404,11 +346,7 @@ class VocabReport(BaseModel):
         return {"T": self.target_injectivity, "D": self.drafter_injectivity}
 
 
-class NamedTokenizer(NamedTuple):
-    """A model's name and tokenizer."""
-
-    name: str
-    tokenizer: Any
+NamedTokenizer = tuple[str, Any]  # the name of a model, and its tokenizer
 
 
 def make_report(
@@ -417,23 +355,21 @@ def make_report(
 ) -> VocabReport:  # fmt: skip
     """Returns the comparison of two vocabularies, in general and on texts; with `models` also the expected acceptance
     of methods."""
-    ours, theirs = Vocabulary(target.tokenizer), Vocabulary(drafter.tokenizer)
-    own_ids, other_ids = target.tokenizer.get_vocab(), drafter.tokenizer.get_vocab()
-    passes, writable = costs_in_texts(ours, theirs, texts)
+    (target_name, own), (drafter_name, other) = target, drafter
+    ours, theirs = Vocabulary(own), Vocabulary(other)
+    own_ids, other_ids = own.get_vocab(), other.get_vocab()
+    ways, counts = all_decompositions(ours, theirs), token_counts(ours, texts)
+    total = max(1, counts.total())
     report = VocabReport(
-        target=target.name,
-        drafter=drafter.name,
-        texts=texts_from,
-        same_vocabulary=own_ids == other_ids,
+        target=target_name, drafter=drafter_name, texts=texts_from, same_vocabulary=own_ids == other_ids,
         num_same_ids=len(same_ids(own_ids, other_ids, ours, theirs)),
-        overlap=vocabulary_overlap(ours, theirs),
-        text_overlap=text_overlap(ours, theirs, texts),
-        target_injectivity=injectivity(target.tokenizer, ours, texts),
-        drafter_injectivity=injectivity(drafter.tokenizer, theirs, texts),
-        decompositions=decompositions(ours, theirs),
-        passes_in_texts=passes,
-        writable_in_texts=writable,
-    )
+        overlaps=overlaps(ours, theirs, texts), share_of_target=share_of_occurrences(counts, theirs),
+        share_of_drafter=share_of_occurrences(token_counts(theirs, texts), ours),
+        target_injectivity=injectivity(own, ours, texts), drafter_injectivity=injectivity(other, theirs, texts),
+        decompositions=Decompositions.of(ways),
+        passes_in_texts=sum(count * ways[token][1] for token, count in counts.items()) / total,
+        writable_in_texts=sum(count for token, count in counts.items() if ways[token][0]) / total,
+    )  # fmt: skip
     methods = method_fits(report)
     acceptance = None if models is None else expected_acceptance(models, methods, texts, seed)
     return report.model_copy(update={"methods": methods, "acceptance": acceptance})
@@ -442,7 +378,7 @@ def make_report(
 def method_fits(report: VocabReport) -> list[MethodFit]:
     """Returns the verdicts on the paper's methods, in its order. They do not tell whether the drafter is accurate: that
     needs the models (`expected_acceptance`)."""
-    share = report.text_overlap.share_of_target
+    share = report.share_of_target
     changed = "; ".join(
         f"{found.num_changed_by_bridges} of {found.num_texts} texts do not round-trip through the {side}'s tokenizer"
         for side, found in zip(("target", "drafter"), report.sides.values(), strict=True)
@@ -478,7 +414,8 @@ def method_fits(report: VocabReport) -> list[MethodFit]:
             "slrs": ("no gain", "sd runs this pair, and needs no sum over texts"),
             "tli": ("no gain", "the intersection is the vocabulary itself: it is sd"),
         }
-    shares_ids = can_share_ids(report.num_same_ids, report.overlap.target_size, report.overlap.drafter_size)
+    sizes = report.overlaps["all"]
+    shares_ids = can_share_ids(report.num_same_ids, sizes.target, sizes.drafter)
     if shares_ids and not report.same_vocabulary:
         verdicts["sd"] = ("fits", f"{report.num_same_ids:,} ids mean the same token in both: only those are drafted")
     known, fits = set(method_names()), []
@@ -534,7 +471,7 @@ def vocab_report(options: RunOptions, task: str | None, acceptance: bool, consol
     names = ((target, options.target_revision), (drafter, options.drafter_revision))
     if not acceptance:
         own, other = (
-            NamedTokenizer(name, load_tokenizer(name, revision, trust_remote_code=options.trust_remote_code))
+            (name, load_tokenizer(name, revision, trust_remote_code=options.trust_remote_code))
             for name, revision in names
         )
         return make_report(own, other, texts, texts_from)
@@ -547,29 +484,22 @@ def vocab_report(options: RunOptions, task: str | None, acceptance: bool, consol
         )
         dtype = model.dtype if dtype == "auto" else dtype
         models.append(model)
-    own, other = (NamedTokenizer(model.name, model.tokenizer) for model in models)
+    own, other = ((model.name, model.tokenizer) for model in models)
     return make_report(own, other, texts, texts_from, ModelPair(models[0], models[1]), options.seed)
 
 
-BAR_WIDTH = 30
 MANY_LENGTHS = 20
 
 
 def report_parts(report: VocabReport) -> Iterator[Table | str]:
     # 1. How many tokens both have.
-    both, texts = report.overlap, report.text_overlap
-    shared_plain = both.intersection / max(1, both.target_plain)
     yield f"T: {report.target}\nD: {report.drafter}\n"
     yield Table("vocabularies", text_columns("tokens") + number_columns("T", "D", "T ∩ D", "T ∩ D / T"), [
-        _cells("all", both.target_size, both.drafter_size, both.intersection, f"{both.ratio:.3f}"),
-        _cells("plain, by the bytes they write", both.target_plain, both.drafter_plain, both.intersection,
-               f"{shared_plain:.3f}"),
-        _cells(f"in {texts.num_texts} texts", texts.target_tokens, texts.drafter_tokens, texts.intersection,
-               f"{texts.ratio:.3f}"),
+        _cells(kind, of.target, of.drafter, of.both, f"{of.ratio:.3f}") for kind, of in report.overlaps.items()
     ])  # fmt: skip
     yield (
-        f"texts: {report.texts}; the drafter has {texts.share_of_target:.1%} of the target's tokens there, the\n"
-        f"target has {texts.share_of_drafter:.1%} of the drafter's, counted as often as they appear\n"
+        f"texts: {report.texts}; the drafter has {report.share_of_target:.1%} of the target's tokens there, the\n"
+        f"target has {report.share_of_drafter:.1%} of the drafter's, counted as often as they appear\n"
     )
     # 2. Whether texts survive each tokenizer.
     columns = text_columns("") + number_columns("texts", "changed", "by bridges", "injective")
@@ -594,12 +524,9 @@ def report_parts(report: VocabReport) -> Iterator[Table | str]:
         for name, of in summaries.items()
     ])  # fmt: skip
     lengths, longer = ways.by_length[:MANY_LENGTHS], ways.by_length[MANY_LENGTHS:]
-    longest_bar = max((of.median.bit_length() for of in lengths), default=0)
-    columns = text_columns("bytes") + number_columns("tokens", "median", "max") + text_columns("log of median")
+    columns = text_columns("bytes") + number_columns("tokens", "median", "max")
     yield Table("decompositions by the length of the token", columns, [
-        _cells(str(of.length), of.num_tokens, of.median, of.max,
-               "█" * round(BAR_WIDTH * of.median.bit_length() / max(1, longest_bar)))
-        for of in lengths
+        _cells(str(of.length), of.num_tokens, of.median, of.max) for of in lengths
     ])  # fmt: skip
     if longer:
         yield (
@@ -624,9 +551,6 @@ def _cells(*cells: str | float) -> list[str]:
 
 
 def _count(value: float) -> str:
-    if isinstance(value, float):
-        return f"{value:,.2f}" if value < 10**6 else f"{value:.2e}"
-    if value < 10**9:
-        return f"{value:,}"
-    digits = str(value)
-    return f"{digits[0]}.{digits[1]}e{len(digits) - 1}"
+    if value >= 10 ** (6 if isinstance(value, float) else 9):
+        return f"{value:.1e}"
+    return f"{value:,.2f}" if isinstance(value, float) else f"{value:,}"

@@ -58,9 +58,9 @@ def parameters(method: MethodSpec) -> list[Parameter]:
     settable = set(dotted.flat(method.model_dump(exclude={"sweep"}))) - set(FIXED)
     options: list[tuple[str, type[BaseModel], Mapping[str, Any]]]
     if method.decoder is not None:
-        from specbench.integrations.entry import OFFERED, load, options_model
+        from specbench.integrations.external import OFFERED, load_entry, options_model
 
-        code = load(method.decoder.entry)
+        code = load_entry(method.decoder.entry)
         model = options_model(code.call, OFFERED, 0 if code.is_class else 1)  # specbench sets the offered ones
         options = [("decoder.options", model, method.decoder.options)]
     else:

@@ -99,9 +99,9 @@ def method_help(method: MethodSpec, call: str) -> MethodHelp:
 def parts(method: MethodSpec) -> list[Part]:
     """Returns the components: drafter, verification rule, vocabulary bridge; or the external decoder."""
     if method.decoder is not None:
-        from specbench.integrations.entry import load
+        from specbench.integrations.external import load_entry
 
-        return [Part(role="decoder", name=method.decoder.entry, text=prose(load(method.decoder.entry).call))]
+        return [Part(role="decoder", name=method.decoder.entry, text=prose(load_entry(method.decoder.entry).call))]
     if method.routes is not None:  # the drafters of all routes first, then what their parts have in common
         components = []
         for part in method.parts:

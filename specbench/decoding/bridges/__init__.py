@@ -7,7 +7,6 @@ The factory of a bridge is (models, sampling, make, *, options) → Drafter.
 
 from collections.abc import Callable, Sequence
 from itertools import takewhile
-from typing import NamedTuple
 
 import torch
 
@@ -29,6 +28,13 @@ LOOK_BEHIND = 8  # last target tokens that may still merge with later text
 class VocabularyMismatch(ConfigError):
     """The bridge needs a shared vocabulary, but target and drafter have different ones."""
 
+    def __init__(self, target: TextModel, draft: TextModel, common: frozenset[int]) -> None:
+        ours, theirs = (f"{len(model.vocabulary)} tokens, {model.vocab_size} logits" for model in (target, draft))
+        super().__init__(
+            f"drafter '{draft.name}' ({theirs}) has another vocabulary than target '{target.name}' ({ours}; "
+            f"{len(common)} tokens in common under the same id)"
+        )
+
 
 def common_ids(target: TextModel, draft: TextModel) -> frozenset[int] | None:
     """Returns the ids that mean the same token in both vocabularies and to which both models give a probability; None
@@ -49,23 +55,50 @@ def share_ids(target: TextModel, draft: TextModel) -> bool:
 def check_equal(target: TextModel, draft: TextModel) -> None:
     """Raises VocabularyMismatch, which names both sizes, for vocabularies that differ in any token."""
     if (common := common_ids(target, draft)) is not None:
-        raise mismatch(target, draft, common)
+        raise VocabularyMismatch(target, draft, common)
 
 
-def mismatch(target: TextModel, draft: TextModel, common: frozenset[int]) -> VocabularyMismatch:
-    ours, theirs = target.vocabulary, draft.vocabulary
-    if ours == theirs:
-        return VocabularyMismatch(
-            f"drafter '{draft.name}' has the tokenizer of target '{target.name}' but gives {draft.vocab_size} tokens a "
-            f"probability where the target gives {target.vocab_size}"
-        )
-    return VocabularyMismatch(
-        f"drafter '{draft.name}' ({len(theirs)} tokens) has another vocabulary than target '{target.name}' "
-        f"({len(ours)} tokens; {len(common)} in common under the same id)"
-    )
+class MaskedDraftModel(ScoringModel):
+    """A draft model whose drafts end at the tokens `ends`. `mask` [vocab] is added to its logits, −∞ at the tokens that
+    are not to be drawn; tokens beyond the mask are cut off, and missing ones have the logit 0 before it."""
+
+    def __init__(self, model: ScoringModel, ends: frozenset[int], mask: torch.Tensor | None = None) -> None:
+        self._model = model
+        self._mask = mask
+        self.passes = model.passes
+        self.eos_token_ids = ends
+        # If other tokens than EOS end a draft, passes after them would be wasted, so each token is read at once.
+        self.prefers_pending = model.prefers_pending and ends <= model.eos_token_ids
+
+    @property
+    def underlying(self) -> ScoringModel:
+        return self._model
+
+    def reset(self) -> None:
+        self._model.reset()
+
+    def score(self, ids: list[int], num_logits: int, pending: torch.Tensor | None = None) -> Output:
+        return self._masked(self._model.score(ids, num_logits, pending))
+
+    def score_tree(self, ids: list[int], tree_ids: list[int], parents: Sequence[int], num_logits: int) -> Output:
+        return self._masked(self._model.score_tree(ids, tree_ids, parents, num_logits))
+
+    def keep_path(self, path: Sequence[int]) -> None:
+        self._model.keep_path(path)
+
+    def resolve_pending(self, token_ids: list[int]) -> None:
+        self._model.resolve_pending(token_ids)
+
+    def _masked(self, output: Output) -> Output:
+        if self._mask is None:
+            return output
+        logits = output.logits[..., : len(self._mask)]
+        if (missing := len(self._mask) - logits.shape[-1]) > 0:
+            logits = torch.nn.functional.pad(logits, (0, missing))
+        return output._replace(logits=logits + self._mask)
 
 
-class CommonIdsModel(ScoringModel):
+class CommonIdsModel(MaskedDraftModel):
     """A draft model whose vocabulary differs from the target's in a few tokens, as a model over the target's ids.
 
     Its logits are −∞ at all ids but the common ones, so that nothing else is drawn and q is 0 there. It reads another
@@ -74,12 +107,9 @@ class CommonIdsModel(ScoringModel):
     """
 
     def __init__(self, model: CausalLM, target: CausalLM, common: frozenset[int]) -> None:
-        self._model = model
-        self.passes = model.passes
-        self.prefers_pending = model.prefers_pending
-        self.eos_token_ids = model.eos_token_ids & common
-        self._mask = torch.full((target.vocab_size,), float("-inf"), device=target.device)
-        self._mask[sorted(common)] = 0.0
+        mask = torch.full((target.vocab_size,), float("-inf"), device=target.device)
+        mask[sorted(common)] = 0.0
+        super().__init__(model, model.eos_token_ids & common, mask)
         self._read_as = list(range(target.vocab_size))  # by target id, the id that the draft model reads
         strings = {index: token for token, index in target.vocabulary.items()}
         for index in set(range(target.vocab_size)) - common:
@@ -91,26 +121,16 @@ class CommonIdsModel(ScoringModel):
         self._ids: list[int] = []  # of the last sequence, by the target's and by the draft model's vocabulary
         self._own_ids: list[int] = []
 
-    @property
-    def underlying(self) -> ScoringModel:
-        return self._model
-
-    def reset(self) -> None:
-        self._model.reset()
-
     def score(self, ids: list[int], num_logits: int, pending: torch.Tensor | None = None) -> Output:
         own_pending = None if pending is None else self._table.index_select(0, pending)
-        return self._over_target(self._model.score(self._translated(ids), num_logits, own_pending))
+        return super().score(self._translated(ids), num_logits, own_pending)
 
     def score_tree(self, ids: list[int], tree_ids: list[int], parents: Sequence[int], num_logits: int) -> Output:
         own_tree = [self._read_as[index] for index in tree_ids]
-        return self._over_target(self._model.score_tree(self._translated(ids), own_tree, parents, num_logits))
-
-    def keep_path(self, path: Sequence[int]) -> None:
-        self._model.keep_path(path)
+        return super().score_tree(self._translated(ids), own_tree, parents, num_logits)
 
     def resolve_pending(self, token_ids: list[int]) -> None:
-        self._model.resolve_pending([self._read_as[index] for index in token_ids])
+        super().resolve_pending([self._read_as[index] for index in token_ids])
 
     def _translated(self, ids: list[int]) -> list[int]:
         """Returns the ids as the draft model reads them. Only those that the last sequence lacks are looked up."""
@@ -118,12 +138,6 @@ class CommonIdsModel(ScoringModel):
         self._own_ids = self._own_ids[:num_known] + [self._read_as[index] for index in ids[num_known:]]
         self._ids = list(ids)
         return self._own_ids
-
-    def _over_target(self, output: Output) -> Output:
-        size = len(self._mask)
-        logits = output.logits[..., :size]
-        missing = size - logits.shape[-1]
-        return output._replace(logits=torch.nn.functional.pad(logits, (0, missing)) + self._mask)
 
 
 @BRIDGES.register("shared")
@@ -137,15 +151,8 @@ def shared(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Drafter:
     if common is None:
         return make(draft_model)
     if not share_ids(target, draft_model):
-        raise mismatch(target, draft_model, common)
+        raise VocabularyMismatch(target, draft_model, common)
     return make(CommonIdsModel(draft_model, target, common))
-
-
-class Reading(NamedTuple):
-    """The draft tokens of a sequence without its last `num_held` target tokens, which are an incomplete character."""
-
-    draft_ids: list[int]
-    num_held: int
 
 
 class Translation:
@@ -167,10 +174,11 @@ class Translation:
         self._ids: list[int] = []
         self._draft_ids = list(self._draft.bos_ids)
         self._points = [(0, len(self._draft_ids))]  # (target, draft) positions with the same text before them
-        return self.read(prompt_ids).draft_ids
+        return self.read(prompt_ids)[0]
 
-    def read(self, ids: list[int]) -> Reading:
-        """Returns the draft tokens of `ids`, which may extend the last sequence or differ from it at the end."""
+    def read(self, ids: list[int]) -> tuple[list[int], int]:
+        """Returns the draft tokens of `ids`, which may extend the last sequence or differ from it at the end, and the
+        number of its last tokens that are left out as an incomplete character."""
         known = common_prefix(self._ids, ids)
         while len(self._points) > 1 and self._points[-1][0] > max(0, known - LOOK_BEHIND // 2):
             self._points.pop()
@@ -185,7 +193,7 @@ class Translation:
         self._ids = ids[:end]
         self._draft_ids = self._draft_ids[:num_draft] + tail
         self._add_point(num_target, num_draft, tail)
-        return Reading(self._draft_ids, num_held)
+        return self._draft_ids, num_held
 
     def _encode(self, before_ids: list[int], ids: list[int]) -> list[int] | None:
         """Returns the draft tokens of `ids` after `before_ids`; None if a draft token would span the boundary."""
@@ -202,11 +210,11 @@ class Translation:
         num_own -= self._target.text(ids[:num_own][-LOOK_BEHIND:])[1]
         if before_ids:
             text = running_text(self._target.to_bytes(ids[:num_own]))
-            found = self._draft.encode_after(before, text)
+            draft_ids = self._draft.encode_after(before, text)
         else:
             text = self._target.text(ids[:num_own])[0]
-            found = self._draft.encode(text)
-        if found is None:
+            draft_ids = self._draft.encode(text)
+        if draft_ids is None:
             return None
         # 2. Each later token becomes the draft token with the same bytes; tokens without one are encoded as text.
         before, pending = (before + text)[-4 * LOOK_BEHIND :], b""
@@ -219,12 +227,12 @@ class Translation:
             if pending:
                 text = running_text(pending)
                 behind = self._draft.encode_after(before, text) if before else None
-                found += self._draft.encode(text) if behind is None else behind
+                draft_ids += self._draft.encode(text) if behind is None else behind
                 before, pending = text, b""
             if carried is not None:
-                found.append(carried)
+                draft_ids.append(carried)
                 before = (before + running_text(written))[-4 * LOOK_BEHIND :]
-        return found
+        return draft_ids
 
     def _add_point(self, num_target: int, num_draft: int, tail: list[int]) -> None:
         """Stores the last position, at least LOOK_BEHIND target tokens from the end, where tokens end on both sides."""
@@ -253,44 +261,60 @@ def running_text(written: bytes) -> str:
     return written[start:].decode(errors="replace")
 
 
-class DraftContext:
-    """The generated sequence in draft tokens, and the room left in the draft model's context."""
+class BridgedDrafter(Drafter):
+    """A drafter behind a vocabulary bridge, which reads and drafts tokens of its own vocabulary.
 
-    def __init__(self, models: ModelPair) -> None:
+    It cannot observe the target's passes, whose tokens are different. Raises ConfigError for a drafter that reads the
+    target's hidden states.
+    """
+
+    tokenizing: Stopwatch
+
+    def __init__(self, drafter: Drafter, models: ModelPair) -> None:
+        if drafter.hidden_layers:
+            raise ConfigError(
+                "the drafter reads the target's hidden states, which no vocabulary bridge translates: use a drafter "
+                "with the target's vocabulary"
+            )
         assert models.drafter is not None
+        self._drafter = drafter
         self._model = models.drafter
         self._target = models.target.text_vocabulary
         self._draft = models.drafter.text_vocabulary
         self._translation = Translation(self._target, self._draft)
+        self.name, self.revision = drafter.name, drafter.revision
+        self.passes = drafter.passes
         self.tokenizing = Stopwatch()
+        self.sampling = drafter.sampling
 
-    def read(self, ids: list[int]) -> Reading:
-        """Returns the draft tokens of the sequence, without an incomplete character at its end."""
-        with self.tokenizing:
-            return self._translation.read(ids)
+    def rehearse(self, decode: Callable[[], object]) -> None:
+        self._drafter.rehearse(decode)
 
-    def prefill(self, drafter: Drafter, prompt_ids: list[int]) -> None:
-        """Prefills the drafter with the prompt. Raises ConfigError if the drafter's context is too short for it and the
-        drafter does not pause there."""
+    def reserve(self, num_draft_tokens: int) -> tuple[int, float]:
+        return self._drafter.reserve(num_draft_tokens)
+
+    def prefill(self, prompt_ids: list[int]) -> None:
+        """Prefills the drafter. Raises ConfigError if its context is too short for the prompt and it does not pause
+        there."""
         draft_ids = self._translation.start(prompt_ids)
         limit = self._model.context_limit
-        if limit is not None and len(draft_ids) >= limit and drafter.pauses_at is None:
+        if limit is not None and len(draft_ids) >= limit and self._drafter.pauses_at is None:
             raise ConfigError(
                 f"drafter '{self._model.name}': the prompt has {len(draft_ids)} of its tokens, but its context is "
                 f"{limit} tokens; use a drafter with a longer context, let it pause with --set "
                 "drafter.beyond_context=pause, or leave the row out"
             )
-        if draft_ids and drafter.room(len(draft_ids)):
-            drafter.prefill(draft_ids)
+        if draft_ids and self._drafter.room(len(draft_ids)):
+            self._drafter.prefill(draft_ids)
 
-    def room(self, draft_ids: list[int], num_draft_tokens: int) -> int:
-        """Returns how many of `num_draft_tokens` fit into the context; 0 after an empty sequence."""
+    def _fitting(self, draft_ids: list[int], num_draft_tokens: int) -> int:
+        """Returns how many of `num_draft_tokens` fit into the draft model's context; 0 after an empty sequence."""
         if not draft_ids:
             return 0
         limit = self._model.context_limit
         return num_draft_tokens if limit is None else max(0, min(num_draft_tokens, limit - len(draft_ids)))
 
-    def exact(self, ids: list[int]) -> list[int]:
+    def _exact(self, ids: list[int]) -> list[int]:
         """Returns draft tokens for all of `ids`; an incomplete character at the end may become single bytes.
 
         Returns no tokens if the draft vocabulary lacks one of these bytes.
@@ -308,49 +332,13 @@ class DraftContext:
             return draft_ids + held
 
 
-class BridgedDrafter(Drafter):
-    """A drafter behind a vocabulary bridge, which reads and drafts tokens of its own vocabulary.
-
-    It cannot observe the target's passes, whose tokens are different. Raises ConfigError for a drafter that reads the
-    target's hidden states.
-    """
-
-    tokenizing: Stopwatch
-
-    def __init__(self, drafter: Drafter, context: DraftContext) -> None:
-        if drafter.hidden_layers:
-            raise ConfigError(
-                "the drafter reads the target's hidden states, which no vocabulary bridge translates: use a drafter "
-                "with the target's vocabulary"
-            )
-        self._drafter = drafter
-        self._context = context
-        self.name, self.revision = drafter.name, drafter.revision
-        self.passes = drafter.passes
-        self.tokenizing = context.tokenizing
-        self.sampling = drafter.sampling
-
-    def rehearse(self, decode: Callable[[], object]) -> None:
-        self._drafter.rehearse(decode)
-
-    def reserve(self, num_draft_tokens: int) -> tuple[int, float]:
-        return self._drafter.reserve(num_draft_tokens)
-
-    def prefill(self, prompt_ids: list[int]) -> None:
-        self._context.prefill(self._drafter, prompt_ids)
-
-
 class Retokenized(BridgedDrafter):
     """A drafter whose text is proposed in the target's tokens, with one-hot draft distributions."""
 
-    def __init__(self, drafter: Drafter, context: DraftContext, target: Vocabulary, draft: Vocabulary) -> None:
-        super().__init__(drafter, context)
-        self._target = target
-        self._draft = draft
-
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
-        draft_ids, num_held = self._context.read(ids)
-        room = self._context.room(draft_ids, num_draft_tokens)
+        with self.tokenizing:
+            draft_ids, num_held = self._translation.read(ids)
+        room = self._fitting(draft_ids, num_draft_tokens)
         if not room:
             return Proposal()
         drafted_ids = self._drafter.propose(draft_ids, room, generator).token_ids
@@ -387,5 +375,4 @@ class Retokenized(BridgedDrafter):
 def retokenize(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Drafter:
     """Drafts in the drafter's own tokens and proposes the target's tokens of the same text (SLEM)."""
     assert models.drafter is not None
-    target, draft = models.target.text_vocabulary, models.drafter.text_vocabulary
-    return Retokenized(make(models.drafter), DraftContext(models), target, draft)
+    return Retokenized(make(models.drafter), models)

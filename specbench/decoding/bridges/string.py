@@ -7,8 +7,7 @@ perhaps the beginning of a longer token, but no complete longer token. Different
 different contexts of the drafter, so the sum has few terms only if the drafter's tokens are short.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import accumulate
 from typing import Annotated
@@ -20,8 +19,8 @@ from pydantic import Field
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import BRIDGES
-from specbench.decoding.bridges import BridgedDrafter, DraftContext, MakeDrafter
-from specbench.decoding.bridges.trie import Crossing, Moves, Node
+from specbench.decoding.bridges import BridgedDrafter, MakeDrafter
+from specbench.decoding.bridges.trie import Crossing, Node
 from specbench.decoding.drafters import Drafter, ModelDrafter
 from specbench.decoding.proposal import OUT_OF_VOCABULARY, PointMass, Proposal
 from specbench.decoding.sampling import Distributions, DraftProbs, Sampling, draw
@@ -29,25 +28,6 @@ from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.eager import common_prefix
 
 Suffix = tuple[int, ...]  # draft tokens after the context of a tree
-
-
-@dataclass
-class PassBudget:
-    """The number of contexts that the draft model may read in one step; each context of a batch counts."""
-
-    max_draft_passes: int
-    num_passes: int = 0
-
-    def spend(self, num_passes: int, written: bytes) -> None:
-        """Counts passes. Raises ConfigError beyond the cap, with the token `written` (b"": all tokens)."""
-        self.num_passes += num_passes
-        if self.num_passes > self.max_draft_passes:
-            tokens = f"the token {written.decode(errors='replace')!r}" if written else "all tokens"
-            raise ConfigError(
-                f"bridge 'string' (method slrs): the probability of {tokens} needs more than bridge.max_draft_passes = "
-                f"{self.max_draft_passes} draft passes in one step: raise the cap, set generation.top_k, or use a "
-                "drafter with shorter tokens (bytes)"
-            )
 
 
 class DraftDistribution:
@@ -72,24 +52,25 @@ class DraftDistribution:
 
 class DraftTree:
     """The continuations of one context that the draft model has read, with their next-token distributions. Each is
-    computed once."""
+    computed once. `spend`: called with a number of contexts before the model reads them."""
 
     def __init__(
-        self, model: CausalLM, sampling: Sampling, order: NDArray[np.int64], context: list[int], budget: PassBudget
-    ) -> None:
+        self, model: CausalLM, sampling: Sampling, order: NDArray[np.int64], context: list[int],
+        spend: Callable[[int, bytes], None],
+    ) -> None:  # fmt: skip
         self.context = context
         self._model = model
         self._sampling = sampling
         self._order = order
-        self.budget = budget
+        self._spend = spend
         self.known: dict[Suffix, DraftDistribution] = {}
 
     def rows(self, suffixes: Sequence[Suffix], written: bytes) -> list[DraftDistribution]:
         """Returns the distributions after suffixes of equal length; computes missing ones in one batch. Raises
-        ConfigError, with the token `written`, if the budget is spent."""
+        ConfigError, with the token `written`, if the model may read no more."""
         missing = [suffix for suffix in dict.fromkeys(suffixes) if suffix not in self.known]
         if missing:
-            self.budget.spend(len(missing), written)
+            self._spend(len(missing), written)
             lists = [list(suffix) for suffix in missing]
             shared = common_prefix(min(lists), max(lists))
             if len(lists) == 1:
@@ -102,16 +83,13 @@ class DraftTree:
     def read_along(self, suffix: Suffix, shortest: int, written: bytes) -> None:
         """Reads `suffix` in one pass and keeps the distributions after its prefixes of at least `shortest` tokens."""
         beginnings = [suffix[:length] for length in range(shortest, len(suffix) + 1)]
-        self.budget.spend(len(beginnings), written)
+        self._spend(len(beginnings), written)
         self._keep(beginnings, self._model.score(self.context + list(suffix), len(beginnings)).logits)
 
     def _keep(self, suffixes: list[Suffix], logits: torch.Tensor) -> None:
         distributions = Distributions(logits, self._sampling)
         for index, suffix in enumerate(suffixes):
             self.known[suffix] = DraftDistribution(distributions, index, self._order)
-
-
-Open = tuple[float, Suffix, Node]  # a draft sequence inside the trie: its probability, tokens and node
 
 
 class Psi:
@@ -145,37 +123,21 @@ class Psi:
         if goal is None or (goal != OUT_OF_VOCABULARY and self._crossing.byte_by_byte and not self._read_ahead(goal)):
             return 0.0
         text = b"" if goal == OUT_OF_VOCABULARY else self._crossing.target.strings[goal]
-        return sum(float(prob * masses.sum()) for prob, _, masses in self._sequences(goal, text))
-
-    def full(self) -> NDArray[np.float64]:
-        """Returns ψ of every token of the target's trie, in its order, followed by ψ of OUT_OF_VOCABULARY.
-
-        The shape is [num_strings + 1], the sum is 1.
-        """
-        whole = np.zeros(len(self._crossing.target.strings) + 1)
-        for prob, moves, masses in self._sequences(None, b""):
-            np.add.at(whole, moves.outcomes, prob * masses)  # OUT_OF_VOCABULARY = −1 is the last entry
-        return whole
-
-    def _sequences(self, goal: int | None, text: bytes) -> Iterator[tuple[float, Moves, NDArray[np.float64]]]:
-        """Yields, by length, the draft sequences inside the trie that may still result in `goal` (None: any token).
-
-        Each item holds the probability of the sequence, the moves of the next draft token, and the probabilities of the
-        moves that determine the target token. `text`: the token that an error about the budget names (b"": all).
-        """
-        order = self._crossing.order
-        level: list[Open] = [(1.0, self._start, self._crossing.target.root)]
+        # The draft sequences inside the trie that may still result in the token, by length.
+        psi, order = 0.0, self._crossing.order
+        level: list[tuple[float, Suffix, Node]] = [(1.0, self._start, self._crossing.target.root)]
         while level:
-            further: list[Open] = []
+            further = []
             rows = self._tree.rows([suffix for _, suffix, _ in level], text)
             for (prob, suffix, node), row in zip(level, rows, strict=True):
                 moves = self._crossing.moves(node, goal)
-                yield prob, moves, row.sums[moves.ends] - row.sums[moves.starts]
+                psi += prob * float((row.sums[moves.ends] - row.sums[moves.starts]).sum())
                 for position, place in moves.onward:
                     mass = prob * float(row.sums[position + 1] - row.sums[position])
                     if mass > 0:
                         further.append((mass, (*suffix, int(order[position])), place))
             level = further
+        return psi
 
     def _read_ahead(self, goal: int) -> bool:
         """Reads the missing distributions along the only draft sequence that writes `goal`, in one pass.
@@ -252,7 +214,7 @@ class StringBridge(BridgedDrafter):
 
     def __init__(self, drafter: ModelDrafter, models: ModelPair, greedy: bool, max_draft_passes: int) -> None:
         assert models.drafter is not None
-        super().__init__(drafter, DraftContext(models))
+        super().__init__(drafter, models)
         self._model = models.drafter
         # Special tokens, added tokens and the drafter's end tokens are in neither trie.
         target, theirs = models.target, models.drafter.text_vocabulary
@@ -267,18 +229,19 @@ class StringBridge(BridgedDrafter):
         )
         self._greedy = greedy
         self._max_draft_passes = max_draft_passes
+        self.num_passes = 0  # contexts that the draft model has read in this step; each context of a batch counts
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
         token_ids: list[int] = []
         psis: list[Psi] = []
-        draft_ids = self._context.exact(ids) if num_draft_tokens else []
-        tree = self._tree(draft_ids)
+        draft_ids = self._exact(ids) if num_draft_tokens else []
+        self.num_passes, tree = 0, self._tree(draft_ids)
         target, written = self._crossing.target, self._crossing.written
         while len(token_ids) < num_draft_tokens:
-            if self._context.room(draft_ids, target.depth) < target.depth:  # ψ may have to read the longest text
+            if self._fitting(draft_ids, target.depth) < target.depth:  # ψ may have to read the longest text
                 break
             if draft_ids[: len(tree.context)] != tree.context:
-                tree = self._tree(draft_ids, tree.budget)
+                tree = self._tree(draft_ids)
             psi = Psi(self._crossing, tree, tuple(draft_ids[len(tree.context) :]))
             token, drawn = psi.draw(generator)
             token_ids.append(token)
@@ -291,7 +254,7 @@ class StringBridge(BridgedDrafter):
             if length in ends:
                 draft_ids = [*draft_ids, *drawn[: ends.index(length) + 1]]
             else:
-                draft_ids = self._context.exact(ids + token_ids)
+                draft_ids = self._exact(ids + token_ids)
         probs: DraftProbs | None = None
         if self.sampling.greedy:
             probs = PointMass(token_ids)
@@ -299,9 +262,19 @@ class StringBridge(BridgedDrafter):
             probs = StringProbs(token_ids, psis)
         return Proposal(token_ids, probs) if token_ids else Proposal()
 
-    def _tree(self, draft_ids: list[int], budget: PassBudget | None = None) -> DraftTree:
-        budget = budget or PassBudget(self._max_draft_passes)
-        return DraftTree(self._model, self.sampling, self._crossing.order, draft_ids, budget)
+    def _tree(self, draft_ids: list[int]) -> DraftTree:
+        return DraftTree(self._model, self.sampling, self._crossing.order, draft_ids, self._spend)
+
+    def _spend(self, num_passes: int, written: bytes) -> None:
+        """Counts passes. Raises ConfigError beyond the cap, with the token `written` (b"": unknown)."""
+        self.num_passes += num_passes
+        if self.num_passes > self._max_draft_passes:
+            tokens = f"the token {written.decode(errors='replace')!r}" if written else "the next token"
+            raise ConfigError(
+                f"bridge 'string' (method slrs): the probability of {tokens} needs more than bridge.max_draft_passes = "
+                f"{self._max_draft_passes} draft passes in one step: raise the cap, set generation.top_k, or use a "
+                "drafter with shorter tokens (bytes)"
+            )
 
 
 CAP = "Draft contexts that one step may read; where ψ needs more, the run ends with an error."

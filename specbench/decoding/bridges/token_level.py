@@ -8,34 +8,11 @@ import torch
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import BRIDGES
-from specbench.decoding.bridges import BridgedDrafter, DraftContext, MakeDrafter
+from specbench.decoding.bridges import BridgedDrafter, MakeDrafter, MaskedDraftModel
 from specbench.decoding.drafters import Drafter, end_mask
 from specbench.decoding.proposal import OUT_OF_VOCABULARY, OnDeviceProposal, Proposal
 from specbench.decoding.sampling import DenseProbs, Distributions, Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
-from specbench.models.scoring import Output, ScoringModel
-
-
-class MaskedDraftModel(ScoringModel):
-    """A draft model whose drafts end at the tokens `ends`, and to whose logits `mask` [vocab] is added."""
-
-    def __init__(self, model: ScoringModel, ends: frozenset[int], mask: torch.Tensor | None = None) -> None:
-        self._model = model
-        self._mask = mask
-        self.passes = model.passes
-        self.eos_token_ids = ends
-        # If other tokens than EOS end a draft, passes after them would be wasted, so each token is read at once.
-        self.prefers_pending = model.prefers_pending and ends <= model.eos_token_ids
-
-    def reset(self) -> None:
-        self._model.reset()
-
-    def score(self, ids: list[int], num_logits: int, pending: torch.Tensor | None = None) -> Output:
-        output = self._model.score(ids, num_logits, pending)
-        return output if self._mask is None else output._replace(logits=output.logits + self._mask)
-
-    def resolve_pending(self, token_ids: list[int]) -> None:
-        self._model.resolve_pending(token_ids)
 
 
 class SharedTokens:
@@ -118,13 +95,13 @@ class TranslatedProbs(DenseProbs):
 class TokenBridge(BridgedDrafter):
     """A drafter whose tokens are translated one by one. A drafted end token ends the draft and is not proposed."""
 
-    def __init__(self, drafter: Drafter, context: DraftContext, common: SharedTokens) -> None:
-        super().__init__(drafter, context)
+    def __init__(self, drafter: Drafter, models: ModelPair, common: SharedTokens) -> None:
+        super().__init__(drafter, models)
         self._common = common
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
-        draft_ids = self._context.exact(ids)
-        num_draft_tokens = self._context.room(draft_ids, num_draft_tokens)
+        draft_ids = self._exact(ids)
+        num_draft_tokens = self._fitting(draft_ids, num_draft_tokens)
         if not num_draft_tokens:
             return Proposal()
         drafted = self._drafter.propose(draft_ids, num_draft_tokens, generator)
@@ -151,7 +128,7 @@ def intersection(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Dr
     assert models.drafter is not None
     common = SharedTokens(models.target, models.drafter)
     view = MaskedDraftModel(models.drafter, common.ends, common.mask)
-    return TokenBridge(make(view), DraftContext(models), common)
+    return TokenBridge(make(view), models, common)
 
 
 @BRIDGES.register("union")
@@ -160,6 +137,4 @@ def union(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Drafter:
     assert models.drafter is not None
     common = SharedTokens(models.target, models.drafter)
     unknown = set(range(models.drafter.vocab_size)) - common.target_of.keys()
-    return TokenBridge(
-        make(MaskedDraftModel(models.drafter, frozenset(unknown) | common.ends)), DraftContext(models), common
-    )
+    return TokenBridge(make(MaskedDraftModel(models.drafter, common.ends | unknown)), models, common)

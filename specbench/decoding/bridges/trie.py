@@ -88,16 +88,15 @@ MAX_REMEMBERED = 1 << 13
 
 
 class Moves(NamedTuple):
-    """The moves of all draft tokens from a node, as ranges [start, end) of `Crossing.order`.
+    """The moves of the draft tokens from a node that may result in a given target token.
 
-    A token that leaves the trie, or ends at a node without children, determines the target token (`outcomes`: positions
-    in the target's trie). For a token that ends at a node with children, `onward` holds its position in the order and
-    that node.
+    The tokens in the ranges [start, end) of `Crossing.order` determine it: they leave the trie, or end at a node
+    without children. For a token that ends at a node with children, `onward` holds its position in the order and that
+    node.
     """
 
     starts: NDArray[np.int64]
     ends: NDArray[np.int64]
-    outcomes: NDArray[np.int64]
     onward: list[tuple[int, Node]]
 
 
@@ -119,8 +118,8 @@ class Crossing:
         self.byte_by_byte = self.draft.depth == 1
         self.moves = lru_cache(MAX_REMEMBERED)(self._moves)
 
-    def _moves(self, node: Node, goal: int | None) -> Moves:
-        """Returns the moves from `node` that result in `goal` or leave it possible; all moves if `goal` is None."""
+    def _moves(self, node: Node, goal: int) -> Moves:
+        """`goal`: a position in the target's trie, or OUT_OF_VOCABULARY."""
         ranges: list[tuple[int, int, int]] = [(self.draft.root.end, len(self.order), node.passed)]
         onward: list[tuple[int, Node]] = []
         pending = [(node, self.draft.root)]
@@ -132,17 +131,17 @@ class Crossing:
             else:
                 ranges.append((drafts.start, start, here.passed))
             branches = self.target.children(here)
-            if goal is not None and here.passed != goal:  # only one child is on the path to the goal
+            if here.passed != goal:  # only one child is on the path to the goal
                 byte = self.target.strings[goal][here.depth]
                 branches = iter([(byte, self.target.child(here, byte))])
             for byte, child in branches:
                 below = self.draft.child(drafts, byte)
                 ranges.append((start, below.start, here.passed))
                 start = below.end
-                may_lead = goal is None or child.passed == goal or child.start <= goal < child.end
+                may_lead = child.passed == goal or child.start <= goal < child.end
                 if below.start < below.end and may_lead:
                     pending.append((child, below))
             ranges.append((start, drafts.end, here.passed))
-        decided = [part for part in ranges if part[0] < part[1] and goal in (None, part[2])]
-        columns = np.array(decided, dtype=np.int64).reshape(-1, 3)
-        return Moves(columns[:, 0], columns[:, 1], columns[:, 2], onward)
+        decided = [(start, end) for start, end, outcome in ranges if start < end and outcome == goal]
+        columns = np.array(decided, dtype=np.int64).reshape(-1, 2)
+        return Moves(columns[:, 0], columns[:, 1], onward)

@@ -47,6 +47,7 @@ class Drafter:
     hidden_layers: tuple[int, ...] = ()
     draws: Draws | None = None  # None for a drafter that proposes no trees
     learns_over_prompts: bool = False  # whether the speed of a prompt depends on the prompts before it
+    max_nodes: int | None = None  # of its trees, if they vary in size
     pauses_at: int | None = None  # the number of tokens from which on it drafts nothing; None: there is none
 
     def __init__(self, model: ScoringModel | None = None, sampling: Sampling | None = None) -> None:
@@ -67,10 +68,10 @@ class Drafter:
     def tree_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
         """Returns the lengths, in tokens, for which the target's passes over the drafter's trees are prepared. A pass
         reads a tree of up to `num_draft_tokens` levels and the token before it, padded to the next length."""
-        return ()
+        return () if self.max_nodes is None else padded_lengths(self.max_nodes)
 
     def level_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
-        """Returns the lengths for which the passes of `model` over parts of the drafter's trees are prepared."""
+        """Returns the lengths of the levels of the drafter's trees that `model` reads, one pass each."""
         return ()
 
     def room(self, num_tokens: int) -> int:

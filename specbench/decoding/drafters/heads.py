@@ -11,7 +11,7 @@ from pydantic import Field
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS
-from specbench.decoding.drafters import Drafter, ModelDrafter, padded_lengths
+from specbench.decoding.drafters import Drafter, ModelDrafter
 from specbench.decoding.drafters.model_tree import (
     Depth,
     DrawsOption,
@@ -42,8 +42,8 @@ from specbench.models.heads.eagle_checkpoint import (
     NORM_OUTPUT,
     NormOutput,
     decoder_settings,
-    has_two_readings,
     load_eagle,
+    norm_readings,
 )
 from specbench.models.heads.medusa import MedusaHeads, load_medusa
 from specbench.models.meters import Clock, PassLog
@@ -113,15 +113,15 @@ def eagle_drafter(
     checkpoint.expect(head)
     reading = norm_output_reading(checkpoint, target, norm_output)
     model = EagleModel(load_eagle(checkpoint, target, reading), target.vocab_size, target.eos_token_ids)
-    made = EagleDrafter(model, make(model))
-    made.name, made.revision = checkpoint.name, checkpoint.revision
+    drafter = EagleDrafter(model, make(model))
+    drafter.name, drafter.revision = checkpoint.name, checkpoint.revision
     if reading == "feedback":  # a condition of the row and of a resume; what earlier versions measured is the other one
-        made.revision = f"{checkpoint.revision}, norm_output=feedback"
+        drafter.revision = f"{checkpoint.revision}, norm_output=feedback"
     if beyond_context == "pause":
-        made.pauses_at = decoder_settings(checkpoint).get("max_position_embeddings")
-        if made.pauses_at is None:
+        drafter.pauses_at = decoder_settings(checkpoint).get("max_position_embeddings")
+        if drafter.pauses_at is None:
             raise checkpoint.problem("config.json has no max_position_embeddings: leave drafter.beyond_context out")
-    return made
+    return drafter
 
 
 NORM_READINGS: tuple[NormOutput, ...] = get_args(NormOutput)
@@ -139,7 +139,7 @@ def norm_output_reading(checkpoint: HeadCheckpoint, target: CausalLM, given: Nor
     """Returns the meaning of `norm_output` in a head's configuration: the given one, or, for a head with two readings,
     the one with which the target accepts more, which a warning tells. Raises ConfigError if one is given for a head
     with a single reading."""
-    if not has_two_readings(checkpoint):
+    if len(norm_readings(checkpoint)) == 1:
         if given is not None:
             raise ConfigError(
                 f"drafter.norm_output = '{given}': has no effect on '{checkpoint.name}', which is not a SpecForge head "
@@ -204,9 +204,9 @@ def mtp_drafter(models: ModelPair, sampling: Sampling, *, temperature: DraftTemp
     temperature. It drafts every token after the first from its own output."""
     target = models.target
     model = EagleModel(load_mtp(target), target.vocab_size, target.eos_token_ids)
-    made = EagleDrafter(model, ModelDrafter(model, sampling.at(temperature)))
-    made.name, made.revision = target.name, target.revision
-    return made
+    drafter = EagleDrafter(model, ModelDrafter(model, sampling.at(temperature)))
+    drafter.name, drafter.revision = target.name, target.revision
+    return drafter
 
 
 def eagle_shape(*, top_k: int | None = None, num_nodes: int | None = None, **options: Any) -> TreeShape | int:
@@ -276,11 +276,8 @@ class MedusaDrafter(Drafter):
         self.hidden_layers = (num_layers,)
         self.eos_token_ids = eos_token_ids
         self.passes: PassLog = PassLog(Clock(next(heads.parameters()).device))
-        self._num_ranks = max(shape.ranks) + 1
+        self.max_nodes, self._num_ranks = len(shape.parents), max(shape.ranks) + 1
         self._state = torch.empty(0)  # the hidden state of the last token that the target has read, [width]
-
-    def tree_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
-        return padded_lengths(len(self.shape.parents))
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
         start = self.passes.clock.mark()
@@ -350,6 +347,6 @@ def medusa_drafter(
             f"drafter.head_chances: the tree has {shape.depth} levels, and '{checkpoint.name}' has {len(heads)} "
             f"heads: give {len(heads)} lists of chances or fewer"
         )
-    made = MedusaDrafter(heads, shape, target.model.config.get_text_config().num_hidden_layers, target.eos_token_ids)
-    made.name, made.revision = checkpoint.name, checkpoint.revision
-    return made
+    drafter = MedusaDrafter(heads, shape, target.model.config.get_text_config().num_hidden_layers, target.eos_token_ids)
+    drafter.name, drafter.revision = checkpoint.name, checkpoint.revision
+    return drafter

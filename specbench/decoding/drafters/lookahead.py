@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 
 from specbench.core.registry import DRAFTERS
-from specbench.decoding.drafters import Drafter, LookUpDrafter, padded_lengths
+from specbench.decoding.drafters import Drafter, LookUpDrafter
 from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.tree_shape import (
@@ -65,14 +65,12 @@ class Lookahead(Drafter):
     ) -> None:
         super().__init__()
         self.width, self.size, self.num_guesses = window, ngram, guesses
+        self.max_nodes = (ngram - 1) * (window + guesses)
         self.eos_token_ids = models.target.eos_token_ids
         self.context_limit = models.target.context_limit
         self.passes: PassLog = PassLog(Clock(torch.device("cpu")))
         self._levels: list[list[int]] = []
         self._pool: dict[int, dict[tuple[int, ...], None]] = {}  # n-grams by first token, the newest last
-
-    def tree_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
-        return padded_lengths((self.size - 1) * (self.width + self.num_guesses))
 
     def prefill(self, prompt_ids: list[int]) -> None:
         self._pool = {}
@@ -154,14 +152,11 @@ class TokenRecycling(LookUpDrafter):
     ) -> None:
         super().__init__()
         self.shape = recycling_shape(num_nodes=num_nodes, depth=depth, rank_chances=rank_chances)
-        self.num_ranks = len(rank_chances)
+        self.max_nodes, self.num_ranks = len(self.shape.parents), len(rank_chances)
         self.eos_token_ids = models.target.eos_token_ids
         self.learns_over_prompts = memory == "cell"
         self._followers: dict[int, list[int]] = {}
         self._last_token = -1
-
-    def tree_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
-        return padded_lengths(len(self.shape.parents))
 
     def begin_cell(self) -> None:
         self._followers = {}

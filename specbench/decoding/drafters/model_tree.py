@@ -9,7 +9,7 @@ from pydantic import Field
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS
-from specbench.decoding.drafters import BeyondContext, Checkpoint, Drafter, padded_lengths
+from specbench.decoding.drafters import BeyondContext, Checkpoint, Drafter
 from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.tree_shape import (
@@ -48,7 +48,7 @@ class ModelTreeDrafter(Drafter):
         return (1 + sum(self._level_sizes(num_draft_tokens)),)
 
     def level_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
-        return tuple(sorted(set(self._level_sizes(num_draft_tokens)[:-1])))
+        return tuple(self._level_sizes(num_draft_tokens)[:-1])
 
     def _level_sizes(self, num_draft_tokens: int) -> list[int]:
         return [sum(len(children) for _, children in level) for level in self.shape.levels[:num_draft_tokens]]
@@ -93,9 +93,9 @@ class ModelTreeDrafter(Drafter):
             return Distributions(self.model.score(ids, 1).logits, self.sampling)
         num_new = len(tokens) - self._num_read
         logits = self.model.score_tree(ids, tokens, parents, num_new).logits
-        kept = torch.tensor([node - self._num_read for node in frontier], device=logits.device)
+        rows = torch.tensor([node - self._num_read for node in frontier], device=logits.device)
         self._num_read = len(tokens)
-        return Distributions(logits.index_select(0, kept), self.sampling)
+        return Distributions(logits.index_select(0, rows), self.sampling)
 
     def observe(self, proposal: Proposal, output: Output, verification: Verification) -> None:
         if self._num_read:
@@ -136,13 +136,10 @@ class DynamicTreeDrafter(Drafter):
 
     def __init__(self, model: ScoringModel, num_nodes: int, top_k: int) -> None:
         super().__init__(model)
-        self.num_nodes = num_nodes
+        self.max_nodes = self.num_nodes = num_nodes
         self.top_k = top_k
         self._has_read = False
         self._places: dict[int, int] = {}  # node of the proposal → its place among the nodes that the model has read
-
-    def tree_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
-        return padded_lengths(self.num_nodes)
 
     def prefill(self, prompt_ids: list[int]) -> None:
         self._has_read = False
@@ -169,11 +166,11 @@ class DynamicTreeDrafter(Drafter):
                 logits = self.model.score_tree(ids, *tree, len(frontier)).logits
             else:
                 logits = self.model.score(ids, 1).logits
-            found = torch.log_softmax(logits.float(), dim=-1).topk(min(self.top_k, logits.shape[-1]), dim=-1)
+            best_children = torch.log_softmax(logits.float(), dim=-1).topk(min(self.top_k, logits.shape[-1]), dim=-1)
             above = torch.tensor([0.0 if parent < 0 else scores[parent] for parent in frontier], device=logits.device)
             num_before = len(tokens)
-            paths = (found.values + above[:, None]).tolist()
-            for parent, children, values in zip(frontier, found.indices.tolist(), paths, strict=True):
+            paths = (best_children.values + above[:, None]).tolist()
+            for parent, children, values in zip(frontier, best_children.indices.tolist(), paths, strict=True):
                 for token, score in zip(children, values, strict=True):
                     if score > -torch.inf:
                         tokens.append(token)

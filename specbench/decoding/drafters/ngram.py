@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Annotated, TypeVar
 
 import numpy as np
@@ -23,7 +23,7 @@ from specbench.models.mmap_store import Array, ArrayModel, vocabulary_digest
 from specbench.specs.components import DraftTemperature
 
 RAW = Sampling(temperature=1.0)
-MAX_KEPT = 2_000_000  # cached probabilities, 12 bytes each
+MAX_KEPT = 4096  # distributions of the contexts used last
 
 
 class NgramDistribution:
@@ -75,28 +75,6 @@ def process_counts(counts: Array, sampling: Sampling) -> Array:
         probs = probs[: max(1, int(mass_before.searchsorted(sampling.top_p)))]
         probs = probs / probs.sum()
     return probs
-
-
-class Rows:
-    """A cache of the most recently used rows for given sampling parameters, up to MAX_KEPT probabilities."""
-
-    def __init__(self, model: NgramModel, sampling: Sampling) -> None:
-        self.model, self.sampling = model, sampling
-        self._kept: dict[Span, NgramDistribution] = {}
-        self._num_probs = 0
-
-    def after(self, context: Sequence[int]) -> NgramDistribution:
-        span = self.model.span(context)
-        if self.sampling.greedy:
-            return NgramDistribution(self.model, span, self.sampling)
-        row = self._kept.pop(span, None)
-        if row is None:
-            row = NgramDistribution(self.model, span, self.sampling)
-            self._num_probs += len(row.probs)
-        self._kept[span] = row  # the dictionary's order is the order of use
-        while self._num_probs > MAX_KEPT and len(self._kept) > 1:
-            self._num_probs -= len(self._kept.pop(next(iter(self._kept))).probs)
-        return row
 
 
 class SparseProbs(DenseProbs):
@@ -170,7 +148,7 @@ class NgramDrafter(Drafter):
         self.device = device
         self.name = name or str(model.path)
         self.revision = model.digest
-        self._rows = Rows(model, sampling)
+        self._after = lru_cache(MAX_KEPT)(lambda span: NgramDistribution(model, span, sampling))
         self.passes: PassLog = PassLog(Clock(torch.device("cpu")))
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
@@ -182,7 +160,7 @@ class NgramDrafter(Drafter):
         start = mark()
         uniforms = None if self.sampling.greedy else draw_uniforms(num_draft_tokens, generator)
         for number in range(num_draft_tokens):
-            row = self._rows.after(context)
+            row = self._after(self.ngram.span(context))
             token = row.best if uniforms is None else row.draw(uniforms[number])
             rows.append(row)
             token_ids.append(token)
@@ -229,11 +207,11 @@ def model_for(target: CausalLM, model_type: type[AnyModel], path: str | None) ->
 
     Raises ConfigError if there is none, and for a folder that is not a complete model or has another tokenizer.
     """
-    kind = model_type.kind
-    how = f"train one with `specbench train {kind.command} --target {target.name}` and give --set drafter.path=DIR"
+    command = f"specbench train {model_type.command} --target {target.name}"
+    how = f"train one with `{command}` and give --set drafter.path=DIR"
     if path is None and target.name != EMBEDDED_TARGET:
-        raise ConfigError(f"drafter.path is missing: target '{target.name}' has no {kind.noun} of its own: {how}")
-    name = f"embedded:{kind.command}" if path is None else path
+        raise ConfigError(f"drafter.path is missing: target '{target.name}' has no {model_type.noun} of its own: {how}")
+    name = f"embedded:{model_type.command}" if path is None else path
     model = model_type.load(model_source(name) if path is None else path)
     if model.tokenizer_digest != vocabulary_digest(target.vocabulary) or model.max_token_id >= target.vocab_size:
         raise ConfigError(

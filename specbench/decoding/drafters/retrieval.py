@@ -12,7 +12,7 @@ from pydantic import Field
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS
-from specbench.decoding.drafters import LookUpDrafter, padded_lengths
+from specbench.decoding.drafters import LookUpDrafter
 from specbench.decoding.drafters.ngram import model_for
 from specbench.decoding.proposal import Draws, Proposal
 from specbench.decoding.sampling import Sampling
@@ -34,47 +34,6 @@ OCCURRENCES = (
 )
 
 
-class SuffixIndex:
-    """An index of a growing sequence: the position after each n-gram's most recent occurrence that has a next token.
-
-    `num_inserted` counts insertions.
-    """
-
-    def __init__(self, max_match: int, min_match: int) -> None:
-        self.lengths = range(max_match, min_match - 1, -1)
-        self.num_inserted = 0
-        self.clear()
-
-    def clear(self) -> None:
-        self._continues_at: dict[tuple[int, ...], int] = {}
-        self._num_indexed = 0
-        self._tail: list[int] = []
-
-    def find(self, ids: list[int]) -> tuple[int, int] | None:
-        """Returns the most recent match of the longest suffix of `ids` that occurred before: the position of the token
-        after it, and the number of matched tokens. None without a match."""
-        self._update(ids)
-        for length in self.lengths:
-            place = self._continues_at.get(tuple(ids[-length:])) if length <= len(ids) else None
-            if place is not None:
-                return place, length
-        return None
-
-    def _update(self, ids: list[int]) -> None:
-        """Indexes the new tokens, one entry per token and length; indexes all tokens if the sequence was cut back."""
-        start = self._num_indexed
-        if len(ids) < start or ids[max(0, start - len(self._tail)) : start] != self._tail:
-            self.clear()
-            start = 0
-        for place in range(max(1, start), len(ids)):  # the n-grams that end before `place`
-            for length in self.lengths:
-                if length <= place:
-                    self._continues_at[tuple(ids[place - length : place])] = place
-                    self.num_inserted += 1
-        self._num_indexed = len(ids)
-        self._tail = ids[-self.lengths.start :]
-
-
 @DRAFTERS.register("prompt_lookup", looks_up=True)
 class PromptLookupDrafter(LookUpDrafter):
     """Drafts the tokens that followed an earlier occurrence of the last tokens, in prompt or answer. It looks for the
@@ -92,19 +51,33 @@ class PromptLookupDrafter(LookUpDrafter):
     ) -> None:
         super().__init__()
         check_matches(max_match, min_match)
-        self.index = SuffixIndex(max_match, min_match)
+        self.lengths = range(max_match, min_match - 1, -1)
         self.tokens_per_match = tokens_per_match
         self.eos_token_ids = models.target.eos_token_ids
+        self._continues_at: dict[tuple[int, ...], int] = {}  # the place after each n-gram's latest occurrence
+        self._num_indexed = 0
 
     def prefill(self, prompt_ids: list[int]) -> None:
-        self.index.clear()
-        self.index.find(prompt_ids)
+        self._continues_at, self._num_indexed = {}, 0
+        self._index(prompt_ids)
+
+    def _index(self, ids: list[int]) -> None:
+        """Indexes the new tokens of the sequence, one entry per token and length."""
+        for place in range(max(1, self._num_indexed), len(ids)):  # the n-grams that end before `place`
+            for length in self.lengths:
+                if length <= place:
+                    self._continues_at[tuple(ids[place - length : place])] = place
+        self._num_indexed = len(ids)
 
     def look_up(self, ids: list[int], num_draft_tokens: int) -> tuple[list[int], None]:
-        match = self.index.find(ids) if num_draft_tokens > 0 else None
-        if match is None:
+        if num_draft_tokens <= 0:
             return [], None
-        place, length = match
+        self._index(ids)
+        known = [length for length in self.lengths if length <= len(ids) and tuple(ids[-length:]) in self._continues_at]
+        if not known:
+            return [], None
+        length = known[0]
+        place = self._continues_at[tuple(ids[-length:])]
         if self.tokens_per_match is not None:
             num_draft_tokens = min(num_draft_tokens, length * self.tokens_per_match)
         copied: list[int] = []
@@ -136,15 +109,12 @@ class RetrievalDrafter(LookUpDrafter):
         super().__init__()
         self.datastore = datastore
         self.eos_token_ids = eos_token_ids
-        self.num_nodes = num_nodes
+        self.max_nodes = self.num_nodes = num_nodes
         self.max_match = max_match
         self.min_match = min_match
         self.max_occurrences = max_occurrences
         self.name = name or str(datastore.path)
         self.revision = datastore.digest
-
-    def tree_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
-        return padded_lengths(self.num_nodes)
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
         return super().propose(ids, num_draft_tokens, generator) if num_draft_tokens else Proposal()

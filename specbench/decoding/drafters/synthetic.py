@@ -166,9 +166,9 @@ class SyntheticDrafter(Drafter):
     def _least_likely(self, logits: torch.Tensor) -> torch.Tensor:
         """Returns the least likely token of each row, end tokens excluded: [num_rows]."""
         ends = [token for token in self.target.eos_token_ids if token < logits.shape[-1]]
-        kept = logits.clone()
-        kept[:, ends] = float("inf")
-        return kept.argmin(dim=-1)
+        without_ends = logits.clone()
+        without_ends[:, ends] = float("inf")
+        return without_ends.argmin(dim=-1)
 
     def _replay(self, cues: Iterator[RehearsedStep], ids: list[int]) -> Proposal:
         """Returns the proposal of the rehearsed step.

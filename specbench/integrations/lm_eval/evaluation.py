@@ -29,11 +29,12 @@ MODEL_OPTIONS = ("batch_size", "max_batch_size", "device")
 
 def simple_evaluate(
     model: str | SpecbenchLM = "specbench", model_args: str | Mapping[str, object] | None = None, **options: Any
-) -> dict[str, Any] | None:
+) -> Any:
     """Runs lm_eval.simple_evaluate for a SpecbenchLM, or for its `model_args`. `options`: lm-eval's options.
 
-    Without `seed` in the arguments, the model uses lm-eval's seed for torch. Besides the scores of each task, the
-    results have acceptance, tokens/s and, with `baseline=true`, the speed-up. Raises ConfigError for invalid arguments.
+    Without `seed` in the arguments, the model uses lm-eval's seed for torch. Returns lm-eval's results, a mapping or
+    None. Besides the scores of each task, they have acceptance, tokens/s and, with `baseline=true`, the speed-up.
+    Raises ConfigError for invalid arguments.
     """
     arguments = simple_parse_args_string(model_args) if isinstance(model_args, str) else dict(model_args or {})
     if options.get("task_manager") is None:
@@ -49,7 +50,7 @@ def simple_evaluate(
         lm = model
     lm.answers = []
     with quiet_git():
-        results: dict[str, Any] | None = evaluate_with_lm_eval(model=lm, model_args=model_args, **options)
+        results: Any = evaluate_with_lm_eval(model=lm, model_args=model_args, **options)
     if results is not None:
         results["config"]["model"] = "specbench"
         lm.add_columns(results)

@@ -4,7 +4,7 @@ import json
 import logging
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -139,16 +139,6 @@ def quiet() -> Iterator[None]:
         log.setLevel(level)
 
 
-LOADED_TASKS: dict[tuple[str, str], LoadedTask] = {}  # by name and config
-
-
-def keep_loaded(tasks: Mapping[str, object]) -> list[LoadedTask]:
-    """Stores loaded tasks for the scorers and examples of this process."""
-    loaded = [LoadedTask(name, task) for name, task in tasks.items()]
-    LOADED_TASKS.update({(task.name, task.config): task for task in loaded})
-    return loaded
-
-
 CORPUS_METRICS: dict[str, Callable[[], Any]] = {  # with lm-eval's settings
     "bleu": BLEU, "chrf": CHRF, "chrf++": lambda: CHRF(word_order=2), "ter": TER,
 }  # fmt: skip
@@ -160,7 +150,7 @@ class LmEvalScorer(Scorer):
 
     Means are averaged. BLEU, chrF, chrF++ and TER are computed from sums of sacrebleu's statistics, which gives
     lm-eval's value if all documents have equally many references. For any other aggregation, an answer's value is the
-    aggregation over this answer alone, and `aggregate` gives lm-eval's value over all answers.
+    aggregation over this answer alone.
     """
 
     def __init__(self, loaded: LoadedTask) -> None:
@@ -193,10 +183,10 @@ class LmEvalScorer(Scorer):
         return Score(values, statistics)
 
     def check_reference(self, reference: Reference) -> None:
-        """Raises ConfigError if the reference is not a document of the task."""
         self._doc(reference)
 
     def _doc(self, reference: Reference) -> int:
+        """Returns the number of a document. Raises ConfigError if the reference is not one of the task's."""
         number = reference.get("doc", "") if isinstance(reference, dict) else ""
         if not number.isdecimal() or int(number) >= len(self._loaded.docs):
             raise ConfigError(f"reference {reference!r}: no document of lm-eval's task '{self._loaded.name}'")
@@ -214,12 +204,6 @@ class LmEvalScorer(Scorer):
         metric = self._summed[name]
         whole: Any = list(sums) if isinstance(metric, TER) else [int(count) for count in sums]
         return float(metric._compute_score_from_stats(whole).score)
-
-    def aggregate(self, answers: Iterable[tuple[str, Reference]]) -> dict[str, float]:
-        """Returns lm-eval's value of every metric over (text, reference) pairs. Exceptions of its code propagate."""
-        made = [self._loaded.items(self._doc(reference), text) for text, reference in answers]
-        columns = {name: [items[name] for items in made if name in items] for name in self.names}
-        return {name: float(self._loaded.aggregation(name)(column)) for name, column in columns.items() if column}
 
     @property
     def signature(self) -> Mapping[str, str]:

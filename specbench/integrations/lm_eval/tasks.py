@@ -14,15 +14,15 @@ from lm_eval.tasks._yaml_loader import load_yaml
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS, TASK_SOURCES
 from specbench.core.values import text_digest
-from specbench.integrations.lm_eval.scorer import LOADED_TASKS, LmEvalScorer, LoadedTask, keep_loaded, quiet, seeded
+from specbench.integrations.lm_eval.scorer import LmEvalScorer, LoadedTask, quiet, seeded
 from specbench.specs.catalogue import is_path
 from specbench.specs.components import build
 from specbench.specs.task import GenerationSpec, TaskSpec
 from specbench.tasks.examples import Example, FewshotInfo, TaskData
 
 GENERATES = "generate_until"
-TaskFile = dict[str, Any]  # a task's YAML with its includes, before lm-eval checks it
-SHOWN = 3  # tasks in an error message
+TaskFile = dict[str, object]  # a task's YAML with its includes, before lm-eval checks it
+LOADED_TASKS: dict[tuple[str, str], LoadedTask] = {}  # of this process, by name and config, for scorers and examples
 
 
 class TaskIndex(TaskManager):  # type: ignore[misc]  # lm-eval has no types
@@ -36,12 +36,11 @@ class TaskIndex(TaskManager):  # type: ignore[misc]  # lm-eval has no types
             loaded = super().load(task_list)
         except Exception as error:  # data sets, templates and code of tasks may raise anything
             reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
-            named = [name for name in names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", reason)] or names
-            more = f" or {len(named) - SHOWN} more" if len(named) > SHOWN else ""
-            shown = ", ".join(named[:SHOWN]) + more
+            more = f" or {len(names) - 3} more" if len(names) > 3 else ""
             raise ConfigError(
-                f"lm-eval cannot load task {shown}: {type(error).__name__}: {reason[:300]} (for data of your own, "
-                "give a YAML that includes the task's and has dataset_path: json, and its folder as include path)"
+                f"lm-eval cannot load task {', '.join(names[:3])}{more}: {type(error).__name__}: {reason[:300]} (for "
+                "data of your own, give a YAML that includes the task's and has dataset_path: json, and its folder as "
+                "include path)"
             ) from error
         for name, task in loaded["tasks"].items():
             check_output_type(name, task.OUTPUT_TYPE)
@@ -76,21 +75,20 @@ def task_index(
     folder = None if include is None else str(include)
     index = TaskIndex(include_path=folder, include_defaults=False, metadata=dict(metadata or {}))
     if any(config is None for name in names for _, config in configs(index, name)):
-        check_readable(folder, names)
+        for path in sorted(Path(folder).glob("**/*.yaml")) if folder is not None else []:
+            # lm-eval skips unreadable files silently, although they may define a missing name.
+            if any(name in path.stem or name in path.read_text("utf-8", "replace") for name in names):
+                read_task_file(path)
         index = TaskIndex(include_path=folder, metadata=dict(metadata or {}))
     for name in names:
         for leaf, config in configs(index, name):
             if config is None:
-                raise unknown_task(leaf, index)
+                close = get_close_matches(leaf, index.all_tasks, n=3, cutoff=0.5)
+                hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
+                raise ConfigError(f"unknown lm-eval task '{leaf}': {hint}`specbench lm-eval ls tasks` lists them all")
             if "class" not in config:
                 check_output_type(leaf, config.get("output_type", GENERATES))
     return index
-
-
-def unknown_task(name: str, index: TaskIndex) -> ConfigError:
-    close = get_close_matches(name, index.all_tasks, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
-    return ConfigError(f"unknown lm-eval task '{name}': {hint}`specbench lm-eval ls tasks` lists them all")
 
 
 def configs(index: TaskIndex, name: str) -> Iterator[tuple[str, TaskFile | None]]:
@@ -125,13 +123,6 @@ def task_configs(index: TaskIndex, name: str, config: TaskFile) -> Iterator[tupl
             yield from configs(index, str(called))
 
 
-def check_readable(folder: str | None, names: Sequence[str]) -> None:
-    """Raises ConfigError for an unreadable file that may define a missing name. lm-eval skips such files silently."""
-    for path in sorted(Path(folder).glob("**/*.yaml")) if folder is not None else []:
-        if any(name in path.stem or name in path.read_text("utf-8", "replace") for name in names):
-            read_task_file(path)
-
-
 def read_task_file(path: Path) -> TaskFile:
     """Returns a task's YAML with its includes. Raises ConfigError with the file and the line."""
     try:
@@ -151,7 +142,7 @@ WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
 MAX_GEN_TOKS = 256  # the default of lm-eval's own models
 
 
-def generation_spec(gen_kwargs: Mapping[str, Any], max_gen_toks: int = MAX_GEN_TOKS) -> GenerationSpec:
+def generation_spec(gen_kwargs: Mapping[str, object], max_gen_toks: int = MAX_GEN_TOKS) -> GenerationSpec:
     """Returns the generation settings of lm-eval's keywords. As in lm-eval, `do_sample: false` is greedy at any
     temperature; otherwise a temperature above 0 samples, and `do_sample: true` alone samples at temperature 1.
 
@@ -161,7 +152,7 @@ def generation_spec(gen_kwargs: Mapping[str, Any], max_gen_toks: int = MAX_GEN_T
     for key, value in given.items():
         if key not in KNOWN and value not in WITHOUT_EFFECT.get(key, ()):
             raise ConfigError(f"{PLACE}{key} = {value!r}: specbench knows {', '.join(KNOWN)}: leave the option out")
-    until = given.get("until", [])
+    until: Any = given.get("until", [])
     limits = [given[key] for key in LIMITS if key in given]
     top_k, do_sample = given.get("top_k"), given.get("do_sample")
     temperature = given.get("temperature", 1.0 if do_sample else 0.0)
@@ -205,7 +196,9 @@ def load_tasks(name: str, include: str | Path | None = None) -> list[TaskSpec]:
             )
         if task.get_config("num_fewshot") is None:
             task.set_config(key="num_fewshot", value=0)
-    return [spec_of(each) for each in keep_loaded(found["tasks"])]
+    loaded = [LoadedTask(task_name, task) for task_name, task in found["tasks"].items()]
+    LOADED_TASKS.update({(each.name, each.config): each for each in loaded})
+    return [spec_of(each) for each in loaded]
 
 
 def spec_of(loaded: LoadedTask) -> TaskSpec:
@@ -214,9 +207,13 @@ def spec_of(loaded: LoadedTask) -> TaskSpec:
         generation = generation_spec(loaded.task.get_config("generation_kwargs") or {})
     except ConfigError as error:
         raise ConfigError(f"{PREFIX}{loaded.name}: {error}") from error
+    try:
+        version = max(1, int(float(loaded.task.VERSION)))
+    except (TypeError, ValueError):  # some versions are words
+        version = 1
     data = {
         "name": "lm_eval." + NOT_IN_A_NAME.sub("-", loaded.name),
-        "version": major(loaded.task.VERSION),
+        "version": version,
         "title": f"{loaded.name} of lm-eval",
         "prompt": "{{ row.prompt }}",
         "reference": "{{ row.target }}",
@@ -224,13 +221,6 @@ def spec_of(loaded: LoadedTask) -> TaskSpec:
         "scorer": {"type": "lm_eval", "task": loaded.name, "config": loaded.config},
     }
     return build(TaskSpec, data, prefix=f"{PREFIX}{loaded.name}: ")
-
-
-def major(version: Any) -> int:
-    try:
-        return max(1, int(float(version)))
-    except (TypeError, ValueError):  # some versions are words
-        return 1
 
 
 def find_loaded(name: str, config: str) -> LoadedTask:

@@ -1,7 +1,6 @@
 """Requests to a server. Each has its own connection and time limit and is never retried; each read has a time stamp."""
 
 import json
-import re
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
@@ -26,6 +25,7 @@ from specbench.core.errors import ConfigError
 from specbench.integrations.served.engine import Body, Event
 
 MAX_BYTES = 64 * 2**20  # maximum size of an answer
+MAX_LINE_BYTES = 4 * 2**20
 READ_BYTES = 2**16  # maximum size of one read
 
 
@@ -39,7 +39,7 @@ class Client:
     timeout_seconds: float
     key: ApiKey | None = field(default=None, repr=False)
 
-    def listens(self) -> bool:
+    def is_reachable(self) -> bool:
         parts = urlsplit(self.url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
         try:
@@ -56,24 +56,35 @@ class Client:
             return text if response.status == 200 else None
 
     def stream(self, path: str, body: Body) -> Generator[tuple[float, Event]]:
-        """Yields (seconds since the request was sent, event) for each event of an answer.
+        """Yields (seconds from sending the request to the read of the event's end, event) for each event of an answer.
 
         Raises ConfigError for a refused request, a broken connection, an error within the stream, and an answer that
         takes longer than the limit. The connection is closed when the caller stops reading.
         """
-        reader, num_bytes = EventReader(), 0
+        num_bytes, rest, data = 0, b"", list[str]()  # of a line and of an event that are not complete
         with self._connected(path) as connection:
             start = perf_counter()
             response = self._response(connection, path, body)
             if response.status != 200:
                 page = response.read(2000).decode("utf-8", "replace")[:300]
                 raise self.error(f"refuses the request to {path} with status {response.status}: {page}")
-            while not reader.is_done and num_bytes <= MAX_BYTES and (content := response.read1(READ_BYTES)):
+            while content := response.read1(READ_BYTES):
                 seconds = perf_counter() - start
                 num_bytes += len(content)
-                for text in reader.feed(content):
+                *lines, rest = (rest + content).split(b"\n")
+                if num_bytes > MAX_BYTES or len(rest) > MAX_LINE_BYTES:
+                    raise self.error(f"sent {num_bytes:,} bytes of one answer, without an end: see the server's log")
+                for line in lines:
                     if perf_counter() - start > self.timeout_seconds:  # many events of one read
                         raise self._late(path)
+                    name, _, value = line.decode("utf-8", "replace").partition(":")
+                    if name in ("data", "error"):  # llama.cpp sends `error: {…}`
+                        data.append(value.strip())
+                    if line.strip() or not data:  # an empty line ends an event
+                        continue
+                    text, data = "\n".join(data), []
+                    if text == "[DONE]":
+                        return
                     with self.reading():
                         event = bounded.json_value(text, strict=False)
                     if not isinstance(event, dict):
@@ -81,8 +92,6 @@ class Client:
                     if event.get("error"):
                         raise self.error(f"reports an error in the middle of an answer: {str(event['error'])[:200]}")
                     yield seconds, event
-        if num_bytes > MAX_BYTES:
-            raise self.error(f"sent more than {MAX_BYTES:,} bytes for one answer: see the server's log")
 
     def error(self, problem: str) -> ConfigError:
         return ConfigError(f"server '{self.name}' ({self.url}) {self.key.hide(problem) if self.key else problem}")
@@ -162,36 +171,3 @@ class Client:
 def _tls() -> SSLContext:
     """Returns the trusted certificates, cached because loading them takes longer than a request."""
     return create_default_context()
-
-
-LINE_END = re.compile(rb"\r\n|\n|\r(?!$)")  # a final \r may be the first half of \r\n
-
-
-class EventReader:
-    """Collects bytes and returns the data of complete events. The event [DONE] sets `is_done`."""
-
-    def __init__(self) -> None:
-        self.is_done = False
-        self._rest: list[bytes] = []  # of a line that is not complete
-        self._data: list[str] = []
-
-    def feed(self, content: bytes) -> list[str]:
-        """Returns the data of the events that these bytes complete, without [DONE], comments and other fields."""
-        self._rest.append(content)
-        if not LINE_END.search(b"".join(self._rest[-2:])):  # so that a long line is joined once
-            return []
-        *lines, rest = LINE_END.split(b"".join(self._rest))
-        self._rest = [rest]
-        found: list[str] = []
-        for line in lines:
-            field, _, value = line.decode("utf-8", "replace").partition(":")
-            if field in ("data", "error"):  # llama.cpp sends `error: {…}`
-                self._data.append(value.removeprefix(" "))
-            elif not line and self._data:
-                text = "\n".join(self._data)
-                self._data = []
-                if text.strip() == "[DONE]":
-                    self.is_done = True
-                else:
-                    found.append(text)
-        return found

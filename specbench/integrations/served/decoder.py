@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from specbench.core.errors import ConfigError
 from specbench.core.reasoning import answer_in
@@ -11,12 +10,12 @@ from specbench.core.registry import DECODERS
 from specbench.decoding.decoder import Decoder
 from specbench.decoding.loop import (
     POSITION_COLUMNS,
-    ExternalCounts,
     GenerationOutput,
     GenerationState,
     StopRules,
     WrittenText,
 )
+from specbench.decoding.proposal import Step
 from specbench.decoding.sampling import Sampling
 from specbench.integrations.served.acceptance import (
     VARYING,
@@ -24,7 +23,6 @@ from specbench.integrations.served.acceptance import (
     Impossible,
     contradiction,
     corrected_for_varying_drafts,
-    cut_after_end,
     from_passes,
     kept_counts,
     steps_of,
@@ -41,6 +39,7 @@ from specbench.integrations.served.engine import (
 )
 from specbench.integrations.served.server import ServedPair, Server
 from specbench.models.causal_lm import ModelPair
+from specbench.records.generation import External
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import BASELINE
 
@@ -48,34 +47,9 @@ SERVED = "served"  # the decoder.type of servers
 FAILED = ("abort", "error")  # finish reasons of answers that an engine aborted
 NUM_CONTROLS = 20  # greedy answers per subset that the baseline gives twice
 TEXTS = ("text", "reasoning")  # fields of an event that are not the last value of anything
-BOUND = "α is an upper bound: one more token may have been judged in the step that ended an answer"
+BOUND = "α is an upper bound: one more token may have been verified in the step that ended an answer"
 CONTRADICT = "its counts contradict each other ({})"
 UNKNOWN = "none"  # prefix of the acceptance_source of an answer whose acceptance is not known
-
-
-@dataclass(frozen=True)
-class ServedCounts(ExternalCounts):
-    """The counts of a served answer, as records keep them.
-
-    `acceptance_source`: steps, histogram, totals or counters; or "none: " and the reason. `totals`: drafted, judged and
-    accepted tokens by the server's count, including tokens after the end of the answer. `kept`: accepted and judged
-    tokens up to the end, if single steps are unknown. `events`: [seconds since the request, tokens] of each read.
-    `cached_tokens`: prompt tokens in the server's cache. `server_seconds`, `server_decode_seconds`: the server's own
-    time with and without the prompt; None if it reports none, or one that cannot be, which is `impossible_time`.
-    `same_again`: whether the baseline gave the same answer to a second request; None without one. `was_idle`: whether
-    every server reported that no request ran when this one was sent; False if one does not report it.
-    """
-
-    acceptance_source: str
-    totals: tuple[int, int | None, int] | None
-    kept: tuple[int, int | None] | None
-    events: list[tuple[float, int]]
-    cached_tokens: int | None
-    server_seconds: float | None
-    server_decode_seconds: float | None
-    impossible_time: str | None
-    same_again: bool | None
-    was_idle: bool
 
 
 @dataclass
@@ -117,25 +91,12 @@ class Answer:
         known = {name: value for name, value in vars(piece).items() if value is not None and name not in TEXTS}
         self.reported = EventContent(**{**vars(self.reported), **known})
 
-    @property
-    def rounded_reads(self) -> list[tuple[float, int]]:
-        """The reads as files keep them."""
-        return [(round(seconds, 6), number) for seconds, number in self.reads]
-
     def has_stop(self, stops: Sequence[str]) -> bool:
         """Returns whether the text has one of the stop strings outside of its reasoning."""
         tags = self.state.rules.reasoning
         is_open = self.state.rules.opens_reasoning(self.state.prompt_ids)
         text = self.text if tags is None else answer_in(self.text, tags, is_open)
         return any(stop in text for stop in stops)
-
-
-class LoadedAnswer(NamedTuple):
-    """What a window keeps of an answer (`LoadAnswer`)."""
-
-    token_ids: list[int]
-    passes: int | None
-    reads: list[tuple[float, int]]
 
 
 @dataclass(frozen=True)
@@ -158,22 +119,23 @@ class ServedDecoder(Decoder):
         # 1. The answer of a server that does nothing else.
         counters = [server.wait_until_idle() for server in (*self.others, self.server)]
         answer = self._read_answer(prompt_ids, stop, seed)
-        if self._stopped_while_reasoning(answer):
-            return self.generate(prompt_ids, stop, seed)
-        self._check(answer, prompt_ids)
+        self._check_prompt(answer)
         state, reported = answer.state, answer.reported
         assert state.finish is not None
 
         # 2. Its steps, or without single steps the counts up to its end.
         found, source = self._acceptance(answer, counters[-1])
-        most_tokens, kept = state.num_new_tokens + state.num_remaining, None
-        steps = steps_of(found.passes, state.num_new_tokens, most_tokens) if found and found.passes is not None else []
-        if found is not None and found.passes is None:
-            counts = kept_counts(found, state.num_new_tokens, most_tokens, self.method.num_draft_tokens)
-            kept = counts.accepted, counts.judged
+        num_tokens, most_tokens = state.num_new_tokens, state.num_new_tokens + state.num_remaining
+        steps, kept, num_passes = list[Step](), None, None
+        if found is not None and found.passes is not None:
+            steps = steps_of(found.passes, num_tokens, most_tokens)
+        elif found is not None:
+            counts = kept_counts(found, num_tokens, most_tokens, self.method.num_draft_tokens)
+            kept = counts.accepted, counts.verified
             if counts.is_bound:
                 source = replace(found, note="; ".join(filter(None, (found.note, BOUND)))).text
-        num_passes = len(steps) if steps else found.num_passes if found else None
+        if found is not None:
+            num_passes = len(steps) or found.num_passes
 
         # 3. The baseline is its own control: it answers greedy prompts twice, but warm-ups (without end tokens) once.
         same_again = None
@@ -189,11 +151,11 @@ class ServedDecoder(Decoder):
             token_ids=state.new_ids, finish=state.finish, steps=steps, positions=dict.fromkeys(POSITION_COLUMNS),
             target_passes=[], draft_passes=[], ttft_seconds=first[0], draft_prefill_seconds=None,
             decode_seconds=last[0] - first[0],
-            external=ServedCounts(
+            external=External(
                 num_first_tokens=first[1], num_target_passes=None if num_passes is None else num_passes + 1,
                 acceptance_source=source,
-                totals=(found.num_drafted, found.num_judged, found.num_accepted) if found else None,
-                kept=kept, events=answer.rounded_reads, cached_tokens=reported.num_cached,
+                totals=(found.num_drafted, found.num_verified, found.num_accepted) if found else None,
+                kept=kept, events=rounded(answer.reads), cached_tokens=reported.num_cached,
                 server_seconds=reported.seconds if has_time else None,
                 server_decode_seconds=reported.decode_seconds if has_time else None,
                 impossible_time=reported.impossible_time, same_again=same_again,
@@ -201,44 +163,32 @@ class ServedDecoder(Decoder):
             ),
         )  # fmt: skip
 
-    def generate_under_load(self, prompt_ids: list[int], stop: StopRules, seed: int, *, check: bool) -> LoadedAnswer:
-        """Returns one answer of a window; the server answers several requests at once. `check`: whether a cached prompt
-        is an error."""
+    def generate_under_load(
+        self, prompt_ids: list[int], stop: StopRules, seed: int, *, check: bool
+    ) -> tuple[list[int], int | None, list[tuple[float, int]]]:
+        """Returns the tokens, passes and reads of one answer of a window (`LoadAnswer`); the server answers several
+        requests at once. `check`: whether a cached prompt is an error."""
         answer = self._read_answer(prompt_ids, stop, seed)
-        if self._stopped_while_reasoning(answer):
-            return self.generate_under_load(prompt_ids, stop, seed, check=check)
         if check:
-            self._check(answer, prompt_ids)
-        num_tokens, length = answer.state.num_new_tokens, self.method.num_draft_tokens
-        found, _ = self._reported_acceptance(answer)
+            self._check_prompt(answer)
+        num_tokens = answer.state.num_new_tokens
         passes: int | None = num_tokens - 1
         if self.method.name != BASELINE:
-            found = cut_after_end(found, num_tokens) if found and answer.continues_after_end else found
-            passes = None if found is None or contradiction(found, num_tokens, length) else found.num_passes
-        if found is not None and found.passes is not None and passes is not None:
-            passes = len(steps_of(found.passes, num_tokens))
-        return LoadedAnswer(answer.state.new_ids, passes, answer.rounded_reads)
-
-    def _stopped_while_reasoning(self, answer: Answer) -> bool:
-        """Returns whether the server may have ended an answer at a stop string inside reasoning. The next requests
-        have no stop strings then: the client looks for them."""
-        rules, finish = answer.state.rules, answer.reported.finish
-        if self.stopped_reasoning or not rules.stop_strings or finish in (None, "length"):
-            return False
-        if WrittenText.of(rules, answer.state.prompt_ids, answer.state.new_ids).is_closed:
-            return False
-        self.stopped_reasoning.append(True)
-        return True
+            found, _ = self._acceptance(answer, None)
+            passes = found.num_passes if found is not None else None
+            if found is not None and found.passes is not None:
+                passes = len(steps_of(found.passes, num_tokens))
+        return answer.state.new_ids, passes, rounded(answer.reads)
 
     def _read_answer(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Answer:
         """Reads an answer to its end; only up to there if the engine sends its counts with every event."""
-        engine, client, state = self.server.engine, self.server.client, GenerationState(list(prompt_ids), stop)
+        server, state = self.server, GenerationState(list(prompt_ids), stop)
+        engine, client, answer = server.engine, server.client, Answer(state)
         # 1. A server would also stop inside reasoning, so that it gets no stop strings then.
         holds_back = bool(self.stopped_reasoning) or stop.opens_reasoning(prompt_ids)
         sent = () if holds_back else stop.stop_strings[: engine.max_stops]
         unsent = stop.stop_strings[len(sent) :]
-        answer = Answer(state)
-        body = engine.request(list(prompt_ids), self.sampling, state.num_remaining, seed, list(sent), self.server.model)
+        body = engine.request(list(prompt_ids), self.sampling, state.num_remaining, seed, list(sent), server.model)
 
         # 2. The events.
         num_read = 0
@@ -265,8 +215,15 @@ class ServedDecoder(Decoder):
                     break
             else:
                 self._check_end(answer, body, num_read)
+
+        # 3. Its end. If the server ended it at a stop string inside reasoning, the next requests have no stop strings:
+        #    the client looks for them.
         self._finish(answer)
-        return answer
+        is_stopped = stop.stop_strings and answer.reported.finish not in (None, "length")
+        if not is_stopped or self.stopped_reasoning or WrittenText.of(stop, prompt_ids, state.new_ids).is_closed:
+            return answer
+        self.stopped_reasoning.append(True)
+        return self._read_answer(prompt_ids, stop, seed)
 
     def _check_end(self, answer: Answer, body: Body, num_read: int) -> None:
         """Adds the tokens that an engine held back, since they complete no character; at a limit they may be lost.
@@ -306,13 +263,25 @@ class ServedDecoder(Decoder):
 
     def _finish(self, answer: Answer) -> None:
         """Ends the state of an answer, and adds the end token, which some engines do not send, to the last read."""
-        state, rules, finish = answer.state, answer.state.rules, str(answer.reported.finish)
+        state, rules, reported = answer.state, answer.state.rules, answer.reported
+        finish, sends_ids = str(reported.finish), reported.token_ids is not None
         if finish in FAILED:
             raise self.server.client.error("aborted the request: see the server's log")
-        sends_ids = answer.reported.token_ids is not None
+        # 1. The text of an engine that sends no ids. The first read gets the tokens of its own text, the last read all
+        #    others, since the server does not report more.
         if not sends_ids and answer.text:
-            self._tokenize(answer)
-        num_known = state.num_new_tokens if sends_ids else answer.reported.num_new_tokens
+            whole, first = (
+                self.model.tokenizer(text, add_special_tokens=False)["input_ids"]
+                for text in (answer.text, answer.first_text)
+            )
+            (begin, _), (end, _) = answer.reads[0], answer.reads[-1]
+            is_single = len(answer.reads) == 1
+            answer.add(end, EventContent(token_ids=tuple(whole)))
+            total = state.num_new_tokens
+            num_first = total if is_single else min(len(first), total)
+            answer.reads[:] = [(begin, total)] if is_single else [(begin, num_first), (end, total - num_first)]
+        # 2. The end token, or the limit.
+        num_known = state.num_new_tokens if sends_ids else reported.num_new_tokens
         most_tokens = state.num_new_tokens + state.num_remaining
         if not state.finished and finish == "length" and num_known is not None and most_tokens - num_known > MAX_HELD:
             raise self.server.client.error(
@@ -329,81 +298,66 @@ class ServedDecoder(Decoder):
         if not answer.reads:
             answer.reads.append((answer.seconds, 0))
 
-    def _tokenize(self, answer: Answer) -> None:
-        """Tokenizes the text of an engine that sends no ids. The first read gets the tokens of its own text, the last
-        read all others, since the server does not report more."""
-        whole, first = (
-            self.model.tokenizer(text, add_special_tokens=False)["input_ids"]
-            for text in (answer.text, answer.first_text)
-        )
-        times = [seconds for seconds, _ in answer.reads]
-        answer.add(times[-1], EventContent(token_ids=tuple(whole)))
-        total = answer.state.num_new_tokens
-        num_first = min(len(first), total) if len(times) > 1 else total
-        answer.reads[:] = [(times[0], num_first), *([(times[-1], total - num_first)] if len(times) > 1 else [])]
-
-    def _check(self, answer: Answer, prompt_ids: list[int]) -> None:
+    def _check_prompt(self, answer: Answer) -> None:
         """Raises ConfigError for a prompt that the server cut or had in its cache."""
         num_read, num_cached = answer.reported.num_prompt_tokens, answer.reported.num_cached
-        if num_read not in (None, len(prompt_ids)):
+        num_sent = len(answer.state.prompt_ids)
+        if num_read not in (None, num_sent):
             raise self.server.client.error(
-                f"read {num_read} tokens of a prompt of {len(prompt_ids)}: it cuts or changes prompts: start it with a "
+                f"read {num_read} tokens of a prompt of {num_sent}: it cuts or changes prompts: start it with a "
                 "longer context"
             )
         if num_cached:
             raise self.server.client.error(
-                f"had {num_cached} of {len(prompt_ids)} prompt tokens in its cache, so its times are not those of a "
+                f"had {num_cached} of {num_sent} prompt tokens in its cache, so its times are not those of a "
                 "new prompt: start it without a prefix cache"
             )
 
-    def _acceptance(self, answer: Answer, before: Counters) -> tuple[Acceptance | None, str]:
-        """Returns the acceptance of an answer and its source; None and the reason if it is not known.
+    def _acceptance(self, answer: Answer, before: Counters | None) -> tuple[Acceptance | None, str]:
+        """Returns the acceptance of an answer and its source; None and the reason if it is not known. `before`: the
+        counters before the request; None under load, where they count several requests.
 
         Raises ConfigError for a baseline that drafts.
         """
-        method, num_tokens = self.method, answer.state.num_new_tokens
+        server, method, num_tokens = self.server, self.method, answer.state.num_new_tokens
         # 1. By the events of the answer, else by the counters of the server.
-        found, impossible = self._reported_acceptance(answer)
-        problem = impossible or self.server.engine.remedy
-        if found is None and not impossible:
-            counted = acceptance_between(before, self.server.wait_until_idle(), method.num_draft_tokens)
-            found = None if counted is None else self._corrected(counted, answer)
-            if found is None and before.num_drafted is not None:
-                problem = "server counters went backwards, so it was restarted"
+        found, problem = None, server.engine.remedy
+        try:
+            with server.client.reading():
+                found = server.engine.acceptance(answer.events, method.num_draft_tokens)
+            if found is None and before is not None:
+                found = acceptance_between(before, server.wait_until_idle(), method.num_draft_tokens)
+                if found is None and before.num_drafted is not None:
+                    problem = "server counters went backwards, so it was restarted"
+        except Impossible as error:
+            problem = CONTRADICT.format(error)
+        options = method.decoder.options if method.decoder is not None else {}
+        if found is not None and str(options.get("method", "")).lower().startswith(VARYING):
+            found = corrected_for_varying_drafts(found, num_tokens)
         # 2. The baseline has one pass for each token.
         if method.name == BASELINE:
             if found is not None and found.num_drafted:
-                raise self.server.client.error(
+                raise server.client.error(
                     f"drafts: {found.num_drafted} draft tokens for one answer, but it is the baseline: start it "
                     "without speculation"
                 )
-            if found is None and self.server.speculates is None:
+            if found is None and server.speculates is None:
                 return None, f"{UNKNOWN}: {problem}"
             plain = from_passes([(0, 0)] * (num_tokens - 1))
             return plain, found.source if found else plain.source
-        # 3. What the server counted after the end of the answer is left out.
+        # 3. What the server counted after the end of the answer is left out, which takes single passes.
         if found is not None and answer.continues_after_end:
-            problem = "the server kept generating past a stop string"
-            found = cut_after_end(found, num_tokens)
-        wrong = contradiction(found, num_tokens, method.num_draft_tokens) if found else None
-        if found is None or wrong is not None:
-            return None, f"{UNKNOWN}: {CONTRADICT.format(wrong) if wrong else problem}"
-        return found, found.text
+            problem, note, passes = "the server kept generating past a stop string", found.note, found.passes
+            found = None if passes is None else from_passes(passes[: len(steps_of(passes, num_tokens))])
+            found = None if found is None else replace(found, note=note)
+        if found is not None and (wrong := contradiction(found, num_tokens, method.num_draft_tokens)):
+            found, problem = None, CONTRADICT.format(wrong)
+        return (None, f"{UNKNOWN}: {problem}") if found is None else (found, found.text)
 
-    def _reported_acceptance(self, answer: Answer) -> tuple[Acceptance | None, str | None]:
-        """Returns the acceptance that an answer's own events report, and None; (None, None) if they report none, and
-        None and the reason if the counts cannot be true."""
-        try:
-            with self.server.client.reading():
-                found = self.server.engine.acceptance(answer.events, self.method.num_draft_tokens)
-        except Impossible as error:
-            return None, CONTRADICT.format(error)
-        return None if found is None else self._corrected(found, answer), None
 
-    def _corrected(self, found: Acceptance, answer: Answer) -> Acceptance:
-        options = self.method.decoder.options if self.method.decoder is not None else {}
-        varies = str(options.get("method", "")).lower().startswith(VARYING)
-        return corrected_for_varying_drafts(found, answer.state.num_new_tokens) if varies else found
+def rounded(reads: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
+    """Returns (seconds, number of tokens) of reads as files keep them."""
+    return [(round(seconds, 6), number) for seconds, number in reads]
 
 
 @DECODERS.register(SERVED)

@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.decoding.sampling import Sampling
-from specbench.integrations.served.acceptance import MAX_COUNT, Acceptance, without_uncertain_judged
+from specbench.integrations.served.acceptance import MAX_COUNT, Acceptance, from_reached
 from specbench.models.vocabulary import Vocabulary
 
 Page = Callable[[str], str | None]  # path → text, None for an absent page
@@ -182,23 +182,17 @@ class Engine:
 
 def acceptance_between(before: Counters, after: Counters, num_draft_tokens: int) -> Acceptance | None:
     """Returns the acceptance of the answers between two readings of the counters; None if the counters are unknown, or
-    if one fell because the server was restarted.
-
-    The judged tokens are Σ (accepted + 1) minus the number of passes that accepted the whole draft. They are known only
-    if every pass drafted `num_draft_tokens` tokens.
-    """
+    if one fell because the server was restarted."""
     names = ("num_drafts", "num_drafted", "num_accepted")
     drafts, drafted, accepted = (_growth(getattr(before, name), getattr(after, name)) for name in names)
     fell = before.num_drafts is not None and drafts is None  # TensorRT-LLM does not count drafts
     if drafted is None or accepted is None or fell:
         return None
-    judged, reached = None, None
+    reached = None
     if drafts is not None and len(after.per_position) == num_draft_tokens > 0:
         earlier = before.per_position or (0,) * num_draft_tokens
         reached = tuple(now - then for now, then in zip(after.per_position, earlier, strict=True))
-        judged = drafts + accepted - reached[-1]
-    found = Acceptance("counters", drafts, drafted, accepted, judged, reached=reached)
-    return without_uncertain_judged(found, num_draft_tokens)
+    return from_reached("counters", drafts, drafted, accepted, reached, num_draft_tokens)
 
 
 def _growth(before: int | None, after: int | None) -> int | None:

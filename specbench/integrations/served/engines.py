@@ -12,14 +12,13 @@ from specbench.decoding.sampling import Sampling
 from specbench.integrations.served.acceptance import (
     Acceptance,
     Impossible,
-    check_sums,
     from_histogram,
-    from_histogram_or_totals,
     from_passes,
     passes_of_event,
     read_count,
     read_counts,
     read_seconds,
+    with_sums,
 )
 from specbench.integrations.served.engine import (
     MAX_HELD,
@@ -197,11 +196,8 @@ class Vllm(Engine):
             drafted, accepted = read_counts(found, "per_step_drafted"), read_counts(found, "per_step_accepted")
             if len(drafted) != len(accepted):
                 raise Impossible(f"{len(drafted)} numbers in per_step_drafted, {len(accepted)} in per_step_accepted")
-            acceptance = from_passes(list(zip(drafted, accepted, strict=True)))
-        else:
-            acceptance = from_histogram(read_counts(found, "acceptance_histogram"), sums[0], num_draft_tokens)
-        check_sums(acceptance, *sums)
-        return acceptance
+            return with_sums(from_passes(list(zip(drafted, accepted, strict=True))), *sums)
+        return from_histogram(read_counts(found, "acceptance_histogram"), None, *sums, num_draft_tokens)
 
 
 @ENGINES.register("sglang")
@@ -273,7 +269,7 @@ class SGLang(Engine):
         histogram = "spec_correct_drafts_histogram"
         counts = None if told.get(histogram) is None else read_counts(told, histogram)
         num_passes, num_drafted, num_accepted = (read_count(told, name) for name in names)
-        return from_histogram_or_totals(counts, num_passes, num_drafted, num_accepted, num_draft_tokens)
+        return from_histogram(counts, num_passes, num_drafted, num_accepted, num_draft_tokens)
 
 
 @ENGINES.register("tensorrt-llm")
@@ -311,7 +307,7 @@ class TensorRtLlm(Engine):
         counts = None if found.get("acceptance_histogram") is None else read_counts(found, "acceptance_histogram")
         names = ("num_spec_steps", "total_draft_tokens", "total_accepted_draft_tokens")
         num_passes, num_drafted, num_accepted = (read_count(found, name) for name in names)
-        return from_histogram_or_totals(counts, num_passes, num_drafted, num_accepted, num_draft_tokens)
+        return from_histogram(counts, num_passes, num_drafted, num_accepted, num_draft_tokens)
 
 
 @ENGINES.register("lmdeploy")

@@ -14,7 +14,6 @@ from specbench.integrations.served.concurrency import LoadScheduler
 from specbench.integrations.served.engine import Settings
 from specbench.integrations.served.rotation import RotationScheduler
 from specbench.integrations.served.server import ServedPair, Server, StartedServers, find_server, served_target
-from specbench.models.causal_lm import TextModel
 from specbench.models.loading import load_model
 from specbench.models.scoring import ScoringModel
 from specbench.results.warnings import LEARNS, UNKNOWN_TOKENIZER
@@ -56,7 +55,7 @@ class ServedModels(LoadedModels):
         now. Raises ConfigError if it now reports another configuration."""
         if self.spec.turns is None or self.started.is_up(name):
             return False
-        server = find_server(_start([name], self.spec, self.started)[0], self.spec)
+        server = find_server(start_servers([name], self.spec, self.started)[0], self.spec)
         if server.digest != self.servers[name].digest:
             raise server.client.error(
                 "reports another configuration than when it was first started: start it with fixed settings"
@@ -86,9 +85,9 @@ class ServedModels(LoadedModels):
         """Returns the configurations that the servers report, and the file's entry about their memory."""
         reported: dict[str, Settings] = {}
         for name, server in self.servers.items():
-            flags = {LEARNS: self.learns(name), UNKNOWN_TOKENIZER: not server.is_tokenizer_known}
-            set_flags = {key: True for key, is_set in flags.items() if is_set}
-            reported[name] = {"engine": server.row_engine, **server.settings, **set_flags}
+            reported[name] = {"engine": server.row_engine, **server.settings}
+            reported[name] |= {LEARNS: True} if self.learns(name) else {}
+            reported[name] |= {} if server.is_tokenizer_known else {UNKNOWN_TOKENIZER: True}
         in_rotation = self.spec.turns is not None
         return {"servers": reported, "memory": self.spec.memory, "by_turns": in_rotation, "counting": COUNTING}
 
@@ -103,7 +102,7 @@ def served_schedulers(models: ServedModels, spec: RunSpec) -> list[Scheduler]:
     return found
 
 
-def _start(names: Sequence[str], spec: ServersSpec, started: StartedServers) -> list[Client]:
+def start_servers(names: Sequence[str], spec: ServersSpec, started: StartedServers) -> list[Client]:
     """Starts those servers that the file starts, and returns the addresses of all when they are ready. With `turns`,
     the running server is ended first."""
     if spec.turns is not None:
@@ -122,15 +121,6 @@ def _start(names: Sequence[str], spec: ServersSpec, started: StartedServers) -> 
     return clients
 
 
-def find_servers(
-    spec: ServersSpec, names: Sequence[str], started: StartedServers, target: TextModel
-) -> dict[str, Server]:
-    """Returns the servers by name, once those with `start` are ready. With `turns`, starts one after the other."""
-    groups = [names] if spec.turns is None else [[name] for name in names]
-    clients = (client for group in groups for client in _start(group, spec, started))
-    return {client.name: find_server(client, spec).check_tokenizer(target) for client in clients}
-
-
 @contextmanager
 def serving() -> Iterator[Callable[[RunSpec], "ServedModels"]]:
     """Yields a function that returns the servers of a run. At the end of the block, the servers that it started end."""
@@ -141,11 +131,14 @@ def serving() -> Iterator[Callable[[RunSpec], "ServedModels"]]:
 def load_served(spec: RunSpec, started: StartedServers | None = None) -> ServedModels:
     """Returns the servers of a run. Raises ConfigError for one that does not fit the tokenizer or the others."""
     assert spec.servers is not None
-    started = started or StartedServers()
+    started, servers = started or StartedServers(), dict[str, Server]()
     # 1. The tokenizer here, and every server once it is ready: all at once, or with `turns` one after the other.
     target = load_model(spec.target, device="cpu", weights=False)
     set_template_options(target, spec.chat, spec.chat_template_args, spec.chosen_date)
-    servers = find_servers(spec.servers, [method.name for method in spec.methods], started, target)
+    names = [method.name for method in spec.methods]
+    for group in [names] if spec.servers.turns is None else [[name] for name in names]:
+        for client in start_servers(group, spec.servers, started):
+            servers[client.name] = find_server(client, spec.servers).check_tokenizer(target)
 
     # 2. They must be comparable.
     engines = {name: each.engine.name for name, each in servers.items()}
@@ -160,14 +153,11 @@ def load_served(spec: RunSpec, started: StartedServers | None = None) -> ServedM
     # 3. A drafter that learns must not see a prompt twice.
     models = ServedModels(target, {}, servers, spec.servers, started)
     for name in filter(models.learns, servers):
+        learns = f"the drafter of server '{name}' learns across requests"
         if spec.servers.load is not None:
-            raise ConfigError(
-                f"load: the drafter of server '{name}' learns across requests, and windows repeat prompts: leave load "
-                "out"
-            )
+            raise ConfigError(f"load: {learns}, and windows repeat prompts: leave load out")
         if spec.repeats > 1:
             raise ConfigError(
-                f"--repeats {spec.repeats}: the drafter of server '{name}' learns across requests, so repeats would be "
-                "drafted from memory: give --repeats 1"
+                f"--repeats {spec.repeats}: {learns}, so repeats would be drafted from memory: give --repeats 1"
             )
     return models

@@ -5,16 +5,14 @@ that a run starts: their logs, and their processes, which end with the run.
 import math
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any, NoReturn, Self, cast
+from typing import Any, Self, cast
 
 import torch
 
@@ -48,8 +46,6 @@ MAX_LOG_PROB = 1e-3  # of a rounded probability of 1
 LEAST_LEFT = 1e-12  # minimum probability of all other tokens, since sums are rounded
 PAUSE_SECONDS = 0.1  # between two checks whether a server is ready
 END_SECONDS = 3 * guard.GRACE_SECONDS
-LOG_BYTES = 4 * 2**10  # of a log's end that is read for a message
-ENDING_SIGNALS = ("SIGTERM", "SIGHUP")  # Python turns only SIGINT into an exception
 LOG_CHARACTERS = 300  # number of a log's last characters in a message
 
 
@@ -218,8 +214,8 @@ def served_target(server: Server, vocab_size: int) -> ServedTarget | None:
 
 
 class StartedServers:
-    """Starts servers, and ends them when the block ends, also by a signal that ends this process. A guard process ends
-    each server if this process is killed.
+    """Starts servers, and ends them when the block ends. A guard process ends each of them in whatever way this process
+    ends.
 
     `folder`: the run's folder, to which the logs are moved in the end; None while it is unknown.
     """
@@ -228,34 +224,17 @@ class StartedServers:
         self.folder: Path | None = None
         self._guards: dict[str, subprocess.Popen[bytes]] = {}
         self._logs: Path | None = None
-        self._handlers: dict[int, Any] = {}  # those of this process outside the block, by signal
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            for name in ENDING_SIGNALS:
-                number = getattr(signal, name, None)
-                if number is not None and signal.getsignal(number) is signal.SIG_DFL:
-                    self._handlers[number] = signal.signal(number, _exit)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        for number in self._handlers:  # a second one must not stop the end of the servers
-            signal.signal(number, signal.SIG_IGN)
-        try:
-            self.end_all()
-            # The logs go to those in the run's folder. Without one they stay, since an error names them, unless the
-            # run was stopped by a signal.
-            has_folder = self.folder is not None and self.folder.is_dir()
-            if self._logs is not None and self.folder is not None and has_folder:
-                for log in self._logs.iterdir():
-                    with log.open("rb") as source, (self.folder / log.name).open("ab") as file:
-                        shutil.copyfileobj(source, file)
-            is_stopped = kind is not None and not issubclass(kind, Exception)
-            if self._logs is not None and (has_folder or is_stopped):
-                shutil.rmtree(self._logs, ignore_errors=True)
-        finally:
-            for number, handler in self._handlers.items():
-                signal.signal(number, handler)
+    def __exit__(self, *_: object) -> None:
+        self.end_all()
+        if self._logs is not None and self.folder is not None and self.folder.is_dir():
+            for log in self._logs.iterdir():
+                with log.open("rb") as source, (self.folder / log.name).open("ab") as file:
+                    shutil.copyfileobj(source, file)
+            shutil.rmtree(self._logs, ignore_errors=True)
 
     def is_up(self, name: str) -> bool:
         return name in self._guards
@@ -263,8 +242,7 @@ class StartedServers:
     def end_all(self) -> None:
         for process in self._guards.values():
             if process.stdin is not None:
-                with suppress(BrokenPipeError), process.stdin as stdin:
-                    stdin.write(guard.FAREWELL)
+                process.stdin.close()
         for process in self._guards.values():
             with suppress(subprocess.TimeoutExpired):
                 process.wait(END_SECONDS)
@@ -272,36 +250,30 @@ class StartedServers:
 
     def start(self, client: Client, spec: StartSpec) -> None:
         """Starts a server; `wait` returns when it is ready. Raises ConfigError if its address is already in use."""
-        if client.listens():
+        if client.is_reachable():
             raise client.error("answers already, although the file has its start: end it, or leave start out")
-        path = self._log(client.name)
-        command = [sys.executable, guard.__file__, guard.LOG_OPTION, str(path), *spec.command]
-        with path.open("a+b") as log:
+        with self._log(client.name).open("a+b") as log:
             self._guards[client.name] = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=log, stderr=log, env={**os.environ, **spec.environment},
-                start_new_session=True,
+                [sys.executable, guard.__file__, *spec.command], stdin=subprocess.PIPE, stdout=log, stderr=log,
+                env={**os.environ, **spec.environment}, start_new_session=True,
             )  # fmt: skip
 
     def wait(self, client: Client, spec: StartSpec) -> None:
         """Returns when a server is ready. Raises ConfigError, with the end of its log, if it ends or takes too long."""
         deadline = time.monotonic() + spec.timeout_seconds
-
-        def is_ready() -> bool:
-            seconds = min(max(PAUSE_SECONDS, deadline - time.monotonic()), client.timeout_seconds)
+        while (left := deadline - time.monotonic()) > 0:
+            attempt = replace(client, timeout_seconds=min(max(PAUSE_SECONDS, left), client.timeout_seconds))
             with suppress(ConfigError):
-                return replace(client, timeout_seconds=seconds).get(spec.health) is not None
-            return False
-
-        while not is_ready():
+                if attempt.get(spec.health) is not None:
+                    return
             code = self._guards[client.name].poll()
             if code is not None:
                 raise client.error(f"ended with exit code {code} before it was ready: {self._end_of_log(client.name)}")
-            if time.monotonic() > deadline:
-                raise client.error(
-                    f"is not ready after {spec.timeout_seconds:g} s: set start.timeout_seconds higher, or correct its "
-                    f"url or start.health ({spec.health}): {self._end_of_log(client.name)}"
-                )
             time.sleep(PAUSE_SECONDS)
+        raise client.error(
+            f"is not ready after {spec.timeout_seconds:g} s: set start.timeout_seconds higher, or correct its url or "
+            f"start.health ({spec.health}): {self._end_of_log(client.name)}"
+        )
 
     def _log(self, name: str) -> Path:
         self._logs = self._logs or Path(mkdtemp(prefix="specbench-servers-"))
@@ -309,11 +281,5 @@ class StartedServers:
 
     def _end_of_log(self, name: str) -> str:
         log = self._log(name)
-        with log.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_BYTES))
-            text = " ".join(file.read().decode("utf-8", "replace").split())
+        text = " ".join(log.read_text("utf-8", "replace").split())
         return f"{log} ends with: …{text[-LOG_CHARACTERS:]}" if text else f"{log} is empty"
-
-
-def _exit(number: int, _: object) -> NoReturn:
-    sys.exit(128 + number)  # as shells do

@@ -44,7 +44,7 @@ SWITCHES = {  # by kind of head: key → the tensor that it announces
 
 def load_eagle(checkpoint: HeadCheckpoint, target: CausalLM, norm_output: NormOutput = "logits") -> EagleHead:
     """Returns an EAGLE head for a target. Missing embeddings and output layers are the target's. `norm_output`: the
-    meaning of this key, for heads with `has_two_readings`.
+    meaning of this key, for heads with two `norm_readings`.
 
     Raises ConfigError for a head that does not fit the target, and for a configuration that contradicts the tensors.
     """
@@ -127,25 +127,15 @@ def decoder_config(checkpoint: HeadCheckpoint, given: Config, tensors: Tensors) 
     return config
 
 
-def is_of_specforge(checkpoint: HeadCheckpoint) -> bool:
-    return "eagle_config" in checkpoint.config or "llamaforcausallmeagle3" in checkpoint.claims()
-
-
-def has_two_readings(checkpoint: HeadCheckpoint) -> bool:
-    """Returns whether the configuration does not say which states of the head are normalized: SpecForge changed the
-    meaning of `norm_output`, and both meanings are the same only where the key is absent."""
-    has_key = checkpoint.config.get(NORM_OUTPUT) is not None
-    return has_key and checkpoint.kind == "eagle3" and is_of_specforge(checkpoint)
-
-
-def normed_states(checkpoint: HeadCheckpoint, norm_output: NormOutput) -> tuple[bool, bool]:
-    """Returns whether the next draft token and the output layer of an EAGLE-3 head read the normalized state."""
+def norm_readings(checkpoint: HeadCheckpoint) -> dict[NormOutput, tuple[bool, bool]]:
+    """Returns whether the next draft token and the output layer of a head read the normalized state, by what the key
+    `norm_output` is about. SpecForge changed that; in speculators it was always about the next draft token. Where the
+    key is absent, all programs agree."""
     value = checkpoint.config.get(NORM_OUTPUT)
-    if not is_of_specforge(checkpoint):  # in speculators the key was always about the next draft token
-        return bool(value), True
-    if value is None:
-        return False, True
-    return (False, bool(value)) if norm_output == "logits" else (bool(value), True)
+    is_of_specforge = "eagle_config" in checkpoint.config or "llamaforcausallmeagle3" in checkpoint.claims()
+    if value is None or checkpoint.kind != "eagle3" or not is_of_specforge:
+        return {"logits": (bool(value), True)}
+    return {"logits": (False, bool(value)), "feedback": (bool(value), True)}
 
 
 def eagle_layout(
@@ -181,7 +171,8 @@ def eagle_layout(
     size = checkpoint.config.get("draft_vocab_size")
     if size not in (None, num_drafted) and (size, num_drafted) != (target.padded_vocab_size, target.vocab_size):
         raise checkpoint.problem(f"config.json has draft_vocab_size {size}, and lm_head.weight has {num_drafted} rows")
-    feeds_normed, outputs_normed = normed_states(checkpoint, norm_output)
+    readings = norm_readings(checkpoint)
+    feeds_normed, outputs_normed = readings.get(norm_output, readings["logits"])
     return EagleLayout(
         generation=3,
         hidden_layers=layers,
@@ -249,3 +240,34 @@ def draft_offsets(
     if len(drafted) and not torch.equal(tokens.sort().values, drafted):
         raise checkpoint.problem("d2t and t2d name different tokens: i + d2t[i] must be the tokens of t2d")
     return offsets.long().to(target.device) if size != vocab_size or bool(offsets.any()) else None
+
+
+def eagle_files(head: EagleHead, tensors: Tensors, target: CausalLM) -> tuple[dict[str, object], Tensors]:
+    """Returns the configuration and the tensors of a head as EAGLE's and EAGLE-3's authors name them.
+
+    Two keys are written twice. transformers before version 5 does not know `rope_parameters`. vLLM numbers the inputs
+    of the layers whose hidden states the head reads, and SGLang, in `eagle_config`, their outputs.
+    """
+    layout, config = head.layout, head.config.to_diff_dict()
+    config.pop("transformers_version", None)
+    rope = dict(head.config.rope_parameters or {})
+    config |= {"rope_theta": rope.pop("rope_theta")} if "rope_theta" in rope else {}
+    config |= {"rope_scaling": rope} if rope.get("rope_type", "default") != "default" else {}
+    config |= {"model_type": "llama", "num_hidden_layers": 1, "vocab_size": target.vocab_size}
+    if layout.generation == 1:
+        config |= {"architectures": ["LlamaForCausalLM"], "bias": layout.has_bias}
+        return config, {name.replace("midlayer.", "layers.0."): tensor for name, tensor in tensors.items()}
+    config |= {
+        "architectures": ["LlamaForCausalLMEagle3"], "target_hidden_size": layout.target_width,
+        "draft_vocab_size": layout.draft_vocab_size if head.d2t is None else len(head.d2t),
+        LAYER_IDS: list(layout.hidden_layers),
+        "eagle_config": {LAYER_IDS: [layer - 1 for layer in layout.hidden_layers], "use_aux_hidden_state": True},
+        "norm_before_residual": layout.norm_before_residual,
+        **({} if layout.norm_logits else {NORM_OUTPUT: False}),  # absent, it has one meaning in all programs
+    }  # fmt: skip
+    if head.d2t is not None:  # a restricted vocabulary
+        offsets = head.d2t.cpu()
+        is_drafted = torch.zeros(target.vocab_size, dtype=torch.bool)
+        is_drafted[offsets + torch.arange(len(offsets))] = True
+        tensors = {**tensors, "d2t": offsets, "t2d": is_drafted}
+    return config, tensors

@@ -61,11 +61,11 @@ class MedusaHeads(nn.ModuleList):
         return torch.stack([self.head_logits(number, states) for number in range(len(self))])
 
 
-# No number has more digits, so that none takes long.
-AUTHORS_BLOCK = re.compile(r"(\d{1,4})\.(\d{1,4})\.linear\.(weight|bias)")
-AUTHORS_NAME = re.compile(r"(\d{1,4})\.(\d{1,4})\.(linear\.)?(weight|bias)")
-VLLM_BLOCK = re.compile(r"blocks\.(\d{1,4})\.layers\.(\d{1,4})\.(weight|bias)")
-VLLM_OUTPUT = re.compile(r"lm_heads\.(\d{1,4})\.weight")
+# The names of tensors by Medusa's authors, and by vLLM.
+BLOCK = re.compile(r"(\d{1,2})\.(\d{1,2})\.linear\.(weight|bias)")
+OUTPUT = re.compile(r"(\d{1,2})\.\d{1,2}\.weight")
+VLLM_BLOCK = re.compile(r"blocks\.(\d{1,2})\.layers\.(\d{1,2})\.(weight|bias)")
+VLLM_OUTPUT = re.compile(r"lm_heads\.(\d{1,2})\.weight")
 
 
 def load_medusa(checkpoint: HeadCheckpoint, target: CausalLM) -> MedusaHeads:
@@ -75,18 +75,26 @@ def load_medusa(checkpoint: HeadCheckpoint, target: CausalLM) -> MedusaHeads:
     """
     checkpoint.expect("medusa")
     checkpoint.check_booleans("original_lm_head")
-    tensors = with_author_names(checkpoint)
-    names = {name: AUTHORS_NAME.fullmatch(name) for name in tensors}
-    wrong = next((name for name, match in names.items() if match is None), None)
-    numbers = [(int(match[1]), int(match[2]), match[3]) for match in names.values() if match]
-    num_heads = 1 + max((head for head, *_ in numbers), default=-1)
-    num_blocks = 1 + max((block for _, block, is_linear in numbers if is_linear), default=-1)
-    if wrong is not None or num_heads * (num_blocks + 1) > 2 * len(tensors) + 8:
-        name = max(tensors, key=len) if wrong is None else wrong
-        raise checkpoint.problem(
-            f"its tensors do not fit: {name:.60} of {len(tensors)} tensors: expected HEAD.BLOCK.linear.weight, with "
-            "heads and blocks that are numbered from 0 without gaps"
-        )
+    # 1. The names of Medusa's authors. One output layer of vLLM may be that of all heads.
+    tensors = {
+        VLLM_BLOCK.sub(r"\1.\2.linear.\3", name.removeprefix("medusa_heads.")): tensor
+        for name, tensor in checkpoint.tensors.items()
+    }
+    if "token_map" in tensors:
+        raise checkpoint.problem("its vocabulary is truncated (tensor token_map), which is not supported")
+    num_blocks = 1 + max((int(match[2]) for name in tensors if (match := BLOCK.fullmatch(name))), default=-1)
+    tensors = {VLLM_OUTPUT.sub(rf"\1.{num_blocks}.weight", name): tensor for name, tensor in tensors.items()}
+    num_heads = 1 + max(
+        (int(match[1]) for name in tensors if (match := BLOCK.fullmatch(name) or OUTPUT.fullmatch(name))), default=-1
+    )
+    outputs = [f"{head}.{num_blocks}.weight" for head in range(num_heads)]
+    shared = tensors.pop("lm_head.weight", None)
+    if shared is None and checkpoint.config.get("original_lm_head"):
+        shared = tensors.get(f"0.{num_blocks}.weight")
+    if shared is not None:
+        tensors |= dict.fromkeys(outputs, shared)
+
+    # 2. What the configuration and the target say.
     num_layers = checkpoint.config.get("medusa_num_layers")
     if num_layers not in (None, num_blocks):
         raise checkpoint.problem(
@@ -95,14 +103,12 @@ def load_medusa(checkpoint: HeadCheckpoint, target: CausalLM) -> MedusaHeads:
     output = tensors.get(f"0.{num_blocks}.weight")
     if output is None or output.dim() != 2:
         raise checkpoint.problem(f"its tensors do not fit: missing tensor 0.{num_blocks}.weight [vocabulary, width]")
-    vocab_size, width = output.shape
-    check_vocabulary(checkpoint, [vocab_size], target)
-    check_width(checkpoint, width, target)
-    vocab_size = min(vocab_size, target.vocab_size)  # without padding, which must never be drafted
-    for head in range(num_heads):
-        name = f"{head}.{num_blocks}.weight"
-        if name in tensors and tensors[name].dim() == 2:
-            tensors[name] = tensors[name][:vocab_size]
+    check_vocabulary(checkpoint, [len(output)], target)
+    check_width(checkpoint, output.shape[1], target)
+
+    # 3. The heads, without the rows of padding, which must never be drafted.
+    tensors |= {name: tensors[name][: target.vocab_size] for name in outputs if name in tensors}
+    vocab_size, width = tensors[outputs[0]].shape
     with torch.device("meta"):
         heads = MedusaHeads(num_heads, num_blocks, width, vocab_size, has_bias=any("bias" in name for name in tensors))
     assign(heads, checkpoint, tensors)
@@ -110,32 +116,15 @@ def load_medusa(checkpoint: HeadCheckpoint, target: CausalLM) -> MedusaHeads:
     return heads
 
 
-def with_vllm_names(tensors: Tensors) -> Tensors:
-    """Returns the tensors with vLLM's names in place of those of Medusa's authors (see `with_author_names`)."""
-    blocks = {name: AUTHORS_BLOCK.sub(r"blocks.\1.layers.\2.\3", name) for name in tensors if ".linear." in name}
-    return {blocks.get(name, f"lm_heads.{name.partition('.')[0]}.weight"): tensor for name, tensor in tensors.items()}
-
-
-def with_author_names(checkpoint: HeadCheckpoint) -> Tensors:
-    """Returns the tensors with the names of Medusa's authors, HEAD.BLOCK.linear.weight and HEAD.NUM_BLOCKS.weight.
-
-    vLLM calls them blocks.HEAD.layers.BLOCK.weight and lm_heads.HEAD.weight; if the configuration has
-    `original_lm_head`, all heads use lm_heads.0. Raises ConfigError for a truncated vocabulary.
-    """
-    tensors = {name.removeprefix("medusa_heads."): tensor for name, tensor in checkpoint.tensors.items()}
-    if "token_map" in tensors:
-        raise checkpoint.problem("its vocabulary is truncated (tensor token_map), which is not supported")
-    if not any(VLLM_OUTPUT.fullmatch(name) or name == "lm_head.weight" for name in tensors):
-        return tensors
-    blocks = {name: match for name in tensors if (match := VLLM_BLOCK.fullmatch(name))}
-    num_blocks = 1 + max((int(match[2]) for match in blocks.values()), default=-1)
-    outputs = {match[1]: tensors[name] for name in tensors if (match := VLLM_OUTPUT.fullmatch(name))}
-    shared = tensors.get("lm_head.weight", outputs.get("0") if checkpoint.config.get("original_lm_head") else None)
-    if shared is not None:
-        outputs = dict.fromkeys((match[1] for match in blocks.values()), shared)
-    known = {*blocks, "lm_head.weight", *(name for name in tensors if VLLM_OUTPUT.fullmatch(name))}
-    return {
-        **{f"{match[1]}.{match[2]}.linear.{match[3]}": tensors[name] for name, match in blocks.items()},
-        **{f"{head}.{num_blocks}.weight": output for head, output in outputs.items()},
-        **{name: tensor for name, tensor in tensors.items() if name not in known},
+def medusa_files(heads: MedusaHeads, tensors: Tensors, target: CausalLM) -> tuple[dict[str, object], Tensors]:
+    """Returns the configuration and the tensors of heads as vLLM reads them, which assumes no biases by default."""
+    blocks = {name: BLOCK.sub(r"blocks.\1.layers.\2.\3", name) for name in tensors if ".linear." in name}
+    config: dict[str, object] = {
+        "architectures": ["MedusaModel"], "model_type": "medusa", "medusa_num_heads": len(heads),
+        "medusa_num_layers": heads.num_blocks, "base_model_name_or_path": target.name,
+        "medusa_fc_bias": any(name.endswith("bias") for name in tensors),
+        "hidden_size": target.model.config.get_text_config().hidden_size, "vocab_size": heads.vocab_size,
+    }  # fmt: skip
+    return config, {
+        blocks.get(name, f"lm_heads.{name.partition('.')[0]}.weight"): tensor for name, tensor in tensors.items()
     }

@@ -12,13 +12,10 @@ from specbench.core import bounded
 from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError
 from specbench.core.files import is_real_folder, replacing, writing
-from specbench.publish.measured import FigureComparison, PairRows, comparisons, measurement_key
 from specbench.publish.site.answers import asset, environment
-from specbench.publish.site.charts import FRAME, PREDICTED_FRAME, prediction_plot, quality_speed_plots
+from specbench.publish.site.charts import FRAME, prediction_plot, quality_speed_plots
 from specbench.publish.site.entries import Entries, SiteRow, index_table, read_entries
 from specbench.publish.site.row_page import row_page, subset_rows
-from specbench.publish.suite_runs import board_names, read_suite, runs_of
-from specbench.publish.suite_spec import PublishedTable
 from specbench.report.captions import model_name
 from specbench.results.row import Row
 
@@ -95,8 +92,7 @@ def pages(entries: Entries, title: str, num_answers: int = 0) -> Iterator[Page]:
     rows = entries.all
     content: dict[str, dict[str, object]] = {
         "quality_speed.html": {"plots": quality_speed_plots(entries), "frame": FRAME},
-        "predicted.html": {"found": prediction_plot(entries), "frame": PREDICTED_FRAME},
-        "published.html": {"tables": list(compared_tables(entries))},
+        "predicted.html": {"plot": prediction_plot(entries), "frame": FRAME},
     }
     content = {name: values for name, values in content.items() if next(iter(values.values()))}
     templates = environment()
@@ -135,37 +131,7 @@ def row_pages(rows: Sequence[SiteRow], num_answers: int = 0) -> Iterator[tuple[S
             yield entry, row_page(entry, subsets[entry.digest], peers, baseline, num_answers)
 
 
-@dataclass(frozen=True)
-class ComparedTable:
-    """A published table and a pair of its suite, with the figures for which the pair has a number."""
-
-    suite: str
-    pair: str
-    table: PublishedTable
-    lines: tuple[FigureComparison, ...]
-
-
-def compared_tables(entries: Entries) -> Iterator[ComparedTable]:
-    """Yields the published tables of the built-in suites, pair by pair, for which figures were measured."""
-    by_key: dict[str, list[Row]] = {}
-    for entry in entries.all:
-        if entry.row.request:
-            by_key.setdefault(measurement_key(entry.row.request), []).append(entry.row)
-    for suite in map(read_suite, board_names() if by_key else []):
-        for pair in suite.pairs if suite.published else []:
-            runs = runs_of(suite, pair=pair)
-            rows = PairRows(
-                suite, pair, [(run, by_key.get(measurement_key(run.request.settings()), [])) for run in runs]
-            )
-            for table in suite.published if rows.measured else []:
-                if lines := tuple(each for each in comparisons(rows, table) if each.ours is not None):
-                    yield ComparedTable(suite.name, pair, table, lines)
-
-
-TABS = {
-    "index.html": "Results", "quality_speed.html": "Quality and speed", "predicted.html": "Predicted and measured",
-    "published.html": "Published beside ours",
-}  # fmt: skip
+TABS = {"index.html": "Results", "quality_speed.html": "Quality and speed", "predicted.html": "Predicted and measured"}
 MOST_NAMED = 4  # values in a line at the top of the pages
 DEMONSTRATION = "embedded demonstration models, which are tiny: their numbers say nothing about other models"
 

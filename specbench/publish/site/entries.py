@@ -8,7 +8,14 @@ from pathlib import Path
 from specbench.core.errors import ConfigError
 from specbench.core.values import text_digest
 from specbench.report.captions import verdict_word, why_unranked
-from specbench.report.ranking import SPEEDUP, RankedRow, distinct_names, group_by_conditions, rank_rows
+from specbench.report.ranking import (
+    DEFAULT_METRIC,
+    RankedRow,
+    distinct_names,
+    distinguishing,
+    group_by_conditions,
+    rank_rows,
+)
 from specbench.results.conditions import conditions
 from specbench.results.leaderboard import load
 from specbench.results.metric_format import NULL, interval, metric_of, number, speed
@@ -126,8 +133,8 @@ def read_entries(files: Sequence[Path]) -> Entries:
         )
     whole = {id(row) for row in rows_of_subsets([side.row for side in sides.values()], [])}
     found: list[SiteRow] = []
-    for shared, group in group_by_conditions(list(sides.values()), SPEEDUP).items():
-        key, order = text_digest(shared, 8), rank_rows(group, SPEEDUP)
+    for shared, group in group_by_conditions(list(sides.values()), DEFAULT_METRIC).items():
+        key, order = text_digest(shared, 8), rank_rows(group, DEFAULT_METRIC)
         labels = distinct_names([each.row for each in order])
         for each in order:
             digest, is_whole = digest_of(each.row.model_dump(mode="json")), id(each.row) in whole
@@ -135,35 +142,14 @@ def read_entries(files: Sequence[Path]) -> Entries:
     return Entries(tuple(found), tuple(runs.problem_lines()))
 
 
-MAX_VALUE = 40  # shown characters of a value
-
-
 def distinguishing_settings(rows: Sequence[Row], names: Sequence[str]) -> list[list[str]]:
-    """Returns for each row a few conditions that distinguish it from the other rows of the same name. `rows`: one of
-    each group."""
-    same: dict[str, list[int]] = {}
-    for place, name in enumerate(names):
-        same.setdefault(name, []).append(place)
-    settings: list[list[str]] = [[] for _ in rows]
-    for places in same.values():
-        own = [conditions(rows[place]) for place in places]
-        chosen: list[str] = []
-
-        def num_distinct(names: Sequence[str], own: Sequence[dict[str, object]] = own) -> int:
-            return len({repr([each.get(name) for name in names]) for each in own})  # values may be mappings
-
-        for name in dict.fromkeys(name for each in own for name in each):
-            if num_distinct([*chosen, name]) > num_distinct(chosen):
-                chosen.append(name)
-        for place, each in zip(places, own, strict=True):
-            settings[place] = [_words(name, each.get(name)) for name in chosen]
-    return settings
-
-
-def _words(name: str, value: object) -> str:
-    """Returns a condition as text, such as "temperature 0.5" or "n = 8"."""
-    text = NULL if value is None else f"{value:g}" if isinstance(value, float) else f"{value}"[:MAX_VALUE]
-    return f"n = {text}" if name == "n" else f"{name.rpartition('.')[2].replace('_', ' ')} {text}"
+    """Returns for each row a few conditions, such as "temperature 0.5" or "n = 8", that distinguish it from the other
+    rows of the same name. `rows`: one of each group."""
+    return [
+        [f"n = {text}" if name == "n" else f"{name.rpartition('.')[2].replace('_', ' ')} {text:.40}"
+         for name, text in own.items()]
+        for own in distinguishing(names, [conditions(row) for row in rows])
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -183,7 +169,7 @@ COLUMNS = (
     IndexColumn("load", "load", help="requests to the servers at once, or per second; – one at a time"),
     IndexColumn("speedup", "speed-up", True, "speed-up over autoregressive decoding, with its paired 95 % interval"),
     IndexColumn(
-        "rank", "rank", True, "rank by speed-up among the rows that compare; 2–3 is not separable from its neighbours"
+        "rank", "rank", True, "rank by speed-up among comparable rows; 2–3 is not separable from its neighbours"
     ),
     IndexColumn("tau", "τ", True, "mean acceptance length: tokens per target pass"),
     IndexColumn("alpha", "α", True, "acceptance rate: accepted ÷ verified draft tokens, of chains only"),

@@ -1,28 +1,18 @@
 """The page of a row."""
 
 import json
-import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, cached_property, lru_cache
-from itertools import pairwise
-from pathlib import Path
-from typing import Any, NamedTuple
+from functools import cache
 
-from markupsafe import Markup
-
-from specbench.core.environment import EMBEDDED
-from specbench.publish.site.charts import Scale, bars_of, scale
-from specbench.publish.site.entries import IndexCell, SiteRow
+from specbench.publish.site.entries import SiteRow
+from specbench.report.breakdown import per_token
 from specbench.report.captions import decodes_alone, lossless_word, sampling_of, verdict_of
 from specbench.report.shown import ShownRecord
-from specbench.report.tables import per_token
 from specbench.results.conditions import flat_fields
-from specbench.results.metric_format import NULL, find_metric, interval, interval_of, metric_of, number
+from specbench.results.metric_format import NULL, find_metric, interval_of
 from specbench.results.metrics import accepted_tokens_per_step
 from specbench.results.paired import RowWithRecords
 from specbench.results.row import RESULT_FIELDS, UNVERIFIABLE_FIELDS, Row
-from specbench.specs.run_options import RunOptions
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Models": ("target", "target_revision", "drafter", "drafter_revision", "dtype", "attention", "engine", "chat",
@@ -38,132 +28,48 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def provenance(row: Row, digest: str) -> Iterator[tuple[str, Markup]]:
-    """Yields each heading with its fields as in the file, with dotted names for parts."""
-    known: dict[str, list[Markup]] = {}
+def provenance(row: Row, digest: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Yields each heading with its fields as in the file and their values, with dotted names for parts."""
+    known: dict[str, list[tuple[str, str]]] = {}
     for name, value in flat_fields(row).items():
-        known.setdefault(name.partition(".")[0], []).append(_fact(name, str(value)))
-    known |= {"sampling": [_fact("tokens are drawn", sampling_of(row)), *known["sampling"]]}
-    known |= {"digest": [_fact("digest", digest)], "format": [_fact("format", str(row.format))]}
+        known.setdefault(name.partition(".")[0], []).append((name, str(value)))
+    known |= {"sampling": [("sampling", sampling_of(row)), *known["sampling"]]}
+    known |= {"digest": [("digest", digest)], "format": [("format", str(row.format))]}
     for heading, fields in SECTIONS.items():
-        yield heading, Markup("").join(fact for field in fields for fact in known.get(field, []))
+        yield heading, [fact for field in fields for fact in known.get(field, [])]
 
 
-@lru_cache(maxsize=20_000)
-def _fact(name: str, value: str) -> Markup:
-    """Returns an entry of a list. It is cached, since many rows have the same entries."""
-    text = {"null": "–", "{}": "–", "true": "yes", "false": "no"}.get(value, value)
-    return Markup("<div><dt>{}</dt><dd>{}</dd></div>\n").format(name, text)
+MEANINGS = {
+    "draft": "passes of the drafter", "verify": "passes of the target",
+    "rule and sampling": "verification and sampling", "tokenizer": "text and tokens",
+    "other": "the rest: Python, bookkeeping", "overhead": "verification rules, sampling, tokenizers, Python",
+}  # fmt: skip
 
 
-NAMES = {
-    "draft": ("draft", "passes of the drafter"),
-    "verify": ("verify", "passes of the target"),
-    "overhead": ("overhead", "verification rules, sampling, tokenizers, Python"),
-    "rule and sampling": ("rule", "verification and sampling"),
-    "tokenizer": ("tokenizer", "text and tokens"),
-    "other": ("other", "the rest: Python, bookkeeping"),
-}
-OF_OVERHEAD = ("rule and sampling", "tokenizer", "other")
-
-
-class TimePart(NamedTuple):
-    """A part of the time per token."""
-
-    name: str
-    meaning: str
-    milliseconds: float
-
-
-class TimeBreakdown(NamedTuple):
-    """The parts of the time per token of one method, and their sum in milliseconds."""
-
-    label: str
-    parts: Sequence[TimePart]
-    total: float
-
-
-def breakdown_of(row: Row, label: str) -> TimeBreakdown | None:
-    """Returns the parts of the time per token after the first. They sum to 1000 ÷ tok/s. The overhead is a single part
-    if the row lacks its parts. None if the row lacks the times of its passes."""
+def time_parts(row: Row) -> dict[str, float]:
+    """Returns the milliseconds per token after the first by part; they sum to 1000 ÷ tok/s. The overhead is one part if
+    the row lacks its parts. Empty if the row lacks the times of its passes."""
     spent = per_token(row)
-    whole, draft, verify = spent["all"], spent["draft"], spent["verify"]
-    if whole is None or draft is None or verify is None:
-        return None
-    parts = {"draft": draft, "verify": verify}
-    known = {name: found for name in OF_OVERHEAD if (found := spent[name]) is not None}
-    parts |= known if len(known) == len(OF_OVERHEAD) else {"overhead": max(0.0, whole - draft - verify)}
-    named = [TimePart(*NAMES[name], milliseconds) for name, milliseconds in parts.items()]
-    return TimeBreakdown(label, named, sum(parts.values()))
+    known = {name: value for name, value in spent.items() if name != "all" and value is not None}
+    if spent["all"] is None or not {"draft", "verify"} <= known.keys():
+        return {}
+    if len(known) == len(spent) - 1:
+        return known
+    parts = {"draft": known["draft"], "verify": known["verify"]}
+    return {**parts, "overhead": max(0.0, spent["all"] - sum(parts.values()))}
 
 
-@dataclass(frozen=True)
-class ChartColumn:
-    """A column on the axis. `x`: its left edge. `top`: its upper edge."""
-
-    length: int
-    count: int
-    share: float
-    x: float
-    top: float
-
-
-@dataclass(frozen=True)
-class Histogram:
-    """A histogram of accepted draft tokens. `counts`: element k is the number of target passes that accepted k; empty
-    if unknown, with the `reason`. `base`: the place of the axis in the picture."""
-
-    counts: tuple[int, ...]
-    reason: str = ""
-    base = 160.0
-
-    @property
-    def step(self) -> float:
-        return 56.0 if len(self.counts) <= 10 else 560 / len(self.counts)
-
-    @property
-    def width(self) -> float:
-        return round(self.step * 0.78, 1)
-
-    @cached_property
-    def y(self) -> Scale:
-        return scale([0.0, *(100 * count / sum(self.counts) for count in self.counts)], self.base, 14.0, most_ticks=4)
-
-    @property
-    def columns(self) -> list[ChartColumn]:
-        shares = [count / sum(self.counts) for count in self.counts]
-        return [
-            ChartColumn(length, count, share, round(48 + self.step * length, 1), self.y(100 * share))
-            for length, (count, share) in enumerate(zip(self.counts, shares, strict=True))
-        ]
-
-
-def histogram_of(side: RowWithRecords) -> Histogram:
-    """Returns the counts of a row, or of its records if the row lacks them."""
+def accepted_counts(side: RowWithRecords) -> tuple[Sequence[int], str]:
+    """Returns the number of target passes by accepted draft tokens, of the row, or of its records if the row lacks
+    them. Without any, the reason."""
+    if decodes_alone(side.row):
+        return (), "Nothing is drafted: one model decodes alone, one token per pass."
     counts = side.row.accepted_tokens_per_step
     if counts is None and side.method is not None and side.own:
         counts = accepted_tokens_per_step(side.own, side.method.most_draft_tokens)
-    if counts and sum(counts) and not decodes_alone(side.row):
-        return Histogram(counts)
-    if decodes_alone(side.row):
-        return Histogram((), "Nothing is drafted: one model decodes alone, one token per pass.")
-    if "decoder" in side.row.options:
-        return Histogram((), "Unknown: external code decodes and does not report its steps.")
-    if side.own or counts is not None:
-        return Histogram((), "Unknown: the answers have no target pass after the first token.")
-    return Histogram((), "Unknown: the row lacks it, and the records of its run are not available.")
-
-
-LOSSLESS = {
-    "yes": "Its verification rule keeps the target's distribution (lossless).",
-    "no": "Its verification rule does not keep the target's distribution (lossy): the output is not the target's own.",
-    "claimed": "Its authors claim that it is lossless; this is not verified here.",
-    "not claimed": "Its authors do not claim that it is lossless.",
-}
-BASELINE = (
-    "baseline, with which other methods are compared",
-    "None: the target decodes alone, one token per pass.",
-)
+    if counts and sum(counts):
+        return counts, ""
+    return (), "Unknown: neither the row nor its records have the steps of its answers."
 
 
 def row_page(
@@ -173,26 +79,19 @@ def row_page(
     compares, itself included. `baseline`: AR's row of the same run. `num_answers`: how many of its records are shown.
     """
     row = entry.row
-    verdict, lossless = BASELINE if row.is_baseline else (verdict_of(row), LOSSLESS[lossless_word(row)])
     measured = [row] if baseline is None or baseline is row else [baseline, row]
-    times = [breakdown_of(each, each.method_name) for each in measured]
-    fewshot = "none"
-    if row.shots.num:
-        source = " ".join(filter(None, (row.shots.source, row.shots.location)))
-        checked = f"none is among the {row.shots.num_checked} measured examples"
-        if row.shots.num_checked is None:
-            checked = "it could not be checked whether any of them is measured"
-        fewshot = f"{row.shots.num} before each prompt, from {source}; {checked}"
+    known = [each for each in subsets if each.row.value("speedup") is not None and not each.row.is_baseline]
+    counts, why_unknown = accepted_counts(entry.side)
     # Metrics without a value come last.
     metrics = [
-        (name, _number(metric.value), interval_of(metric, _number), _meaning(name))
+        (name, _number(metric.value), interval_of(metric, _number), *_meaning(name))
         for name, metric in sorted(row.metrics.items(), key=lambda each: each[1].value is None)
     ]
     return {
-        "entry": entry, "figures": _figures(entry), "verdict": verdict, "lossless": lossless, "fewshot": fewshot,
-        "bars": bars_of(subsets), "histogram": histogram_of(entry.side), "times": list(filter(None, times)),
-        "metrics": metrics, "command": repeat_command(row),
-        "facts": list(provenance(row, entry.digest)), "peers": peers,
+        "entry": entry, "verdict": verdict_of(row), "lossless": lossless_word(row), "peers": peers,
+        "subsets": known if len(known) > 1 else [], "counts": counts, "why_unknown": why_unknown,
+        "times": [(each.method_name, parts) for each in measured if (parts := time_parts(each))],
+        "meanings": MEANINGS, "metrics": metrics, "facts": list(provenance(row, entry.digest)),
         "records": [
             ShownRecord.of(record, {"ar", row.method_name}, scorer=(entry.side.scoring or {})[record.subset].scorer)
             for record in entry.side.records[:num_answers]
@@ -200,70 +99,10 @@ def row_page(
     }  # fmt: skip
 
 
-# Options that `request` lacks.
-KEPT_OPTIONS = ("--judge", "--judge-base-url", "--judge-prices", "--judge-template", "--lm-eval-include")
-DEFAULT_THREADS = 1  # of the embedded target
-
-
-def repeat_command(row: Row) -> str:
-    """Returns a command that measures the row again, from the request in the row: its task and method, and the options
-    that they need. With overrides all tasks and methods of the request are kept, since an override may need them. If
-    the row has no request of `specbench run`, it is the recorded command."""
-    request = dict(row.request)
-    tasks, methods = (str(request.pop(name, "")).split(",") for name in ("task", "method"))
-    if not all((*tasks, *methods)) or not request.keys() <= RunOptions.__dataclass_fields__.keys():
-        return row.command
-    if not request.get("overrides"):
-        tasks = [each for each in tasks if Path(each).stem == row.task_name] or tasks
-        methods = [each for each in methods if Path(each).stem == row.method_name] or methods
-    if len(tasks) == 1 and not any(name.startswith("pass@") for name in row.metrics):
-        request.pop("allow_code_execution", None)
-    if row.target.startswith(EMBEDDED) and request.get("threads") == DEFAULT_THREADS:
-        del request["threads"]
-    try:
-        words = shlex.split(row.command)
-        given: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in request.items()
-        }
-        options = replace(RunOptions(), **given).words()
-    except (ValueError, TypeError):  # a row that was edited by hand
-        return row.command
-    if words[:2] != ["specbench", "run"]:
-        return row.command
-    kept = [word for pair in pairwise(words) if pair[0] in KEPT_OPTIONS for word in pair]
-    return shlex.join([*words[:2], "--task", ",".join(tasks), "--method", ",".join(methods), *options, *kept])
-
-
-Figure = tuple[str, IndexCell, str]  # a number at the top of the page: its name, the number, a note
-
-
-def _figures(entry: SiteRow) -> list[Figure]:
-    row, cells = entry.row, entry.cells
-    ar = row.value("tokens_per_second_ar")
-    score: Figure = ("quality", IndexCell(NULL), "not scored, or by several scores")
-    if row.quality is not None:
-        unit = metric_of(row.quality)
-        own, baseline, change = (row.metric(f"{row.quality}{suffix}") for suffix in ("", "_ar", "_difference"))
-        difference = interval(change, unit.digits, unit.factor, "+")
-        note = f"baseline {number(baseline, unit.digits, unit.factor)}"
-        note += f", difference {difference}" if difference else ""
-        score = (f"quality: {unit.label}", IndexCell(number(own, unit.digits, unit.factor)), note)
-    return [
-        ("speed-up", cells["speedup"], "95 % interval" if cells["speedup"].more else "no interval"),
-        ("tokens per second", cells["speed"], "" if ar is None else f"baseline {ar:.1f}"),
-        ("mean acceptance length τ", cells["tau"], "tokens per target pass"),
-        ("acceptance rate α", cells["alpha"], "of judged draft tokens"),
-        score,
-        ("rank by speed-up", cells["rank"], "in the rows that compare"),
-    ]
-
-
 @cache
-def _meaning(name: str) -> Markup:
-    """Returns unit and meaning as cells. They are cached, since all pages share them."""
+def _meaning(name: str) -> tuple[str, str]:
     known = find_metric(name)
-    unit, text = (known.unit, known.explanation) if known else ("", "a metric of a plug-in: see its scorer")
-    return Markup('<td>{}</td><td class="text">{}</td>').format(unit, text)
+    return (known.unit, known.explanation) if known else ("", "a metric of a plug-in: see its scorer")
 
 
 def _number(value: float | None) -> str:

@@ -40,10 +40,11 @@ from specbench.tasks.judge.requests import (
 )
 
 MANY_FAILURES = 5  # consecutive failures after which no further request is sent
-FATAL = {  # statuses that every request would get, with the remedy
+FATAL: dict[int | str | None, str] = {  # statuses and codes that every request would get, with the remedy
     401: f"the server refuses the key in {KEY_VARIABLE}: set it to one of this server's",
     403: f"the key in {KEY_VARIABLE} may not use this model: choose another model or key",
     404: "the server has no such model, or no chat completions there: check the model and --judge-base-url",
+    NO_CREDIT: "the account has no credit left: add some; replies so far are kept",
 }
 
 
@@ -51,13 +52,12 @@ class JudgeClient:
     """A judge for several threads. Raises ConfigError if the environment has no key."""
 
     def __init__(self, settings: JudgeSettings) -> None:
-        self._name = f"--judge {settings.model}"
-        self._settings, self._cache = settings, ReplyCache(settings.cache)
+        self._settings, self._cache, self._num_failures = settings, ReplyCache(settings.cache), 0
         self._server = Completions(
-            settings.url, self._name, settings.timeout_seconds, settings.num_retries, settings.backoff_seconds
-        )
+            settings.url, f"--judge {settings.model}", settings.timeout_seconds, settings.num_retries,
+            settings.backoff_seconds,
+        )  # fmt: skip
         self.stopped = self._server.stopped
-        self._num_failures = 0
 
     def ask(self, request: JudgeRequest) -> Reply | str:
         """Returns the judge's reply and stores it in the cache; if there is no reply, returns the reason. Raises
@@ -68,19 +68,16 @@ class JudgeClient:
         if self._num_failures >= MANY_FAILURES:
             return "the judge was not asked: too many earlier requests failed"
         try:
-            sent = {name: value for name, value in request.items() if name != "url"}
-            reply = self._server.ask("chat/completions", sent)
+            reply = self._server.ask("chat/completions", {key: value for key, value in request.items() if key != "url"})
             self._num_failures = 0
             self._cache.put(request, reply)
         except RequestFailed as error:
-            reason = f"{error.status}: {FATAL[error.status]}" if error.status in FATAL else None
-            if error.code == NO_CREDIT:
-                reason = f"{error.status}: the account has no credit left: add some; replies so far are kept"
-            if error.status is not None and 300 <= error.status < 400:  # a redirect
-                reason = str(error)
-            if reason is not None:  # every other request would get it too
+            remedy = FATAL.get(error.code) or FATAL.get(error.status)
+            is_redirect = error.status is not None and 300 <= error.status < 400
+            if remedy or is_redirect:
                 self.stopped.set()
-                raise ConfigError(f"{self._name} at {self._settings.url}: {reason}") from None
+                problem = f"{error.status}: {remedy}" if remedy else str(error)
+                raise ConfigError(f"--judge {self._settings.model} at {self._settings.url}: {problem}") from None
             is_refusal = error.status is not None and error.status >= 400 and not error.may_pass
             self._num_failures = 0 if is_refusal else self._num_failures + 1
             return f"the judge did not reply: {error}"
@@ -90,15 +87,38 @@ class JudgeClient:
         return reply
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """A judge's rating of one answer. `score`: 1 … 10; None if there is none, for the reason in `problem`."""
+REMEDY = "delete the file, and give --judge again for new ratings (paid replies are in the cache)"
 
-    score: float | None
-    problem: str | None
-    reply: Reply | None
-    request: str  # digest; equal answers share one
-    was_cached: bool
+
+class Judgement(BaseModel, strict=True):
+    """A judge's rating of one answer: a line of judgements.jsonl. `score`: 1 … 10; None if there is none, for the
+    reason in `problem`. `request`: its digest; equal answers share one."""
+
+    task: str
+    subset: str
+    example: int
+    repeat: int
+    turn: int
+    method: str
+    judge: Annotated[str, Field(pattern=r"\S")]
+    url: Annotated[str, Field(min_length=1)]
+    score: Annotated[float, Field(ge=LOWEST, le=HIGHEST)] | None
+    request: str
+    problem: str | None = None
+    reply: str | None = None
+    prompt_tokens: int | None = None
+    reply_tokens: int | None = None
+    cached: bool = False
+    cost_usd: float | None = None
+    template: JudgeTemplate | None = None
+
+    @property
+    def key(self) -> JudgementKey:
+        return (self.task, self.subset, self.example, self.repeat, self.turn), self.method
+
+    @property
+    def settings(self) -> JudgeSettings:
+        return JudgeSettings(self.judge, self.url, template=self.template)
 
 
 def judge_records(
@@ -107,6 +127,7 @@ def judge_records(
     """Asks the judge to rate every answer; cached replies are not requested again. Prints progress and cost on
     `console`. Raises ConfigError if no request can succeed (no key, a wrong key, no such model). If a single request
     fails, its answers have no score."""
+    # 1. What is asked, and how many answers try to rate themselves.
     records = list(records)
     requests, new, cached, counts = _look_up(records, questions, settings)
     say(console, f"judge {settings.model}: {counts}")
@@ -117,31 +138,44 @@ def judge_records(
         shown = settings.rating_form.replace(NUMBER, "(10)")
         has = "has a rating" if num_forged == 1 else "have ratings"
         say(console, f"{counted(num_forged, 'answer')} {has} in its text, shown to the judge as {shown}")
+    # 2. The replies, and the rating in each.
     replies = {**cached, **(_ask(new, settings, console) if new else {})}
     found = {}
     for key, request in requests.items():
-        name, problem = digest(request), None
-        answer = replies[name]
-        if isinstance(answer, str):
-            found[key] = Judgement(None, answer, None, name, False)
-            continue
         (task, subset, example, repeat, turn), method = key
-        written = "\n".join(answers[(task, subset, example, repeat, number), method] for number in range(turn + 1))
-        score = parse_rating(answer.text, written, settings.rating_form)
-        if score is None:
-            kept = ReplyCache(settings.cache).path(request)
-            form = settings.rating_form.replace(NUMBER, "rating")
-            if answer.finish_reason == "length":
+        name, score = digest(request), None
+        answer = replies[name]
+        problem = answer if isinstance(answer, str) else None
+        reply = Reply("", None, None) if isinstance(answer, str) else answer
+        if problem is None:
+            written = "\n".join(answers[(*key[0][:4], number), method] for number in range(turn + 1))
+            score = parse_rating(reply.text, written, settings.rating_form)
+        if score is None and problem is None:
+            if reply.finish_reason == "length":
                 problem = f"the judge's reply was cut at {settings.max_tokens} tokens, before a rating"
-            elif not answer.text.strip():
-                reason = f" (finish_reason {answer.finish_reason})" if answer.finish_reason else ""
+            elif not reply.text.strip():
+                reason = f" (finish_reason {reply.finish_reason})" if reply.finish_reason else ""
                 problem = f"the judge's reply is empty{reason}"
             else:
-                outside = " from 1 to 10 outside of reasoning and quotations" if pattern.search(answer.text) else ""
-                problem = f"the judge's reply holds no {form}{outside}"
-            problem += f" (kept in {kept}: delete it to ask again)"
-        found[key] = Judgement(score, problem, answer, name, name in cached)
-    say(console, _summary(found.values(), settings))
+                outside = " from 1 to 10 outside of reasoning and quotations" if pattern.search(reply.text) else ""
+                problem = f"the judge's reply holds no {settings.rating_form.replace(NUMBER, 'rating')}{outside}"
+            problem += f" (kept in {ReplyCache(settings.cache).path(request)}: delete it to ask again)"
+        found[key] = Judgement(
+            task=task, subset=subset, example=example, repeat=repeat, turn=turn, method=method, judge=settings.model,
+            url=settings.url, score=score, request=name, problem=problem,
+            reply=None if isinstance(answer, str) else reply.text, prompt_tokens=reply.num_prompt_tokens,
+            reply_tokens=reply.num_reply_tokens, cached=name in cached, template=settings.template,
+            cost_usd=settings.cost(reply.num_prompt_tokens, reply.num_reply_tokens),
+        )  # fmt: skip
+    # 3. What was paid for, and what has no score.
+    paid = {each.request: each for each in found.values() if each.reply is not None and not each.cached}.values()
+    costs = [each.cost_usd for each in paid if each.cost_usd is not None]
+    cost = f"${sum(costs):.4f}" if len(costs) == len(paid) else "unknown cost (give --judge-prices)"
+    missing = [each.problem for each in found.values() if each.score is None]
+    why = f"; {len(missing)} without a score; the first reason: {missing[0]}" if missing else ""
+    num_prompt, num_reply = sum(each.prompt_tokens or 0 for each in paid), sum(each.reply_tokens or 0 for each in paid)
+    paid_for = f"{len(paid)} new replies, {num_prompt} prompt and {num_reply} reply tokens, {cost}"
+    say(console, f"judged {len(found) - len(missing)} of {len(found)} answers; {paid_for}{why}")
     return found
 
 
@@ -176,58 +210,16 @@ def _ask(requests: Mapping[str, JudgeRequest], settings: JudgeSettings, console:
             raise
 
 
-def _summary(judgements: Iterable[Judgement], settings: JudgeSettings) -> str:
-    """Returns a line with the new replies, their cost, and the answers without a score."""
-    every = list(judgements)
-    paid = {each.request: each.reply for each in every if each.reply and not each.was_cached}.values()
-    tokens = [(reply.num_prompt_tokens, reply.num_reply_tokens) for reply in paid]
-    costs = [settings.cost(*counts) for counts in tokens]
-    known = [cost for cost in costs if cost is not None]
-    cost = f"${sum(known):.4f}" if len(known) == len(costs) else "unknown cost (give --judge-prices)"
-    missing = [each.problem for each in every if each.score is None]
-    text = f"judged {len(every) - len(missing)} of {len(every)} answers; {len(paid)} new replies, "
-    prompt_tokens, reply_tokens = (sum(counts[place] or 0 for counts in tokens) for place in (0, 1))
-    text += f"{prompt_tokens} prompt and {reply_tokens} reply tokens, {cost}"
-    return text + (f"; {len(missing)} without a score; the first reason: {missing[0]}" if missing else "")
+Ratings = Mapping[JudgementKey, float | None]  # by record and method
 
 
-def with_ratings(record: Record, ratings: "Ratings") -> Record:
+def with_ratings(record: Record, ratings: Ratings) -> Record:
     """Returns a copy of a record in which every answer has the metric `judge_score`, which may be None."""
     methods = {
         name: replace(each, scores={**each.scores, JUDGED: ratings.get((record.key, name))})
         for name, each in record.methods.items()
     }
     return replace(record, methods=methods)
-
-
-REMEDY = "delete the file, and give --judge again for new ratings (paid replies are in the cache)"
-
-
-class JudgementLine(BaseModel, extra="allow", strict=True):
-    """A line of the file, with the fields that are read again; other fields are kept."""
-
-    task: str
-    subset: str
-    example: int
-    repeat: int
-    turn: int
-    method: str
-    judge: Annotated[str, Field(pattern=r"\S")]
-    url: Annotated[str, Field(min_length=1)]
-    score: Annotated[float, Field(ge=LOWEST, le=HIGHEST)] | None
-    request: str
-    template: JudgeTemplate | None = None
-
-    @property
-    def key(self) -> JudgementKey:
-        return (self.task, self.subset, self.example, self.repeat, self.turn), self.method
-
-    @property
-    def settings(self) -> JudgeSettings:
-        return JudgeSettings(self.judge, self.url, template=self.template)
-
-
-Ratings = Mapping[JudgementKey, float | None]  # by record and method
 
 
 def recorded_ratings(
@@ -262,27 +254,16 @@ def write_judgements(path: Path, judgements: Mapping[JudgementKey, Judgement], s
     """Writes one JSON line for each answer and judge. Lines of other answers or judges in the file are kept. Raises
     ConfigError if the file is damaged or the disk is not writable."""
     kept = [
-        line.model_dump()
+        line
         for line in _read_lines(path)
         if line.key not in judgements or line.settings.signature != settings.signature
     ]
-    new = []
-    for ((task, subset, example, repeat, turn), method), judgement in judgements.items():
-        reply = judgement.reply or Reply("", None, None)
-        tokens = reply.num_prompt_tokens, reply.num_reply_tokens
-        new.append({
-            "task": task, "subset": subset, "example": example, "repeat": repeat, "turn": turn, "method": method,
-            "judge": settings.model, "url": settings.url, "score": judgement.score, "request": judgement.request,
-            "problem": judgement.problem, "reply": judgement.reply and reply.text, "prompt_tokens": tokens[0],
-            "reply_tokens": tokens[1], "cached": judgement.was_cached, "cost_usd": settings.cost(*tokens),
-            "template": settings.template and settings.template.model_dump(),
-        })  # fmt: skip
-    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept + new)
+    lines = [json.dumps(line.model_dump(), ensure_ascii=False) for line in (*kept, *judgements.values())]
     with writing(path, "free the disk or fix the permissions"):
-        write_atomically(path, text)
+        write_atomically(path, "".join(f"{line}\n" for line in lines))
 
 
-def _read_lines(path: Path) -> list[JudgementLine]:
+def _read_lines(path: Path) -> list[Judgement]:
     if not path.exists():
         return []
     lines = []
@@ -291,7 +272,7 @@ def _read_lines(path: Path) -> list[JudgementLine]:
             continue
         value = bounded.parse_json(text, path, REMEDY, number, strict=False)
         prefix = f"{path}, line {number}: "
-        lines.append(build(JudgementLine, value, prefix, remedy=REMEDY))
+        lines.append(build(Judgement, value, prefix, remedy=REMEDY))
         check_url(lines[-1].url, f"{prefix}url")
     return lines
 

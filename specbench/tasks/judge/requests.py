@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypedDict
 
 from specbench.core import bounded
 from specbench.core.completions import Reply, check_url
@@ -231,8 +231,6 @@ class JudgeSettings:
         check_url(self.url, "--judge-base-url")
         if self.prices is not None and not all(0 <= price < math.inf for price in self.prices):
             raise ConfigError(f"--judge-prices {self.prices[0]:g},{self.prices[1]:g}: must be finite and not negative")
-        if min(self.concurrency, self.timeout_seconds) <= 0 or self.num_retries < 0:
-            raise ConfigError("--judge: concurrency and time-out must be positive, retries not negative")
 
     @property
     def url(self) -> str:
@@ -256,7 +254,18 @@ class JudgeSettings:
 
 
 JudgementKey = tuple[Key, str]  # a record, and a method of it
-JudgeRequest = dict[str, Any]
+
+
+class JudgeRequest(TypedDict):
+    """What a judge is asked, and where."""
+
+    url: str
+    model: str
+    temperature: float
+    max_tokens: int
+    messages: list[Message]
+
+
 Questions = Mapping[tuple[str, str, int], Example]  # by task, subset and index
 
 

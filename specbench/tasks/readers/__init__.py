@@ -22,15 +22,16 @@ from specbench.tasks.scoring.code import CALL_METHOD, RUN_SCRIPT
 Read = TypeVar("Read", bound=Callable[[Row], Row | list[Row]])
 
 
-def row_reader(name: str) -> Callable[[Read], Read]:
-    """Registers a function of one row as a reader. The function returns a row, or a list of any number of rows."""
+def row_reader(name: str, join: Callable[[Row, Row], Row | None] | None = None) -> Callable[[Read], Read]:
+    """Registers a function of one row as a reader. The function returns a row, or a list of any number of rows. `join`:
+    merges consecutive rows before."""
 
     def register(read: Read) -> Read:
         def factory() -> Read:
             return read
 
         factory.__doc__ = read.func.__doc__ if isinstance(read, partial) else read.__doc__
-        READERS.register(name)(factory)
+        READERS.register(name, join=join)(factory)
         return read
 
     return register

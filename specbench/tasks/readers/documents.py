@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 from specbench.core.errors import ConfigError
-from specbench.core.registry import READERS
 from specbench.specs import templates
 from specbench.specs.components import equal_codes
 from specbench.tasks.local_files import Row
@@ -15,28 +14,19 @@ LETTERS = "ABCD"
 FINAL = {"text", "references"}
 
 
-class Scrolls:
-    """A reader of SCROLLS. `split`: returns the columns of a row that are read from its input."""
-
-    def __init__(self, split: Callable[[Row], Row]) -> None:
-        self._split = split
-        self._seen: set[str] = set()
-
-    def __call__(self, row: Row) -> Row | list[Row]:
-        if "meeting_transcripts" in row:  # a meeting in QMSum's own layout, with several queries
-            text = "\n".join(f"{line['speaker']}: {line['content']}" for line in row["meeting_transcripts"])
-            queries: list[Row] = [*row.get("general_query_list", []), *row.get("specific_query_list", [])]
-            return [{"question": each["query"], "text": text, "references": [each["answer"]]} for each in queries]
-        if row.keys() >= FINAL:
-            return row
-        for column in ("id", "input"):
-            if not isinstance(row.get(column), str):
-                raise ConfigError(f"column '{column}' must be a text: SCROLLS rows have id, pid, input and output")
-        if row["id"] in self._seen:
-            raise ConfigError(f"column 'id' = '{row['id']}' appeared before: put the rows of one id next to each other")
-        self._seen.add(row["id"])
-        outputs = list(dict.fromkeys(_outputs(row)))
-        return {"id": row.get("pid") or row["id"], "references": outputs} | self._split({**row, "output": outputs})
+def read_scrolls(row: Row, split: Callable[[Row], Row]) -> Row | list[Row]:
+    """Reads a row of SCROLLS. `split`: returns the columns that are read from its input."""
+    if "meeting_transcripts" in row:  # a meeting in QMSum's own layout, with several queries
+        text = "\n".join(f"{line['speaker']}: {line['content']}" for line in row["meeting_transcripts"])
+        queries: list[Row] = [*row.get("general_query_list", []), *row.get("specific_query_list", [])]
+        return [{"question": each["query"], "text": text, "references": [each["answer"]]} for each in queries]
+    if row.keys() >= FINAL:
+        return row
+    for column in ("id", "input"):
+        if not isinstance(row.get(column), str):
+            raise ConfigError(f"column '{column}' must be a text: SCROLLS rows have id, pid, input and output")
+    outputs = list(dict.fromkeys(_outputs(row)))
+    return {"id": row.get("pid") or row["id"], "references": outputs} | split({**row, "output": outputs})
 
 
 def join_answers(row: Row, following: Row) -> Row | None:
@@ -82,28 +72,28 @@ def _with_options(row: Row) -> Row:
     return {**split, "text": split["text"][end:].strip(), "options": options, "letter": letter}
 
 
-@READERS.register("scrolls_summary", join=join_answers)
-def scrolls_summary() -> Scrolls:
+@row_reader("scrolls_summary", join=join_answers)
+def scrolls_summary(row: Row) -> Row | list[Row]:
     """SCROLLS without a question: the whole input is the text."""
-    return Scrolls(lambda row: {"text": row["input"]})
+    return read_scrolls(row, lambda row: {"text": row["input"]})
 
 
-@READERS.register("scrolls", join=join_answers)
-def scrolls() -> Scrolls:
+@row_reader("scrolls", join=join_answers)
+def scrolls(row: Row) -> Row | list[Row]:
     """SCROLLS with a question, which ends at the first empty line of the input."""
-    return Scrolls(_question_first)
+    return read_scrolls(row, _question_first)
 
 
-@READERS.register("scrolls_choice", join=join_answers)
-def scrolls_choice() -> Scrolls:
+@row_reader("scrolls_choice", join=join_answers)
+def scrolls_choice(row: Row) -> Row | list[Row]:
     """QuALITY: four answers, "(A) …" to "(D) …", follow the question; the right one is given by its text."""
-    return Scrolls(_with_options)
+    return read_scrolls(row, _with_options)
 
 
-@READERS.register("scrolls_meetings", join=join_answers)
-def scrolls_meetings() -> Scrolls:
+@row_reader("scrolls_meetings", join=join_answers)
+def scrolls_meetings(row: Row) -> Row | list[Row]:
     """QMSum in SCROLLS' layout or in its own: a meeting with several queries becomes one row for each query."""
-    return Scrolls(_question_first)
+    return read_scrolls(row, _question_first)
 
 
 # Column names of published files in lower case → language code.

@@ -22,9 +22,7 @@ These limits remain:
 import json
 import os
 import selectors
-import shutil
 import signal
-import stat
 import subprocess
 import sys
 import tempfile
@@ -32,9 +30,8 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from functools import cache
-from itertools import count, islice
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -81,16 +78,16 @@ class ProgramOutcome:
     output: str = ""
 
 
-Isolation = Literal["namespaces", "bubblewrap", "limits"]
+Isolation = Literal["namespaces", "limits"]
 
 PACKAGE = Path(__file__).resolve().parent
 ROOT = PACKAGE.parents[2]  # the folder that holds the package specbench
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/ld.so.cache")
 FIRST_USER, NUM_USERS = 60578, 128  # user ids that no system assigns
 NOT_ISOLATED = (
-    "programs run with limits only, because this machine allows neither user namespaces nor bubblewrap: they can "
-    "reach {files}, that user's other processes, and the disk and /dev/shm (the size of one file is limited, their "
-    "number is not, nor what programs mount in namespaces if they can create some)"
+    "programs run with limits only, because this machine allows no user namespaces: they can reach {files}, that "
+    "user's other processes, and the disk and /dev/shm (the size of one file is limited, their number is not, nor "
+    "what programs mount in namespaces if they can create some)"
 )
 FILES = "the files that their user may read or write"
 ALL_FILES = "all files of this machine for reading, the files that their user may write"  # see `_unprivileged`
@@ -102,9 +99,6 @@ def strongest(works: Callable[[Isolation], bool]) -> Isolation:
     program."""
     if works("namespaces"):
         return "namespaces"
-    # Bubblewrap cannot run root's programs as another user, and root has no limit on processes.
-    if os.getuid() and shutil.which("bwrap") and works("bubblewrap"):
-        return "bubblewrap"
     warnings.warn(not_isolated(), UserWarning, stacklevel=2)
     return "limits"
 
@@ -115,22 +109,19 @@ def not_isolated() -> str:
     return NOT_ISOLATED.format(files=ALL_FILES if reads_all else FILES)
 
 
-def readable_paths() -> list[str]:
-    """Returns the paths that a program needs to read: the system's libraries, the interpreter, and this package."""
+def isolation_settings(isolation: Isolation, folder: str) -> dict[str, object]:
+    """Returns the fields of a job by which the tester isolates itself and the program. `readable`: the paths that a
+    program needs: the system's libraries, the interpreter, and this package."""
     interpreter = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix]
     wanted = {*SYSTEM, *interpreter, *(os.path.realpath(path) for path in interpreter), str(PACKAGE)}
-    return sorted(path for path in wanted if not path.startswith("/usr/") and os.path.lexists(path))
-
-
-def isolation_settings(isolation: Isolation, folder: str) -> dict[str, Any]:
-    """Returns the fields of a job by which the tester isolates itself and the program."""
+    readable = sorted(path for path in wanted if not path.startswith("/usr/") and os.path.lexists(path))
     user = FIRST_USER + os.getpid() % NUM_USERS if os.getuid() == 0 else None
     inner = None
     if user is not None:
         inner = {"id": 1000, "reads_all": False} if isolation == "namespaces" else _unprivileged(user)
     return {
-        "isolation": isolation, "readable": readable_paths(), "outer_user": user, "user": inner, "root": str(ROOT),
-        "folder": folder if isolation == "limits" else "/tmp",
+        "isolation": isolation, "readable": readable, "outer_user": user, "user": inner, "root": str(ROOT),
+        "folder": folder,
     }  # fmt: skip
 
 
@@ -142,28 +133,9 @@ def _unprivileged(user: int) -> dict[str, object]:
     return {"id": user, "reads_all": not all(folder.stat().st_mode & 1 for folder in folders)}
 
 
-def command(isolation: Isolation, report: int, disk_mib: int) -> list[str]:
-    """Returns the command line of the tester. `report`: the file descriptor for its report."""
-    code = (
-        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from specbench.tasks.sandbox.inside.tester import main; "
-        f"del sys.path[0]; main({report})"
-    )
-    python = [sys.executable, "-I", "-X", "utf8", "-c", code]
-    if isolation != "bubblewrap":
-        return python
-    binds = [
-        part for path in readable_paths()
-        for part in (("--symlink", os.readlink(path)) if os.path.islink(path) else ("--ro-bind", path)) + (path,)
-    ]  # fmt: skip
-    return [
-        shutil.which("bwrap") or "bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
-        "--dev", "/dev", "--size", str(disk_mib << 20), "--tmpfs", "/tmp", *binds, "--remount-ro", "/dev",
-        "--remount-ro", "/", "--chdir", "/tmp", *python,
-    ]  # fmt: skip
-
-
 START_SECONDS = 60.0  # the most that the interpreters of a sandbox take to start, on a busy machine
 TAIL_BYTES = 2000
+MAX_SHOWN = 300  # characters of a message of the system
 MAX_REPORT_BYTES = 2**16  # the tester writes at most 1000 characters and a few numbers
 
 
@@ -171,37 +143,40 @@ def run_program(job: ProgramTest, limits: Limits, isolated_by: Isolation | None 
     """Runs a program with the strongest isolation of this machine, or with `isolated_by`, to test that isolation.
     Whatever the program does, the result is an outcome and not an exception."""
     chosen = isolated_by or strongest(_works)
-    if chosen != "limits":
+    if chosen == "namespaces":
         return _run_in("/tmp", job, limits, chosen)  # which is private there
     try:
         folder = tempfile.mkdtemp()
+        try:
+            outcome = _run_in(folder, job, limits, chosen)
+        finally:
+            left = remove_tree(folder)
     except OSError as error:
         return ProgramOutcome("not judged", f"the sandbox did not start: {error.strerror or error}")
-    try:
-        outcome = _run_in(folder, job, limits, chosen)
-    except BaseException:  # an interrupt
-        with suppress(OSError):
-            remove_tree(folder)
-        raise
-    try:
-        remove_tree(folder)
-    except OSError as error:
-        reason = f"the program left files in {error.filename} that cannot be removed: {error.strerror or error}"
-        return ProgramOutcome("failed", reason, outcome.output)
+    if left:
+        return ProgramOutcome("failed", f"the program left files that cannot be removed: {left}", outcome.output)
     return outcome
+
+
+TESTER = (
+    "import sys; sys.path.insert(0, {root!r}); from specbench.tasks.sandbox.inside.tester import main; "
+    "del sys.path[0]; main({report})"
+)
 
 
 def _run_in(folder: str, job: ProgramTest, limits: Limits, isolation: Isolation) -> ProgramOutcome:
     with ExitStack() as stack:
         try:
             settings = isolation_settings(isolation, folder)
-            if isolation == "limits" and settings["user"]:
-                os.chown(folder, settings["user"]["id"], settings["user"]["id"])
+            user = settings["outer_user"]
+            if isolation == "limits" and isinstance(user, int):
+                os.chown(folder, user, user)
             report, report_end = os.pipe()
             stack.callback(os.close, report)
+            code = TESTER.format(root=str(ROOT), report=report_end)
             with os.fdopen(report_end, "wb"):  # closes it here, so that the report ends with the tester
                 process = subprocess.Popen(
-                    command(isolation, report_end, limits.disk_mib), env={}, stdin=subprocess.PIPE,
+                    [sys.executable, "-I", "-X", "utf8", "-c", code], env={}, stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT, pass_fds=(report_end,), start_new_session=True,
                 )  # fmt: skip
         except OSError as error:  # the machine has no process, file descriptor or disk space left
@@ -211,56 +186,20 @@ def _run_in(folder: str, job: ProgramTest, limits: Limits, isolation: Isolation)
         assert process.stdin is not None
         with suppress(BrokenPipeError), process.stdin as stdin:
             stdin.write(json.dumps({**asdict(job), "limits": asdict(limits), **settings}).encode())
-        return watch.outcome()
-
-
-NUM_LISTED = 1000  # entries of a folder that are listed at a time
-
-
-def remove_tree(folder: str) -> None:
-    """Removes a folder that a program filled, however deep it is, and whatever the modes in it are. Raises OSError,
-    whose `filename` is the folder that still holds files.
-
-    Every subfolder is first moved into a new folder that only this process's user can write. So no path becomes long,
-    nothing recurses, and no link is followed that a program puts in place of a folder.
-    """
-    left = folder
-
-    def move(path: str) -> str:
-        place = next(new_places)
-        if os.getuid():  # root may move and list a folder of any mode
-            os.chmod(path, 0o700)
-        os.rename(path, place)
-        return place
-
-    try:
-        top = tempfile.mkdtemp(dir=os.path.dirname(folder))
-        new_places = (os.path.join(top, str(number)) for number in count())
         try:
-            waiting = [move(folder)]
-            left = top
-            while waiting:
-                place = waiting.pop()
-                if not stat.S_ISDIR(os.lstat(place).st_mode):
-                    os.unlink(place)
-                    continue
-                while listed := _some_entries(place):
-                    for entry in listed:
-                        if entry.is_dir(follow_symlinks=False):
-                            waiting.append(move(entry.path))
-                        else:
-                            os.unlink(entry.path)
-                os.rmdir(place)
-        finally:
-            with suppress(OSError):  # it is not empty after an error
-                os.rmdir(top)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror or str(error), left) from error
+            status, reason = watch.follow()
+        except ValueError:
+            status, reason = "failed", "the program wrote into its report"
+        return ProgramOutcome(status, reason, watch.output.decode("utf-8", "replace"))
 
 
-def _some_entries(folder: str) -> list[os.DirEntry[str]]:
-    with os.scandir(folder) as entries:
-        return list(islice(entries, NUM_LISTED))
+def remove_tree(folder: str) -> str:
+    """Removes a folder that a program filled, by the system's tools: they remove folders that are nested deeper than
+    Python recurses, and follow no link inside. Returns why something is left, "" if nothing is."""
+    if os.getuid():  # root may list a folder of any mode
+        subprocess.run(["chmod", "-R", "u+rwx", "--", folder], capture_output=True)
+    removed = subprocess.run(["rm", "-rf", "--", folder], capture_output=True, text=True, errors="replace")
+    return removed.stderr.strip()[-MAX_SHOWN:] if removed.returncode else ""
 
 
 def _works(candidate: Isolation) -> bool:
@@ -279,43 +218,11 @@ class _ProgramWatch:
     report: bytes = b""
     output: bytes = b""
     num_output_bytes: int = 0
-    program_pids: list[int] = field(default_factory=list)
+    program_pid: int | None = None
 
-    def outcome(self) -> ProgramOutcome:
-        early = self._follow()
-        tail = self.output.decode("utf-8", "replace")
-        if early:
-            return replace(early, output=tail)
-        try:
-            last = self._reports()[-1:]
-        except ValueError:
-            return ProgramOutcome("failed", "the program wrote into its report", tail)
-        if last and "status" in last[0]:
-            return ProgramOutcome(last[0]["status"], str(last[0].get("reason")), tail)
-        if self.program_pids:
-            return ProgramOutcome("failed", "the program ended its sandbox", tail)
-        return ProgramOutcome("not judged", "the sandbox did not start", tail)
-
-    def _reports(self) -> list[dict[str, Any]]:
-        """Returns the complete lines of the report. Raises ValueError for lines that the tester does not write: with
-        limits only, a program of its user may write some."""
-        if len(self.report) > MAX_REPORT_BYTES:
-            raise ValueError
-        found = []
-        for line in self.report.split(b"\n")[:-1]:
-            try:
-                report = json.loads(line)
-            except RecursionError as error:
-                raise ValueError from error
-            if not isinstance(report, dict) or not (
-                report.get("status") in get_args(Status) or report.get("pid") in range(2, 2**31)
-            ):
-                raise ValueError
-            found.append(report)
-        return found
-
-    def _follow(self) -> ProgramOutcome | None:
-        """Reads until the tester closes its report. Returns the outcome if the run must be stopped before."""
+    def follow(self) -> tuple[Status, str]:
+        """Reads until the tester closes its report, or the run must be stopped. Returns the outcome and its reason.
+        Raises ValueError for a report that the tester does not write."""
         assert self.process.stdout is not None
         deadline = time.monotonic() + START_SECONDS
         with selectors.DefaultSelector() as selector:
@@ -334,20 +241,41 @@ class _ProgramWatch:
                         os.set_blocking(self.process.stdout.fileno(), False)
                         with suppress(BlockingIOError):
                             self._keep(os.read(self.process.stdout.fileno(), 2**20))
-                        return None
+                        return self._verdict()
                 if self.num_output_bytes > self.limits.output_kib * 1024:
-                    return ProgramOutcome("printed too much", f"more than {self.limits.output_kib} KiB")
-                if not self.program_pids and b"\n" in self.report:
-                    try:
-                        self.program_pids = [each["pid"] for each in self._reports()[:1] if "pid" in each]
-                    except ValueError:  # `outcome` reports it
-                        return None
+                    return "printed too much", f"more than {self.limits.output_kib} KiB"
+                if self.program_pid is None and (reports := self._reports()):
+                    self.program_pid = reports[0].get("pid")
                     deadline = time.monotonic() + self.limits.timeout_seconds
                 if len(self.report) > MAX_REPORT_BYTES:
-                    return None
-        if not self.program_pids:
-            return None
-        return ProgramOutcome("timed out", f"ran longer than {self.limits.timeout_seconds:g} seconds")
+                    raise ValueError
+        if self.program_pid is None:
+            return self._verdict()
+        return "timed out", f"ran longer than {self.limits.timeout_seconds:g} seconds"
+
+    def _verdict(self) -> tuple[Status, str]:
+        last = {} if not (reports := self._reports()) else reports[-1]
+        if "status" in last:
+            return last["status"], str(last.get("reason"))
+        if self.program_pid is not None:
+            return "failed", "the program ended its sandbox"
+        return "not judged", "the sandbox did not start"
+
+    def _reports(self) -> list[dict[str, Any]]:
+        """Returns the complete lines of the report. Raises ValueError for lines that the tester does not write: with
+        limits only, a program of its user may write some."""
+        found = []
+        for line in self.report.split(b"\n")[:-1]:
+            try:
+                report = json.loads(line)
+            except RecursionError as error:
+                raise ValueError from error
+            if not isinstance(report, dict) or not (
+                report.get("status") in get_args(Status) or report.get("pid") in range(2, 2**31)
+            ):
+                raise ValueError
+            found.append(report)
+        return found
 
     def _keep(self, content: bytes) -> None:
         self.num_output_bytes += len(content)
@@ -355,10 +283,10 @@ class _ProgramWatch:
 
     def end(self) -> None:
         """Kills all processes of the run. A program has one process, which leads its own session."""
-        for pid in [] if self.has_namespace else self.program_pids:
+        if self.program_pid is not None and not self.has_namespace:
             with suppress(OSError):  # it has ended, or is another user's: a program may write into its report
-                if os.getsid(pid) == pid:
-                    os.kill(pid, signal.SIGKILL)
+                if os.getsid(self.program_pid) == self.program_pid:
+                    os.kill(self.program_pid, signal.SIGKILL)
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()

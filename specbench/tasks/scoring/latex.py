@@ -77,25 +77,43 @@ class Comparison:
     """Compares answers in another process, which starts with the first of them. Threads take turns."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._process: subprocess.Popen[str] | None = None
 
     def equal(self, gold: str, answer: str) -> bool:
         """Returns whether an answer has the value of `gold`; False for a comparison that takes too long."""
         known = equality.quick(gold, answer)
-        if (
-            known is not None
-            or max(len(gold), len(answer)) > MAX_LENGTH
-            or max(map(_depth, (gold, answer))) > MAX_DEPTH
-        ):
+        is_long = max(len(gold), len(answer)) > MAX_LENGTH or max(map(_depth, (gold, answer))) > MAX_DEPTH
+        if known is not None or is_long:
             return known or False
         with self._lock:
-            return self._ask(json.dumps([gold, answer]), WALL_SECONDS) == "1"
+            self.start()
+            assert self._process is not None and self._process.stdin is not None
+            with suppress(OSError):
+                print(json.dumps([gold, answer]), file=self._process.stdin, flush=True)
+            return self._line(WALL_SECONDS) == "1"
 
     def start(self) -> None:
         """Starts the process unless it runs. Raises ConfigError if it cannot work."""
         with self._lock:
-            self._start()
+            if self._process is not None and self._process.poll() is None:
+                return
+            self.close()
+            program = [sys.executable, "-P", equality.__file__, str(CPU_SECONDS), str(MEMORY_BYTES)]
+            try:
+                self._process = subprocess.Popen(  # in its own process group: an interrupt reaches only this one
+                    program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8",
+                    start_new_session=True,
+                )  # fmt: skip
+                said = self._line(START_SECONDS)
+            except OSError as error:
+                said = str(error)
+            if said != "ready":
+                self.close()
+                raise ConfigError(
+                    f"scorer boxed: the process that compares answers does not start ({said or 'no reason given'}): "
+                    "install math-verify again"
+                )
 
     def close(self) -> None:
         """Ends the process."""
@@ -103,33 +121,6 @@ class Comparison:
             _kill(self._process)
             self._process.communicate()
             self._process = None
-
-    def _start(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            return
-        self.close()
-        program = [sys.executable, "-P", equality.__file__, str(CPU_SECONDS), str(MEMORY_BYTES)]
-        try:
-            self._process = subprocess.Popen(  # in its own process group, so that an interrupt reaches only this one
-                program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8",
-                start_new_session=True,
-            )  # fmt: skip
-            said = self._line(START_SECONDS)
-        except OSError as error:
-            said = str(error)
-        if said != "ready":
-            self.close()
-            raise ConfigError(
-                f"scorer boxed: the process that compares answers does not start ({said or 'no reason given'}): "
-                "install math-verify again"
-            )
-
-    def _ask(self, question: str, seconds: float) -> str:
-        self._start()
-        assert self._process is not None and self._process.stdin is not None
-        with suppress(OSError):
-            print(question, file=self._process.stdin, flush=True)
-        return self._line(seconds)
 
     def _line(self, seconds: float) -> str:
         """Returns the next line of the process. Without one after some seconds it is ended; then the line is empty."""

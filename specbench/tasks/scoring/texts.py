@@ -53,7 +53,7 @@ def rouge(*, use_stemmer: bool = False, tokenizer: Literal["words", "rouge_score
     `use_stemmer`: Porter's stemmer, for English. https://aclanthology.org/W04-1013
     """
 
-    def scores_of(text: str, reference: Reference) -> dict[str, Any] | None:
+    def scores_of(text: str, reference: Reference) -> Any:
         scorer = _rouge_scorer(use_stemmer, tokenizer)
         references = [each for each in accepted_texts(reference, "rouge") if scorer._tokenizer.tokenize(each)]
         return scorer.score_multi(references, text) if references else None

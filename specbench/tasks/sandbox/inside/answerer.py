@@ -8,7 +8,7 @@ import json
 import os
 import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from fractions import Fraction
 from numbers import Integral, Real
@@ -16,8 +16,6 @@ from typing import Any
 
 MAX_BYTES = 8 * 2**20  # of one message
 MAX_THREADS = 64  # of a program, the first one included
-CONTAINERS = {"tuple": tuple, "set": set, "frozenset": frozenset, "iterator": Iterator}
-NUMBERS = {"complex": complex, "Fraction": Fraction, "range": range}
 
 
 class NotPlain(Exception):
@@ -25,8 +23,8 @@ class NotPlain(Exception):
 
 
 def encode(value: Any) -> Any:
-    """Returns the value as JSON. Lists stay lists, other containers are tagged with their type, and iterators are read
-    to their end. Raises NotPlain for any other value."""
+    """Returns the value as JSON. Lists stay lists, other values that JSON does not have are tagged with their type, and
+    iterators are read to their end. Raises NotPlain for any other value."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -37,45 +35,37 @@ def encode(value: Any) -> Any:
         return int(value)
     if isinstance(value, float) or (isinstance(value, Real) and not hasattr(value, "numerator")):
         return float(value)
-    if isinstance(value, Fraction):
-        return {"Fraction": [int(value.numerator), int(value.denominator)]}
-    if isinstance(value, Decimal):
-        return {"Decimal": str(value)}
-    if isinstance(value, range):
-        return {"range": [value.start, value.stop, value.step]}
-    if isinstance(value, complex):
-        return {"complex": [value.real, value.imag]}
-    if isinstance(value, bytes):
-        return {"bytes": value.hex()}
     if isinstance(value, list):
         return [encode(item) for item in value]
-    if isinstance(value, dict):
-        return {"dict": [[encode(key), encode(item)] for key, item in value.items()]}
-    for name, container in CONTAINERS.items():
-        if isinstance(value, container):
-            return {name: [encode(item) for item in value]}
+    for name, (kind, parts, _) in TAGGED.items():
+        if isinstance(value, kind):
+            return {name: encode(parts(value))}
     raise NotPlain(f"a value of type {type(value).__name__}")
 
 
 def decode(data: Any) -> Any:
-    """Returns the value of an `encode` result. Raises ValueError, TypeError or ArithmeticError for anything else."""
+    """Returns the value of an `encode` result. Raises ValueError, TypeError, KeyError or ArithmeticError for others."""
     if isinstance(data, list):
         return [decode(item) for item in data]
     if not isinstance(data, dict):
         return data
     ((name, content),) = data.items()
-    if name == "dict":
-        return {decode(key): decode(value) for key, value in content}
-    if name == "bytes":
-        return bytes.fromhex(content)
-    if name == "Decimal":
-        return Decimal(content)
-    if name in NUMBERS:
-        return NUMBERS[name](*content)
-    if name not in CONTAINERS:
-        raise ValueError(name)
-    items = [decode(item) for item in content]
-    return iter(items) if name == "iterator" else CONTAINERS[name](items)
+    return TAGGED[name][2](decode(content))
+
+
+# Name → type, what JSON holds of a value, and how the value is made of that.
+TAGGED: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "Fraction": (Fraction, lambda value: [int(value.numerator), int(value.denominator)], lambda pair: Fraction(*pair)),
+    "Decimal": (Decimal, str, Decimal),
+    "range": (range, lambda value: [value.start, value.stop, value.step], lambda parts: range(*parts)),
+    "complex": (complex, lambda value: [value.real, value.imag], lambda parts: complex(*parts)),
+    "bytes": (bytes, bytes.hex, bytes.fromhex),
+    "dict": (dict, lambda value: [list(item) for item in value.items()], dict),
+    "tuple": (tuple, list, tuple),
+    "set": (set, list, set),
+    "frozenset": (frozenset, list, frozenset),
+    "iterator": (Iterator, list, iter),
+}
 
 
 def send(fd: int, message: Any) -> None:
@@ -133,13 +123,14 @@ def main(requests: int, replies: int) -> None:
         send(replies, _answer(names, call))
 
 
-def _answer(names: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]:
-    name = call["function"]
-    if not callable(names.get(name)) or isinstance(names[name], type):
+def _answer(names: dict[str, object], call: dict[str, object]) -> dict[str, object]:
+    name = str(call["function"])
+    function = names.get(name)
+    if not callable(function) or isinstance(function, type):
         return {"raised": "NameError", "text": f"the program has no function '{name}'"}
     try:
         arguments, keywords = decode(call["arguments"]), decode(call["keywords"])
-        value = names[name](*arguments, **keywords)
+        value = function(*arguments, **keywords)
     except BaseException as error:
         return _raised(error)
     try:
@@ -152,7 +143,7 @@ def _answer(names: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]:
 
 def _raised(error: BaseException) -> dict[str, object]:
     """Returns an exception as JSON: its text, the names of its class and of all that it inherits from, and `arguments`
-    if they are plain values or, in a group, exceptions."""
+    if they are plain values."""
     try:
         text = str(error)[:500]
     except BaseException:
@@ -160,10 +151,7 @@ def _raised(error: BaseException) -> dict[str, object]:
     reply: dict[str, object] = {"raised": type(error).__name__, "text": text}
     try:
         reply["kinds"] = [kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins"]
-        if isinstance(error, BaseExceptionGroup):
-            reply["arguments"] = [[encode(error.message)], [_raised(each) for each in error.exceptions]]
-        else:
-            reply["arguments"] = [encode(list(error.args)), []]
+        reply["arguments"] = encode(list(error.args))
         if len(json.dumps(reply)) > MAX_BYTES:
             raise NotPlain
     except BaseException:  # arguments that cannot be sent, or too many of them

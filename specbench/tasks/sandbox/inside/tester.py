@@ -166,26 +166,21 @@ class Tester:
 
     def _exception(self, reply: dict[str, Any]) -> BaseException:
         """Returns what the program raised, as the nearest built-in exception and with its arguments; without them, with
-        its text. Any other exception becomes RuntimeError, and so does one that would end one of the test's iterations
-        (as in PEP 479), unless the test names it."""
+        its text. Any other exception becomes RuntimeError, and so do a group and one that would end one of the test's
+        iterations (as in PEP 479), unless the test names it."""
         name, text = str(reply["raised"]), str(reply.get("text"))
         names = reply.get("kinds")
         kinds = (getattr(builtins, str(each), None) for each in (names if isinstance(names, list) else [name]))
         kind = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseException)), Exception)
         if issubclass(kind, self.ends_iteration):
             return RuntimeError(f"the function raised {name}")
-        if kind is Exception and name != "Exception":
+        if (kind is Exception and name != "Exception") or issubclass(kind, BaseExceptionGroup):
             return RuntimeError(text)
         with suppress(Exception):  # no arguments, or some that its class does not take
-            plain, exceptions = reply["arguments"]
-            grouped = [[self._exception(each) for each in exceptions]] if exceptions else []
-            return kind(*decode(plain), *grouped)
-        try:
+            return kind(*decode(reply["arguments"]))
+        with suppress(TypeError):  # UnicodeDecodeError has five arguments
             return kind(text)
-        except TypeError:  # UnicodeDecodeError has five arguments, a group two
-            if not issubclass(kind, BaseExceptionGroup):
-                return kind.__new__(kind)
-            return kind(text, [RuntimeError(text) if issubclass(kind, ExceptionGroup) else BaseException(text)])
+        return kind.__new__(kind)
 
     def _describe(self, error: BaseException) -> str:
         frames = traceback.extract_tb(error.__traceback__)

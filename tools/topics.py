@@ -1,4 +1,4 @@
-"""Topics of stories, a noun and an adjective each: `python -m specbench.tasks.topics OUTPUT [--num N]
+"""Topics of stories, a noun and an adjective each: `python -m tools.topics OUTPUT [--num N]
 [--concreteness FILE --vectors FILE]`.
 
 The method is that of arXiv:2605.30580, section 3.1: the most concrete nouns of Brysbaert et al. (2014) and the
@@ -135,7 +135,7 @@ def write_topics(output: Path, pairs: Sequence[Pair]) -> None:
 
 def main() -> None:
     """Runs the command line."""
-    parser = argparse.ArgumentParser(prog="python -m specbench.tasks.topics", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.topics", description=__doc__)
     parser.add_argument("output", type=Path, help="a JSONL file for `specbench run --task story --data FILE`")
     parser.add_argument("--num", type=int, default=NUM_TOPICS, help="how many topics")
     parser.add_argument("--concreteness", type=Path, help="ratings of Brysbaert et al. (2014), tab-separated")

@@ -32,6 +32,7 @@ from specbench.gate.report import (
     verdict_finding,
 )
 from specbench.gate.speed import SpeedControl, judge_all, length_ratio, ratio_of_speeds, speed_ratios
+from specbench.models.near_ties import TokenDifference
 from specbench.records.records import Key, keys_of
 from specbench.report.captions import marked_warnings
 from specbench.results.conditions import BASELINE, IGNORABLE, RowPair, pair_rows
@@ -39,7 +40,6 @@ from specbench.results.metric_format import names_by_text
 from specbench.results.paired import Pairs, RowWithRecords, join_pairs, pair_up, unpaired_ratio, widen_ratio
 from specbench.results.row import ALL, Row
 from specbench.results.runs import RecordedRun, read_baseline, read_candidate
-from specbench.results.verdict import TokenDifference
 from specbench.statistics.bootstrap import Estimate
 
 if TYPE_CHECKING:

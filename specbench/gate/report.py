@@ -6,12 +6,12 @@ from typing import Literal
 from xml.etree import ElementTree
 
 from specbench.core.table import Table, escaped_markdown, number_columns, text_columns
+from specbench.models.near_ties import TokenDifference
 from specbench.report.display import DisplayedResult
 from specbench.results.answers import Answer, acceptance_rates, length_columns
 from specbench.results.conditions import RowPair
 from specbench.results.metric_format import NULL, names_by_text, with_interval
 from specbench.results.row import Row
-from specbench.results.verdict import TokenDifference
 from specbench.statistics.bootstrap import Estimate
 
 CheckResult = Literal["identical", "fine", "regressed", "cannot compare"]

@@ -8,6 +8,7 @@ from itertools import zip_longest
 from specbench.core.console import counted
 from specbench.core.errors import ConfigError
 from specbench.core.table import Table, number_columns, text_columns
+from specbench.models.near_ties import first_difference
 from specbench.records.records import Generation, Record
 from specbench.report.captions import FEW, marked, warning_lines
 from specbench.results.conditions import FieldDifference, conditions_that_differ, differences, flat_fields
@@ -15,7 +16,6 @@ from specbench.results.metric_format import NULL, interval, metric_of, number
 from specbench.results.paired import KINDS, MetricChange, Pairs, pair_up
 from specbench.results.row import ALL, RESULT_FIELDS, Row
 from specbench.results.runs import ComparisonInput, RecordedRuns
-from specbench.results.verdict import first_difference
 from specbench.statistics.bootstrap import SMALL_SAMPLE
 
 

@@ -25,12 +25,7 @@ from specbench.results.answers import BASELINE, Answer, RunAnswers, different_an
 from specbench.results.metrics import accepted_tokens_per_step, metrics_of, routes_taken
 from specbench.results.row import ALL, CommonIds, Row, RowContext, RowSampling, RowServing, RowShots
 from specbench.results.scores import ScoringSpec, main_metric, signatures
-from specbench.results.verdict import (
-    control_outcomes,
-    declares_lossless,
-    served_verdict,
-    verdict_of_records,
-)
+from specbench.results.verdict import control_outcomes, declares_lossless, served_verdict, verdict_of_records
 from specbench.results.warnings import warm_up_of, warnings_of
 from specbench.specs.catalogue import versioned_name
 from specbench.specs.method import MethodSpec
@@ -58,7 +53,7 @@ class MeasuredSubset(FilePart):
 
 class Ties(FilePart):
     """The number of greedy answers of a method that differ from AR's, and how many of these differences are near-ties
-    within `tolerance` (`specbench.results.verdict`)."""
+    within `tolerance` (`specbench.models.near_ties`)."""
 
     task: str
     subset: str

@@ -8,11 +8,11 @@ from specbench.core.environment import EMBEDDED, set_threads
 from specbench.core.errors import ConfigError
 from specbench.models.causal_lm import CausalLM, ids_digest, split_precision
 from specbench.models.loading import load_model
+from specbench.models.near_ties import BaselineAnswer, TokenDifference, find_differences, near_tie_tolerance
 from specbench.records.records import Key, Record
 from specbench.results.answers import BASELINE, with_same_history
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun
-from specbench.results.verdict import BaselineAnswer, TokenDifference, find_differences, near_tie_tolerance
 from specbench.running.prompts import PromptBudget, PromptRenderer, baseline_prompts, prompt_digest, truncate_examples
 from specbench.specs.catalogue import load_task, load_tasks
 from specbench.specs.components import Quantize

@@ -10,6 +10,7 @@ from specbench.core.environment import is_installed
 from specbench.core.progress import doing
 from specbench.decoding.bridges import common_ids
 from specbench.decoding.decoder import drafting_decoders
+from specbench.models.near_ties import count_ties
 from specbench.records.folder import write_specs
 from specbench.records.records import Key, Record
 from specbench.report.tables import RunRows
@@ -18,7 +19,7 @@ from specbench.results.leaderboard import write
 from specbench.results.row import CommonIds, Row
 from specbench.results.rows import MeasuredRun, MeasuredSubset, Measurement, ModelContext, Ties, add_measurement
 from specbench.results.scores import languages_of
-from specbench.results.verdict import count_ties, declares_lossless
+from specbench.results.verdict import declares_lossless
 from specbench.running.models import has_other_vocabulary, parts, training_prompts
 from specbench.running.plan import Plan
 from specbench.running.prompts import baseline_prompts, uses_chat

@@ -46,22 +46,14 @@ from specbench.decoding.verification import Fuzzy, VerificationRule, count_leadi
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.eager import EagerSequence
 from specbench.models.heads.eagle import EagleModel
+from specbench.models.near_ties import BaselineAnswer, Greedy, count_ties, measure_noise
 from specbench.models.scoring import Output, ScoringModel
 from specbench.records.generation import External, Record
 from specbench.report.captions import verdict_of
 from specbench.results.answers import answers_of, different_answers
 from specbench.results.leaderboard import load
 from specbench.results.row import RowSampling as Sampled
-from specbench.results.verdict import (
-    FAILS_BELOW,
-    NUM_LONG_TOKENS,
-    NUM_TOKENS,
-    BaselineAnswer,
-    Greedy,
-    count_ties,
-    measure_noise,
-    verdict_of_records,
-)  # fmt: skip
+from specbench.results.verdict import FAILS_BELOW, NUM_LONG_TOKENS, NUM_TOKENS, verdict_of_records
 from specbench.specs.catalogue import load_method, method_names
 from tests.support import records, tiny
 from tests.support.heads import new_head

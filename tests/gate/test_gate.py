@@ -42,12 +42,12 @@ from specbench.gate.speed import (
     typical_ratio,
 )
 from specbench.models import meters
+from specbench.models.near_ties import TokenDifference
 from specbench.results.answers import Answer
 from specbench.results.conditions import pair_rows
 from specbench.results.leaderboard import load, write
 from specbench.results.paired import unpaired_ratio, widen_ratio
 from specbench.results.row import RowSampling
-from specbench.results.verdict import TokenDifference
 from specbench.running.execute import execute
 from specbench.running.request import Request
 from specbench.specs.run_options import RunOptions

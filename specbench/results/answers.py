@@ -5,7 +5,9 @@ is read once, and only these numbers stay.
 """
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from functools import lru_cache
 from itertools import zip_longest
 from typing import Any, Protocol, Self
@@ -18,6 +20,7 @@ from specbench.core.values import bytes_digest
 from specbench.records.columns import PassTimes
 from specbench.records.generation import External, Score, WarmUpRecord
 from specbench.records.records import Generation, Key, Record
+from specbench.records.store import RecordStore
 from specbench.tasks.judge import JUDGED
 from specbench.tasks.scoring import language_of
 
@@ -25,6 +28,7 @@ BASELINE = "ar"
 
 
 NONE = np.zeros(0)
+MOST_KEPT = 2**15  # answers, of a few kB each
 
 
 class Answer(msgspec.Struct, kw_only=True, gc=False):
@@ -266,37 +270,54 @@ Languages = Mapping[str, Mapping[str, str | None]]  # the code that texts are te
 
 
 class RunAnswers:
-    """The answers of a run by task, subset and method, from one pass over its records.
+    """The answers of a run by task and method, from one pass over its records.
 
-    `decodes_with`: of each method.
+    Of a run with more than MOST_KEPT answers, memory holds AR's and those of the two methods that were asked for last;
+    they are read again from `records`. `decodes_with`: of each method. `problems`: how often answers have no score, by
+    the reason.
     """
 
-    def __init__(self, decodes_with: Mapping[str, str], languages: Languages, records: Iterable[Record] = ()) -> None:
+    def __init__(
+        self, decodes_with: Mapping[str, str], languages: Languages, records: RecordStore | None = None
+    ) -> None:
+        self.records = records
+        self.problems: Counter[str] = Counter()
         self._decodes_with, self._languages = decodes_with, languages
-        self._answers: dict[tuple[str, str, str], dict[Key, Answer]] = {}
+        self._answers: dict[tuple[str, str], dict[Key, Answer]] = {}
+        self._num_kept = 0
         self._ratings: Ratings | None = None
-        for record in records:
+        for record in records.values() if records is not None else ():
             self.add(record)
 
     def add(self, record: Record) -> None:
         """Raises ValueError, which names the record, for a generation that does not tell which model decoded it."""
-        for method in record.methods:
-            (answer,) = answers_of([record], method, self._decodes_with[method], self._languages.get(record.task, {}))
-            self._answers.setdefault((record.task, record.subset, method), {})[record.key] = answer
+        for method, generation in record.methods.items():
+            self.problems.update([generation.problem] if generation.problem else [])
+            if method == BASELINE or self._num_kept <= MOST_KEPT:
+                self._keep(record, method)
+                self._num_kept += 1
+        if self._num_kept > MOST_KEPT:
+            self._answers = {place: each for place, each in self._answers.items() if place[1] == BASELINE}
 
-    def __iter__(self) -> Iterator[Answer]:
-        return (answer for answers in self._answers.values() for answer in answers.values())
+    def _keep(self, record: Record, method: str) -> None:
+        (answer,) = answers_of([record], method, self._decodes_with[method], self._languages.get(record.task, {}))
+        self._answers.setdefault((record.task, method), {})[record.key] = answer
 
     def keys(self, task: str) -> list[Key]:
         """Returns the keys of a task's records."""
-        return [
-            key for (of, _, method), answers in self._answers.items() if (of, method) == (task, BASELINE)
-            for key in answers
-        ]  # fmt: skip
+        return list(self._answers.get((task, BASELINE), ()))
 
     def of(self, keys: Sequence[Key], method: str) -> list[Answer]:
-        """Raises KeyError for a record or a method that the run does not have."""
-        found = [self._answers[key[0], key[1], method][key] for key in keys]
+        """Returns a method's answers. Raises KeyError for a record or a method that the run does not have."""
+        places = {(key[0], method) for key in keys}
+        if self._num_kept > MOST_KEPT and not places <= self._answers.keys():
+            assert self.records is not None
+            for place in [place for place in self._answers if place[1] != BASELINE][:-1]:
+                del self._answers[place]
+            tasks = {task for task, _ in places}
+            for record in self.records.only([key for key in self.records if key[0] in tasks], (method,)).values():
+                self._keep(record, method)
+        found = [self._answers[key[0], method][key] for key in keys]
         if self._ratings is None:
             return found
         return [
@@ -306,8 +327,8 @@ class RunAnswers:
 
     def with_ratings(self, ratings: Ratings) -> "RunAnswers":
         """Returns the same answers with a judge's rating each, which may be None."""
-        rated = RunAnswers(self._decodes_with, self._languages)
-        rated._answers, rated._ratings = self._answers, ratings
+        rated = copy(self)
+        rated._ratings = ratings
         return rated
 
 

@@ -99,6 +99,7 @@ class RecordedRun:
                 answers.add(record)
         else:
             vars(self)["records"] = self._read(answers.add)
+        answers.records = self.records
         return answers
 
     def _read(self, hear: Callable[[Record], None] = lambda record: None) -> RecordStore:

@@ -40,7 +40,7 @@ def execute(
     events = Events(console, [*([RunProgress(console)] if listeners is None else listeners), trackers])
     report, rows = measure_plan(plan, events, request.judge)
     # 4. The leaderboard and the picture that the request names.
-    if reason := why_unscored(report.answers):
+    if reason := why_unscored(report.answers.problems):
         events.say(reason)
     if request.leaderboard is not None:
         from specbench.results.leaderboard_files import add_rows

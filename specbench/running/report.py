@@ -13,6 +13,7 @@ from specbench.decoding.decoder import drafting_decoders
 from specbench.models.near_ties import count_ties
 from specbench.records.folder import write_specs
 from specbench.records.records import Key, Record
+from specbench.records.store import RecordStore
 from specbench.report.tables import RunRows
 from specbench.results.answers import BASELINE, RunAnswers, different_answers
 from specbench.results.leaderboard import write
@@ -30,12 +31,12 @@ class RunReport:
     """Writes the rows of a plan's records into its folder: what the command measured is noted there first, since rows
     depend on the folder alone. Answers that a judge rated earlier keep their ratings."""
 
-    def __init__(self, plan: Plan, records: Mapping[Key, Record], console: Console) -> None:
+    def __init__(self, plan: Plan, records: RecordStore, console: Console) -> None:
         self.plan, self.records = plan, records
         languages = languages_of(plan.spec.tasks, is_installed("lingua"))
         with doing("reading the answers"):
             self.answers = RunAnswers(
-                {method.name: method.decodes_with for method in plan.spec.methods}, languages, records.values()
+                {method.name: method.decodes_with for method in plan.spec.methods}, languages, records
             )
         self.judge: str | None = None  # the signature of the judge whose ratings the records have
         folder = plan.folder.path

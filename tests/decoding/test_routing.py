@@ -190,7 +190,7 @@ def test_a_row_does_not_name_a_checkpoint_that_did_not_draft() -> None:
 @pytest.fixture
 def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Six rows in Swahili and six in English on a random pair, for a method whose Swahili route copies."""
-    monkeypatch.setattr("specbench.results.conditions.commit", lambda checkout: None)  # of a checkout at work
+    monkeypatch.setattr("specbench.models.machine.commit", lambda checkout: None)  # of a checkout at work
     target, drafter = tiny.save(tmp_path / "target"), tiny.save(tmp_path / "drafter", seed=1)
     for language, text in (("sw", SWAHILI), ("en", ENGLISH)):
         lines = [f"{text} {i} + {i}?\t{2 * i}" for i in range(6)]

@@ -21,9 +21,9 @@ from specbench.integrations.lm_eval.evaluation import simple_evaluate
 from specbench.integrations.lm_eval.model import SpecbenchLM
 from specbench.integrations.lm_eval.scorer import LmEvalScorer
 from specbench.integrations.lm_eval.tasks import LOADED_TASKS, TaskIndex, load_tasks, task_index
+from specbench.models.machine import environment
 from specbench.records.folder import RunFolder
 from specbench.records.generation import Record
-from specbench.results.conditions import environment
 from specbench.results.row import Row
 from specbench.running.events import Events
 from specbench.running.execute import measure_plan

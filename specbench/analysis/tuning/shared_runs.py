@@ -21,12 +21,13 @@ from specbench.decoding.sampling import Distributions
 from specbench.decoding.verification import VerificationRule
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import choose_device, load_model
+from specbench.models.machine import environment
 from specbench.records.folder import RunFolder, folder_of, selection_of
 from specbench.records.generation import Evidence
 from specbench.records.records import Record, RecordFile
 from specbench.report.display import Panel, check_plot, save_picture
 from specbench.results.answers import BASELINE, answers_of
-from specbench.results.conditions import check_accepts_rows, environment
+from specbench.results.conditions import check_accepts_rows
 from specbench.results.leaderboard_files import add_rows
 from specbench.results.metric_format import metric_of
 from specbench.results.metrics import metrics_of

@@ -13,19 +13,10 @@ import pytest
 from specbench.analysis.audit.report import verdict_in_report
 from specbench.core.errors import ConfigError
 from specbench.results.conditions import FieldDifference, conditions, conditions_that_differ
+from specbench.results.fairness import Correlations, FairnessSummary
 from specbench.results.leaderboard import BoardFile, edit_rows, load, schema, set_verdicts, write
 from specbench.results.leaderboard_files import add_runs, compare_with_run, merge_files, validate
-from specbench.results.row import (
-    FORMAT,
-    LATER_FIELDS,
-    Correlations,
-    Evidence,
-    FairnessSummary,
-    Row,
-    RowSampling,
-    RowShots,
-    with_digest,
-)
+from specbench.results.row import FORMAT, LATER_FIELDS, Evidence, Row, RowSampling, RowShots, with_digest
 from specbench.results.runs import RecordedRun
 from specbench.statistics.bootstrap import INTERVALS, Estimate
 from tests.support.rows import row

@@ -47,9 +47,9 @@ from specbench.models.causal_lm import shortest_context, split_precision
 from specbench.records.records import Record
 from specbench.report.captions import draft_length
 from specbench.results.answers import BASELINE, answers_of
+from specbench.results.fairness import FairnessSummary, GroupNumbers
 from specbench.results.leaderboard import load, set_fields
 from specbench.results.metrics import times
-from specbench.results.row import FairnessSummary, GroupNumbers
 from specbench.results.runs import RecordedRun, run_path
 from specbench.running.recorded_prompts import ModelLoader, prompts_of, tasks_of
 from specbench.specs.components import identifiable_code

@@ -145,8 +145,8 @@ def studentized_interval(columns: Array, seed: int) -> tuple[float, float] | Non
 
 def normal_interval(columns: Array) -> tuple[float, float] | None:
     """Returns exp(log ratio ± 1.96 `standard_error`), which includes Student's t; columns: [2, 4 or 8, num_prompts].
-    Returns None for MIN_STUDENTIZED prompts and more, for negative numbers, and if fewer than MIN_PRESENT prompts have a
-    value in one of the columns."""
+    Returns None for MIN_STUDENTIZED prompts and more, for negative numbers, and if fewer than MIN_PRESENT prompts have
+    a value in one of the columns."""
     is_small = columns.shape[1] < MIN_STUDENTIZED
     if not is_small or (columns < 0).any() or np.count_nonzero(columns, axis=1).min() < MIN_PRESENT:
         return None

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from specbench.results import answers
+from specbench.results.answers import answers_of, different_answers
 from specbench.results.row import Row
 from specbench.results.rows import MeasuredRun
 from specbench.results.runs import RecordedRun
+from tests.support.records import compared, generation
 
 DEMO = Path(__file__).parents[2] / "leaderboards/demo/csqa"
 
@@ -29,3 +31,12 @@ def test_a_run_with_more_answers_than_memory_holds_has_the_same_rows(monkeypatch
 def test_rows_of_a_recorded_run_need_no_torch() -> None:
     code = "import sys; from tests.results.test_answers import rows; rows(); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+
+
+def test_an_answer_after_a_different_turn_is_not_compared() -> None:
+    """Its prompt differs. The turns of another example are its own."""
+    same, other = (generation(token_ids=[1, 2], text="a"), generation(token_ids=[1, 3], text="b"))
+    turns = [(0, 0, other), (0, 1, other), (1, 0, same), (1, 1, other)]
+    records = [compared(example, same, own, turn=turn) for example, turn, own in turns]
+    keys = different_answers(answers_of(records, "m"), answers_of(records, "ar"))
+    assert [key[2::2] for key in keys] == [(0, 0), (1, 1)]

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from specbench.core.console import PlainConsole, stderr
+from specbench.core.environment import OBJECT
 from specbench.core.errors import INTERRUPTED, ConfigError
 from specbench.core.progress import Heartbeat
 from specbench.core.registry import DRAFTERS, RULES, DrafterFeatures, Registry, RuleFeatures
@@ -129,12 +130,11 @@ def run(
 
     Raises ConfigError for bad input.
     """
-    from specbench.running.preflight import check_request
-    from specbench.running.request import Judge, Request
+    from specbench.running.request import Judge, Request, check_request
 
-    _check_model("target", target)
-    _check_model("drafter", drafter)
-    models = {"target": _named_model(target, ""), "drafter": _named_model(drafter, _name_of(target))}
+    # 1. The request: objects are registered, and named as rows name them.
+    models = {"target": _model_name("target", target)}
+    models["drafter"] = _model_name("drafter", drafter, taken=models["target"])
     chosen = _run_options({**options, **models})
     methods = _listed("method", method, Method)
     own = [each.spec for each in methods if isinstance(each, Method)]
@@ -155,6 +155,7 @@ def run(
     check_request(request)
     from specbench.running.execute import execute  # imports torch
 
+    # 2. The run, after which this process is as it was.
     console = stderr
     if quiet:
         console = PlainConsole(stderr=True)
@@ -181,29 +182,20 @@ def _listed(key: str, given: Any, *kinds: type) -> list[Any]:
     return [str(each) if isinstance(each, Path) else each for each in found]
 
 
-def _check_model(key: str, given: Any) -> None:
-    is_pair = isinstance(given, tuple) and 2 <= len(given) <= 3
-    if not is_pair and not isinstance(given, str | Path | None):
+def _model_name(key: str, given: ModelLike | None, taken: str | None = None) -> str | None:
+    """Returns the name that loads a model. Registers it if it is an object. `taken`: the other model's name."""
+    if given is None or isinstance(given, str | Path):
+        return None if given is None else str(given)
+    if not isinstance(given, tuple) or not 2 <= len(given) <= 3:
         raise ConfigError(
             f"{key} = {given!r:.60}: give a hub id, a folder or embedded:NAME, or a transformers model and its "
             "tokenizer as a pair"
         )
-
-
-def _name_of(given: ModelLike | None) -> str:
-    if given is None or isinstance(given, str | Path):
-        return ""
-    return Model(*given).name or type(given[0]).__name__
-
-
-def _named_model(given: ModelLike | None, taken: str) -> str | None:
-    """Returns the name that loads a model. Registers it if it is an object. `taken`: the other model's name."""
-    if given is None or isinstance(given, str | Path):
-        return None if given is None else str(given)
     from specbench.models.objects import add_model
 
-    name = _name_of(given)
-    return add_model(given[0], given[1], f"{name}-drafter" if name == taken else name)
+    model = Model(*given)
+    name = model.name or type(model.model).__name__
+    return add_model(model.model, model.tokenizer, f"{name}-{key}" if OBJECT + name == taken else name)
 
 
 def _run_options(given: Mapping[str, object]) -> RunOptions:
@@ -215,7 +207,14 @@ def _run_options(given: Mapping[str, object]) -> RunOptions:
     if isinstance(subsets, str):
         values["subsets"] = split(subsets)
     if isinstance(overrides, Mapping):
-        values["overrides"] = [f"{key}={_override(f'{key}', value)}" for key, value in overrides.items()]
+        pairs = []
+        for key, value in overrides.items():
+            try:
+                pairs.append(f"{key}={value if isinstance(value, str) else json.dumps(value)}")
+            except (TypeError, ValueError) as error:
+                problem = "give a text, a number or a list of these"
+                raise ConfigError(f"overrides['{key}'] = {value!r:.60}: {problem}") from error
+        values["overrides"] = pairs
     is_share = isinstance(limit, float) and 0 < limit < 1
     is_number = isinstance(limit, int) and limit >= 1 and limit is not True
     if not (limit is None or is_share or is_number):
@@ -223,13 +222,6 @@ def _run_options(given: Mapping[str, object]) -> RunOptions:
             f"limit = {limit!r}: give a number of examples from 1, a share between 0 and 1, such as 0.1, or None (all)"
         )
     return RunOptions(**dict(build(Options, values)))
-
-
-def _override(key: str, value: Any) -> str:
-    try:
-        return value if isinstance(value, str) else json.dumps(value)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"overrides['{key}'] = {value!r:.60}: give a text, a number or a list of these") from error
 
 
 _RUNNING = threading.Lock()
@@ -243,21 +235,12 @@ def _restored_process(options: RunOptions, models: Sequence[ModelLike | None]) -
     Raises ConfigError while another thread of this process runs one, or a drafter that is being measured: both would be
     slower, and share what is restored here.
     """
-    if not _RUNNING.acquire(blocking=False):
-        raise ConfigError("specbench.run: another run of this process is not finished: wait for it, or use processes")
-    try:
-        with _restored(options, models):
-            yield
-    finally:
-        _RUNNING.release()
-
-
-@contextmanager
-def _restored(options: RunOptions, models: Sequence[ModelLike | None]) -> Iterator[None]:
     import torch
 
     from specbench.tasks.sandbox import run as permission
 
+    if not _RUNNING.acquire(blocking=False):
+        raise ConfigError("specbench.run: another run of this process is not finished: wait for it, or use processes")
     parts = [part for each in models if isinstance(each, tuple) for part in each[0].modules()]
     states = [(part.training, vars(part).get("forward")) for part in parts]
     threads, allowed = torch.get_num_threads(), permission.allowed()
@@ -274,6 +257,7 @@ def _restored(options: RunOptions, models: Sequence[ModelLike | None]) -> Iterat
             vars(part).pop("forward", None)  # a run replaces that of recurrent layers
             if forward is not None:
                 part.forward = forward
+        _RUNNING.release()
 
 
 with_options(run, "options", (
@@ -285,7 +269,7 @@ with_options(run, "options", (
 def load(path: str | Path) -> Results:
     """Returns the results of a finished run, or the rows of a leaderboard file. Raises ConfigError for other paths."""
     from specbench.results.runs import read_path
-    from specbench.running.report import RunOutcome
+    from specbench.running.execute import RunOutcome
 
     if not isinstance(path, str | Path):
         raise ConfigError(f"path = {path!r:.60}: give the folder of a run, or a leaderboard file")

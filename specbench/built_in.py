@@ -30,7 +30,7 @@ BUILT_IN = {
         "specbench.tasks.scoring.code",
         "specbench.tasks.scoring.texts",
     ),
-    "specbench.loggers": ("specbench.running.trackers",),
+    "specbench.loggers": ("specbench.running.events",),
     "specbench.task_sources": ("specbench.integrations.lm_eval.tasks",),
     "specbench.engines": ("specbench.integrations.served.engines",),
 }

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from specbench.integrations.external import LoadedModel
     from specbench.integrations.served.engine import Counters, Engine, EventContent
     from specbench.models.loading import model_source
-    from specbench.running.trackers import RunLogger
+    from specbench.running.events import RunLogger
     from specbench.tasks.scoring import PerAnswer, Score, Scorer, reference_texts
 
 __all__ = [
@@ -60,7 +60,7 @@ _MODULES = {
     "specbench.integrations.external": ("LoadedModel",),
     "specbench.integrations.served.engine": ("Counters", "Engine", "EventContent"),
     "specbench.models.loading": ("model_source",),
-    "specbench.running.trackers": ("RunLogger",),
+    "specbench.running.events": ("RunLogger",),
     "specbench.tasks.scoring": ("PerAnswer", "Score", "Scorer", "reference_texts"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -139,21 +139,27 @@ def specbench(
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _embedded_weights_are_read_once() -> Iterator[None]:
-    """A loaded embedded network is a copy of the one that was read first; everything else is loaded each time."""
-    from specbench.core.environment import PACKAGE
+def _weights_are_read_once() -> Iterator[None]:
+    """A network that was loaded twice from the same files is copied from then on."""
     from specbench.models import loading
 
-    read: dict[tuple[str, Any], Any] = {}
+    seen: set[Any] = set()
+    read: dict[Any, Any] = {}
     load, from_pretrained = loading.load_weights, loading.AutoModelForCausalLM.from_pretrained
 
     def load_weights(source: str, dtype: Any, hub: Mapping[str, Any], **options: Any) -> Any:
         is_watched = loading.AutoModelForCausalLM.from_pretrained != from_pretrained
-        if options or is_watched or not Path(source).is_relative_to(PACKAGE):
+        if options or hub.get("trust_remote_code") or is_watched or not Path(source).is_dir():
             return load(source, dtype, hub, **options)
-        if (source, dtype) not in read:
-            read[source, dtype] = load(source, dtype, hub)
-        return copy.deepcopy(read[source, dtype])
+        files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(Path(source).iterdir())]
+        key = (source, dtype, *files)
+        if key not in read:
+            found = load(source, dtype, hub)
+            if key in seen:
+                read[key] = copy.deepcopy(found)
+            seen.add(key)
+            return found
+        return copy.deepcopy(read[key])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loading, "load_weights", load_weights)
@@ -190,5 +196,5 @@ def _idle_machine() -> Iterator[None]:
     """The load of the machine that tests run on is not reported, and its slowness gives no further lines."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("specbench.core.progress.Heartbeat._run", lambda self: None)
-        patch.setattr("specbench.running.machine_load.others_load", lambda: None)
+        patch.setattr("specbench.running.plan.others_load", lambda: 0.0)
         yield

@@ -93,7 +93,7 @@ def test_generations_end_where_they_should(case: Case) -> None:
         assert not state.finished
         state.extend(Proposal(draft), Verification(num_accepted, next_token))
     state.check(5)
-    counts = [[step.num_drafted, step.num_judged, step.num_accepted, step.num_emitted] for step in state.steps]
+    counts = [[step.num_drafted, step.num_verified, step.num_accepted, step.num_emitted] for step in state.steps]
     assert (state.new_ids, counts, state.finish) == (case["kept"], case["counts"], case["finish"])
     if "text" in case:
         assert text_before_stop(decode_text(state.new_ids), stop) == case["text"]
@@ -109,7 +109,7 @@ def test_counts_of_servers_end_with_the_answer(case: Case) -> None:
     passes, num_tokens = [tuple(each) for each in case["passes"]], case["num_tokens"]
     if case["reports"] == "steps":
         steps = steps_of(passes, num_tokens, 100)
-        found = sum(step.num_accepted for step in steps), sum(step.num_judged for step in steps)
+        found = sum(step.num_accepted for step in steps), sum(step.num_verified for step in steps)
     else:
         counts = [sum(accepted == number for _, accepted in passes) for number in range(6)]
         num_accepted = sum(accepted for _, accepted in passes)

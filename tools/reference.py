@@ -17,9 +17,10 @@ from pydantic import BaseModel
 
 import specbench
 from specbench.cli import make_app
-from specbench.cli.help import Parameter, field_parameters
-from specbench.cli.help.method import MethodHelp, method_help, prose
-from specbench.cli.help.text import KINDS, component_parameters, shown
+from specbench.cli.help import method as help_
+from specbench.cli.help.method import prose
+from specbench.cli.help.text import Parameter, field_parameters, shown
+from specbench.cli.show import KINDS, component_parameters
 from specbench.core.table import markdown_table
 from specbench.publish.suite_spec import PublishedTable, SuiteSpec
 from specbench.results.metric_format import all_metrics
@@ -138,10 +139,10 @@ def tasks() -> str:
 
 def methods() -> str:
     """Returns the keys of a method and a section for each built-in method."""
-    found = [method_help(load_method(name), name) for name in method_names()]
+    found = [load_method(name) for name in method_names()]
     rows = [
-        [f"[`{each.name}`](#{each.name.replace('.', '')})", each.title, each.lossless, "; ".join(each.needs),
-         paper(each.paper)] for each in found
+        [f"[`{each.name}`](#{each.name.replace('.', '')})", each.title, help_.verdict(each)[0],
+         "; ".join(help_.needs(each)), paper(each.paper)] for each in found
     ]  # fmt: skip
     about = "`specbench show NAME` prints the same as the sections below, with what each component does."
     lines = [keys("Methods", {"Keys of a method": MethodSpec}), "## Built-in methods", "", about, ""]
@@ -151,15 +152,17 @@ def methods() -> str:
     return "\n".join(lines)
 
 
-def method_section(method: MethodHelp) -> list[str]:
+def method_section(method: MethodSpec) -> list[str]:
     """Returns the section of one method: components, presets, parameters, commands."""
-    parts = "; ".join(f"{part.role} `{part.name}`" for part in method.parts)
-    presets = [f"Presets: {', '.join(f'`{each.name}`' for each in method.presets)}.", ""] if method.presets else []
-    preset_of = [f"A preset of `{method.preset_of}`.", ""] if method.preset_of else []
+    parts = "; ".join(f"{part.role} `{part.name}`" for part in help_.parts(method))
+    presets = ", ".join(f"`{each.name}`" for each in help_.presets(method))
+    preset_of = next((each.name for each in help_.known_methods() if help_.is_preset(method, each)), None)
+    (lossless, reason), parameters = help_.verdict(method), help_.parameters(method)
     return [
-        f"### {method.name}", "", f"{escaped(method.title)}: {parts}.", "", *preset_of, *presets,
-        f"Lossless: {method.lossless} ({escaped(method.lossless_reason)}).", "",
-        *parameters_table(method.parameters, with_value=True), "```text", *method.commands, "```", "",
+        f"### {method.name}", "", f"{escaped(method.title)}: {parts}.", "",
+        *([f"A preset of `{preset_of}`.", ""] if preset_of else []), *([f"Presets: {presets}.", ""] if presets else []),
+        f"Lossless: {lossless} ({escaped(reason)}).", "", *parameters_table(parameters, with_value=True),
+        "```text", *help_.commands(method, method.name, parameters), "```", "",
     ]  # fmt: skip
 
 

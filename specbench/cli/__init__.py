@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from specbench.built_in import __version__
-from specbench.cli.arguments import bound_numbers, check_words, restore_option_names
+from specbench.cli.arguments import bound_numbers, check_words
 from specbench.core.console import CLOSED_PIPE, discard_output, fail, say, show_warning, stderr, stdout
 from specbench.core.errors import INTERRUPTED, ConfigError
 from specbench.core.progress import Heartbeat
@@ -37,10 +37,10 @@ def options(
 
 # The function or group of each command, as module:name, in the order of the help.
 COMMANDS = {
-    "run": "run:run", "list": "info:list_", "validate": "info:validate", "fetch": "info:fetch", "show": "info:show",
+    "run": "run:run", "list": "info:list_", "validate": "info:validate", "fetch": "info:fetch", "show": "show:show",
     "sample": "samples:sample", "answers": "samples:answers", "new": "info:new", "audit": "analyses:audit",
     "sweep": "run:sweep", "suite": "publish:suite", "tune": "run:tune",
-    "vocab": "analyses:vocab", "roofline": "analyses:roofline", "limit": "analyses:limit",
+    "vocab": "analyses:vocab", "roofline": "analyses:roofline", "limit": "analyses:roofline",
     "predict": "analyses:predict",
     "languages": "analyses:languages", "fairness": "analyses:fairness", "compare": "leaderboard:compare",
     "schema": "leaderboard:schema", "site": "publish:site", "check": "leaderboard:check", "lm-eval": "run:lm_eval",
@@ -98,7 +98,7 @@ def main() -> None:
 def report(error: Exception) -> int:
     """Prints a user's mistake in one line and returns the exit code. Raises the error if it is a defect."""
     if isinstance(error, ConfigError):
-        return fail(ConfigError(restore_option_names(str(error), sys.argv[1:])))
+        return fail(error)
     if isinstance(error, typer.Abort):
         return INTERRUPTED
     if isinstance(error, UsageError):

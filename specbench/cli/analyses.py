@@ -1,13 +1,16 @@
 """`specbench audit`, `fairness`, `languages`, `roofline`, `predict` and `vocab`."""
 
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from specbench.cli.arguments import (
     PAIR,
+    AsJson,
+    Plot,
+    Report,
     RowSubsets,
     SamplePrompt,
     command_line,
@@ -56,10 +59,8 @@ def fairness(
     leaderboard: Annotated[
         Path | None, path_option(help="Leaderboard JSON whose rows of these runs get the numbers.")
     ] = None,
-    plot: Annotated[
-        Path | None, path_option(help="File for a plot of rates, fitness and bounds, such as fairness.png.")
-    ] = None,
-    as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of tables.")] = False,
+    plot: Plot = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show which languages a drafter serves worse, why, and how another drafter compares (arXiv:2510.02128).
 
@@ -68,7 +69,7 @@ def fairness(
     Teacher-forced, on the same texts for all drafters: divergence, KL, TV, fitness, bounds, unfairness, spread.
     """
     from specbench.results.runs import run_path
-    from specbench.running.preflight import check_all, check_model, option_checks
+    from specbench.running.request import check_all, check_model, option_checks
 
     check_all([
         *(partial(run_path, text) for text in (before, after, *(runs or ())) if text is not None),
@@ -110,7 +111,7 @@ def languages(
     ] = None,
     *,
     options: RunOptions,
-    as_json: Annotated[bool, flag("--json", help="Print the ranking as JSON instead of a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Rank the languages of texts that a model samples from an empty prompt (arXiv:2510.02128).
 
@@ -134,9 +135,9 @@ def languages(
         if identifiable_code(code) is None:
             problem = "lingua cannot identify this language: give ISO 639 codes such as la,eo"
             raise ConfigError(f"--extra-languages {code}: {problem}")
-    from specbench.running.preflight import check_options
+    from specbench.running.request import check_all, option_checks
 
-    check_options(options)
+    check_all(option_checks(options))
     from specbench.analysis.fairness.representation import representation, representation_table  # these import torch
     from specbench.models.loading import load_model
 
@@ -166,11 +167,9 @@ def roofline(
         int, typer.Option(help="Number of cached tokens at which passes of every length are timed.")
     ] = 256,
     repeats: Annotated[int, typer.Option(help="Rounds; each times every pass of both models.")] = 9,
-    plot: Annotated[
-        Path | None, path_option(help="File for a plot of passes, bounds and speed-ups, such as roofline.png.")
-    ] = None,
-    output: Annotated[Path | None, path_option(help="JSON file for the report.")] = None,
-    as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of tables.")] = False,
+    plot: Plot = None,
+    output: Report = None,
+    as_json: AsJson = False,
 ) -> None:
     """Compare a model pair with the hardware's limits: pass times, draft cost c, best draft lengths.
 
@@ -182,14 +181,14 @@ def roofline(
     """
     from specbench.core.environment import EMBEDDED, set_threads
     from specbench.core.files import check_output, write_output
-    from specbench.running.preflight import check_options
+    from specbench.running.request import check_all, option_checks
 
     for option, value, least in (("--context", context, 8), ("--repeats", repeats, 1)):
         if value < least:
             raise ConfigError(f"{option} {value}: give {least} or more")
     if output is not None:
         check_output("--output", output)
-    check_options(options)
+    check_all(option_checks(options))
     from specbench.analysis.roofline.report import draw_roofline, tables
     from specbench.analysis.roofline.roofline import measure_pair  # imports torch
     from specbench.report.display import check_plot
@@ -210,15 +209,6 @@ def roofline(
         console.print(f"picture: {plot}", soft_wrap=True)
 
 
-@wraps(roofline)
-def limit(**given: Any) -> None:
-    stderr.print("`specbench limit` is now `specbench roofline`; the old name goes with the next version")
-    roofline(**given)
-
-
-limit.__doc__ = "The old name of `specbench roofline`."
-
-
 def predict(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="RUN, RUN:METHOD, or FILE:NUMBER of a row.")],
     target_pass: Annotated[
@@ -229,7 +219,7 @@ def predict(
         float, typer.Option(help="Cost of the longest verifying pass on it, in target passes.")
     ] = 1.0,
     subset: RowSubsets = None,
-    as_json: Annotated[bool, flag("--json", help="Print the predictions as JSON instead of tables.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Predict speed-ups on another machine from recorded steps and the machine's pass times.
 
@@ -268,12 +258,12 @@ def vocab(
     acceptance: Annotated[
         bool, flag("--acceptance", help="Load both models and compute each method's expected acceptance.")
     ] = False,
-    as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of tables.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare the vocabularies of a target and a drafter: overlap, injectivity, decompositions, fitting methods."""
-    from specbench.running.preflight import check_options
+    from specbench.running.request import check_all, option_checks
 
-    check_options(options, needs_weights=acceptance)
+    check_all(option_checks(options, needs_weights=acceptance))
     from specbench.analysis.vocab.vocab import report_parts, vocab_report  # imports torch
 
     with status_line(f"comparing the vocabularies of {options.target} and {options.drafter}"):
@@ -296,11 +286,11 @@ def audit(
     options: RunOptions,
     draws: Annotated[int, typer.Option(help="Samples of each method for the distribution test; 0: no test.")] = 1200,
     temperature: Annotated[float, typer.Option(help="Temperature of the samples.")] = 1.0,
-    output: Annotated[Path | None, path_option(help="JSON file for the report.")] = None,
+    output: Report = None,
     leaderboard: Annotated[
         Path | None, path_option(help="Leaderboard JSON; its rows of these methods and models get the verdict.")
     ] = None,
-    as_json: Annotated[bool, flag("--json", help="Print the report as JSON instead of a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Test whether methods are lossless on a model pair. Exit code 1 if a method that is declared lossless is not.
 
@@ -311,8 +301,7 @@ def audit(
     target in this process.
     """
     from specbench.core.files import check_output, write_output
-    from specbench.running.preflight import check_request
-    from specbench.running.request import Request
+    from specbench.running.request import Request, check_request
 
     tasks = split(task)
     if len(tasks) != 1:

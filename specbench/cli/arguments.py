@@ -32,6 +32,7 @@ SamplePrompt = Annotated[
     typer.Option("--prompt", help="Prompt of the sampled texts; empty: the BOS token; the paper: ' '."),
 ]
 flag = partial(typer.Option, metavar="")  # so that the help shows no value
+AsJson = Annotated[bool, flag("--json", help="Print JSON instead of tables.")]
 
 PAIR = ("target", "drafter", "target_revision", "drafter_revision")
 LARGEST, LARGEST_SEED = 10**9, 2**63 - 1
@@ -152,6 +153,8 @@ def checked_path(option: typer.CallbackParam, text: str | None) -> Path | None:
 
 
 path_option = partial(typer.Option, parser=str, callback=checked_path)
+Plot = Annotated[Path | None, path_option(help="File for a plot of the numbers, such as plot.png.")]
+Report = Annotated[Path | None, path_option(help="JSON file for the report.")]
 
 
 def check_words(words: Sequence[str]) -> None:
@@ -247,16 +250,6 @@ def translate_options(words: Sequence[str], known: Collection[str]) -> list[str]
         if num_given[option] > 1:
             raise ConfigError(f"{option} is given twice, once as {name}: remove one")
     return found
-
-
-def restore_option_names(message: str, words: Sequence[str]) -> str:
-    """Returns a message with --num_fewshot in place of --set fewshot.num_shots if the user gave the former."""
-    for word, following in zip(words, [*words[1:], ""], strict=True):
-        name, equals, value = word.partition("=")
-        if name.replace("_", "-") == "--num-fewshot":
-            given = value if equals else following
-            message = message.replace(f"{NUM_SHOTS}{given}", f"{name} {given}")
-    return message
 
 
 def model_options(option: str, text: str, known: Collection[str]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""`specbench list`, `show`, `validate`, `fetch` and `new`."""
+"""`specbench list`, `validate`, `fetch` and `new`."""
 
 import keyword
 import re
@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from specbench.cli.arguments import flag, takes_run_options
 from specbench.cli.arguments import split as split_names
+from specbench.cli.arguments import takes_run_options
 from specbench.cli.help.method import other_needs, verdict
-from specbench.cli.help.text import find_help, help_text, shown
+from specbench.cli.help.text import shown
 from specbench.core.console import fail, stderr, stdout
 from specbench.core.environment import is_installed
 from specbench.core.errors import ConfigError, nearest
@@ -20,7 +20,7 @@ from specbench.core.files import writing
 from specbench.core.registry import BRIDGES, DRAFTERS, RULES, SCORERS
 from specbench.core.table import Column, Table, in_sections
 from specbench.specs.catalogue import load_method, load_task, method_keys, method_names, task_names
-from specbench.specs.method import MethodSpec, possible_draws, proposes_trees
+from specbench.specs.method import MethodSpec
 from specbench.specs.run_options import RunOptions
 
 MOST_SUBSETS = 3  # printed per task; `specbench list tasks NAME` prints all
@@ -145,24 +145,6 @@ def list_(
     stdout.print(TABLES[kind]() if task is None else subsets_table(task))
 
 
-def show(
-    name: Annotated[
-        str, typer.Argument(help="A method, task or component: a name, or the path of a YAML file; or a model.")
-    ],
-    as_json: Annotated[bool, flag("--json", help="Print JSON instead of text.")] = False,
-) -> None:
-    """Explain a method, a task, a component or a model.
-
-    A method: its components, parameters, losslessness, needs, presets and commands.
-
-    A task: its prompt, right answer, generation settings, scorer and data. A component: its options and its users.
-
-    A model (hub id, folder or embedded:NAME): context, vocabulary, end tokens, chat template, and sampling.
-    """
-    for each in find_help(name):
-        stdout.out(each.model_dump_json(indent=2) if as_json else help_text(each))
-
-
 def validate(files: Annotated[list[Path], typer.Argument(help="Task, method or suite YAML files.")]) -> None:
     """Check task, method and suite files and print their problems. Exit code 2 if there are any."""
     from specbench.publish.suite_runs import is_suite, load_suite
@@ -175,49 +157,38 @@ def validate(files: Annotated[list[Path], typer.Argument(help="Task, method or s
                 stdout.print(f"ok: {file} (suite {load_suite(str(file)).name})", soft_wrap=True)
                 continue
             spec = load_file(file)
-            notes = check_method(file, spec) if isinstance(spec, MethodSpec) else []
+            if isinstance(spec, MethodSpec):
+                check_method(file, spec)
         except ConfigError as error:
             num_wrong += 1
             for problem in (str(error), *error.others):
                 fail(ConfigError(problem))
         else:
-            kind = "methods" if isinstance(spec, MethodSpec) else "tasks"
-            stdout.print(f"ok: {file} ({type(spec).__name__.removesuffix('Spec').lower()} {spec.name})", soft_wrap=True)
-            for line in filter(None, (*notes, namesake(kind, str(file)))):
+            kind = "method" if isinstance(spec, MethodSpec) else "task"
+            stdout.print(f"ok: {file} ({kind} {spec.name})", soft_wrap=True)
+            if line := namesake(f"{kind}s", str(file)):
                 stdout.print(line, soft_wrap=True, markup=False)
     if num_wrong:
         raise typer.Exit(2)
 
 
-def check_method(file: Path, method: MethodSpec) -> list[str]:
-    """Returns notes on a valid method. Raises ConfigError if every run of it would be refused: its external code cannot
-    be loaded, or its rule needs the distributions of a greedy drafter."""
-    if method.decoder is not None:
-        from specbench.integrations.external import load_entry
-
-        try:
-            load_entry(method.decoder.entry)
-        except ConfigError as error:
-            raise ConfigError(f"{file}: decoder.entry: {error}") from error
-        return []
+def check_method(file: Path, method: MethodSpec) -> None:
+    """Raises ConfigError if every run of a method would be refused: its external code cannot be loaded, or its rule
+    needs the distributions of a greedy drafter."""
     from specbench.decoding.build import check_sampling, make_rule
     from specbench.decoding.sampling import Sampling
+    from specbench.integrations.external import load_entry
 
-    notes = []
     for part in method.parts:
-        drafts = Sampling(1.0).at(part.drafter.options.get("temperature"))
+        place = file if part.decoder is None else f"{file}: decoder.entry"
         try:
-            check_sampling(part, make_rule(part, 1), Sampling(1.0), drafts)
+            if part.decoder is not None:
+                load_entry(part.decoder.entry)
+            else:
+                drafts = Sampling(1.0).at(part.drafter.options.get("temperature"))
+                check_sampling(part, make_rule(part, 1), Sampling(1.0), drafts)
         except ConfigError as error:
-            raise ConfigError(f"{file}: {error}") from error
-        valid = part.verification.features.draws
-        if proposes_trees(part) and valid is not None and (refused := possible_draws(part) - valid):
-            when = "at temperature 0" if refused == {"fixed"} else "at temperatures above 0"
-            notes.append(
-                f"{file}: a run {when} is refused: the drafter then draws children as {', '.join(refused)}, for which "
-                f"the rule '{part.verification.rule}' is not valid"
-            )
-    return notes
+            raise ConfigError(f"{place}: {error}") from error
 
 
 @takes_run_options(only=("subsets", "overrides"), subsets="Subsets, separated by commas; by default all.")
@@ -285,27 +256,24 @@ def write_skeleton(kind: str, name: str, folder: Path) -> list[Path]:
     unsuitable name, an existing file or folder, and a plug-in named like an installed module."""
     if kind not in NEXT:
         raise ConfigError(f"specbench new {kind}: unknown kind '{kind}': {nearest(kind, NEXT)}")
-    module = name.replace("-", "_")
-    if not re.fullmatch(NAMES[kind], name) or (kind == "plugin" and keyword.iskeyword(module)):
-        letters = "small letters, digits, - and _" if kind == "plugin" else "letters, digits, -, _ and ."
+    is_plugin, module = kind == "plugin", name.replace("-", "_")
+    if not re.fullmatch(NAMES[kind], name) or (is_plugin and keyword.iskeyword(module)):
+        letters = "small letters, digits, - and _" if is_plugin else "letters, digits, -, _ and ."
         raise ConfigError(f"specbench new {kind} {name}: not a valid name: use {letters}, beginning with a letter")
-    source, target = SKELETONS / kind, folder / name if kind == "plugin" else folder
-    if kind == "plugin" and target.exists():
-        raise ConfigError(f"{target}: already exists: choose another name, or remove it")
-    if kind == "plugin" and is_installed(module):
+    if is_plugin and is_installed(module):
         raise ConfigError(f"specbench new plugin {name}: Python has a module '{module}' already: choose another name")
-    written = {}
-    for file in sorted(path for path in source.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
-        path = target / _named(file.relative_to(source).as_posix(), kind, name)
+
+    def named(text: str) -> str:
+        return text.replace(f"my-{kind}", name).replace(f"my_{kind}", module)
+
+    source, target = SKELETONS / kind, folder / name if is_plugin else folder
+    files = sorted(path for path in source.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    written = {target / named(path.relative_to(source).as_posix()): named(path.read_text("utf-8")) for path in files}
+    for path in [target] if is_plugin else written:
         if path.exists():
             raise ConfigError(f"{path}: already exists: choose another name, or remove it")
-        written[path] = _named(file.read_text(encoding="utf-8"), kind, name)
     for path, text in written.items():
         with writing(path, "choose another folder"):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
     return list(written)
-
-
-def _named(text: str, kind: str, name: str) -> str:
-    return text.replace(f"my-{kind}", name).replace(f"my_{kind}", name.replace("-", "_"))

@@ -3,14 +3,14 @@
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from specbench.cli.arguments import (
+    AsJson,
     Files,
     RowSubsets,
     command_line,
@@ -24,10 +24,6 @@ from specbench.core.console import fail, stdout
 from specbench.core.errors import ConfigError
 from specbench.core.progress import status_line
 from specbench.specs.run_options import RunOptions
-
-if TYPE_CHECKING:
-    from specbench.gate.report import CheckReport
-    from specbench.running.request import Request
 
 leaderboard = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 MOST_PROBLEMS = 50  # printed per file
@@ -204,7 +200,7 @@ def compare(
     filter_: Annotated[
         list[str] | None, typer.Option("--filter", help="KEY=VALUE that rows of both must have: seed=0")
     ] = None,
-    as_json: Annotated[bool, flag("--json", help="Print the comparison as JSON instead of tables.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare two runs, methods or rows: configuration differences, then paired changes of the metrics.
 
@@ -263,7 +259,7 @@ def check(
 ) -> None:
     """Check whether a run is worse than a baseline. Exit code 0: no, 1: yes, 2: they cannot be compared.
 
-    --against PYTHON measures --task and --method with two versions in turns and compares the speed of AR and of each
+    --against PYTHON measures --task and --method with two versions interleaved and compares the speed of AR and of each
     method.
 
     The run options, from --subset on, are for --against. --trust-remote-code also helps to recognise near-ties.
@@ -281,89 +277,67 @@ def check(
 
     If the file has several rows of a method, the row with the most similar conditions and options is used.
     """
-    against = None if against is None else interpreter(against)
-    if against_folder is not None and against is None:
-        raise ConfigError(f"--against-folder {against_folder}: has no effect without --against: give both")
-    if against_folder is not None and not against_folder.is_dir():
-        raise ConfigError(f"--against-folder {against_folder}: no such folder: give a checkout of the baseline")
-
     from specbench.core.files import check_output, write_output
-    from specbench.gate import report as check_report
-    from specbench.running.preflight import check_request
-    from specbench.running.request import Request
+    from specbench.gate import check as gate
+    from specbench.gate import report as reports
+    from specbench.running.request import Request, check_request
 
-    files = {name: file for name, file in (("--markdown", markdown), ("--junit", junit)) if file is not None}
-    default = ALLOWED if against is None else ALLOWED_IN_TURNS
-    allowed, ignored = share("--max-regression", max_regression or default), split(ignore or "")
-    for option, file in files.items():
-        check_output(option, file)
+    # 1. Options that do not go together, and files that cannot be written.
     sides, amounts = {"--baseline": baseline, "--candidate": candidate}, {"--task": task, "--method": method}
+    if against_folder is not None and (against is None or not against_folder.is_dir()):
+        problem = "needs --against" if against is None else "no such folder: give a checkout of the baseline"
+        raise ConfigError(f"--against-folder {against_folder}: {problem}")
     if against is None:
         unused = [name for name, value in {**amounts, "--output": output}.items() if value is not None]
         unused += replace(options, trust_remote_code=False).words()
-        report = check_runs(sides, unused, allowed, ignored, options.trust_remote_code)
+        why, needed = "without --against, since the runs are already measured", sides
     else:
-        if unused := [name for name, value in sides.items() if value is not None]:
-            raise ConfigError(f"{unused[0]}: has no effect with --against, which measures both sides: remove it")
-        if missing := [name for name, value in amounts.items() if value is None]:
-            raise ConfigError(f"{missing[0]} is missing: --against measures --task with --method")
+        unused = [name for name, value in sides.items() if value is not None]
+        why, needed = "with --against, which measures both sides", amounts
+    if unused:
+        raise ConfigError(f"{unused[0]}: has no effect {why}: remove it")
+    if missing := [name for name, value in needed.items() if value is None]:
+        raise ConfigError(
+            f"{missing[0]} is missing: give --baseline and --candidate, or --against with --task and --method to "
+            "measure both"
+        )
+    default = ALLOWED if against is None else ALLOWED_IN_TURNS
+    allowed, ignored = share("--max-regression", max_regression or default), split(ignore or "")
+    forms = {"--markdown": (markdown, reports.markdown), "--junit": (junit, reports.junit)}
+    for option, (file, _) in forms.items():
+        if file is not None:
+            check_output(option, file)
+    # 2. Two runs are compared, or two versions measured in turns and then compared.
+    if against is None:
+        with status_line("reading the runs") as say:
+            report = gate.check(
+                str(baseline), str(candidate), allowed, ignored, say, trust_remote_code=options.trust_remote_code
+            )
+    else:
+        if (interpreter := shutil.which(against)) is None:
+            raise ConfigError(
+                f"--against {against}: no such program: give the interpreter of an environment with another version of "
+                "specbench, such as base/.venv/bin/python"
+            )
         request = Request(split(task or ""), split(method or ""), options, command_line(), output)
         check_request(request)
-        report = check_versions(request, against, allowed, ignored, against_folder)
-    forms = {"--markdown": check_report.markdown, "--junit": check_report.junit}
-    for option, file in files.items():
-        write_output(option, file, forms[option](report) + "\n")
-    for part in check_report.screen(report):
+        from specbench.gate.rotation import measure_interleaved  # imports torch
+
+        with status_line("starting both versions") as say:
+            runs = measure_interleaved(request, os.path.abspath(interpreter), say, against_folder)
+            report = gate.check(
+                str(runs.baseline), str(runs.candidate), allowed, {*ignored, "versions"}, say, interleaved=True,
+                trust_remote_code=options.trust_remote_code,
+            )  # fmt: skip
+        report = replace(report, notes=(*runs.notes, *report.notes))
+    # 3. The report.
+    for option, (file, form) in forms.items():
+        if file is not None:
+            write_output(option, file, form(report) + "\n")
+    for part in reports.screen(report):
         stdout.print(part)
     if report.exit_code:
         raise typer.Exit(report.exit_code)
-
-
-def check_runs(
-    sides: Mapping[str, str | None], unused: Sequence[str], allowed: float, ignored: Sequence[str],
-    trust_remote_code: bool,
-) -> "CheckReport":  # fmt: skip
-    """Returns the report on two runs. `unused`: options that need --against. Raises ConfigError if there are any."""
-    from specbench.gate.check import check as compare
-
-    if unused:
-        problem = "has no effect without --against, since the runs are already measured: remove it"
-        raise ConfigError(f"{unused[0]}: {problem}")
-    for name, value in sides.items():
-        if value is None:
-            raise ConfigError(f"{name} is missing: give --baseline and --candidate, or --against to measure both")
-    baseline, candidate = map(str, sides.values())
-    with status_line("reading the runs") as say:
-        return compare(baseline, candidate, allowed, ignored, say, trust_remote_code=trust_remote_code)
-
-
-def check_versions(
-    request: "Request", against: str, allowed: float, ignored: Sequence[str], against_folder: Path | None = None
-) -> "CheckReport":
-    """Measures a run with another version and this one in turns. Returns the report on them. `against_folder`: the
-    working folder of the other."""
-    from specbench.gate.check import check as compare
-    from specbench.gate.rotation import measure_interleaved
-
-    with status_line("starting both versions") as say:
-        runs = measure_interleaved(request, against, say, against_folder)
-        baseline, candidate = str(runs.baseline), str(runs.candidate)
-        report = compare(
-            baseline, candidate, allowed, {*ignored, "versions"}, say, interleaved=True,
-            trust_remote_code=request.options.trust_remote_code,
-        )  # fmt: skip
-    return replace(report, notes=(*runs.notes, *report.notes))
-
-
-def interpreter(text: str) -> str:
-    """Returns the path of an interpreter. Raises ConfigError if there is none."""
-    path = shutil.which(text)
-    if path is None:
-        raise ConfigError(
-            f"--against {text}: no such program: give the interpreter of an environment with another version of "
-            "specbench, such as base/.venv/bin/python"
-        )
-    return os.path.abspath(path)
 
 
 def share(option: str, text: str) -> float:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.arguments import Files, flag, path_option, split, takes_run_options
+from specbench.cli.arguments import AsJson, Files, flag, path_option, split, takes_run_options
 from specbench.core.console import stderr, stdout
 from specbench.core.progress import status_line
 from specbench.specs.run_options import RunOptions
@@ -58,7 +58,7 @@ def suite(
     All workers need the same device, versions and commit, and the suite's files at the same path.
     """
     from specbench.publish.suite_runs import RUNS, load_suite, read_suite, runs_of
-    from specbench.running.preflight import check_all, check_data
+    from specbench.running.request import check_all, check_data
 
     check_all([partial(read_suite, name), partial(check_data, options.data)])
     from specbench.publish.forecast import forecast_table, make_forecast, problem_lines  # torch
@@ -99,7 +99,7 @@ def show_board(
     name: Name,
     pair: Annotated[str | None, typer.Option(help="Pair of the board whose published figures are all printed.")] = None,
     runs: Runs = None,
-    as_json: Annotated[bool, flag("--json", help="Print the published and the measured figures as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print what the pairs of a board need, what is measured, and the published figures next to the measured ones.
 

@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 
 from specbench.cli.arguments import (
+    AsJson,
+    Plot,
     amount,
     command_line,
     flag,
@@ -63,21 +65,17 @@ def run(
         path_option(help="Folder of the run; by default runs/TASK-METHOD-DIGEST. An existing run is resumed."),
     ] = None,
     leaderboard: Annotated[Path | None, path_option(help="Leaderboard JSON that the rows are merged into.")] = None,
-    plot: Annotated[
-        Path | None,
-        path_option(help="File for a plot of speed-up and acceptance, and of throughput by load, such as speed.png."),
-    ] = None,
+    plot: Plot = None,
     log: Annotated[
         str | None,
         typer.Option(
             help="Trackers that log the numbers, separated by commas: wandb, mlflow, tensorboard or plug-ins."
         ),
     ] = None,
-    as_json: Annotated[bool, flag("--json", help="Print the rows as JSON instead of tables.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure methods and autoregressive decoding on tasks. The same command resumes an interrupted run."""
-    from specbench.running.preflight import check_request
-    from specbench.running.request import Judge, Request
+    from specbench.running.request import Judge, Request, check_request
     from specbench.tasks.sandbox import run as permission
 
     options = replace(options, limit=None if limit == "all" else amount("--limit", limit))
@@ -106,7 +104,7 @@ def lm_eval(context: typer.Context) -> None:
 
     All other options are lm-eval's: `specbench lm-eval run --tasks x --limit 5 --output_path DIR`.
     """
-    from specbench.running.preflight import check_all, check_model
+    from specbench.running.request import check_all, check_model
 
     check_all([
         partial(require, "lm_eval", "specbench lm-eval"),
@@ -161,12 +159,11 @@ def sweep(
     leaderboard: Annotated[
         Path | None, path_option(help="Leaderboard JSON that measured rows are merged into.")
     ] = None,
-    plot: Annotated[Path | None, path_option(help="File for a plot of the sweep, such as sweep.png.")] = None,
-    as_json: Annotated[bool, flag("--json", help="Print the numbers as JSON instead of tables.")] = False,
+    plot: Plot = None,
+    as_json: AsJson = False,
 ) -> None:
     """Measure a method at several values of a key. For a fuzzy method, one run estimates all thresholds and lengths."""
-    from specbench.running.preflight import check_request
-    from specbench.running.request import Request
+    from specbench.running.request import Request, check_request
 
     if samples is not None and recipe != "language-order":
         raise ConfigError(f"--samples {samples}: is only for --recipe language-order: remove it")
@@ -209,7 +206,7 @@ def tune(
         Path | None, path_option(help="Method file to write; for fuzzy methods three files, NAME-low.yaml, ….")
     ] = None,
     runs: Runs = None,
-    as_json: Annotated[bool, flag("--json", help="Print the presets as JSON instead of a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Tune a method's draft length or tree, and its thresholds, on some examples, and write the method files.
 
@@ -219,8 +216,7 @@ def tune(
 
     An existing file is never replaced.
     """
-    from specbench.running.preflight import check_request
-    from specbench.running.request import Request
+    from specbench.running.request import Request, check_request
 
     request = Request(split(task), split(method), options, command_line(), output=runs)
     file = output or Path(f"{Path(method).stem}-tuned.yaml")

@@ -1,18 +1,31 @@
 """`specbench sample` and `specbench answers`: what a model is asked, and what it answered."""
 
-from collections.abc import Iterable
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specbench.cli.arguments import amount, command_line, flag, path_option, print_result, split
-from specbench.cli.arguments import takes_run_options as takes
-from specbench.core.console import counted, stderr, stdout
+from specbench.cli.arguments import (
+    AsJson,
+    amount,
+    command_line,
+    flag,
+    path_option,
+    print_result,
+    split,
+    takes_run_options,
+)
+from specbench.core.console import counted, say, stderr, stdout
+from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError
 from specbench.specs.run_options import RunOptions
+
+if TYPE_CHECKING:
+    from specbench.report.shown import ShownPrompt
+    from specbench.running.request import Request
 
 # Options of a run that change no prompt of the target. Those about loading weights have no effect either.
 NO_EFFECT = (
@@ -21,7 +34,7 @@ NO_EFFECT = (
 )  # fmt: skip
 
 
-@takes(without=NO_EFFECT)
+@takes_run_options(without=NO_EFFECT)
 def sample(
     tasks: Annotated[str, typer.Argument(metavar="TASK", help="Names or YAML files of tasks, separated by commas.")],
     *,
@@ -30,7 +43,7 @@ def sample(
     lm_eval_include: Annotated[
         Path | None, path_option(help="Folder with your own lm-eval tasks, for TASK lm_eval:NAME.")
     ] = None,
-    as_json: Annotated[bool, flag("--json", help="Print JSON instead of text.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print prompts exactly as a target reads them: few-shot examples, chat template and special tokens.
 
@@ -38,18 +51,89 @@ def sample(
 
     Reads the tokenizer and the configuration of --target, not its weights.
     """
-    from specbench.running.preflight import check_request
-    from specbench.running.request import Request
+    from specbench.running.request import Request, check_request
 
     options = replace(options, limit=None if limit == "all" else amount("--limit", limit))
     request = Request(split(tasks), ["ar"], options, command_line(), lm_eval_include=lm_eval_include)
     check_request(request)
-    from specbench.running.samples import prompt_samples  # imports torch
-
-    samples = prompt_samples(request, stderr)
+    samples = prompt_samples(request)
     print_result([asdict(each) for each in samples], as_json, list)
     if not as_json:
         print_parts(each.lines() for each in samples)
+
+
+@dataclass(frozen=True)
+class PromptSample:
+    """The prompt of an example's first turn, what follows, and how the answer ends and is scored.
+
+    `given`: the text that the tokenizer read: the rendered chat template, or the task's prompt. `later_turns`: the
+    user's later texts. `truncated_tokens`: the number of tokens that were removed to fit the target's context.
+    """
+
+    task: str
+    subset: str
+    id: str
+    prompt: "ShownPrompt"
+    given: str
+    chat: bool
+    later_turns: tuple[str, ...]
+    truncated_tokens: int
+    num_shots: int
+    generation: dict[str, Any]
+    end_tokens: dict[str, int]
+    reference: Any
+    scorer: dict[str, Any] | None
+
+    def lines(self) -> Iterator[str]:
+        """Yields the sample as lines for a terminal."""
+        yield f"{self.task}/{self.subset} example {self.id}"
+        yield from self.prompt.lines()
+        how = "rendered by the chat template" if self.chat else "the task's prompt, without a chat template"
+        yield f"how: {how}; few-shot examples: {self.num_shots or 'none'}"
+        if self.truncated_tokens:
+            yield f"shortened in the middle: {counted(self.truncated_tokens, 'token')} removed"
+        yield from (f"turn {number}, after the model's own answers:\n{text}"
+                    for number, text in enumerate(self.later_turns, start=2))  # fmt: skip
+        ends = ", ".join(f"{token!r} ({index})" for token, index in self.end_tokens.items()) or "none"
+        stops = ", ".join(map(repr, self.generation["stop"])) or "none"
+        yield f"ends at: {self.generation['max_new_tokens']} new tokens; end tokens: {ends}; stop strings: {stops}"
+        yield f"reference: {self.reference}"
+        options = {} if self.scorer is None else {k: v for k, v in self.scorer.items() if k != "type" and v}
+        settings = f" ({', '.join(f'{name} {value}' for name, value in options.items())})" if options else ""
+        yield f"scorer: {'none' if self.scorer is None else self.scorer['type']}{settings}"
+
+
+def prompt_samples(request: "Request") -> list[PromptSample]:
+    """Returns the prompts of the examples of a request, made by the code that makes those of a run. Reads the target's
+    tokenizer and configuration, not its weights. A drafter with a shorter context could shorten prompts further."""
+    from specbench.models.loading import load_model  # these import torch
+    from specbench.report.shown import ShownPrompt
+    from specbench.running.models import load_models
+    from specbench.running.plan import load_requested, make_subset_runs
+    from specbench.running.prompts import uses_chat
+    from specbench.running.request import request_notes, run_spec
+
+    spec, samples = run_spec(request), []
+    for line in request_notes(request, spec):
+        say(stderr, line)
+    loaded = load_requested(spec, spec.target.startswith(EMBEDDED), stderr)
+    models = load_models(spec, partial(load_model, weights=False))
+    target = models.target
+    tokens = {index: token for token, index in target.vocabulary.items()}
+    for run in make_subset_runs(spec, models, loaded):
+        task = run.task
+        for example in run.data.examples:
+            prompt, references = run.renderer.render(target, (example.prompt,)), example.references
+            samples.append(PromptSample(
+                task=task.name, subset=run.subset, id=str(example.id), given=prompt.text,
+                prompt=ShownPrompt.of(target.tokenizer, prompt.ids), chat=uses_chat(target, spec.chat),
+                later_turns=tuple(example.turns[1:]), truncated_tokens=example.truncated_tokens,
+                num_shots=run.data.fewshot.num, generation=task.generation.model_dump(mode="json"),
+                end_tokens={tokens.get(index, ""): index for index in sorted(target.eos_token_ids)},
+                reference=references[0] if len(references) == 1 else list(references),  # of each turn
+                scorer=None if task.scorer is None else task.scorer.model_dump(mode="json"),
+            ))  # fmt: skip
+    return samples
 
 
 def answers(
@@ -64,20 +148,20 @@ def answers(
     data: Annotated[str | None, typer.Option(help="Folder or file of the rows, if the run's data moved.")] = None,
     page: Annotated[Path | None, path_option(help="HTML file to write the records into, such as answers.html.")] = None,
     trust_remote_code: Annotated[bool, flag("--trust-remote-code", help="Run a tokenizer's Python code.")] = False,
-    as_json: Annotated[bool, flag("--json", help="Print JSON instead of text.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show the answers of a run: prompt, reference, each method's answer, its scores, and why it got them.
 
     Prompts are rendered again from the task, its data and the tokenizer, and checked against the run's digests.
     """
     from specbench.results.runs import finished_run
-    from specbench.running.preflight import check_all, check_data
+    from specbench.running.request import check_all, check_data
 
     most = None if limit == "all" else amount("--limit", limit)
     if isinstance(most, float):
         raise ConfigError(f"--limit {limit}: give a number of records, or all")
     check_all([partial(finished_run, run), partial(check_data, data)])
-    from specbench.running.shown_answers import Selection, shown_run  # imports torch
+    from specbench.running.recorded_prompts import Selection, shown_run  # imports torch
 
     subsets, examples, methods = (tuple(split(each or "")) for each in (subset, example, method))
     chosen = Selection(subsets, examples, methods, only_wrong, most)

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from textwrap import wrap
 from typing import Annotated, Any, get_args, get_origin
 
 import typer
@@ -18,8 +17,7 @@ from specbench.cli.arguments import (
     split,
     takes_run_options,
 )
-from specbench.cli.help import Parameter, field_parameters
-from specbench.cli.help.text import WIDTH, shown
+from specbench.cli.help.text import Parameter, field_parameters, folded, shown
 from specbench.core.console import stderr, stdout
 from specbench.core.environment import require
 from specbench.core.errors import INTERRUPTED, ConfigError
@@ -46,7 +44,7 @@ def about() -> None:
 
 Config = Annotated[Path | None, path_option(help="YAML file of settings; options and --set override it.")]
 Task = Annotated[str | None, typer.Option(help="Comma-separated tasks; world:NAME for rows of the embedded world.")]
-Texts = Annotated[list[str] | None, typer.Option(help="LANGUAGE=FILE: texts, one per line (.txt) or as .jsonl.")]
+Texts = Annotated[list[str] | None, typer.Option(help="LANGUAGE=FILE: texts, one per line (.txt) or in a column.")]
 DATA = ("subsets", "limit", "data")  # run options
 
 
@@ -69,7 +67,7 @@ def nested_keys(model: type[Spec], place: str, defaults: Mapping[str, Any]) -> I
         types = () if get_origin(field.annotation) is dict else (field.annotation, *get_args(field.annotation))
         part = next((each for each in types if isinstance(each, type) and issubclass(each, Spec)), None)
         if part is None or (field.default is None and key not in BLOCKS):
-            yield parameter.model_copy(update={"key": key})
+            yield replace(parameter, key=key)
         if part is not None:
             yield from nested_keys(part, key, {})
 
@@ -86,13 +84,16 @@ class WithKeys(BoundedCommand):
             bounds = f" ({key.range})" if key.type == "one of" else ""
             meaning = f": {key.meaning}" if key.meaning else ""
             text = f"{key.key} {default}{bounds}{meaning}"
-            lines += wrap(text, WIDTH, initial_indent="  ", subsequent_indent="      ")
+            lines += folded(text, 2, 6)
         stdout.out("\n".join(lines))
 
 
-Corpus = Annotated[list[str] | None, typer.Option(help="Text files: .txt, one document per line, or .jsonl; also .gz.")]
+Corpus = Annotated[
+    list[str] | None,
+    typer.Option(help="Text files: one document per line (.txt), or a column of .jsonl, .csv, .parquet, …; also .gz."),
+]
 MoreFiles = Annotated[list[str] | None, typer.Argument(metavar="FILE", help="More files of the corpus.")]
-Column = Annotated[str | None, typer.Option(help="Text column of .jsonl files; by default text.")]
+Column = Annotated[str | None, typer.Option(help="Column with the text, in all files but .txt; by default text.")]
 ROWS = (
     "Source of the rows of --task: hub (the default), sample (the bundled rows, which `specbench run` measures), a "
     "folder or a file; not needed for world:NAME."
@@ -162,7 +163,7 @@ def trainer(kind: str) -> Callable[..., None]:
         own_device: Annotated[str | None, typer.Option("--device", help="auto, cuda, mps or cpu.")] = None,
         set_: Annotated[list[str] | None, typer.Option("--set", help=f"Any key: {EXAMPLES[kind]}")] = None,
     ) -> None:
-        from specbench.running.preflight import check_all, check_options, option_checks
+        from specbench.running.request import check_all, option_checks
         from specbench.specs import yaml_files
         from specbench.training.spec import read_settings
 
@@ -186,38 +187,28 @@ def trainer(kind: str) -> Callable[..., None]:
         spec = read()
         drafter = spec.drafter if isinstance(spec, TrainSpec) else None
         used = replace(options, target=spec.target, drafter=drafter)  # --config may name others
-        check_options(used, needs_weights=needs_weights)
+        check_all(option_checks(used, needs_weights=needs_weights))
+        folder = Path(spec.output)
         if isinstance(spec, TrainSpec):
-            train_drafter(spec, options.threads)
+            from specbench.training.train import measurement_command, run_training
+
+            record = run_training(spec, options.threads, stderr, command_line())
+            if record is None:  # this is not the main process, or the training was already finished
+                return
+            summary, next_step = record.summary(), f"measure it: {measurement_command(spec)}"
         else:
-            build_model(kind, spec)
+            from specbench.training.corpus import build_from_corpus
+
+            try:
+                summary = build_from_corpus(spec, stderr, command_line()).summary()
+            except KeyboardInterrupt:
+                stderr.print("interrupted: nothing was saved, and the output folder is unchanged", soft_wrap=True)
+                sys.exit(INTERRUPTED)
+            next_step = f"draft with it: --method {METHODS[kind]} --set drafter.path={folder}"
+        stdout.print(f"{folder}: {summary}", soft_wrap=True)
+        stderr.print(next_step, soft_wrap=True)
 
     return command
-
-
-def build_model(kind: str, spec: CorpusModelSpec) -> None:
-    """Makes an n-gram model or a datastore from a corpus."""
-    from specbench.training.corpus import build_from_corpus
-
-    try:
-        record = build_from_corpus(spec, stderr, command_line())
-    except KeyboardInterrupt:
-        stderr.print("interrupted: nothing was saved, and the output folder is unchanged", soft_wrap=True)
-        sys.exit(INTERRUPTED)
-    folder = Path(spec.output)
-    stdout.print(f"{folder}: {record.summary()}", soft_wrap=True)
-    stderr.print(f"draft with it: --method {METHODS[kind]} --set drafter.path={folder}", soft_wrap=True)
-
-
-def train_drafter(spec: TrainSpec, threads: int | None) -> None:
-    from specbench.training.train import measurement_command, run_training
-
-    record = run_training(spec, threads, stderr, command_line())
-    if record is None:  # this is not the main process, or the training was already finished
-        return
-    folder = Path(spec.output)
-    stdout.print(f"{folder}: {record.summary()}", soft_wrap=True)
-    stderr.print(f"measure it: {measurement_command(spec)}", soft_wrap=True)
 
 
 def files_by_language(texts: list[str] | None) -> dict[str, str] | None:

@@ -127,14 +127,15 @@ def check_depth(value: Any) -> None:
 
 
 def lines(
-    file: IO[AnyStr], place: object, num_packed_bytes: int | None = None, max_lines: float = MAX_LINES
+    file: IO[AnyStr], place: object, num_packed_bytes: int | None = None, max_lines: float | None = None
 ) -> Iterator[AnyStr]:
     """Yields the lines of an open file. `num_packed_bytes`: size of the compressed file that it was unpacked from.
 
-    Raises ConfigError for a line of more than MAX_BYTES characters, for more than `max_lines` lines, and for a
+    Raises ConfigError for a line of more than MAX_BYTES characters, for more than `max_lines` (MAX_LINES), and for a
     compressed file that expands to more than MAX_BYTES + MAX_EXPANSION × `num_packed_bytes` characters.
     """
     left = math.inf if num_packed_bytes is None else expanded_bound(num_packed_bytes)
+    most_lines = MAX_LINES if max_lines is None else max_lines
     for number in count(1):
         line = file.readline(MAX_BYTES + 1)
         if not line:
@@ -142,8 +143,8 @@ def lines(
         left -= len(line)
         if len(line) > MAX_BYTES:
             raise ConfigError(f"{place}, line {number}: exceeds {MAX_BYTES:,} characters: {SPLIT}")
-        if number > max_lines:
-            raise ConfigError(f"{place}: exceeds {max_lines:,} lines: {SPLIT}")
+        if number > most_lines:
+            raise ConfigError(f"{place}: exceeds {most_lines:,} lines: {SPLIT}")
         if left < 0:
             raise too_large(place)
         yield line

@@ -83,20 +83,17 @@ FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_B
 TRAINING_RECORD = "training.json"  # in the folder of every drafter that `specbench train` makes
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Writes a text in UTF-8 as `write_bytes` does. Raises OSError also for a text that UTF-8 cannot encode."""
-    try:
-        content = text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        wrong = text[max(0, error.start - 20) : error.end + 20]
-        problem = f"it would hold {wrong!r}, which is not UTF-8: rename the file or folder"
-        raise OSError(errno.EILSEQ, problem) from error
-    write_bytes(path, content)
-
-
-def write_bytes(path: Path, content: bytes | memoryview) -> None:
-    """Replaces a file atomically: even after a crash, readers see either the old or the new content. Raises OSError and
-    leaves the file unchanged if that fails. Removes temporary files that killed writers of this file left behind."""
+def write_atomically(path: Path, content: str | bytes | memoryview) -> None:
+    """Replaces a file atomically: even after a crash, readers see either the old or the new content. A text is written
+    in UTF-8. Raises OSError and leaves the file unchanged if that fails, also for a text that UTF-8 cannot encode.
+    Removes temporary files that killed writers of this file left behind."""
+    if isinstance(content, str):
+        try:
+            content = content.encode("utf-8")
+        except UnicodeEncodeError as error:
+            wrong = content[max(0, error.start - 20) : error.end + 20]
+            problem = f"it would hold {wrong!r}, which is not UTF-8: rename the file or folder"
+            raise OSError(errno.EILSEQ, problem) from error
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary, file = _open_temporary(path)
     try:
@@ -136,10 +133,7 @@ def write_output(option: str, path: Path, content: str | bytes, kept: str = "") 
     """Replaces the file of an option such as --output. Raises ConfigError if it cannot be written. `kept`: a part of
     that message that says where other results are."""
     with writing(f"{option} {path}", kept=kept):
-        if isinstance(content, str):
-            write_atomically(path.resolve(), content)
-        else:
-            write_bytes(path.resolve(), content)
+        write_atomically(path.resolve(), content)
 
 
 @contextmanager

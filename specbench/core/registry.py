@@ -7,7 +7,7 @@ schema.
 
 import importlib
 import inspect
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +21,7 @@ from specbench.core.environment import OBJECT
 from specbench.core.errors import ConfigError, import_problem, nearest
 from specbench.core.metric import Metric
 from specbench.core.source import code_revision
-from specbench.core.validation import StrictModel, build
+from specbench.core.validation import StrictModel
 
 Factory = Callable[..., Any]
 ELSEWHERE = "this is a Python object of another process: give it to specbench.run in Python"
@@ -146,10 +146,6 @@ class Registry(Generic[Declared, AnyFeatures]):
             }  # fmt: skip
             self._options[name] = known = factory, create_model(f"{name} options", __base__=_Options, **fields)
         return known[1]
-
-    def complete(self, name: str, options: Mapping[str, object], place: str = "") -> dict[str, object]:
-        """Returns validated options with defaults filled in. Raises ConfigError that begins with `place` and key."""
-        return build(self.options_model(name), dict(options), place=place or f"{self.kind} '{name}'").model_dump()
 
 
 class _Options(StrictModel):

@@ -1,7 +1,9 @@
 """Checks of input by pydantic models, and the one way from pydantic's errors to lines for a user."""
 
 import re
-from typing import Any, TypeVar, get_args
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, get_args
 
 from pydantic import BaseModel, GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError
@@ -38,21 +40,16 @@ class StrictModel(BaseModel):
         return schema
 
 
-AnyModel = TypeVar("AnyModel", bound=BaseModel)
+@contextmanager
+def lines_for_user(model: type[BaseModel], prefix: str = "", *, place: str = "", remedy: str = "") -> Iterator[None]:
+    """Raises ConfigError for the errors of the block, which validates data with a model.
 
-
-def build(
-    model: type[AnyModel], data: object, prefix: str = "", *, place: str = "", remedy: str = "", context: object = None
-) -> AnyModel:
-    """Returns a validated instance of a model.
-
-    Raises ConfigError with one problem; its `others` are the further ones. `prefix`: begins each line, such as
+    The first problem is its message; its `others` are the further ones. `prefix`: begins each line, such as
     "methods/my.yaml: ". `place`: the dotted path of the data, to which the path of the key is added. `remedy`: what the
-    user can do, for data that no user writes by hand; by default each line says how to correct the key. `context`: what
-    validators of the model are told.
+    user can do, for data that no user writes by hand; by default each line says how to correct the key.
     """
     try:
-        return model.model_validate(data, context=context)
+        yield
     except ValidationError as error:
         first, *others = (prefix + problem for problem in _problems(error, model, place, remedy))
         raise ConfigError(first, others) from error

@@ -1,7 +1,7 @@
 """From a method to its decoder: drafter, verification rule and vocabulary bridge for a pair of models."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TypeVar, cast
@@ -19,7 +19,6 @@ from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import VerificationRule
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.scoring import ScoringModel
-from specbench.specs.catalogue import load_method, method_names
 from specbench.specs.components import Component, identifiable_code
 from specbench.specs.method import DEFAULT, MethodSpec, check_draws
 from specbench.specs.task import GenerationSpec, TaskSpec
@@ -45,7 +44,7 @@ def build_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) -> 
     if method.needs_drafter and models.drafter is None:
         raise ConfigError(f"method '{method.name}' needs a draft model: give one with --drafter")
     if method.decodes_with == "random":
-        check_vocabularies(method, models, sampling)
+        check_vocabularies(method, models)
         either = {}
         for name in ("target", "drafter"):
             part = method.model_copy(update={"decodes_with": name, "drafter_share": None})
@@ -60,7 +59,7 @@ def build_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) -> 
                 "use --engine eager"
             )
         if method.same_vocabulary:
-            check_vocabularies(method, models, sampling)
+            check_vocabularies(method, models)
         external: Decoder = DECODERS.get(method.decoder.type)(method, models, sampling)
         return external
     # 3. All others run the decode loop: the drafter alone decodes without proposals, like the target in ar.
@@ -78,10 +77,10 @@ def build_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) -> 
     return DraftingDecoder(method, models.target, drafter, rule, sampling)
 
 
-def check_vocabularies(method: MethodSpec, models: ModelPair, sampling: Sampling) -> None:
+def check_vocabularies(method: MethodSpec, models: ModelPair) -> None:
     """Raises ConfigError if the vocabularies of target and drafter differ in any token."""
     assert models.drafter is not None
-    with listing_able_methods(method, models, sampling):
+    with naming_bridges(method, models):
         check_equal(models.target, models.drafter)
 
 
@@ -152,27 +151,21 @@ def bridged_drafter(method: MethodSpec, models: ModelPair, sampling: Sampling) -
         made.pauses_at = limit
         return made
 
-    with listing_able_methods(method, models, sampling):
+    with naming_bridges(method, models):
         made: Drafter = method.bridge.factory(models, sampling, make, **method.bridge.options)
     return made
 
 
 @contextmanager
-def listing_able_methods(method: MethodSpec, models: ModelPair, sampling: Sampling) -> Iterator[None]:
-    """Turns a VocabularyMismatch into a one-line ConfigError that lists the methods that run with the pair as it is:
-    their decoders are made, so that one without its head, n-gram model or datastore is left out."""
+def naming_bridges(method: MethodSpec, models: ModelPair) -> Iterator[None]:
+    """Turns a VocabularyMismatch into a ConfigError with the method's name and the remedy."""
     try:
         yield
     except VocabularyMismatch as error:
-        able = []
-        for each in map(load_method, method_names()):
-            with suppress(Exception):  # code of plug-ins may raise anything
-                if not each.same_vocabulary and build_decoder(each, models, sampling):
-                    able.append(each.name)
-        compared = f"`specbench vocab --target {models.target.name} --drafter {models.drafter and models.drafter.name}`"
+        names = f"--target {models.target.name} --drafter {models.drafter and models.drafter.name}"
         raise ConfigError(
-            f"method '{method.name}': {error}; methods that can run this pair: {', '.join(able)}; {compared} shows "
-            "what the vocabularies share"
+            f"method '{method.name}': {error}: use a method for two vocabularies, such as slem, tli or union "
+            f"(`specbench vocab {names}` shows what they share)"
         ) from error
 
 

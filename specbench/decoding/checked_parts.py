@@ -3,7 +3,7 @@ classes. What they raise and return is checked where it comes from, so that a mi
 Built-in parts are not checked, and no check reads a whole distribution more than once per generation."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -35,14 +35,6 @@ def shown(value: object) -> str:
     return f"{value!r:.60} (a {type(value).__name__})" if value is not None else "None"
 
 
-def refuse_coroutine(place: str, value: object) -> None:
-    """Raises DrafterError for what an `async def` returns."""
-    if inspect.isawaitable(value):
-        if inspect.iscoroutine(value):
-            value.close()  # else Python warns that nothing awaited it
-        raise DrafterError(f"{place} returned a coroutine: write it with def, not async def")
-
-
 def integer(place: str, value: object, least: int, most: int, what: str = "token") -> int:
     """Returns an integer of any kind, such as NumPy's, as an int. Raises DrafterError for other values and for one that
     is not from `least` to `most`."""
@@ -53,22 +45,6 @@ def integer(place: str, value: object, least: int, most: int, what: str = "token
     if not least <= number <= most:
         raise DrafterError(f"{place} returned {what} {number}: it must be from {least} to {most}")
     return number
-
-
-def drafted_tokens(place: str, found: Any, num_draft_tokens: int, vocab_size: int) -> list[int]:
-    """Returns the first `num_draft_tokens` tokens that a drafter's function returned: any sequence or iterator of
-    integers, which may have no end. Raises DrafterError for anything else."""
-    refuse_coroutine(place, found)
-    remedy = "return a list of token ids; an empty list drafts nothing"
-    if isinstance(found, str | bytes | Mapping | set | frozenset) or getattr(found, "ndim", 1) != 1:
-        raise DrafterError(f"{place} returned {shown(found)}: {remedy}")
-    try:
-        tokens = iter(found)
-    except TypeError as error:
-        raise DrafterError(f"{place} returned {shown(found)}: {remedy}") from error
-    with naming_code(place, DrafterError):
-        first = list(islice(tokens, num_draft_tokens))
-    return [integer(place, token, 0, vocab_size - 1) for token in first]
 
 
 NAMED = frozenset({"prefill", "observe", "rehearse", "reserve", "tree_lengths", "level_lengths", "begin_cell"})
@@ -104,7 +80,6 @@ class CheckedDrafter(Drafter):
             found: Any = self._part.propose(ids, num_draft_tokens, generator)
         if len(ids) != length or ids[-1] != last:
             raise DrafterError(f"{place} changed the list `ids`, which is the sequence itself: change a copy")
-        refuse_coroutine(place, found)
         if not isinstance(found, Proposal):
             raise DrafterError(f"{place} returned {shown(found)}: return a Proposal, empty if nothing is drafted")
         if not isinstance(found, OnDeviceProposal):  # reading its tokens would wait for the device
@@ -179,7 +154,6 @@ class CheckedRule(VerificationRule):
         place = self.place
         with naming_code(place, DrafterError):
             found: Any = self._part(proposal, target, generator)
-        refuse_coroutine(place, found)
         if isinstance(found, tuple | list) and len(found) == 2:
             found = Verification(*found)
         if not isinstance(found, Verification):
@@ -253,9 +227,15 @@ class FunctionDrafter(LookUpDrafter):
         self.function, self.vocab_size, self.place = function, vocab_size, place
 
     def look_up(self, ids: list[int], num_draft_tokens: int) -> tuple[list[int], None]:
-        with naming_code(self.place, DrafterError):
-            found = self.function(list(ids), num_draft_tokens)
-        return drafted_tokens(self.place, found, num_draft_tokens, self.vocab_size), None
+        place = self.place
+        with naming_code(place, DrafterError):
+            found: Any = self.function(list(ids), num_draft_tokens)
+        is_listed = isinstance(found, Iterable) and not isinstance(found, str | bytes | Mapping | Set)
+        if not is_listed or getattr(found, "ndim", 1) != 1:
+            raise DrafterError(f"{place} returned {shown(found)}: return a list of token ids, empty to draft nothing")
+        with naming_code(place, DrafterError):  # an iterator runs the user's code, and may have no end
+            first = list(islice(found, num_draft_tokens))
+        return [integer(place, token, 0, self.vocab_size - 1) for token in first], None
 
 
 class FunctionRule(VerificationRule):
@@ -272,11 +252,11 @@ def drafter_factory(part: Any) -> Callable[..., Any]:
     """
     if isinstance(part, Drafter) and part.draws is not None:
         raise ConfigError(
-            f"drafter {type(part).__name__}: proposes trees: give a factory with @DRAFTERS.declare(tree_depth=…)"
+            f"drafter {type(part).__name__}: proposes trees: give a factory with @DRAFTERS.declare(tree_shape=…)"
         )
 
     def make(models: ModelPair, sampling: Sampling) -> Drafter:
-        return part if isinstance(part, Drafter) else FunctionDrafter(part, models.target.vocab_size)
+        return FunctionDrafter(part, models.target.vocab_size)
 
     return _factory(part, Drafter, make, "drafter", "drafts", ("ids", "num_draft_tokens"))
 
@@ -284,21 +264,18 @@ def drafter_factory(part: Any) -> Callable[..., Any]:
 def rule_factory(part: Any) -> Callable[..., Any]:
     """Returns the factory of a rule that is given as an object or a function; a class is its own factory. Raises
     ConfigError for anything else."""
-
-    def make() -> VerificationRule:
-        return part if isinstance(part, VerificationRule) else FunctionRule(part)
-
-    return _factory(part, VerificationRule, make, "rule", "judges", ("proposal", "target", "generator"))
+    arguments = ("proposal", "target", "generator")
+    return _factory(part, VerificationRule, lambda: FunctionRule(part), "rule", "verifies", arguments)
 
 
 def _factory(
     part: Any, base: type, make: Callable[..., Any], key: str, verb: str, arguments: Sequence[str]
 ) -> Callable[..., Any]:
-    """`arguments`: those with which a function is called."""
+    """`make`: the factory for a function. `arguments`: those with which the function is called."""
     if isinstance(part, type):
         return part
     if isinstance(part, base):
-        return make
+        return lambda *given: part
     if not callable(part):
         raise ConfigError(
             f"{key}: a {type(part).__name__} {verb} nothing: give a name, a function or a {base.__name__}"

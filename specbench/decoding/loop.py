@@ -160,7 +160,7 @@ class GenerationState:
         """Raises AssertionError if the counts are inconsistent, which is a defect of the harness."""
         assert sum(step.num_emitted for step in self.steps) + 1 == self.num_new_tokens
         for step in self.steps:
-            assert 0 <= step.num_accepted <= step.num_judged <= step.num_drafted <= num_draft_tokens, step
+            assert 0 <= step.num_accepted <= step.num_verified <= step.num_drafted <= num_draft_tokens, step
             assert 1 <= step.num_emitted <= step.num_accepted + 1, step
 
 
@@ -343,7 +343,7 @@ def joined_column(name: str, state: GenerationState) -> list[float] | None:
         column: Column = getattr(verification, name)
         if column is not None:
             numbers = column.tolist() if isinstance(column, torch.Tensor) else column
-            values += numbers[: step.num_emitted if name == "draw_overlap" else step.num_judged]
-        elif step.num_judged:
+            values += numbers[: step.num_emitted if name == "draw_overlap" else step.num_verified]
+        elif step.num_verified:
             return None
     return values or None

@@ -95,7 +95,7 @@ class Proposal:
         """The number of draft tokens of a tree; None for a chain."""
         return None
 
-    def siblings(self, path: Sequence[int], num_judged: int) -> tuple[tuple[int, int | None], ...]:
+    def siblings(self, path: Sequence[int], num_verified: int) -> tuple[tuple[int, int | None], ...]:
         """Returns `Step.siblings`, given the accepted nodes; empty for a chain."""
         return ()
 
@@ -157,7 +157,7 @@ class Step:
     """
 
     num_drafted: int
-    num_judged: int
+    num_verified: int
     num_accepted: int
     num_emitted: int
     num_nodes: int | None = None  # None for a chain, whose size is num_drafted
@@ -231,8 +231,8 @@ class TreeProposal(Proposal):
     def num_nodes(self) -> int | None:
         return len(self._token_ids)
 
-    def siblings(self, path: Sequence[int], num_judged: int) -> tuple[tuple[int, int | None], ...]:
-        found = [self.children(node) for node in [-1, *path][:num_judged]]
+    def siblings(self, path: Sequence[int], num_verified: int) -> tuple[tuple[int, int | None], ...]:
+        found = [self.children(node) for node in [-1, *path][:num_verified]]
         ranks = [level.index(node) for level, node in zip(found, path, strict=False)]
         return tuple((len(level), rank) for level, rank in zip_longest(found, ranks))
 

@@ -254,8 +254,6 @@ class Fuzzy(VerificationRule):
         threshold: Annotated[float, Field(ge=0, allow_inf_nan=True, description=THRESHOLD)],
         divergence_on: Annotated[Literal["raw", "processed"], Field(description=DIVERGENCE_ON)] = "raw",
     ) -> None:
-        if math.isnan(threshold):
-            raise ValueError("threshold is not a number")
         if divergence in ("js", "top_k_js") and MAX_JS < threshold < math.inf:
             warnings.warn(
                 f"{divergence} never exceeds ln 2 = 0.693: threshold {threshold:g} accepts everything", stacklevel=2

@@ -58,7 +58,6 @@ from pydantic import BaseModel, ConfigDict, create_model
 from specbench.core.errors import ConfigError, import_problem, nearest, raised
 from specbench.core.registry import DECODERS
 from specbench.core.source import OWN, code_revision
-from specbench.core.validation import build
 from specbench.core.values import bytes_digest, file_digest
 from specbench.decoding.checked_parts import same_torch_state
 from specbench.decoding.decoder import Decoder
@@ -70,7 +69,7 @@ from specbench.models.devices import is_out_of_memory
 from specbench.models.meters import Clock
 from specbench.records.generation import External
 from specbench.specs.catalogue import digest
-from specbench.specs.components import is_file_entry
+from specbench.specs.components import build, is_file_entry
 from specbench.specs.method import MethodSpec
 
 Counts = Step | Sequence[int]
@@ -303,7 +302,7 @@ class ExternalDecoder(Decoder):
         num_passes = getattr(result, "num_target_passes", None)
         given: Sequence[Counts] | None = getattr(result, "steps", None)
         if given is not None:
-            steps, num_passes = cut_steps(checked_steps(given, self.method.num_draft_tokens), len(returned), num_kept)
+            steps, num_passes = count_steps(given, self.method.num_draft_tokens, len(returned), num_kept)
         elif num_passes is not None and int(num_passes) < 1:
             raise ConfigError(f"num_target_passes = {num_passes}: the prompt alone takes 1")
         num_first = min(meter.num_first_tokens, num_kept)
@@ -361,44 +360,39 @@ def naming_method(method: MethodSpec) -> Iterator[None]:
         raise ConfigError(f"{place} {raised(error)}") from error
 
 
-def checked_steps(steps: Sequence[Counts], num_draft_tokens: int) -> list[Step]:
-    """Returns the steps. Raises ConfigError that names the first inconsistent one."""
-    found = []
-    for number, counts in enumerate(steps):
-        if not isinstance(counts, Step):
-            try:
-                drafted, verified, accepted, emitted = map(int, counts)
-                counts = Step(drafted, verified, accepted, emitted)
-            except (TypeError, ValueError) as error:
-                raise ConfigError(
-                    f"step {number} is {counts!r}: write (drafted, verified, accepted, emitted)"
-                ) from error
-        is_ordered = 0 <= counts.num_accepted <= counts.num_judged <= counts.num_drafted <= num_draft_tokens
-        if not is_ordered or not 1 <= counts.num_emitted <= counts.num_accepted + 1:
-            raise ConfigError(
-                f"step {number} has {counts.num_drafted} drafted (of at most {num_draft_tokens}), {counts.num_judged} "
-                f"verified, {counts.num_accepted} accepted, {counts.num_emitted} emitted: give accepted ≤ verified ≤ "
-                "drafted and 1 ≤ emitted ≤ accepted + 1"
-            )
-        found.append(counts)
-    return found
-
-
-def cut_steps(steps: Sequence[Step], num_returned: int, num_kept: int) -> tuple[list[Step], int]:
+def count_steps(
+    given: Sequence[Counts], num_draft_tokens: int, num_returned: int, num_kept: int
+) -> tuple[list[Step], int]:  # fmt: skip
     """Returns the steps up to the last kept token, without the first token, and the number of target passes.
 
-    Raises ConfigError if the steps do not emit the returned tokens.
+    Raises ConfigError that names the first inconsistent step, or if the steps do not emit the returned tokens.
     """
+    # 1. Each step for itself.
+    steps = []
+    for number, counts in enumerate(given):
+        if isinstance(counts, Step):
+            counts = (counts.num_drafted, counts.num_verified, counts.num_accepted, counts.num_emitted)
+        try:
+            drafted, verified, accepted, emitted = map(int, counts)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"step {number} is {counts!r}: write (drafted, verified, accepted, emitted)") from error
+        if not (0 <= accepted <= verified <= drafted <= num_draft_tokens and 1 <= emitted <= accepted + 1):
+            raise ConfigError(
+                f"step {number} has {drafted} drafted (of at most {num_draft_tokens}), {verified} verified, {accepted} "
+                f"accepted, {emitted} emitted: give accepted ≤ verified ≤ drafted and 1 ≤ emitted ≤ accepted + 1"
+            )
+        steps.append(Step(drafted, verified, accepted, emitted))
+    # 2. Their tokens. The first step's pass may be the one that reads the prompt, whose first token is in no step.
     num_emitted = sum(step.num_emitted for step in steps)
-    reads_prompt = num_emitted == num_returned  # the first step's pass is the one that reads the prompt
+    reads_prompt = num_emitted == num_returned
     if not reads_prompt and num_emitted + 1 != num_returned:
         raise ConfigError(f"its steps emit {num_emitted} tokens, but it returned {num_returned}: count each token once")
-    left = num_kept - (not reads_prompt)
-    kept: list[Step] = []
+    # 3. Dropped tokens count neither as accepted nor as verified.
+    left, kept = num_kept - (not reads_prompt), list[Step]()
     for step in steps:
         if left <= 0:
             break
-        if step.num_emitted > left:  # dropped tokens count neither as accepted nor as verified
+        if step.num_emitted > left:
             num_accepted = min(step.num_accepted, left)
             step = Step(step.num_drafted, num_accepted, num_accepted, left)
         kept.append(step)

@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.files import TRAINING_RECORD, replacing, write_atomically, writing
-from specbench.core.validation import build
 from specbench.core.values import bytes_digest, json_digest
+from specbench.specs.components import build
 
 Array = NDArray[Any]
 FORMAT = 1

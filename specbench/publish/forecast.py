@@ -180,13 +180,11 @@ def problem_lines(forecast: Forecast) -> list[str]:
     return [f"{first}{f' and {len(more)} more' if more else ''}: {why}" for why, (first, *more) in names.items()]
 
 
-def estimate_line(forecast: Forecast, num_workers: int, has_tried: bool) -> str:
-    """Returns the estimate in words, and the number of examples behind it. `has_tried`: whether examples were measured
-    for it."""
+def estimate_line(forecast: Forecast, num_workers: int) -> str:
+    """Returns the estimate in words, and the number of examples behind it."""
     estimate = forecast.total(num_workers)
     if estimate.num_unknown == sum(not planned.is_measured for planned in forecast.plan):
-        why = "no similar run could be measured" if has_tried else "each task and pair has only one example"
-        return f"estimated time: unknown, since {why}"
+        return "estimated time: unknown, since no similar run is measured"
     num_records = sum(map(forecast.num_records, forecast.answers))
     unknown = counted(estimate.num_unknown, "run")
     without = f"; without {unknown}, as no similar one is measured" if estimate.num_unknown else ""

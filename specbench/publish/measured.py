@@ -1,6 +1,5 @@
 """The rows of one pair of a suite, and published figures next to our numbers."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,14 +7,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError
 from specbench.publish.suite_runs import RUNS, SuiteRun, load_suite, runs_of, suite_path
 from specbench.publish.suite_spec import (
     FAIRNESS,
     QUALITY,
     Figure,
-    FigureColumn,
     FigureGroup,
     FigureReference,
     FigureRow,
@@ -106,27 +103,18 @@ def measured_pairs(name: str, pair: str | None, runs: Path | None) -> list[PairR
 
 
 def rows_of_run(rows: Sequence[Row], run: SuiteRun) -> list[Row]:
-    """Returns the rows of a leaderboard that belong to a run. If two runs measure the same, the leaderboard has one
-    row, which belongs to both."""
-    if not rows:
-        return []
-    key = measurement_key(run.request.settings())
+    """Returns the rows of a leaderboard that belong to a run, whatever machine and amount of data they were measured
+    with."""
+    own = [row for row in rows if measurement_key(row.request) == measurement_key(run.request.settings())]
     if run.suite.is_served:
-        return [row for row in rows if measurement_key(row.request) == key]
-    names, target, drafter = run.row_names(), run.pair.target or f"{EMBEDDED}target", run.pair.drafter
-    return [
-        row
-        for row in rows
-        if (row.task, row.method) in names
-        and row.target == target
-        and (drafter is None or row.drafter in (None, drafter) or measurement_key(row.request) == key)
-    ]
+        return own
+    return [row for row in own if (row.task, row.method) in run.row_names()] if own else []
 
 
-def measurement_key(settings: Mapping[str, object]) -> str:
-    """Returns a key of a request that does not depend on the machine or the amount of data."""
-    kept = {name: value for name, value in settings.items() if name not in {*MACHINE_OPTIONS, "data", "limit"}}
-    return json.dumps(kept, sort_keys=True)
+def measurement_key(settings: Mapping[str, object]) -> dict[str, object]:
+    """Returns the settings of a request that do not depend on the machine, the amount of data, or other methods."""
+    ignored = {*MACHINE_OPTIONS, "data", "limit", "method"}
+    return {name: value for name, value in settings.items() if name not in ignored}
 
 
 def outdated_line(run: SuiteRun, rows: Sequence[Row]) -> str | None:
@@ -155,10 +143,6 @@ def outdated_line(run: SuiteRun, rows: Sequence[Row]) -> str | None:
 class FigureComparison:
     """A published figure and our number in the same unit; None if it is not measured."""
 
-    table: PublishedTable
-    group: FigureGroup
-    row: FigureRow
-    column: FigureColumn
     published: Figure
     ours: float | None
 
@@ -170,35 +154,32 @@ class FigureComparison:
             return None
         return self.ours / published
 
-    @property
-    def column_name(self) -> str:
-        return " ".join(filter(None, (self.column.heading, self.column.label)))
+
+# A row of a published table with its group, and its figures with our numbers by column; None where the paper has none.
+ComparedRow = tuple[FigureGroup, FigureRow, list[FigureComparison | None]]
 
 
-def compare_row(
-    table: PublishedTable, group: FigureGroup, row: FigureRow, rows: PairRows
-) -> list[FigureComparison | None]:
-    """Returns the figures of a published row with our numbers, by column; None where the paper has no figure."""
+def compared_rows(rows: PairRows, table: PublishedTable) -> list[ComparedRow]:
     return [
-        None
-        if figure is None
-        else FigureComparison(table, group, row, column, figure, rows.our_value(table.reference(group, row, column)))
-        for column, figure in zip(table.columns, row.figures, strict=True)
-    ]
-
-
-def comparisons(rows: PairRows, table: PublishedTable) -> Iterator[FigureComparison]:
-    return (found for group, row in table.rows() for found in compare_row(table, group, row, rows) if found is not None)
+        (group, row, [
+            None if figure is None else FigureComparison(figure, rows.our_value(table.reference(group, row, column)))
+            for column, figure in zip(table.columns, row.figures, strict=True)
+        ])
+        for group, row in table.rows()
+    ]  # fmt: skip
 
 
 def as_records(rows: PairRows) -> Iterator[dict[str, object]]:
     """Yields every published figure of a suite with our number, as a mapping for JSON."""
-    for found in (found for table in rows.suite.published for found in comparisons(rows, table)):
-        reference = found.table.reference(found.group, found.row, found.column)
-        yield {
-            "board": rows.suite.name, "table": found.table.number, "heading": found.group.heading,
-            "hardware": found.group.hardware or found.table.hardware, "row": found.row.label,
-            "column": found.column_name, "place": reference.model_dump(exclude_none=True),
-            "published": found.published.value, "published_spread": found.published.spread,
-            "pair": rows.pair_name, "ours": found.ours, "ratio": found.ratio,
-        }  # fmt: skip
+    for table in rows.suite.published:
+        for group, row, line in compared_rows(rows, table):
+            for column, found in zip(table.columns, line, strict=True):
+                if found is not None:
+                    yield {
+                        "board": rows.suite.name, "table": table.number, "heading": group.heading,
+                        "hardware": group.hardware or table.hardware, "row": row.label,
+                        "column": " ".join(filter(None, (column.heading, column.label))),
+                        "place": table.reference(group, row, column).model_dump(exclude_none=True),
+                        "published": found.published.value, "published_spread": found.published.spread,
+                        "pair": rows.pair_name, "ours": found.ours, "ratio": found.ratio,
+                    }  # fmt: skip

@@ -1,7 +1,6 @@
 """Workers on the machines of a ray cluster: each has one GPU or several CPUs, and sends back every record."""
 
 import os
-import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from typing import Any
 
 from specbench.core.environment import require
 from specbench.core.errors import ConfigError
-from specbench.core.files import write_bytes
+from specbench.core.files import write_atomically
 from specbench.publish.workers import (
     Event,
     JobFinished,
@@ -32,40 +31,37 @@ RUN_FILES = ("run.json", "specs.json", "measurements.json", "leaderboard.json")
 
 
 class ActorHost:
-    """A ray actor in the cluster, with a process that measures and the folder of its run."""
+    """A ray actor in the cluster, with a process that measures."""
 
     def __init__(self, settings: WorkerSettings) -> None:
-        self._scratch = Path(tempfile.mkdtemp(prefix="specbench-"))
-        self._process = MeasuringProcess(replace(settings, scratch=self._scratch))
+        self._process = MeasuringProcess(settings)
 
     def open(self) -> WorkerReady | WorkerLost:
         return self._process.open()
 
     def measure(self, job: RunJob, files: Files) -> Iterator[Event]:
-        """Does a job in a folder that starts with these files. Yields the events, with the files that were written."""
-        folder = self._scratch / "run"
-        shutil.rmtree(folder, ignore_errors=True)
-        self._scratch.mkdir(mode=0o700, exist_ok=True)
-        folder.mkdir()
-        for name, content in files.items():
-            (folder / name).write_bytes(content)
-        own = replace(job, request=replace(job.request, output=folder))
-        for event in self._process.events(own):
-            sent = self._for_the_sender(event, folder, job)
-            if isinstance(event, JobFinished | WorkerLost):  # the receiver may end this process at once
-                shutil.rmtree(self._scratch, ignore_errors=True)
-            yield sent
-
-    def _for_the_sender(self, event: Event, folder: Path, job: RunJob) -> Event:
-        """Returns an event with the files of the folder, and with paths as on the sender's machine."""
-        if isinstance(event, JobStarted):
-            return replace(event, files=files_of(folder))
-        if isinstance(event, LogLine):
-            return LogLine(event.line.replace(str(folder), str(job.folder)))
-        if isinstance(event, JobFinished):
-            failure = event.failure and event.failure.replace(str(folder), str(job.folder))
-            return replace(event, failure=failure, files=files_of(folder) if failure is None else None)
-        return event
+        """Does a job in a temporary folder that starts with these files. Yields the events with the files that were
+        written, and with paths as on the sender's machine."""
+        last: Event = WorkerLost("it sent no event")
+        with tempfile.TemporaryDirectory(prefix="specbench-") as scratch:
+            folder = Path(scratch)
+            for name, content in files.items():
+                (folder / name).write_bytes(content)
+            for event in self._process.events(replace(job, request=replace(job.request, output=folder))):
+                match event:
+                    case JobStarted():
+                        yield replace(event, files=files_of(folder))
+                    case LogLine(line):
+                        yield LogLine(line.replace(scratch, str(job.folder)))
+                    case TrialRecorded():
+                        yield event
+                    case JobFinished(None):
+                        last = replace(event, files=files_of(folder))
+                    case JobFinished(failure):
+                        last = replace(event, failure=str(failure).replace(scratch, str(job.folder)))
+                    case _:
+                        last = event
+        yield last  # when the folder is gone, since the receiver may end this process at once
 
 
 def files_of(folder: Path, with_records: bool = False) -> Files:
@@ -117,7 +113,7 @@ class RayWorker:
                     known.add(event.record.key)
                 elif isinstance(event, JobStarted | JobFinished):
                     for name, content in (event.files or {}).items():
-                        write_bytes(job.folder / name, content)
+                        write_atomically(job.folder / name, content)
                 yield event
         except self.ray.exceptions.RayError as error:
             self.close()
@@ -180,12 +176,10 @@ def connect(ray: Any, address: str) -> None:
         socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS).close()
         ray.init(address, **quiet)
     except Exception as error:  # unknown address, no answer, no token, or another version of ray
+        problem = "cannot be reached"
         if address == LOCAL:
-            raise ConfigError(
-                f"--ray {LOCAL}: ray did not start here ({first_line(error)}): if the machine is busy, run the same "
-                "command again later, or leave --ray out"
-            ) from error
-        raise ConfigError(f"--ray {address}: cannot be reached ({first_line(error)}): {advice}") from error
+            problem, advice = "ray did not start here", "if the machine is busy, repeat the command, or leave --ray out"
+        raise ConfigError(f"--ray {address}: {problem} ({first_line(error)}): {advice}") from error
 
 
 def worker_needs(resources: dict[str, float], settings: WorkerSettings) -> tuple[dict[str, float], int]:

@@ -82,7 +82,7 @@ class SuiteMeasurement:
                 line = f"measuring one example of each task on each pair ({len(first)}) to estimate the time"
                 say(self._console, line)
                 self._run(pool, machines, first, first_only=True)
-            say(self._console, estimate_line(self.forecast, pool.num_workers, bool(first)))
+            say(self._console, estimate_line(self.forecast, pool.num_workers))
             started = time.monotonic()
             self._run(pool, machines, missing)
             say(self._console, f"it took {format_duration(time.monotonic() - started)}")

@@ -9,7 +9,14 @@ from rich.text import Text
 
 from specbench.core.table import RULE, Column, Table, number_columns, text_columns
 from specbench.models.heads import HEADS
-from specbench.publish.measured import FigureComparison, MeasuredRun, PairRows, compare_row, comparisons, outdated_line
+from specbench.publish.measured import (
+    ComparedRow,
+    FigureComparison,
+    MeasuredRun,
+    PairRows,
+    compared_rows,
+    outdated_line,
+)
 from specbench.publish.suite_runs import board_names, read_suite
 from specbench.publish.suite_spec import Figure, PairSpec, PublishedTable
 from specbench.report.captions import dtype_and_device, few_prompts_line, warning_lines, why_unranked
@@ -164,26 +171,30 @@ def published_tables(rows: PairRows, measured_only: bool = False) -> Iterator[Ta
     notes. Differences that a table shares with the one before are not repeated. `measured_only`: tables of which no
     figure is measured are only named in a line."""
     printed: tuple[str, ...] = ()
-    unmeasured = [each for each in rows.suite.published if all(found.ours is None for found in comparisons(rows, each))]
+    unmeasured = []
     for published in rows.suite.published:
-        if measured_only and published in unmeasured:
+        compared = compared_rows(rows, published)
+        if measured_only and all(found is None or found.ours is None for _, _, line in compared for found in line):
+            unmeasured.append(published.label)
             continue
         for _, same_heading in groupby(range(len(published.columns)), key=lambda n: published.columns[n].heading):
             places = list(same_heading)
             for start in range(0, len(places), MAX_FIGURES):
-                yield _published(published, places[start : start + MAX_FIGURES], rows)
+                yield _published(published, compared, places[start : start + MAX_FIGURES], rows)
         ratio = "" if published.elsewhere else "; ratio: ours ÷ published; –: not measured"
         differs = [f"- {each}" for each in published.differs]
         same = ["differences: as above"] if published.differs == printed else ["differences:", *differs]
         ours = [f"ours: not measured here, but by {published.elsewhere}"] if published.elsewhere else []
         yield Text("\n".join([f"published on: {published.hardware}{ratio}", *same, *ours, ""]))
         printed = published.differs
-    if measured_only and unmeasured:
-        labels = "; ".join(each.label for each in unmeasured)
+    if unmeasured:
+        labels = "; ".join(unmeasured)
         yield Text(f"published, but not measured here: {labels}; --pair {rows.pair_name} prints the figures\n")
 
 
-def _published(published: PublishedTable, places: Sequence[int], rows: PairRows) -> Table:
+def _published(
+    published: PublishedTable, compared: Sequence[ComparedRow], places: Sequence[int], rows: PairRows
+) -> Table:
     """Returns the part of a published table with the columns at these places."""
     columns = [published.columns[place] for place in places]
     shown: list[Column] = [*text_columns("")]
@@ -192,15 +203,15 @@ def _published(published: PublishedTable, places: Sequence[int], rows: PairRows)
     # For each column the largest number of decimals that the paper prints.
     digits = [max((_decimals(row.figures[place]) for _, row in published.rows()), default=0) for place in places]
     lines: list[Sequence[str]] = []
-    for group in published.groups:
+    for _, same_group in groupby(compared, key=lambda each: id(each[0])):
+        of_group = list(same_group)
+        group = of_group[0][0]
         if group.heading:
             lines.append([group.heading + (f" ({group.hardware})" if group.hardware else "")])
-        for row in group.rows:
-            compared = compare_row(published, group, row, rows)
-            found = [(compared[place], number) for place, number in zip(places, digits, strict=True)]
-            if any(each is not None for each, _ in found):
-                cells = list(chain.from_iterable(_figure_cells(*each) for each in found))
-                lines.append([row.label, *(cells[::3] if published.elsewhere else cells)])
+        for _, row, line in of_group:
+            cells = [_figure_cells(line[place], number) for place, number in zip(places, digits, strict=True)]
+            if any(line[place] is not None for place in places):
+                lines.append([row.label, *chain.from_iterable(c[:1] if published.elsewhere else c for c in cells)])
         lines.append(RULE)
     ours = "" if published.elsewhere else f" and {rows.pair_name} (ours)"
     heading = f"\n{columns[0].heading}" if columns[0].heading else ""

@@ -8,7 +8,6 @@ import io
 import os
 import pickle
 import queue
-import shutil
 import signal
 import socket
 import subprocess
@@ -62,12 +61,10 @@ class RunJob:
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """The first message to a worker. `threads`: the number of CPU threads; None: all. `scratch`: a folder that the
-    worker removes when the sender is gone."""
+    """The first message to a worker. `threads`: the number of CPU threads; None: all."""
 
     device: str
     threads: int | None
-    scratch: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -228,15 +225,13 @@ class MachineCheck:
 
     def accept(self, ready: WorkerReady) -> None:
         """Raises ConfigError, with both values, if a worker differs from this process or from the first worker."""
-        versions = environment("cpu", "", "")["versions"]
-        pairs = {
-            f"version of {name}": (versions.get(name), ready.versions.get(name)) for name in (*VERSIONS, "specbench")
-        }
-        for name, (here, there) in {**pairs, "commit of specbench": (commit(PACKAGE.parent), ready.commit)}.items():
-            if there != here:
+        here = {**environment("cpu", "", "")["versions"], "commit of specbench": commit(PACKAGE.parent)}
+        there = {**ready.versions, "commit of specbench": ready.commit}
+        for name in (*VERSIONS, "specbench", "commit of specbench"):
+            if there.get(name) != here.get(name):
                 raise ConfigError(
-                    f"worker on {ready.host}: {name} = {there}, but {here} here: install the same on every machine, "
-                    "and do not change it while a suite runs"
+                    f"worker on {ready.host}: {name} = {there.get(name)}, but {here.get(name)} here: install the same "
+                    "on every machine, and do not change it while a suite runs"
                 )
         self._first = self._first or ready
         self._hosts.append(ready.host)
@@ -377,7 +372,7 @@ def main() -> None:
 
     send_lines(send)
     settings, jobs = pickle.load(messages), queue.SimpleQueue[RunJob]()
-    threading.Thread(target=receive_jobs, args=(messages, jobs, settings.scratch), daemon=True).start()
+    threading.Thread(target=receive_jobs, args=(messages, jobs), daemon=True).start()
     send(worker_ready(settings))
     cache, is_sound = ModelCache(), True
     while is_sound:
@@ -396,15 +391,12 @@ def take_streams() -> tuple[IO[bytes], IO[bytes]]:
     return messages, events
 
 
-def receive_jobs(messages: IO[bytes], jobs: "queue.SimpleQueue[RunJob]", scratch: Path | None) -> None:
-    """Puts every job that arrives into a queue. If the sender is gone, this process ends at once. No measurement is
-    lost: the sender has received the records of a scratch folder."""
+def receive_jobs(messages: IO[bytes], jobs: "queue.SimpleQueue[RunJob]") -> None:
+    """Puts every job that arrives into a queue. If the sender is gone, this process ends at once."""
     try:
         while True:
             jobs.put(pickle.load(messages))
     except (EOFError, OSError, pickle.UnpicklingError):
-        if scratch is not None:
-            shutil.rmtree(scratch, ignore_errors=True)
         os._exit(1)
 
 

@@ -146,16 +146,11 @@ def caption_lines(rows: Sequence[Row]) -> list[str]:
 
 
 def untested_lines(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
-    """Returns a line with the rows before which too few blocks were decoded to tell whether the speed was steady."""
-    found = [
-        (name, counted(row.warm_up.blocks, "block") if row.warm_up and row.warm_up.steady is None else None)
-        for row, name in zip(rows, names, strict=True)
-    ]
-    by_text = names_by_text(found)
-    texts = [text if len(own) == len(rows) else f"{text} in {', '.join(own)}" for text, own in by_text.items()]
-    if not texts:
-        return []
-    return [f"warm-up too short to test for a steady speed: {'; '.join(texts)} (--warm-up SECONDS allows more)"]
+    """Returns a line with the rows whose warm-up was too short to tell whether the speed was steady."""
+    short = [name for row, name in zip(rows, names, strict=True) if row.warm_up and row.warm_up.steady is None]
+    where = "" if len(short) == len(rows) else f" in {', '.join(short)}"
+    text = f"warm-up too short to test for a steady speed{where} (--warm-up SECONDS allows more)"
+    return [text] if short else []
 
 
 def verdict_word(row: Row) -> str:
@@ -171,7 +166,7 @@ def verdict_of(row: Row) -> str:
     if (evidence := row.evidence) is not None:
         parts = [] if evidence.num_prompts is None else [f"greedy on {counted(evidence.num_prompts, 'prompt')}"]
         if evidence.num_draws is not None:
-            drawn = f"{evidence.num_draws} draws at temperature {evidence.temperature:g}, p = {evidence.p_value:.2g}"
+            drawn = f"{evidence.num_draws} samples at temperature {evidence.temperature:g}, p = {evidence.p_value:.2g}"
             parts.append(drawn)
         report = "stated: its report was not kept" if evidence.report is None else f"its report: {evidence.report}"
         where = f"({evidence.task}: {', '.join(evidence.subsets)})"

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 
 from specbench.core.console import counted
 from specbench.core.errors import ConfigError
@@ -56,22 +55,23 @@ def agreement_of(pairs: Iterable[tuple[Record, Generation, Generation]]) -> Agre
     answers, steps = [], []
     differences: dict[str, str] = {}
     for record, own, other in pairs:
-        tokens_differ, steps_differ, both = None, None, (own.token_ids, other.token_ids)
-        if (place := first_difference(*both)) is not None:
-            tokens = ("its end" if place == len(ids) else f"token {ids[place]}" for ids in both)
-            tokens_differ = f"position {place}: {' ≠ '.join(tokens)}"
-        answers.append(tokens_differ)
+        answers.append(_difference("token", own.token_ids, other.token_ids))
+        found = answers[-1]
         if len(own.steps) and len(other.steps):
-            sizes = [
-                ["no step" if step is None else counted(step.emitted, "token") for step in pair]
-                for pair in zip_longest(own.steps, other.steps)
-            ]
-            first_of = next((number for number, (size, its) in enumerate(sizes) if size != its), None)
-            steps_differ = None if first_of is None else f"step {first_of}: {' ≠ '.join(sizes[first_of])}"
-            steps.append(steps_differ)
-        if found := steps_differ or tokens_differ:
+            sizes = ([step.emitted for step in each.steps] for each in (own, other))
+            steps.append(_difference("tokens of step", *sizes))
+            found = steps[-1] or found
+        if found is not None:
             differences.setdefault(record.subset, f"{record.subset} example {record.example}, {found}")
     return Agreement(len(answers), answers.count(None), len(steps), steps.count(None), tuple(differences.values()))
+
+
+def _difference(what: str, first: Sequence[int], second: Sequence[int]) -> str | None:
+    """Returns the first place at which two lists differ, with both values; None if they are equal."""
+    if (place := first_difference(first, second)) is None:
+        return None
+    values = ("the end" if place == len(each) else str(each[place]) for each in (first, second))
+    return f"{what} {place}: {' ≠ '.join(values)}"
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,9 @@ class ComparedSubset:
         return self.first.subset
 
     @property
-    def rests_on_few(self) -> bool:
+    def has_few_prompts(self) -> bool:
+        if self.num_paired:
+            return self.num_paired < SMALL_SAMPLE
         return self.first.has_few_prompts or self.second.has_few_prompts
 
     @property
@@ -163,12 +165,11 @@ def compare(first: ComparisonInput, second: ComparisonInput) -> Comparison:
     for own, other in common:
         pairs = pair_up(runs.with_records(own, first.file), runs.with_records(other, second.file))
         both = list(zip(*pairs.own, strict=True))
-        agreement = None
-        if both and (own.served is None) != (other.served is None):
-            agreement = agreement_of(recorded_pairs(pairs))
         same = bool(both) and all(
             (a.tokens_digest, a.steps_digest) == (b.tokens_digest, b.steps_digest) for a, b in both
         )
+        is_one_served = (own.served is None) != (other.served is None)
+        agreement = agreement_of(recorded_pairs(pairs)) if both and is_one_served else None
         # The changes of speed, acceptance and score for which both sides have a value.
         scores = [own.quality] if own.quality is not None and own.quality == other.quality else []
         every = [pairs.change(name) for name in (*KINDS, *scores)]
@@ -310,8 +311,8 @@ def subsets_table(parts: Sequence[ComparedSubset]) -> Table:
         cells = [NULL if change is None else " ".join(filter(None, _change(change, 1.0))) for change in changes]
         name = f"{each.task} {each.subset}" if several else each.subset
         rows.append((name, str(each.num_paired or NULL), pair, *cells))
-    few = [each for each in parts if each.num_paired < SMALL_SAMPLE and (each.num_paired or each.rests_on_few)]
-    caption = [f"{FEW} in {', '.join(each.subset for each in few)}"] if few else []
+    few = [each.subset for each in parts if each.has_few_prompts]
+    caption = [f"{FEW} in {', '.join(few)}"] if few else []
     return Table(f"by subset · {parts[0].methods}", columns, rows, caption)
 
 
@@ -323,17 +324,15 @@ def _change(change: MetricChange, factor: float) -> tuple[str, str]:
 
 
 def _caption(each: ComparedSubset) -> list[str]:
+    lines = []
     if not each.num_paired:
-        few = [FEW] if each.rests_on_few else []
-        return [*few, f"not paired: {', '.join(sorted({c.unpaired for c in each.changes if c.unpaired}))}"]
-    left_out = max(each.first.n, each.second.n) - each.num_paired
-    lines = [f"paired over {counted(each.num_paired, 'prompt')}"]
-    if left_out:
-        lines[0] += f"; the changes leave out {left_out} that only one side has"
+        lines.append(f"not paired: {', '.join(sorted({c.unpaired for c in each.changes if c.unpaired}))}")
+    else:
+        left_out = max(each.first.n, each.second.n) - each.num_paired
+        without = f"; the changes leave out {left_out} that only one side has" if left_out else ""
+        lines.append(f"paired over {counted(each.num_paired, 'prompt')}{without}")
     if each.same_counts:
         lines.append("all outputs and steps are equal; the intervals account for prompts that were not measured")
     if each.agreement is not None:
         lines += each.agreement.lines()
-    if each.num_paired < SMALL_SAMPLE:
-        lines.append(FEW)
-    return lines
+    return [*lines, *([FEW] if each.has_few_prompts else [])]

@@ -229,7 +229,7 @@ def reach(metrics: Sequence[Estimate]) -> list[list[float]]:
 def draw_rows(panel: Any, rows: Sequence[Row]) -> None:
     places = range(len(rows))
     speedups = [row.metric("speedup") for row in rows]
-    bars: dict[str, Any] = {"label": "speed-up, no interval"}
+    bars: dict[str, object] = {"label": "speed-up, no interval"}
     if any(metric.low is not None for metric in speedups):
         bars = {"yerr": reach(speedups), "label": "speed-up, 95 %"}
     heights = [metric.value or 0.0 for metric in speedups]

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -34,10 +35,10 @@ from specbench.report.columns import (
 from specbench.results.conditions import conditions, flat_fields
 from specbench.results.leaderboard import load
 from specbench.results.metric_format import NULL, find_metric, metric_of, without_digest
-from specbench.results.paired import KINDS, RowWithRecords, metric_of_row, pair_up
+from specbench.results.paired import KINDS, RowWithRecords, pair_up
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRuns, filter_rows, rows_of_subsets
-from specbench.statistics.bootstrap import TAILS, Array, bonferroni
+from specbench.statistics.bootstrap import TAILS, bonferroni
 
 MOST_PAIRED = 100  # larger tables are not compared prompt by prompt
 
@@ -84,52 +85,25 @@ def rank_rows(sides: Sequence[RowWithRecords], metric: str) -> list[RankedRow]:
     if not valued:
         return rest
     # 2. Which rows are separable: each row against those below it.
-    compare_rows = _compare_intervals if len(valued) > MOST_PAIRED else _compare_prompts
-    apart, unknown, reasons = compare_rows(valued, metric)
-    below = np.triu(apart, 1)
+    total, many = len(valued), len(valued) > MOST_PAIRED
+    by = widening(total * (total - 1) // 2, min(each.row.n for each in valued))
+    compared = [RowWithRecords(side.row) for side in valued] if many else valued
+    below, unknown = np.zeros((total, total), bool), np.zeros((total, total), bool)
+    reasons: list[set[str]] = [set() for _ in valued]
+    for i, j in combinations(range(total), 2):
+        change = pair_up(compared[i], compared[j]).change(metric).widened(by)
+        below[i, j] = change.separable
+        unknown[i, j] = unknown[j, i] = not change.has_interval
+        if change.unpaired is not None:
+            reason = f"more than {MOST_PAIRED} rows" if many else change.unpaired
+            reasons[i].add(reason)
+            reasons[j].add(reason)
     # 3. The ranks. Down the table none begins or ends above one before it: 1–5 and 1–5 instead of 1–5 above 1–3, since
     #    a row with a better value has no worse a rank. This only makes ranks wider.
     best = np.minimum.accumulate((1 + below.sum(axis=0))[::-1])[::-1]
-    worst = np.maximum.accumulate(len(valued) - below.sum(axis=1))
+    worst = np.maximum.accumulate(total - below.sum(axis=1))
     ranks = zip(valued, best.tolist(), worst.tolist(), reasons, unknown.sum(axis=1).tolist(), strict=True)
-    return [*(RankedRow(*each) for each in ranks), *rest]
-
-
-# For all pairs of rows whether they are separable and whether that is unknown: [num_rows, num_rows] each; and for each
-# row the reasons why some of its comparisons are unpaired.
-Separations = tuple[Array, Array, list[frozenset[str]]]
-
-
-def _compare_prompts(valued: Sequence[RowWithRecords], metric: str) -> Separations:
-    total = len(valued)
-    by = widening(total * (total - 1) // 2, min(each.row.n for each in valued))
-    apart, unknown = np.zeros((total, total), bool), np.zeros((total, total), bool)
-    reasons: list[set[str]] = [set() for _ in valued]
-    for i in range(total):
-        for j in range(i + 1, total):
-            change = pair_up(valued[i], valued[j]).change(metric).widened(by)
-            apart[i, j] = change.separable
-            unknown[i, j] = unknown[j, i] = not change.has_interval
-            if change.unpaired is not None:
-                reasons[i].add(change.unpaired)
-                reasons[j].add(change.unpaired)
-    return apart, unknown, list(map(frozenset, reasons))
-
-
-def _compare_intervals(valued: Sequence[RowWithRecords], metric: str) -> Separations:
-    """Compares rows by their own intervals: that of a ratio or difference is the one of `paired.unpaired_difference`
-    (MOVER), for ratios on the log scale."""
-    total, estimates = len(valued), [metric_of_row(side.row, metric) for side in valued]
-    ends = [[np.nan if end is None else end for end in (each.value, each.low, each.high)] for each in estimates]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        value, low, high = np.array(ends, dtype=float).T
-        if KINDS.get(metric) == "ratio":
-            value, low, high = (np.where(end > 0, np.log(end), np.nan) for end in (value, low, high))
-        by = widening(total * (total - 1) // 2, min(side.row.n for side in valued))
-        down, up, change = by * (value - low), by * (high - value), value - value[:, None]
-        least, most = change - np.hypot(down, up[:, None]), change + np.hypot(up, down[:, None])
-        unknown = (np.isnan(least) | np.isnan(most)) & ~np.eye(total, dtype=bool)
-        return (least > 0) | (most < 0), unknown, [frozenset({f"more than {MOST_PAIRED} rows"})] * total
+    return [*(RankedRow(side, first, last, frozenset(why), num) for side, first, last, why, num in ranks), *rest]
 
 
 def widening(num_pairs: int, num_prompts: int) -> float:

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.core.files import check_place, locked, write_atomically, writing
-from specbench.core.validation import build
 from specbench.results.row import DIGEST, FORMAT, LATER_FIELDS, Evidence, Row, digest_of, with_digest
+from specbench.specs.components import build
 
 
 def load(path: Path | str) -> list[Row]:

@@ -120,12 +120,12 @@ class RowWarmUp(FilePart):
             cls(
                 blocks=sum(part.blocks for part in parts),
                 seconds=round(math.fsum(part.seconds for part in parts), 3),
-                steady=all_known(part.steady for part in parts),
+                steady=all_known([part.steady for part in parts]),
             )
             for parts in starts
         ]
         fewest = min(own, key=lambda each: (each.blocks, each.seconds))
-        return fewest.model_copy(update={"steady": all_known(each.steady for each in own)})
+        return fewest.model_copy(update={"steady": all_known([each.steady for each in own])})
 
 
 class RowContext(FilePart):

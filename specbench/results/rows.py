@@ -18,7 +18,6 @@ from specbench.core import bounded
 from specbench.core.environment import require
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.files import write_atomically, writing
-from specbench.core.validation import build
 from specbench.core.values import text_digest
 from specbench.records.records import Key, keys_of
 from specbench.results.answers import BASELINE, Answer, RunAnswers, different_answers
@@ -28,6 +27,7 @@ from specbench.results.scores import ScoringSpec, main_metric, signatures
 from specbench.results.verdict import control_outcomes, declares_lossless, served_verdict, verdict_of_records
 from specbench.results.warnings import warm_up_of, warnings_of
 from specbench.specs.catalogue import versioned_name
+from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import own_drafter
 from specbench.specs.task import TaskSpec

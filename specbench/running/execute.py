@@ -1,22 +1,46 @@
 """One `specbench run`: plan → measure → report."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console
 
+from specbench.core.environment import is_installed
+from specbench.core.progress import doing
+from specbench.decoding.bridges import common_ids
+from specbench.decoding.decoder import drafting_decoders
+from specbench.models.near_ties import count_ties
+from specbench.records.folder import write_specs
+from specbench.records.store import RecordStore
+from specbench.records.windows import read_windows
 from specbench.report.captions import why_unscored
-from specbench.results.leaderboard import check_writable
-from specbench.results.row import Row
-from specbench.running.events import Events, RunListener
+from specbench.report.tables import RunRows
+from specbench.results.answers import BASELINE, RunAnswers, different_answers
+from specbench.results.concurrency import load_groups, load_rows
+from specbench.results.leaderboard import check_writable, write
+from specbench.results.row import CommonIds, Row
+from specbench.results.rows import MeasuredRun, MeasuredSubset, Measurement, ModelContext, Ties, add_measurement
+from specbench.results.scores import languages_of
+from specbench.results.verdict import declares_lossless
+from specbench.running.events import Events, RunListener, Trackers
 from specbench.running.measure import announce_trials, schedulers
-from specbench.running.models import LoadedModels, load_models
+from specbench.running.models import LoadedModels, has_other_vocabulary, load_models, parts, training_prompts
 from specbench.running.plan import Plan, make_plan
 from specbench.running.progress import RunProgress, report_kept_results
-from specbench.running.report import RunOutcome, RunReport
+from specbench.running.prompts import baseline_prompts, uses_chat
 from specbench.running.request import Judge, Request
-from specbench.running.trackers import Trackers
 from specbench.specs.run import RunSpec
+from specbench.tasks.judge import JUDGEMENTS_FILE
+
+
+@dataclass(frozen=True)
+class RunOutcome(RunRows):
+    """The rows of a run, and the paths of its records and leaderboard."""
+
+    records: Path
+    leaderboard: Path
 
 
 def execute(
@@ -29,7 +53,7 @@ def execute(
     hear the events of the run; by default the progress that `console` shows.
     """
     # 1. Whatever is told by names and files is checked first: a tracker, a picture.
-    trackers = Trackers(request.loggers, console)
+    trackers = [Trackers(request.loggers, console)] if request.loggers else []
     if request.plot is not None:
         from specbench.report.display import check_plot
 
@@ -37,10 +61,10 @@ def execute(
     # 2. Plan: subsets with data, prompts and decoders, and the folder.
     plan = make_plan(request, console, load or load_models)
     # 3. Measure and report: records and rows, in the folder.
-    events = Events(console, [*([RunProgress(console)] if listeners is None else listeners), trackers])
-    report, rows = measure_plan(plan, events, request.judge)
+    events = Events(console, [*([RunProgress(console)] if listeners is None else listeners), *trackers])
+    _, answers, rows = measure_plan(plan, events, request.judge)
     # 4. The leaderboard and the picture that the request names.
-    if reason := why_unscored(report.answers.problems):
+    if reason := why_unscored(answers.problems):
         events.say(reason)
     if request.leaderboard is not None:
         from specbench.results.leaderboard_files import add_rows
@@ -49,17 +73,16 @@ def execute(
     outcome = RunOutcome(rows, plan.folder.records.path, request.leaderboard or plan.folder.leaderboard)
     if request.plot is not None:
         from specbench.report.display import draw
-        from specbench.results.concurrency import load_groups
 
         draw(outcome.by_method(), request.plot, load_groups(outcome.rows))
     return outcome
 
 
-def measure_plan(plan: Plan, events: Events, judge: Judge | None = None) -> tuple[RunReport, list[Row]]:
-    """Measures what the folder of a plan lacks and writes its rows. Returns the report and the rows."""
-    folder = plan.folder
+def measure_plan(plan: Plan, events: Events, judge: Judge | None = None) -> tuple[RecordStore, RunAnswers, list[Row]]:
+    """Measures what the folder of a plan lacks and writes its rows. Returns the plan's records, answers and rows."""
+    folder, spec = plan.folder, plan.spec
     with ExitStack() as stack:
-        lengths = {method.name: method.most_draft_tokens for method in plan.spec.methods}
+        lengths = {method.name: method.most_draft_tokens for method in spec.methods}
         recorded = stack.enter_context(folder.open(lengths))
         stack.enter_context(events.run(plan))
         # 1. What would fail at the end fails now: a board that cannot be written, a judge without a key.
@@ -68,23 +91,104 @@ def measure_plan(plan: Plan, events: Events, judge: Judge | None = None) -> tupl
         if judging is not None and any(trial.key not in recorded for trial in plan.trials):
             judging.check()
         announce_trials(plan, recorded, events)
-        # 2. The trials, one request at a time. The rows are written at once, as what follows may fail.
-        scheduler, *others = schedulers(plan.models, plan.spec)
+        # 2. The trials, one request at a time.
+        scheduler, *others = schedulers(plan.models, spec)
         with report_kept_results(events.console, folder.path):
             scheduler.measure(plan, recorded, events)
-        report = RunReport(plan, recorded.only([trial.key for trial in plan.trials]), events.console)
-        rows = report.write_rows()
-        # 3. Servers under load.
+        # 3. What the command measured is noted in the folder, since rows depend on the folder alone.
+        measured = recorded.only([trial.key for trial in plan.trials])
+        write_specs(folder.path, spec)
+        languages = languages_of(spec.tasks, is_installed("lingua"))
+        with doing("comparing the answers with AR's"):
+            answers = RunAnswers({each.name: each.decodes_with for each in spec.methods}, languages, measured)
+            measurement = measurement_of(plan, measured, answers)
+        add_measurement(folder.path, measurement)
+
+        def write_rows(answers: RunAnswers, signature: str | None) -> list[Row]:
+            with doing("computing the rows"):
+                rows = MeasuredRun(folder.identity, spec.tasks, spec.methods, measurement, answers, signature).rows()
+                rows += load_rows(rows, read_windows(folder.path))
+            write(folder.leaderboard, rows)
+            return rows
+
+        # 4. The rows, at once, as what follows may fail. Answers that a judge rated earlier keep their ratings.
+        signature: str | None = None
+        if (folder.path / JUDGEMENTS_FILE).exists():
+            from specbench.tasks.judge.judgements import recorded_ratings
+
+            ratings, signature = recorded_ratings(measured.values(), plan.subset_runs, folder.path, events.console)
+            if signature is not None:
+                answers = answers.with_ratings(ratings)
+        rows = write_rows(answers, signature)
+        # 5. Servers under load.
         for other in others:
             other.measure(plan, recorded, events)
-            rows = report.write_rows()
-        # 4. The judge's ratings. A dry run only shows what it would be asked.
+            rows = write_rows(answers, signature)
+        # 6. The judge's ratings. A dry run only shows what it would be asked.
         if judging is not None and judging.is_dry_run:
-            judging.show(report.records.values(), plan.subset_runs)
+            judging.show(measured.values(), plan.subset_runs)
         elif judging is not None:
-            ratings = judging.judge(report.records.values(), plan.subset_runs, folder.path, events.console)
-            report.answers = report.answers.with_ratings(ratings)
-            report.judge = judging.settings.signature
-            rows = report.write_rows()
+            answers = answers.with_ratings(
+                judging.judge(measured.values(), plan.subset_runs, folder.path, events.console)
+            )
+            rows = write_rows(answers, judging.settings.signature)
         events.run_ended(rows)
-    return report, rows
+    return measured, answers, rows
+
+
+def measurement_of(plan: Plan, records: RecordStore, answers: RunAnswers) -> Measurement:
+    """Returns what a command measured. The target scores the greedy answers of lossless methods that differ from
+    AR's."""
+    spec, models = plan.spec, plan.models
+    measured = {answer.prompt for answer in answers.of([key for key in records if key[-1] == 0], BASELINE)}
+    trained = {method.name: measured & training_prompts(spec, method) for method in spec.methods}
+    drafting = [part for part in parts(spec.methods) if part.name in models.drafters]
+    target = models.target
+    limiting = models.limiting_model(spec.methods)
+    return Measurement(
+        command=plan.command,
+        request=dict(plan.settings),
+        identifies_languages=is_installed("lingua"),
+        repeats=spec.repeats,
+        chat=uses_chat(models.target, spec.chat),
+        subsets=tuple(
+            MeasuredSubset(
+                task=run.task.name, subset=run.subset, num_examples=len(run.data.examples), source=run.data.source,
+                location=str(run.data.location), revision=run.data.revision, worked=run.data.fewshot,
+            )
+            for run in plan.subset_runs
+        ),
+        other_vocabulary=tuple(method.name for method in spec.methods if has_other_vocabulary(method, models)),
+        trained_on={name: tuple(sorted(digests)) for name, digests in trained.items() if digests},
+        ties=tuple(_ties(plan, records, answers)),
+        context=None if limiting is None else ModelContext(model=limiting.name, tokens=limiting.context_limit or 0),
+        pauses={
+            each.method.name: each.drafter.pauses_at
+            for run in plan.subset_runs[:1]
+            for each in drafting_decoders(run.decoders)
+            if each.drafter.pauses_at is not None
+        },
+        common_ids={
+            part.name: CommonIds(common=len(common), target=len(target.vocabulary), drafter=len(drafter.vocabulary))
+            for part in drafting
+            if part.same_vocabulary and (common := common_ids(target, drafter := models.drafters[part.name]))
+        },
+    )  # fmt: skip
+
+
+def _ties(plan: Plan, records: RecordStore, answers: RunAnswers) -> Iterator[Ties]:
+    for run in plan.subset_runs:
+        if run.task.generation.temperature != 0:
+            continue
+        keys = [key for key in records if key[:2] == (run.task.name, run.subset)]
+        examples = {(run.subset, example.index): example for example in run.data.examples}
+        prompts = baseline_prompts(examples, {run.subset: run.renderer}, records, plan.models.target)
+        for method in plan.spec.methods:
+            if declares_lossless(method) is False:
+                continue
+            different = different_answers(answers.of(keys, method.name), answers.of(keys, BASELINE))
+            found = [records[key] for key in different]
+            if found and (target := plan.models.scoring) is not None:
+                num_near_ties, tolerance = count_ties(found, method, target, prompts)
+                yield Ties(task=run.task.name, subset=run.subset, method=method.name, num_different=len(found),
+                           num_near_ties=num_near_ties, tolerance=tolerance)  # fmt: skip

@@ -11,12 +11,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial, singledispatch
 from itertools import zip_longest
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Protocol
 
 from specbench.core.console import counted
 from specbench.core.errors import ConfigError
 from specbench.core.progress import doing
-from specbench.core.reasoning import part_answer
 from specbench.decoding.decoder import Decoder, QueryInfo, stream_seed
 from specbench.decoding.loop import GenerationOutput, StopRules, WrittenText
 from specbench.models.meters import Consumption
@@ -32,7 +31,7 @@ from specbench.running.capture_plan import (
 )
 from specbench.running.events import Events
 from specbench.running.models import LoadedModels
-from specbench.running.plan import Plan, SubsetRun, Trial, trial_noun
+from specbench.running.plan import Plan, SubsetRun, Trial
 from specbench.running.progress import announce
 from specbench.running.warm_up import Budget, WarmUp, doing_warm_up, warm_up_subset
 from specbench.specs.run import RunSpec
@@ -72,8 +71,8 @@ class InProcess:
                 # 1. Buffers and compiled passes for the longest conversation, so that none is made while measuring.
                 if run is not current:
                     current = run
-                    with doing(f"{run.task.name}/{run.subset}: getting the models ready") as tell:
-                        for compilation in allocate_and_capture(run, _both(tell, events.say)):
+                    with doing(f"{run.task.name}/{run.subset}: getting the models ready"):
+                        for compilation in allocate_and_capture(run, events.say):
                             events.say(log_compilation(plan.folder.path, compilation))
                 # 2. Warm-up. Its time is a share of what is left to measure, as long as earlier answers let expect.
                 if is_first:
@@ -111,17 +110,10 @@ def announce_trials(plan: Plan, recorded: Mapping[Key, Record], events: Events) 
     if plan.spec.limit is not None and num_examples < num_rows:
         events.say(f"{num_examples} of {num_rows} examples of the sample; --limit all measures all")
     num_done = sum(trial.key in recorded for trial in plan.trials)
-    announce(events.console, len(plan.trials), num_done, plan.folder.path, trial_noun(plan.trials))
+    noun = "turns" if any(trial.turn for trial in plan.trials) else "examples"
+    announce(events.console, len(plan.trials), num_done, plan.folder.path, noun)
     if num_others := len(recorded) - num_done:
         events.say(f"kept in the folder, and left out of the rows by this command: {counted(num_others, 'record')}")
-
-
-def _both(first: Callable[[str], None], second: Callable[[str], None]) -> Callable[[str], None]:
-    def tell(line: str) -> None:
-        first(line)
-        second(line)
-
-    return tell
 
 
 def planned_tokens(trials: Sequence[Trial], before: Collection[Key], known: Mapping[Key, int]) -> int:
@@ -133,8 +125,7 @@ def planned_tokens(trials: Sequence[Trial], before: Collection[Key], known: Mapp
 
 
 def check_recorded(trials: Sequence[Trial], recorded: Mapping[Key, Record], folder: RunFolder) -> None:
-    """Raises ConfigError if a trial was recorded with another prompt, other tokens or another reference than now, or by
-    an earlier version that took reasoning for a part of the answer."""
+    """Raises ConfigError if a trial was recorded with another prompt, other tokens or another reference than now."""
     for trial in trials:
         if (old := recorded.get(trial.key)) is None:
             continue
@@ -145,36 +136,18 @@ def check_recorded(trials: Sequence[Trial], recorded: Mapping[Key, Record], fold
             raise ConfigError(
                 f"{where} was measured with another prompt or answer than {run.data.location} holds now; {remedy}"
             )
-        if not all(key in recorded for key in trial.earlier_keys):
+        if old.prompt_tokens is None or not all(key in recorded for key in trial.earlier_keys):
             continue
-        earlier = [recorded[key] for key in trial.earlier_keys]
-        tags = run.task.generation.reasoning
-        if old.prompt_tokens is not None:
-            baseline = run.decoders[0]
-            prompt = trial.prompt(baseline.model, earlier_answers(earlier, baseline.method.name))
-            num_tokens, digest = len(prompt.packed_ids), prompt.digest
-            old_digest = old.prompt_ids_digest or digest  # earlier versions recorded only the number
-            if (old.prompt_tokens, old_digest) != (num_tokens, digest):
-                raise ConfigError(
-                    f"{where}: its prompt of the same text had {old.prompt_tokens} tokens (digest "
-                    f"{old.prompt_ids_digest or 'not recorded'}), and has {num_tokens} ({digest}) now: "
-                    f"the tokenizer or chat template of '{baseline.model.name}', or how it is used, changed; {remedy}"
-                )
-        for decoder in run.decoders if tags is not None else ():
-            old_answer = old.methods[decoder.method.name]
-            if tags is None or old_answer.parted_answer is not None or old_answer.decoded_by == "drafter":
-                continue
-            text = decoder.model.decode_text(old_answer.token_ids.tolist(), tags)
-            if tags.open not in text and tags.close not in text:
-                continue
-            rules = decoder.stop_rules(run.task.generation, None)
-            answers = earlier_answers(earlier, decoder.method.name)
-            is_open = rules.opens_reasoning(trial.prompt(decoder.model, answers).ids)
-            if part_answer(text, tags, is_open).end:
-                raise ConfigError(
-                    f"{where}: an earlier version scored the reasoning of {decoder.method.name} as a part of the "
-                    f"answer; {remedy}"
-                )
+        baseline, earlier = run.decoders[0], [recorded[key] for key in trial.earlier_keys]
+        prompt = trial.prompt(baseline.model, earlier_answers(earlier, baseline.method.name))
+        num_tokens, digest = len(prompt.packed_ids), prompt.digest
+        old_digest = old.prompt_ids_digest or digest  # earlier versions recorded only the number
+        if (old.prompt_tokens, old_digest) != (num_tokens, digest):
+            raise ConfigError(
+                f"{where}: its prompt of the same text had {old.prompt_tokens} tokens (digest "
+                f"{old.prompt_ids_digest or 'not recorded'}), and has {num_tokens} ({digest}) now: "
+                f"the tokenizer or chat template of '{baseline.model.name}', or how it is used, changed; {remedy}"
+            )
 
 
 def measure(
@@ -233,7 +206,7 @@ def record_of(
     answers = earlier_answers(earlier, baseline.method.name)
     prompt = trial.prompt(baseline.model, answers)
     num_truncated = trial.num_cut(answers) if trial.turn else example.truncated_tokens
-    lengths = sorted(((budget.num_tokens, budget.model.name) for budget in run.budgets), reverse=True)
+    lengths = sorted(((budget.num_tokens, budget.model.name) for budget in run.renderer.budgets), reverse=True)
     budgets = {name: num_tokens for num_tokens, name in lengths}  # maximum prompt length in tokens of each model
     return convert(
         {
@@ -261,21 +234,16 @@ def record_of(
 
 def method_record(
     output: GenerationOutput, stop: StopRules, prompt_ids: Sequence[int], scorer: Scorer | None,
-    reference: Reference | None, **others: Any,
+    reference: Reference | None, **others: object,
 ) -> Generation:  # fmt: skip
     """Returns one method's part of a record: the output of its decoder, its text, and the scores. `others`: further
     fields."""
     written = WrittenText.of(stop, prompt_ids, output.token_ids)
     scores = score_fields(scorer, written.answer, reference) if scorer is not None else {"score": None}
-    return convert({**generation_fields(output), **written.record_fields(), **scores, **others}, Generation)
-
-
-def generation_fields(output: GenerationOutput) -> dict[str, Any]:
-    """Returns the fields of a record that describe what a decoder did; the metrics read them."""
-    return {
+    done: dict[str, object] = {
         "token_ids": output.token_ids,
         "finish": output.finish,
-        "steps": [[s.num_drafted, s.num_judged, s.num_accepted, s.num_emitted] for s in output.steps],
+        "steps": [[s.num_drafted, s.num_verified, s.num_accepted, s.num_emitted] for s in output.steps],
         **tree_fields(output),
         "positions": output.positions,
         "draw_overlap": output.draw_overlap,
@@ -287,30 +255,32 @@ def generation_fields(output: GenerationOutput) -> dict[str, Any]:
         "tokenizer_seconds": output.tokenizer_seconds,
         "external": output.external,
     }
+    return convert({**done, **written.record_fields(), **scores, **others}, Generation)
 
 
-def tree_fields(output: GenerationOutput) -> dict[str, Any]:
+def tree_fields(output: GenerationOutput) -> dict[str, object]:
     """Returns the fields of a record that only draft trees have; empty if all steps had chains."""
     steps = output.steps
     if all(step.num_nodes is None for step in steps):
         return {}
+
+    def by_rank(siblings: Sequence[tuple[int, int | None]]) -> list[list[int]]:  # [verified, accepted] of each rank
+        num_verified, num_accepted = Counter(num for num, _ in siblings), Counter(rank for _, rank in siblings)
+        return [
+            [sum(num_verified[num] for num in num_verified if num > rank), num_accepted[rank]]
+            for rank in range(max(num_verified, default=0))
+        ]
+
     levels = [list(filter(None, level)) for level in zip_longest(*(step.siblings for step in steps))]
     return {
         "tree_nodes": [step.num_nodes or 0 for step in steps],
-        "tree_ranks": counts_by_rank([each for level in levels for each in level]),
-        "tree_levels": [counts_by_rank(level) for level in levels],
+        "tree_ranks": by_rank([each for level in levels for each in level]),
+        "tree_levels": [by_rank(level) for level in levels],
         **({"tree_samples": output.tree_samples} if output.tree_samples else {}),
     }  # fmt: skip
 
 
-def counts_by_rank(siblings: Sequence[tuple[int, int | None]]) -> list[list[int]]:
-    """Returns [judged, accepted] for each rank, given the entries of `Step.siblings`."""
-    num_judged, num_accepted = Counter(num for num, _ in siblings), Counter(rank for _, rank in siblings)
-    ranks = range(max(num_judged, default=0))
-    return [[sum(num_judged[num] for num in num_judged if num > rank), num_accepted[rank]] for rank in ranks]
-
-
-def score_fields(scorer: Scorer, text: str, reference: Reference | None) -> dict[str, Any]:
+def score_fields(scorer: Scorer, text: str, reference: Reference | None) -> dict[str, object]:
     """Returns the fields of a record that score an answer. `score` is the value of the main metric."""
     score = unscored(scorer.names) if reference is None else judged(scorer, text, reference)
     return {

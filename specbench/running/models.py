@@ -2,9 +2,10 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
-from typing import Any
 
 from specbench.core import bounded
 from specbench.core.environment import OBJECT
@@ -12,10 +13,10 @@ from specbench.core.errors import ConfigError
 from specbench.core.files import TRAINING_RECORD
 from specbench.decoding.bridges import share_ids
 from specbench.decoding.build import pauses
-from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.models.causal_lm import CausalLM, ModelPair, TextModel
 from specbench.models.loading import load_model
 from specbench.models.scoring import VERBS, ScoringModel
-from specbench.running.prompts import PromptBudget, set_template_options
+from specbench.running.prompts import PromptBudget, uses_chat
 from specbench.specs.components import EngineName, RowEngine
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec, checkpoint_key, own_drafter
@@ -52,7 +53,7 @@ class LoadedModels:
             "engine": target.engine,
         }  # fmt: skip
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         """Returns the parts of a run's identity about its models, other than their names and revisions."""
         return {}
 
@@ -97,6 +98,22 @@ class LoadedModels:
             for model, limit, translated in readers if limit
         ]  # fmt: skip
         return tuple({(id(b.model), id(b.translated)): b for b in budgets}.values())
+
+
+def set_template_options(
+    model: TextModel, chat: str, args: Mapping[str, object], day: date | None
+) -> None:  # fmt: skip
+    """Sets the variables and the date of a model's chat template. Raises ConfigError if they are given but have no
+    effect."""
+    template = model.chat_template
+    template.args, template.date = args, day
+    given = [f"--chat-template-args {name}" for name in template.args]
+    given += [] if template.date is None else [f"--template-date {template.date}"]
+    if given and not uses_chat(model, chat):
+        why = "--chat never" if template.exists else f"model '{model.name}' has no chat template"
+        raise ConfigError(f"{given[0]}: has no effect, since {why}: leave the option out")
+    if given:
+        template.check_args()
 
 
 def engine_of(target: CausalLM, drafters: Iterable[CausalLM]) -> RowEngine:
@@ -145,14 +162,12 @@ def engine_for(engine: EngineName, methods: Sequence[MethodSpec]) -> EngineName:
 
 
 def load_drafters(
-    spec: RunSpec, methods: Sequence[MethodSpec], target: CausalLM, load: Callable[..., CausalLM] | None = None
+    spec: RunSpec, methods: Sequence[MethodSpec], target: CausalLM, load: Callable[..., CausalLM] = load_model
 ) -> dict[str, CausalLM]:
     """Returns the draft models by the name of the method or route. Raises ConfigError, with the key that named the
     checkpoint."""
-    load = load or load_model
     dtype = target.dtype if spec.dtype == "auto" else spec.dtype
     device = str(target.device) if target.name.startswith(OBJECT) else spec.device
-    trusted: dict[str, Any] = {"trust_remote_code": True} if spec.trust_remote_code else {}
     loaded: dict[str, CausalLM] = {}
     by_part: dict[str, CausalLM] = {}
     for part in parts(methods):
@@ -163,8 +178,9 @@ def load_drafters(
         if name not in loaded:
             try:
                 loaded[name] = load(
-                    name, revision=revision, dtype=dtype, device=device, engine=target.engine, **trusted
-                )
+                    name, revision=revision, dtype=dtype, device=device, engine=target.engine,
+                    trust_remote_code=spec.trust_remote_code,
+                )  # fmt: skip
             except ConfigError as error:
                 if own_drafter(part, spec.target) is None:
                     raise
@@ -198,17 +214,11 @@ def warn_not_static(model: CausalLM, engine: EngineName, effect: str) -> None:
 def training_prompts(spec: RunSpec, method: MethodSpec) -> set[str]:
     """Returns the digests of the prompts that a method's drafters were trained on; none if no training record lists
     prompts. The same question in another layout has another digest and is not detected."""
-    folders = {
-        part.drafter.options.get("path") or (spec.drafter_of(part) if part.needs_drafter else None)
-        for part in method.parts
-    }
-    return set().union(*(prompts_of(Path(folder)) for folder in folders if folder))
-
-
-def prompts_of(folder: Path) -> set[str]:
-    """Returns the digests of the prompts in a folder's training record; none if no record can be read."""
-    try:
-        data = bounded.read_json(folder / TRAINING_RECORD, "train it again", strict=False)["data"]
-        return set(data.get("prompts") or ())
-    except (ConfigError, KeyError, TypeError, AttributeError):
-        return set()
+    digests: set[str] = set()
+    for part in method.parts:
+        folder = part.drafter.options.get("path") or (spec.drafter_of(part) if part.needs_drafter else None)
+        if folder:
+            with suppress(ConfigError, KeyError, TypeError, AttributeError):  # no record that can be read
+                data = bounded.read_json(Path(folder) / TRAINING_RECORD, "train it again", strict=False)["data"]
+                digests |= set(data.get("prompts") or ())
+    return digests

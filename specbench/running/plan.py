@@ -4,19 +4,21 @@ A trial is measured and recorded as a whole. The identity of a run holds all set
 the number of repeats.
 """
 
+import os
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import groupby, product
+from itertools import chain, groupby, product
 from pathlib import Path
-from typing import Any
 
+import torch
 from rich.console import Console
 
 from specbench.core.console import say
-from specbench.core.environment import EMBEDDED, set_threads
+from specbench.core.environment import EMBEDDED, num_sharing, set_threads
 from specbench.core.errors import ConfigError
 from specbench.core.progress import doing
 from specbench.core.source import package_digest
@@ -27,20 +29,19 @@ from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import Prompt, TextModel
 from specbench.models.loading import choose_device
 from specbench.models.machine import environment
+from specbench.models.meters import num_processes_on_gpu
 from specbench.records.folder import DATE, RunFolder, default_folder
 from specbench.records.records import Key
 from specbench.results.conditions import check_accepts_rows
-from specbench.running.machine_load import load_lines
 from specbench.running.models import LoadedModels, load_models
 from specbench.running.prompts import (
-    PromptBudget,
     PromptRenderer,
     conversation,
     end_problem,
+    fitting_turn,
     prompt_digest,
     refuse_or_warn,
     truncate_examples,
-    turn_prompt,
     uses_chat,
 )
 from specbench.running.request import Request, absent_subsets_line, request_notes, resolve, runs_programs
@@ -84,36 +85,10 @@ class SubsetRun:
         decoders = [part for decoder in self.decoders for part in decoder.parts]
         return tuple({id(decoder.model): decoder.model for decoder in decoders}.values())
 
-    @property
-    def budgets(self) -> tuple[PromptBudget, ...]:
-        """The lengths to which prompts and conversations are shortened."""
-        return self.renderer.budgets
-
     @cached_property
     def scorer(self) -> Scorer | None:
         """The task's scorer, created once; None for a task without a scorer."""
         return make_scorer(self.task)
-
-
-def load_data(spec: RunSpec, use_sample: bool) -> list[tuple[TaskSpec, str, TaskData]]:
-    """Returns the examples of every requested subset of every task. No model is needed, so bad input is found early."""
-    task_subsets = spec.task_subsets()
-    num_subsets = Counter(task.name for task, _ in task_subsets)
-    options: dict[str, Any] = {"data": spec.data, "use_sample": use_sample, "limit": spec.limit}
-    return [
-        (task, subset, load_examples(task, subset, **options, num_subsets=num_subsets[task.name]))
-        for task, subset in task_subsets
-    ]
-
-
-def check_memory(decoders: Sequence[Decoder], repeats: int) -> None:
-    """Raises ConfigError for repeats with a drafter that learns from prompt to prompt and would know the answers."""
-    for decoder in drafting_decoders(decoders):
-        if decoder.drafter.learns_over_prompts and repeats > 1:
-            raise ConfigError(
-                f"--repeats {repeats}: the drafter of method '{decoder.method.name}' keeps state across prompts, so "
-                "repeats would be drafted from memory: give --repeats 1, or --set drafter.memory=prompt"
-            )
 
 
 @dataclass(frozen=True)
@@ -167,9 +142,87 @@ def make_plan(request: Request, console: Console, load: Callable[[RunSpec], Load
     models.log_into(folder.path)
     # 6. The prompts, each rendered and encoded once: warm-up, trials, records and the search for near-ties share them.
     subset_runs = [with_checked_prompts(run, spec.prompt_checks) for run in subset_runs]
-    for line in dict.fromkeys(prompt_notes(subset_runs)):
+    readers = [(model, run.renderer) for run in subset_runs for model in run.readers]
+    notes = [model.chat_template.notes(each.system) for model, each in readers if uses_chat(model, each.chat)]
+    for line in dict.fromkeys(chain.from_iterable(notes)):
         say(console, line)
     return Plan(spec, models, subset_runs, folder, request.command, request.settings())
+
+
+def load_data(spec: RunSpec, use_sample: bool) -> Loaded:
+    """Returns the examples of every requested subset of every task. No model is needed, so bad input is found early."""
+    task_subsets = spec.task_subsets()
+    num_subsets = Counter(task.name for task, _ in task_subsets)
+    return [
+        (task, subset, load_examples(
+            task, subset, data=spec.data, use_sample=use_sample, limit=spec.limit, num_subsets=num_subsets[task.name]
+        ))
+        for task, subset in task_subsets
+    ]  # fmt: skip
+
+
+def load_requested(spec: RunSpec, use_sample: bool, console: Console) -> Loaded:
+    """Returns the examples of a request, task by task: each task with its own subsets that have data."""
+    by_task = (spec.model_copy(update={"tasks": (task,)}) for task in spec.tasks)
+    return [run for each in by_task for run in load_data(with_present_subsets(each, console), use_sample)]
+
+
+def with_present_subsets(spec: RunSpec, console: Console) -> RunSpec:
+    """Returns the specification of one task. If it names no subsets, it is restricted to those that have data."""
+    if spec.subsets is not None:
+        return spec
+    return spec.model_copy(update={"subsets": subsets_with_rows(spec.tasks[0], spec.data, console)})
+
+
+def subsets_with_rows(task: TaskSpec, data: str | None, console: Console) -> tuple[str, ...] | None:
+    """Returns the subsets that have rows in a user's own files, and prints lines about the others.
+
+    Returns None, which means all subsets, if the data are not local files, if all subsets have rows, or if none has.
+    In the last case, loading reports the missing files.
+    """
+    if data in (None, "hub", "sample") or not task.subsets:
+        return None
+    filed = subsets_with_files(task, Path(data))
+    files = {name: set(find_subset_files(task, name, Path(data)).paths) for name in filed}
+    num_sharing = Counter(path for paths in files.values() for path in paths)
+
+    def has_rows(subset: str) -> bool:
+        if all(num_sharing[path] == 1 for path in files[subset]):
+            return True  # if a file of its own has none, loading reports it
+        try:
+            load_examples(task, subset, data=data, use_sample=False, limit=1, num_subsets=len(filed))
+        except NoRows:
+            return False
+        except ConfigError:  # another problem, which is reported later
+            return True
+        return True
+
+    found = [name for name in filed if has_rows(name)]
+    if not found or len(found) == len(task.subset_names):
+        return None
+    for lacking, names in (("file", set(task.subset_names) - set(filed)), ("rows", set(filed) - set(found))):
+        absent = [name for name in task.subset_names if name in names]
+        if absent:
+            they_are = "it is" if len(absent) == 1 else "they are"
+            say(console, f"{absent_subsets_line(task.name, absent, f'{lacking} in {data}')}: {they_are} not measured")
+    return tuple(found)
+
+
+def without_calibration(loaded: Loaded, methods: Sequence[MethodSpec]) -> Loaded:
+    """Returns the examples on which none of the methods was tuned. Raises ConfigError if a subset has none of them."""
+    specs = [method.calibration for method in methods if method.calibration is not None]
+    left = []
+    for task, subset, data in loaded:
+        prompts = [spec.prompts.values() for spec in specs if spec.task == task.name]
+        used = {digest for digests in chain.from_iterable(prompts) for digest in digests}
+        kept = tuple(each for each in data.examples if not used or prompt_digest(each, turn=0) not in used)
+        if not kept:
+            raise ConfigError(
+                f"{data.location}: all {len(data.examples)} examples of {task.name}/{subset} were used to tune a "
+                "method: give a larger --limit or other data"
+            )
+        left.append((task, subset, replace(data, examples=kept)))
+    return left
 
 
 def run_folder(
@@ -225,7 +278,12 @@ def compose(
     for task, subset, data in tasks:
         by_method = decoders_by_sampling[sampling_of(task.generation)]
         decoders = tuple(by_method[method.name] for method in spec.methods)
-        check_memory(decoders, spec.repeats)
+        learning = [each for each in drafting_decoders(decoders) if each.drafter.learns_over_prompts]
+        if learning and spec.repeats > 1:
+            raise ConfigError(
+                f"--repeats {spec.repeats}: the drafter of method '{learning[0].method.name}' keeps state across "
+                "prompts, so repeats would be drafted from memory: give --repeats 1, or --set drafter.memory=prompt"
+            )
         budgets = models.budgets(spec.methods, task.generation.max_new_tokens)
         renderer = PromptRenderer(spec.chat, budgets, system_prompt(spec, task))
         subset_runs.append(
@@ -246,15 +304,6 @@ def with_checked_prompts(run: SubsetRun, checks: PromptChecks) -> SubsetRun:
 def system_prompt(spec: RunSpec, task: TaskSpec) -> str | None:
     """Returns the system prompt of a run for a task (merged with its subset); None without one."""
     return task.system_prompt if spec.system_instruction is None else spec.system_instruction or None
-
-
-def prompt_notes(subset_runs: Sequence[SubsetRun]) -> Iterator[str]:
-    """Yields a line for each text that a chat template adds to the prompts, and for each system prompt that has no
-    role in a template."""
-    for run in subset_runs:
-        for model in run.readers:
-            if uses_chat(model, run.renderer.chat):
-                yield from model.chat_template.notes(run.renderer.system)
 
 
 def with_prompt_stops(task: TaskSpec, target: TextModel, chat: str) -> TaskSpec:
@@ -294,85 +343,14 @@ def check_prompts(run: SubsetRun, checks: PromptChecks = "refuse") -> None:
 
 def check_references(run: SubsetRun) -> None:
     """Raises ConfigError for a reference that the scorer cannot read."""
-    scorer = run.scorer
     for example in run.data.examples:
         for reference in example.references:
-            if scorer is None or reference is None:
+            if run.scorer is None or reference is None:
                 continue
             try:
-                scorer.check_reference(reference)
+                run.scorer.check_reference(reference)
             except ConfigError as error:
                 raise ConfigError(f"{run.data.location}: {run.subset} example {example.id}: {error}") from error
-
-
-def load_requested(spec: RunSpec, use_sample: bool, console: Console) -> list[tuple[TaskSpec, str, TaskData]]:
-    """Returns the examples of a request, task by task, as `with_present_subsets` restricts it."""
-    by_task = (spec.model_copy(update={"tasks": (task,)}) for task in spec.tasks)
-    return [run for each in by_task for run in load_data(with_present_subsets(each, console), use_sample)]
-
-
-def with_present_subsets(spec: RunSpec, console: Console) -> RunSpec:
-    """Returns the specification of one task. If it names no subsets, it is restricted to those that have data."""
-    if spec.subsets is not None:
-        return spec
-    return spec.model_copy(update={"subsets": subsets_with_rows(spec.tasks[0], spec.data, console)})
-
-
-def subsets_with_rows(task: TaskSpec, data: str | None, console: Console) -> tuple[str, ...] | None:
-    """Returns the subsets that have rows in a user's own files, and prints lines about the others.
-
-    Returns None, which means all subsets, if the data are not local files, if all subsets have rows, or if none has.
-    In the last case, loading reports the missing files.
-    """
-    if data in (None, "hub", "sample") or not task.subsets:
-        return None
-    filed = subsets_with_files(task, Path(data))
-    shared = subsets_sharing_files(task, filed, Path(data))
-    found = [name for name in filed if name not in shared or has_rows(task, name, data, len(filed))]
-    if not found or len(found) == len(task.subset_names):
-        return None
-    for lacking, names in (("file", set(task.subset_names) - set(filed)), ("rows", set(filed) - set(found))):
-        absent = [name for name in task.subset_names if name in names]
-        if absent:
-            they_are = "it is" if len(absent) == 1 else "they are"
-            say(console, f"{absent_subsets_line(task.name, absent, f'{lacking} in {data}')}: {they_are} not measured")
-    return tuple(found)
-
-
-def subsets_sharing_files(task: TaskSpec, names: Sequence[str], data: Path) -> set[str]:
-    """Returns the subsets that share a file with another subset. Only these files must be searched for rows: if a
-    subset's own files have none, loading reports it."""
-    files = {name: set(find_subset_files(task, name, data).paths) for name in names}
-    num_subsets = Counter(path for paths in files.values() for path in paths)
-    return {name for name, paths in files.items() if any(num_subsets[path] > 1 for path in paths)}
-
-
-def has_rows(task: TaskSpec, subset: str, data: str, num_subsets: int) -> bool:
-    """Returns whether files that several subsets share have rows of this subset. Also returns True for files with
-    other problems, which are reported later."""
-    try:
-        load_examples(task, subset, data=data, use_sample=False, limit=1, num_subsets=num_subsets)
-    except NoRows:
-        return False
-    except ConfigError:
-        return True
-    return True
-
-
-def without_calibration(loaded: Loaded, methods: Sequence[MethodSpec]) -> Loaded:
-    """Returns the examples on which none of the methods was tuned. Raises ConfigError if a subset has none of them."""
-    specs = [method.calibration for method in methods if method.calibration is not None]
-    left = []
-    for task, subset, data in loaded:
-        used = {digest for spec in specs if spec.task == task.name for each in spec.prompts.values() for digest in each}
-        kept = tuple(example for example in data.examples if prompt_digest(example, turn=0) not in used)
-        if not kept:
-            raise ConfigError(
-                f"{data.location}: all {len(data.examples)} examples of {task.name}/{subset} were used to tune a "
-                "method: give a larger --limit or other data"
-            )
-        left.append((task, subset, replace(data, examples=kept)))
-    return left
 
 
 @dataclass(frozen=True)
@@ -402,7 +380,7 @@ class Trial:
 
     def prompt(self, model: TextModel, answers: Sequence[str]) -> Prompt:
         """Returns the prompt as a model reads it. `answers`: a method's own answers to the earlier turns."""
-        return turn_prompt(self.run.renderer, model, self.example, self.turn, answers)
+        return self.run.renderer.render(model, fitting_turn(self.run.renderer, self.example, self.turn, answers))
 
     def num_cut(self, answers: Sequence[str]) -> int:
         """Returns the number of the target's tokens that were removed from this turn's conversation to fit the
@@ -416,11 +394,6 @@ class Trial:
     @property
     def reference(self) -> Reference | None:
         return self.example.references[self.turn]
-
-
-def trial_noun(plan: Sequence[Trial]) -> str:
-    """Returns the word for a run's trials: "turns" if an example has several turns, else "examples"."""
-    return "turns" if any(trial.turn for trial in plan) else "examples"
 
 
 def trials(runs: Sequence[SubsetRun], repeats: int) -> Iterator[Trial]:
@@ -448,61 +421,53 @@ DrafterId = dict[str, str | None]  # name and revision
 
 
 def run_identity(
-    spec: RunSpec, runs: Sequence[SubsetRun], models: LoadedModels, environment: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Returns the settings that all records of a folder must share."""
+    spec: RunSpec, runs: Sequence[SubsetRun], models: LoadedModels, environment: Mapping[str, object]
+) -> dict[str, object]:
+    """Returns the settings that all records of a folder must share. Those that have no effect are left out."""
     decoders = {decoder.method.name: decoder for run in runs[:1] for decoder in run.decoders}
     drafters = {name: drafter_identity(decoder, models) for name, decoder in decoders.items()}
-    codes = {name: decoder.code_revision for name, decoder in decoders.items() if decoder.method.decoder is not None}
-    routes = {
-        name: route_drafter_identities(decoder, models)
-        for name, decoder in decoders.items() if isinstance(decoder, SelectingDecoder) and decoder.method.routes
-    }  # fmt: skip
-    components = component_revisions(spec.tasks, spec.methods)
+    routed = [
+        decoder for decoder in decoders.values() if isinstance(decoder, SelectingDecoder) and decoder.method.routes
+    ]
+    external = [decoder for decoder in decoders.values() if decoder.method.decoder is not None]
     engine = models.environment()["engine"]
-    engines = {method.name: own for method in spec.methods if (own := models.engine(method)) != engine}
+    readers = [(run, model) for run in runs for model in run.readers]
+    special_stops = {  # earlier versions did not stop at stop strings with special tokens
+        stop for run, model in readers for stop in run.task.generation.stop
+        if any(token in stop for token in model.special_tokens)
+    }  # fmt: skip
     revisions = {f"{run.task.name}/{run.subset}": run.data.revision for run in runs if run.data.source == "hub"}
-    return {
+    settings = {
         "seed": spec.seed,
         "tasks": {task.name: versioned_name(task) for task in spec.tasks},
         "methods": {method.name: versioned_name(method) for method in spec.methods},
         "target": {"name": models.target.name, "revision": models.target.revision},
         "drafters": {method: found for method, found in drafters.items() if found["name"] is not None},
-        **({"routes": routes} if routes else {}),
-        **({"code": codes} if codes else {}),
-        **({"components": components} if components else {}),
-        **({"package": package_digest()} if environment.get("commit", "") is None else {}),
-        **({"engines": engines} if engines else {}),
+        "routes": {each.method.name: route_drafter_identities(each, models) for each in routed} or None,
+        "code": {each.method.name: each.code_revision for each in external} or None,
+        "components": component_revisions(spec.tasks, spec.methods) or None,
+        "package": package_digest() if environment.get("commit", "") is None else None,
+        "engines": {each.name: own for each in spec.methods if (own := models.engine(each)) != engine} or None,
         "data": {run.task.name: run.data.source for run in runs},
-        **({"data_revisions": revisions} if revisions else {}),
+        "data_revisions": revisions or None,
         "chat": spec.chat,
-        **({"special_stops": stops} if (stops := special_stops(runs)) else {}),
-        **({"template_date": printed} if (printed := printed_date(runs)) else {}),
-        **({"system_instruction": spec.system_instruction} if spec.system_instruction is not None else {}),
-        **({"chat_template_args": spec.chat_template_args} if spec.chat_template_args else {}),
-        **({"trust_remote_code": True} if spec.trust_remote_code else {}),
-        **({"code_execution": True} if permission.allowed() else {}),  # answers have no scores without it
+        "special_stops": sorted(special_stops) or None,
+        "template_date": printed_date(runs),
+        "system_instruction": spec.system_instruction,
+        "chat_template_args": spec.chat_template_args or None,
+        "trust_remote_code": spec.trust_remote_code or None,
+        "code_execution": permission.allowed() or None,  # answers have no scores without it
         **models.identity(),
         "environment": dict(environment),
     }
-
-
-def special_stops(runs: Sequence[SubsetRun]) -> list[str]:
-    """Returns the stop strings that have special tokens. Earlier versions did not stop at them."""
-    found = {
-        stop for run in runs for model in run.readers for stop in run.task.generation.stop
-        if any(token in stop for token in model.special_tokens)
-    }  # fmt: skip
-    return sorted(found)
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def printed_date(runs: Sequence[SubsetRun]) -> str | None:
     """Returns the date that the chat templates of a run print; None if they read none."""
-    found = (
-        model.chat_template.printed_date for run in runs for model in run.readers
-        if uses_chat(model, run.renderer.chat)
-    )  # fmt: skip
-    return next((each.isoformat() for each in found if each is not None), None)
+    readers = [(model, run.renderer.chat) for run in runs for model in run.readers]
+    dates = [model.chat_template.printed_date for model, chat in readers if uses_chat(model, chat)]
+    return next((each.isoformat() for each in dates if each is not None), None)
 
 
 def drafter_identity(decoder: Decoder, models: LoadedModels) -> DrafterId:
@@ -527,3 +492,54 @@ def route_drafter_identities(decoder: SelectingDecoder, models: LoadedModels) ->
         own = drafter_identity(route, models)
         found[name] = {**own, "name": own["name"] or route.method.drafter.type}
     return found
+
+
+IDLE = slice(3, 5)  # the columns of /proc/stat with idle time and waits for disks
+WATCHED = 0.3  # seconds for which the CPU is watched
+SPARE = 0.5  # cores by which the load may exceed the CPU without a warning
+
+
+def load_lines(device: str) -> Iterator[str]:
+    """Yields a warning if other programs leave too few CPU cores for this process, and one if other processes use the
+    GPU of --device `device`. Yields none if workers share the machine, since their rows say so."""
+    if num_sharing() > 1:
+        return
+    load, num_cores, num_threads = others_load(), os.cpu_count() or 1, torch.get_num_threads()
+    if load + num_threads > num_cores + SPARE:
+        yield (
+            f"warning: this machine is busy: other programs use {load:.1f} of its {num_cores} CPU cores, and this run "
+            f"needs {num_threads}: speeds will be too low and their intervals wide"
+        )
+    if number := num_gpu_processes(device):
+        yield (
+            f"warning: the GPU is shared with {number} other process{'es' if number > 1 else ''}: speeds will be too "
+            "low while they compute"
+        )
+
+
+def others_load(stat: Path = Path("/proc/stat")) -> float:
+    """Returns the number of CPU cores that other programs use now; 0 where the system has no count of CPU time."""
+
+    def ticks() -> tuple[int, int]:  # idle and total, of all cores since the system started
+        times = [int(each) for each in stat.read_text().split()[1:9]]  # guests' time, which follows, is part of them
+        return sum(times[IDLE]), sum(times)
+
+    try:
+        idle, total = ticks()
+    except OSError:
+        return 0.0
+    time.sleep(WATCHED)
+    idle, total = (now - before for now, before in zip(ticks(), (idle, total), strict=True))
+    return (1 - idle / total) * (os.cpu_count() or 1) if total else 0.0
+
+
+def num_gpu_processes(device: str) -> int:
+    """Returns the number of processes that compute on the GPU of --device; 0 if it is unknown, and if this process has
+    used a GPU: in a container, NVML lists this process with another id."""
+    kind, _, index = device.partition(":")
+    if kind not in ("auto", "cuda") or not torch.cuda.is_available() or torch.cuda.is_initialized():
+        return 0
+    try:
+        return num_processes_on_gpu(torch.cuda._get_nvml_device_index(int(index or 0)))
+    except (RuntimeError, ValueError):  # no such GPU, which loading a model reports
+        return 0

@@ -22,56 +22,43 @@ from specbench.decoding.decoder import Decoder
 from specbench.models.devices import is_out_of_memory, memory_message
 from specbench.records.generation import Record
 from specbench.results.answers import Answer, acceptance_rates, length_columns, speed_columns
-from specbench.results.metric_format import NULL, number
+from specbench.results.metric_format import number
 from specbench.results.row import ALL
 from specbench.running.events import RunListener
 from specbench.running.models import has_other_vocabulary
 from specbench.running.plan import SubsetRun, Trial
-from specbench.specs.method import MethodSpec
 
 OTHER_LINES = 10  # lines of the terminal besides rows: title, headings, caption, progress bar, and a printed line
 CAPTION = "so far, without intervals; the final table follows"
-Place = tuple[str, str]  # task and subset
+Place = tuple[str, str]  # task and subset, or ALL subsets
+EVERYWHERE = ("", "")
 
 
 @dataclass
 class Answers:
-    """The answers of a method so far: how many prompts, acceptance rates, and sums of the columns of speeds (tokens and
-    seconds of the method, then of AR) and of acceptance lengths (emitted tokens and target passes)."""
+    """The answers of a method so far: their prompts, and the sums of tokens and seconds of the method, then of AR, of
+    emitted tokens and target passes, and of acceptance rates and their number."""
 
     prompts: set[tuple[str, int]] = field(default_factory=set)
-    rates: list[float] = field(default_factory=list)
-    speeds: list[float] = field(default_factory=lambda: [0.0] * 4)
-    lengths: list[float] = field(default_factory=lambda: [0.0] * 2)
+    sums: list[float] = field(default_factory=lambda: [0.0] * 8)
 
-    def add(self, record: Record, method: MethodSpec) -> None:
-        own = Answer.of(record.methods[method.name], method.decodes_with)
-        (rate,) = acceptance_rates([own])
+    def add(self, record: Record, columns: Sequence[float]) -> None:
         self.prompts.add((record.subset, record.example))
-        self.rates += [] if rate is None else [rate]
-        speeds = speed_columns([[own], [record.methods["ar"]]])
-        self.speeds = [total + column[0] for total, column in zip(self.speeds, speeds, strict=True)]
-        self.lengths = [total + column[0] for total, column in zip(self.lengths, length_columns([[own]]), strict=True)]
+        self.sums = [total + value for total, value in zip(self.sums, columns, strict=True)]
 
-    def __add__(self, other: "Answers") -> "Answers":
-        speeds, lengths = (
-            [one + two for one, two in zip(*pair, strict=True)]
-            for pair in ((self.speeds, other.speeds), (self.lengths, other.lengths))
-        )
-        return Answers(self.prompts | other.prompts, self.rates + other.rates, speeds, lengths)
-
-    def cells(self, *, has_speedup: bool) -> list[str]:
-        own, plain = (_ratio(*self.speeds[start : start + 2]) for start in (0, 2))
-        speedup = _ratio(own, plain) if has_speedup and own is not None and plain is not None else None
-        rate = fmean(self.rates) if self.rates else None
-        return [
-            str(len(self.prompts)), number(rate, 3), number(_ratio(*self.lengths), 2), number(plain, 1), number(own, 1),
-            NULL if speedup is None else number(speedup, 2),
-        ]  # fmt: skip
+    @property
+    def figures(self) -> tuple[float | None, ...]:
+        """The tokens/s of the method and of AR, τ, and α (the mean over answers)."""
+        pairs = zip(self.sums[::2], self.sums[1::2], strict=True)
+        return tuple(total / number if number else None for total, number in pairs)
 
 
-def _ratio(numerator: float, denominator: float) -> float | None:
-    return numerator / denominator if denominator else None
+def columns_of(record: Record, name: str, decodes_with: str) -> list[float]:
+    """Returns the values that `Answers` sums for a method in a record."""
+    own = Answer.of(record.methods[name], decodes_with)
+    columns = [*speed_columns([[own], [record.methods["ar"]]]), *length_columns([[own]])]
+    (rate,) = acceptance_rates([own])
+    return [*(value for (value,) in columns), rate or 0.0, float(rate is not None)]
 
 
 class RunProgress(RunListener):
@@ -85,12 +72,9 @@ class RunProgress(RunListener):
 
     def trials_started(self, trials: Sequence[Trial]) -> None:
         self._runs = {(trial.run.task.name, trial.run.subset): trial.run for trial in trials}
-        self._answers: dict[tuple[Place, str], Answers] = defaultdict(Answers)  # by place and method
+        self._answers: dict[tuple[str, Place], Answers] = defaultdict(Answers)  # by method and place
         self._latest: list[Place] = []  # the one measured last comes last
         self.num_trials, self.num_done, self.num_measured = len(trials), 0, 0
-        self._tokens: dict[str, int] = defaultdict(int)
-        self._seconds: dict[str, float] = defaultdict(float)
-        self._rates: dict[str, list[float]] = defaultdict(list)
         self._measuring = 0.0  # seconds of the measured trials
         self._warm_ups: dict[str, float] = {}  # seconds before the first measured trial of each subset
         self._reported = time.monotonic()
@@ -107,15 +91,12 @@ class RunProgress(RunListener):
         where = "/".join(place)
         self.num_done += 1
         self.num_measured += is_new
-        for name, result in record.methods.items():
-            self._tokens[name] += result.num_new_tokens - 1
-            self._seconds[name] += result.decode_seconds
-            if result.num_verified and not result.is_tree:
-                self._rates[name].append(result.num_accepted / result.num_verified)
-        if self.console.is_terminal:
-            for decoder in _shown(trial.run):
-                self._answers[place, decoder.method.name].add(record, decoder.method)
-            self._latest = [*(each for each in self._latest if each != place), place]
+        alone = {decoder.method.name: decoder.method.decodes_with for decoder in trial.run.decoders}
+        for name in record.methods:
+            columns = columns_of(record, name, alone.get(name, "target"))
+            for each in (EVERYWHERE, (place[0], ALL), place):
+                self._answers[name, each].add(record, columns)
+        self._latest = [*(each for each in self._latest if each != place), place]
         # The time before the first trial of a subset is that of its warm-up; of reading old records, it is none.
         now, seconds = time.monotonic(), 0.0
         if is_new:
@@ -131,12 +112,11 @@ class RunProgress(RunListener):
         self._bar.update(line, self.num_done, f"{self.num_done}/{self.num_trials} {line}", is_due)
 
     def summary(self) -> str:
-        """Returns tokens/s of every method, and α (the mean over answers) if draft tokens were verified."""
+        """Returns tokens/s of every method, and α if draft tokens were verified."""
         parts = []
-        for name in self._tokens:
-            speed = self._tokens[name] / self._seconds[name] if self._seconds[name] else 0.0
-            alpha = f" α {fmean(self._rates[name]):.2f}" if self._rates[name] else ""
-            parts.append(f"{name} {speed_text(speed)} tok/s{alpha}")
+        for name in (name for name, place in self._answers if place == EVERYWHERE):
+            speed, _, _, alpha = self._answers[name, EVERYWHERE].figures
+            parts.append(f"{name} {speed_text(speed or 0.0)} tok/s" + ("" if alpha is None else f" α {alpha:.2f}"))
         return " · ".join(parts)
 
     def _time_left(self) -> str:
@@ -148,29 +128,32 @@ class RunProgress(RunListener):
         return f" · {seconds:.0f} s left" if seconds >= 1 else ""
 
     def tables(self) -> Iterator[Table]:
-        """Yields the table of the task that was measured last; none before the first trial."""
-        if not self._latest:
+        """Yields the table of the task that was measured last; none before the first trial and without a terminal."""
+        if not self._latest or not self.console.is_terminal:
             return
         task = self._latest[-1][0]
         runs = {place: run for place, run in self._runs.items() if place[0] == task}
         first = next(iter(runs.values()))
         places = [place for place in self._latest if place[0] == task]
         room = max(1, (self.console.height - OTHER_LINES) // len(_shown(first)) - 1)  # leaves room for "all"
-        rows = [row for place in runs if place in places[-room:] for row in self._rows(place[1], runs[place], [place])]
+        rows = [row for place in runs if place in places[-room:] for row in self._rows(place, runs[place])]
         if len(runs) > 1 and len({sampling_of(run.task.generation) for run in runs.values()}) == 1:
-            rows += [list(RULE), *self._rows(ALL, first, places)]
+            rows += [list(RULE), *self._rows((task, ALL), first)]
         left_out = [f"{len(places[:-room])} more subsets"] if places[:-room] else []
         figures = number_columns("n", "α", "τ", "tok/s\nar", "tok/s\nmethod", "speed-up")
         title = f"{task} · {self.num_done} of {self.num_trials}"
         columns = (*text_columns("subset", "method"), *figures)
         yield Table(title, columns, rows, [CAPTION, *left_out], num_keys=2)
 
-    def _rows(self, name: str, run: SubsetRun, places: Sequence[Place]) -> list[list[str]]:
+    def _rows(self, place: Place, run: SubsetRun) -> list[list[str]]:
         rows: list[list[str]] = []
-        for decoder in _shown(run):
-            total = sum((self._answers[place, decoder.method.name] for place in places), Answers())
-            has_speedup = decoder is not run.decoders[0] and not has_other_vocabulary(decoder.method, run.models)
-            rows.append(["" if rows else name, decoder.method.name, *total.cells(has_speedup=has_speedup)])
+        for method in (decoder.method for decoder in _shown(run)):
+            answers = self._answers[method.name, place]
+            own, plain, length, alpha = answers.figures
+            is_comparable = method.name != "ar" and not has_other_vocabulary(method, run.models)
+            speedup = own / plain if is_comparable and own is not None and plain else None
+            figures = [number(alpha, 3), number(length, 2), number(plain, 1), number(own, 1), number(speedup, 2)]
+            rows.append(["" if rows else place[1], method.name, str(len(answers.prompts)), *figures])
         return rows
 
 

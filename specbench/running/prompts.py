@@ -2,9 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date
 from itertools import accumulate
-from typing import Any
 
 from specbench.core.errors import ConfigError
 from specbench.core.values import text_digest
@@ -19,6 +17,13 @@ Texts = tuple[str, ...]  # texts of user and model in turn; the last one is the 
 def prompt_digest(example: Example, turn: int) -> str:
     """Returns 12 hex digits of SHA-256 over the user's texts up to a turn."""
     return text_digest("\0".join(example.turns[: turn + 1]))
+
+
+def uses_chat(model: TextModel, chat: str) -> bool:
+    """Returns whether prompts use the chat template. Raises ConfigError for `chat` "always" without a template."""
+    if chat == "always" and not model.chat_template.exists:
+        raise ConfigError(f"--chat always: model '{model.name}' has no chat template; use --chat auto or never")
+    return model.chat_template.exists and chat != "never"
 
 
 @dataclass(frozen=True)
@@ -45,29 +50,6 @@ def translated_ids(ids: list[int], target: TextModel, drafter: TextModel) -> lis
     from specbench.decoding.bridges import Translation
 
     return Translation(target.text_vocabulary, drafter.text_vocabulary).start(ids)
-
-
-def uses_chat(model: TextModel, chat: str) -> bool:
-    """Returns whether prompts use the chat template. Raises ConfigError for `chat` "always" without a template."""
-    if chat == "always" and not model.chat_template.exists:
-        raise ConfigError(f"--chat always: model '{model.name}' has no chat template; use --chat auto or never")
-    return model.chat_template.exists and chat != "never"
-
-
-def set_template_options(
-    model: TextModel, chat: str, args: Mapping[str, Any], day: date | None
-) -> None:  # fmt: skip
-    """Sets the variables and the date of a model's chat template. Raises ConfigError if they are given but have no
-    effect."""
-    template = model.chat_template
-    template.args, template.date = args, day
-    given = [f"--chat-template-args {name}" for name in template.args]
-    given += [] if template.date is None else [f"--template-date {template.date}"]
-    if given and not uses_chat(model, chat):
-        why = "--chat never" if template.exists else f"model '{model.name}' has no chat template"
-        raise ConfigError(f"{given[0]}: has no effect, since {why}: leave the option out")
-    if given:
-        template.check_args()
 
 
 def end_problem(model: TextModel, text: str, ids: Sequence[int]) -> str | None:
@@ -118,30 +100,25 @@ class PromptRenderer:
 
         Raises ConfigError if even empty texts exceed the budget of a model.
         """
+
+        def fits(shorter: Texts) -> bool:  # what was shortened in vain is not kept
+            render = self.render if shorter is texts else self._render
+            return all(budget.holds(render(budget.translated or budget.model, shorter)) for budget in self.budgets)
+
         if texts not in self._fitting:
-            self._fitting[texts] = self._shorten(texts)
+            kept, too_many = 0, sum(map(len, texts))
+            if fits(texts):
+                kept = too_many
+            elif not fits(_without_middle(texts, 0)):
+                raise ConfigError("the chat template alone is longer than the context of the models; use --chat never")
+            while too_many - kept > 1:
+                middle = (kept + too_many) // 2
+                if fits(_without_middle(texts, middle)):
+                    kept = middle
+                else:
+                    too_many = middle
+            self._fitting[texts] = texts if kept == too_many else _without_middle(texts, kept)
         return self._fitting[texts]
-
-    def _shorten(self, texts: Texts) -> Texts:
-        if all(budget.holds(self.render(budget.translated or budget.model, texts)) for budget in self.budgets):
-            return texts
-
-        def fits(num_kept: int) -> bool:  # what does not stay is not kept
-            shorter = _without_middle(texts, num_kept)
-            return all(
-                budget.holds(self._render(budget.translated or budget.model, shorter)) for budget in self.budgets
-            )
-
-        kept, too_many = 0, sum(map(len, texts))
-        if not fits(kept):
-            raise ConfigError("the chat template alone is longer than the context of the models; use --chat never")
-        while too_many - kept > 1:
-            middle = (kept + too_many) // 2
-            if fits(middle):
-                kept = middle
-            else:
-                too_many = middle
-        return _without_middle(texts, kept)
 
 
 def conversation(example: Example, turn: int, answers: Sequence[str]) -> Texts:
@@ -175,13 +152,6 @@ def truncate_examples(data: TaskData, target: TextModel, renderer: PromptRendere
     return replace(data, examples=tuple(examples))
 
 
-def turn_prompt(
-    renderer: PromptRenderer, model: TextModel, example: Example, turn: int, answers: Sequence[str]
-) -> Prompt:
-    """Returns the prompt of one turn of an example. `answers`: the answers to the earlier turns."""
-    return renderer.render(model, fitting_turn(renderer, example, turn, answers))
-
-
 def fitting_turn(renderer: PromptRenderer, example: Example, turn: int, answers: Sequence[str]) -> Texts:
     """Returns the texts of a conversation. Earlier answers may make it too long; then it is shortened."""
     whole = conversation(example, turn, answers)
@@ -201,6 +171,7 @@ def baseline_prompts(
         *place, turn = record.key
         answers = [records[(*place, earlier)].methods["ar"].answer for earlier in range(turn)]  # type: ignore[index]
         example = examples[record.subset, record.example]
-        return turn_prompt(renderers[record.subset], target, example, turn, answers).ids
+        renderer = renderers[record.subset]
+        return renderer.render(target, fitting_turn(renderer, example, turn, answers)).ids
 
     return ids

@@ -1,23 +1,31 @@
-"""Loads the prompts and models of a recorded run again."""
+"""The prompts and models of a recorded run, loaded again: to score answers that differ, and to show why an answer got
+its score.
 
-from collections.abc import Mapping, Sequence
+Records hold a digest of each prompt and not its text, which may be private and as large as all else. The prompts are
+rendered again from the task, its data and the target's tokenizer, and are used only if they have the digest.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
+from itertools import islice
 
 from specbench.core.environment import EMBEDDED, set_threads
-from specbench.core.errors import ConfigError
+from specbench.core.errors import ConfigError, nearest
 from specbench.models.causal_lm import CausalLM, ids_digest, split_precision
 from specbench.models.loading import load_model
 from specbench.models.near_ties import BaselineAnswer, TokenDifference, find_differences, near_tie_tolerance
 from specbench.records.records import Key, Record
+from specbench.report.shown import ShownPrompt, ShownRecord
 from specbench.results.answers import BASELINE, with_same_history
-from specbench.results.row import Row
+from specbench.results.row import ALL, Row
 from specbench.results.runs import RecordedRun
 from specbench.running.prompts import PromptBudget, PromptRenderer, baseline_prompts, prompt_digest, truncate_examples
 from specbench.specs.catalogue import load_task, load_tasks
 from specbench.specs.components import Quantize
 from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import Example, load_examples
+from specbench.tasks.scoring import Scorer, make_scorer
 
 Group = tuple[str, str]  # task and subset
 
@@ -92,13 +100,23 @@ def prompts_of(
             continue
         target.chat_template.args = row.chat if isinstance(row.chat, dict) else {}
         target.chat_template.date = None if row.template_date is None else date.fromisoformat(row.template_date)
-        budgets = _budgets(records, [target, *others])
-        num_subsets = sum(other[0] == group[0] for other in rows)
-        limit = max(record.example for record in records) + 1
-        loaded = load_examples(tasks[group[0]], group[1], data=data or _place(row), use_sample=False, limit=limit,
-                               num_subsets=num_subsets)  # fmt: skip
+        # 1. The lengths to which prompts were shortened, according to the records.
+        by_name = {model.name: model for model in (target, *others)}
+        lengths = {name: length for record in records for name, length in (record.budgets or {}).items() if length}
+        if absent := [name for name in lengths if name not in by_name]:
+            raise ConfigError(f"the prompts were shortened to fit '{absent[0]}': give it with --drafter too")
+        budgets = [PromptBudget(by_name[name], length) for name, length in lengths.items()]
+        # 2. The examples, from the data of the run.
+        place = data or (row.data_source if row.data_source != "local" else row.request.get("data"))
+        if not isinstance(place, str):
+            raise ConfigError(f"{row.task_name}/{row.subset} was measured on {row.data_location}: give its --data")
+        loaded = load_examples(
+            tasks[group[0]], group[1], data=place, use_sample=False,
+            limit=max(record.example for record in records) + 1, num_subsets=sum(name == group[0] for name, _ in rows),
+        )  # fmt: skip
         renderer = PromptRenderer("auto" if row.chat else "never", budgets, row.system)
         examples = {(group[1], each.index): each for each in truncate_examples(loaded, target, renderer).examples}
+        # 3. The prompts, which must be those that were measured.
         ids_of = baseline_prompts(examples, {group[1]: renderer}, run.records, target)
         for key, record in zip(keys[group], records, strict=True):
             example = examples.get((group[1], record.example))
@@ -114,28 +132,6 @@ def prompts_of(
     return prompts
 
 
-def _place(row: Row) -> str:
-    """Returns the --data with which a row was measured."""
-    if row.data_source != "local":
-        return row.data_source
-    data = row.request.get("data")
-    if not isinstance(data, str):
-        raise ConfigError(f"{row.task_name}/{row.subset} was measured on {row.data_location}: give its --data")
-    return data
-
-
-def _budgets(records: Sequence[Record], models: Sequence[CausalLM]) -> tuple[PromptBudget, ...]:
-    """Returns the lengths to which prompts were shortened, according to the records."""
-    by_name = {model.name: model for model in models}
-    lengths = {
-        name: length for record in records for name, length in (record.budgets or {}).items() if length is not None
-    }
-    absent = [name for name in lengths if name not in by_name]
-    if absent:
-        raise ConfigError(f"the prompts were shortened to fit '{absent[0]}': give it with --drafter too")
-    return tuple(PromptBudget(by_name[name], length) for name, length in lengths.items())
-
-
 class Target:
     """The target of a run. It scores outputs that differ."""
 
@@ -149,27 +145,103 @@ class Target:
         """Returns the first difference of each output of a row. A difference within the measured noise of the target is
         a near-tie. Raises ConfigError if the target or the prompts no longer exist."""
         set_threads(None, row.target.startswith(EMBEDDED))
-        target = self.loader.load(row.target, row.target_revision)
-        # in a later turn, the prompt of AR and of the method holds its own earlier answers
-        every = [key for key in self.run.records if key[:2] == (row.task_name, row.subset)]
-        own, baseline = (self.run.answers_of_any_language.of(every, name) for name in (method, BASELINE))
-        same = {answer.key for answer, _ in with_same_history(own, baseline)}
-        records = [self.run.records[key] for key in keys if key in same]
-        budgets = {name for record in records for name in record.budgets or {}} - {target.name}
-        place, compared = (row.task_name, row.subset), [record.key for record in records]
+        target, place = self.loader.load(row.target, row.target_revision), (row.task_name, row.subset)
+        # In a later turn, the prompts of AR and of the method hold their own earlier answers.
+        every = [key for key in self.run.records if key[:2] == place]
+        numbers = self.run.answers_of_any_language
+        pairs = with_same_history(numbers.of(every, method), numbers.of(every, BASELINE))
+        same = {answer.key for answer, _ in pairs}
+        compared = [key for key in keys if key in same]
+        if not compared:
+            return []
+        budgets = {name for key in compared for name in self.run.records[key].budgets or {}} - {target.name}
         others = [self.loader.load(name) for name in budgets]
         prompts = prompts_of(self.run, {place: row}, {place: compared}, target, others)
+        own, new = (
+            [records[key].methods[method].token_ids.tolist() for key in compared]
+            for records in (self.run.records, candidate)
+        )
         answers = [
-            BaselineAnswer(
-                str(self.run.records[key].id), list(prompts[key].prompt_ids), _ids(self.run.records, key, method)
-            )
-            for key in compared
+            BaselineAnswer(str(self.run.records[key].id), list(prompts[key].prompt_ids), ids)
+            for key, ids in zip(compared, own, strict=True)
         ]
-        if not answers:
-            return []
         tolerance = near_tie_tolerance(target, answers, max_query_length)
-        return find_differences(target, answers, [_ids(candidate, key, method) for key in compared], tolerance)
+        return find_differences(target, answers, new, tolerance)
 
 
-def _ids(records: Mapping[Key, Record], key: Key, method: str) -> list[int]:
-    return records[key].methods[method].token_ids.tolist()
+@dataclass(frozen=True)
+class Selection:
+    """The records to show. `subsets`, `examples` (ids), `methods`: all if empty. `only_wrong`: those in which an answer
+    has no score, or one below 1. `limit`: at most so many; None: all."""
+
+    subsets: tuple[str, ...] = ()
+    examples: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    only_wrong: bool = False
+    limit: int | None = None
+
+
+@dataclass(frozen=True)
+class ShownRun:
+    """The chosen records of a run. `num_matching`: how many match, with those beyond the limit. `problems`: why prompts
+    or reasons are not shown."""
+
+    records: tuple[ShownRecord, ...]
+    num_matching: int
+    problems: tuple[str, ...]
+
+
+def shown_run(
+    run: RecordedRun, selection: Selection, data: str | None = None, trust_remote_code: bool = False
+) -> ShownRun:
+    """Returns the chosen records of a finished run with their prompts. `data`: see `prompts_of`. Raises ConfigError for
+    a name that no record has."""
+    rows = {(row.task_name, row.subset): row for row in run.rows_of(BASELINE) if row.subset != ALL and not row.level}
+    records = [record for row in rows.values() for record in run.records_of_row(row)]
+    known: dict[str, tuple[Sequence[str], Callable[[Record], Collection[str]]]] = {
+        "--subset": (selection.subsets, lambda record: [record.subset]),
+        "--example": (selection.examples, lambda record: [str(record.id)]),
+        "--method": (selection.methods, lambda record: record.methods),
+    }
+    for option, (wanted, names_of) in known.items():
+        names = dict.fromkeys(name for record in records for name in names_of(record))
+        for name in wanted:
+            if name not in names:
+                raise ConfigError(f"{option} {name}: no record of '{run.path}' has it: {nearest(name, names)}")
+        records = [record for record in records if not wanted or set(wanted) & set(names_of(record))]
+    methods = selection.methods or tuple(run.methods)
+    if selection.only_wrong:
+        records = [
+            record for record in records
+            if any((g.score is None or g.score < 1) for name, g in record.methods.items() if name in methods)
+        ]  # fmt: skip
+    chosen = list(islice(records, selection.limit))
+    # The prompts as AR read them, where the data and the tokenizer are still the same.
+    prompts: dict[Key, ShownPrompt] = {}
+    problems = []
+    for group in dict.fromkeys((record.task, record.subset) for record in chosen):
+        row, in_group = rows[group], [record for record in chosen if (record.task, record.subset) == group]
+        loader = ModelLoader("cpu", *split_precision(row.dtype), trust_remote_code=trust_remote_code, weights=False)
+        try:
+            target = loader.load(row.target, row.target_revision)
+            budgets = {name for record in in_group for name in record.budgets or {}} - {target.name}
+            keys = {group: [record.key for record in in_group]}
+            others = [loader.load(name) for name in budgets]
+            for key, prompt in prompts_of(run, rows, keys, target, others, data).items():
+                prompts[key] = ShownPrompt.of(target.tokenizer, list(prompt.prompt_ids))
+        except ConfigError as error:
+            problems.append(f"prompts of {'/'.join(group)} are not shown: {error}")
+    # What the scorers read in the answers.
+    scorers: dict[Group, Scorer | None] = {}
+    try:
+        for record in chosen:
+            group = record.task, record.subset
+            if group not in scorers:
+                scorers[group] = make_scorer(run.task_of(rows[group]).subset(group[1]))
+    except ConfigError as error:  # the scorer's package is not here, or has changed
+        problems.append(f"what was read in the answers is not shown: {error}")
+    shown = tuple(
+        ShownRecord.of(record, methods, prompts.get(record.key), scorers.get((record.task, record.subset)))
+        for record in chosen
+    )
+    return ShownRun(shown, len(records), tuple(problems))

@@ -1,29 +1,41 @@
-"""A user's request for a run, and the specification of the run that it is turned into after its checks."""
+"""A user's request for a run, its checks, and the specification that it is turned into.
 
+`check_request` needs neither torch nor a model, so that what is missing is told within a second, and all of it at once.
+What names and files alone cannot tell is checked by `resolve`, and when models and data are loaded.
+"""
+
+import ctypes
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specbench.core.console import counted
-from specbench.core.environment import EMBEDDED, OBJECT, is_installed, missing
+from specbench.core.environment import EMBEDDED, EXTRAS, OBJECT, is_installed, missing, require
 from specbench.core.errors import ConfigError, nearest
-from specbench.models.sources import is_local, model_source
+from specbench.core.registry import LOGGERS
+from specbench.models.heads import published_head
+from specbench.models.sources import is_local, lacks_template, model_source
 from specbench.specs import yaml_files
 from specbench.specs.catalogue import (
     NUM_SHOTS,
     builtin_task_names,
     has_shots,
     load_method,
+    load_task,
     load_tasks,
+    method_keys,
     method_names,
     namesake,
     with_overrides,
 )
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
-from specbench.specs.run import RunSpec, ServersSpec, own_drafter, read_servers
+from specbench.specs.run import RunSpec, own_drafter, read_servers
 from specbench.specs.run_options import LEAST, SHARE, TARGET_OPTIONS, RunOptions, flag_of
 from specbench.specs.task import GenerationSpec, TaskSpec
 
@@ -32,6 +44,14 @@ if TYPE_CHECKING:
 
 ALL = "all"
 LM_EVAL = "lm_eval:"
+TARGET = EMBEDDED + "target"
+# Built-in drafters that need a draft model, and those with a model of their own over the target's tokens; and the
+# built-in loggers. Their registries would import torch.
+MODEL_DRAFTERS = {"model", "model_tree", "synthetic"}
+TABLE_DRAFTERS = {"ngram": "n-gram model", "retrieval": "datastore"}
+HEAD_DRAFTERS = {"eagle", "eagle_tree"}  # Medusa heads may also be in the target's own checkpoint
+PATH_DRAFTERS = {*TABLE_DRAFTERS, *HEAD_DRAFTERS, "medusa"}
+LOGGER_PACKAGES = ("mlflow", "tensorboard", "wandb")
 
 
 @dataclass(frozen=True)
@@ -92,6 +112,179 @@ class Request:
         return {**settings, "warm_up": None} == {**own, "warm_up": None}
 
 
+def check_request(request: Request) -> None:
+    """Raises ConfigError, in one line, with everything that the request lacks."""
+    check_all(checks(request))
+
+
+def check_all(made: Iterable[Callable[[], object]]) -> None:
+    """Makes checks. Raises ConfigError, in one line, with the problems of all of them."""
+    problems: dict[str, None] = {}
+    for check in made:
+        try:
+            check()
+        except ConfigError as error:
+            problems[str(error)] = None
+    if len(problems) > 1:
+        listed = "; ".join(f"({number}) {problem}" for number, problem in enumerate(problems, start=1))
+        raise ConfigError(f"{len(problems)} problems: {listed}")
+    for problem in problems:
+        raise ConfigError(problem)
+
+
+def checks(request: Request) -> Iterator[Callable[[], object]]:
+    """Yields the checks of a request, each of which raises ConfigError."""
+    options, judge, include = request.options, request.judge, request.lm_eval_include
+    if judge is not None:
+        yield judge.make
+    for name in request.tasks if ALL in request.tasks else dict.fromkeys(request.tasks):
+        if name.startswith(LM_EVAL):
+            yield partial(require, "lm_eval", f"--task {name}")
+        elif name != ALL:
+            yield partial(load_task, name)
+    if request.servers is not None:
+        yield partial(yaml_files.read, request.servers)
+        yield partial(check_data, options.data)
+    else:
+        yield from option_checks(options)
+        own = {method.name for method in request.own_methods}
+        for name in () if ALL in request.methods else request.methods:  # those that lack something are left out
+            if name not in own:
+                yield partial(check_method, name, request)
+    if include is not None and not include.is_dir():
+        yield partial(refuse, f"--lm-eval-include {include}: no such folder: give one with YAML files of tasks")
+    if request.plot is not None:
+        yield partial(require, "matplotlib", "--plot")
+    for name in request.loggers:
+        known = sorted({*LOGGER_PACKAGES, *LOGGERS.plugins})
+        if name not in known:
+            yield partial(refuse, f"--log {name}: {nearest(name, known)}")
+        elif EXTRAS.get(name) == name and name not in sys.modules and not is_installed(name):
+            yield partial(refuse, f"--log {name}: {missing(name)}")
+
+
+def option_checks(options: RunOptions, *, needs_weights: bool = True) -> Iterator[Callable[[], object]]:
+    """Yields the checks of models, device and data. `needs_weights`: whether the models' weights are read, and not only
+    their tokenizers."""
+    yield from model_checks(options, needs_weights)
+    yield partial(check_device, options)
+    yield partial(check_data, options.data)
+
+
+def model_checks(options: RunOptions, needs_weights: bool = True) -> Iterator[Callable[[], object]]:
+    yield partial(check_model, options.target or TARGET, options.chat, needs_config=needs_weights)
+    if options.drafter is not None:
+        yield partial(check_model, options.drafter, needs_config=needs_weights)
+    for role, name, revision in (
+        ("target", options.target, options.target_revision),
+        ("drafter", options.drafter, options.drafter_revision),
+    ):
+        yield partial(check_revision, role, name, revision)
+
+
+def check_data(data: str | None) -> None:
+    if data not in (None, "hub", "sample") and not os.path.exists(data):
+        raise ConfigError(f"--data {data}: no such folder or file: check the path")
+
+
+def refuse(problem: str) -> None:
+    raise ConfigError(problem)
+
+
+def check_method(name: str, request: Request) -> None:
+    """Raises ConfigError for an unknown method, a missing file, and a drafter, head, n-gram model or datastore that the
+    request does not give."""
+    keys = method_keys(name)
+    given = dict(pair.split("=", 1) for pair in request.options.overrides if "=" in pair)
+    given = {key.strip(): value.strip() for key, value in given.items()}
+    target = request.options.target or TARGET
+    drafter: Any = keys.get("drafter") if isinstance(keys.get("drafter"), Mapping) else {}
+    kind, label = drafter.get("type"), str(keys.get("name", name))
+    path = given.get("drafter.path", drafter.get("path")) if kind in PATH_DRAFTERS else None
+    if keys.get("routes"):
+        return
+    if path is None and kind in TABLE_DRAFTERS and target != TARGET:
+        noun, command = TABLE_DRAFTERS[kind], f"specbench train {kind} --target {target}"
+        raise ConfigError(
+            f"method '{label}': drafter.path is missing: target '{target}' has no {noun} of its own: train one with "
+            f"`{command}` and give --set drafter.path=DIR"
+        )
+    if path is None and kind in HEAD_DRAFTERS and not target.startswith((EMBEDDED, OBJECT)):
+        try:
+            published_head(str(drafter.get("head", "eagle3")), target)
+        except ConfigError as error:
+            raise ConfigError(f"method '{label}': {error}") from error
+    is_folder = kind in TABLE_DRAFTERS or str(path).startswith((".", "/", "~")) or str(path).count("/") > 1
+    is_folder &= path is not None and path != "null" and not str(path).startswith(EMBEDDED)
+    if is_folder and not os.path.exists(str(path)):
+        raise ConfigError(f"method '{label}': drafter.path = '{path}': no such folder: check the path")
+    checkpoint = given.get("drafter.checkpoint", drafter.get("checkpoint"))
+    if checkpoint is not None and str(checkpoint).startswith(EMBEDDED) and target != TARGET:
+        checkpoint = None
+    if needs_drafter(keys) and checkpoint is None and request.options.drafter is None and target != TARGET:
+        raise ConfigError(f"drafter: method '{label}' needs a drafter model: give one with --drafter")
+
+
+def needs_drafter(keys: Mapping[str, Any]) -> bool:
+    """Returns whether a method certainly needs a draft model, by the unchecked keys of its file."""
+    decoder, drafter = keys.get("decoder"), keys.get("drafter")
+    if isinstance(decoder, Mapping):
+        return decoder.get("drafter") in ("same_vocabulary", "other_vocabulary")
+    if keys.get("decodes_with") in ("drafter", "random"):
+        return True
+    return isinstance(drafter, Mapping) and drafter.get("type") in MODEL_DRAFTERS
+
+
+def check_model(name: str, chat: str = "auto", *, needs_config: bool = True) -> None:
+    """Raises ConfigError for a folder or an embedded model that does not exist, and, with `chat` "always", for one
+    without a chat template. `needs_config`: whether a folder with only a tokenizer is refused too."""
+    if name.startswith(OBJECT) or not (name.startswith(EMBEDDED) or is_local(name, needs_config=needs_config)):
+        return
+    folder = Path(model_source(name))
+    if chat == "always" and lacks_template(folder):
+        raise ConfigError(f"--chat always: model '{name}' has no chat template; use --chat auto or never")
+
+
+def check_revision(role: str, name: str | None, revision: str | None) -> None:
+    """Raises ConfigError for a revision of no model, or of one that is not on the hub, which would have no effect."""
+    if revision is not None and name is None:
+        raise ConfigError(f"--{role}-revision {revision}: needs --{role} with a hub id")
+    if revision is not None and (str(name).startswith((EMBEDDED, OBJECT)) or os.path.isdir(str(name))):
+        raise ConfigError(f"--{role}-revision {revision}: '{name}' is not on the hub: leave the revision out")
+
+
+def check_device(options: RunOptions) -> None:
+    """Raises ConfigError for options that need a CUDA device on a machine without one, and for missing packages."""
+    if (options.target or "").startswith(OBJECT):
+        loading = ("dtype", "device", "quantize", "device_map")
+        refuse_options(options, loading, f"on '{options.target}', which is loaded already")
+    kind = options.device.partition(":")[0]
+    has_no_cuda = kind == "cpu" or not may_have_cuda()
+    if kind == "cuda" and has_no_cuda:
+        raise ConfigError(f"--device {options.device}: not available on this machine (no CUDA driver is installed)")
+    if options.quantize != "none" and options.engine in ("auto", "eager"):  # with others it does not go together
+        if has_no_cuda:
+            this = "cpu" if kind == "auto" else kind
+            raise ConfigError(f"--quantize {options.quantize}: needs a CUDA device, and this is {this}: leave it out")
+        require("bitsandbytes", f"--quantize {options.quantize}")
+        require("accelerate", f"--quantize {options.quantize}")
+    elif options.device_map != "none":
+        require("accelerate", f"--device-map {options.device_map}")
+
+
+def may_have_cuda() -> bool:
+    """Returns whether torch may find a CUDA or ROCm device: False only if there is certainly no driver for one."""
+    if sys.platform == "darwin":
+        return False
+    if Path("/dev/kfd").exists():  # AMD's, which torch calls cuda too
+        return True
+    try:
+        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
 def resolve(request: Request) -> tuple[Request, RunSpec, dict[str, str] | None]:
     """Returns a request with the names that "all" methods stand for and with the default limit, its specification, and
     why some of all methods are left out; None if it names its methods."""
@@ -107,40 +300,46 @@ def resolve(request: Request) -> tuple[Request, RunSpec, dict[str, str] | None]:
 
 def run_spec(request: Request) -> RunSpec:
     """Returns the checked specification of a run. Its first method is AR, even if AR was not requested."""
-    servers = None if request.servers is None else read_request_servers(request, request.servers)
-    tasks = [task for name in requested_tasks(request.tasks) for task in load_tasks(name, request.lm_eval_include)]
-    own = {method.name: method for method in request.own_methods}
-    names = list(dict.fromkeys(["ar", *request.methods]))
-    methods = servers.methods(names) if servers else [own.get(name) or load_method(name) for name in names]
-    if not request.tasks or not (request.methods or servers):
+    options, servers = request.options, None
+    if not request.tasks or not (request.methods or request.servers):
         raise ConfigError("--task and --method need at least one name each; `specbench list` shows them")
-    if request.lm_eval_include is not None and not any(name.startswith(LM_EVAL) for name in request.tasks):
-        raise ConfigError(f"--lm-eval-include: has no effect without --task {LM_EVAL}NAME: leave it out, or name one")
-    options = request.options
     if options.subsets is not None and not options.subsets:
         raise ConfigError("--subset is empty: name at least one, or leave the option out")
-    check_models(options)
-    target = servers.tokenizer if servers else options.target or EMBEDDED + "target"
-    sampling = [] if options.sampling == "task" else sampling_overrides(target, options.target_revision)
-    tasks, methods = with_overrides(tasks, methods, [*sampling, *options.overrides])
+    if request.lm_eval_include is not None and not any(name.startswith(LM_EVAL) for name in request.tasks):
+        raise ConfigError(f"--lm-eval-include: has no effect without --task {LM_EVAL}NAME: leave it out, or name one")
+    # 1. Tasks and methods. With servers, these are the methods, and they hold the models.
+    tasks = [task for name in requested_tasks(request.tasks) for task in load_tasks(name, request.lm_eval_include)]
+    names = list(dict.fromkeys(["ar", *request.methods]))
+    if request.servers is not None:
+        models = ("target", "drafter", "target_revision", "drafter_revision", "dtype", "device", "engine")
+        refuse_options(options, (*models, *TARGET_OPTIONS), "with --servers, which hold the models")
+        servers = read_servers(request.servers)
+        for name in request.methods:
+            if name not in servers.servers:
+                problem = f"{request.servers} has no such server: {nearest(name, servers.servers)}"
+                raise ConfigError(f"--method {name}: {problem}")
+        methods, target = servers.methods(names), servers.tokenizer
+    else:
+        own = {method.name: method for method in request.own_methods}
+        methods, target = [own.get(name) or load_method(name) for name in names], options.target or TARGET
+        check_all(model_checks(options))
+    # 2. Changed keys: first the sampling that the target's checkpoint asks for, then those of --set.
+    overrides = list(options.overrides)
+    if options.sampling == "model":
+        from specbench.models.loading import model_sampling
+
+        values = model_sampling(target, options.target_revision).values
+        prefix = f"--sampling model: '{target}': generation_config.json: "
+        build(GenerationSpec, {"max_new_tokens": 1, **values}, prefix=prefix)
+        overrides = [*(f"generation.{name}={json.dumps(value)}" for name, value in values.items()), *overrides]
+    tasks, methods = with_overrides(tasks, methods, overrides)
+    # 3. The whole.
     given = {name: value for name, value in asdict(options).items() if name in RunSpec.model_fields}
     given["chat_template_args"] = parse_template_args(options.chat_template_args, options.chat)
     data = {**given, "tasks": tasks, "methods": methods, "servers": servers, "target": target}
     spec = build(RunSpec, data, prefix="")
     check_samples(spec)
     return spec
-
-
-def read_request_servers(request: Request, path: Path) -> ServersSpec:
-    """Returns the servers of a request. Raises ConfigError for options of models in this process, and for a method that
-    is not one of the servers."""
-    local = ("target", "drafter", "target_revision", "drafter_revision", "dtype", "device", "engine", *TARGET_OPTIONS)
-    refuse_options(request.options, local, "with --servers, which hold the models")
-    found = read_servers(path)
-    for name in request.methods:
-        if name not in found.servers:
-            raise ConfigError(f"--method {name}: {path} has no such server: {nearest(name, found.servers)}")
-    return found
 
 
 def refuse_options(options: RunOptions, names: Sequence[str], where: str) -> None:
@@ -151,18 +350,7 @@ def refuse_options(options: RunOptions, names: Sequence[str], where: str) -> Non
             raise ConfigError(f"{flag_of(name)} {value}: has no effect {where}: leave it out")
 
 
-def sampling_overrides(target: str, revision: str | None) -> list[str]:
-    """Returns the --set pairs of the sampling that the target's checkpoint asks for. Raises ConfigError if it asks for
-    none."""
-    from specbench.models.loading import model_sampling
-
-    values = model_sampling(target, revision).values
-    prefix = f"--sampling model: '{target}': generation_config.json: "
-    build(GenerationSpec, {"max_new_tokens": 1, **values}, prefix=prefix)
-    return [f"generation.{name}={json.dumps(value)}" for name, value in values.items()]
-
-
-def parse_template_args(pairs: Sequence[str], chat: str) -> dict[str, Any]:
+def parse_template_args(pairs: Sequence[str], chat: str) -> dict[str, object]:
     """Returns the variables of the chat template by name. Values are read as YAML."""
     if pairs and chat == "never":
         raise ConfigError(f"--chat-template-args {','.join(pairs)}: has no effect with --chat never: leave one out")
@@ -175,11 +363,6 @@ def parse_template_args(pairs: Sequence[str], chat: str) -> dict[str, Any]:
     return found
 
 
-def runs_programs(task: TaskSpec) -> bool:
-    """Returns whether answers are scored by executing them."""
-    return task.scorer is not None and task.scorer.type == "code"
-
-
 def check_samples(spec: RunSpec) -> None:
     """Raises ConfigError if a task is scored by pass@k but the run has fewer than k different answers per example."""
     for task, name in spec.task_subsets():
@@ -190,6 +373,11 @@ def check_samples(spec: RunSpec) -> None:
                 f"--repeats {spec.repeats}: pass@{k} of task {task.name} needs --repeats {k} and a temperature: give "
                 f"them (--set generation.temperature=0.8), or leave {k} out of scorer.k"
             )
+
+
+def runs_programs(task: TaskSpec) -> bool:
+    """Returns whether answers are scored by executing them."""
+    return task.scorer is not None and task.scorer.type == "code"
 
 
 def requested_tasks(names: Sequence[str]) -> list[str]:
@@ -209,43 +397,14 @@ def requested_methods(request: Request) -> tuple[Sequence[str], dict[str, str] |
         raise ConfigError(f"--method {','.join(request.methods)}: '{ALL}' is every method: give no other name with it")
     if request.servers is not None:  # without names, all servers are methods
         return [], {}
-    target = request.options.target or EMBEDDED + "target"
-    has_drafter = request.options.drafter is not None or target == EMBEDDED + "target"
+    target = request.options.target or TARGET
+    has_drafter = request.options.drafter is not None or target == TARGET
     reasons = {
         method.name: "it needs a draft model: give one with --drafter"
         for method in map(load_method, method_names()) if not has_drafter
         and any(part.needs_drafter and own_drafter(part, target) is None for part in method.parts)
     }  # fmt: skip
     return [name for name in method_names() if name not in reasons], reasons
-
-
-def check_models(options: RunOptions) -> None:
-    """Raises ConfigError for a revision of no model or of one that is not on the hub, for options about loading a
-    target that is a Python object, and for a target that does not exist."""
-    for role, name, revision in (
-        ("target", options.target, options.target_revision),
-        ("drafter", options.drafter, options.drafter_revision),
-    ):
-        if revision is not None and name is None:
-            raise ConfigError(f"--{role}-revision {revision}: needs --{role} with a hub id")
-        if name is not None:
-            check_revision(role, name, revision)
-    target = options.target
-    if target is None:
-        return
-    if target.startswith(OBJECT):
-        loading = ("dtype", "device", "quantize", "device_map")
-        refuse_options(options, loading, f"on '{target}', which is loaded already")
-    if target.startswith(EMBEDDED):  # a missing target is reported before a missing --drafter
-        model_source(target)
-    else:
-        is_local(target)
-
-
-def check_revision(role: str, name: str, revision: str | None) -> None:
-    """Raises ConfigError for a revision of a model that is not on the hub, which would silently have no effect."""
-    if revision is not None and (name.startswith((EMBEDDED, OBJECT)) or is_local(name)):
-        raise ConfigError(f"--{role}-revision {revision}: '{name}' is not on the hub: leave the revision out")
 
 
 def request_notes(request: Request, spec: RunSpec) -> Iterator[str]:
@@ -261,10 +420,17 @@ def request_notes(request: Request, spec: RunSpec) -> Iterator[str]:
 
     for kind, names in (("tasks", request.tasks), ("methods", request.methods)):
         yield from filter(None, (namesake(kind, name) for name in names))
-    for task, absent in spec.left_out().items():
+    for name, absent in spec.left_out().items():
         them = "it" if len(absent) == 1 else "them"
-        yield f"{absent_subsets_line(task, absent, 'bundled sample')}: give --data to measure {them}"
-    yield from missing_subset_lines(spec)
+        yield f"{absent_subsets_line(name, absent, 'bundled sample')}: give --data to measure {them}"
+    for task in spec.tasks:
+        lacking = ", ".join(name for name in spec.subsets or () if name not in task.subset_names)
+        measured = ", ".join(name for other, name in spec.task_subsets() if other is task)
+        if lacking and not task.subsets:
+            yield f"--subset: {task.name} has no subsets: it is measured as a whole"
+        elif lacking:
+            what = f"only {measured} of it is measured" if measured else "it is not measured"
+            yield f"--subset: {task.name} has no {lacking}: {what}"
     overrides = dict(pair.split("=", 1) for pair in request.options.overrides)
     if overrides.get(NUM_SHOTS, "0") != "0":
         for name in (task.name for task in spec.tasks if not has_shots(task)):
@@ -301,15 +467,3 @@ def absent_subsets_line(task: str, names: Sequence[str], lacking: str) -> str:
     """Returns the beginning of a line about subsets that have no `lacking`."""
     shown = ", ".join(names[:MAX_NAMED]) + (f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else "")
     return f"{task}: {counted(len(names), 'subset')} {'has' if len(names) == 1 else 'have'} no {lacking} ({shown})"
-
-
-def missing_subset_lines(spec: RunSpec) -> Iterator[str]:
-    """Yields a line for each task that lacks some of the requested subsets."""
-    for task in spec.tasks:
-        missing = ", ".join(name for name in spec.subsets or () if name not in task.subset_names)
-        measured = ", ".join(name for other, name in spec.task_subsets() if other is task)
-        if missing and not task.subsets:
-            yield f"--subset: {task.name} has no subsets: it is measured as a whole"
-        elif missing:
-            what = f"only {measured} of it is measured" if measured else "it is not measured"
-            yield f"--subset: {task.name} has no {missing}: {what}"

@@ -1,4 +1,4 @@
-"""The warm-up of a cell: before it is measured, AR and every method decode the same number of blocks of another text,
+"""The warm-up of a subset: before it is measured, AR and every method decode the same number of blocks of another text,
 until the speed of all of them is steady or the time for it is spent."""
 
 import sys
@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, partial
 from itertools import count
 from math import inf
 from statistics import median
@@ -34,12 +33,13 @@ FIRST_BLOCKS_CPU = 16  # budget before the first subset, when the lengths of ans
 TOP_UP_BLOCKS = 4  # blocks for another subset if the budget was spent and the speed was not steady
 MAX_SHARE = 0.1  # maximum ratio of the warm-up to what is measured: of their seconds, and on a GPU of their tokens
 _WARM: dict[int, int] = {}  # number of warm-up tokens by the id of a decoder, while the decoder exists
+Blocks = list[tuple[float, float]]  # seconds per token, and seconds in all
 _HISTORIES = weakref.WeakKeyDictionary[TextModel, dict[str, "History"]]()  # by loaded model and method
 
 
 @dataclass(frozen=True)
 class WarmUp:
-    """The blocks that a method decoded before a cell was measured, and the seconds of its whole warm-up. `steady`:
+    """The blocks that a method decoded before a subset was measured, and the seconds of its whole warm-up. `steady`:
     whether the speed was steady in the end; None if there were too few blocks to tell."""
 
     blocks: int
@@ -68,13 +68,13 @@ class Budget:
 
 @dataclass
 class History:
-    """The earlier blocks of a method with a loaded model in this process. `blocks`: (seconds per token, seconds) by the
-    number of new tokens, since only blocks of equal length are equal work. `first`: seconds per token of the first
+    """The earlier blocks of a method with a loaded model in this process. `blocks`: by the number of new tokens, since
+    only blocks of equal length are equal work. `first`: seconds per token of the first
     block of all, and `prefill` per token of its prompt."""
 
     first: float | None = None
     prefill: float = 0.0
-    blocks: dict[int, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+    blocks: dict[int, Blocks] = field(default_factory=lambda: defaultdict(list))
 
     @property
     def seconds_per_token(self) -> float | None:
@@ -97,21 +97,21 @@ def is_steady(times: Sequence[float]) -> bool:
     return max(parts) <= BAND * min(parts)
 
 
-def warm_up_subset(cell: SubsetRun, budget: Budget | None = None, progress: Say = say_nothing) -> dict[str, WarmUp]:
-    """Warms up AR and every method of a cell on as many tokens as the cell's longest conversation has. Afterwards,
-    drafters that learn from prompt to prompt forget everything. Returns the warm-ups by method."""
-    models = {id(decoder.model): decoder.model for decoder in cell.decoders}
-    lengths = {key: longest_conversation(cell, model) for key, model in models.items()}
-    decoders = [(decoder, lengths[id(decoder.model)]) for decoder in cell.decoders]
-    found = warm_up(decoders, cell.context_limit, cell.task.generation.max_new_tokens, budget, progress)
-    _reset_drafters(cell.decoders)
+def warm_up_subset(run: SubsetRun, budget: Budget | None = None, progress: Say = say_nothing) -> dict[str, WarmUp]:
+    """Warms up AR and every method of a subset on as many tokens as its longest conversation has. Afterwards, drafters
+    that learn from prompt to prompt forget everything. Returns the warm-ups by method."""
+    models = {id(decoder.model): decoder.model for decoder in run.decoders}
+    lengths = {key: longest_conversation(run, model) for key, model in models.items()}
+    decoders = [(decoder, lengths[id(decoder.model)]) for decoder in run.decoders]
+    found = warm_up(decoders, run.context_limit, run.task.generation.max_new_tokens, budget, progress)
+    _reset_drafters(run.decoders)
     return found
 
 
 @contextmanager
-def doing_warm_up(cell: SubsetRun) -> Iterator[Say]:
-    """Says that a cell is warmed up until the block ends. Yields a function that receives the lines about it."""
-    where = f"warming up {cell.task.name}/{cell.subset}"
+def doing_warm_up(run: SubsetRun) -> Iterator[Say]:
+    """Says that a subset is warmed up until the block ends. Yields a function that receives the lines about it."""
+    where = f"warming up {run.task.name}/{run.subset}"
     with doing(where) as tell:
         yield lambda line: tell(f"{where}: {line}")
 
@@ -121,26 +121,32 @@ def _reset_drafters(decoders: Iterable[Decoder]) -> None:
         drafting.drafter.begin_cell()
 
 
-def longest_conversation(cell: SubsetRun, model: TextModel) -> int:
-    """Returns the number of tokens of a cell's longest conversation if every answer has the maximum length."""
-    num_new = cell.task.generation.max_new_tokens
+def longest_conversation(run: SubsetRun, model: TextModel) -> int:
+    """Returns the number of tokens of a subset's longest conversation if every answer has the maximum length."""
+    num_new = run.task.generation.max_new_tokens
     most = max(
-        len(cell.renderer.render(model, texts).packed_ids) + (len(texts) // 2 + 1) * num_new
-        for texts in unanswered_conversations(cell)
+        len(run.renderer.render(model, texts).packed_ids) + (len(texts) // 2 + 1) * num_new
+        for texts in unanswered_conversations(run)
     )
-    return min(most, cell.context_limit or most)
+    return min(most, run.context_limit or most)
 
 
-def unanswered_conversations(cell: SubsetRun) -> Iterator[Texts]:
-    """Yields the conversations of a cell, with empty answers."""
-    for example in cell.data.examples:
+def unanswered_conversations(run: SubsetRun) -> Iterator[Texts]:
+    """Yields the conversations of a subset, with empty answers."""
+    for example in run.data.examples:
         last = len(example.turns) - 1
         yield conversation(example, last, [""] * last)
 
 
-def block_tokens(max_new_tokens: int) -> int:
-    """Returns the number of new tokens of a block if the answers have at most `max_new_tokens`."""
-    return min(NUM_NEW_TOKENS, max(MIN_NEW_TOKENS, max_new_tokens))
+@dataclass(frozen=True)
+class Part:
+    """A decoder without routes. `name`: the method that it is a part of. `num_tokens`: those of its longest
+    conversation."""
+
+    decoder: Decoder
+    name: str
+    num_tokens: int
+    history: History
 
 
 def warm_up(
@@ -155,138 +161,109 @@ def warm_up(
     On a CPU the whole takes at most the time of the budget, but at least one block. On a GPU, whose clock rises slowly,
     there are at least as many blocks as `is_steady` needs.
     """
-    parts = [
-        Part(part, each.method.name, min(num_tokens, context_limit or num_tokens), _history(part))
-        for each, num_tokens in decoders for part in each.parts
-    ]  # fmt: skip
-    stages = Stages(parts, context_limit, block_tokens(max_new_tokens), budget or Budget(), progress)
-    # 1. A short block of each, if one of them is new: it tells how long the others would take.
-    if any(part.history.seconds_per_token is None for part in parts):
-        stages.decode_first_blocks()
-    # 2. A text as long as the longest conversation, so that no measured pass is the first of its kind, and no cache
-    #    grows during a measurement.
-    stages.read_long_texts()
-    # 3. Blocks until all are steady. The last earlier blocks of the same methods and loaded models count, too.
-    verdicts = stages.decode_until_steady()
-    found = {}
-    for name in dict.fromkeys(part.name for part in parts):
-        steady = [verdict for part, verdict in zip(parts, verdicts, strict=True) if part.name == name]
-        found[name] = WarmUp(stages.num_rounds, stages.seconds[name], all_known(steady))
-    return found
+    budget = budget or Budget()
+    num_new = min(NUM_NEW_TOKENS, max(MIN_NEW_TOKENS, max_new_tokens))  # of a block
+    parts = []
+    for each, num_tokens in decoders:
+        for decoder in each.parts:
+            histories = _HISTORIES.setdefault(decoder.model, {})
+            history = histories.setdefault(versioned_name(decoder.method), History())
+            parts.append(Part(decoder, each.method.name, min(num_tokens, context_limit or num_tokens), history))
+    # Whether the warm-up gives way to the measurement when its time is spent, as it does on a CPU.
+    models = [part.decoder.model for part in parts]
+    yields = all(not isinstance(model, CausalLM) or model.device.type == "cpu" for model in models)
+    seconds = dict.fromkeys((part.name for part in parts), 0.0)  # by method
 
-
-@dataclass(frozen=True)
-class Part:
-    """A decoder without routes. `name`: the method that it is a part of. `num_tokens`: those of its longest
-    conversation."""
-
-    decoder: Decoder
-    name: str
-    num_tokens: int
-    history: History
-
-
-@dataclass
-class Stages:
-    """The stages of a warm-up. `num_new`: new tokens of a block. `num_rounds`: blocks that each part has decoded, and
-    `seconds`: those of each method so far."""
-
-    parts: Sequence[Part]
-    context_limit: int | None
-    num_new: int
-    budget: Budget
-    progress: Say
-    num_rounds: int = 0
-    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-
-    @cached_property
-    def yields(self) -> bool:
-        """Whether the warm-up gives way to the measurement when its time is spent, as it does on a CPU."""
-        models = [part.decoder.model for part in self.parts]
-        return all(not isinstance(model, CausalLM) or model.device.type == "cpu" for model in models)
-
-    def per_token(self) -> float:
+    def per_token() -> float:
         """Returns the seconds that all parts together take for a token, as far as known."""
-        return sum(part.history.seconds_per_token or 0.0 for part in self.parts)
+        return sum(part.history.seconds_per_token or 0.0 for part in parts)
 
-    def left(self) -> float:
+    def left() -> float:
         """Returns the seconds that the warm-up may still take; those of --warm-up hold on a GPU, too."""
-        if self.budget.seconds is not None:
-            return self.budget.seconds - self.budget.spent
-        return MAX_SHARE * self.budget.num_planned * self.per_token() - self.budget.spent if self.yields else inf
+        if budget.seconds is not None:
+            return budget.seconds - budget.spent
+        return MAX_SHARE * budget.num_planned * per_token() - budget.spent if yields else inf
 
-    def decode(self, part: Part, num_tokens: int, num_new: int, what: str) -> tuple[float, float, float]:
+    def decode(part: Part, num_tokens: int, num_new: int, what: str) -> tuple[float, float, float]:
         """Returns the seconds per token of a block, and its seconds of decoding and in all."""
-        self.progress(f"{part.name}, {what}{_times(self.budget, self.left(), self.per_token())}")
+        progress(f"{part.name}, {what}{_times(budget, left(), per_token())}")
         start = time.perf_counter()
-        generation = _decode_block(part.decoder, num_tokens, num_new, self.context_limit)
+        _reset_drafters([part.decoder])  # so that all blocks are equal work for a drafter that learns
+        ids = warm_up_ids(part.decoder.model, num_tokens, num_new)
+        generation = part.decoder.generate(ids, StopRules(num_new, context_limit=context_limit), seed=0)
         took = time.perf_counter() - start
-        self.budget.spent += took
-        self.seconds[part.name] += took
+        budget.spent += took
+        seconds[part.name] += took
         return seconds_per_token(generation), generation.decode_seconds, took
 
-    def decode_first_blocks(self) -> None:
-        self.num_rounds += 1
-        for part in self.parts:
+    # 1. A short block of each, if one of them is new: it tells how long the others would take.
+    num_rounds = 0
+    if any(part.history.seconds_per_token is None for part in parts):
+        num_rounds = 1
+        for part in parts:
             size, history = min(part.num_tokens, NUM_NEW_TOKENS + MIN_NEW_TOKENS), part.history
-            history.first, decoding, took = self.decode(part, size, MIN_NEW_TOKENS, "block 1")
+            history.first, decoding, took = decode(part, size, MIN_NEW_TOKENS, "block 1")
             history.prefill = max(0.0, took - decoding) / NUM_NEW_TOKENS
-            if self.num_new == MIN_NEW_TOKENS:
+            if num_new == MIN_NEW_TOKENS:
                 history.blocks[MIN_NEW_TOKENS].append((history.first, took))
 
-    def read_long_texts(self) -> None:
-        """The text is shorter where there is no time to read it."""
-        longer = [part for part in self.parts if _WARM.get(id(part.decoder), 0) < part.num_tokens]
-        reading = sum(part.history.prefill * part.num_tokens for part in longer)
-        rest = self.left() - MIN_NEW_TOKENS * sum(part.history.seconds_per_token or 0.0 for part in longer)
-        share = 1.0 if not self.yields or rest >= reading else max(0.0, rest) / max(reading, 1e-9)
-        for part in longer:
-            decoder = part.decoder
-            length = part.num_tokens if share == 1.0 else int(share * part.num_tokens)
-            if share < 1.0 and length <= max(_WARM.get(id(decoder), 0), NUM_NEW_TOKENS + MIN_NEW_TOKENS):
-                continue
-            self.decode(part, length, MIN_NEW_TOKENS, f"a text of {length} tokens")
-            pauses_at = decoder.drafter.pauses_at if isinstance(decoder, DraftingDecoder) else None
-            if pauses_at is not None and pauses_at < length:  # then the drafter has read nothing yet
-                self.decode(part, pauses_at, MIN_NEW_TOKENS, f"a text of {pauses_at} tokens")
-            if id(decoder) not in _WARM:
-                weakref.finalize(decoder, _WARM.pop, id(decoder), None)
-            _WARM[id(decoder)] = length
+    # 2. A text as long as the longest conversation, so that no measured pass is the first of its kind, and no cache
+    #    grows during a measurement. It is shorter where there is no time to read it.
+    longer = [part for part in parts if _WARM.get(id(part.decoder), 0) < part.num_tokens]
+    reading = sum(part.history.prefill * part.num_tokens for part in longer)
+    rest = left() - MIN_NEW_TOKENS * sum(part.history.seconds_per_token or 0.0 for part in longer)
+    share = 1.0 if not yields or rest >= reading else max(0.0, rest) / max(reading, 1e-9)
+    for part in longer:
+        decoder = part.decoder
+        length = part.num_tokens if share == 1.0 else int(share * part.num_tokens)
+        if share < 1.0 and length <= max(_WARM.get(id(decoder), 0), NUM_NEW_TOKENS + MIN_NEW_TOKENS):
+            continue
+        decode(part, length, MIN_NEW_TOKENS, f"a text of {length} tokens")
+        pauses_at = decoder.drafter.pauses_at if isinstance(decoder, DraftingDecoder) else None
+        if pauses_at is not None and pauses_at < length:  # then the drafter has read nothing yet
+            decode(part, pauses_at, MIN_NEW_TOKENS, f"a text of {pauses_at} tokens")
+        if id(decoder) not in _WARM:
+            weakref.finalize(decoder, _WARM.pop, id(decoder), None)
+        _WARM[id(decoder)] = length
 
-    def decode_until_steady(self) -> list[bool | None]:
-        """Returns whether the speed of each part is steady; None if there were too few blocks to tell, as where there
-        is only time for a single, shorter one."""
-        blocks = [part.history.blocks[self.num_new] for part in self.parts]
-        cost = self.per_token() + sum(part.history.prefill for part in self.parts)  # of a token of a block
-        num_new = self.num_new
-        if self.yields and cost > 0:
-            num_new = int(max(MIN_NEW_TOKENS, min(self.num_new, self.left() / cost)))
-        has_time = not self.yields or self.left() >= num_new * cost
-        is_done = self.num_rounds > 0 and all(map(_is_now_steady, blocks))
-        if has_time and num_new == self.num_new and not is_done:
-            most = inf
-            if self.budget.seconds is None:
-                most = max_blocks(min(map(len, blocks)), self.budget.num_planned / self.num_new, self.yields)
-            decodes = [partial(self._decode_next, part, count(self.num_rounds + 1)) for part in self.parts]
-            num_more, verdicts = until_steady(decodes, blocks, most, self.left, yields=self.yields)
-            self.num_rounds += num_more
-            return verdicts
+    # 3. Blocks until all are steady. The last earlier blocks of the same methods and loaded models count, too. Where
+    #    there is no time for a block, a single shorter one takes its place.
+    blocks = [part.history.blocks[num_new] for part in parts]
+    cost = per_token() + sum(part.history.prefill for part in parts)  # of a token of a block
+    affordable = num_new
+    if yields and cost > 0:
+        affordable = int(max(MIN_NEW_TOKENS, min(num_new, left() / cost)))
+    has_time = not yields or left() >= affordable * cost
+    is_done = num_rounds > 0 and all(is_steady([each for each, _ in own[-MIN_BLOCKS:]]) for own in blocks)
+    if has_time and affordable == num_new and not is_done:
+        most = inf
+        if budget.seconds is None:
+            most = max_blocks(min(map(len, blocks)), budget.num_planned / num_new, yields)
 
-        num_before = len(blocks[0])
-        if self.num_rounds == 0 or (has_time and num_new < self.num_new):
-            self.num_rounds += 1
-            for part, own in zip(self.parts, blocks, strict=True):
-                size = min(part.num_tokens, 2 * num_new)
-                per_token, _, took = self.decode(part, size, num_new, f"block {self.num_rounds}")
-                own += [(per_token, took)] if num_new == self.num_new else []
+        def decodes(part: Part) -> Iterator[float]:
+            for number in count(num_rounds + 1):
+                yield decode(part, min(part.num_tokens, 2 * num_new), num_new, f"block {number}")[0]
+
+        blocks_of = [decodes(part).__next__ for part in parts]
+        num_more, verdicts = until_steady(blocks_of, blocks, most, left, yields=yields)
+    else:
+        num_before, num_more = len(blocks[0]), 0
+        if num_rounds == 0 or (has_time and affordable < num_new):
+            num_more = 1
+            for part, own in zip(parts, blocks, strict=True):
+                size = min(part.num_tokens, 2 * affordable)
+                speed, _, took = decode(part, size, affordable, f"block {num_rounds + 1}")
+                own += [(speed, took)] if affordable == num_new else []
         verdicts = [_verdict(own, max(0, len(own) - MIN_BLOCKS)) for own in blocks]
-        if len(blocks[0]) == num_before and self.num_new > MIN_NEW_TOKENS:  # uneven before may be even now
+        if len(blocks[0]) == num_before and num_new > MIN_NEW_TOKENS:  # uneven before may be even now
             verdicts = [steady or None for steady in verdicts]
-        return verdicts
-
-    def _decode_next(self, part: Part, numbers: Iterator[int]) -> float:
-        size = min(part.num_tokens, 2 * self.num_new)
-        return self.decode(part, size, self.num_new, f"block {next(numbers)}")[0]
+    return {
+        name: WarmUp(
+            num_rounds + num_more, took,
+            all_known([each for part, each in zip(parts, verdicts, strict=True) if part.name == name]),
+        )
+        for name, took in seconds.items()
+    }  # fmt: skip
 
 
 def _times(budget: Budget, left: float, per_token: float) -> str:
@@ -300,10 +277,6 @@ def _times(budget: Budget, left: float, per_token: float) -> str:
     return text
 
 
-def _history(decoder: Decoder) -> History:
-    return _HISTORIES.setdefault(decoder.model, {}).setdefault(versioned_name(decoder.method), History())
-
-
 def forget_warm_up(decoder: Decoder) -> None:
     """Makes the next warm-up of a decoder a complete one, since its server was restarted."""
     _WARM.pop(id(decoder), None)
@@ -315,13 +288,6 @@ def max_blocks(num_before: int, num_planned: float, on_cpu: bool) -> int:
     the new tokens to be measured, in blocks."""
     first = FIRST_BLOCKS_CPU if num_before == 0 else MAX_BLOCKS_CPU
     return min(first if on_cpu else MAX_BLOCKS, int(MAX_SHARE * num_planned))
-
-
-Blocks = list[tuple[float, float]]
-
-
-def _is_now_steady(blocks: Blocks) -> bool:
-    return is_steady([each for each, _ in blocks[-MIN_BLOCKS:]])
 
 
 def _verdict(blocks: Blocks, first: int) -> bool | None:
@@ -358,25 +324,14 @@ def until_steady(
             blocks.append((per_token, time.perf_counter() - start))
         verdicts = [_verdict(blocks, first) for blocks, first in zip(histories, firsts, strict=True)]
         is_over = left() <= 0
-        done = [
-            steady or (len(blocks) >= least and (is_over or _is_spent(blocks, most)))
-            for steady, blocks, least in zip(verdicts, histories, at_least, strict=True)
-        ]
+        done = []
+        for steady, blocks, least in zip(verdicts, histories, at_least, strict=True):
+            took = sum(seconds for _, seconds in blocks)
+            is_spent = is_over or len(blocks) >= most or (most < inf and took >= MAX_SECONDS)
+            done.append(steady or (len(blocks) >= least and is_spent))
         if all(done) or (yields and left() < sum(blocks[-1][1] for blocks in histories)):
             return num_rounds, verdicts
     raise AssertionError  # the loop has no end
-
-
-def _is_spent(blocks: Blocks, most: float) -> bool:
-    return len(blocks) >= most or (most < inf and sum(seconds for _, seconds in blocks) >= MAX_SECONDS)
-
-
-def _decode_block(decoder: Decoder, num_tokens: int, num_new: int, context_limit: int | None) -> GenerationOutput:
-    """Decodes the text of a warm-up. A drafter that learns forgets everything first, so that all blocks are equal
-    work."""
-    _reset_drafters([decoder])
-    stop = StopRules(num_new, context_limit=context_limit)
-    return decoder.generate(warm_up_ids(decoder.model, num_tokens, num_new), stop, seed=0)
 
 
 def seconds_per_token(generation: GenerationOutput) -> float:

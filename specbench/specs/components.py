@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
     ConfigDict,
     Field,
     GetJsonSchemaHandler,
@@ -35,8 +36,7 @@ from specbench.core.registry import (
     RuleFeatures,
     ScorerFeatures,
 )
-from specbench.core.validation import StrictModel, collected
-from specbench.core.validation import build as build  # specs are built here
+from specbench.core.validation import StrictModel, collected, lines_for_user
 
 Text = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
@@ -88,6 +88,16 @@ class Spec(StrictModel):
 
 
 AnySpec = TypeVar("AnySpec", bound=Spec)
+AnyModel = TypeVar("AnyModel", bound=BaseModel)
+
+
+def build(
+    model: type[AnyModel], data: object, prefix: str = "", *, place: str = "", remedy: str = "", context: object = None
+) -> AnyModel:
+    """Returns a validated instance of a model. Raises ConfigError, as `lines_for_user` words it. `context`: what the
+    validators of the model are told."""
+    with lines_for_user(model, prefix, place=place, remedy=remedy):
+        return model.model_validate(data, context=context)
 
 
 def key_docstrings(model: type) -> dict[str, str]:
@@ -106,6 +116,14 @@ def key_docstrings(model: type) -> dict[str, str]:
         and isinstance(text.value, ast.Constant)
         and isinstance(text.value.value, str)
     }
+
+
+def complete_options(
+    registry: Registry[..., Any], name: str, options: Mapping[str, object], place: str = ""
+) -> dict[str, object]:
+    """Returns a component's validated options with defaults filled in. Raises ConfigError that begins with `place`."""
+    place = place or f"{registry.kind} '{name}'"
+    return build(registry.options_model(name), dict(options), place=place).model_dump()
 
 
 def check_registered(registry: Registry[..., Any], name: str, place: str) -> None:
@@ -152,7 +170,7 @@ class Component(Spec):
             known = ", ".join(cls.registry.names())
             raise ConfigError(f"{cls.place}.{cls.key}: the key '{cls.key}' is missing: add it (choices: {known})")
         check_registered(cls.registry, name, f"{cls.place}.{cls.key}")
-        return {cls.key: name, "options": cls.registry.complete(name, options, cls.place)}
+        return {cls.key: name, "options": complete_options(cls.registry, name, options, cls.place)}
 
     @model_serializer(mode="plain")
     def _flatten(self) -> dict[str, object]:

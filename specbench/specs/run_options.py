@@ -120,7 +120,8 @@ class RunOptions:
     )
     prompt_checks: PromptChecks = option(
         "refuse",
-        "What follows if the chat template drops the user's text or the tokenizer ends prompts: refuse or warn.",
+        "Prompts of which the chat template drops the user's text, or to which the tokenizer adds an end token: refuse "
+        "them, or warn and measure.",
     )
     warm_up: float | None = option(
         None,

@@ -127,19 +127,6 @@ class FewshotPrefix:
     questions: frozenset[str] = frozenset()
     fewshot: FewshotInfo = NO_SHOTS
 
-    def check(self, task: TaskSpec, rows: Sequence[tuple[str, Row]]) -> None:
-        """Raises ConfigError if a row has the question of a few-shot example, also with its options in another
-        order."""
-        if not self.questions:
-            return
-        found = [place for place, row in rows if normalized_question(task, row, place) in self.questions]
-        if found:
-            more = f" (and {len(found) - 1} more of {len(rows)})" if len(found) > 1 else ""
-            raise ConfigError(
-                f"{found[0]}{more}: the row is one of the few-shot examples before its prompt: take them from another "
-                "split (fewshot.split, fewshot.local.files), fewer of them (fewshot.num_shots), or leave the row out"
-            )
-
 
 def normalized_question(task: TaskSpec, row: Row, place: str) -> str:
     """Returns the question of the first turn of a row: the column `fewshot.question_column`; without that key, all
@@ -271,15 +258,35 @@ def make_examples(task: TaskSpec, subset: str, source: Source, place: str, limit
     """Returns the first `limit` examples made from the rows of a source. `place`: where few-shot examples come from."""
     merged = task.subset(subset)
     shots = load_fewshot(task, subset, place)
+    # 1. The first rows, none of which may be an example before its own prompt.
     task_rows = source.limit_rows(read_task_rows(merged, source))
-    rows = list(islice(task_rows, max_examples(limit)))
-    num_rows = len(rows) + sum(1 for _ in task_rows) if source.kind == "sample" else None
-    first_rows = take_first(rows, limit)
-    examples = tuple(_make_example(merged, index, *pair, shots.prefix) for index, pair in enumerate(first_rows))
-    shots.check(merged, first_rows)
+    read = list(islice(task_rows, max_examples(limit)))
+    num_rows = len(read) + sum(1 for _ in task_rows) if source.kind == "sample" else None
+    rows = take_first(read, limit)
+    asked = [(place, normalized_question(merged, row, place)) for place, row in rows if shots.questions]
+    repeated = [place for place, question in asked if question in shots.questions]
+    if repeated:
+        more = f" (and {len(repeated) - 1} more of {len(rows)})" if len(repeated) > 1 else ""
+        raise ConfigError(
+            f"{repeated[0]}{more}: the row is one of the few-shot examples before its prompt: take them from another "
+            "split (fewshot.split, fewshot.local.files), fewer of them (fewshot.num_shots), or leave the row out"
+        )
+    # 2. Their prompts and right answers.
+    examples = []
+    for index, (place, row) in enumerate(rows):
+        first, *others = render_turns(merged, row, place)
+        references = tuple(read_reference(merged, turn, place) for turn in split_turns(merged, row, place))
+        identity = str(index if row.get("id") is None else row["id"])
+        if templates.SURROGATE.search(identity):
+            raise ConfigError(f"{place}: the id is not valid Unicode (half of a surrogate pair): correct it")
+        if merged.judge_reference_categories and "category" not in row:
+            raise ConfigError(f"{place}: no column 'category', which judge_reference_categories needs: add it")
+        sees_reference = row.get("category") in merged.judge_reference_categories
+        turns = shots.prefix + first, *others
+        examples.append(Example(index, identity, turns, references, judge_sees_reference=sees_reference))
     if not examples:
         raise NoRows(f"{source.location}: no rows are left of subset '{subset}': check the data and the reader")
-    return TaskData(source.kind, source.location, source.revision, examples, shots.fewshot, num_rows)
+    return TaskData(source.kind, source.location, source.revision, tuple(examples), shots.fewshot, num_rows)
 
 
 def max_examples(limit: int | float | None) -> int | None:
@@ -296,15 +303,3 @@ def take_first(examples: Sequence[AnyExample], limit: int | float | None) -> Seq
 def render_turns(task: TaskSpec, row: Row, place: str) -> tuple[str, ...]:
     """Returns the prompt of each turn of a row, without few-shot examples."""
     return tuple(render(task, "prompt", task.prompt, place, turn) for turn in split_turns(task, row, place))
-
-
-def _make_example(task: TaskSpec, index: int, place: str, row: Row, prefix: str) -> Example:
-    turns = render_turns(task, row, place)
-    references = tuple(read_reference(task, turn, place) for turn in split_turns(task, row, place))
-    identity = str(index if row.get("id") is None else row["id"])
-    if templates.SURROGATE.search(identity):
-        raise ConfigError(f"{place}: the id is not valid Unicode (half of a surrogate pair): correct it")
-    if task.judge_reference_categories and "category" not in row:
-        raise ConfigError(f"{place}: no column 'category', which judge_reference_categories needs: add it")
-    sees_reference = row.get("category") in task.judge_reference_categories
-    return Example(index, identity, (prefix + turns[0], *turns[1:]), references, judge_sees_reference=sees_reference)

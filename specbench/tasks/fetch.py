@@ -102,11 +102,10 @@ class HubFinding(NamedTuple):
     subset: str
     location: str
     state: State
-    note: str = ""
-    connection: hub.Connection = "made"
+    note: str
 
     def __str__(self) -> str:
-        return ": ".join(filter(None, self[:4]))
+        return ": ".join(filter(None, self))
 
 
 def check_locations(
@@ -121,26 +120,20 @@ def check_locations(
         raise ConfigError("--check is empty: name at least one task, or all")
     num_timeouts = 0  # consecutive ones
     for task, subset in _task_subsets(task_names() if "all" in names else names, subsets, overrides):
-        for found in _subset_findings(task, subset):
-            num_timeouts = num_timeouts + 1 if found.connection == "timed out" else 0
-            if found.connection == "none" or num_timeouts == MAX_TIMEOUTS:
+        name, dataset = f"{task.name}/{subset}", task.subset(subset).dataset
+        if dataset is None:
+            yield HubFinding(name, "", "not on the hub", "it is run with --data FOLDER")
+            continue
+        for location in hub.fill_fields(dataset, task.name, subset).locations():
+            location = location.model_copy(update={"first_rows": None, "last_rows": None})
+            state, note, connection = _check_location(task, subset, location)
+            num_timeouts = num_timeouts + 1 if connection == "timed out" else 0
+            if connection == "none" or num_timeouts == MAX_TIMEOUTS:
                 problem = "cannot be reached" if not num_timeouts else f"timed out {MAX_TIMEOUTS} times in a row"
                 remedy = "check the connection, HF_ENDPOINT and HF_HUB_OFFLINE, then run the command again"
-                note = f"the hub {problem}: {remedy}"
-                yield HubFinding(found.subset, constants.ENDPOINT, "unreadable", note, found.connection)
+                yield HubFinding(name, constants.ENDPOINT, "unreadable", f"the hub {problem}: {remedy}")
                 return
-            yield found
-
-
-def _subset_findings(task: TaskSpec, subset: str) -> Iterator[HubFinding]:
-    name, dataset = f"{task.name}/{subset}", task.subset(subset).dataset
-    if dataset is None:
-        yield HubFinding(name, "", "not on the hub", "it is run with --data FOLDER")
-        return
-    for location in hub.fill_fields(dataset, task.name, subset).locations():
-        location = location.model_copy(update={"first_rows": None, "last_rows": None})
-        label = f"{hub.location(location)} ({location.revision})"
-        yield HubFinding(name, label, *_check_location(task, subset, location))
+            yield HubFinding(name, f"{hub.location(location)} ({location.revision})", state, note)
 
 
 def _check_location(task: TaskSpec, subset: str, location: DatasetSpec) -> tuple[State, str, hub.Connection]:

@@ -47,10 +47,10 @@ def find_files(folder: Path, stems: Sequence[str]) -> list[Path]:
     return []
 
 
-def read_rows(path: File, *, column_names: Sequence[str] = ()) -> Iterator[Row]:
+def read_rows(path: File, *, column_names: Sequence[str] = (), max_lines: float | None = None) -> Iterator[Row]:
     """Yields the rows of a file. `column_names`: the columns of a csv or tsv without a header; if they are given, the
     first row is a header only if it names one of them. Raises ConfigError naming the file and the line (or row) if the
-    file cannot be read or has another format."""
+    file cannot be read, has another format, or has more than `max_lines` lines (MAX_LINES)."""
     suffix = next((suffix for suffix in SUFFIXES if path.name.endswith(suffix)), None)
     if suffix is None:
         raise ConfigError(f"{path}: unsupported file type: use {', '.join(SUFFIXES[::2])} (also .gz)")
@@ -60,7 +60,7 @@ def read_rows(path: File, *, column_names: Sequence[str] = ()) -> Iterator[Row]:
             yield from _parquet_rows(path)
             return
         with _open_text(path) as file:
-            lines = bounded.lines(file, path, _num_packed_bytes(path))
+            lines = bounded.lines(file, path, _num_packed_bytes(path), max_lines)
             if form == "jsonl":
                 yield from _jsonl_rows(path, lines)
             elif form == "json":

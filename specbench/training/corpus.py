@@ -4,13 +4,13 @@ an n-gram model or a datastore: the tokens of documents and their suffix array."
 import hashlib
 import time
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import TaskProgressColumn
+from rich.progress import TimeElapsedColumn
 
 from specbench.core.progress import ProgressBar
 from specbench.models.corpus_models import Datastore, NgramModel
@@ -19,7 +19,7 @@ from specbench.models.machine import environment
 from specbench.models.meters import CostMeter
 from specbench.models.mmap_store import vocabulary_digest
 from specbench.training.corpus_arrays import count_ngrams, join_documents, sort_suffixes
-from specbench.training.data import CorpusFiles, TrainingData, TrainingPrompt, gather_data, warn_of_overlap
+from specbench.training.data import TrainingData, TrainingPrompt, gather_data, texts_of, warn_of_overlap
 from specbench.training.output import CorpusCounts, CorpusRecord, data_record
 from specbench.training.spec import CorpusModelSpec, CorpusSpec, NgramSpec
 
@@ -27,51 +27,41 @@ BATCH_TEXTS = 1000  # in one call of the tokenizer, which is slow on single text
 
 
 class TokenizedTexts:
-    """The token ids of each text: first of the data, then of the corpus, whose files are read line by line.
+    """The token ids of each text: first of the data, then of the corpus, whose files are read row by row.
 
     Counts texts and tokens, and reports progress during the iteration. The target's end token follows the answer of a
-    row. `digest`: of all texts read so far; without a corpus it equals that of `TrainingData`. Raises ConfigError for a
-    missing file or another format. Iterating raises ConfigError with file and line.
+    row. `digest`: of all texts read so far; without a corpus it equals that of `TrainingData`. Iterating raises
+    ConfigError with file and row.
     """
 
     def __init__(self, data: TrainingData, spec: CorpusSpec, tokenizer: Any, console: Console) -> None:
-        self._prompts = [prompt for prompts in data.prompts.values() for prompt in prompts]
-        self._corpus = CorpusFiles([Path(file) for file in spec.corpus], spec.column) if spec.corpus else None
-        self._limit, self._tokenizer = spec.limit, tokenizer
-        self._state, self._characters_read = hashlib.sha256(), 0
+        corpus = islice(texts_of(spec.corpus, spec.column), spec.limit)
+        self._texts = chain(*data.prompts.values(), (TrainingPrompt("", text) for text in corpus))
+        self._tokenizer, self._state = tokenizer, hashlib.sha256()
         self.num_tokens = self.num_documents = 0
-        characters = sum(len(prompt.whole) for prompt in self._prompts)
-        self.size = characters + (self._corpus.num_bytes if self._corpus else 0)
-        self.bar = ProgressBar(console, "reading", self.size, TaskProgressColumn())
+        self.bar = ProgressBar(console, "reading", None, TimeElapsedColumn())
 
     @property
     def digest(self) -> str:
         return self._state.hexdigest()[:12]
 
     def __iter__(self) -> Iterator[Sequence[int]]:
-        texts, end = self._texts(), self._tokenizer.eos_token_id
-        while batch := list(islice(texts, BATCH_TEXTS)):
+        end = self._tokenizer.eos_token_id
+        while batch := list(islice(self._texts, BATCH_TEXTS)):
             encoded: list[list[int]] = self._tokenizer(
                 [text.whole for text in batch], add_special_tokens=False, return_attention_mask=False, verbose=False
             )["input_ids"]
             for text, ids in zip(batch, encoded, strict=True):
+                self._state.update(text.identity)
                 if text.reference is not None and end is not None:
                     ids.append(end)
                 self.num_tokens += len(ids)
                 yield ids
             self.num_documents += len(batch)
-            size_read = self._characters_read + (self._corpus.num_bytes_read if self._corpus else 0)
-            self.bar.update(f"tokenizing · {self.num_tokens:,} tokens", size_read)
+            self.say(f"tokenizing · {self.num_tokens:,} tokens")
 
-    def _texts(self) -> Iterator[TrainingPrompt]:
-        for prompt in self._prompts:
-            self._state.update(prompt.identity)
-            self._characters_read += len(prompt.whole)
-            yield prompt
-        for text in islice(self._corpus or (), self._limit):
-            prompt = TrainingPrompt("", text)
-            self._state.update(prompt.identity)
-            yield prompt
+    def say(self, doing: str) -> None:
+        self.bar.update(doing, self.num_documents)
 
 
 NETWORK_FIELDS = ("dtype", "attention", "engine")  # of the environment, meaningless for these models
@@ -96,9 +86,9 @@ def build_from_corpus(spec: CorpusModelSpec, console: Console, command: str) -> 
             tokens = join_documents(texts, vocab_size)
             read = time.perf_counter()
             if isinstance(spec, NgramSpec):
-                made = count_ngrams(tokens, spec.order, vocab_size, lambda doing: texts.bar.update(doing, texts.size))
+                made = count_ngrams(tokens, spec.order, vocab_size, texts.say)
             else:
-                texts.bar.update(f"sorting {texts.num_tokens:,} tokens", texts.size)
+                texts.say(f"sorting {texts.num_tokens:,} tokens")
                 made = sort_suffixes(tokens, vocab_size)
             model_type.write(folder, {**made.fields, "tokenizer_digest": digest}, made.arrays)
             made_in = time.perf_counter() - read

@@ -1,19 +1,14 @@
 """The prompts and texts of a training by language, their digest, and which of them `specbench run` measures."""
 
-import gzip
 import json
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from math import ceil, inf
 from pathlib import Path
 from random import Random
-from typing import IO, cast
 
 from rich.console import Console
 
-from specbench.core import bounded
 from specbench.core.console import counted, say
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.values import bytes_digest
@@ -23,71 +18,27 @@ from specbench.specs.catalogue import builtin_task_names, load_task
 from specbench.specs.components import build
 from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import TaskData, load_examples
-from specbench.tasks.local_files import parallel_rows
+from specbench.tasks.local_files import parallel_rows, read_rows
 from specbench.training.spec import DataSpec, TrainSpec, check_warmup
 
-TEXT_FORMATS = (".txt", ".jsonl")
 
-
-class CorpusFiles:
-    """The documents of files in order, read line by line. `num_bytes`: size of the files. `num_bytes_read`: bytes read
-    so far. Raises ConfigError for a missing file or another format."""
-
-    def __init__(self, files: Sequence[Path], column: str) -> None:
-        self.files, self.column = files, column
-        self.num_bytes = self.num_bytes_read = 0
-        if not files:
-            raise ConfigError("--corpus: give at least one file")
-        for path in files:
-            if text_format(path) not in TEXT_FORMATS:
-                raise ConfigError(f"--corpus {path}: give .txt (one document per line) or .jsonl, or .gz of these")
-            if not path.is_file():
-                raise ConfigError(f"--corpus {path}: {'is a folder: give files' if path.is_dir() else 'no such file'}")
-            self.num_bytes += path.stat().st_size
-
-    def __iter__(self) -> Iterator[str]:
-        """Yields the documents that are not empty. Raises ConfigError that names file and line."""
-        finished = 0
-        for path in self.files:
-            try:
-                with path.open("rb") as raw, gzip.open(raw) if path.suffix == ".gz" else nullcontext(raw) as lines:
-                    packed = path.stat().st_size if path.suffix == ".gz" else None
-                    bounded_lines = bounded.lines(cast(IO[bytes], lines), path, packed, max_lines=inf)
-                    for number, line in enumerate(bounded_lines, start=1):
-                        self.num_bytes_read = finished + raw.tell()
-                        if line.strip():
-                            yield self._document(line, path, number)
-            except (OSError, EOFError, zlib.error) as error:
-                raise ConfigError(
-                    f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}: check the file"
-                ) from error
-            finished += path.stat().st_size
-
-    def _document(self, line: bytes, path: Path, number: int) -> str:
-        place = f"{path}, line {number}"
-        try:
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            raise ConfigError(f"{place}: not UTF-8 text: convert the file") from error
-        if text_format(path) == ".txt":
-            return text
-        row = bounded.parse_json(text, path, "correct it", number, strict=False)
-        hint = '(it is not a JSON object): write {"COLUMN": "…"} on each line'
-        if isinstance(row, dict):
-            key = next(iter(row)) if len(row) == 1 else "NAME"
-            hint = f"(columns: {', '.join(row)}): give --set data.column={key}"
-        if not isinstance(row, dict) or self.column not in row:
-            raise ConfigError(f"{place}: has no column '{self.column}' {hint}")
-        value = row[self.column]
-        if not isinstance(value, str):
-            raise ConfigError(
-                f"{place}: column '{self.column}' must be a text, not {json.dumps(value)[:40]}: correct it"
-            )
-        return value
-
-
-def text_format(path: Path) -> str:
-    return Path(path.name.removesuffix(".gz")).suffix
+def texts_of(files: Sequence[str], column: str) -> Iterator[str]:
+    """Yields the texts of files in order, read row by row: the lines of a .txt file, or a column of any other. Raises
+    ConfigError that names the file and the row."""
+    for file in files:
+        path = Path(file)
+        if not path.is_file():
+            raise ConfigError(f"{path}: {'is a folder: give files' if path.is_dir() else 'no such file'}")
+        key = "text" if path.name.removesuffix(".gz").endswith(".txt") else column
+        for number, row in enumerate(read_rows(path, max_lines=inf), start=1):
+            text = row.get(key)
+            if not isinstance(text, str):
+                hint = next(iter(row)) if len(row) == 1 else "NAME"
+                problem = f"has no column '{key}' (columns: {', '.join(row)}): give --set data.column={hint}"
+                if key in row:
+                    problem = f"column '{key}' must be a text, not {json.dumps(text)[:40]}: correct it"
+                raise ConfigError(f"{path}, row {number}: {problem}")
+            yield text
 
 
 Pairs = list[tuple[str, str | None]]  # prompts and answers
@@ -274,9 +225,9 @@ def data_parts(spec: DataSpec, seed: int) -> Iterable[TaskPrompts]:
         yield of_file(language, "parallel", files.source, pairs, spec.limit)
     for language, file in spec.text.items():
         try:
-            texts = [text for text in CorpusFiles([Path(file)], spec.column) if text.strip()]
+            texts = [text for text in texts_of([file], spec.column) if text.strip()]
         except ConfigError as error:
-            raise ConfigError(f"data.text.{language}: {str(error).removeprefix('--corpus ')}") from error
+            raise ConfigError(f"data.text.{language}: {error}") from error
         yield of_file(language, "text", file, [(text, None) for text in texts], spec.limit)
 
 

@@ -18,7 +18,7 @@ from accelerate.utils import gather_object
 from torch import Tensor, nn
 
 from specbench.core.errors import ConfigError
-from specbench.core.files import write_bytes
+from specbench.core.files import write_atomically
 from specbench.decoding.decoder import stream_seed
 from specbench.models.loading import bitsandbytes
 from specbench.models.meters import Cost, CostMeter
@@ -61,56 +61,31 @@ def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:  # tied one
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
-def make_optimizer(model: nn.Module, spec: TrainSpec) -> torch.optim.Optimizer:
-    """Returns AdamW (arXiv:1711.05101), with 8-bit state (arXiv:2110.02861) for quantised models, or Muon and AdamW.
-    The loop sets its learning rate at every update.
+Optimizers = Sequence[tuple[torch.optim.Optimizer, float]]  # each with its share of the learning rate
+ADAMW_SHARE = 0.15  # of the learning rate of Muon, for the other parameters
+
+
+def make_optimizers(model: nn.Module, spec: TrainSpec) -> Optimizers:
+    """Returns AdamW (arXiv:1711.05101), with 8-bit state (arXiv:2110.02861) for quantised models; or Muon for the
+    matrices inside the layers of a draft head, and AdamW for its output layers, gains and biases. The loop sets their
+    learning rates at every update.
 
     Raises ConfigError if bitsandbytes or torch's Muon is missing.
     """
+    trained = list(trained_parameters(model).values())
     if spec.optimizer == "muon":
-        return MuonWithAdamW(model, spec.weight_decay)
-    parameters = list(trained_parameters(model).values())
-    if spec.quantize == "none":
-        return torch.optim.AdamW(parameters, lr=0.0, weight_decay=spec.weight_decay)
-    optimizer: torch.optim.Optimizer = bitsandbytes(f"quantize = {spec.quantize!r}").optim.AdamW8bit(
-        parameters, lr=0.0, weight_decay=spec.weight_decay
-    )
-    return optimizer
-
-
-class MuonWithAdamW(torch.optim.Optimizer):
-    """Muon for the matrices inside the layers of a draft head, AdamW for its output layers, gains and biases."""
-
-    ADAMW_SHARE = 0.15  # of Muon's learning rate
-
-    def __init__(self, head: nn.Module, weight_decay: float) -> None:
         if not hasattr(torch.optim, "Muon"):
             raise ConfigError("optimizer = 'muon': needs torch 2.9 or later: install it, or give optimizer=adamw")
-        outputs = {id(parameter) for layer in head.output_layers() for parameter in layer.parameters()}  # type: ignore[operator]
-        trained = list(trained_parameters(head).values())
+        outputs = {id(value) for layer in model.output_layers() for value in layer.parameters()}  # type: ignore[operator]
         matrices = [value for value in trained if value.ndim == 2 and id(value) not in outputs]
         inside = set(map(id, matrices))
         others = [value for value in trained if id(value) not in inside]
-        self.parts: list[torch.optim.Optimizer] = [
-            torch.optim.Muon(matrices, lr=0.0, weight_decay=weight_decay),
-            torch.optim.AdamW(others, lr=0.0, weight_decay=0.0),
-        ]
-        super().__init__(trained, {})
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Performs one update with the learning rate of the first parameter group."""
-        rate = self.param_groups[0]["lr"]
-        for part, share in zip(self.parts, (1.0, self.ADAMW_SHARE), strict=True):
-            part.param_groups[0]["lr"] = rate * share
-            part.step()
-
-    def state_dict(self) -> dict[str, object]:
-        return {"parts": [part.state_dict() for part in self.parts]}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        for part, state in zip(self.parts, state_dict["parts"], strict=True):
-            part.load_state_dict(state)
+        muon = torch.optim.Muon(matrices, lr=0.0, weight_decay=spec.weight_decay)
+        return [(muon, 1.0), (torch.optim.AdamW(others, lr=0.0, weight_decay=0.0), ADAMW_SHARE)]
+    adamw: Any = torch.optim.AdamW
+    if spec.quantize != "none":
+        adamw = bitsandbytes(f"quantize = {spec.quantize!r}").optim.AdamW8bit
+    return [(adamw(trained, lr=0.0, weight_decay=spec.weight_decay), 1.0)]
 
 
 @torch.no_grad()
@@ -119,19 +94,19 @@ def set_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
         parameter.copy_(weights[name])
 
 
-def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> RateProgress:
-    """Loads a folder's checkpoint into the model and the optimizer. Returns its progress.
+def load_checkpoint(folder: Path, model: nn.Module, optimizers: Optimizers = ()) -> RateProgress:
+    """Loads a folder's checkpoint into the model and the optimizers. Returns its progress.
 
-    Returns a new progress if there is no checkpoint and an optimizer is given, which a training then starts with.
-    Raises ConfigError if the file is not a complete checkpoint of this model, and without an optimizer if it is absent.
+    Returns a new progress if there is no checkpoint and optimizers are given, which a training then starts with. Raises
+    ConfigError if the file is not a complete checkpoint of this model, and without optimizers if it is absent.
     """
-    if optimizer is not None and not (folder / CHECKPOINT).exists():
+    if optimizers and not (folder / CHECKPOINT).exists():
         return RateProgress()
     try:
         content = torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True)
         set_weights(model, content["weights"])
-        if optimizer is not None:
-            optimizer.load_state_dict(content["optimizer"])
+        for (optimizer, _), state in zip(optimizers, content["optimizers"], strict=False):
+            optimizer.load_state_dict(state)
         return RateProgress(**content["progress"])
     except Exception as error:
         raise ConfigError(
@@ -220,12 +195,12 @@ class Loop:
 
     def __post_init__(self) -> None:
         self.parameters = list(trained_parameters(self.model).values())
-        self.optimizer = make_optimizer(self.model, self.spec)
+        self.optimizers = make_optimizers(self.model, self.spec)
 
     def run(self, output: OutputFolder, bar: Any) -> RateProgress:
         """Runs all steps after the checkpoint until the end, or until a loss or a gradient is not finite. Raises
         ConfigError if the disk is full."""
-        done = load_checkpoint(self.folder, self.model, self.optimizer)
+        done = load_checkpoint(self.folder, self.model, self.optimizers)
         with CostMeter(self.accelerator.device, done.cost) as meter, bar(done.num_done) as progress:
             try:
                 for step in range(done.num_done + 1, self.num_steps + 1):
@@ -297,10 +272,11 @@ class Loop:
         norm = nn.utils.clip_grad_norm_(self.parameters, self.spec.clip or math.inf)
         check_finite(float(norm), "the norm of the gradient", step)
         rate = rate_at(self.spec, self.rate, step, self.num_steps)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        for optimizer, share in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate * share
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
         return rate
 
     def _checkpoint(self, done: RateProgress, meter: CostMeter, output: OutputFolder) -> None:
@@ -313,10 +289,11 @@ class Loop:
         if self.accelerator.is_main_process:
             with output.writing():
                 weights = {name: value.detach() for name, value in trained_parameters(self.model).items()}
-                state = {"weights": weights, "optimizer": self.optimizer.state_dict(), "progress": asdict(done)}
+                states = [optimizer.state_dict() for optimizer, _ in self.optimizers]
+                state = {"weights": weights, "optimizers": states, "progress": asdict(done)}
                 content = io.BytesIO()
                 torch.save(state, content)
-                write_bytes(self.folder / CHECKPOINT, content.getbuffer())  # if it fails, the old one stays
+                write_atomically(self.folder / CHECKPOINT, content.getbuffer())  # if it fails, the old one stays
         self.accelerator.wait_for_everyone()
 
 

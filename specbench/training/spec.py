@@ -195,9 +195,9 @@ class DataSpec(Spec):
     parallel: dict[Text, ParallelSpec] = Field(default_factory=dict)
     """Aligned files by language: {de-en: {source: a.de, target: a.en, prompt: "Translate: {source}"}}."""
     text: dict[Text, Text] = Field(default_factory=dict)
-    """Text files by language: one text per line (.txt), or one column of .jsonl."""
+    """Files by language: one text per line (.txt), or a column of .jsonl, .json, .csv, .tsv, .parquet; also .gz."""
     column: Text = "text"
-    """Column of a .jsonl file with the text."""
+    """Column with the text, in all files but .txt."""
 
     @model_validator(mode="after")
     def _check_sources(self) -> "DataSpec":
@@ -393,12 +393,12 @@ def check_warmup(warmup: float, num_steps: int) -> None:
 
 
 class CorpusSpec(DataSpec):
-    """The texts of a corpus model: those of DataSpec, and files that are read line by line."""
+    """The texts of a corpus model: those of DataSpec, and files that are read row by row."""
 
     places: ClassVar[dict[str, str]] = {"corpus": "--corpus", **DataSpec.places}
 
     corpus: tuple[Text, ...] = ()
-    """Text files in the formats of text, also as .gz. limit applies to all of them together."""
+    """Text files in the formats of text. limit applies to all of them together."""
 
 
 class CorpusModelSpec(Spec):

@@ -656,7 +656,7 @@ def test_rows_of_another_dtype_engine_or_model_keep_their_verdict() -> None:
         "p_value": 0.25, "report": None,
     }  # fmt: skip
     audited = own.model_copy(update={"verdict": found[0], "evidence": found[1]})
-    said = "lossless, by an audit: greedy on 8 prompts, 600 draws at temperature 1, p = 0.25 (mgsm: en, ja)"
+    said = "lossless, by an audit: greedy on 8 prompts, 600 samples at temperature 1, p = 0.25 (mgsm: en, ja)"
     said += "; stated: its report was not kept"
     assert verdict_of(audited) == said and audited.key == own.key
     warm = own.model_copy(update={"sampling": Sampled(temperature=0.7)})

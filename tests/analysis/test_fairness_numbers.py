@@ -178,7 +178,7 @@ def test_a_rate_of_another_family_breaks_the_bounds():
 def test_the_interval_of_unfairness_covers_it_and_plain_percentiles_do_not():
     rng = np.random.default_rng(0)
     means = 1 + 0.3 * np.linspace(0, 1, 6)
-    covered, plain, num_tries = 0, 0, 60
+    covered, plain, num_tries = 0, 0, 40
 
     def of(sums):
         return unfairness(ratios(sums, 0, 1))
@@ -322,6 +322,22 @@ def test_acceptance_times_bleu():
     assert mixed.adjusted_acceptance.value == pytest.approx(0.8 * mixed.bleu.value)
     assert mixed.adjusted_acceptance.low < mixed.adjusted_acceptance.value <= mixed.adjusted_acceptance.high < 100
     assert measured_numbers(group, None, seed=0).bleu is None
+
+
+def test_bleu_is_that_of_all_answers_together():
+    scorer = make_scorer(load_task("wmt").subset("de-en"))
+    pairs = [("the cat sat on the mat", "the cat sat on a mat"), ("a dog ran far away", "a dog ran very far away")]
+    found = [scorer(text, reference).statistics["bleu"] for text, reference in pairs]
+    records = {
+        ("t", "en", number, 0, 0): records_.record({
+            "sd": records_.generation(steps=[[4, 4, 2 + number, 3 + number]], statistics={"bleu": statistics}),
+            "ar": records_.generation(),
+        })
+        for number, statistics in enumerate(found)
+    }  # fmt: skip
+    group = measured_numbers(group_sums(list(records), records, "sd", {}, 4), scorer, 0)
+    whole = scorer.corpus("bleu", [a + b for a, b in zip(*found, strict=True)])
+    assert whole > 10 and group.adjusted_acceptance.value == pytest.approx(0.625 * whole)
 
 
 def test_repeats_of_a_prompt_are_one_prompt():

@@ -52,7 +52,7 @@ def toy_pair(seed: int, noise: float = 1.0) -> tuple[TableModel, TableModel]:
 
 
 def as_record(generation: Any) -> Generation:
-    steps = [[s.num_drafted, s.num_judged, s.num_accepted, s.num_emitted] for s in generation.steps]
+    steps = [[s.num_drafted, s.num_verified, s.num_accepted, s.num_emitted] for s in generation.steps]
     return records.generation(token_ids=list(generation.token_ids), steps=steps)
 
 

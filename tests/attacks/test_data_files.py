@@ -14,7 +14,7 @@ import pytest
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
 from specbench.tasks.local_files import member_rows, parallel_rows, read_rows
-from specbench.training.data import CorpusFiles
+from specbench.training.data import texts_of
 from tests.attacks.bounds import within_bounds
 
 MIB = 2**20
@@ -47,7 +47,7 @@ def mib(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
     if request.param == SMALL:
         monkeypatch.setattr(bounded, "MAX_BYTES", MIB)
         monkeypatch.setattr(bounded, "MAX_MEMORY", 8 * MIB)
-        monkeypatch.setattr(bounded.lines, "__defaults__", (None, 31_250))
+        monkeypatch.setattr(bounded, "MAX_LINES", 31_250)
     before = csv.field_size_limit()
     yield request.param
     csv.field_size_limit(before)
@@ -162,5 +162,5 @@ def test_an_aligned_file_is_refused(tmp_path):
 def test_a_corpus_is_refused(tmp_path, name, made, told, mib):
     (tmp_path / name).write_bytes(made(mib))
     with within_bounds(), pytest.raises(ConfigError, match=said(told, mib)):
-        for _ in CorpusFiles([tmp_path / name], "text"):
+        for _ in texts_of([str(tmp_path / name)], "text"):
             pass

@@ -18,7 +18,7 @@ HARM, FORGERIES = (
 )
 PROGRAMS = HARM | FORGERIES
 TEST = "assert add(1, 2) == 3\nassert add(5, 5) == 10\n"
-QUICK, LONG = Limits(timeout_seconds=1, memory_mib=128), Limits(timeout_seconds=30, memory_mib=128)
+QUICK, LONG = Limits(timeout_seconds=0.3, memory_mib=128), Limits(timeout_seconds=30, memory_mib=128)
 
 
 def contains(mode: str, attack: dict[str, Any]) -> bool:

@@ -56,7 +56,9 @@ def finished(pair: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) ->
     words = ("--task", "mgsm", "--method", "sd", "--data", write_rows(folder / "rows"), "--subset", "en,ja")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            runner, "warm_up_subset", lambda cell, *given: warmed.append(cell.subset) or warm_up(cell, *given)
+            runner,
+            "warm_up_subset",
+            lambda each, *given: warmed.append(each.subset) or warm_up(each, *given),
         )
         patch.chdir(folder)
         patch.setattr("sys.argv", ["specbench", "run", *words, *pair, *SHORT, "--output", "out"])
@@ -134,9 +136,9 @@ def test_an_interrupted_run_goes_on_with_the_subset_whose_turn_it_is(
     """Each subset is warmed up once, and only where something is left to measure. The answers are the same."""
     warm_up, warmed = runner.warm_up_subset, [*finished[1]]
 
-    def noting(cell: Any, *given: Any) -> Any:
-        warmed.append(cell.subset)
-        return warm_up(cell, *given)
+    def noting(subset_run: Any, *given: Any) -> Any:
+        warmed.append(subset_run.subset)
+        return warm_up(subset_run, *given)
 
     monkeypatch.setattr(runner, "warm_up_subset", noting)
     before, file = records(tmp_path / "out"), tmp_path / "out" / "records.jsonl"
@@ -428,11 +430,7 @@ def test_drafter_with_another_vocabulary(
     other = tiny.save(tmp_path / "other", num_extra=3)
     outcome = run(specbench, ("--target", tiny_pair[0], "--drafter", str(other)), rows)
     assert_one_line(outcome, "another vocabulary")
-    able = outcome[2].partition("methods that can run this pair: ")[2].partition(";")[0].split(", ")
-    assert able[:2] == ["ar", "draft-only"] and {"pld", "slem", "tli", "union"} < set(able)
-    assert not {"sd", "medusa", "mtp", "ngram", "rest", "eagle3"} & set(able), (
-        "these lack a head, a model or a datastore"
-    )
+    assert "use a method for two vocabularies, such as slem, tli or union" in outcome[2]
     assert f"`specbench vocab --target {tiny_pair[0]} --drafter {other}` shows" in outcome[2]
 
 

@@ -10,13 +10,12 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field
 
-from specbench.cli.help import field_parameters
-from specbench.cli.help.method import MethodHelp
-from specbench.cli.help.text import component_help, component_text, find_help, method_text, shown
-from specbench.cli.info import show
+from specbench.cli.help.method import commands, embedded, is_preset, needs, parameters, parts, presets, verdict
+from specbench.cli.help.text import field_parameters, shown
+from specbench.cli.show import component_lines, help_lines, show, users
 from specbench.core.errors import ConfigError
 from specbench.core.registry import BRIDGES, DRAFTERS, RULES, NoFeatures, Registry
-from specbench.specs.catalogue import load_method, method_names, with_overrides
+from specbench.specs.catalogue import load_file, load_method, method_names, with_overrides
 from tests.support import tiny
 
 METHODS = method_names()
@@ -40,44 +39,29 @@ num_draft_tokens: 4
 """
 
 
-def method(name: str) -> MethodHelp:
-    [found] = find_help(name)
-    assert isinstance(found, MethodHelp)
-    return found
-
-
 def parameter(name: str, key: str) -> Any:
-    return next(each for each in method(name).parameters if each.key == key)
+    return next(each for each in parameters(load_method(name)) if each.key == key)
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_is_explained(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    show(name)
-    lines = capsys.readouterr().out.splitlines()
-    spec = load_method(name)
+def test_every_method_is_explained(name: str) -> None:
+    lines, spec = "\n".join(help_lines(name)).splitlines(), load_method(name)
     assert lines[0].startswith(f"{name} (version {spec.version}): ")
     assert all(len(line) <= 100 for line in lines if not line.startswith("  specbench "))
-    told = method(name)
-    for each in told.parameters:
+    for each in parameters(spec):
         assert f"  {each.key} = {shown(each.value)}" in lines
-    for part in told.parts:
+    for part in parts(spec):
         assert part.text and f"{part.role}: {part.name}" in lines
     assert spec.paper is None or f"paper: {spec.paper}" in lines
-    assert (told.lossless in ("yes", "claimed")) == spec.lossless
-    assert told.needs[1].startswith("a draft model") == spec.needs_drafter
-    assert len(told.embedded) == (0 if name == "mtp" else 1 + spec.needs_drafter)
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_the_json_says_the_same(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    show(name, as_json=True)
-    assert MethodHelp.model_validate_json(capsys.readouterr().out) == method(name)
+    assert (verdict(spec)[0] in ("yes", "claimed")) == spec.lossless
+    assert needs(spec)[1].startswith("a draft model") == spec.needs_drafter
+    assert len(embedded(spec)) == (0 if name == "mtp" else 1 + spec.needs_drafter)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_parameters_are_the_keys_that_may_be_set(name: str) -> None:
     spec = load_method(name)
-    for each in method(name).parameters:
+    for each in parameters(spec):
         pair = f"{each.key}={shown(each.value)}"
         if each.settable:
             assert with_overrides([], [spec], [pair])[1] == [spec]
@@ -88,7 +72,8 @@ def test_the_parameters_are_the_keys_that_may_be_set(name: str) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_assignment_in_its_commands_changes_the_method(name: str) -> None:
-    spec, lines = load_method(name), method(name).commands
+    spec = load_method(name)
+    lines = commands(spec, name, parameters(spec))
     models = " --target HUB_ID_OR_FOLDER" if name == "mtp" else ""  # the embedded target has no such layer
     assert lines[0] == f"specbench run --task mgsm --method {name}{models}"
     assert all(line.endswith(models) or " --set " in line for line in lines)
@@ -162,44 +147,45 @@ def test_other_annotations() -> None:
     assert found["gadget.size"].meaning == "How big." and found["gadget.size"].settable
     assert found["gadget.share"].meaning is None and not found["gadget.share"].settable
     assert shown(found["gadget.limit"].default) == ".inf"
-    assert json.loads(found["gadget.limit"].model_dump_json())["default"] == "Infinity"
 
 
 def test_lossless_and_why(tmp_path: Path) -> None:
     expected = {"ar": "yes", "sd": "yes", "slem": "yes", "fsd": "no", "draft-only": "no", "hf-sd": "claimed"}
-    assert {name: method(name).lossless for name in expected} == expected
-    assert "'fuzzy'" in method("fsd").lossless_reason and "specbench audit" in method("hf-sd").lossless_reason
+    verdicts = {name: verdict(load_method(name)) for name in expected}
+    assert {name: lossless for name, (lossless, _) in verdicts.items()} == expected
+    assert "'fuzzy'" in verdicts["fsd"][1] and "specbench audit" in verdicts["hf-sd"][1]
 
 
 def test_external_code_is_read_for_its_options(tmp_path: Path) -> None:
     (tmp_path / "ahead.py").write_text(CODE)
     (tmp_path / "ahead.yaml").write_text(EXTERNAL)
-    told = method(str(tmp_path / "ahead.yaml"))
-    assert told.lossless == "unknown" and told.parts[0].text == "Looks ahead."
-    options = [(each.key, each.type, each.value, each.settable) for each in told.parameters]
-    assert options == [
+    lines = help_lines(str(tmp_path / "ahead.yaml"))
+    assert any(line.startswith("lossless: unknown ") for line in lines) and "  Looks ahead." in lines
+    spec: Any = load_file(tmp_path / "ahead.yaml")
+    assert [(each.key, each.type, each.value, each.settable) for each in parameters(spec)] == [
         ("num_draft_tokens", "an integer", 4, True),
         ("decoder.options.depth", "an integer", 3, True),
         ("decoder.options.style", "any value", "plain", False),
     ]
-    assert "write it in the method's file" in method_text(told)
+    assert any("write it in the method's file" in line for line in lines)
     (tmp_path / "ahead.py").write_text("import no_such_module")
     with pytest.raises(ConfigError, match="cannot be imported: No module named 'no_such_module'"):
-        find_help(str(tmp_path / "ahead.yaml"))
+        help_lines(str(tmp_path / "ahead.yaml"))
 
 
 def test_needs() -> None:
-    assert method("ngram").needs[-1].startswith("an n-gram model over the target's tokens")
-    assert "with the target's vocabulary" in method("sd").needs[1]
-    assert "vocabulary may differ from the target's" in method("slem").needs[1]
-    assert method("slrs").embedded == ["embedded:target", "embedded:drafter-bytes"]
+    assert needs(load_method("ngram"))[-1].startswith("an n-gram model over the target's tokens")
+    assert "with the target's vocabulary" in needs(load_method("sd"))[1]
+    assert "vocabulary may differ from the target's" in needs(load_method("slem"))[1]
+    assert embedded(load_method("slrs")) == ["embedded:target", "embedded:drafter-bytes"]
 
 
 def test_presets_name_each_other() -> None:
-    names = [preset.name for preset in method("fsd").presets]
-    assert {"fsd-low", "fsd-llama3.1"} <= set(names) and all(method(name).preset_of == "fsd" for name in names)
-    assert method("sd").presets == [] and method("hf-sd").preset_of is None
-    assert "a preset of fsd" in method_text(method("fsd-low"))
+    fsd, found = load_method("fsd"), presets(load_method("fsd"))
+    assert {"fsd-low", "fsd-llama3.1"} <= {each.name for each in found}
+    assert all(is_preset(each, fsd) for each in found) and not presets(load_method("sd"))
+    assert "a preset of fsd: the same parts with other values" in help_lines("fsd-low")
+    assert any(line.startswith("  fsd-low: ") for line in help_lines("fsd"))
 
 
 def test_a_users_own_file(tmp_path: Path) -> None:
@@ -208,12 +194,11 @@ def test_a_users_own_file(tmp_path: Path) -> None:
         "name: fsd-mine\nversion: 2\ntitle: Mine\ndrafter: {type: model}\n"
         "verification: {rule: fuzzy, divergence: kl, threshold: .inf}\nnum_draft_tokens: 64\n"
     )
-    told = method(str(path))
-    assert told.preset_of == "fsd" and told.version == 2
-    assert shlex.split(told.commands[0])[-1] == str(path)
-    assert "num_draft_tokens=1" in told.commands[2]
-    assert "  verification.threshold = .inf" in method_text(told).splitlines()
-    assert json.loads(told.model_dump_json())["parameters"][-2]["value"] == "Infinity"
+    lines = help_lines(str(path))
+    assert lines[:2] == ["fsd-mine (version 2): Mine", "a preset of fsd: the same parts with other values"]
+    runs = lines[lines.index("commands:") + 1 :]
+    assert shlex.split(runs[0])[-1] == str(path) and "num_draft_tokens=1" in runs[2]
+    assert "  verification.threshold = .inf" in lines
 
 
 def test_a_task(capsys: pytest.CaptureFixture[str]) -> None:
@@ -222,9 +207,6 @@ def test_a_task(capsys: pytest.CaptureFixture[str]) -> None:
     for part in ("mgsm (version 4): ", "Step-by-Step Answer:", "max_new_tokens 320", 'score: type "number"',
                  "juletxara/mgsm", "specbench run --task mgsm --method sd"):  # fmt: skip
         assert part in out
-    show("mgsm", as_json=True)
-    told = json.loads(capsys.readouterr().out)
-    assert told["kind"] == "task" and len(told["subsets"]) == 11 and told["generation"]["temperature"] == 0
 
 
 def test_a_task_that_runs_programs_names_the_option_that_lets_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -243,13 +225,13 @@ def test_a_task_without_a_sample_shows_its_template(tmp_path: Path, capsys: pyte
 
 @pytest.mark.parametrize(("registry", "name"), COMPONENTS)
 def test_every_component_is_explained(registry: Registry, name: str) -> None:
-    found = [each for each in component_help(name) if each.role.endswith(registry.kind)]
-    lines = component_text(found[0]).splitlines()
-    assert len(found) == 1 and name in found[0].written and max(map(len, lines)) <= 100
+    title = {DRAFTERS: "Drafters", RULES: "Verification rules", BRIDGES: "Vocabulary bridges"}[registry]
+    lines = [*component_lines(title, name)]
+    assert f"{name}: a " in lines[0] and max(map(len, lines)) <= 100
     for option in registry.options_model(name).model_fields:
         assert f"  {option}" in lines
-    for each in found[0].used_by:
-        assert name in [part.name for part in method(each).parts]
+    for each in users(registry, title.lower().removesuffix("s"), name):
+        assert name in [part.name for part in parts(load_method(each))]
 
 
 def test_a_rule_and_a_scorer_of_one_name(capsys: pytest.CaptureFixture[str]) -> None:
@@ -276,7 +258,7 @@ def test_a_rule_and_a_scorer_of_one_name(capsys: pytest.CaptureFixture[str]) -> 
 )
 def test_an_unknown_name_is_one_line(name: str, expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        find_help(name)
+        help_lines(name)
     assert expected in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -293,18 +275,13 @@ def test_a_model_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     show(str(folder))
     text = capsys.readouterr().out
     for line in (
-        "context: 1024", "vocabulary: 259 tokens", "3 ", "(generation_config.json)", "<|end|> (tokenizer)",
+        "context: 1024", "vocabulary: 259 tokens", "end: 3 ", " (generation_config.json), 4 ",
+        "258 <|end|> (tokenizer)",
         "which runs do not use: END", "content of messages: parts", "system prompt: before the user's text",
         "text of its own before the user's: You are a model of some kind.", "date: 2024-07-26 (--template-date)",
         "variables (--chat-template-args): today", "temperature 1.0, top_p 0.9", "left out: min_p 0.1",
     ):  # fmt: skip
         assert line in text, line
-    show(str(folder), as_json=True)
-    found = json.loads(capsys.readouterr().out)
-    assert [(end["id"], end["sources"]) for end in found["end_tokens"]] == [
-        (3, ["generation_config.json"]), (4, ["generation_config.json"]), (258, ["tokenizer"]),
-    ]  # fmt: skip
-    assert found["kind"] == "model" and found["content"] == "parts" and found["date"] == "2024-07-26"
     (folder / "chat_template.jinja").write_text("{{ raise_exception('no users') }}")
     show(str(folder))
     assert "refuses a single user turn (no users)" in " ".join(capsys.readouterr().out.split())

@@ -1,13 +1,10 @@
 """The drawing of a draft tree and of its step in `specbench show`."""
 
-import json
-
 import pytest
 import torch
 
-from specbench.cli.help.method import drawing, first_sentence, tree_help
-from specbench.cli.help.text import find_help, help_text
-from specbench.cli.info import show
+from specbench.cli.help.method import drawing, first_sentence, tree_lines
+from specbench.cli.show import help_lines
 from specbench.decoding.drafters.lookahead import Lookahead, largest_tree
 from specbench.decoding.proposal import TreeProposal
 from specbench.decoding.sampling import Sampling
@@ -44,11 +41,10 @@ def test_a_large_tree_is_cut() -> None:
     ],
 )
 def test_every_method_with_trees_is_drawn(method: str, by_depth: list[int], num_own: int) -> None:
-    found = tree_help(load_method(method))
-    assert found is not None and not found.is_example
-    assert (found.nodes_by_depth, found.num_own) == (by_depth, num_own)
-    text = help_text(find_help(method)[0])
-    assert f"tree: at most {sum(by_depth)} draft tokens on {len(by_depth)} levels" in text
+    text = "\n".join(help_lines(method))
+    size = f"{sum(by_depth)} draft tokens on {len(by_depth)} levels ({', '.join(map(str, by_depth))})"
+    assert f"tree: at most {size}; " in " ".join(text.split())
+    assert (f"w: {num_own} tokens that the target reads only" in " ".join(text.split())) == bool(num_own)
     assert f"up to {sum(by_depth) + num_own} tokens of the tree" in " ".join(text.split())
     assert "a step:\n  1. draft: " in text and "\n  2. one pass: " in text and "\n  4. cache: " in text
     assert all(len(line) <= 100 for line in text.splitlines())
@@ -56,14 +52,12 @@ def test_every_method_with_trees_is_drawn(method: str, by_depth: list[int], num_
 
 def test_fewer_draft_tokens_cut_the_drawing() -> None:
     _, (method,) = with_overrides([], [load_method("sd-tree")], ["num_draft_tokens=2"])
-    found = tree_help(method)
-    assert found is not None and found.nodes_by_depth == [3, 6] and "1 to 3" in found.step[-1]
+    text = " ".join(" ".join(tree_lines(method)).split())
+    assert "9 draft tokens on 2 levels (3, 6)" in text and text.endswith("and one more: 1 to 3")
 
 
 def test_a_tree_that_grows_is_an_example() -> None:
-    found = tree_help(load_method("eagle3"))
-    assert found is not None and found.is_example and sum(found.nodes_by_depth) == 12
-    text = help_text(find_help("eagle3")[0])
+    text = "\n".join(help_lines("eagle3"))
     heading = "it grows as it is drafted; with example acceptance rates 0.5, 0.2, 0.1 by rank: 12 draft tokens"
     assert heading in " ".join(text.split())
     assert "1. draft: An EAGLE head drafts a tree; it grows as it is drafted" in " ".join(text.split())
@@ -72,8 +66,7 @@ def test_a_tree_that_grows_is_an_example() -> None:
 
 @pytest.mark.parametrize("method", ["ar", "sd", "pld", "routed", "hf-sd", "draft-only"])
 def test_other_methods_have_no_tree(method: str) -> None:
-    assert tree_help(load_method(method)) is None
-    assert "tree:" not in help_text(find_help(method)[0])
+    assert not [*tree_lines(load_method(method))]
 
 
 def test_the_tree_of_lookahead_is_that_of_its_drafter() -> None:
@@ -89,14 +82,6 @@ def test_the_tree_of_lookahead_is_that_of_its_drafter() -> None:
     own = [node for node, rank in enumerate(shape.ranks) if rank < 0]
     assert own == list(range(6, 15)) and not any(tree.has_children(node) for node in own)
     assert [shape.ranks[node] for node in tree.children(-1)] == [0, 1]
-
-
-def test_json_has_the_tree(capsys: pytest.CaptureFixture[str]) -> None:
-    show("sd-tree", as_json=True)
-    found = json.loads(capsys.readouterr().out)["tree"]
-    assert found["nodes_by_depth"] == [3, 6, 6, 6, 6] and len(found["drawing"]) == 6 and len(found["step"]) == 4
-    show("sd", as_json=True)
-    assert json.loads(capsys.readouterr().out)["tree"] is None
 
 
 def test_a_sentence_ends_before_a_capital() -> None:

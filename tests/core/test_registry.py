@@ -11,6 +11,7 @@ import specbench
 from specbench.built_in import BUILT_IN, FEATURES
 from specbench.core.errors import ConfigError
 from specbench.core.registry import BRIDGES, DRAFTERS, RULES, SCORERS, NoFeatures, Registry
+from specbench.specs.components import complete_options
 
 
 @pytest.fixture
@@ -25,8 +26,8 @@ def registry():
 
 
 def test_complete_fills_in_defaults(registry):
-    assert registry.complete("dial", {"size": 3}) == {"size": 3, "mode": "slow"}
-    assert registry.get("dial")("m", **registry.complete("dial", {"size": 3})) == ("m", 3, "slow")
+    assert complete_options(registry, "dial", {"size": 3}) == {"size": 3, "mode": "slow"}
+    assert registry.get("dial")("m", **complete_options(registry, "dial", {"size": 3})) == ("m", 3, "slow")
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ def test_complete_fills_in_defaults(registry):
 )
 def test_bad_options(registry, options, expected):
     with pytest.raises(ConfigError) as caught:
-        registry.complete("dial", options)
+        complete_options(registry, "dial", options)
     assert expected in str(caught.value)
 
 
@@ -54,12 +55,12 @@ def test_all_missing_options_are_named_at_once(registry):
         return model
 
     with pytest.raises(ConfigError, match=r"^gadget 'panel'\.width, gadget 'panel'\.height: these keys are missing"):
-        registry.complete("panel", {})
+        complete_options(registry, "panel", {})
 
 
 def test_choices_far_from_the_value_read_as_a_sentence(registry):
     with pytest.raises(ConfigError, match=r"^gadget 'dial'\.mode = 'maybe': the choices are fast, slow$"):
-        registry.complete("dial", {"size": 1, "mode": "maybe"})
+        complete_options(registry, "dial", {"size": 1, "mode": "maybe"})
 
 
 def test_unknown_name_lists_the_choices(registry):

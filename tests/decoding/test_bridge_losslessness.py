@@ -265,7 +265,7 @@ def test_the_chance_of_a_draft_token_counts_the_ends_that_are_drafted(method: st
     found = one(method, gamma, late, num_tokens=300)
     assert found.draw_overlap is not None and found.positions["overlap"] is not None
     assert found.draw_overlap == pytest.approx([PER_DRAW[method]] * len(found.draw_overlap), abs=1e-6)
-    judged = sum(step.num_judged for step in found.steps)
+    judged = sum(step.num_verified for step in found.steps)
     assert found.positions["overlap"] == pytest.approx([GIVEN_NO_END[method]] * judged, abs=1e-6)
     num_ends = len(found.draw_overlap) - judged
     accepted = sum(step.num_accepted for step in found.steps)
@@ -284,7 +284,7 @@ def test_a_greedy_target_accepts_its_best_token_as_often_as_it_is_drawn(method: 
 def test_a_greedy_draft_that_ends_at_once_has_no_chance(late: bool) -> None:
     found = one("tli", 2, late, temperature=0.0)
     assert found.draw_overlap == [0.0] * (len(found.steps) - 1)  # the last token leaves no room for a draft
-    assert found.positions["overlap"] is None and {step.num_judged for step in found.steps} == {0}
+    assert found.positions["overlap"] is None and {step.num_verified for step in found.steps} == {0}
 
 
 def test_only_drafts_whose_end_is_not_proposed_have_another_chance() -> None:
@@ -306,7 +306,7 @@ def test_exact_match_accepts_less_than_rejection() -> None:
         ]  # fmt: skip
         chances = [chance for generation in generations for chance in chances_of_a_repetition(target, generation)]
         steps = [step for generation in generations for step in generation.steps]
-        assert len(chances) == sum(step.num_judged for step in steps) >= 300
+        assert len(chances) == sum(step.num_verified for step in steps) >= 300
         rates[method] = sum(step.num_accepted for step in steps) / len(chances)
         if method == "slem":
             expected = sum(chances) / len(chances)
@@ -319,7 +319,7 @@ def chances_of_a_repetition(target: TextModel, generation: GenerationOutput) -> 
     """Σ p² at every judged position, at most one per step."""
     chances, at = [], 1
     for step in generation.steps:
-        if step.num_judged:
+        if step.num_verified:
             chances.append(float(target.probs(PROMPT + generation.token_ids[:at]).square().sum()))
         at += step.num_emitted
     return chances

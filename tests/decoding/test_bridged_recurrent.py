@@ -75,4 +75,4 @@ def test_recurrent_models_that_agree_in_part(kind: str, method: str) -> None:
     target = model(kind, "byte_bpe", seed=1)
     generation = same_as_plain(method, ModelPair(target, twin(target, WITH_ADDED)), num_tokens=24)
     num_accepted = sum(step.num_accepted for step in generation.steps)
-    assert 0 < num_accepted < sum(step.num_judged for step in generation.steps)
+    assert 0 < num_accepted < sum(step.num_verified for step in generation.steps)

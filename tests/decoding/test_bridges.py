@@ -213,8 +213,8 @@ def test_the_permuted_oracle_is_always_right(method: str, temperature: float, ki
     pair = permuted_pair(plain_model(kind), plain_model(kind), 5)
     prompt = pair.target.encode_prompt(TEXTS[0], chat=False)
     steps = generate(method, pair, prompt, 40, Sampling(temperature)).steps
-    assert sum(step.num_judged for step in steps) > 20
-    assert sum(step.num_accepted for step in steps) == sum(step.num_judged for step in steps)
+    assert sum(step.num_verified for step in steps) > 20
+    assert sum(step.num_accepted for step in steps) == sum(step.num_verified for step in steps)
 
 
 @pytest.mark.parametrize("ours", sorted(EXACT))
@@ -335,6 +335,6 @@ def test_fuzzy_rules_work_through_token_bridges(bridge: str) -> None:
     assert outputs[0.0].token_ids == generate("ar", pair, prompt).token_ids
     assert sum(step.num_accepted for step in outputs[0.0].steps) == 0
     accepted = sum(step.num_accepted for step in outputs[float("inf")].steps)
-    judged = sum(step.num_judged for step in outputs[float("inf")].steps)
+    judged = sum(step.num_verified for step in outputs[float("inf")].steps)
     assert 0 < accepted <= judged
     assert accepted == judged or bridge == "union"

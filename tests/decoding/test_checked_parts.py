@@ -64,6 +64,9 @@ async def later(*given: Any) -> list[int]:
     return [1]
 
 
+pytestmark = pytest.mark.filterwarnings("ignore:coroutine 'later' was never awaited")
+
+
 def failing(*given: Any) -> Any:
     raise ValueError("no such luck")
 
@@ -105,7 +108,7 @@ FUNCTIONS = {
     "nothing in a list": (lambda ids, n: [None], "returned token = None"),
     "a token beyond the vocabulary": (lambda ids, n: [VOCAB], f"returned token {VOCAB}: it must be from 0 to 256"),
     "a token below zero": (lambda ids, n: [-1], "returned token -1: it must be from 0 to 256"),
-    "a coroutine": (lambda ids, n: later(), "returned a coroutine: write it with def, not async def"),
+    "a coroutine": (lambda ids, n: later(), "(a coroutine): return a list of token ids"),
     "an exception": (failing, "drafter 'failing' raised ValueError: no such luck (test_checked_parts.py, line "),
     "an exit": (leaving, "drafter 'leaving' raised SystemExit: 3"),
     "an exception in a generator": (endless_failure, "raised KeyError: 'in the middle' (test_checked_parts.py, line "),
@@ -134,7 +137,7 @@ NAN = torch.full((1, VOCAB), float("nan"))
 PROPOSALS = {
     "None": (lambda ids, n: None, "drafter 'Mine' returned None: return a Proposal, empty if nothing is drafted"),
     "a list": (lambda ids, n: [1, 2], "returned [1, 2] (a list): return a Proposal"),
-    "a coroutine": (lambda ids, n: later(), "returned a coroutine"),
+    "a coroutine": (lambda ids, n: later(), "(a coroutine): return a Proposal"),
     "too many": (chain([1] * 9), "proposed 9 tokens where num_draft_tokens = 3: propose at most"),
     "too deep a tree": (lambda ids, n: TreeProposal([1] * 9, range(-1, 8)), "proposed 9 levels where num_draft_"),
     "a circle": (lambda ids, n: TreeProposal([1], [0]), "raised ValueError: node 0: token 1 cannot be a child"),
@@ -197,7 +200,7 @@ RULES = {
     "a float": (lambda p, t, g: (0.0, 1), "returned num_accepted = 0.0 (a float): return an integer"),
     "NaN": (lambda p, t, g: (0, float("nan")), "returned next_token = nan (a float)"),
     "a token beyond the vocabulary": (lambda p, t, g: (0, VOCAB), f"returned next_token {VOCAB}: it must be"),
-    "a coroutine": (lambda p, t, g: later(), "returned a coroutine"),
+    "a coroutine": (lambda p, t, g: later(), "(a coroutine): return a Verification"),
     "an exception": (failing, "rule 'failing' raised ValueError: no such luck (test_checked_parts.py, line "),
     "a column that is too short": (lambda p, t, g: Verification(1, 1, target_prob=[0.5]), "returned target_prob = ["),
     "a column of NaN": (

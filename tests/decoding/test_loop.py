@@ -55,10 +55,10 @@ def test_a_perfect_drafter_needs_one_pass_per_gamma_plus_one_tokens() -> None:
 def test_the_ledger_of_a_sampled_run() -> None:
     target, draft = TableModel(6, 1), TableModel(6, 2)
     generation = speculative(target, draft, [0, 1], StopRules(50), sampling=PLAIN)
-    num_judged = sum(step.num_judged for step in generation.steps)
+    num_verified = sum(step.num_verified for step in generation.steps)
     for name in ("target_prob", "draft_prob", "overlap"):
         column = generation.positions[name]
-        assert column is not None and len(column) == num_judged
+        assert column is not None and len(column) == num_verified
         assert all(0.0 <= value <= 1.0 + 1e-6 for value in column)
     assert generation.positions["divergence"] is None
     assert len(generation.target_passes) == len(generation.steps)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,6 @@ from specbench.decoding.drafters.ngram import (
     NgramDrafter,
     SparseProbs,
     draw_uniforms,
-    ngram_drafter,
     process_counts,
 )
 from specbench.decoding.loop import StopRules, decode
@@ -49,7 +49,13 @@ def random_model(folder: Path, seed: int, vocab_size: int = VOCAB, order: int = 
 
 
 def drafter(model: NgramModel, sampling: Sampling, eos: tuple[int, ...] = ()) -> NgramDrafter:
-    return NgramDrafter(model, sampling, frozenset(eos), model.vocab_size, CPU)
+    return NgramDrafter(target_of(model, eos), sampling, model)
+
+
+def target_of(model: NgramModel, eos: tuple[int, ...] = ()) -> Any:
+    return SimpleNamespace(
+        target=SimpleNamespace(eos_token_ids=frozenset(eos), vocab_size=model.vocab_size, device=CPU)
+    )
 
 
 def dense_logits(model: NgramModel, contexts: list[list[int]]) -> torch.Tensor:
@@ -190,12 +196,12 @@ class Overconfident(NgramDrafter):
         if not isinstance(proposal.probs, SparseProbs):
             return proposal
         sharper = [NgramDistribution(row.model, row.span, Sampling(0.3)) for row in proposal.probs.rows]
-        return Proposal(proposal.token_ids, SparseProbs(sharper, self.vocab_size, CPU))
+        return Proposal(proposal.token_ids, SparseProbs(sharper, self.ngram.vocab_size, CPU))
 
 
 def test_control_a_wrong_q_is_caught(tmp_path: Path) -> None:
     target, model = TableModel(3, 3), random_model(tmp_path / "ngram", 3, vocab_size=3)
-    made = Overconfident(model, Sampling(1.0), frozenset(), 3, CPU)
+    made = Overconfident(target_of(model), Sampling(1.0), model)
     assert chi_square_p(sequences(target, made, 2, 3), joint(target, PROMPT, 3)) < 1e-6
 
 
@@ -222,24 +228,24 @@ def own_model(folder: Path, target: ModelPair) -> NgramModel:
 
 def test_the_factory_takes_a_folder_and_names_it(tmp_path: Path, target: ModelPair) -> None:
     model = own_model(tmp_path / "ngram", target)
-    made = ngram_drafter(target, Sampling(1.0), path=str(tmp_path / "ngram"), temperature=0.0)
+    made = NgramDrafter(target, Sampling(1.0), path=str(tmp_path / "ngram"), temperature=0.0)
     assert (made.name, made.revision) == (str(tmp_path / "ngram"), model.digest)
-    assert made.sampling.greedy and made.vocab_size == target.target.vocab_size
+    assert made.sampling.greedy
 
 
 def test_the_factory_refuses_what_does_not_fit(tmp_path: Path, target: ModelPair) -> None:
     folder = str(tmp_path / "ngram")
     with pytest.raises(ConfigError, match="no n-gram model of its own: train one with `specbench train ngram"):
-        ngram_drafter(target, Sampling())
+        NgramDrafter(target, Sampling())
     with pytest.raises(ConfigError, match="no n-gram model"):
-        ngram_drafter(target, Sampling(), path=folder)
+        NgramDrafter(target, Sampling(), path=folder)
     build_ngrams([[1, 2]], 2, target.target.vocab_size, Path(folder), "another digest")
     with pytest.raises(ConfigError, match="with another tokenizer"):
-        ngram_drafter(target, Sampling(), path=folder)
+        NgramDrafter(target, Sampling(), path=folder)
     own_model(Path(folder), target)
     narrow = SimpleNamespace(name="narrow", vocabulary=target.target.vocabulary, vocab_size=50)
     with pytest.raises(ConfigError, match="with another tokenizer"):
-        ngram_drafter(SimpleNamespace(target=narrow), Sampling(), path=folder)  # type: ignore[arg-type]
+        NgramDrafter(SimpleNamespace(target=narrow), Sampling(), path=folder)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("temperature", ["0", "1"])

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import torch
 
 from specbench.core.errors import ConfigError
 from specbench.decoding.drafters import NoDrafter
-from specbench.decoding.drafters.retrieval import RetrievalDrafter, retrieval_drafter
+from specbench.decoding.drafters.retrieval import RetrievalDrafter
 from specbench.decoding.loop import StopRules, decode
 from specbench.decoding.proposal import TreeProposal
 from specbench.decoding.sampling import Sampling
@@ -148,7 +149,8 @@ def test_ids_may_have_any_width(tmp_path: Path, vocab_size: int) -> None:
 
 
 def make_drafter(store: Datastore, eos: tuple[int, ...] = (), num_nodes: int = 64) -> RetrievalDrafter:
-    return RetrievalDrafter(store, frozenset(eos), num_nodes, 16, 1, 5000)
+    models: Any = SimpleNamespace(target=SimpleNamespace(eos_token_ids=frozenset(eos)))
+    return RetrievalDrafter(models, Sampling(0.0), store, num_nodes=num_nodes, min_match=1)
 
 
 def test_a_proposal_is_one_look_up_without_memory(tmp_path: Path) -> None:
@@ -237,19 +239,19 @@ def own_store(folder: Path, target: ModelPair, digest: str | None = None) -> Dat
 def test_the_factory_takes_a_folder_and_refuses_what_does_not_fit(tmp_path: Path, target: ModelPair) -> None:
     folder = str(tmp_path / "store")
     with pytest.raises(ConfigError, match="no datastore of its own: train one with `specbench train retrieval"):
-        retrieval_drafter(target, Sampling())
+        RetrievalDrafter(target, Sampling())
     with pytest.raises(ConfigError, match="no datastore"):
-        retrieval_drafter(target, Sampling(), path=folder)
+        RetrievalDrafter(target, Sampling(), path=folder)
     own_store(Path(folder), target, "another digest")
     with pytest.raises(ConfigError, match="with another tokenizer"):
-        retrieval_drafter(target, Sampling(), path=folder)
+        RetrievalDrafter(target, Sampling(), path=folder)
     store = own_store(Path(folder), target)
     narrow = SimpleNamespace(name="narrow", vocabulary=target.target.vocabulary, vocab_size=50)
     with pytest.raises(ConfigError, match="with another tokenizer"):
-        retrieval_drafter(SimpleNamespace(target=narrow), Sampling(), path=folder)  # type: ignore[arg-type]
+        RetrievalDrafter(SimpleNamespace(target=narrow), Sampling(), path=folder)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="min_match = 3: is above max_match = 2: give 1 to 2"):
-        retrieval_drafter(target, Sampling(), path=folder, max_match=2, min_match=3)
-    made = retrieval_drafter(target, Sampling(), path=folder)
+        RetrievalDrafter(target, Sampling(), path=folder, max_match=2, min_match=3)
+    made = RetrievalDrafter(target, Sampling(), path=folder)
     assert (made.name, made.revision) == (folder, store.digest)
     with pytest.raises(ConfigError, match="is a datastore: it drafts the tokens of its target"):
         load_tokenizer(folder)

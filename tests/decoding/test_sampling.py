@@ -8,7 +8,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS
 from specbench.decoding import sampling
 from specbench.decoding.sampling import Distributions, Sampling, draw, process, residual
-from specbench.specs.components import build
+from specbench.specs.components import build, complete_options
 from specbench.specs.task import GenerationSpec
 
 LOGITS = 3 * torch.randn(6, 40, generator=torch.Generator().manual_seed(0))
@@ -57,7 +57,7 @@ def test_draw_follows_the_probabilities() -> None:
 @pytest.mark.parametrize("value", [-0.1, 1e-4, float("inf"), float("nan")])
 def test_temperatures_that_cannot_be_drawn_at_are_refused_for_both_models(value: float) -> None:
     with pytest.raises(ConfigError, match=r"drafter\.temperature"):
-        DRAFTERS.complete("model", {"temperature": value}, "drafter")
+        complete_options(DRAFTERS, "model", {"temperature": value}, "drafter")
     with pytest.raises(ConfigError, match="temperature"):
         build(GenerationSpec, {"max_new_tokens": 1, "temperature": value})
 

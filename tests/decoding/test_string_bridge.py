@@ -421,5 +421,5 @@ def test_sampling_from_the_embedded_target_stays_below_the_cap(
         assert generation.positions["draft_prob"] is not None
         assert all(0 < prob <= 1 + 1e-6 for prob in generation.positions["draft_prob"])
         steps += generation.steps
-    assert any(step.num_accepted < step.num_judged for step in steps)
-    assert sum(step.num_accepted for step in steps) / sum(step.num_judged for step in steps) > 0.3
+    assert any(step.num_accepted < step.num_verified for step in steps)
+    assert sum(step.num_accepted for step in steps) / sum(step.num_verified for step in steps) > 0.3

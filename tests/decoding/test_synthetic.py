@@ -47,7 +47,7 @@ def plain(target, sampling: Sampling = GREEDY) -> Decoder:
 
 def counts(generations: list[GenerationOutput]) -> tuple[int, int]:
     steps = [step for each in generations for step in each.steps]
-    return sum(step.num_judged for step in steps), sum(step.num_accepted for step in steps)
+    return sum(step.num_verified for step in steps), sum(step.num_accepted for step in steps)
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, PLAIN], ids=["greedy", "sampled"])

@@ -192,7 +192,7 @@ def test_states_that_cannot_be_cropped_are_read_late_as_well(kind: str, sampling
     made = [decoder("sd", sampling, pending=pending, kind=kind) for pending in (True, False)]
     assert all(each.model.sequence.recurrent is not None for each in made)  # type: ignore[union-attr]
     steps = late_as_early(*made).steps
-    assert sum(step.num_accepted for step in steps) < sum(step.num_judged for step in steps)
+    assert sum(step.num_accepted for step in steps) < sum(step.num_verified for step in steps)
 
 
 def late_as_early(late_decoder: Decoder, early_decoder: Decoder) -> GenerationOutput:

@@ -50,7 +50,7 @@ def retrieval_drafter() -> RetrievalDrafter:
     with TemporaryDirectory() as folder:
         documents = [random.choices(range(VOCAB), k=6) for _ in range(20)]
         store = build_datastore(documents, VOCAB, Path(folder) / "store", "d")
-        return RetrievalDrafter(store, frozenset(), 6, 4, 1, 9)
+        return RetrievalDrafter(models(), PLAIN, store, num_nodes=6, max_match=4, min_match=1, max_occurrences=9)
 
 
 METHODS: dict[str, Make] = {

@@ -496,13 +496,14 @@ def test_a_leaderboard_file_as_baseline(specbench, base, again, tmp_path):
     assert code == 1 and "sd, en: τ" in out
 
 
-def test_the_report_in_three_forms(specbench, base, strict, tmp_path):
+def test_the_report_in_three_forms(specbench, base, tmp_path):
+    worse = edited(base, tmp_path / "worse", verdict="diverged")
     text, xml = tmp_path / "made" / "gate.md", tmp_path / "gate.xml"
-    code, out, err = specbench("check", "--baseline", base, "--candidate", strict, "--markdown", text, "--junit", xml)
+    code, out, err = specbench("check", "--baseline", base, "--candidate", worse, "--markdown", text, "--junit", xml)
     assert code == 1 and "Traceback" not in err
     assert out.startswith("regressed:") and len(out.splitlines()) <= 40
     assert all(len(line) <= 100 for line in out.splitlines())
-    report = check(str(base), str(strict), 0.03)
+    report = check(str(base), str(worse), 0.03)
     assert text.read_text(encoding="utf-8").strip() == markdown(report).strip()
     assert "\n| fsd | " in markdown(report) and markdown(report).startswith("### specbench check: regressed")
     suite = ElementTree.fromstring(junit(report).partition("?>")[2])[0]
@@ -622,11 +623,11 @@ def test_the_workflow_of_the_guide(specbench, base, tmp_path, monkeypatch):
         return runs
 
     monkeypatch.setattr("specbench.gate.rotation.measure_interleaved", measure)
-    monkeypatch.setattr("specbench.cli.leaderboard.interpreter", lambda text: text)  # which the workflow installs
+    monkeypatch.setattr("shutil.which", lambda text: text)  # the workflow installs it
     for side in ("../base", "."):
         (tmp_path / "head" / side).mkdir(parents=True, exist_ok=True)
     monkeypatch.chdir(tmp_path / "head")
     code, out, err = specbench(*line.split()[1:])
     assert code == 0 and "baseline: specbench 0.0.9" in out, err
-    assert asked == [(["mgsm"], ["sd", "fsd"], 10, "../base-env/bin/python", Path("../base"))]
+    assert asked == [(["mgsm"], ["sd", "fsd"], 10, str(tmp_path / "base-env/bin/python"), Path("../base"))]
     assert (tmp_path / "gate.md").is_file() and (tmp_path / "gate.xml").is_file()

@@ -81,9 +81,9 @@ def test_simulated_false_alarms_are_at_most_one_of_a_hundred():
 def test_simulated_shares_are_computed_again(name, num_prompts, fall):
     published = simulated()[name, num_prompts, 1, ALLOWED][fall]
     assert f"shares of {NUM_CHECKS:,} checks" in TEXT
-    for share, again in zip(published, shares(200, num_prompts, fall, CLOCKS[name]), strict=True):
+    for share, again in zip(published, shares(100, num_prompts, fall, CLOCKS[name]), strict=True):
         true = min(max(share / 100, 0.01), 0.99)
-        assert abs(again - share / 100) < 4 * (true * (1 - true) * (1 / 200 + 1 / NUM_CHECKS)) ** 0.5
+        assert abs(again - share / 100) < 4 * (true * (1 - true) * (1 / 100 + 1 / NUM_CHECKS)) ** 0.5
 
 
 def test_the_figures_of_the_guide_are_those_of_the_page():

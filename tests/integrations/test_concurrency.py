@@ -70,8 +70,9 @@ def hurried() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def by_rate(hurried, tmp_path_factory) -> tuple[Path, list[Row]]:
     """The folder and the rows of a load of one request and of a rate, with a slow server ar."""
-    folder, slow = tmp_path_factory.mktemp("rate"), Script("vllm", AR, delay_seconds=0.004)
-    return folder / "run", run(folder, ar=slow, load={"concurrency": [1], "rate": [2], "windows": 5, "requests": 2})
+    folder, slow = tmp_path_factory.mktemp("rate"), Script("vllm", AR, delay_seconds=0.002)
+    load = {"concurrency": [1], "rate": [2], "windows": 5, "requests": 2}
+    return folder / "run", run(folder, limit=1, ar=slow, load=load)
 
 
 def answer(sent: float, reads: list[tuple[float, int]], passes: int | None, example: int = 0) -> LoadAnswer:
@@ -211,7 +212,8 @@ def test_a_load_is_warmed_up_until_it_is_steady(tmp_path, monkeypatch) -> None:
     first, second = read_windows(tmp_path / "steady/run")
     assert set(first.warm_up or ()) == {"ar", "draft"} and second.warm_up == {}
     monkeypatch.setattr("specbench.running.warm_up.is_steady", lambda times: False)
-    monkeypatch.setattr("specbench.integrations.served.concurrency.MAX_BLOCKS_CPU", 9)
+    for module in ("integrations.served.concurrency", "running.warm_up"):
+        monkeypatch.setattr(f"specbench.{module}.MAX_BLOCKS_CPU", 9)
     _, row = run(tmp_path / "not", load=LEAST)
     assert row.warm_up is not None and row.warm_up.blocks == 9 and row.warm_up.steady is False
     assert "not_steady" in {each.code for each in row.warnings}

@@ -81,7 +81,7 @@ def test_accepted_drafts_are_those_of_our_own_loop(
     prompt = embedded_prompts["sw"][1]
     own = generate(models, "sd", (), prompt)
     theirs = generate(models, "hf-sd", (), [*prompt, own.token_ids[0]], max_new_tokens=39)
-    counts = [[(s.num_drafted, s.num_judged, s.num_accepted) for s in g.steps] for g in (own, theirs)]
+    counts = [[(s.num_drafted, s.num_verified, s.num_accepted) for s in g.steps] for g in (own, theirs)]
     assert own.token_ids[1:] == theirs.token_ids and len(counts[0]) > 5
     assert counts[0] == counts[1]
 

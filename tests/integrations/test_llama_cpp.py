@@ -21,9 +21,8 @@ from specbench.report.compare import compare, comparison_tables
 from specbench.results.concurrency import load_of
 from specbench.results.metrics import expected_speedup
 from specbench.results.runs import read_input
-from specbench.running.execute import execute
+from specbench.running.execute import RunOutcome, execute
 from specbench.running.plan import load_data
-from specbench.running.report import RunOutcome
 from specbench.running.request import Request, run_spec
 from specbench.specs.run import ServersSpec
 from specbench.specs.run_options import RunOptions

@@ -337,8 +337,8 @@ def measured(
     cells = make_subset_runs(spec, models, [(task, "default", examples(task, limit))])
     conditions = environment(str(models.target.device), models.target.dtype, models.target.attention)
     run = RunFolder(folder, run_identity(spec, cells, models, conditions))
-    report, rows = measure_plan(Plan(spec, models, cells, run), Events(Console(quiet=True)))
-    return rows, list(report.records.values())
+    records, _, rows = measure_plan(Plan(spec, models, cells, run), Events(Console(quiet=True)))
+    return rows, list(records.values())
 
 
 # ---- mistakes

@@ -41,8 +41,7 @@ from specbench.report.tables import comparison_table, served_table
 from specbench.results import answers
 from specbench.results.conditions import check_together, conditions_that_differ
 from specbench.results.runs import RecordedRun
-from specbench.running.execute import execute
-from specbench.running.report import RunOutcome
+from specbench.running.execute import RunOutcome, execute
 from specbench.running.request import Request
 from specbench.specs.run import read_servers
 from specbench.specs.run_options import RunOptions
@@ -59,7 +58,7 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], RunOutco
 
 
 STEPS = steps_of(SD, sum(accepted + 1 for _, accepted in SD) + 1)
-NUM_ACCEPTED, NUM_JUDGED = sum(s.num_accepted for s in STEPS), sum(s.num_judged for s in STEPS)
+NUM_ACCEPTED, NUM_JUDGED = sum(s.num_accepted for s in STEPS), sum(s.num_verified for s in STEPS)
 ALPHA, TAU = NUM_ACCEPTED / NUM_JUDGED, sum(s.num_emitted for s in STEPS) / len(STEPS)
 OF_ENGINE = sum(a for _, a in SD) / sum(d for d, _ in SD)
 
@@ -90,7 +89,7 @@ def test_acceptance_is_the_same_whatever_an_engine_tells(tmp_path, honest, engin
 def test_tokens_after_the_end_of_an_answer_count_nowhere(tmp_path, engine, options) -> None:
     ended = (*SD[:-1], (3, 3))  # the answer ends within the last draft
     steps = steps_of(ended, len(ANSWER))
-    accepted, judged = sum(s.num_accepted for s in steps), sum(s.num_judged for s in steps)
+    accepted, judged = sum(s.num_accepted for s in steps), sum(s.num_verified for s in steps)
     row = row_of(run(tmp_path, pair(engine, passes=ended, **options)))
     knows_steps = engine == "vllm" and not options  # else the last step may have rejected a token after the end
     assert row.value("acceptance_rate_pooled") == pytest.approx(accepted / (judged if knows_steps else judged - 1))
@@ -558,7 +557,7 @@ def test_options_of_models_in_this_process_are_refused(tmp_path) -> None:
 def test_steps_end_where_the_answer_does() -> None:
     found = steps_of([(3, 3), (3, 1), (3, 2)], 8)  # 1 + 4 + 2 tokens, and one of the last pass
     assert [tuple(step)[:4] if isinstance(step, tuple) else
-            (step.num_drafted, step.num_judged, step.num_accepted, step.num_emitted) for step in found] == [
+            (step.num_drafted, step.num_verified, step.num_accepted, step.num_emitted) for step in found] == [
         (3, 3, 3, 4), (3, 2, 1, 2), (3, 1, 1, 1)]  # fmt: skip
 
 
@@ -566,10 +565,10 @@ def test_no_token_is_drafted_for_the_last_place() -> None:
     """As in the decode loop, whatever the server does there."""
     for last in ((5, 5), (5, 3), (5, 2), (2, 2)):  # 3 places left: two draft tokens and the target's own
         steps = steps_of([(5, 1), last], 6, most_tokens=6)
-        assert [(s.num_drafted, s.num_judged, s.num_accepted, s.num_emitted) for s in steps] == [
+        assert [(s.num_drafted, s.num_verified, s.num_accepted, s.num_emitted) for s in steps] == [
             (4, 2, 1, 2), (2, 2, 2, 3)]  # fmt: skip
     steps = steps_of([(5, 1), (5, 5)], 6, most_tokens=20)  # ends at the third draft token
-    assert [(s.num_drafted, s.num_judged, s.num_accepted, s.num_emitted) for s in steps] == [
+    assert [(s.num_drafted, s.num_verified, s.num_accepted, s.num_emitted) for s in steps] == [
         (5, 2, 1, 2), (5, 3, 3, 3)]  # fmt: skip
 
 
@@ -582,7 +581,7 @@ def test_counts_without_steps_are_those_of_the_steps_or_a_bound(length: int) -> 
         num_tokens = 1 + sum(a + 1 for _, a in passes[:-1]) + rng.randint(1, passes[-1][1] + 1)
         most = num_tokens + rng.choice([0, 0, length + 1, 50])
         steps = steps_of(passes, num_tokens, most)
-        right = sum(step.num_accepted for step in steps), sum(step.num_judged for step in steps)
+        right = sum(step.num_accepted for step in steps), sum(step.num_verified for step in steps)
         counts = [sum(a == n for _, a in passes) for n in range(length + 1)]
         told = from_histogram(counts, None, len(passes) * length, sum(a for _, a in passes), length)
         assert contradiction(told, num_tokens, length) is None
@@ -645,8 +644,8 @@ def test_the_first_difference_of_a_subset_is_named() -> None:
     found = agreement_of(zip(asked, first, second, strict=True))
     assert (found.num_answers, found.num_equal, found.num_with_steps, found.num_same_steps) == (3, 1, 2, 1)
     assert found.lines()[1:] == [
-        "first difference (first ≠ second): en example 4, step 0: 2 tokens ≠ 1 token",
-        "first difference (first ≠ second): th example 0, position 1: token 2 ≠ its end",
+        "first difference (first ≠ second): en example 4, tokens of step 0: 2 ≠ 1",
+        "first difference (first ≠ second): th example 0, token 1: 2 ≠ the end",
     ]
 
 

@@ -24,8 +24,7 @@ from specbench.integrations.served import guard
 from specbench.integrations.served.client import Client
 from specbench.integrations.served.models import serving, start_servers
 from specbench.integrations.served.server import StartedServers
-from specbench.running.execute import execute
-from specbench.running.report import RunOutcome
+from specbench.running.execute import RunOutcome, execute
 from specbench.running.request import Request
 from specbench.specs.run import StartSpec, read_servers
 from specbench.specs.run_options import RunOptions
@@ -113,7 +112,11 @@ def test_servers_are_started_logged_and_ended(tmp_path) -> None:
             {},
             r"server 'draft' .* ended with exit code 1 before .* ends with: …no GPU",
         ),
-        ("import time; time.sleep(60)", {"timeout_seconds": 1}, r"server 'draft' .* is not ready after 1 s: set start"),
+        (
+            "import time; time.sleep(60)",
+            {"timeout_seconds": 0.4},
+            r"server 'draft' .* is not ready after 0.4 s: set start",
+        ),
     ],
 )
 def test_a_server_that_does_not_start_is_one_line_and_the_other_is_ended(tmp_path, program, start, message) -> None:
@@ -168,9 +171,9 @@ def test_the_time_limit_of_a_start_holds_whatever_its_page_does(tmp_path, body) 
     with StartedServers() as started:
         client = Client("ar", f"http://127.0.0.1:{free_port()}", 600.0)
         command = (sys.executable, "-c", ENDLESS.replace("BODY", body), client.url.rpartition(":")[2])
-        spec = StartSpec(command=command, timeout_seconds=1)
+        spec = StartSpec(command=command, timeout_seconds=0.4)
         started.start(client, spec)
-        with pytest.raises(ConfigError, match=r"server 'ar' .* is not ready after 1 s: set start"):
+        with pytest.raises(ConfigError, match=r"server 'ar' .* is not ready after 0.4 s: set start"):
             started.wait(client, spec)
 
 
@@ -198,7 +201,7 @@ def start_and_wait(folder: Path, program: str) -> None:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="subreapers")
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_run_that_is_stopped_leaves_no_process(tmp_path, monkeypatch, number) -> None:
     """The server has a child in a session of its own; with SIGTERM, one that ignores it."""
     short = tmp_path / "guard.py"

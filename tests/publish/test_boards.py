@@ -211,16 +211,17 @@ def test_rows_beside_the_board_are_shown_where_no_folder_has_any(tmp_path: Path)
     path = written(tmp_path, tasks=[*BOARD["tasks"], {"name": "twin", "task": "mgsm", "methods": ["sd", "pld"]}])
     run = runs_of(load_suite(str(path)))[0]
     names = dict(sorted((method.partition("@")[0], (task, method)) for task, method in run.row_names()))
+    request = {**run.request.settings(), "device": "cuda", "limit": 9}
     ar, sd = (
-        row(name).model_copy(update={"task": names[name][0], "method": names[name][1], "drafter": drafter})
-        for name, drafter in (("ar", None), ("sd", "org/drafter"))
+        row(name).model_copy(update={"task": names[name][0], "method": names[name][1], "request": request})
+        for name in ("ar", "sd")
     )
-    other = sd.model_copy(update={"drafter": "org/another"})
+    other = sd.model_copy(update={"drafter": "org/another", "request": {**request, "drafter": "org/another"}})
     old = sd.model_copy(update={"task": "mgsm@1:older"})
     write(path.with_suffix(".json"), [ar, sd, other, old])
     (found,) = measured_pairs(str(path), "tiny", None)
     rows = {run.task.label: rows for run, rows in found.runs}
-    assert rows == {"good": [ar, sd], "bad": [ar], "twin": [ar, sd]}
+    assert rows == {"good": [ar, sd], "bad": [ar], "twin": []}, "the twin has other subsets"
     assert not measured_pairs(str(path), "other", None)[0].measured
 
 

@@ -177,8 +177,7 @@ def test_an_estimate_that_is_unknown_says_why(tmp_path: Path) -> None:
     (run,) = runs_in(written(tmp_path, **ONE), tmp_path)
     forecast = Forecast([PlannedRun(run, ("ar", "sd"), 1, is_measured=False)])
     assert forecast.first_runs([0]) == []
-    assert "only one example" in estimate_line(forecast, 1, has_tried=False)
-    assert "could be measured" in estimate_line(forecast, 1, has_tried=True)
+    assert estimate_line(forecast, 1).startswith("estimated time: unknown")
 
 
 def test_without_temperatures_tasks_keep_their_own(tmp_path: Path) -> None:

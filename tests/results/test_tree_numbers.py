@@ -209,7 +209,7 @@ def test_counts_by_rank_and_samples_of_a_generation() -> None:
     made = generate(TableModel(8, 4), drafter, RecursiveRejection(), 300, 0, Sampling(1.0))
     found = tree_fields(made)
     judged, accepted = zip(*found["tree_ranks"], strict=True)
-    assert judged[0] == sum(step.num_judged for step in made.steps)
+    assert judged[0] == sum(step.num_verified for step in made.steps)
     assert sum(accepted) == sum(step.num_accepted for step in made.steps) > 100
     assert judged[0] == judged[1] > judged[2] and accepted[0] > accepted[1] > accepted[2] > 0
     samples = made.tree_samples or []

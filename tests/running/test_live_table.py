@@ -25,36 +25,36 @@ def _every_picture(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plan(*subsets: str, methods: tuple[str, ...] = ("ar", "sd"), examples: int = 1, task: str = "mgsm") -> list[Trial]:
-    """The blocks of some subsets, in turns."""
+    """The trials of some subsets, in turn."""
     model: Any = SimpleNamespace(vocabulary=None)
     models: Any = SimpleNamespace(target=model, drafters={})
     decoders = tuple(Decoder(load_method(name), model) for name in methods)
     data: Any = SimpleNamespace(examples=())
-    cells = [SubsetRun(load_task(task).subset(name), name, data, models, decoders, None) for name in subsets]
+    runs = [SubsetRun(load_task(task).subset(name), name, data, models, decoders, None) for name in subsets]
     return [
-        Trial(cell, Example(number, str(number), ("?",), (None,)), 0, decoders)
-        for number in range(examples) for cell in cells
+        Trial(run, Example(number, str(number), ("?",), (None,)), 0, decoders)
+        for number in range(examples) for run in runs
     ]  # fmt: skip
 
 
-def record(block: Trial, seconds: float = 0.1, accepted: int = 3) -> Record:
+def record(trial: Trial, seconds: float = 0.1, accepted: int = 3) -> Record:
     """11 tokens each: AR at 50 tok/s; the others took `seconds` for 10, in steps of 4 verified tokens."""
     steps = [[4, 4, accepted, accepted + 1]] * 2
     plain = autoregressive(11, ttft_seconds=0.0, decode_seconds=0.2)
     drafted = generation(steps, token_ids=[0] * 11, ttft_seconds=0.0, decode_seconds=seconds)
-    methods = {decoder.method.name: drafted for decoder in block.order}
-    task, subset, example, repeat, _ = block.key
+    methods = {decoder.method.name: drafted for decoder in trial.order}
+    task, subset, example, repeat, _ = trial.key
     return records.record({**methods, "ar": plain}, task=task, subset=subset, example=example, repeat=repeat)
 
 
-def pictures(blocks: list[Trial], records: list[Record], height: int = 40) -> list[str]:
+def pictures(trials: list[Trial], records: list[Record], height: int = 40) -> list[str]:
     """The picture after each record."""
     console = Console(record=True, force_terminal=True, width=100, height=height, file=io.StringIO())
     found = []
     shown = RunProgress(console)
-    shown.trials_started(blocks)
+    shown.trials_started(trials)
     console.export_text()
-    for trial, each in zip(blocks, records, strict=True):
+    for trial, each in zip(trials, records, strict=True):
         shown.trial_recorded(trial, each, is_new=True)
         found.append(console.export_text())
     shown.trials_ended()
@@ -67,8 +67,8 @@ def rows_of(picture: str) -> list[list[str]]:
 
 
 def test_every_subset_has_a_row_after_its_first_example() -> None:
-    blocks = plan("en", "de", "sw")
-    *_, last = found = pictures(blocks, [record(block) for block in blocks])
+    trials = plan("en", "de", "sw")
+    *_, last = found = pictures(trials, [record(trial) for trial in trials])
     assert [[row[0] for row in rows_of(picture)] for picture in found] == [
         ["en", "all"], ["en", "de", "all"], ["en", "de", "sw", "all"]
     ]  # fmt: skip
@@ -78,41 +78,41 @@ def test_every_subset_has_a_row_after_its_first_example() -> None:
 
 
 def test_a_low_terminal_shows_the_subsets_measured_last() -> None:
-    blocks = plan("en", "es", "fr", "de", "ru", "zh")
-    found = pictures(blocks, [record(block) for block in blocks], height=15)
+    trials = plan("en", "es", "fr", "de", "ru", "zh")
+    found = pictures(trials, [record(trial) for trial in trials], height=15)
     assert [row[0] for row in rows_of(found[-1])] == ["fr", "de", "ru", "zh", "all"]
     assert "2 more subsets" in found[-1] and "more" not in found[0]
     assert all(len(picture.splitlines()) <= 15 for picture in found)
 
 
 def test_several_methods_have_a_row_each_and_ar_one_where_it_is_alone() -> None:
-    blocks = plan("en", "de", methods=("ar", "sd", "fsd"))
-    rows = rows_of(pictures(blocks, [record(block) for block in blocks])[-1])
+    trials = plan("en", "de", methods=("ar", "sd", "fsd"))
+    rows = rows_of(pictures(trials, [record(trial) for trial in trials])[-1])
     assert [row[:2] for row in rows if row[0] in ("en", "de", "all")] == [["en", "sd"], ["de", "sd"], ["all", "sd"]]
     assert [row[0] for row in rows][1::2] == ["fsd", "fsd", "fsd"]
-    blocks = plan("en", methods=("ar",))
-    assert rows_of(pictures(blocks, [record(block) for block in blocks])[-1]) == [
+    trials = plan("en", methods=("ar",))
+    assert rows_of(pictures(trials, [record(trial) for trial in trials])[-1]) == [
         ["en", "ar", "1", "–", "1.00", "50.0", "50.0", "–"]
     ]
 
 
 def test_the_table_is_of_the_task_that_is_measured() -> None:
-    blocks = [*plan("en", "de"), *plan("default", task="gsm8k")]
-    found = pictures(blocks, [record(block) for block in blocks])
+    trials = [*plan("en", "de"), *plan("default", task="gsm8k")]
+    found = pictures(trials, [record(trial) for trial in trials])
     assert "mgsm ·" in found[1] and [row[0] for row in rows_of(found[2])] == ["default"] and "gsm8k ·" in found[2]
 
 
 def test_a_drafter_alone_in_its_own_vocabulary_has_no_speedup(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_table, "has_other_vocabulary", lambda method, models: True)
-    blocks = plan("en")
-    assert rows_of(pictures(blocks, [record(block) for block in blocks])[0])[0][-2:] == ["100.0", "–"]
+    trials = plan("en")
+    assert rows_of(pictures(trials, [record(trial) for trial in trials])[0])[0][-2:] == ["100.0", "–"]
 
 
 def test_plain_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    blocks = plan("en", "de")
+    trials = plan("en", "de")
     shown = RunProgress(Console(width=100, force_terminal=False))
-    shown.trials_started(blocks)
-    for trial in blocks:
+    shown.trials_started(trials)
+    for trial in trials:
         shown.trial_recorded(trial, record(trial), is_new=True)
     assert list(shown.tables()) == []
     shown.trials_ended()

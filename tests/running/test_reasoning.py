@@ -239,24 +239,3 @@ def test_a_later_turn_has_the_answers_without_reasoning(specbench: Any, tmp_path
     assert prompts[-1] == (
         "[user] First?\n[assistant] open\n[user] Second?\n[assistant] \n[user] Third?\n[assistant] <think>"
     )
-
-
-def test_records_that_took_reasoning_for_an_answer_are_not_resumed(specbench: Any, tmp_path: Path) -> None:
-    """Records of earlier versions are shown as they were scored, but new ones are not added to them."""
-    folder = reasoning_model.save(tmp_path / "model", opens=True, is_special=False)
-    cases = (("5</think>18", "auto", True), ("5</think>18", "never", True), ("18", "auto", False))
-    for number, (text, chat, is_refused) in enumerate(cases):
-        command = (
-            "run", "--task", "gsm8k", "--method", "pld", "--target", str(folder), "--data", "sample", "--chat", chat,
-            "--output", f"out{number}",
-        )  # fmt: skip
-        with reasoning_model.scripted(lambda prompt, text=text: text):
-            assert specbench(*command, "--limit", "1")[0] == 0
-            path = tmp_path / command[-1] / "records.jsonl"
-            record = json.loads(path.read_text())
-            for generation in record["methods"].values():
-                for key in ("answer", "reasoning_tokens"):
-                    generation.pop(key, None)
-            path.write_text(json.dumps(record) + "\n")
-            code, _, err = specbench(*command, "--limit", "2")
-        assert (code == 2) == is_refused and ("choose another --output" in err) == is_refused, err

@@ -14,7 +14,7 @@ from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
 from specbench.running.measure import check_recorded, measure
 from specbench.running.models import LoadedModels
-from specbench.running.plan import SubsetRun, Trial, check_prompts, run_identity, trial_noun, trials
+from specbench.running.plan import SubsetRun, Trial, check_prompts, run_identity, trials
 from specbench.running.prompts import PromptRenderer
 from specbench.specs.catalogue import digest, load_method, load_task, method_names, with_overrides
 from specbench.specs.run import RunSpec
@@ -31,7 +31,7 @@ def decoder(name: str, learns: bool = False) -> DraftingDecoder:
 DECODERS = tuple(map(decoder, ("ar", "sd", "fsd")))
 
 
-def cell(
+def run_of(
     subset: str, num_examples: int, num_turns: int = 1, task: str = "t", decoders: tuple[Any, ...] = DECODERS
 ) -> Any:
     turns = ("What?",) * num_turns
@@ -48,7 +48,7 @@ def places(plan: list[Trial]) -> list[tuple[str, int, int]]:
 
 def test_blocks_cover_everything_and_alternate() -> None:
     """The subsets of a task are measured in turns, so that each has an answer early."""
-    plan = list(trials([cell("en", 3), cell("ja", 2)], repeats=2))
+    plan = list(trials([run_of("en", 3), run_of("ja", 2)], repeats=2))
     assert places(plan) == [
         (subset, example, repeat) for repeat in range(2)
         for subset, example in (("en", 0), ("ja", 0), ("en", 1), ("ja", 1), ("en", 2))
@@ -60,7 +60,10 @@ def test_blocks_cover_everything_and_alternate() -> None:
 
 
 def test_one_task_is_measured_after_the_other() -> None:
-    plan = trials([cell("en", 2), cell("ja", 1), cell("en", 1, task="u"), cell("ja", 1, task="u")], repeats=1)
+    plan = trials(
+        [run_of("en", 2), run_of("ja", 1), run_of("en", 1, task="u"), run_of("ja", 1, task="u")],
+        repeats=1,
+    )
     assert [(trial.run.task.name, trial.run.subset) for trial in plan] == [
         ("t", "en"), ("t", "ja"), ("t", "en"), ("u", "en"), ("u", "ja")
     ]  # fmt: skip
@@ -69,19 +72,18 @@ def test_one_task_is_measured_after_the_other() -> None:
 def test_a_drafter_that_learns_reads_one_subset_after_the_other() -> None:
     """It would learn from the other subsets, and forgets what it learnt where a subset begins."""
     learning = (*DECODERS, decoder("token-recycling", learns=True))
-    plan = list(trials([cell("en", 2), cell("ja", 2, decoders=learning)], repeats=1))
+    plan = list(trials([run_of("en", 2), run_of("ja", 2, decoders=learning)], repeats=1))
     assert places(plan) == [("en", 0, 0), ("en", 1, 0), ("ja", 0, 0), ("ja", 1, 0)]
 
 
 def test_the_turns_of_an_example_stand_together_in_one_order() -> None:
-    plan = list(trials([cell("en", 2, num_turns=2)], repeats=2))
+    plan = list(trials([run_of("en", 2, num_turns=2)], repeats=2))
     assert [(trial.example.index, trial.repeat, trial.turn) for trial in plan] == [
         (example, repeat, turn) for repeat in range(2) for example in range(2) for turn in range(2)
     ]
     assert [trial.order[0].method.name for trial in plan] == ["ar", "ar", "fsd", "fsd", "fsd", "fsd", "ar", "ar"]
     assert plan[1].earlier_keys == [plan[0].key] and plan[0].earlier_keys == []
     assert len({trial.key for trial in plan}) == len(plan)
-    assert trial_noun(plan) == "turns" and trial_noun([*trials([cell("en", 2)], 1)]) == "examples"
 
 
 def test_streams_are_independent_and_reproducible() -> None:

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from specbench.publish.site import answers as answers_page
 from specbench.report.shown import ShownRecord
-from specbench.running.shown_answers import ShownRun
+from specbench.running.recorded_prompts import ShownRun
 from specbench.tasks.scoring.texts import text
 from tests.support import tiny
 from tests.support.records import autoregressive, generation, record

@@ -393,7 +393,7 @@ def test_the_budget_ends_what_does_not_settle(scripted: Scripted, monkeypatch: p
     assert (found.blocks, found.steady) == (1 + FIRST_BLOCKS_CPU, False) and found.seconds < module.MAX_SECONDS
     assert warm(own, 100).blocks == MAX_BLOCKS_CPU - FIRST_BLOCKS_CPU, "the whole budget"
     more = [warm(own, 100).blocks for _ in range(12)]
-    assert more == [TOP_UP_BLOCKS] * 8 + [1] * 4, "each cell afterwards: less and less"
+    assert more == [TOP_UP_BLOCKS] * 8 + [1] * 4, "each subset afterwards: less and less"
     monkeypatch.setattr(module, "MAX_SECONDS", 1e9)
     for device, most in (("cpu", FIRST_BLOCKS_CPU), ("cuda", MAX_BLOCKS)):
         other = decoder()

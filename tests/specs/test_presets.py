@@ -55,7 +55,7 @@ def accepted_and_judged(method: MethodSpec, num_tokens: int) -> tuple[int, int]:
     pair = ModelPair(tiny.causal_lm(seed=0, num_hidden_layers=1), tiny.causal_lm(seed=1, num_hidden_layers=1))
     decoder = build_decoder(method, pair, Sampling(1.0))
     steps = [step for seed in range(2) for step in decoder.generate([1, 2, 3], StopRules(num_tokens), seed=seed).steps]
-    return sum(step.num_accepted for step in steps), sum(step.num_judged for step in steps)
+    return sum(step.num_accepted for step in steps), sum(step.num_verified for step in steps)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from rich.console import Console
 
 from specbench.integrations.served.models import load_served
 from specbench.results.row import Row
-from specbench.running.execute import execute
-from specbench.running.report import RunOutcome
+from specbench.running.execute import RunOutcome, execute
 from specbench.running.request import Request
 from specbench.specs.run_options import RunOptions
 from tests.support.scripted_server import SD, Script, servers_file

@@ -13,6 +13,7 @@ import pytest
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
+from specbench.specs.components import complete_options
 from specbench.tasks.sandbox import run as permission
 from specbench.tasks.scoring.code import EXECUTION_IS_OFF, build_program, code, pass_at_k, whole_program
 from tests.support.read_yaml import read_yaml
@@ -252,8 +253,8 @@ def test_options_are_checked():
         with pytest.raises(ConfigError, match=f"timeout_seconds = {seconds}"):
             code(timeout_seconds=seconds)
     with pytest.raises(ConfigError, match="extract"):
-        SCORERS.complete("code", {"extract": "fence"})
-    assert SCORERS.complete("code", {"k": [1, 10]})["k"] == (1, 10)
+        complete_options(SCORERS, "code", {"extract": "fence"})
+    assert complete_options(SCORERS, "code", {"k": [1, 10]})["k"] == (1, 10)
 
 
 def test_pass_at_k_is_the_share_of_draws_with_a_correct_one():

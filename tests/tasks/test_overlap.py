@@ -4,6 +4,7 @@ import pytest
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
+from specbench.specs.components import complete_options
 from specbench.tasks.scoring import is_unspaced, words
 from specbench.tasks.scoring.texts import ends_in_loop, repetition_rate
 
@@ -48,7 +49,7 @@ def test_the_tokenizer_of_rouge_score_can_be_asked_for(rouge_score):
     assert SCORERS.get("rouge")(tokenizer="rouge_score")(text, reference).values["rouge1"] == theirs == 0.25
     assert SCORERS.get("rouge")()(text, reference).values["rouge1"] == pytest.approx(1 / 3)
     with pytest.raises(ConfigError, match=r"scorer.tokenizer = 'word': did you mean 'words'"):
-        SCORERS.complete("rouge", {"tokenizer": "word"}, "scorer")
+        complete_options(SCORERS, "rouge", {"tokenizer": "word"}, "scorer")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import sacrebleu
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import SCORERS
+from specbench.specs.components import complete_options
 
 ENGLISH = [
     ("The cat sat on the mat, and the dog did not.", "The cat is sitting on the mat, and the dog is not."),
@@ -94,6 +95,6 @@ def test_what_cannot_be_judged_and_wrong_options():
     with pytest.raises(ConfigError, match="the reference is a mapping"):
         scorer("text", {"de": "Text"})
     with pytest.raises(ConfigError, match=r"scorer.tokenizer = 'ja-mecap': did you mean 'ja-mecab'"):
-        SCORERS.complete("bleu", {"tokenizer": "ja-mecap"}, "scorer")
+        complete_options(SCORERS, "bleu", {"tokenizer": "ja-mecap"}, "scorer")
     with pytest.raises(ConfigError, match="flores200"):  # it needs a download
-        SCORERS.complete("bleu", {"tokenizer": "flores200"}, "scorer")
+        complete_options(SCORERS, "bleu", {"tokenizer": "flores200"}, "scorer")

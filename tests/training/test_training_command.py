@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from specbench.models.checkpoints import fingerprint
 from specbench.models.loading import load_model, load_weights
 from specbench.training.corrective import CorrectiveObjective
-from specbench.training.loop import make_optimizer
+from specbench.training.loop import Optimizers, make_optimizers
 from specbench.training.objectives import SampleObjective
 from specbench.training.output import OutputFolder, Provenance
 from specbench.training.spec import TrainSpec
@@ -203,7 +203,7 @@ def test_a_column_that_is_missing_is_named_as_the_kind_of_training_takes_it(
 ) -> None:
     (tmp_path / "a.jsonl").write_text('{"txt": "one"}\n{"txt": "two"}\n')
     given = arguments("distill", models, tmp_path, f"--text=en={tmp_path / 'a.jsonl'}")
-    fails(specbench(*given), "line 1: has no column 'text' (columns: txt): give --set data.column=txt")
+    fails(specbench(*given), "row 1: has no column 'text' (columns: txt): give --set data.column=txt")
     small = ("--num-steps", "1", "--learning-rate", "1e-4", "--set", "distill.corpus=general", "--set", "warmup=0")
     code, _, err = specbench(*given, "--set", "data.column=txt", *small)
     assert code == 0, err
@@ -248,11 +248,12 @@ def test_four_bits_train_adapters_of_a_plain_checkpoint(
     """Both models are in 4 bits and AdamW in 8; what is written has the precision and the tensors of the drafter."""
     made: list[torch.optim.Optimizer] = []
 
-    def noted(model: Any, spec: TrainSpec) -> torch.optim.Optimizer:
-        made.append(make_optimizer(model, spec))
-        return made[-1]
+    def noted(model: Any, spec: TrainSpec) -> Optimizers:
+        optimizers = make_optimizers(model, spec)
+        made.extend(optimizer for optimizer, _ in optimizers)
+        return optimizers
 
-    monkeypatch.setattr("specbench.training.loop.make_optimizer", noted)
+    monkeypatch.setattr("specbench.training.loop.make_optimizers", noted)
     small = ("--set", "scdf.prompts_per_language=2", "--set", "max_new_tokens=4", "--num-steps", "3",
              "--learning-rate", "1e-2", "--device", "cuda")  # fmt: skip
     code, _, err = specbench(*arguments("scdf", models, tmp_path, *corpus(tmp_path), *small, *FOUR_BITS))

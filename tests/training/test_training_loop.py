@@ -17,12 +17,12 @@ from safetensors.torch import load_file
 from torch import nn
 
 from specbench.core.errors import ConfigError
-from specbench.core.files import write_bytes
+from specbench.core.files import write_atomically
 from specbench.models.loading import load_model
 from specbench.specs.components import build
 from specbench.training import output as files
 from specbench.training import train
-from specbench.training.loop import LossPart, RateProgress, load_checkpoint, make_optimizer, rate_at
+from specbench.training.loop import LossPart, RateProgress, load_checkpoint, make_optimizers, rate_at
 from specbench.training.spec import TrainSpec
 from tests.support.training_toys import (
     NUM_PASSES,
@@ -269,10 +269,10 @@ def test_a_disk_that_fills_up_keeps_the_last_checkpoint(
         written.append(path)
         if len(written) > 1:
             raise OSError(errno.ENOSPC, "No space left on device")
-        write_bytes(path, content)
+        write_atomically(path, content)
 
     with monkeypatch.context() as patch:
-        patch.setattr("specbench.training.loop.write_bytes", full)
+        patch.setattr("specbench.training.loop.write_atomically", full)
         with pytest.raises(ConfigError, match=r"cannot be written .No space left.*the last checkpoint is in"):
             train_toy(tmp_path)
     begun: list[int] = []
@@ -321,7 +321,7 @@ def test_a_broken_checkpoint_is_said(killed: Path, tmp_path: Path) -> None:
 def test_weights_of_a_checkpoint_that_is_gone_are_not_taken_from_the_model(tmp_path: Path) -> None:
     """A training starts without a checkpoint. What it saves at its end must be the chosen checkpoint."""
     model = nn.Linear(1, 1)
-    assert load_checkpoint(tmp_path, model, torch.optim.AdamW(model.parameters())) == RateProgress()
+    assert load_checkpoint(tmp_path, model, [(torch.optim.AdamW(model.parameters()), 1.0)]) == RateProgress()
     with pytest.raises(ConfigError, match=r"state.pt: is not a checkpoint of this training \(FileNotFoundError\)"):
         load_checkpoint(tmp_path, model)
 
@@ -329,4 +329,4 @@ def test_weights_of_a_checkpoint_that_is_gone_are_not_taken_from_the_model(tmp_p
 def test_quantised_without_its_library_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     with pytest.raises(ConfigError, match=r"needs bitsandbytes: pip install 'specbench-lm\[quant\]'"):
-        make_optimizer(torch.nn.Linear(1, 1), spec_of(quantize="nf4", lora={"rank": 2}))
+        make_optimizers(torch.nn.Linear(1, 1), spec_of(quantize="nf4", lora={"rank": 2}))

@@ -76,7 +76,7 @@ def formula_line(alpha: float, pairs: list[dict[str, Any]]) -> str:
     draft cost of medians; f with v takes both costs of means, since a speed-up is of sums of seconds."""
     plain, drafted = ([pair[name] for pair in pairs] for name in ("ar", "sd"))
     steps = [step for each in drafted for step in each.steps]
-    found_alpha = sum(step.num_accepted for step in steps) / sum(step.num_judged for step in steps)
+    found_alpha = sum(step.num_accepted for step in steps) / sum(step.num_verified for step in steps)
     singles = [seconds for each in plain for _, seconds in each.target_passes]
     drafts = [seconds for each in drafted for _, seconds in each.draft_passes]
     full = [s for each in drafted for length, s in each.target_passes if length == NUM_DRAFT_TOKENS + 1]

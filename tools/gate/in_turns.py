@@ -1,4 +1,4 @@
-"""Measures and simulates checks of two versions in turns, and writes docs/measured/gate_in_turns.md.
+"""Measures and simulates checks of two interleaved versions, and writes docs/measured/gate_in_turns.md.
 
 Copies of specbench, with and without a slow-down, are checked against a copy of this version. This takes half an hour;
 the same command continues with what is in runs/gate/in-turns.
@@ -165,10 +165,10 @@ def simulated_lines() -> Iterator[list[str]]:
             yield [clock, str(num_prompts), *(" / ".join(f"{100 * share:.1f}" for share in each) for each in found)]
 
 
-HEAD = """# Two versions in turns: noise, false alarms, and what is found
+HEAD = """# Two interleaved versions: noise, false alarms, and what is found
 
 `python -m tools.gate.in_turns` writes this page. [Guard a repository](../guide/guard.md) describes
-`specbench check --against`, which measures two versions in turns. Exit code 0 means fine, 1 regressed, 2 cannot be
+`specbench check --against`, which measures two versions interleaved. Exit code 0 means fine, 1 regressed, 2 cannot be
 compared. A speed may fall by 1 %.
 
 ## Measured checks

@@ -10,8 +10,9 @@ does not cancel. It has a level in each run, and bursts that go on from generati
 process of order one); a method's level has a part that AR does not see. The figures of the noisy machine are those of
 21 runs of the embedded pair on two cores with six jobs beside it.
 
-Two versions in turns are simulated without bursts, as load meets both alike. Every process has a level of its own, as
-of its place in memory, and every generation noise of its own. The speed of AR or of all decoders may fall.
+Two interleaved versions are simulated without bursts, as background load affects both equally. Every process has a
+level of its own, as of its place in memory, and every generation noise of its own. The speed of AR or of all decoders
+may fall.
 """
 
 from collections.abc import Iterator, Sequence
@@ -105,7 +106,7 @@ class TurnNoise(NamedTuple):
     generation: float
 
 
-# As the clock of a check in turns; and as the wall clock, on a system that does not count the waits for a CPU.
+# As the clock of an interleaved check; and as the wall clock, on a system that does not count the waits for a CPU.
 TURN_CLOCKS = {"waits left out": TurnNoise(0.005, 0.06), "wall clock": TurnNoise(0.005, 0.15)}
 TURN_FALLS = {"none": (0.0, 0), "5 % of one": (0.05, 1), "5 % of all": (0.05, 9), "10 % of one": (0.1, 1),
               "10 % of all": (0.1, 9)}  # fmt: skip
@@ -115,8 +116,8 @@ ALLOWED_IN_TURNS = 0.01
 def exit_code_in_turns(
     generator: np.random.Generator, num_prompts: int, fall: float, num_falling: int, noise: TurnNoise, num_methods: int
 ) -> int:
-    """Returns the exit code of one check in turns; the last `num_falling` of the decoders, AR the first of them, have
-    lost the share `fall` of their speed."""
+    """Returns the exit code of one interleaved check; the last `num_falling` of the decoders, AR the first of them,
+    have lost the share `fall` of their speed."""
     tokens = np.exp(4 + generator.normal(size=num_prompts))
     gained = np.exp(np.log(2) + 0.3 * generator.normal(size=(num_methods, num_prompts)))
     before = 0.02 * tokens / np.vstack([np.ones(num_prompts), gained])
@@ -138,7 +139,7 @@ def exit_code_in_turns(
 def shares_in_turns(
     num_checks: int, num_prompts: int, fall: str, clock: str, num_methods: int = 2
 ) -> tuple[float, float, float]:
-    """Returns the shares of checks in turns that end with the exit codes 0, 1 and 2; `fall`: one of TURN_FALLS."""
+    """Returns the shares of interleaved checks that end with the exit codes 0, 1 and 2; `fall`: one of TURN_FALLS."""
     generator = np.random.default_rng(num_prompts)
     share, num_falling = TURN_FALLS[fall]
     codes = [

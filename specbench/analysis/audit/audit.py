@@ -171,7 +171,7 @@ class Audit:
             return None
         steps = [step for generation in made for step in generation.steps]
         is_external = any(generation.external is not None for generation in made)
-        num_judged = None if is_external else sum(step.num_judged for step in steps)
+        num_judged = None if is_external else sum(step.num_verified for step in steps)
         reported = [counts["num_accepted"] for generation in made if (counts := reported_counts(generation))]
         is_counted = steps or reported or not is_external
         num_accepted = sum(reported, sum(step.num_accepted for step in steps)) if is_counted else None

@@ -13,7 +13,7 @@ import torch
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.progress import Say
 from specbench.decoding.bridges import VocabularyMismatch, check_equal
-from specbench.decoding.drafters.ngram import ngram_drafter
+from specbench.decoding.drafters.ngram import NgramDrafter
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.corpus_models import NgramModel
@@ -316,7 +316,7 @@ def _measured_entry(label: str, run: RecordedRun, method: str, target: CausalLM,
             models[id(model)], forecasters[route] = model, model_forecaster(model)
             problem = problem or mismatch(target, model)
         elif options["type"] == "ngram":
-            made = ngram_drafter(ModelPair(target), Sampling(1.0), path=options.get("path"))
+            made = NgramDrafter(ModelPair(target), Sampling(1.0), path=options.get("path"))
             if made.revision != revision:
                 raise ConfigError(f"n-gram model '{name}' is not what the run measured: measure again")
             forecasters[route] = ngram_forecaster(made.ngram, target.vocab_size, str(made.name), target.device)

@@ -10,7 +10,6 @@ after a fully accepted draft the target's own token follows, and nothing was dra
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -18,7 +17,7 @@ from pydantic import BaseModel
 
 from specbench.core.errors import ConfigError
 from specbench.core.table import Table, number_columns, text_columns
-from specbench.records.columns import PassTimes
+from specbench.records.columns import PassTimes, StepCounts
 from specbench.records.records import Generation, Record
 from specbench.report.captions import dtype_and_device
 from specbench.results.answers import speed_columns
@@ -29,14 +28,6 @@ from specbench.specs.method import MethodSpec
 from specbench.statistics.bootstrap import Array, Estimate, Resampler
 
 RULES = ("rejection", "exact_match")  # the text has the same distribution with any draft length
-
-
-class PlacedStep(NamedTuple):
-    """The counts of a step."""
-
-    num_drafted: int
-    num_judged: int
-    num_accepted: int
 
 
 @dataclass(frozen=True)
@@ -75,7 +66,7 @@ class RecordedVerdicts:
             start += step.emitted
         return cls(accepted, drafted, frozenset(ends), most)
 
-    def steps(self, num_draft_tokens: int, unknown: bool) -> tuple[list[PlacedStep], int]:
+    def steps(self, num_draft_tokens: int, unknown: bool) -> tuple[list[StepCounts], int]:
         """Returns the steps with drafts of at most `num_draft_tokens`, and the number of missing verdicts. `unknown`
         takes the place of a missing verdict: True gives the fewest possible steps, False the most."""
         made, num_missing, start = [], 0, 1
@@ -91,20 +82,21 @@ class RecordedVerdicts:
                     break
                 place += 1
             is_rejected = place < min(end, len(self.accepted))
-            made.append(PlacedStep(end - start, place - start + is_rejected, place - start))
+            emitted = min(place + 1, len(self.accepted)) - start
+            made.append(StepCounts(end - start, place - start + is_rejected, place - start, emitted))
             start = place + 1
         return made, num_missing
 
 
-def query_lengths(steps: Sequence[PlacedStep]) -> tuple[list[int], list[int]]:
+def query_lengths(steps: Sequence[StepCounts]) -> tuple[list[int], list[int]]:
     """Returns the query lengths of the target's and the draft model's passes. After a fully accepted draft, the next
     draft begins with a pass over two tokens, because the draft model has not read the last draft token."""
     target, draft, first = [], [], 1
     for step in steps:
-        target.append(step.num_drafted + 1)
-        if step.num_drafted:
-            draft += [first, *[1] * (step.num_drafted - 1)]
-            first = 2 if step.num_accepted == step.num_drafted else 1
+        target.append(step.drafted + 1)
+        if step.drafted:
+            draft += [first, *[1] * (step.drafted - 1)]
+            first = 2 if step.accepted == step.drafted else 1
     return target, draft
 
 
@@ -165,12 +157,12 @@ class Prediction(BaseModel):
 
 
 class PredictReport(BaseModel):
-    """Predictions for the other machine. `machine`: its pass times in words. `only_own`: by method, the reason why no
-    shorter draft length is predicted."""
+    """Predictions for the other machine. `machine`: its pass times in words. `only_own`: the methods without shorter
+    draft lengths."""
 
     machine: list[str]
     runs: dict[str, str]  # run → where it was measured
-    only_own: dict[str, str]
+    only_own: list[str]
     predictions: list[Prediction]
 
 
@@ -178,7 +170,7 @@ def predict(runs: Sequence[str], subsets: Sequence[str], machine: Machine) -> Pr
     """Predicts the rows of runs, each given as RUN, RUN:METHOD or FILE:NUMBER of a leaderboard. Raises ConfigError for
     rows without records or recorded steps, and for missing pass times."""
     opened = RecordedRuns()
-    report = PredictReport(machine=machine.caption(), runs={}, only_own={}, predictions=[])
+    report = PredictReport(machine=machine.caption(), runs={}, only_own=[], predictions=[])
     for text in dict.fromkeys(runs):
         given = read_input(text)
         for row in rows_of_subsets(given.rows, subsets):
@@ -188,27 +180,17 @@ def predict(runs: Sequence[str], subsets: Sequence[str], machine: Machine) -> Pr
             recorded = RecordedRow.of(opened.at(place), row, machine)
             report.runs[text] = dtype_and_device(row)
             report.predictions += recorded.predictions(text)
-            if (reason := why_only_own(recorded.method)) is not None:
-                report.only_own[recorded.method.name] = reason
+            if not has_shorter_drafts(recorded.method) and recorded.method.name not in report.only_own:
+                report.only_own.append(recorded.method.name)
     return report
 
 
-def why_only_own(method: MethodSpec) -> str | None:
-    """Returns the reason why a method's records do not give its steps at shorter draft lengths; None if they do."""
-    if method.decodes_with != "target" or not method.num_draft_tokens:
-        return "a model decodes alone"
-    if method.routes is not None:
-        return "each of its routes has a draft length of its own"
-    if method.drafter.type != "model":
-        return f"the drafts of {method.drafter.type} depend on where a step begins"
-    if method.bridge.type in ("union", "intersection"):
-        return f"bridge {method.bridge.type}: the drafter's own tokens for the text depend on where steps end"
-    if method.bridge.type != "shared":
-        return f"bridge {method.bridge.type}: its draft tokens are not the target's"
-    if method.verification.rule not in RULES:
-        own = "; `specbench sweep` estimates them" if method.verification.rule == "fuzzy" else ""
-        return f"with rule {method.verification.rule} the text or its acceptance depends on the draft length{own}"
-    return None
+def has_shorter_drafts(method: MethodSpec) -> bool:
+    """Returns whether a method's records give its steps at shorter draft lengths: its drafts depend only on the text
+    before them, and neither the text nor its acceptance depends on where steps begin and end."""
+    is_chain_of_target_tokens = method.drafter.type == "model" and method.bridge.type == "shared"
+    is_alone = method.decodes_with != "target" or method.routes is not None
+    return is_chain_of_target_tokens and not is_alone and method.verification.rule in RULES
 
 
 Replayed = Array  # the steps and the seconds of each generation on the other machine, [2, num_records]
@@ -247,7 +229,7 @@ class RecordedRow:
 
     def predictions(self, run: str) -> list[Prediction]:
         length, made = self.method.most_draft_tokens, []
-        for shorter in range(1, length) if why_only_own(self.method) is None else ():
+        for shorter in range(1, length) if has_shorter_drafts(self.method) else ():
             # If verdicts are missing, the values lie between those with no and with full acceptance at these positions,
             # and the interval covers both.
             verdicts = [
@@ -260,7 +242,7 @@ class RecordedRow:
                     [len(steps), self.machine.seconds(*query_lengths(steps), self.longest)] for steps, _ in each
                 ]).T for each in both
             )  # fmt: skip
-            num_needed = sum(step.num_judged for steps, _ in both[True] for step in steps)
+            num_needed = sum(step.verified for steps, _ in both[True] for step in steps)
             num_missing = sum(missing for _, missing in both[True])
             share = last_token_acceptance(self.own, self.method.num_draft_tokens)
             known = 1 - num_missing / num_needed if num_needed else 1.0
@@ -314,8 +296,9 @@ def table(report: PredictReport) -> Table:
         *(f"here{f', {run}' if len(report.runs) > 1 else ''}: {where}" for run, where in report.runs.items()),
         "known: share of the verdicts on draft tokens that the records hold",
         "intervals are over prompts; if verdicts are missing, they cover all cases from none to all accepted",
-        *(f"{name}: no shorter draft lengths: {reason}" for name, reason in report.only_own.items()),
-    ]
+        *([f"no shorter draft lengths of {', '.join(report.only_own)}: their drafts, or the text, depend on the draft "
+           "length"] if report.only_own else []),
+    ]  # fmt: skip
     heads = number_columns("γ", "τ", "tok/s", "speed-up\nthere [95 %]", "known", "measured\nhere [95 %]")
     columns = (*text_columns("task", "method", folds=False), *heads)
     return Table("predicted from recorded steps", columns, rows, caption, num_keys=2)

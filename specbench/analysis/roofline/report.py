@@ -64,21 +64,8 @@ class Ratio(Estimate):
     value: FiniteFloat
 
     @property
-    def digits(self) -> int:
-        return 2 if self.value >= 0.1 else 3
-
-    @property
     def text(self) -> str:
-        return with_interval(self, self.digits)
-
-    @property
-    def span(self) -> str:
-        """Returns the ends of the interval, which must exist, such as "1.02 to 1.31"."""
-        return f"{self.low:.{self.digits}f} to {self.high:.{self.digits}f}"
-
-    @property
-    def width(self) -> float:
-        return self.high / self.low if self.low and self.high else 1.0
+        return with_interval(self, 2 if self.value >= 0.1 else 3)
 
     def includes(self, value: float) -> bool:
         return self.low is not None and self.high is not None and self.low <= value <= self.high

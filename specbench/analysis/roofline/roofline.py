@@ -386,24 +386,16 @@ def with_ends(rounds: Resampler, values: Array) -> Ratio:
     return Ratio(**dict(rounds.of_resamples(values)))
 
 
-TOO_WIDE = 2.0  # a figure is undecided if the end of its interval is more than this many times the start
-
-
 def verdict(report: RooflineReport) -> str:
     """Returns how close each model alone comes to its bound, and what verifying and drafting cost."""
     ar, own = (model.at(1).bound_name for model in (report.target, report.drafter))
     length = report.step.num_draft_tokens + 1
-    figures = [
-        (f"AR's share of the {ar}", report.target.share_of_bound),
-        (f"the drafter's of its {own}", report.drafter.share_of_bound),
-        (f"single passes that verifying {length} tokens costs", report.verification_cost[length]),
-        ("those of a draft pass", report.cost_ratio),
-    ]
-    clauses = [
-        f"{name}: {ratio.text if ratio.width <= TOO_WIDE else f'undecided, {ratio.span}: rounds differ too much'}"
-        for name, ratio in figures
-    ]
-    return "; ".join(clauses) + ("" if report.repeats >= MIN_PROMPTS else f" (no intervals below {MIN_PROMPTS} rounds)")
+    few = "" if report.repeats >= MIN_PROMPTS else f" (no intervals below {MIN_PROMPTS} rounds)"
+    return (
+        f"AR's share of the {ar}: {report.target.share_of_bound.text}; the drafter's of its {own}: "
+        f"{report.drafter.share_of_bound.text}; single passes that verifying {length} tokens costs: "
+        f"{report.verification_cost[length].text}; those of a draft pass: {report.cost_ratio.text}{few}"
+    )
 
 
 Subject = tuple[ModelConditions, Work]

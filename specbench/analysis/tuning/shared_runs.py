@@ -255,8 +255,8 @@ class Trials:
                 subset_runs[place] = replace(subset_run, decoders=(ar, replace(decoder, rule=rule)))
             folder.records = EvidenceFile(folder.records.path, rules, recorded)
         plan = Plan(spec, models, subset_runs, folder, self.request.command)
-        report, rows = measure_plan(plan, Events(self.console, [RunProgress(self.console)]))
-        records = list(report.records.values())
+        measured, _, rows = measure_plan(plan, Events(self.console, [RunProgress(self.console)]))
+        records = list(measured.values())
         return TrialRun(folder.path, spec.methods, subset_runs, records, rows, spec.seed, self.scoring)
 
     def compose(self, methods: Sequence[MethodSpec]) -> tuple[RunSpec, LoadedModels, list[SubsetRun]]:

@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console
 
 from specbench.analysis.fairness.fairness import fairness_report
-from specbench.analysis.fairness.groups import quality_weighted
+from specbench.analysis.fairness.groups import group_sums, measured_numbers
 from specbench.analysis.fairness.tables import measured_table
 from specbench.analysis.tuning.replay import EstimateCheck, Recording, check_estimate
 from specbench.analysis.tuning.shared_runs import (
@@ -35,17 +35,15 @@ from specbench.core import dotted
 from specbench.core.console import say
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.table import Table, in_sections, number_columns, text_columns
-from specbench.records.records import Record
 from specbench.report.display import Panel, draw_rows, reach
-from specbench.results.metric_format import bounds_of, metric_of, number, score, score_pair, with_interval
+from specbench.results.metric_format import metric_of, number, score, score_pair, with_interval
 from specbench.running.request import Request, check_samples
 from specbench.specs import yaml_files
 from specbench.specs.catalogue import with_overrides
 from specbench.specs.components import MAX_TEMPERATURE, MIN_TEMPERATURE
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
-from specbench.statistics.bootstrap import Array, Estimate, Resampler
-from specbench.tasks.scoring import Scorer
+from specbench.statistics.bootstrap import Estimate
 
 Setting = tuple[str, Any, MethodSpec]  # the path and the value that are swept, and the method with this value
 # Keys that do not change what a method does, or that make it another method with other options.
@@ -270,35 +268,6 @@ def draw_measured(
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, frameon=False)
 
 
-def adjusted_acceptance(records: Sequence[Record], method: str, quality: str, scorer: Scorer, seed: int) -> Estimate:
-    """Returns α · quality of a method in one subset, in the unit of the quality, with a 95 % interval over prompts;
-    acceptance and score of a prompt are resampled together. Null if nothing was verified, or an answer has no score."""
-    own = [record.methods[method] for record in records]
-    statistics: list[Sequence[float] | None] = [generation.statistics.get(quality) for generation in own]
-    is_corpus_score = any(statistics)
-    if not is_corpus_score:
-        scores = [generation.scores.get(quality) for generation in own]
-        statistics = [None if value is None else (value, 1.0) for value in scores]
-
-    def score_of(sums: Array) -> Array:
-        if is_corpus_score:
-            return np.array([scorer.corpus(quality, row) for row in sums.tolist()])
-        return np.asarray(sums[:, 0] / sums[:, 1])
-
-    if not own or None in statistics:
-        return Estimate()
-    cluster = Resampler.of(records, seed).cluster
-    columns = [
-        (g.num_accepted / g.num_verified if g.num_verified else 0.0, g.num_verified > 0, *found)
-        for g, found in zip(own, statistics, strict=True) if found is not None
-    ]  # fmt: skip
-    sums = np.zeros((cluster.max() + 1, len(columns[0])))
-    np.add.at(sums, cluster, np.array(columns, dtype=np.float64))
-    least, most = bounds_of(quality) or (-np.inf, np.inf)
-    # An acceptance rate of 0 makes any score 0.
-    return quality_weighted(sums[:, :2], sums[:, 2:], score_of, seed, (min(least, 0.0), most))
-
-
 TEMPERATURES = (0.0, 0.5, 1.0, 1.5, 2.0)
 
 
@@ -374,7 +343,7 @@ def run_joint_temperature(request: Request, temperatures: Sequence[float], conso
     for temperature in temperatures:
         at_temperature(spec, temperature)
     trials = open_trials(spec, request, console, "joint-temperature")
-    runs, points = [], []  # temperature, row, name of the quality, α · quality
+    runs, points = [], []  # temperature, folder, row, α · BLEU
     for place, temperature in enumerate(temperatures, start=1):
         say(console, f"[{place}/{len(temperatures)}] temperature = {temperature:g}")
         spec = at_temperature(trials.spec, temperature)
@@ -384,38 +353,38 @@ def run_joint_temperature(request: Request, temperatures: Sequence[float], conso
         runs.append(run)
         scorers = {each.subset: each.scorer for each in run.subset_runs}
         for row in run.rows_of(trials.base):
-            quality, adjusted = "bleu" if "bleu" in row.metrics else row.quality, Estimate()
-            if quality is not None and (scorer := scorers.get(row.subset)) is not None:
-                records = [record for record in run.records if record.subset == row.subset]
-                adjusted = adjusted_acceptance(records, trials.base.name, quality, scorer, run.seed)
-            points.append((temperature, run.folder, row, quality, adjusted))
+            adjusted = None
+            if row.subset in scorers:
+                records = {record.key: record for record in run.records if record.subset == row.subset}
+                sums = group_sums(list(records), records, trials.base.name, {}, trials.base.most_draft_tokens)
+                adjusted = measured_numbers(sums, scorers[row.subset], run.seed).adjusted_acceptance
+            points.append((temperature, run.folder, row, adjusted or Estimate()))
     # 2. The table, the numbers for --json, and a panel each for α and α · quality over the temperature.
     rows = [
         (f"{temperature:g}", row.subset, with_interval(row.metrics["acceptance_rate"], 3),
-         score(row.metrics.get(quality or ""), quality), score(adjusted, quality),
+         score(row.metrics.get(row.quality or ""), row.quality), with_interval(adjusted, 1),
          with_interval(row.metrics["speedup"], 2))
-        for temperature, _, row, quality, adjusted in points
+        for temperature, _, row, adjusted in points
     ]  # fmt: skip
-    unit = metric_of(next((quality for *_, quality, _ in points if quality), None))
-    columns = number_columns("tempe-\nrature", "subset", "α\n95 % interval", f"{unit.label}\n95 % interval",
-                      f"α · {unit.label}\n95 % interval", "speed-up\n95 % interval")  # fmt: skip
-    caption = [f"α·quality: over the prompts of one subset, with the method's answers. {trials.pair_and_prompts}"]
+    label = metric_of(trials.quality).label
+    columns = number_columns("tempe-\nrature", "subset", "α\n95 % interval", f"{label}\n95 % interval",
+                      "α · BLEU\n95 % interval", "speed-up\n95 % interval")  # fmt: skip
+    caption = [f"α · BLEU: over the prompts of one subset, with the method's answers. {trials.pair_and_prompts}"]
     title = trials.title("target and drafter at one temperature")
     data = {
         "points": [
             {"temperature": temperature, "subset": row.subset, "language": row.language, "folder": str(folder),
-             "quality": quality, "adjusted_acceptance": adjusted.model_dump(),
-             "metrics": dumped(row.metrics, ["acceptance_rate", "speedup", *([quality] if quality else [])])}
-            for temperature, folder, row, quality, adjusted in points
+             "quality": row.quality, "adjusted_acceptance": adjusted.model_dump(),
+             "metrics": dumped(row.metrics, ["acceptance_rate", "speedup", *([row.quality] if row.quality else [])])}
+            for temperature, folder, row, adjusted in points
         ]
     }  # fmt: skip
     panels: list[Panel] = [
         partial(draw_temperatures, label="α", points=[
-            (row.subset, temperature, row.metrics["acceptance_rate"].value) for temperature, _, row, _, _ in points
+            (row.subset, temperature, row.metrics["acceptance_rate"].value) for temperature, _, row, _ in points
         ]),
-        partial(draw_temperatures, label=f"α · {unit.label}", points=[
-            (row.subset, temperature, None if adjusted.value is None else unit.factor * adjusted.value)
-            for temperature, _, row, _, adjusted in points
+        partial(draw_temperatures, label="α · BLEU", points=[
+            (row.subset, temperature, adjusted.value) for temperature, _, row, adjusted in points
         ]),
     ]  # fmt: skip
     tables = [Table(title, columns, in_sections(rows), caption, num_keys=2)]

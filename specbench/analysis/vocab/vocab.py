@@ -24,10 +24,9 @@ from specbench.decoding.sampling import Distributions, Sampling, process
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model, load_tokenizer
 from specbench.models.vocabulary import Vocabulary, can_share_ids, same_ids
-from specbench.results.metric_format import NULL, interval, number
+from specbench.results.metric_format import with_interval
 from specbench.running.plan import subsets_with_rows
 from specbench.running.prompts import uses_chat
-from specbench.running.request import check_revision
 from specbench.specs.catalogue import load_method, load_task, method_names
 from specbench.specs.method import MethodSpec
 from specbench.specs.run_options import RunOptions
@@ -201,29 +200,23 @@ FitVerdict = Literal["fits", "costly", "weak", "no gain", "cannot run"]
 
 
 class MethodFit(BaseModel):
-    """A method on a pair. runs: whether the method's bridge accepts the pair."""
+    """A method on a pair. runs: whether the method's bridge accepts the pair. acceptance: the mean probability that the
+    next token is an accepted draft token, with its 95 % interval over prompts, if it was requested; null for the reason
+    in `problem`. A position without a draft counts as 0; num_drafted: the number of positions with a draft."""
 
     method: str
     runs: bool
     verdict: FitVerdict
     reason: str
+    acceptance: Estimate | None = None
+    num_positions: int = 0
+    num_drafted: int = 0
+    problem: str | None = None
 
 
 NUM_SAMPLED = 20
 NUM_NEW_TOKENS = 32
 SAMPLING = Sampling(temperature=1.0)  # the formulas are for the models' own distributions
-
-
-class MethodAcceptance(BaseModel):
-    """The expected acceptance of a method. value: the mean probability that the next token is an accepted draft token,
-    with its 95 % interval over prompts; null for the reason in `problem`. A position without a draft counts as 0;
-    num_drafted: the number of positions with a draft."""
-
-    method: str
-    value: Estimate
-    num_positions: int = 0
-    num_drafted: int = 0
-    problem: str | None = None
 
 
 class SampledText(NamedTuple):
@@ -252,9 +245,9 @@ def sample_texts(target: CausalLM, prompts: Sequence[str], seed: int) -> list[Sa
 
 def expected_acceptance(
     models: ModelPair, methods: Sequence[MethodFit], prompts: Sequence[str], seed: int = 0
-) -> list[MethodAcceptance]:
-    """Returns the acceptance of each method with its own drafter and bridge, on texts that the target wrote at
-    temperature 1.
+) -> list[MethodFit]:
+    """Returns the methods with their acceptance, each with its own drafter and bridge, on texts that the target wrote
+    at temperature 1.
 
     For sd it is Σ min(p, q). For union and tli it is that times the probability that the drafter does not draw the end
     of a text, which they never propose. For other methods one draft per position is judged: by p(x) for an exact match
@@ -265,16 +258,21 @@ def expected_acceptance(
         try:
             if not fit.runs:
                 raise ConfigError("undefined for different vocabularies")
-            found.append(acceptance_of_method(load_method(fit.method), models, texts, seed))
+            values, num_drafted = acceptance_of_method(load_method(fit.method), models, texts, seed)
         except ConfigError as error:
-            found.append(MethodAcceptance(method=fit.method, value=Estimate(), problem=str(error)))
+            found.append(fit.model_copy(update={"problem": str(error)}))
+            continue
+        cluster = np.repeat(np.arange(len(texts)), [len(text.target_probs) for text in texts])
+        numbers = {"num_positions": len(values), "num_drafted": num_drafted}
+        found.append(fit.model_copy(update={"acceptance": Resampler(cluster, seed).mean(values, SHARE), **numbers}))
     return found
 
 
 @torch.inference_mode()
 def acceptance_of_method(
     method: MethodSpec, models: ModelPair, texts: Sequence[SampledText], seed: int
-) -> MethodAcceptance:
+) -> tuple[list[float], int]:
+    """Returns the acceptance at each position, and the number of positions with a draft."""
     decoder = build_decoder(method, models, SAMPLING)
     assert isinstance(decoder, DraftingDecoder)
     generator = torch.Generator(device=models.target.device).manual_seed(seed)
@@ -287,9 +285,7 @@ def acceptance_of_method(
             proposal = decoder.drafter.propose(text.prompt_ids + text.new_ids[:place], num_draft_tokens, generator)
             num_drafted += bool(proposal.token_ids)
             values.append(acceptance_probability(proposal, target_probs))
-    cluster = np.repeat(np.arange(len(texts)), [len(text.target_probs) for text in texts])
-    interval = Resampler(cluster, seed).mean(values, SHARE)
-    return MethodAcceptance(method=method.name, value=interval, num_positions=len(values), num_drafted=num_drafted)
+    return values, num_drafted
 
 
 def acceptance_probability(proposal: Proposal, target_probs: torch.Tensor) -> float:
@@ -315,7 +311,7 @@ MANY_PASSES = 16  # for ψ of one token, which the paper calls large (figure 1)
 
 
 class VocabReport(BaseModel):
-    """Tables 3, 4, 5, 8, 9, 10 and 11 of arXiv:2502.05202 for one pair. `acceptance`: only if it was requested.
+    """Tables 3, 4, 5, 8, 9, 10 and 11 of arXiv:2502.05202 for one pair.
 
     overlaps: by the kind of tokens; in the texts, the ratio is the formula of table 10. share_of_target: the share of
     occurrences of target tokens in the texts that the drafter has too; share_of_drafter: the share of occurrences of
@@ -338,7 +334,6 @@ class VocabReport(BaseModel):
     decompositions: Decompositions
     passes_in_texts: float
     writable_in_texts: float
-    acceptance: list[MethodAcceptance] | None = None
     methods: list[MethodFit] = []
 
     @property
@@ -371,8 +366,9 @@ def make_report(
         writable_in_texts=sum(count for token, count in counts.items() if ways[token][0]) / total,
     )  # fmt: skip
     methods = method_fits(report)
-    acceptance = None if models is None else expected_acceptance(models, methods, texts, seed)
-    return report.model_copy(update={"methods": methods, "acceptance": acceptance})
+    if models is not None:
+        methods = expected_acceptance(models, methods, texts, seed)
+    return report.model_copy(update={"methods": methods})
 
 
 def method_fits(report: VocabReport) -> list[MethodFit]:
@@ -459,8 +455,6 @@ def vocab_report(options: RunOptions, task: str | None, acceptance: bool, consol
     `console` gets a line about subsets that have no files."""
     target, drafter = options.target, options.drafter
     assert target is not None and drafter is not None  # the command has defaults
-    check_revision("target", target, options.target_revision)
-    check_revision("drafter", drafter, options.drafter_revision)
     # Without a task, or with an embedded target, the bundled prompts are used, as in `specbench run`.
     bundled = options.data is None and (task is None or target.startswith(EMBEDDED))
     task = task or DEFAULT_TASK
@@ -534,16 +528,21 @@ def report_parts(report: VocabReport) -> Iterator[Table | str]:
             f"with up to {_count(max(of.max for of in longer))} decompositions (--json lists them)\n"
         )
     # 4. What methods make of it.
-    if report.acceptance is not None:
-        columns = text_columns("method") + number_columns("acceptance", "95 % interval", "positions", "drafted")
-        yield Table("expected acceptance of the next token at temperature 1", columns, [
-            _cells(of.method, number(of.value, 3), interval(of.value, 3) or NULL, of.num_positions, of.num_drafted)
-            for of in report.acceptance
-        ])  # fmt: skip
-        yield from (f"{of.method}: not computed: {of.problem}\n" for of in report.acceptance if of.problem)
+    columns = text_columns("method", "runs", "verdict")
     rows = [[fit.method, "yes" if fit.runs else "no", fit.verdict, fit.reason] for fit in report.methods]
     title = "methods for this pair, if the drafter is accurate"
-    yield Table(title, text_columns("method", "runs", "verdict", "why"), rows)
+    if any(fit.acceptance or fit.problem for fit in report.methods):
+        title = "methods for this pair, with the expected acceptance of the next token at temperature 1"
+        columns += number_columns("acceptance\n95 % interval")
+        rows = [
+            [
+                *row[:3],
+                with_interval(fit.acceptance, 3),
+                f"{row[3]}{f'; not computed: {fit.problem}' * bool(fit.problem)}",
+            ]
+            for row, fit in zip(rows, report.methods, strict=True)
+        ]
+    yield Table(title, (*columns, *text_columns("why")), rows)
 
 
 def _cells(*cells: str | float) -> list[str]:

@@ -3,18 +3,21 @@
 import inspect
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
-from specbench.cli.help import Parameter, parameters
+from specbench.cli.help.text import NAMES, Parameter, field_parameters, folded, paragraphs, schema_of, section, shown
+from specbench.core import dotted
 from specbench.core.environment import EMBEDDED
 from specbench.core.values import depths
 from specbench.decoding.tree_shape import TreeShape, best_shape
-from specbench.specs.catalogue import load_method, method_names
-from specbench.specs.method import MethodSpec, proposes_trees
+from specbench.specs.catalogue import FIXED, load_method, method_names
+from specbench.specs.components import Component
+from specbench.specs.method import SHARE, MethodSpec, RouteSpec, proposes_trees
 from specbench.specs.run import embedded_drafter, own_drafter
 
 EXAMPLE = (0.5, 0.2, 0.1)  # acceptance rates by rank in the example of a growing tree
@@ -24,54 +27,28 @@ TASK = "mgsm"  # the embedded models can answer its sample rows
 Lossless = Literal["yes", "no", "claimed", "unknown"]
 
 
-class Part(BaseModel):
-    """A component of a method: its role, its name and the docstring of its code."""
-
-    role: str
-    name: str
-    text: str
-
-
-class Preset(BaseModel):
-    name: str
-    title: str
-
-
-class TreeHelp(BaseModel):
-    """The tree and the step of a method.
-
-    `is_example`: whether the tree grows as it is drafted, so that the drawing is one of many. `nodes_by_depth`: numbers
-    of draft tokens that can be accepted. `num_own`: number of tokens that cannot.
-    """
-
-    is_example: bool
-    nodes_by_depth: list[int]
-    num_own: int
-    drawing: list[str]
-    step: list[str]
-
-
-class MethodHelp(BaseModel):
-    """The help of a method. `embedded`: the models of a run without --target. `commands`: shell commands."""
-
-    model_config = ConfigDict(ser_json_inf_nan="strings")
-
-    kind: Literal["method"] = "method"
-    name: str
-    version: int
-    title: str
-    paper: str | None
-    parts: list[Part]
-    lossless: Lossless
-    lossless_reason: str
-    needs: list[str]
-    embedded: list[str]
-    tree: TreeHelp | None = None
-    parameters: list[Parameter]
-    sweep: dict[str, list[Any]]
-    preset_of: str | None
-    presets: list[Preset]
-    commands: list[str]
+def method_lines(method: MethodSpec, call: str) -> Iterator[str]:
+    """Yields the help of a method. `call`: the name or path given by the user. Raises ConfigError if its code cannot be
+    imported."""
+    keys = parameters(method)
+    yield from folded(f"{method.name} (version {method.version}): {method.title}")
+    if preset_of := next((other for other in known_methods() if is_preset(method, other)), None):
+        yield f"a preset of {preset_of.name}: the same parts with other values"
+    if method.paper:
+        yield f"paper: {method.paper}"
+    for part in parts(method):
+        yield from ("", f"{part.role}: {part.name}", *paragraphs(part.text, 2))
+    lossless, reason = verdict(method)
+    yield from ("", *folded(f"lossless: {lossless} ({reason})"), *folded(f"needs: {'; '.join(needs(method))}"))
+    if models := embedded(method):
+        yield from folded(f"models without --target: {', '.join(models)}")
+    yield from tree_lines(method)
+    yield from section("parameters", (line for key in keys for line in key.lines()))
+    swept = [f"{key}: {', '.join(map(shown, values))}" for key, values in method.sweep.items()]
+    yield from section("values that `specbench sweep` tries", (line for each in swept for line in folded(each, 2, 6)))
+    names = [f"{other.name}: {other.title}" for other in presets(method)]
+    yield from section("presets", (line for each in names for line in folded(each, 2, 6)))
+    yield from section("commands", (f"  {line}" for line in commands(method, call, keys)))
 
 
 @cache
@@ -79,21 +56,58 @@ def known_methods() -> list[MethodSpec]:
     return [load_method(name) for name in method_names()]
 
 
-def method_help(method: MethodSpec, call: str) -> MethodHelp:
-    """Returns the help of a method. `call`: the name or path given by the user.
+def presets(method: MethodSpec) -> list[MethodSpec]:
+    return [other for other in known_methods() if is_preset(other, method)]
 
-    Raises ConfigError if its code cannot be imported.
-    """
-    method_parameters = parameters(method)
-    lossless, reason = verdict(method)
-    return MethodHelp(
-        name=method.name, version=method.version, title=method.title, paper=method.paper, parts=parts(method),
-        lossless=lossless, lossless_reason=reason, needs=needs(method), embedded=embedded(method),
-        tree=tree_help(method), parameters=method_parameters, sweep=method.sweep,
-        preset_of=next((other.name for other in known_methods() if is_preset(method, other)), None),
-        presets=[Preset(name=other.name, title=other.title) for other in known_methods() if is_preset(other, method)],
-        commands=commands(method, call, method_parameters),
+
+def parameters(method: MethodSpec) -> list[Parameter]:
+    """Returns all parameters of a method, with the draft length first. Imports an external decoder's code."""
+    settable = set(dotted.flat(method.model_dump(exclude={"sweep"}))) - set(FIXED)
+    options: list[tuple[str, type[BaseModel], Mapping[str, object]]]
+    if method.decoder is not None:
+        from specbench.integrations.external import OFFERED, load_entry, options_model
+
+        code = load_entry(method.decoder.entry)
+        model = options_model(code.call, OFFERED, 0 if code.is_class else 1)  # specbench sets the offered ones
+        options = [("decoder.options", model, method.decoder.options)]
+    else:
+        routes = None if method.routes is None else method.routes.items()
+        components: dict[str, Component] = {"drafter": method.drafter} if routes is None else {
+            f"routes.{name}.drafter": route.drafter for name, route in routes if route.drafter is not None
+        }  # fmt: skip
+        components |= {"verification": method.verification, "bridge": method.bridge}
+        options = [(place, part.registry.options_model(part.name), part.options) for place, part in components.items()]
+    found = [each for place, model, values in options for each in field_parameters(model, place, values, settable)]
+    return [*own_keys(method), *found]
+
+
+def own_keys(method: MethodSpec) -> Iterator[Parameter]:
+    """Yields the share that the drafter decodes alone, and the draft lengths, with those of all routes, set or not."""
+    schema = schema_of(MethodSpec)["properties"]["num_draft_tokens"]
+    length = Parameter(
+        key="num_draft_tokens", type=NAMES["integer"], range=f"1 to {schema['maximum']}", required=True, default=None,
+        value=method.num_draft_tokens, meaning=schema["description"], settable=True,
     )  # fmt: skip
+    if method.decodes_with == "random":
+        yield replace(
+            length, key="drafter_share", type=NAMES["number"], range="0 to 1", value=method.drafter_share, meaning=SHARE
+        )
+    if method.decoder is not None or method.drafter.type != "none":
+        yield length
+    for name, route in (method.routes or {}).items():
+        yield replace(
+            length, key=f"routes.{name}.num_draft_tokens", value=route.num_draft_tokens, required=False,
+            type=f"{NAMES['integer']} or null",
+            meaning=schema_of(RouteSpec)["properties"]["num_draft_tokens"]["description"],
+        )  # fmt: skip
+
+
+class Part(NamedTuple):
+    """A component of a method: its role, its name and the docstring of its code."""
+
+    role: str
+    name: str
+    text: str
 
 
 def parts(method: MethodSpec) -> list[Part]:
@@ -101,22 +115,20 @@ def parts(method: MethodSpec) -> list[Part]:
     if method.decoder is not None:
         from specbench.integrations.external import load_entry
 
-        return [Part(role="decoder", name=method.decoder.entry, text=prose(load_entry(method.decoder.entry).call))]
+        return [Part("decoder", method.decoder.entry, prose(load_entry(method.decoder.entry).call))]
     if method.routes is not None:  # the drafters of all routes first, then what their parts have in common
         components = []
         for part in method.parts:
             drafter, *others = parts(part)
-            components.append(drafter.model_copy(update={"role": f"drafter of {part.name.partition('/')[2]}"}))
+            components.append(drafter._replace(role=f"drafter of {part.name.partition('/')[2]}"))
             components += [other for other in others if other not in components]
         return sorted(components, key=lambda part: part.role in ("verification rule", "vocabulary bridge"))
-    components = [Part(role="drafter", name=method.drafter.name, text=prose(method.drafter.factory))]
+    chosen: dict[str, Component] = {"drafter": method.drafter}
     if method.drafter.type != "none":
-        components.append(
-            Part(role="verification rule", name=method.verification.name, text=prose(method.verification.factory))
-        )
+        chosen["verification rule"] = method.verification
     if method.needs_drafter and method.decodes_with == "target":
-        components.append(Part(role="vocabulary bridge", name=method.bridge.name, text=prose(method.bridge.factory)))
-    return components
+        chosen["vocabulary bridge"] = method.bridge
+    return [Part(role, component.name, prose(component.factory)) for role, component in chosen.items()]
 
 
 def prose(code: Any) -> str:
@@ -184,14 +196,22 @@ def is_preset(method: MethodSpec, other: MethodSpec) -> bool:
     return method.name.startswith(f"{other.name}-") and own == others
 
 
-def commands(method: MethodSpec, call: str, keys: Sequence[Parameter]) -> list[str]:
+def commands(method: MethodSpec, call: str, keys: list[Parameter]) -> list[str]:
     """Returns commands for a method: a run, a run on other models, a run with another value, a sweep and an audit."""
     lacks_drafter = any(own_drafter(part, "") is None for part in method.parts if part.needs_drafter)
     models = " --target HUB_ID_OR_FOLDER" + " --drafter HUB_ID_OR_FOLDER" * lacks_drafter
     required, end = "" if embedded(method) else models, f"--method {shlex.quote(call)}"
     plain = f"specbench run --task {TASK} {end}{required}"
     lines = [plain, plain + models] if embedded(method) else [plain]
-    if change := example_override(method, keys):
+    # Another value: one that a sweep tries, or a draft length. Longer drafts could exceed a tree's levels.
+    current = {key.key: key.value for key in keys}
+    swept = [(key, value) for key, tried in reversed(method.sweep.items()) for value in reversed(tried)]
+    change = next((f"{key}={value}" for key, value in swept if value != current.get(key)), None)
+    length = method.num_draft_tokens if "num_draft_tokens" in current else 0
+    if change is None and length:
+        other = length - 1 if proposes_trees(method) else length + 1 if length < 64 else 1
+        change = f"num_draft_tokens={other}" if other else None
+    if change is not None:
         lines.append(f"{plain} --set {shlex.quote(change)}")
     if method.sweep:
         lines.append(f"specbench sweep --task {TASK} {end}{required}")
@@ -200,43 +220,44 @@ def commands(method: MethodSpec, call: str, keys: Sequence[Parameter]) -> list[s
     return lines
 
 
-def example_override(method: MethodSpec, keys: Sequence[Parameter]) -> str | None:
-    """Returns a KEY=VALUE for --set that changes a value, or None."""
-    current = {parameter.key: parameter.value for parameter in keys}
-    for key, values in reversed(method.sweep.items()):
-        other = next((value for value in reversed(values) if value != current.get(key)), None)
-        if other is not None:
-            return f"{key}={other}"
-    length = current.get("num_draft_tokens")
-    if length is None:
-        return None
-    if proposes_trees(method):  # longer drafts could exceed the tree's levels
-        return f"num_draft_tokens={length - 1}" if length > 1 else None
-    return f"num_draft_tokens={length + 1 if length < 64 else 1}"
-
-
-def tree_help(method: MethodSpec) -> TreeHelp | None:
-    """Returns the tree and the step of a method, or None if it drafts chains or nothing."""
+def tree_lines(method: MethodSpec) -> Iterator[str]:
+    """Yields the tree and the step of a method; none if it drafts chains or nothing."""
     if not proposes_trees(method):
-        return None
+        return
+    # 1. The tree; of one that grows as it is drafted, one of many.
     options = method.drafter.options
     assert method.drafter.features.tree_shape is not None
     declared = method.drafter.features.tree_shape(**options)
     fixed = declared if isinstance(declared, TreeShape) else None
     shape = fixed or best_shape(EXAMPLE, min(options.get("num_nodes") or 12, 12), method.num_draft_tokens)
     depth_of = depths(shape.parents)
-    allowed = [
+    nodes = {
         node for node, (rank, depth) in enumerate(zip(shape.ranks, depth_of, strict=True))
         if rank == NEVER_VERIFIED or depth <= method.num_draft_tokens
-    ]  # fmt: skip
-    counts = [depth_of[node] for node in allowed if shape.ranks[node] != NEVER_VERIFIED]
-    return TreeHelp(
-        is_example=fixed is None,
-        nodes_by_depth=[counts.count(depth) for depth in range(1, max(counts) + 1)],
-        num_own=len(allowed) - len(counts),
-        drawing=drawing(shape, set(allowed)),
-        step=step_lines(method, None if fixed is None else len(allowed), options),
-    )
+    }  # fmt: skip
+    # 2. Its size: by depth of the tokens that can be accepted, and the number of those that cannot.
+    counts = [depth_of[node] for node in sorted(nodes) if shape.ranks[node] != NEVER_VERIFIED]
+    by_depth = ", ".join(str(counts.count(depth)) for depth in range(1, max(counts) + 1))
+    heading = f"{len(counts)} draft tokens on {max(counts)} levels ({by_depth})"
+    rates = ", ".join(map(str, EXAMPLE))
+    grows = f"it grows as it is drafted; with example acceptance rates {rates} by rank: "
+    heading = f"tree: {'at most ' if fixed else grows}{heading}; a number is the rank among the children of a node"
+    if num_own := len(nodes) - len(counts):
+        heading += f"; w: {num_own} tokens that the target reads only for the drafter and that cannot be accepted"
+    yield from ("", *folded(heading), *(f"  {line}" for line in drawing(shape, nodes)))
+    # 3. What happens in a step.
+    size = len(nodes) if fixed else options.get("num_nodes")
+    read = f"up to {size} tokens of the tree" if size else "the tokens of the tree"
+    step = [
+        f"draft: {first_sentence(method.drafter.factory)}; "
+        f"{'its shape is fixed' if fixed else 'it grows as it is drafted'}",
+        f"one pass: the target reads its last token and {read}; each attends to the text and to its ancestors, at the "
+        "position of its depth",
+        f"rule {method.verification.rule}: {first_sentence(method.verification.factory)}",
+        "cache: the keys and values of the accepted path are moved to the end of the text, all others are dropped; the "
+        f"step emits the accepted tokens and one more: 1 to {method.num_draft_tokens + 1}",
+    ]
+    yield from section("a step", (x for number, text in enumerate(step, 1) for x in folded(f"{number}. {text}", 2, 5)))
 
 
 def drawing(shape: TreeShape, nodes: set[int]) -> list[str]:
@@ -262,21 +283,6 @@ def drawing(shape: TreeShape, nodes: set[int]) -> list[str]:
     if len(lines) <= MAX_LINES:
         return lines
     return [*lines[:MAX_LINES], f"… and {len(lines) - MAX_LINES} more paths"]
-
-
-def step_lines(method: MethodSpec, num_nodes: int | None, options: dict[str, Any]) -> list[str]:
-    """Returns the parts of a step, one line each. `num_nodes`: the size of the tree, if it is fixed."""
-    size = num_nodes or options.get("num_nodes")
-    growing = "it grows as it is drafted"
-    read = f"up to {size} tokens of the tree" if size else "the tokens of the tree"
-    return [
-        f"draft: {first_sentence(method.drafter.factory)}; {'its shape is fixed' if num_nodes else growing}",
-        f"one pass: the target reads its last token and {read}; each attends to the text and to its ancestors, at the "
-        "position of its depth",
-        f"rule {method.verification.rule}: {first_sentence(method.verification.factory)}",
-        "cache: the keys and values of the accepted path are moved to the end of the text, all others are dropped; the "
-        f"step emits the accepted tokens and one more: 1 to {method.num_draft_tokens + 1}",
-    ]
 
 
 def first_sentence(code: Any) -> str:

@@ -129,26 +129,34 @@ EMBEDDED_TARGET = "embedded:target"
 RESOLUTION = 1 << 52  # steps of uniform draws; then u < 1 times a float64 rounds to less than that float64
 
 
-class NgramDrafter(Drafter):
-    """An n-gram model that drafts token by token; a drafted EOS ends the draft.
+PATH = "Folder of the n-gram model, as `specbench train ngram` writes it; null: the one of the embedded target."
+NEEDS = "an n-gram model over the target's tokens (`specbench train ngram`; one ships with the embedded target)"
 
-    One pass, look-up and draw, is logged per draft token.
-    """
+
+@DRAFTERS.register("ngram", needs=NEEDS, looks_up=True)
+class NgramDrafter(Drafter):
+    """An n-gram model over the target's own tokens drafts with one table look-up per token, with the run's sampling
+    parameters or its own temperature. A model made with another tokenizer raises ConfigError."""
+
+    # A drafted EOS ends the draft. One pass, look-up and draw, is logged per draft token.
 
     sampling: Sampling
 
     def __init__(
-        self, model: NgramModel, sampling: Sampling, eos_token_ids: frozenset[int], vocab_size: int,
-        device: torch.device, name: str | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__(sampling=sampling)
-        self.ngram = model
-        self.eos_token_ids = eos_token_ids
-        self.vocab_size = vocab_size
-        self.device = device
-        self.name = name or str(model.path)
-        self.revision = model.digest
-        self._after = lru_cache(MAX_KEPT)(lambda span: NgramDistribution(model, span, sampling))
+        self,
+        models: ModelPair,
+        sampling: Sampling,
+        model: NgramModel | None = None,  # in place of the one at `path`
+        *,
+        path: Annotated[str | None, Field(description=PATH)] = None,
+        temperature: DraftTemperature = None,
+    ) -> None:
+        super().__init__(sampling=sampling.at(temperature))
+        if model is None:
+            model, self.name = model_for(models.target, NgramModel, path)
+            self.revision = model.digest
+        self.ngram, self.target = model, models.target
+        self._after = lru_cache(MAX_KEPT)(lambda span: NgramDistribution(self.ngram, span, self.sampling))
         self.passes: PassLog = PassLog(Clock(torch.device("cpu")))
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
@@ -168,35 +176,17 @@ class NgramDrafter(Drafter):
             end = mark()
             self.passes.add(1, start, end)
             start = end
-            if token in self.eos_token_ids:
+            if token in self.target.eos_token_ids:
                 break
-        return Proposal(token_ids, SparseProbs(rows, self.vocab_size, self.device)) if rows else Proposal()
+        return (
+            Proposal(token_ids, SparseProbs(rows, self.target.vocab_size, self.target.device)) if rows else Proposal()
+        )
 
 
 def draw_uniforms(count: int, generator: torch.Generator) -> list[float]:
     """Returns uniform draws from [0, 1), in one transfer, since each transfer waits for the accelerator."""
     numbers = torch.randint(RESOLUTION, (count,), generator=generator, device=generator.device).tolist()
     return [number / RESOLUTION for number in numbers]
-
-
-PATH = "Folder of the n-gram model, as `specbench train ngram` writes it; null: the one of the embedded target."
-NEEDS = "an n-gram model over the target's tokens (`specbench train ngram`; one ships with the embedded target)"
-
-
-@DRAFTERS.register("ngram", needs=NEEDS, looks_up=True)
-def ngram_drafter(
-    models: ModelPair,
-    sampling: Sampling,
-    *,
-    path: Annotated[str | None, Field(description=PATH)] = None,
-    temperature: DraftTemperature = None,
-) -> NgramDrafter:
-    """An n-gram model over the target's own tokens drafts with one table look-up per token, with the run's sampling
-    parameters or its own temperature. A model made with another tokenizer raises ConfigError."""
-    target = models.target
-    model, name = model_for(target, NgramModel, path)
-    sampling = sampling.at(temperature)
-    return NgramDrafter(model, sampling, target.eos_token_ids, target.vocab_size, target.device, name)
 
 
 AnyModel = TypeVar("AnyModel", bound=ArrayModel)

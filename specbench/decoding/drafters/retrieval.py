@@ -4,7 +4,6 @@ Sources: A. Saxena, "Prompt Lookup Decoding" (github.com/apoorvumang/prompt-look
 (arXiv:2311.08252).
 """
 
-from collections.abc import Collection
 from typing import Annotated
 
 import torch
@@ -96,25 +95,33 @@ def check_matches(max_match: int, min_match: int) -> None:
         raise ConfigError(f"drafter.min_match = {min_match}: is above max_match = {max_match}: give 1 to {max_match}")
 
 
+@DRAFTERS.register("retrieval", needs=NEEDS, looks_up=True, tree_shape=lambda **options: MAX_LEVELS)
 class RetrievalDrafter(LookUpDrafter):
-    """Looks up the longest suffix of the text that occurs in a datastore, and proposes the most frequent beginnings of
-    its continuations as a tree."""
+    """A tree of the most frequent continuations, in a corpus, of the longest suffix of the text that occurs there.
+    Needs no model. A datastore made with another tokenizer raises ConfigError."""
 
     draws: Draws | None = "fixed"
 
     def __init__(
-        self, datastore: Datastore, eos_token_ids: Collection[int], num_nodes: int, max_match: int, min_match: int,
-        max_occurrences: int, name: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        models: ModelPair,
+        sampling: Sampling,
+        datastore: Datastore | None = None,  # in place of the one at `path`
+        *,
+        path: Annotated[str | None, Field(description=PATH)] = None,
+        num_nodes: Annotated[int, Field(ge=1, le=1024, description=NODES)] = 64,
+        max_match: Annotated[int, Field(ge=1, le=64, description=CORPUS_MAX_MATCH)] = 16,
+        min_match: Annotated[int, Field(ge=1, le=64, description=CORPUS_MIN_MATCH)] = 2,
+        max_occurrences: Annotated[int, Field(ge=1, le=100_000, description=OCCURRENCES)] = 5000,
+    ) -> None:
         super().__init__()
-        self.datastore = datastore
-        self.eos_token_ids = eos_token_ids
-        self.max_nodes = self.num_nodes = num_nodes
-        self.max_match = max_match
-        self.min_match = min_match
-        self.max_occurrences = max_occurrences
-        self.name = name or str(datastore.path)
-        self.revision = datastore.digest
+        check_matches(max_match, min_match)
+        if datastore is None:
+            datastore, self.name = model_for(models.target, Datastore, path)
+            self.revision = datastore.digest
+        self.datastore, self.max_nodes = datastore, num_nodes
+        self.max_match, self.min_match, self.max_occurrences = max_match, min_match, max_occurrences
+        self.eos_token_ids = models.target.eos_token_ids
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
         return super().propose(ids, num_draft_tokens, generator) if num_draft_tokens else Proposal()
@@ -123,23 +130,5 @@ class RetrievalDrafter(LookUpDrafter):
         rows = self.datastore.continuations(
             ids[-self.max_match :], self.max_match, self.min_match, num_draft_tokens, self.max_occurrences
         )
-        return most_frequent_tree(rows, self.datastore.vocab_size, self.eos_token_ids, self.num_nodes)
-
-
-@DRAFTERS.register("retrieval", needs=NEEDS, looks_up=True, tree_shape=lambda **options: MAX_LEVELS)
-def retrieval_drafter(
-    models: ModelPair,
-    sampling: Sampling,
-    *,
-    path: Annotated[str | None, Field(description=PATH)] = None,
-    num_nodes: Annotated[int, Field(ge=1, le=1024, description=NODES)] = 64,
-    max_match: Annotated[int, Field(ge=1, le=64, description=CORPUS_MAX_MATCH)] = 16,
-    min_match: Annotated[int, Field(ge=1, le=64, description=CORPUS_MIN_MATCH)] = 2,
-    max_occurrences: Annotated[int, Field(ge=1, le=100_000, description=OCCURRENCES)] = 5000,
-) -> RetrievalDrafter:
-    """A tree of the most frequent continuations, in a corpus, of the longest suffix of the text that occurs there.
-    Needs no model. A datastore made with another tokenizer raises ConfigError."""
-    check_matches(max_match, min_match)
-    target = models.target
-    datastore, name = model_for(target, Datastore, path)
-    return RetrievalDrafter(datastore, target.eos_token_ids, num_nodes, max_match, min_match, max_occurrences, name)
+        assert self.max_nodes is not None
+        return most_frequent_tree(rows, self.datastore.vocab_size, self.eos_token_ids, self.max_nodes)

@@ -81,9 +81,9 @@ class SyntheticDrafter(Drafter):
         super().__init__(models.drafter, sampling)
         self.target: ScoringModel = models.target
         self.acceptance = acceptance
-        self._script: list[RehearsedStep] | None = None  # the rehearsed steps of the next generation
-        self._written: list[RehearsedStep] | None = None  # the steps so far, during a rehearsal
-        self._cues: Iterator[RehearsedStep] | None = None  # the steps left, during the measured generation
+        self._plan: list[RehearsedStep] = []  # the steps of this generation so far
+        self._is_rehearsed = False  # whether the next generation has the steps of the plan
+        self._cues: Iterator[RehearsedStep] | None = None  # the steps left, if this generation was rehearsed
         self._coins: torch.Generator | None = None
         self._foreseen: list[int] = []
 
@@ -92,18 +92,16 @@ class SyntheticDrafter(Drafter):
 
         The measured generation has the same prompt and seed, and therefore the same tokens.
         """
-        self._script, self._written = None, []
-        try:
-            decode()
-            self._script = self._written
-        finally:
-            self._written = None
+        self._is_rehearsed = False
+        decode()
+        self._is_rehearsed = True
 
     def reserve(self, num_draft_tokens: int) -> tuple[int, float]:
         return self.model.reserve_draft(num_draft_tokens, self.sampling)
 
     def prefill(self, prompt_ids: list[int]) -> None:
-        self._cues, self._script = None if self._script is None else iter(self._script), None
+        self._cues = iter(self._plan) if self._is_rehearsed else None
+        self._plan, self._is_rehearsed = [], False
         self._num_prompt_tokens = len(prompt_ids)
         self._coins, self._foreseen = None, []
         super().prefill(prompt_ids)
@@ -117,8 +115,7 @@ class SyntheticDrafter(Drafter):
                 self._coins = torch.Generator(device=generator.device).manual_seed(seed)
             plan = self._plan_greedy if self.sampling.greedy else self._plan_drawn
             proposal = plan(ids, num_draft_tokens, self._coins) if num_draft_tokens > 0 else Proposal()
-            if self._written is not None:
-                self._written.append(RehearsedStep(len(ids), ids[-1], proposal))
+            self._plan.append(RehearsedStep(len(ids), ids[-1], proposal))
         self._draft(ids, proposal.token_ids, generator)
         return proposal
 

@@ -91,36 +91,29 @@ def task_index(
     return index
 
 
-def configs(index: TaskIndex, name: str) -> Iterator[tuple[str, TaskFile | None]]:
-    """Yields the tasks of a name, a pattern or a path with the content of their files, None for an unknown one."""
-    if is_path(name):
-        paths = [Path(name)] if Path(name).is_file() else sorted(Path(name).glob("*.yaml"))
-        for path in paths:
-            yield from task_configs(index, name, read_task_file(path))
-        return
-    matches = [name] if name in index.task_index else index.match_tasks([name])
-    if not matches:
+def configs(index: TaskIndex, name: str, config: TaskFile | None = None) -> Iterator[tuple[str, TaskFile | None]]:
+    """Yields the tasks of a name, a pattern, a path, or of the content of a file, which may be a group with complete
+    tasks inline: each with the content of its file, None for an unknown one."""
+    if config is not None:
+        members = config.get("task") if "group" in config else None
+        if not isinstance(members, list):
+            yield name, config
+            return
+        for member in members:
+            called = member if isinstance(member, str) else member.get("group", member.get("task"))
+            is_inline = isinstance(member, dict) and called not in index.task_index and len(member) > 1
+            yield from configs(index, str(called), member if is_inline else None)
+    elif is_path(name):
+        for path in [Path(name)] if Path(name).is_file() else sorted(Path(name).glob("*.yaml")):
+            yield from configs(index, name, read_task_file(path))
+    elif not (matches := [name] if name in index.task_index else index.match_tasks([name])):
         yield name, None
-    for match in matches:
-        entry = index.task_index[match]
-        for member in sorted(entry.tags) if entry.cfg is None else ():  # a tag
-            yield from configs(index, member)
-        if entry.cfg is not None:
-            yield from task_configs(index, match, entry.cfg)
-
-
-def task_configs(index: TaskIndex, name: str, config: TaskFile) -> Iterator[tuple[str, TaskFile | None]]:
-    """Yields the task of a file, or the tasks of its group, which may define complete tasks inline."""
-    members = config.get("task") if "group" in config else None
-    if not isinstance(members, list):
-        yield name, config
-        return
-    for member in members:
-        called = member if isinstance(member, str) else member.get("group", member.get("task"))
-        if isinstance(member, dict) and called not in index.task_index and len(member) > 1:
-            yield from task_configs(index, str(called), member)
-        else:
-            yield from configs(index, str(called))
+    else:
+        for entry in map(index.task_index.__getitem__, matches):
+            for member in sorted(entry.tags) if entry.cfg is None else ():  # a tag
+                yield from configs(index, member)
+            if entry.cfg is not None:
+                yield from configs(index, entry.name, entry.cfg)
 
 
 def read_task_file(path: Path) -> TaskFile:

@@ -89,7 +89,7 @@ class Answer:
         if num_new or (text and not self.state.finished):
             self.reads.append((seconds, num_new))
         known = {name: value for name, value in vars(piece).items() if value is not None and name not in TEXTS}
-        self.reported = EventContent(**{**vars(self.reported), **known})
+        self.reported = replace(self.reported, **known)
 
     def has_stop(self, stops: Sequence[str]) -> bool:
         """Returns whether the text has one of the stop strings outside of its reasoning."""

@@ -18,8 +18,7 @@ from specbench.models.loading import load_model
 from specbench.models.scoring import ScoringModel
 from specbench.results.warnings import LEARNS, UNKNOWN_TOKENIZER
 from specbench.running.measure import InProcess, Scheduler, schedulers
-from specbench.running.models import LoadedModels
-from specbench.running.prompts import set_template_options
+from specbench.running.models import LoadedModels, set_template_options
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import BASELINE, RunSpec, ServersSpec
 

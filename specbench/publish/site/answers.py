@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from specbench.core.files import write_output
 
 if TYPE_CHECKING:  # imports torch, which the other pages do not need
-    from specbench.running.shown_answers import ShownRun
+    from specbench.running.recorded_prompts import ShownRun
 
 
 def environment() -> Environment:

@@ -9,9 +9,15 @@ import pytest
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS, LOGGERS
-from specbench.running import preflight
-from specbench.running.preflight import LOGGER_PACKAGES, MODEL_DRAFTERS, PATH_DRAFTERS, TABLE_DRAFTERS, check_request
-from specbench.running.request import Request
+from specbench.running import request
+from specbench.running.request import (
+    LOGGER_PACKAGES,
+    MODEL_DRAFTERS,
+    PATH_DRAFTERS,
+    TABLE_DRAFTERS,
+    Request,
+    check_request,
+)
 from specbench.specs.run_options import RunOptions
 from tests.support import tiny
 
@@ -103,8 +109,8 @@ def test_a_cheap_refusal_imports_nothing_heavy(tmp_path: Path) -> None:
 
 
 def problem(**options: object) -> str:
-    request = {name: options.pop(name) for name in ("tasks", "methods", "loggers", "plot") if name in options}
-    whole = {"tasks": ["mgsm"], "methods": ["sd"], "command": "", **request}
+    given = {name: options.pop(name) for name in ("tasks", "methods", "loggers", "plot") if name in options}
+    whole = {"tasks": ["mgsm"], "methods": ["sd"], "command": "", **given}
     try:
         check_request(Request(options=RunOptions(**options), **whole))  # type: ignore[arg-type]
     except ConfigError as error:
@@ -113,9 +119,9 @@ def problem(**options: object) -> str:
 
 
 def test_missing_packages_and_devices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(preflight, "is_installed", lambda name: False)
+    monkeypatch.setattr(request, "is_installed", lambda name: False)
     monkeypatch.setattr("specbench.core.environment.is_installed", lambda name: False)
-    monkeypatch.setattr(preflight, "may_have_cuda", lambda: True)
+    monkeypatch.setattr(request, "may_have_cuda", lambda: True)
     for name in ("wandb", "bitsandbytes"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     assert problem(loggers=["wandb"]) == "--log wandb: needs wandb: pip install 'specbench-lm[wandb]'"
@@ -123,7 +129,7 @@ def test_missing_packages_and_devices(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert problem(device_map="auto") == "--device-map auto: needs accelerate: pip install 'specbench-lm[train]'"
     assert problem(plot=tmp_path / "a.png") == "--plot: needs matplotlib: pip install 'specbench-lm[plots]'"
     assert problem(tasks=["lm_eval:x"]).startswith("--task lm_eval:x: needs lm_eval: pip install")
-    monkeypatch.setattr(preflight, "may_have_cuda", lambda: False)
+    monkeypatch.setattr(request, "may_have_cuda", lambda: False)
     assert problem(device="cuda") == "--device cuda: not available on this machine (no CUDA driver is installed)"
 
 

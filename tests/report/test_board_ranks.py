@@ -145,6 +145,9 @@ def test_it_is_said_why_rows_are_not_paired(folder):
     assert pair_up(first, RowWithRecords(second.row)).change("speedup").unpaired == NO_RECORDS
     others = RowWithRecords.of(second.row, other, second.method, second.scoring)
     assert pair_up(first, others).change("speedup").unpaired == OTHER_PROMPTS
+    other = [changed(each, reference="other") for each in second.records]
+    others = RowWithRecords.of(second.row, other, second.method, second.scoring)
+    assert pair_up(first, others).change("speedup").unpaired == OTHER_PROMPTS, "what is right differs"
     words = " ".join(text_of(ranking_tables({"0": first, "1": second}, "speedup_e2e")).split())
     assert NO_FORM in words and NO_RECORDS not in words
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from specbench.results import answers
-from specbench.results.answers import answers_of, different_answers
+from specbench.results.answers import Answer, answers_of, different_answers
 from specbench.results.row import Row
 from specbench.results.rows import MeasuredRun
 from specbench.results.runs import RecordedRun
@@ -40,3 +40,9 @@ def test_an_answer_after_a_different_turn_is_not_compared() -> None:
     records = [compared(example, same, own, turn=turn) for example, turn, own in turns]
     keys = different_answers(answers_of(records, "m"), answers_of(records, "ar"))
     assert [key[2::2] for key in keys] == [(0, 0), (1, 1)]
+
+
+def test_undefined_values_are_in_no_sum() -> None:
+    made = generation([[2, 2, 1, 2]], overlap=[0.5, float("nan")], divergence=[0.25, 0.5])
+    found = Answer.of(made)
+    assert (found.overlap, found.divergence) == ((0.5, 1), (0.75, 2))

@@ -52,7 +52,7 @@ LONG = (  # files of few tests that take long, also with their slow tests
     "test_readme.py", "test_kills.py", "test_llama_cpp.py", "test_compiled.py", "test_suite_ray.py", "test_install.py",
     "test_embedded_family.py", "test_audit_served.py", "test_fairness.py", "test_tree_drafters.py", "test_suite.py",
     "test_imports.py", "test_extras.py", "test_demo.py", "test_site_browser.py", "test_fetch.py", "test_plugins.py",
-    "test_started_servers.py", "test_turns.py", "test_lm_eval_tasks.py", "test_bench_transformers.py",
+    "test_started_servers.py", "test_rotation.py", "test_lm_eval_tasks.py", "test_bench_transformers.py",
 )  # fmt: skip
 
 

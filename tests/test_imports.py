@@ -127,7 +127,7 @@ NEEDS = {
     "plots": [*RUN, "--output", "plotted", "--plot", "picture.png"],
     "lm-eval": ["run", "--task", "lm_eval:gsm8k", "--method", "sd"],
     "train": ["train", "finetune", "--task", "mgsm", "--output", "trained"],
-    "language": ["languages", "--samples", "1"],
+    "language": ["languages"],
     "ja": ["run", "--task", "wmt", "--subset", "en-ja", "--method", "sd", "--limit", "1", "--output", "japanese"],
     "ray": ["suite", "suite.yaml", "--ray", "local"],
 }

@@ -28,7 +28,7 @@ from specbench.core.progress import status_line
 from specbench.specs.run_options import RunOptions
 
 RUNS = "Folders of runs, as RUN or RUN:METHOD; by default all methods that draft."
-FEWEST_TEXTS = 100  # that `languages` ranks
+FEWEST_TEXTS = 100  # that `languages` ranks: then a share of 50 % has an interval of ± 10 points
 
 PAIR_HELP = {
     "target": "Target: hub id, folder, or embedded:NAME.", "drafter": "Drafter: hub id, folder, or embedded:NAME.",
@@ -102,9 +102,11 @@ def fairness(
     drafter="Model: hub id, folder, or embedded:NAME.",
 )
 def languages(
-    samples: Annotated[int, typer.Option(help="Texts to sample; arXiv:2510.02128 takes 100000.")] = 1000,
+    samples: Annotated[
+        int, typer.Option(min=FEWEST_TEXTS, help="Texts to sample; arXiv:2510.02128 takes 100000.")
+    ] = 1000,
     prompt: SamplePrompt = "",
-    max_new_tokens: Annotated[int, typer.Option(help="Maximum tokens of a text.")] = 64,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens of a text.")] = 64,
     temperature: Annotated[float, typer.Option(help="Temperature of the sampling, above 0.")] = 1.0,
     extra_languages: Annotated[
         str | None, typer.Option(help="Codes of further languages, separated by commas.")
@@ -122,14 +124,8 @@ def languages(
     from specbench.specs.components import identifiable_code
 
     require("lingua", "specbench languages")
-    for option, value in (("--samples", samples), ("--max-new-tokens", max_new_tokens), ("--temperature", temperature)):
-        if not 0 < value < float("inf"):
-            raise ConfigError(f"{option} {value:g}: must be above 0")
-    if samples < FEWEST_TEXTS:
-        raise ConfigError(
-            f"--samples {samples}: too few texts to rank languages (with {FEWEST_TEXTS} texts, a share of 50 % has an "
-            f"interval of ± 10 points): give {FEWEST_TEXTS} or more"
-        )
+    if not 0 < temperature < float("inf"):
+        raise ConfigError(f"--temperature {temperature:g}: must be above 0")
     extra = split(extra_languages or "")
     for code in extra:
         if identifiable_code(code) is None:
@@ -164,9 +160,9 @@ def roofline(
     *,
     options: RunOptions,
     context: Annotated[
-        int, typer.Option(help="Number of cached tokens at which passes of every length are timed.")
+        int, typer.Option(min=8, help="Number of cached tokens at which passes of every length are timed.")
     ] = 256,
-    repeats: Annotated[int, typer.Option(help="Rounds; each times every pass of both models.")] = 9,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds; each times every pass of both models.")] = 9,
     plot: Plot = None,
     output: Report = None,
     as_json: AsJson = False,
@@ -183,9 +179,6 @@ def roofline(
     from specbench.core.files import check_output, write_output
     from specbench.running.request import check_all, option_checks
 
-    for option, value, least in (("--context", context, 8), ("--repeats", repeats, 1)):
-        if value < least:
-            raise ConfigError(f"{option} {value}: give {least} or more")
     if output is not None:
         check_output("--output", output)
     check_all(option_checks(options))

@@ -45,13 +45,12 @@ MAX_LOSSES = 3  # a run fails after it has lost so many workers
 
 class SuiteMeasurement:
     """The outcome of a suite. `rows`: of the measured runs; they are also added to the leaderboard. `failures`: the
-    failed runs with their reasons. `losses`: a line for each worker that was lost during a job."""
+    failed runs with their reasons."""
 
     def __init__(self, forecast: Forecast, leaderboard: Path, console: Console) -> None:
         self.forecast, self.leaderboard, self._console = forecast, leaderboard, console
         self.rows: list[tuple[SuiteRun, Sequence[Row]]] = []
         self.failures: list[tuple[SuiteRun, str]] = []
-        self.losses: list[str] = []
         self._bar = ProgressBar(console, "starting", None, MofNCompleteColumn(), redirect=False)
 
     def add(self, run: SuiteRun, failure: str | None = None) -> str | None:
@@ -76,7 +75,8 @@ class SuiteMeasurement:
                 self._tell_of_worker(pool, machines, worker, event)
             if not self.forecast.plan[0].run.suite.is_served:  # else the servers' machine counts, not the worker's
                 machines.check_leaderboard()
-            if line := machines.sharing_warning():
+            if (number := machines.num_sharing()) > 1:
+                line = f"{number} workers share the CPUs of a machine: such rows compare only with each other"
                 say(self._console, line)
             if first := self.forecast.first_runs(missing):
                 line = f"measuring one example of each task on each pair ({len(first)}) to estimate the time"
@@ -109,8 +109,7 @@ class SuiteMeasurement:
                     self._bar.update(line, done, f"{done}/{total} examples · {line}", total=total)
                 case WorkerLost(reason, is_last):
                     then = "it is given up" if is_last else "it goes back into the queue with its records"
-                    self.losses.append(f"{name}: {worker} was lost: {reason}: {then}")
-                    say(self._console, self.losses[-1])
+                    say(self._console, f"{name}: {worker} was lost: {reason}: {then}")
                 case JobFinished(failure, seconds):
                     if failure is None:
                         self.forecast.overhead[plan[place].group] = max(0.0, seconds - generating[place])
@@ -210,13 +209,11 @@ def worker_settings(forecast: Forecast, options: RunOptions, on_cluster: bool) -
 
 
 def show(result: SuiteMeasurement, console: Console) -> None:
-    """Prints the rows, the lost workers, and the failed runs with the commands that repeat them."""
+    """Prints the rows, and the failed runs with the commands that repeat them."""
     if result.rows:
         order = {planned.run.name: place for place, planned in enumerate(result.forecast.plan)}
         measured = sorted(result.rows, key=lambda each: order[each[0].name])
         console.print(measured_table(f"{measured[0][0].suite.name} · all subsets", measured))
-    for line in result.losses:
-        console.print(f"lost: {line}", soft_wrap=True)
     if result.failures:
         runs = counted(len(result.forecast.plan), "run")
         console.print(f"\n{len(result.failures)} of {runs} FAILED:", soft_wrap=True)

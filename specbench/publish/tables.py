@@ -209,7 +209,7 @@ def _published(
         if group.heading:
             lines.append([group.heading + (f" ({group.hardware})" if group.hardware else "")])
         for _, row, line in of_group:
-            cells = [_figure_cells(line[place], number) for place, number in zip(places, digits, strict=True)]
+            cells = [_figure_cells(line[place], each) for place, each in zip(places, digits, strict=True)]
             if any(line[place] is not None for place in places):
                 lines.append([row.label, *chain.from_iterable(c[:1] if published.elsewhere else c for c in cells)])
         lines.append(RULE)

@@ -253,16 +253,6 @@ class MachineCheck:
             device = called(self._first.device, self.num_sharing())
             check_rows(self._leaderboard, device, self._first.versions)
 
-    def sharing_warning(self) -> str | None:
-        """Returns a warning about workers that share the CPUs of one machine; None if none do."""
-        if (number := self.num_sharing()) == 1:
-            return None
-        host = max(self._hosts, key=self._hosts.count)
-        return (
-            f"{number} workers share the CPUs and memory of {host} and slow each other down: their speed-ups, measured "
-            "with AR in the same worker, compare only with others measured in this way; the device in the rows says so"
-        )
-
 
 def failure_reason(error: Exception) -> str:
     """Returns the reason of a failure in one line."""

@@ -222,19 +222,16 @@ def distinct_differences(
     common: Sequence[tuple[Row, Row]], differ: Callable[[Row, Row], Sequence[FieldDifference]]
 ) -> tuple[FieldDifference, ...]:
     """Returns each field in which rows differ once, since the rows of different subsets mostly differ in the same
-    fields. If a field does not differ in all methods, or differs in its values, it begins with the method's name."""
-    by_method: dict[str, dict[str, FieldDifference]] = {own.method_name: {} for own, _ in common}
-    for own, other in common:
-        by_method[own.method_name] |= {each.field: each for each in differ(own, other)}
-    found: list[FieldDifference] = []
-    for name in dict.fromkeys(name for fields in by_method.values() for name in fields):
-        having = {method: fields[name] for method, fields in by_method.items() if name in fields}
-        first, *others = having.values()
-        if len(having) == len(by_method) and all(each == first for each in others):
-            found.append(first)
-        else:
-            found += [replace(each, field=f"{method}: {name}") for method, each in having.items()]
-    return tuple(found)
+    fields. One that does not differ equally in all methods begins with the names of its methods."""
+    last = {(own.method_name, each.field): each for own, other in common for each in differ(own, other)}
+    found: dict[str, tuple[FieldDifference, list[str]]] = {}
+    for (method, _), each in last.items():
+        found.setdefault(repr(each), (each, []))[1].append(method)
+    num_methods = len({own.method_name for own, _ in common})
+    return tuple(
+        each if len(methods) == num_methods else replace(each, field=f"{', '.join(methods)}: {each.field}")
+        for each, methods in found.values()
+    )
 
 
 OUTCOMES = RESULT_FIELDS - {"command"}  # fields that are not part of a configuration

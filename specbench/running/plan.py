@@ -423,7 +423,8 @@ DrafterId = dict[str, str | None]  # name and revision
 def run_identity(
     spec: RunSpec, runs: Sequence[SubsetRun], models: LoadedModels, environment: Mapping[str, object]
 ) -> dict[str, object]:
-    """Returns the settings that all records of a folder must share. Those that have no effect are left out."""
+    """Returns the settings that all records of a folder must share. Those that have no effect are left out, except what
+    servers report or their file leaves open."""
     decoders = {decoder.method.name: decoder for run in runs[:1] for decoder in run.decoders}
     drafters = {name: drafter_identity(decoder, models) for name, decoder in decoders.items()}
     routed = [
@@ -457,10 +458,9 @@ def run_identity(
         "chat_template_args": spec.chat_template_args or None,
         "trust_remote_code": spec.trust_remote_code or None,
         "code_execution": permission.allowed() or None,  # answers have no scores without it
-        **models.identity(),
-        "environment": dict(environment),
     }
-    return {name: value for name, value in settings.items() if value is not None}
+    given = {name: value for name, value in settings.items() if value is not None}
+    return {**given, **models.identity(), "environment": dict(environment)}
 
 
 def printed_date(runs: Sequence[SubsetRun]) -> str | None:

@@ -1,6 +1,5 @@
 """The prompts and texts of a training by language, their digest, and which of them `specbench run` measures."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import ceil, inf
@@ -17,8 +16,8 @@ from specbench.embedded import MAX_WORLD_ROWS, world_names, world_rows
 from specbench.specs.catalogue import builtin_task_names, load_task
 from specbench.specs.components import build
 from specbench.specs.task import TaskSpec
-from specbench.tasks.examples import TaskData, load_examples
-from specbench.tasks.local_files import parallel_rows, read_rows
+from specbench.tasks.examples import load_examples
+from specbench.tasks.local_files import read_rows
 from specbench.training.spec import DataSpec, TrainSpec, check_warmup
 
 
@@ -36,22 +35,9 @@ def texts_of(files: Sequence[str], column: str) -> Iterator[str]:
                 hint = next(iter(row)) if len(row) == 1 else "NAME"
                 problem = f"has no column '{key}' (columns: {', '.join(row)}): give --set data.column={hint}"
                 if key in row:
-                    problem = f"column '{key}' must be a text, not {json.dumps(text)[:40]}: correct it"
+                    problem = f"column '{key}' must be a text, not {text!r:.40}: correct it"
                 raise ConfigError(f"{path}, row {number}: {problem}")
             yield text
-
-
-Pairs = list[tuple[str, str | None]]  # prompts and answers
-
-
-@dataclass(frozen=True)
-class TaskPrompts:
-    """Prompts and answers of a language from one source. `is_measured`: `specbench run` measures the same rows."""
-
-    language: str
-    place: str
-    pairs: Pairs
-    is_measured: bool = False
 
 
 def with_split(task: TaskSpec, spec: DataSpec) -> TaskSpec:
@@ -67,23 +53,6 @@ def with_split(task: TaskSpec, spec: DataSpec) -> TaskSpec:
     for part in parts:
         part["dataset"]["split"] = spec.split
     return build(TaskSpec, data, prefix=f"data.split = '{spec.split}': task '{task.name}': ")
-
-
-def prompts_of(task: TaskSpec, subset: str, spec: DataSpec, num_subsets: int) -> TaskPrompts:
-    data: TaskData = load_examples(
-        task, subset, data=spec.source, use_sample=False, limit=spec.limit, num_subsets=num_subsets
-    )
-    if spec.split is not None and data.source == "local" and spec.split not in data.location:
-        raise ConfigError(
-            f"data.split = '{spec.split}': task '{task.name}' reads {data.location}, which is not named after the "
-            "split: give --data a file or folder that is"
-        )
-    pairs: Pairs = []
-    for example in data.examples:
-        answer = example.reference[0] if isinstance(example.reference, list) else example.reference
-        pairs.append((example.prompt, answer if isinstance(answer, str) else None))
-    language = subset if task.subsets else task.language or task.name
-    return TaskPrompts(language, f"{task.name} ({data.location})", pairs, is_measured=spec.split is None)
 
 
 WORLD = "world:"
@@ -161,29 +130,18 @@ def load_data(spec: TrainSpec) -> TrainingData:
 
 def gather_data(spec: DataSpec, seed: int) -> TrainingData:
     """Returns all data, merged by language. Raises ConfigError for missing, empty or unknown data."""
-    prompts: dict[str, list[TrainingPrompt]] = {}
-    sources, overlap = [], []
-    for part in data_parts(spec, seed):
-        prompts.setdefault(part.language, []).extend(TrainingPrompt(part.language, *pair) for pair in part.pairs)
-        sources.append(f"{part.language}: {len(part.pairs)} from {part.place}")
-        if part.is_measured:
-            overlap.append(f"{part.language}: {counted(len(part.pairs), 'row')} of {part.place}")
-    return TrainingData(
-        {name: tuple(of_language) for name, of_language in prompts.items()}, tuple(sources), tuple(overlap)
-    )
+    prompts: dict[str, tuple[TrainingPrompt, ...]] = {}
+    sources: list[str] = []
+    overlap: list[str] = []
 
+    def add(language: str, place: str, pairs: Iterable[tuple[str, str | None]], is_measured: bool = False) -> None:
+        new = [TrainingPrompt(language, *pair) for pair in pairs]
+        prompts[language] = (*prompts.get(language, ()), *new)
+        sources.append(f"{language}: {len(new)} from {place}")
+        if is_measured:  # `specbench run` measures the same rows
+            overlap.append(f"{language}: {counted(len(new), 'row')} of {place}")
 
-def warn_of_overlap(data: TrainingData, console: Console) -> None:
-    if data.overlap:
-        first, more = data.overlap[0], len(data.overlap) - 1
-        say(
-            console,
-            f"warning: `specbench run` measures the training rows ({first}{f' and {more} more' * bool(more)}): give "
-            "--data with other files and --set data.split=train, or --task world:NAME for the embedded models",
-        )
-
-
-def data_parts(spec: DataSpec, seed: int) -> Iterable[TaskPrompts]:
+    # 1. All that is named must exist.
     tasks = [with_split(load_task(name), spec) for name in spec.tasks if not name.startswith(WORLD)]
     worlds = [name.removeprefix(WORLD) for name in spec.tasks if name.startswith(WORLD)]
     for name in worlds:
@@ -198,14 +156,32 @@ def data_parts(spec: DataSpec, seed: int) -> Iterable[TaskPrompts]:
     if worlds and not tasks and (spec.source or spec.split):
         key = "source" if spec.source else "split"
         raise ConfigError(f"data.{key}: has no effect on rows of the embedded world: delete the key")
+
+    # 2. The rows of tasks.
     for task in tasks:
         if spec.subsets is not None and task.subsets:
             subsets = [subset for subset in task.subset_names if subset in spec.subsets]
         else:  # not every subset has bundled rows
             has_rows = spec.source != "sample"
             subsets = [subset for subset in task.subset_names if has_rows or task.sample_of(subset) is not None]
-        yield from (prompts_of(task, subset, spec, len(subsets)) for subset in subsets)
-    for name in worlds:  # of a conversation, they are the first turn
+        for subset in subsets:
+            data = load_examples(
+                task, subset, data=spec.source, use_sample=False, limit=spec.limit, num_subsets=len(subsets)
+            )
+            if spec.split is not None and data.source == "local" and spec.split not in data.location:
+                raise ConfigError(
+                    f"data.split = '{spec.split}': task '{task.name}' reads {data.location}, which is not named after "
+                    "the split: give --data a file or folder that is"
+                )
+            pairs: list[tuple[str, str | None]] = []
+            for example in data.examples:
+                answer = example.reference[0] if isinstance(example.reference, list) else example.reference
+                pairs.append((example.prompt, answer if isinstance(answer, str) else None))
+            language = subset if task.subsets else task.language or task.name
+            add(language, f"{task.name} ({data.location})", pairs, is_measured=spec.split is None)
+
+    # 3. The rows of the embedded world; of a conversation, the first turn.
+    for name in worlds:
         if spec.limit is not None and spec.limit > MAX_WORLD_ROWS:
             raise ConfigError(
                 f"data.limit = {spec.limit}: {WORLD}{name} has at most {MAX_WORLD_ROWS} rows of each subset: give fewer"
@@ -214,27 +190,28 @@ def data_parts(spec: DataSpec, seed: int) -> Iterable[TaskPrompts]:
             if spec.subsets is None or subset in spec.subsets:
                 if seed:  # seed 0 takes the first ones, another seed draws from all
                     rows = Random(stream_seed(seed, "world", name, subset)).sample(rows, len(rows))
-                yield TaskPrompts(subset, f"{WORLD}{name}", list(rows[: spec.limit or NUM_ROWS]))
-    for language, files in spec.parallel.items():  # prompts of the source's lines, with the target's as answers
-        paths = {role: Path(file) for role, file in (("source", files.source), ("target", files.target)) if file}
-        for path in paths.values():
-            if not path.is_file():
-                raise ConfigError(f"data.parallel.{language}: '{path}': no such file: check the path")
-        lines = [row for _, row in parallel_rows(paths) if row["source"].strip()]
-        pairs: Pairs = [(files.prompt.format(source=row["source"]), row.get("target")) for row in lines]
-        yield of_file(language, "parallel", files.source, pairs, spec.limit)
+                add(subset, f"{WORLD}{name}", rows[: spec.limit or NUM_ROWS])
+
+    # 4. The texts of files.
     for language, file in spec.text.items():
         try:
             texts = [text for text in texts_of([file], spec.column) if text.strip()]
         except ConfigError as error:
             raise ConfigError(f"data.text.{language}: {error}") from error
-        yield of_file(language, "text", file, [(text, None) for text in texts], spec.limit)
+        if not texts:
+            raise ConfigError(f"data.text.{language}: '{file}': the corpus is empty: give a file with text")
+        add(language, file, [(text, None) for text in texts[: spec.limit]])
+    return TrainingData(prompts, tuple(sources), tuple(overlap))
 
 
-def of_file(language: str, key: str, file: str, pairs: Pairs, limit: int | None) -> TaskPrompts:
-    if not pairs:
-        raise ConfigError(f"data.{key}.{language}: '{file}': the corpus is empty: give a file with text")
-    return TaskPrompts(language, file, pairs[:limit])
+def warn_of_overlap(data: TrainingData, console: Console) -> None:
+    if data.overlap:
+        first, more = data.overlap[0], len(data.overlap) - 1
+        say(
+            console,
+            f"warning: `specbench run` measures the training rows ({first}{f' and {more} more' * bool(more)}): give "
+            "--data with other files and --set data.split=train, or --task world:NAME for the embedded models",
+        )
 
 
 def total_steps(spec: TrainSpec, num_items: int) -> int:

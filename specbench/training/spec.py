@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from string import Formatter
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
@@ -152,34 +151,10 @@ class LoraSpec(Spec):
     """Dropout of the adapters' input."""
 
 
-class ParallelSpec(Spec):
-    """One or two text files that are aligned line by line."""
-
-    source: Text
-    """File with the lines of the prompts."""
-    target: Text | None = None
-    """File with the answers."""
-    prompt: Text = "{source}"
-    """The prompt; {source} is replaced by the line."""
-
-    @field_validator("prompt")
-    @classmethod
-    def _fillable(cls, prompt: str) -> str:
-        try:
-            fields = [field for _, field, _, _ in Formatter().parse(prompt) if field is not None]
-        except ValueError as error:
-            raise ValueError("double all braces that are not a field: {{ and }}") from error
-        if fields != ["source"]:
-            raise ValueError("it must have {source} once and no other field: correct it")
-        return prompt
-
-
 class DataSpec(Spec):
     """The training data by language. A language is a subset of a task, or the name that the settings give a file."""
 
-    places: ClassVar[dict[str, str]] = {
-        "tasks": "--task", "text": "--text", "parallel": "data.parallel in --config FILE"
-    }  # fmt: skip
+    places: ClassVar[dict[str, str]] = {"tasks": "--task", "text": "--text"}
 
     tasks: tuple[Text, ...] = ()
     """Benchmark tasks whose rows are used, or world:NAME for rows of the embedded world that are never measured."""
@@ -192,8 +167,6 @@ class DataSpec(Spec):
     hub."""
     split: Text | None = None
     """A split of the tasks other than the measured one."""
-    parallel: dict[Text, ParallelSpec] = Field(default_factory=dict)
-    """Aligned files by language: {de-en: {source: a.de, target: a.en, prompt: "Translate: {source}"}}."""
     text: dict[Text, Text] = Field(default_factory=dict)
     """Files by language: one text per line (.txt), or a column of .jsonl, .json, .csv, .tsv, .parquet; also .gz."""
     column: Text = "text"

@@ -205,7 +205,7 @@ def test_a_lossless_method_is_tuned_in_its_length_and_its_file_runs(
     spec = load_file("my-sd.yaml")
     assert isinstance(spec, MethodSpec) and spec.name == "my-sd" and spec.num_draft_tokens in (2, 4)
     text = Path("my-sd.yaml").read_text()
-    assert "specbench tune" in text.splitlines()[0] and "local-" in text.splitlines()[0]
+    assert "specbench tune" in text.splitlines()[0] and f"for {tiny_pair[0]} (" in text.splitlines()[0]
     assert len(CalibrationSpec(**yaml.safe_load(text)["calibration"]).prompts["en"]) == 5
 
     with pytest.raises(ConfigError, match=r"^--output my-sd\.yaml: exists: name another"):

@@ -73,7 +73,7 @@ def test_the_size_and_the_depth_follow_from_the_costs() -> None:
     steep = rank_shapes([CHANCES] * 16, TreeCosts({0.0: 1.0, 64.0: 65.0}, (0.0, 0.0)), 24)[0]
     assert steep.num_nodes == 1
     best = rank_shapes([CHANCES] * 16, free, 8)[0]
-    assert best.tokens == best.speed == pytest.approx(1 + most_tokens(8, 8, CHANCES))
+    assert best.speed == pytest.approx(1 + most_tokens(8, 8, CHANCES))
 
 
 def test_costs_between_sizes_are_interpolated() -> None:
@@ -120,11 +120,11 @@ def test_chances_of_each_level() -> None:
     made = with_shape(load_method("medusa"), 4, [[0.5, 0.4], [0.9], [0.1]])
     assert made.drafter.options["head_chances"] == [[0.5, 0.4], [0.9]] and made.num_draft_tokens == 2
     best = rank_shapes([[0.5, 0.4], [0.9], [0.1]], TreeCosts({0.0: 1.0, 9.0: 1.0}, (0.0, 0.0)), 4)[0]
-    assert (best.num_nodes, best.depth) == (4, 2) and best.tokens == pytest.approx(1 + 0.5 + 0.4 + 0.45 + 0.36)
+    assert (best.num_nodes, best.depth) == (4, 2) and best.speed == pytest.approx(1 + 0.5 + 0.4 + 0.45 + 0.36)
 
 
 def test_a_second_run_tries_the_best_and_its_neighbours() -> None:
-    ranked = [Shape(n, 3, 2.0, speed) for n, speed in ((16, 3.0), (15, 2.9), (32, 2.8), (8, 2.7), (33, 2.6))]
+    ranked = [Shape(n, 3, speed) for n, speed in ((16, 3.0), (15, 2.9), (32, 2.8), (8, 2.7), (33, 2.6))]
     assert [shape.num_nodes for shape in candidate_shapes(ranked)] == [16, 8, 32]
     assert [shape.num_nodes for shape in candidate_shapes(ranked[:2])] == [16]
 

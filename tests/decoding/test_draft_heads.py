@@ -20,13 +20,11 @@ from specbench.decoding.drafters.model_tree import DynamicTreeDrafter
 from specbench.decoding.loop import StopRules, decode
 from specbench.decoding.proposal import Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling
-from specbench.decoding.tree_shape import best_shape
 from specbench.decoding.verification import rejection
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.heads.checkpoints import read_checkpoint
 from specbench.models.heads.eagle import EagleHead, EagleModel
 from specbench.models.heads.eagle_checkpoint import load_eagle
-from specbench.models.heads.medusa import MedusaHeads
 from specbench.models.meters import Clock, PassLog
 from specbench.models.scoring import Output, ScoringModel
 from specbench.specs.catalogue import load_method, with_overrides
@@ -238,13 +236,10 @@ def test_an_end_token_has_no_children_and_impossible_tokens_are_no_candidates() 
     assert model.read == [[-1], [0]] and tree.token_ids == [1, 0, 0] and list(tree.parents) == [-1, -1, 1]
 
 
-def test_medusa_drafts_by_depth_from_the_last_accepted_state() -> None:
-    heads = MedusaHeads(2, 1, 4, 6)
-    torch.manual_seed(0)
-    for parameter in heads.parameters():
-        torch.nn.init.normal_(parameter)
-    drafter = MedusaDrafter(heads.requires_grad_(False), best_shape([0.5, 0.3], 5, 2), 3, frozenset())
-    states = torch.randn(4, 4)
+def test_medusa_drafts_by_depth_from_the_last_accepted_state(tmp_path: Path) -> None:
+    path, chances = saved_head("medusa", target(), tmp_path / "head"), [[0.5, 0.3]] * 2
+    drafter = MedusaDrafter(ModelPair(target()), Sampling(0.0), path=path, num_nodes=5, head_chances=chances)
+    heads, states = drafter.heads, torch.randn(4, WIDTH)
     drafter.observe(Proposal(), Output(torch.empty(1, 6), (states[:2],)), Verification(0, 0))  # of a prompt
     tree = drafter.propose([], 2, torch.Generator())
     assert isinstance(tree, TreeProposal)

@@ -1,6 +1,6 @@
 """A report of `specbench limit` on a pair whose every figure is known."""
 
-from specbench.analysis.roofline.report import ModelConditions, RooflineReport
+from specbench.analysis.roofline.report import Machine, ModelConditions, RooflineReport
 from specbench.analysis.roofline.roofline import (
     ModelTimings,
     PairTimings,
@@ -45,4 +45,4 @@ def known_report(num_rounds: int = 3, rates: list[Rates] | None = None) -> Roofl
         )
         for role, work in WORK.items()
     ]
-    return make_report(subjects[0], subjects[1], measured, 256, environment=ENVIRONMENT, seed=7)
+    return make_report(subjects[0], subjects[1], measured, 256, environment=Machine.model_validate(ENVIRONMENT), seed=7)

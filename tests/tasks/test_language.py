@@ -135,8 +135,6 @@ def test_the_command_ranks_the_languages_of_the_embedded_drafter():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--samples", "0"], "--samples 0: must be above 0"),
-        (["--samples", "99"], "--samples 99: too few texts to rank languages"),
         (["--temperature", "0"], "--temperature 0: must be above 0"),
         (["--extra-languages", "x-demo"], "--extra-languages x-demo: lingua cannot identify this language"),
     ],

@@ -109,7 +109,7 @@ def test_model_and_record_are_replaced_together(
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ((), "data: there is no training data: give --corpus or --task or --text or data.parallel in"),
+        ((), "data: there is no training data: give --corpus or --task or --text"),
         (("--corpus", "a.txt", "--order", "17"), "order = 17"),
         (("--corpus", "a.txt", "--set", "ordr=3"), "--set ordr=3: ordr: unknown key 'ordr': did you mean 'order'?"),
         (("--corpus", "a.txt", "--subset", "en"), "data.subsets: has no effect without data.tasks"),

@@ -62,20 +62,14 @@ def test_another_split_is_no_overlap(tmp_path: Path) -> None:
         loaded(tasks=["mgsm"], source="sample", split="train")
 
 
-def test_texts_and_parallel_files_by_language(tmp_path: Path) -> None:
-    (tmp_path / "en.txt").write_text("one\n\ntwo\n")
-    (tmp_path / "sw.jsonl").write_text('{"content": "moja"}\n')
-    (tmp_path / "a.de").write_text("eins\nzwei\n")
-    (tmp_path / "a.en").write_text("one\ntwo\n")
-    files = {"source": str(tmp_path / "a.de"), "target": str(tmp_path / "a.en"), "prompt": "Translate: {source}"}
-    text = {"en": str(tmp_path / "en.txt")}
-    data = loaded(text=text, parallel={"de-en": files}, limit=2)
+def test_texts_by_language(tmp_path: Path) -> None:
+    (tmp_path / "en.txt").write_text("one\n\ntwo\nthree\n")
+    (tmp_path / "sw.csv").write_text("id,content\n1,moja\n2,mbili\n")
+    data = loaded(text={name: str(tmp_path / name) for name in ("en.txt", "sw.csv")}, column="content", limit=2)
     assert data.prompts == {
-        "de-en": (TrainingPrompt("de-en", "Translate: eins", "one"), TrainingPrompt("de-en", "Translate: zwei", "two")),
-        "en": (TrainingPrompt("en", "one"), TrainingPrompt("en", "two")),
+        "en.txt": (TrainingPrompt("en.txt", "one"), TrainingPrompt("en.txt", "two")),
+        "sw.csv": (TrainingPrompt("sw.csv", "moja"), TrainingPrompt("sw.csv", "mbili")),
     }
-    data = loaded(text={"sw": str(tmp_path / "sw.jsonl")}, column="content")
-    assert data.texts("sw") == ("moja",)
 
 
 def test_a_language_from_several_places_is_one(tmp_path: Path) -> None:
@@ -98,8 +92,6 @@ def test_a_language_from_several_places_is_one(tmp_path: Path) -> None:
         ({"tasks": ["world:mgsm"], "source": "hub"}, "data.source: has no effect on rows of the embedded world"),
         ({"text": {"en": "{folder}/empty.txt"}}, "data.text.en: '{folder}/empty.txt': the corpus is empty"),
         ({"text": {"en": "{folder}/none.txt"}}, "data.text.en: {folder}/none.txt: no such file"),
-        ({"parallel": {"de-en": {"source": "{folder}/none.de"}}}, "data.parallel.de-en: '{folder}/none.de': no such"),
-        ({"parallel": {"de-en": {"source": "{folder}/empty.txt"}}}, "the corpus is empty"),
     ],
 )  # fmt: skip
 def test_what_is_missing_or_empty_is_named(tmp_path: Path, data: dict[str, Any], problem: str) -> None:

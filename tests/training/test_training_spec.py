@@ -84,7 +84,6 @@ def test_the_help_says_the_number_of_steps() -> None:
         ("distill", {"learning_rate": 0}, "learning_rate.0 = 0"),
         ("distill", {"num_steps": 40, "warmup": 60}, "warmup = 60: the learning rate reaches its peak at update 60"),
         ("distill", {"dtype": "fp16"}, "dtype = 'fp16'"),
-        ("distill", {"data": {"parallel": {"de-en": {"source": "a", "prompt": "{text}"}}}}, "must have {source} once"),
     ],
 )
 def test_every_mistake_is_named(kind: str, given: dict[str, Any], problem: str) -> None:

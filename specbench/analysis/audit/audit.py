@@ -54,15 +54,11 @@ from specbench.running.capture_plan import allocate_and_capture_for
 from specbench.running.models import LoadedModels, load_models, parts
 from specbench.running.plan import (
     Loaded,
-    SubsetRun,
-    check_prompts,
     drafter_identity,
     load_data,
-    system_prompt,
+    make_subset_runs,
     with_present_subsets,
-    with_prompt_stops,
 )
-from specbench.running.prompts import PromptRenderer
 from specbench.running.request import ALL, Request, requested_methods, run_spec
 from specbench.specs.catalogue import load_method, versioned_name
 from specbench.specs.components import MAX_TEMPERATURE, MIN_TEMPERATURE
@@ -450,19 +446,15 @@ def scoring_target(models: LoadedModels, name: str | None) -> ScoringModel:
 
 
 def make_prompts(spec: RunSpec, models: LoadedModels, loaded: Loaded) -> list[AuditPrompt]:
+    """Returns the prompts as a run of AR has them, with at most MAX_NEW_TOKENS new tokens."""
     prompts = []
-    baseline = build_decoder(spec.methods[0], models.pair(spec.methods[0]), GREEDY)
     limit = models.context_limit(spec.methods)
-    for task, subset, data in loaded:
-        merged = with_prompt_stops(task.subset(subset), models.target, spec.chat)
-        renderer = PromptRenderer(spec.chat, system=system_prompt(spec, merged))
-        check_prompts(SubsetRun(merged, subset, data, models, (baseline,), limit, renderer), spec.prompt_checks)
-        num_tokens = min(MAX_NEW_TOKENS, merged.generation.max_new_tokens)
-        generation = merged.generation.model_copy(update={"max_new_tokens": num_tokens})
-        stop = baseline.stop_rules(generation, limit)
+    for run in make_subset_runs(spec.model_copy(update={"methods": spec.methods[:1]}), models, loaded):
+        num_tokens = min(MAX_NEW_TOKENS, run.task.generation.max_new_tokens)
+        stop = run.decoders[0].stop_rules(run.task.generation.model_copy(update={"max_new_tokens": num_tokens}), limit)
         prompts += [
-            AuditPrompt(f"{subset} {example.id}", renderer.render(models.target, (example.prompt,)).ids, stop)
-            for example in data.examples
+            AuditPrompt(f"{run.subset} {example.id}", run.renderer.render(models.target, (example.prompt,)).ids, stop)
+            for example in run.data.examples
         ]
     return prompts
 

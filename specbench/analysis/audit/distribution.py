@@ -297,11 +297,10 @@ def score_probs(model: ScoringModel, ids: list[int], num_rows: int, sampling: Sa
 
 @dataclass(frozen=True)
 class MethodSamples:
-    """The samples of a method. `sequences`: the drawn tokens per prompt, up to `most_tokens` in each draw; `steps`: of
-    all samples, empty for a decoder without steps; `reported`: the sums that its server reports, if any."""
+    """The samples of a method. `sequences`: the drawn tokens per prompt; `steps`: of all samples, empty for a decoder
+    without steps; `reported`: the sums that its server reports, if any."""
 
     sequences: list[list[Tokens]]
-    most_tokens: int
     steps: list[Step] = field(default_factory=list)
     reported: Counter[str] = field(default_factory=Counter)
 
@@ -327,7 +326,7 @@ def draw_samples(
     """Returns `num_draws` samples of up to `num_tokens` tokens, spread evenly over the prompts. `seed_of`: returns the
     seed of a draw from the numbers of its prompt and of the draw."""
     stop = replace(stop, max_new_tokens=num_tokens, stop_strings=())
-    samples = MethodSamples([[] for _ in prompts], num_tokens)
+    samples = MethodSamples([[] for _ in prompts])
     for number, prompt in enumerate(prompts):  # all samples of a prompt together, so that models read it once
         for draw in range(number, num_draws, len(prompts)):
             generation = decoder.generate(prompt, stop, seed_of(number, draw))

@@ -84,19 +84,6 @@ def estimate(
     return Resampler.of_units(sum(map(len, groups)), seed).of_sums(groups, function, least, most)
 
 
-def quality_weighted(
-    rates: Array, statistics: Array, score: Callable[[Array], Array], seed: int, bounds: tuple[float, float]
-) -> Estimate:
-    """Returns the mean acceptance rate times a score, with its interval. The rates and the statistics of a prompt are
-    resampled together.
-
-    rates: the sum and the number of rates, [num_prompts, 2]. statistics: [num_prompts, num_statistics]. score: takes
-    the sums of the statistics, [num_resamples, num_statistics] → [num_resamples]. bounds: of the product.
-    """
-    both = np.hstack([rates, statistics])
-    return estimate([both], lambda sums: ratios(sums, 0, 1)[..., 0] * score(sums[0][:, 2:]), seed, *bounds)
-
-
 TOLERANCE = 1e-7  # sums of float64 numbers; a rounding of 1e-16 of a divergence is 1e-8 under the root
 
 
@@ -253,7 +240,9 @@ def measured_numbers(group: GroupSums, scorer: Scorer | None, seed: int) -> Meas
         return np.array([scorer.corpus("bleu", row) for row in sums.tolist()])
 
     bleu = estimate([group.bleu], lambda sums: corpus_bleu(sums[0]), seed, *PERCENT)
-    times_rate = quality_weighted(group.sums[:, [RATES, RATED]], group.bleu, corpus_bleu, seed, PERCENT)
+    # α · BLEU: the rates and the statistics of a prompt are resampled together.
+    both = np.hstack([group.sums[:, [RATES, RATED]], group.bleu])
+    times_rate = estimate([both], lambda s: ratios(s, 0, 1)[..., 0] * corpus_bleu(s[0][:, 2:]), seed, *PERCENT)
     return found.model_copy(update={"bleu": bleu, "adjusted_acceptance": times_rate})
 
 

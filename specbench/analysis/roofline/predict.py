@@ -229,13 +229,14 @@ class RecordedRow:
 
     def predictions(self, run: str) -> list[Prediction]:
         length, made = self.method.most_draft_tokens, []
-        for shorter in range(1, length) if has_shorter_drafts(self.method) else ():
+        lengths = range(1, length) if has_shorter_drafts(self.method) else ()
+        verdicts = [
+            RecordedVerdicts.of(g, self.method.num_draft_tokens, self.max_new_tokens[record.subset])
+            for g, record in zip(self.own, self.records, strict=True)
+        ] if lengths else []  # fmt: skip
+        for shorter in lengths:
             # If verdicts are missing, the values lie between those with no and with full acceptance at these positions,
             # and the interval covers both.
-            verdicts = [
-                RecordedVerdicts.of(g, self.method.num_draft_tokens, self.max_new_tokens[record.subset])
-                for g, record in zip(self.own, self.records, strict=True)
-            ]  # fmt: skip
             both = [[each.steps(shorter, unknown) for each in verdicts] for unknown in (False, True)]
             slow, fast = (
                 np.array([

@@ -135,11 +135,20 @@ class BestLength(BaseModel):
     speedup: Ratio
 
 
+class Machine(BaseModel, extra="allow"):
+    """Where the pair was measured, as rows tell it (`results.conditions.environment`)."""
+
+    device: str
+    engine: str
+    versions: dict[str, str | None]
+    commit: str | None
+
+
 class RooflineReport(BaseModel):
     """The report on a pair, with the conditions of the measurement; times are in seconds. `verification_cost`: by query
     length, in single-token passes."""
 
-    environment: dict[str, Any]
+    environment: Machine
     seed: int
     repeats: int
     context: int
@@ -156,7 +165,6 @@ class RooflineReport(BaseModel):
         return Costs(self.cost_ratio.value, {length: cost.value for length, cost in self.verification_cost.items()})
 
 
-COMMIT_DIGITS = 10
 MS, MEGA, GIGA = 1e3, 1e-6, 1e-9
 UNDECIDED = "†"
 COLOURS = {"target": "#2f6f94", "drafter": "#b5493a"}
@@ -183,25 +191,21 @@ def bounds_table(report: RooflineReport) -> Table:
         (f"a speculative step, γ = {step.num_draft_tokens}, ms", quartiles(step.seconds), NULL),
         ("  overhead", f"{step.overhead.median / step.seconds.median:.0%}", NULL),
     ]
-    title = f"one token after {report.context} · {report.environment['engine']} · median (quartiles)"
-    # The models, the machine, the versions and the rounds.
-    known = report.environment
-    versions = [f"{name} {known['versions'].get(name)}" for name in ("torch", "transformers", "specbench")]
-    if commit := known["commit"]:
-        versions.append(f"commit {commit[:COMMIT_DIGITS]}{' with changes' if '-dirty-' in commit else ''}")
-    intervals = "95 % of resampled rounds" if report.repeats >= MIN_PROMPTS else f"none below {MIN_PROMPTS} rounds"
-    caption = []
+    title = f"one token after {report.context} · {report.environment.engine} · median (quartiles)"
+    known, caption = report.environment, []
     for role, each in (("target", report.target.model), ("drafter", report.drafter.model)):
         buffers = f", buffers of {each.capacity} tokens" if each.capacity else ""
         caption.append(f"{role} {model_name(each.name, each.revision)}: {each.dtype}, {each.attention}{buffers}")
+    versions = (f"{name} {known.versions.get(name)}" for name in ("torch", "transformers", "specbench"))
+    intervals = "95 % of resampled rounds" if report.repeats >= MIN_PROMPTS else f"none below {MIN_PROMPTS} rounds"
     caption += [
-        f"on {known['device']}",
-        ", ".join(versions),
+        f"on {known.device}",
+        f"{', '.join(versions)}, commit {known.commit}",
         f"{report.repeats} interleaved rounds, seed {report.seed}",
         f"ratios: medians over rounds; intervals: {intervals}",
+        "a share above 1: a pass only reads, perhaps from a processor's cache, while a copy also writes",
+        report.verdict,
     ]
-    caption += ["a share above 1: a pass only reads, perhaps from a processor's cache, while a copy also writes"]
-    caption.append(report.verdict)
     return Table(title, _columns("", "target", "drafter"), rows, caption)
 
 
@@ -252,7 +256,7 @@ def draw_roofline(report: RooflineReport, path: Path) -> None:
 
     Raises ConfigError if the file cannot be written.
     """
-    engine, device = report.environment["engine"], report.environment["device"]
+    engine, device = report.environment.engine, report.environment.device
     names = (model.model.name.rpartition("/")[2] for model in (report.target, report.drafter))
     panels = [partial(_draw_passes, report=report), partial(_draw_speedups, report=report)]
     save_picture([panels], path, size=(10, 4), title=f"{' and '.join(names)}, {engine}: {device}")

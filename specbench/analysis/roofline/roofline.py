@@ -15,6 +15,7 @@ from specbench.analysis.roofline.report import (
     RATES,
     BestLength,
     Costs,
+    Machine,
     ModelConditions,
     ModelRoofline,
     PassPoint,
@@ -39,7 +40,7 @@ from specbench.models.meters import Clock, PassLog
 from specbench.running.capture_plan import num_compilations
 from specbench.running.models import engine_of, warn_not_static
 from specbench.specs.run_options import RunOptions
-from specbench.statistics.bootstrap import MIN_PROMPTS, Array, Resampler
+from specbench.statistics.bootstrap import Array, Resampler
 
 MOST_BYTES = 2**31
 LEAST_BYTES = 2**20
@@ -390,11 +391,10 @@ def verdict(report: RooflineReport) -> str:
     """Returns how close each model alone comes to its bound, and what verifying and drafting cost."""
     ar, own = (model.at(1).bound_name for model in (report.target, report.drafter))
     length = report.step.num_draft_tokens + 1
-    few = "" if report.repeats >= MIN_PROMPTS else f" (no intervals below {MIN_PROMPTS} rounds)"
     return (
         f"AR's share of the {ar}: {report.target.share_of_bound.text}; the drafter's of its {own}: "
         f"{report.drafter.share_of_bound.text}; single passes that verifying {length} tokens costs: "
-        f"{report.verification_cost[length].text}; those of a draft pass: {report.cost_ratio.text}{few}"
+        f"{report.verification_cost[length].text}; those of a draft pass: {report.cost_ratio.text}"
     )
 
 
@@ -402,7 +402,7 @@ Subject = tuple[ModelConditions, Work]
 
 
 def make_report(
-    target: Subject, drafter: Subject, timings: PairTimings, context: int, *, environment: dict[str, Any], seed: int,
+    target: Subject, drafter: Subject, timings: PairTimings, context: int, *, environment: Machine, seed: int,
 ) -> RooflineReport:  # fmt: skip
     """Returns the report on a pair from its timings after `context` tokens."""
     rounds = Resampler.of_units(len(timings.per_step), seed)
@@ -515,5 +515,6 @@ def roofline_of(
         ), work)
         for model, work in zip(models, works, strict=True)
     ]  # fmt: skip
-    conditions = environment(str(target.device), target.dtype, target.attention, engine_of(target, [drafter]))
-    return make_report(subjects[0], subjects[1], timings, context, environment=conditions, seed=seed)
+    engine = engine_of(target, [drafter])
+    machine = Machine(**environment(str(target.device), target.dtype, target.attention, engine))
+    return make_report(subjects[0], subjects[1], timings, context, environment=machine, seed=seed)

@@ -13,6 +13,7 @@ from itertools import accumulate, takewhile, zip_longest
 from pathlib import Path
 from random import Random
 from statistics import fmean
+from typing import NamedTuple
 
 import numpy as np
 import yaml
@@ -46,6 +47,7 @@ from specbench.decoding.drafters.heads import CHANCES
 from specbench.decoding.tree_shape import USUAL_CHANCES, best_shape_by_level
 from specbench.decoding.verification import MAX_JS
 from specbench.records.records import Generation
+from specbench.report.captions import model_name
 from specbench.results.metric_format import NULL, metric_of, number, score, score_pair, with_interval
 from specbench.results.scores import main_metric
 from specbench.running.plan import Loaded
@@ -295,14 +297,12 @@ def with_shape(method: MethodSpec, num_nodes: int, level_chances: LevelChances) 
     return build(MethodSpec, {**data, "name": f"nodes-{num_nodes}-depth-{depth}", "num_draft_tokens": depth})
 
 
-@dataclass(frozen=True)
-class Shape:
-    """A size and a depth of trees, with their expected numbers."""
+class Shape(NamedTuple):
+    """A size and a depth of trees. `speed`: the expected tokens per target pass over one token."""
 
     num_nodes: int
     depth: int
-    tokens: float  # per target pass
-    speed: float  # tokens per target pass over one token
+    speed: float
 
 
 @dataclass(frozen=True)
@@ -369,7 +369,7 @@ def rank_shapes(level_chances: LevelChances, costs: TreeCosts, most: int) -> lis
             shape = best_shape_by_level(level_chances[:depth], num_nodes)
             places = zip(depths(shape.parents), shape.ranks, strict=True)
             tokens = 1.0 + sum(node_chances(shape.parents, [level_chances[d - 1][rank] for d, rank in places]))
-            tried.append(Shape(len(shape.parents), shape.depth, tokens, tokens / costs.step(num_nodes, depth)))
+            tried.append(Shape(len(shape.parents), shape.depth, tokens / costs.step(num_nodes, depth)))
         found.append(max(tried, key=lambda shape: shape.speed))
     return sorted(found, key=lambda shape: shape.speed, reverse=True)
 
@@ -480,13 +480,10 @@ def run_tune(
     presets = search(tuner)
     # 3. The files and the report.
     calibration = calibration_of(trials.loaded)
-    pair = (
-        (trials.models.target.name, trials.models.target.revision),
-        (trials.drafter["name"], trials.drafter["revision"]),
-    )
-    named = " and ".join(f"{name} ({revision})" if revision else str(name) for name, revision in pair)
+    target, drafter = trials.models.target, trials.drafter
+    pair = f"{model_name(target.name, target.revision)} and {model_name(str(drafter['name']), drafter['revision'])}"
     today, command = datetime.now(UTC).date().isoformat(), " ".join(request.command.split())
-    comment = f"# Written by specbench {__version__} on {today} for {named}: {command}"
+    comment = f"# Written by specbench {__version__} on {today} for {pair}: {command}"
     paths, rows = [], []
     for preset in presets:
         path = file_of(output, preset.label)

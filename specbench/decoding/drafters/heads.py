@@ -45,7 +45,7 @@ from specbench.models.heads.eagle_checkpoint import (
     load_eagle,
     norm_readings,
 )
-from specbench.models.heads.medusa import MedusaHeads, load_medusa
+from specbench.models.heads.medusa import load_medusa
 from specbench.models.meters import Clock, PassLog
 from specbench.models.scoring import Output
 from specbench.specs.components import DraftTemperature
@@ -263,37 +263,6 @@ def eagle_tree_drafter(
     return eagle_drafter(models, head, path, revision, norm_output, inner, beyond_context)
 
 
-class MedusaDrafter(Drafter):
-    """Proposes a tree of a fixed shape: the tokens at depth d are the most probable ones of head d, whatever the tokens
-    before them. The pass of the heads is logged as a draft pass."""
-
-    draws: Draws | None = "fixed"
-
-    def __init__(self, heads: MedusaHeads, shape: TreeShape, num_layers: int, eos_token_ids: frozenset[int]) -> None:
-        super().__init__()
-        self.heads = heads
-        self.shape = shape
-        self.hidden_layers = (num_layers,)
-        self.eos_token_ids = eos_token_ids
-        self.passes: PassLog = PassLog(Clock(next(heads.parameters()).device))
-        self.max_nodes, self._num_ranks = len(shape.parents), max(shape.ranks) + 1
-        self._state = torch.empty(0)  # the hidden state of the last token that the target has read, [width]
-
-    def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
-        start = self.passes.clock.mark()
-        best: list[list[int]] = self.heads(self._state).topk(self._num_ranks, dim=-1).indices.tolist()  # by head
-        self.passes.add(1, start, self.passes.clock.mark())
-        tokens, parents = fill_shape(
-            self.shape, num_draft_tokens, -1, self.eos_token_ids, lambda before, depth, rank: best[depth][rank]
-        )
-        return TreeProposal(tokens, parents) if tokens else Proposal()
-
-    def observe(self, proposal: Proposal, output: Output, verification: Verification) -> None:
-        (states,) = output.hidden
-        last = verification.path[-1] + 1 if verification.path else 0
-        self._state = states[len(states) - 1 - len(proposal.scored_ids) + last]
-
-
 MEDUSA_PATH = (
     "Folder or hub id of the heads; null: those in the target's own checkpoint (Medusa-1.0), or those published for it."
 )
@@ -318,35 +287,62 @@ def medusa_shape(
 
 
 @DRAFTERS.register("medusa", needs=MEDUSA_NEEDS, tree_shape=medusa_shape)
-def medusa_drafter(
-    models: ModelPair,
-    sampling: Sampling,
-    *,
-    path: Annotated[str | None, Field(min_length=1, description=MEDUSA_PATH)] = None,
-    revision: HeadRevision = None,
-    num_nodes: NumNodes = 63,
-    head_chances: Annotated[
-        list[Annotated[list[Chance], Field(min_length=1, max_length=64)]],
-        Field(min_length=1, max_length=16, description=HEAD_CHANCES),
-    ]
-    | None = None,
-) -> MedusaDrafter:
+class MedusaDrafter(Drafter):
     """Heads on the target's last hidden state draft a tree of their most probable tokens, without a draft pass
     (arXiv:2401.10774)."""
-    target = models.target
-    if path is not None or target.name in HEADS["medusa"]:
-        checkpoint = read_checkpoint(path or published_head("medusa", target.name), revision)
-    elif revision is not None:
-        raise ConfigError(f"drafter.revision = '{revision}': needs drafter.path with a hub id")
-    else:
-        checkpoint = medusa_heads_of_target(target) or read_checkpoint(published_head("medusa", target.name))
-    heads = load_medusa(checkpoint, target)
-    shape = medusa_shape(num_nodes=num_nodes, head_chances=head_chances or CHANCES[: len(heads)])
-    if shape.depth > len(heads):
-        raise ConfigError(
-            f"drafter.head_chances: the tree has {shape.depth} levels, and '{checkpoint.name}' has {len(heads)} "
-            f"heads: give {len(heads)} lists of chances or fewer"
+
+    # The tree has a fixed shape: the tokens at depth d are the most probable ones of head d, whatever the tokens before
+    # them. The pass of the heads is logged as a draft pass.
+
+    draws: Draws | None = "fixed"
+
+    def __init__(
+        self,
+        models: ModelPair,
+        sampling: Sampling,
+        *,
+        path: Annotated[str | None, Field(min_length=1, description=MEDUSA_PATH)] = None,
+        revision: HeadRevision = None,
+        num_nodes: NumNodes = 63,
+        head_chances: Annotated[
+            list[Annotated[list[Chance], Field(min_length=1, max_length=64)]],
+            Field(min_length=1, max_length=16, description=HEAD_CHANCES),
+        ]
+        | None = None,
+    ) -> None:
+        super().__init__()
+        target = models.target
+        if path is not None or target.name in HEADS["medusa"]:
+            checkpoint = read_checkpoint(path or published_head("medusa", target.name), revision)
+        elif revision is not None:
+            raise ConfigError(f"drafter.revision = '{revision}': needs drafter.path with a hub id")
+        else:
+            checkpoint = medusa_heads_of_target(target) or read_checkpoint(published_head("medusa", target.name))
+        self.name, self.revision = checkpoint.name, checkpoint.revision
+        self.heads = load_medusa(checkpoint, target)
+        num_heads = len(self.heads)
+        self.shape = medusa_shape(num_nodes=num_nodes, head_chances=head_chances or CHANCES[:num_heads])
+        if self.shape.depth > num_heads:
+            raise ConfigError(
+                f"drafter.head_chances: the tree has {self.shape.depth} levels, and '{self.name}' has {num_heads} heads"
+                f": give {num_heads} lists of chances or fewer"
+            )
+        self.max_nodes, self._num_ranks = len(self.shape.parents), max(self.shape.ranks) + 1
+        self.hidden_layers = (target.model.config.get_text_config().num_hidden_layers,)
+        self.eos_token_ids = target.eos_token_ids
+        self.passes: PassLog = PassLog(Clock(next(self.heads.parameters()).device))
+        self._state = torch.empty(0)  # the hidden state of the last token that the target has read, [width]
+
+    def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
+        start = self.passes.clock.mark()
+        best: list[list[int]] = self.heads(self._state).topk(self._num_ranks, dim=-1).indices.tolist()  # by head
+        self.passes.add(1, start, self.passes.clock.mark())
+        tokens, parents = fill_shape(
+            self.shape, num_draft_tokens, -1, self.eos_token_ids, lambda before, depth, rank: best[depth][rank]
         )
-    drafter = MedusaDrafter(heads, shape, target.model.config.get_text_config().num_hidden_layers, target.eos_token_ids)
-    drafter.name, drafter.revision = checkpoint.name, checkpoint.revision
-    return drafter
+        return TreeProposal(tokens, parents) if tokens else Proposal()
+
+    def observe(self, proposal: Proposal, output: Output, verification: Verification) -> None:
+        (states,) = output.hidden
+        last = verification.path[-1] + 1 if verification.path else 0
+        self._state = states[len(states) - 1 - len(proposal.scored_ids) + last]

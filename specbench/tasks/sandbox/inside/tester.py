@@ -12,7 +12,6 @@ import sys
 import traceback
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from types import CodeType
 from typing import Any, NoReturn
 
 from specbench.tasks.sandbox.inside import kernel
@@ -75,9 +74,7 @@ class Tester:
         loaded = self._receive()
         if "raised" in loaded:
             self.end("failed", f"the program raised {loaded['raised']}: {loaded.get('text')}")
-        self._test(test, nodes, {**names, **{name: self._make_function(name) for name in functions}})
-
-    def _test(self, test: CodeType, nodes: list[ast.AST], names: dict[str, object]) -> NoReturn:
+        names = {**names, **{name: self._make_function(name) for name in functions}}
         in_test = {getattr(node, "id", getattr(node, "attr", None)) for node in nodes}
         self.ends_iteration = tuple(kind for kind in self.ends_iteration if kind.__name__ not in in_test)
         if StopIteration in self.ends_iteration:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from specbench.core.errors import ConfigError
-from specbench.gate import rotation as turns
+from specbench.gate import rotation
 from specbench.gate.rotation import Version, measure_interleaved, read_request, request_message, version_notes
 from specbench.models.machine import environment
 from specbench.models.meters import HOST, HostClock
@@ -57,7 +57,7 @@ def workers(monkeypatch, tmp_path):
     started = []
 
     def make(deed="pass", name="candidate", num_blocks=4, program=WORKER):
-        class Side(turns.Side):
+        class Side(rotation.Side):
             def __init__(self, own, python, folder=None):
                 super().__init__(own, sys.executable, folder)
                 size = num_blocks[own == "candidate"] if isinstance(num_blocks, tuple) else num_blocks
@@ -71,7 +71,7 @@ def workers(monkeypatch, tmp_path):
 
             process = None
 
-        monkeypatch.setattr(turns, "Side", Side)
+        monkeypatch.setattr(rotation, "Side", Side)
         return started
 
     return make
@@ -98,8 +98,8 @@ def test_two_versions_take_turns_a_b_b_a_and_one_of_them_measures_at_a_time(work
 
 def test_both_versions_print_the_date_of_the_baseline(workers, monkeypatch, tmp_path, capsys):
     workers(num_blocks=1)
-    sent, message = [], turns.request_message
-    monkeypatch.setattr(turns, "request_message", lambda *given: sent.append(given[0].options) or message(*given))
+    sent, message = [], rotation.request_message
+    monkeypatch.setattr(rotation, "request_message", lambda *given: sent.append(given[0].options) or message(*given))
     request = Request(["mgsm"], ["sd"], RunOptions(template_date="today"), "", output=tmp_path / "both")
     measure_interleaved(request, sys.executable, [].append)
     assert {each.template_date for each in sent} == {date.today().isoformat()}
@@ -140,7 +140,7 @@ def test_a_process_that_fails_ends_both_in_one_line_and_the_same_command_resumes
     workers, tmp_path, monkeypatch, deed, message
 ):
     folder = tmp_path / "both"
-    monkeypatch.setattr(turns, "TURN_SECONDS", 1.0 if "sleep" in deed else 60.0)
+    monkeypatch.setattr(rotation, "TURN_SECONDS", 1.0 if "sleep" in deed else 60.0)
     started = workers(deed)
     with pytest.raises(ConfigError) as caught:
         measure(folder)
@@ -148,7 +148,7 @@ def test_a_process_that_fails_ends_both_in_one_line_and_the_same_command_resumes
     assert str(caught.value).startswith(message) and str(caught.value).endswith(kept)
     assert "\n" not in str(caught.value)
     assert all(side.process.poll() is not None for side in started), "no process is left"
-    monkeypatch.setattr(turns, "TURN_SECONDS", 60.0)
+    monkeypatch.setattr(rotation, "TURN_SECONDS", 60.0)
     (folder / "turns").unlink()
     workers()
     (folder / "baseline.done").write_text("2")
@@ -191,7 +191,7 @@ def test_a_folder_of_other_code_is_refused(workers, tmp_path):
         *(
             (
                 f"raise ImportError(\"No module named 'specbench{name}'\")",
-                f"baseline: has no specbench that takes part in checks: install {turns.FIRST_VERSION} or later there",
+                f"baseline: has no specbench that takes part in checks: install {rotation.FIRST_VERSION} or",
             )
             for name in ("", ".publish.turns")
         ),
@@ -239,9 +239,9 @@ def test_versions_of_packages_that_differ_are_named():
 
 
 def test_an_edited_plug_in_is_other_code(monkeypatch):
-    before = turns.this_version().code
-    monkeypatch.setattr(turns, "plugins_digest", lambda: "edited")
-    assert before != turns.this_version().code == f"{turns.package_digest()}-edited"
+    before = rotation.this_version().code
+    monkeypatch.setattr(rotation, "plugins_digest", lambda: "edited")
+    assert before != rotation.this_version().code == f"{rotation.package_digest()}-edited"
 
 
 def test_edited_files_of_a_request_are_measured_into_another_folder_and_their_code_is_compared(workers, tmp_path):
@@ -250,10 +250,10 @@ def test_edited_files_of_a_request_are_measured_into_another_folder_and_their_co
     code.write_text("import helper\n")
     (tmp_path / "helper.py").write_text("")
     request = Request(**{**vars(REQUEST), "methods": [str(method), "sd"]})
-    found = [turns.files_of(request)]
+    found = [rotation.files_of(request)]
     for file in (method, code, tmp_path / "helper.py"):
         file.write_text(file.read_text() + "# edited\n")
-        found.append(turns.files_of(request))
+        found.append(rotation.files_of(request))
     assert len({str(each) for each in found}) == 4
     for side, revision in (("baseline", "local-1"), ("candidate", "local-2")):
         (tmp_path / "both" / side).mkdir(parents=True)
@@ -273,12 +273,12 @@ def test_the_worker_waits_before_every_warm_up_and_every_generation(monkeypatch,
     def events_of(num_turns):
         sent, lines = io.BytesIO(), [request_message(request, tmp_path / "run"), *[{}] * num_turns]
         received = io.BytesIO("".join(json.dumps(line) + "\n" for line in lines).encode())
-        monkeypatch.setattr(turns, "take_streams", lambda: (received, sent))
-        turns.main()
+        monkeypatch.setattr(rotation, "take_streams", lambda: (received, sent))
+        rotation.main()
         assert received.read() == b""
         return [json.loads(line) for line in sent.getvalue().splitlines()]
 
-    monkeypatch.setattr(turns, "send_lines", lambda send: None)
+    monkeypatch.setattr(rotation, "send_lines", lambda send: None)
     monkeypatch.setattr(HostClock, "leave_out_waits", lambda self: None)
     monkeypatch.setattr("specbench.running.warm_up.NUM_NEW_TOKENS", 4)
     events = events_of(6)
@@ -290,12 +290,12 @@ def test_the_worker_waits_before_every_warm_up_and_every_generation(monkeypatch,
 
 
 def test_a_worker_whose_asking_process_is_gone_ends(monkeypatch):
-    monkeypatch.setattr(turns, "take_streams", lambda: (io.BytesIO(), io.BytesIO()))
-    monkeypatch.setattr(turns, "send_lines", lambda send: None)
+    monkeypatch.setattr(rotation, "take_streams", lambda: (io.BytesIO(), io.BytesIO()))
+    monkeypatch.setattr(rotation, "send_lines", lambda send: None)
     monkeypatch.setattr(HostClock, "leave_out_waits", lambda self: None)
     monkeypatch.setattr(os, "_exit", sys.exit)
     with pytest.raises(SystemExit):
-        turns.main()
+        rotation.main()
 
 
 def test_waits_for_a_cpu_are_left_out_where_the_system_counts_them(tmp_path, monkeypatch):
@@ -344,7 +344,7 @@ def test_a_mistake_is_one_line(specbench, message):
 def test_this_version_against_itself(specbench, tiny_pair, tmp_path):
     """With real processes. Any fall of a speed is allowed, as times are those of the machine."""
     python = tmp_path / "python"
-    here = Path(turns.__file__).parents[2]
+    here = Path(rotation.__file__).parents[2]
     python.write_text(f'#!/bin/sh\nPYTHONPATH={here} exec {sys.executable} "$@"\n')
     python.chmod(0o755)
     words = [

@@ -1,4 +1,6 @@
-"""The version, and the modules that register the built-in components."""
+"""The version, the modules that register the built-in components, and what is known of these without importing them."""
+
+from collections.abc import Mapping
 
 __version__ = "0.1.0"
 
@@ -31,4 +33,44 @@ BUILT_IN = {
     "specbench.loggers": ("specbench.running.events",),
     "specbench.task_sources": ("specbench.integrations.lm_eval.tasks",),
     "specbench.engines": ("specbench.integrations.served.engines",),
+}
+
+PROBS, RAW_PROBS = frozenset({"probs"}), frozenset({"raw_probs"})
+# The features (`specbench.core.registry`) of components whose modules import torch. Rows of recorded runs are computed
+# from these alone. Features that need code, such as the shape of a tree, are declared with the factory.
+FEATURES: dict[str, dict[str, Mapping[str, object]]] = {
+    "specbench.drafters": {
+        "none": {"provides": PROBS},
+        "model": {"provides": PROBS | RAW_PROBS, "needs_model": True},
+        "prompt_lookup": {"provides": PROBS},
+        "retrieval": {},
+        "ngram": {"provides": PROBS | RAW_PROBS},
+        "synthetic": {"provides": PROBS, "needs_model": True, "prescribes": "rejection"},
+        "lookahead": {},
+        "token_recycling": {},
+        "model_tree": {"needs_model": True},
+        "eagle": {"provides": PROBS | RAW_PROBS},
+        "mtp": {"provides": PROBS | RAW_PROBS},
+        "eagle_tree": {},
+        "medusa": {},
+    },
+    "specbench.rules": {
+        "rejection": {"lossless": True},
+        "exact_match": {"lossless": True},
+        "recursive_rejection": {"lossless": True},
+        "k_seq": {"lossless": True},
+        "greedy_multi_draft": {"lossless": True},
+        "traversal": {"lossless": True},
+        "block": {"lossless": True},
+        "fuzzy": {"lossless": False},
+        "random_accept": {"lossless": False},
+        "typical": {"lossless": False},
+    },
+    "specbench.bridges": {
+        "shared": {"same_vocabulary": True},
+        "intersection": {},
+        "union": {},
+        "retokenize": {"removes": RAW_PROBS},
+        "string": {"removes": RAW_PROBS},
+    },
 }

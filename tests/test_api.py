@@ -36,7 +36,7 @@ Measure = Callable[..., Results]
 def measure(tiny_pair: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measure:
     """Measures the tiny pair on a question, in an empty folder."""
     monkeypatch.setattr("specbench.running.warm_up.NUM_NEW_TOKENS", 4)
-    monkeypatch.setattr("specbench.results.conditions.commit", lambda checkout: "commit")
+    monkeypatch.setattr("specbench.models.machine.commit", lambda checkout: "commit")
     monkeypatch.chdir(tmp_path)
 
     def call(method: Any = "sd", **options: Any) -> Results:

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from specbench.analysis.fairness.groups import estimate, ratios, variance
 from specbench.gate.speed import typical_ratio
-from specbench.results.answers import CorpusStatistics, corpus_metrics
 from specbench.results.paired import unpaired_ratio
+from specbench.results.scores import CorpusStatistics, corpus_metrics
 from specbench.statistics.bootstrap import SHARE, SIGNS, Bounds, Resampler, interval
 
 Array = NDArray[np.float64]

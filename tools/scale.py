@@ -24,7 +24,7 @@ from typing import Any
 OPEN = "import sys; from pathlib import Path; from specbench.results.runs import RecordedRun; "
 OPEN += "path = Path(sys.argv[1]); run = RecordedRun(path); "
 ROWS = "from specbench.results.leaderboard import write; from specbench.results.rows import MeasuredRun; "
-ROWS += "made = MeasuredRun(run.identity, run.tasks, run.method_specs, run.measurements[-1], run.records); "
+ROWS += "made = MeasuredRun(run.identity, run.tasks, run.method_specs, run.measurements[-1], run.answers); "
 ROWS += "write(path / 'leaderboard.json', made.rows())"
 COMMANDS = {
     "read": ["-c", f"{OPEN}len(run.records)", "{run}"],

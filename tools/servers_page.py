@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specbench.core.table import Table, markdown_table
+from specbench.models.machine import environment
 from specbench.report.captions import verdict_word
 from specbench.report.columns import SPEEDUP
 from specbench.report.display import draw
 from specbench.report.tables import load_tables
 from specbench.results.concurrency import load_groups
-from specbench.results.conditions import environment
 from specbench.results.metric_format import number, speed
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun, finished_run

@@ -23,8 +23,8 @@ from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.tree_acceptance import node_acceptance
 from specbench.decoding.tree_rules import WalkingRule
 from specbench.models.loading import load_model
+from specbench.models.machine import environment
 from specbench.report.captions import verdict_word
-from specbench.results.conditions import environment
 from specbench.results.metric_format import NULL, number, with_interval
 from specbench.results.paired import pair_up
 from specbench.results.runs import RecordedRun, finished_run, rows_of_subsets

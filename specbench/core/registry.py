@@ -16,7 +16,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, create_model
 
-from specbench.built_in import BUILT_IN
+from specbench.built_in import BUILT_IN, FEATURES
 from specbench.core.environment import OBJECT
 from specbench.core.errors import ConfigError, import_problem, nearest
 from specbench.core.metric import Metric
@@ -47,17 +47,20 @@ class Registry(Generic[Declared, AnyFeatures]):
         self._make_features = features
         self._features: dict[Factory, AnyFeatures] = {}
         self._options: dict[str, tuple[Factory, type[BaseModel]]] = {}
+        self._known = FEATURES.get(group, {})
 
     def register(
         self, name: str, *args: Declared.args, **declared: Declared.kwargs
     ) -> Callable[[AnyFactory], AnyFactory]:
-        """Returns a decorator that registers a factory under a name, with the features that it declares."""
+        """Returns a decorator that registers a factory under a name, with the features that it declares besides those
+        of `built_in.FEATURES`."""
+        features = self._make_features(*args, **{**self._known.get(name, {}), **declared})  # type: ignore[arg-type]
 
         def add(factory: AnyFactory) -> AnyFactory:
             if name in self._builtin:
                 raise ValueError(f"{self.kind} '{name}' is registered twice")
-            self._builtin[name] = factory
-            return self.declare(*args, **declared)(factory)
+            self._builtin[name], self._features[factory] = factory, features
+            return factory
 
         return add
 
@@ -86,9 +89,12 @@ class Registry(Generic[Declared, AnyFeatures]):
         return list(self._features.values())
 
     def features(self, name: str) -> AnyFeatures:
-        """Returns the features that a factory declares, by default those of an empty declaration."""
-        default = cast(Callable[[], AnyFeatures], self._make_features)
-        return self._features.get(self.get(name)) or default()
+        """Returns the features that a factory declares, by default those of an empty declaration. Of a built-in
+        component that is not imported yet, those of `built_in.FEATURES`."""
+        make = cast(Callable[..., AnyFeatures], self._make_features)
+        if name in self._known and name not in self._builtin:
+            return make(**self._known[name])
+        return self._features.get(self.get(name)) or make()
 
     @cached_property
     def plugins(self) -> dict[str, EntryPoint]:

@@ -112,9 +112,7 @@ class DescendingRule(WalkingRule):
         return any_accepted(lambda choices: self._verify(tree, node, target.probs[node + 1], choices))
 
 
-@RULES.register(
-    "recursive_rejection", lossless=True, verifies_trees=True, draws={"fixed", "independent", "without_replacement"}
-)
+@RULES.register("recursive_rejection", verifies_trees=True, draws={"fixed", "independent", "without_replacement"})
 class RecursiveRejection(DescendingRule):
     """The children of a node are verified in turn: x is accepted with probability min(1, p(x)/q(x)); after a rejection
     the target's p becomes norm(max(p − q, 0)), and q loses x if the children were drawn without replacement
@@ -133,7 +131,7 @@ class RecursiveRejection(DescendingRule):
         return None, choices.token(target_probs)
 
 
-@RULES.register("k_seq", lossless=True, verifies_trees=True, draws={"independent"})
+@RULES.register("k_seq", verifies_trees=True, draws={"independent"})
 class KSeq(DescendingRule):
     """The k children of a node, drawn independently, are verified in turn with probability min(1, p(x)/(ρ q(x))), where
     ρ between 1 and k makes the rule exact (SpecTr, arXiv:2310.15141)."""
@@ -168,7 +166,7 @@ def k_seq_factor(target_probs: torch.Tensor, draft_probs: torch.Tensor, num_draf
     return high
 
 
-@RULES.register("greedy_multi_draft", lossless=True, verifies_trees=True, draws={"top_and_one"})
+@RULES.register("greedy_multi_draft", verifies_trees=True, draws={"top_and_one"})
 class GreedyMultiDraft(DescendingRule):
     """For children that are the drafter's most probable tokens and one token drawn from the others. The drawn one is
     accepted with probability min(1, p(x)/q(x)); else the token from norm(max(p − q, 0)) decides, and one of the most
@@ -193,7 +191,7 @@ class GreedyMultiDraft(DescendingRule):
         return chance + (1.0 - chance) * float(normalized_residual(p, q)[top].sum())
 
 
-@RULES.register("traversal", lossless=True, verifies_trees=True, draws={"independent", "without_replacement"})
+@RULES.register("traversal", verifies_trees=True, draws={"independent", "without_replacement"})
 class Traversal(WalkingRule):
     """Verifies whole paths, from the first leaf on, and removes rejected leaves; a path that the token rule would cut
     at one unlikely token can still be accepted (arXiv:2505.12398). It equals block verification on a chain."""
@@ -237,7 +235,7 @@ class Traversal(WalkingRule):
             draft[parent] = normalized(draft[parent].index_fill(0, place, 0.0))
 
 
-@RULES.register("block", lossless=True, requires={"probs"})
+@RULES.register("block", requires={"probs"})
 class BlockVerification(WalkingRule):
     """Block verification (arXiv:2403.10444): whether a draft is accepted up to a token depends on all tokens before it,
     not on each alone. It never accepts fewer tokens than the rejection rule on average, and as many when greedy."""
@@ -273,7 +271,7 @@ EPSILON = "ε: upper bound of the acceptance threshold."
 DELTA = "δ in δ · exp(−H), where H is the entropy of the target's distribution in nats."
 
 
-@RULES.register("typical", lossless=False, verifies_trees=True)
+@RULES.register("typical", verifies_trees=True)
 class Typical(VerificationRule):
     """A draft token x is accepted if p(x) > min(ε, δ · exp(−H(p))), and the longest path of such tokens is taken, of
     equally long ones the most probable (arXiv:2401.10774, §2.3.1). The next token is drawn from the target. Greedy

@@ -33,7 +33,7 @@ class VerificationRule:
         return None
 
 
-@RULES.register("rejection", lossless=True, requires={"probs"})
+@RULES.register("rejection", requires={"probs"})
 class Rejection(VerificationRule):
     """A draft token x is accepted with probability min(1, p(x)/q(x)), where p is the target's distribution and q the
     drafter's. After a rejection the next token is drawn from the residual, norm(max(p − q, 0)) (arXiv:2211.17192,
@@ -104,7 +104,7 @@ def _greedy_rejection(proposal: Proposal, target: Distributions) -> Verification
     return Verification(num_accepted, best[num_accepted], target_prob, draft_prob, overlap, draw_overlap=draw_overlap)
 
 
-@RULES.register("exact_match", lossless=True, verifies_trees=True)
+@RULES.register("exact_match", verifies_trees=True)
 class ExactMatch(VerificationRule):
     """A token is drawn from the target at every position; draft tokens are accepted while they equal it
     (arXiv:2502.05202, Alg. 2). In a draft tree the path goes from each token to its child that equals the target's.
@@ -238,7 +238,7 @@ DIVERGENCE_ON = (
 )
 
 
-@RULES.register("fuzzy", lossless=False, requires={"probs", "raw_probs"})
+@RULES.register("fuzzy", requires={"probs", "raw_probs"})
 class Fuzzy(VerificationRule):
     """A draft token is accepted while the divergence of target and draft at its position is below the threshold. After
     a rejection the next token is drawn from the target (arXiv:2502.20704, §4).
@@ -291,7 +291,7 @@ class Fuzzy(VerificationRule):
 PROBABILITY = "The probability that a draft token is accepted."
 
 
-@RULES.register("random_accept", lossless=False)
+@RULES.register("random_accept")
 class RandomAccept(VerificationRule):
     """Every draft token is accepted with the same fixed probability; after a rejection the next token is drawn from p.
     The control experiment of arXiv:2502.20704, App. E: a fuzzy rule that does not depend on the models."""

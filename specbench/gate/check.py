@@ -4,6 +4,7 @@ Counts have no noise: equal outputs must not take more passes than before. Ratio
 together (`gate.speed`).
 """
 
+import filecmp
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -31,14 +32,14 @@ from specbench.gate.report import (
     verdict_finding,
 )
 from specbench.gate.speed import SpeedControl, judge_all, length_ratio, ratio_of_speeds, speed_ratios
-from specbench.records.records import Key, records_of
+from specbench.models.near_ties import TokenDifference
+from specbench.records.records import Key, keys_of
 from specbench.report.captions import marked_warnings
 from specbench.results.conditions import BASELINE, IGNORABLE, RowPair, pair_rows
 from specbench.results.metric_format import names_by_text
 from specbench.results.paired import Pairs, RowWithRecords, join_pairs, pair_up, unpaired_ratio, widen_ratio
 from specbench.results.row import ALL, Row
 from specbench.results.runs import RecordedRun, read_baseline, read_candidate
-from specbench.results.verdict import TokenDifference
 from specbench.statistics.bootstrap import Estimate
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def check(
     # 1. The rows of both sides, paired.
     say("reading the runs")
     first, second = read_baseline(baseline), read_candidate(candidate)
-    if first.run and second.run and (first.rows, first.run.records) == (second.rows, second.run.records):
+    if first.run and second.run and first.rows == second.rows and has_same_records(first.run, second.run):
         return CheckReport(baseline, candidate, max_regression, 0, 1.0, (), (), (), identical=True)
     pairs, refused, new, missing = pair_rows(first.rows, second.rows, ignore, by_rows=first.run is None)
     control = SpeedControl(other_device="device" in ignore)
@@ -105,6 +106,10 @@ def check(
         notes.append(f"not in the candidate: {counted(len(missing), 'row')} of {first.text}")
     return CheckReport(baseline, candidate, max_regression, num_tolerant, factor, tuple(compared), tuple(problems),
                        tuple(notes), interleaved=interleaved)  # fmt: skip
+
+
+def has_same_records(first: RecordedRun, second: RecordedRun) -> bool:
+    return filecmp.cmp(first.path / "records.jsonl", second.path / "records.jsonl", shallow=False)
 
 
 def _names(rows: Iterable[Row]) -> str:
@@ -164,8 +169,8 @@ class RecordComparison:
         if not parts:
             return
         every, equal = join_pairs([part.every for part in parts]), join_pairs([part.equal for part in parts])
-        now, before = map(counts_of, equal.generations())
-        outputs = f"{len(equal.records[0])} of {len(every.records[0])}"
+        before, now = map(counts_of, equal.own)
+        outputs = f"{equal.num_answers} of {every.num_answers}"
         compared.cells |= change_cells(before, now) | {OUTPUTS: outputs}
         if compared.method == BASELINE and not self.interleaved:
             self.control.add(compared.task, ratio_of_speeds(every.times, every.speed_columns(with_own=False)))
@@ -177,24 +182,24 @@ class RecordComparison:
 
     def _records(self, compared: MethodFindings, pair: RowPair) -> SubsetRecords | None:
         """Returns the records of a pair; None, with a problem in `compared`, if the prompts differ."""
-        before, now = (
-            RowWithRecords(
-                row, records_of(run.records, row.task_name, row.examples, row.repeats),
-                run.methods.get(row.method_name) or run.method_of(row),
-            )
-            for run, row in zip(self.runs, (pair.baseline, pair.candidate), strict=True)
-        )  # fmt: skip
+        sides = []
+        for run, row in zip(self.runs, (pair.baseline, pair.candidate), strict=True):
+            answers = run.answers_of_any_language
+            keys = keys_of(answers.keys(row.task_name), row.task_name, row.examples, row.repeats)
+            sides.append(RowWithRecords(row, answers.of(keys, row.method_name), answers.of(keys, BASELINE)))
+        before, now = sides
         pairs = pair_up(before, now, same=())
-        both = list(zip(*pairs.records, strict=True))
+        both = list(zip(*pairs.own, strict=True))
         # 1. The same examples and prompts. Those of later turns hold earlier answers, which may differ; records of
         #    earlier versions have no digest of the tokens.
-        if not len(before.records) == len(now.records) == len(both):
+        if not len(before.own) == len(now.own) == len(both):
             compared.problems.append(f"{pair.subset}: the two sides have measured different examples")
             return None
         for name in ("prompt", "prompt_tokens", "prompt_ids_digest"):
-            values = [(getattr(a, name), getattr(b, name), a.id) for a, b in both if a.turn == 0]
+            values = [(getattr(a, name), getattr(b, name), a.key) for a, b in both if a.turn == 0]
             if other := [each for each in values if each[0] and each[1] and each[0] != each[1]]:
-                first, second, example = other[0]
+                first, second, key = other[0]
+                example = self.runs[0].records[key].id
                 compared.problems.append(
                     f"{pair.subset}: {name} differs in {len(other)} of {len(both)} records; example {example}: {first} "
                     f"in the baseline, {second} in the candidate"
@@ -202,25 +207,25 @@ class RecordComparison:
                 return None
         # 2. Equal and different outputs, the turns of an example in their order.
         equal, different = set[Key](), dict[Key, None]()
-        for first, second in sorted(both, key=lambda records: records[0].key):
+        for first, second in sorted(both, key=lambda pair: pair[0].key):
             if (*first.key[:4], 0) in {(*key[:4], 0) for key in different}:
                 continue
-            if first.methods[pairs.method].token_ids == second.methods[pairs.method].token_ids:
+            if first.tokens_digest == second.tokens_digest:
                 equal.add(first.key)
             else:
                 different[first.key] = None
         return SubsetRecords(pair, pairs, pairs.select(equal), list(different))
 
     def _compare_outputs(self, compared: MethodFindings, part: SubsetRecords) -> None:
-        subset, num_equal, num_records = part.rows.subset, len(part.equal.records[0]), len(part.every.records[0])
-        compared.findings += [*verdict_finding(part.rows), *changes_with_equal_tokens(subset, part.equal)]
+        subset, num_equal, num_records = part.rows.subset, part.equal.num_answers, part.every.num_answers
+        compared.findings += [*verdict_finding(part.rows), *changes_with_equal_tokens(subset, part.equal, self.runs)]
         differences: list[TokenDifference] | None = [] if part.is_exact else None
         if part.is_exact and part.different:
             self.say(f"asking the target about {len(part.different)} outputs of {compared.name} {subset}")
-            row, answers = part.rows.baseline, {record.key: record for record in part.every.records[1]}
+            row = part.rows.baseline
             try:
                 differences = self.target.differences(
-                    row, part.different, answers, compared.method, row.num_draft_tokens + 1
+                    row, part.different, self.runs[1].records, compared.method, row.num_draft_tokens + 1
                 )
             except NeedsCode as error:
                 compared.notes.append(f"{subset}: near-ties cannot be recognized, and count as differences: {error}")
@@ -234,7 +239,7 @@ class RecordComparison:
         compared.findings.append(output_finding(subset, num_equal, len(part.different), differences))
         if not part.rows.rounding():
             detail = f"of {num_equal} equal outputs" if num_equal < num_records else ""
-            now, before = map(counts_of, part.equal.generations())
+            before, now = map(counts_of, part.equal.own)
             compared.findings += compare_counts(subset, before, now, detail)
 
     def _add_ratios(self, compared: MethodFindings, subset: str, parts: Sequence[SubsetRecords]) -> None:
@@ -246,7 +251,7 @@ class RecordComparison:
         rows = [(part.rows.baseline, part.rows.candidate) for part in parts]
         has = [any(row.value("speedup") is not None for row in side) for side in zip(*rows, strict=True)]
         if self.interleaved:
-            num_records, num_equal = len(every.records[0]), len(equal.records[0])
+            num_records, num_equal = every.num_answers, equal.num_answers
             if num_equal < num_records:
                 compared.not_compared.append(
                     f"times of {num_records - num_equal} of {num_records} outputs of {subset}: they have other tokens "
@@ -271,22 +276,26 @@ class RecordComparison:
             compared.ratios.append(length_ratio(every, subset))
 
 
-DERIVED = {"text": ("text",), "finish": ("finish",), "scores": ("score", "scores", "statistics")}
+DERIVED = {"text": ("text_digest",), "finish": ("finish",), "scores": ("score", "scores", "statistics")}
 
 
-def changes_with_equal_tokens(subset: str, pairs: Pairs) -> Iterator[Finding]:
+def changes_with_equal_tokens(subset: str, pairs: Pairs, runs: Sequence[RecordedRun]) -> Iterator[Finding]:
     """Yields a finding for a text, finish or score that changed although the token ids are equal. The cause is then the
     decoding of text, the stop rules, the scorer, or an edit of the records."""
-    both = list(zip(*pairs.records, strict=True))
+    both = list(zip(*pairs.own, strict=True))
     for what, names in DERIVED.items():
-        changed = []
-        for records in both:
-            before, now = (record.methods[pairs.method] for record in records)
-            name = next((name for name in names if getattr(before, name) != getattr(now, name)), None)
-            changed += [] if name is None else [(records[0].id, getattr(before, name), getattr(now, name))]
+        changed = [
+            (before.key, name) for before, now in both
+            if (name := next((name for name in names if getattr(before, name) != getattr(now, name)), None))
+        ]  # fmt: skip
         if changed:
-            prompt, before, now = changed[0]
-            detail = f"prompt {prompt}: {f'{before!r:.60}'} before, {f'{now!r:.60}'} now"
+            key, name = changed[0]
+            first, second = (run.records[key] for run in runs)
+            old, new = (
+                f"{getattr(record.methods[pairs.method], name.removesuffix('_digest'))!r:.60}"
+                for record in (first, second)
+            )
+            detail = f"prompt {first.id}: {old} before, {new} now"
             values = f"of {len(both)} with equal tokens", f"{len(changed)} changed"
             yield Finding(what, subset, *values, regressed=True, detail=detail)
 

@@ -6,13 +6,12 @@ from typing import Literal
 from xml.etree import ElementTree
 
 from specbench.core.table import Table, escaped_markdown, number_columns, text_columns
-from specbench.records.records import Generation
+from specbench.models.near_ties import TokenDifference
 from specbench.report.display import DisplayedResult
-from specbench.results.answers import acceptance_rates, length_columns
+from specbench.results.answers import Answer, acceptance_rates, length_columns
 from specbench.results.conditions import RowPair
 from specbench.results.metric_format import NULL, names_by_text, with_interval
 from specbench.results.row import Row
-from specbench.results.verdict import TokenDifference
 from specbench.statistics.bootstrap import Estimate
 
 CheckResult = Literal["identical", "fine", "regressed", "cannot compare"]
@@ -152,14 +151,14 @@ ROUNDING = 1e-9  # relative: the same sums in another order
 Counts = Mapping[str, float | None]
 
 
-def counts_of(own: Sequence[Generation]) -> Counts:
-    """Returns τ, α and passes of generations; None if nothing is drafted, or the decoder does not report a count."""
-    passes = [g.target_passes for g in own]
+def counts_of(own: Sequence[Answer]) -> Counts:
+    """Returns τ, α and passes of answers; None if nothing is drafted, or the decoder does not report a count."""
+    passes = [a.target_passes for a in own]
     tokens, steps = map(sum, length_columns([own]))
     rates = [rate for rate in acceptance_rates(own) if rate is not None]
-    num_tokens = sum(g.num_new_tokens for g in own)
-    num_drafts = sum(len(g.passes.draft) for g in own)
-    known = own and not any(g.is_external for g in own)
+    num_tokens = sum(a.num_new_tokens for a in own)
+    num_drafts = sum(len(a.draft_passes) for a in own)
+    known = own and not any(a.is_external for a in own)
     return {
         PASSES: None if None in passes or not own else sum(n or 0 for n in passes) / num_tokens,
         LENGTH: tokens / steps if steps else None,

@@ -26,6 +26,7 @@ from specbench.core.files import ResumableFolder, changed_settings
 from specbench.core.progress import Say
 from specbench.core.source import package_digest, plugins_digest, source_files
 from specbench.core.values import WHOLE, file_digest
+from specbench.models.machine import environment
 from specbench.models.meters import HOST
 from specbench.publish.workers import (
     ChildProcess,
@@ -40,7 +41,6 @@ from specbench.publish.workers import (
     take_streams,
 )
 from specbench.records.folder import DATE, RunFolder, folder_of
-from specbench.results.conditions import environment
 from specbench.running.models import load_models
 from specbench.running.request import Request
 from specbench.specs import yaml_files

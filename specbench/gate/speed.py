@@ -72,7 +72,7 @@ TYPICAL, TYPICAL_SPEED = "speed-up of a typical prompt", "tokens/s of a typical 
 def speed_ratios(pairs: Pairs, subset: str, over_ar: bool) -> list[Ratio]:
     """Returns the ratio of the speed-ups (`over_ar`) or speeds over all prompts, and that of a typical prompt; no ratio
     if no record has a speed. A record has none if one of its generations has only one token."""
-    columns = pairs.speed_columns(with_ar=over_ar) if pairs.records[0] else []
+    columns = pairs.speed_columns(with_ar=over_ar) if pairs.num_answers else []
     return ratios_of_speedups(pairs.times, columns, subset) if any(map(any, columns)) else []
 
 
@@ -107,7 +107,7 @@ def ratio_of_speeds(prompts: Resampler, columns: Columns) -> Estimate:
 
 def length_ratio(pairs: Pairs, subset: str) -> Ratio:
     """Returns τ over all outputs of each side, and their ratio over the records with target passes on both sides."""
-    second, first = pairs.generations()
+    first, second = pairs.own
     columns = length_columns([second, first])
     before, now = (Estimate(value=ratio(list(map(np.array, length_columns([side]))))) for side in (first, second))
     num_prompts = len(set(pairs.prompts.cluster[np.array(columns[1]) > 0].tolist()))

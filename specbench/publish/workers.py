@@ -30,8 +30,9 @@ from specbench.core.environment import PACKAGE, called, set_threads, share_machi
 from specbench.core.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import choose_device, load_model
+from specbench.models.machine import commit, environment
 from specbench.records.records import Record
-from specbench.results.conditions import VERSIONS, check_rows, commit, environment
+from specbench.results.conditions import VERSIONS, check_rows
 from specbench.running.events import RunListener
 from specbench.running.models import LoadedModels, load_models
 from specbench.running.plan import Trial

@@ -53,7 +53,10 @@ class Floats(_Column):
 
     @classmethod
     def of(cls, values: Sequence[float | None]) -> "Floats":
-        return cls(math.nan if value is None else value for value in values)
+        try:
+            return cls(values)  # type: ignore[arg-type]
+        except TypeError:  # one is null
+            return cls(math.nan if value is None else value for value in values)
 
 
 class StepCounts(NamedTuple):

@@ -16,7 +16,7 @@ from specbench.core.values import json_digest
 from specbench.records.records import RecordFile
 from specbench.records.store import RecordStore
 from specbench.specs.catalogue import method_meaning, subset_meaning, versioned_name_of_dump
-from specbench.specs.components import build
+from specbench.specs.components import RECORDED, build
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
 from specbench.specs.task import TaskSpec
@@ -182,9 +182,11 @@ def read_tasks(folder: Path) -> tuple[TaskSpec, ...]:
     return _read(folder, "tasks", partial(build, TaskSpec, prefix=f"{folder / FILE}: "))
 
 
-def read_method_specs(folder: Path) -> tuple[MethodSpec, ...]:
-    """Returns the specs of a run's methods; imports torch. Raises ConfigError if the file is absent or broken."""
-    return _read(folder, "methods", partial(build, MethodSpec, prefix=f"{folder / FILE}: "))
+def read_method_specs(folder: Path, checked: bool = True) -> tuple[MethodSpec, ...]:
+    """Returns the specs of a run's methods. `checked`: otherwise they are taken as the run wrote them, and the code of
+    their components, which imports torch, is not imported. Raises ConfigError if the file is absent or broken."""
+    make = partial(build, MethodSpec, prefix=f"{folder / FILE}: ", context=None if checked else RECORDED)
+    return _read(folder, "methods", make)
 
 
 def read_methods(folder: Path) -> dict[str, RecordedMethod]:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -31,26 +31,6 @@ def keys_of(keys: Iterable[Key], task: str, examples: Mapping[str, int], repeats
     first = {subset: set(sorted(measured[subset])[:num]) for subset, num in examples.items()}
     chosen = [key for key in found if key[2] in first[key[1]]]
     return sorted(chosen, key=lambda key: (order[key[1]], key[3], key[2], key[4]))
-
-
-def records_of(
-    records: Mapping[Key, Record], task: str, examples: Mapping[str, int], repeats: int
-) -> list[Record]:  # fmt: skip
-    """Returns the records of `keys_of`."""
-    return [records[key] for key in keys_of(records, task, examples, repeats)]
-
-
-def with_same_history(records: Sequence[Record], method: str) -> list[Record]:
-    """Returns the records before which a method and AR had the same conversation: equal answers in all earlier
-    turns."""
-    differs = {
-        record.key for record in records
-        if record.methods[method].text != record.methods["ar"].text
-    }  # fmt: skip
-    return [
-        record for record in records
-        if not any((*record.key[:4], earlier) in differs for earlier in range(record.turn))
-    ]  # fmt: skip
 
 
 class LineFile(Generic[Line]):

@@ -7,7 +7,6 @@ from textwrap import shorten
 from typing import Any
 
 from specbench.core.console import counted
-from specbench.records.records import Record
 from specbench.results.metric_format import metric_of, names_by_text, score_pair
 from specbench.results.row import ALL, Row
 from specbench.statistics.bootstrap import MIN_PROMPTS, SMALL_SAMPLE
@@ -290,10 +289,8 @@ def _notes(row: Row) -> Iterator[tuple[str, str]]:
         yield f"{pause} (the expected speed-up leaves them out)", f"{context.share_paused:.0%}"
 
 
-def why_unscored(records: Iterable[Record]) -> str | None:
+def why_unscored(problems: Counter[str]) -> str | None:
     """Returns a line with the most frequent reason for missing scores; None if none is missing."""
-    generations = (generation for record in records for generation in record.methods.values())
-    problems = Counter(generation.problem for generation in generations if generation.problem)
     if not problems:
         return None
     reason, count = problems.most_common(1)[0]

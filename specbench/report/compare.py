@@ -1,20 +1,20 @@
 """Compares two runs, methods or rows: their configurations, numbers and answers."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from specbench.core.console import counted
 from specbench.core.errors import ConfigError
 from specbench.core.table import Table, number_columns, text_columns
+from specbench.models.near_ties import first_difference
 from specbench.records.records import Generation, Record
 from specbench.report.captions import FEW, marked, warning_lines
 from specbench.results.conditions import FieldDifference, conditions_that_differ, differences, flat_fields
 from specbench.results.metric_format import NULL, interval, metric_of, number
-from specbench.results.paired import KINDS, MetricChange, pair_up
+from specbench.results.paired import KINDS, MetricChange, Pairs, pair_up
 from specbench.results.row import ALL, RESULT_FIELDS, Row
 from specbench.results.runs import ComparisonInput, RecordedRuns
-from specbench.results.verdict import first_difference
 from specbench.statistics.bootstrap import SMALL_SAMPLE
 
 
@@ -40,12 +40,21 @@ class Agreement:
         return [first, *(f"first difference (first ≠ second): {where}" for where in self.differences)]
 
 
-def agreement_of(records: Sequence[Record], first: Sequence[Generation], second: Sequence[Generation]) -> Agreement:
+def recorded_pairs(pairs: Pairs) -> Iterator[tuple[Record, Generation, Generation]]:
+    """Yields the first side's record and the generations of both sides, each read when it is asked for."""
+    first, second = pairs.first, pairs.second
+    places = [{answer.key: place for place, answer in enumerate(side.own)} for side in (first, second)]
+    for key in (answer.key for answer in pairs.own[0]):
+        record, other = first.records[places[0][key]], second.records[places[1][key]]
+        yield record, record.methods[first.row.method_name], other.methods[second.row.method_name]
+
+
+def agreement_of(pairs: Iterable[tuple[Record, Generation, Generation]]) -> Agreement:
     """Returns the agreement of paired answers. Steps are compared by their emitted tokens, since engines differ in how
     they count an accepted end token and drafted tokens after the drafter's end token."""
     answers, steps = [], []
     differences: dict[str, str] = {}
-    for record, own, other in zip(records, first, second, strict=True):
+    for record, own, other in pairs:
         answers.append(_difference("token", own.token_ids, other.token_ids))
         found = answers[-1]
         if len(own.steps) and len(other.steps):
@@ -155,12 +164,12 @@ def compare(first: ComparisonInput, second: ComparisonInput) -> Comparison:
     found = []
     for own, other in common:
         pairs = pair_up(runs.with_records(own, first.file), runs.with_records(other, second.file))
-        others, answers = pairs.generations() if pairs.records[0] else ([], [])
-        same = bool(answers) and all(
-            a.token_ids == b.token_ids and a.steps == b.steps for a, b in zip(others, answers, strict=True)
+        both = list(zip(*pairs.own, strict=True))
+        same = bool(both) and all(
+            (a.tokens_digest, a.steps_digest) == (b.tokens_digest, b.steps_digest) for a, b in both
         )
         is_one_served = (own.served is None) != (other.served is None)
-        agreement = agreement_of(pairs.records[0], answers, others) if answers and is_one_served else None
+        agreement = agreement_of(recorded_pairs(pairs)) if both and is_one_served else None
         # The changes of speed, acceptance and score for which both sides have a value.
         scores = [own.quality] if own.quality is not None and own.quality == other.quality else []
         every = [pairs.change(name) for name in (*KINDS, *scores)]

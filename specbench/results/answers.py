@@ -1,338 +1,391 @@
-"""Recorded answers → columns of tokens, passes and seconds, and scores with intervals; paired with AR's answers to the
-same prompts."""
+"""What rows need of an answer: its counts, sums and times, without tokens, texts, steps and passes.
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+A run may have more records than memory, while the rows over all subsets need every answer of a method. So each record
+is read once, and only these numbers stay.
+"""
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from functools import lru_cache
-from typing import Self
+from itertools import zip_longest
+from typing import Any, Protocol, Self
 
+import msgspec
 import numpy as np
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from specbench.core.values import bytes_digest
 from specbench.records.columns import PassTimes
-from specbench.records.generation import Passes
-from specbench.records.records import Generation, Record
-from specbench.results.metric_format import bounds_of
-from specbench.specs.task import TaskSpec
-from specbench.statistics.bootstrap import MIN_PROMPTS, SHARE, Estimate, Resampler, percentiles, stratified_confidence
+from specbench.records.generation import External, Score, WarmUpRecord
+from specbench.records.records import Generation, Key, Record
+from specbench.records.store import RecordStore
 from specbench.tasks.judge import JUDGED
-from specbench.tasks.sandbox.run import ENDED
-from specbench.tasks.scoring import Scorer, as_number, identified_language, language_of, make_scorer
+from specbench.tasks.scoring import language_of
 
-Array = NDArray[np.float64]
-
-
-def with_own_passes(generation: Generation, decodes_with: str) -> Generation:
-    """Returns the generation with each pass listed under the model that ran it. The decode loop lists all passes of a
-    model that decodes alone under the target. `decodes_with`: the method's; for "random" the record names the model in
-    `decoded_by`. Raises ValueError for a record without `decoded_by`."""
-    decoder = generation.decoded_by if decodes_with == "random" else decodes_with
-    if decoder is None:
-        raise ValueError("has no decoded_by, the model that decoded this query")
-    if decoder == "target":
-        return generation
-    passes = Passes(target=PassTimes(()), draft=generation.passes.target)
-    return replace(generation, passes=passes, decoded_by="drafter")
+BASELINE = "ar"
 
 
-def tokens_of_passes(generation: Generation) -> tuple[int, int]:
-    """Returns the emitted tokens and the target passes that emitted them; (0, 0) if the passes are unknown. If the
-    steps are known, a prefill that emits a token by itself is left out with its token. The prefill of a server always
-    emits one."""
-    num_passes, num_steps = generation.target_passes, len(generation.steps)
+NONE = np.zeros(0)
+MOST_KEPT = 2**15  # answers, of a few kB each
+
+
+class Answer(msgspec.Struct, kw_only=True, gc=False):
+    """One method's answer to one prompt.
+
+    A pair is a sum and the number of its terms, or what the name says of both. Fields without a comment are those of
+    `Generation` and `Record`.
+    """
+
+    # 1. The record.
+    key: Key = ("", "", 0, 0, 0)
+    prompt: str = ""
+    process: str | None = None
+    part: int | None = None
+    measured_at: float | None = None
+    prompt_tokens: int | None = None
+    truncated_tokens: int = 0
+    num_references: int = 0  # 0: there is none
+    reference_digest: str = ""
+    prompt_ids_digest: str | None = None
+    # 2. Identities, to compare answers.
+    tokens_digest: str
+    steps_digest: str
+    text_digest: str
+    # 3. Counts.
+    finish: str
+    route: str | None
+    is_tree: bool
+    is_external: bool
+    is_served: bool
+    is_drafted_alone: bool
+    num_new_tokens: int
+    num_timed_tokens: int
+    num_steps: int
+    num_drafted: int
+    num_draft_levels: int
+    num_verified: int
+    num_accepted: int
+    num_emitted: int
+    target_passes: int | None
+    emitted_by_passes: tuple[int, int]  # emitted tokens and the target passes that emitted them; (0, 0): unknown
+    accepted_of_verified: tuple[int, int | None]  # of chains; None: a server does not report it
+    accepted_by_step: Sequence[int]  # element k: the steps that accepted k tokens
+    first_tokens: tuple[int, int]  # the steps that drafted, and those that accepted the first draft token
+    overlap: tuple[float, int]
+    divergence: tuple[float, int]
+    draw_overlap: tuple[float, int] | None
+    # 4. Times and consumption.
+    ttft_seconds: float | None
+    draft_prefill_seconds: float | None
+    decode_seconds: float
+    pass_seconds: float  # of both models
+    target_seconds: float
+    draft_passes: NDArray[np.float64]  # the seconds of each
+    token_passes: NDArray[np.float64]  # the baseline's passes over one token
+    rule_seconds: float | None
+    tokenizer_seconds: float | None
+    cpu_joules: float | None
+    gpu_joules: float | None
+    peak_host_bytes: int | None
+    peak_device_bytes: int | None
+    warm_up: WarmUpRecord | None
+    # 5. Draft trees.
+    passes_by_length: Mapping[int, tuple[float, int]]  # by the power of two up to which the length reaches
+    tree_ranks: Sequence[tuple[int, int]]
+    level_chances: Sequence[tuple[float, float, int]]  # by level: sums under the rule and at best, and their terms
+    # 6. The scores.
+    score: Score
+    scores: Mapping[str, Score]
+    statistics: Mapping[str, Sequence[float]]
+    problem: str | None
+    status: str | None  # of a program
+    reasoning_tokens: int
+    reasoning_closed: bool
+    in_language: float | None = None  # 1 or 0; None: unknown
+    external: External | None = None  # without events
+
+    @classmethod
+    def of(
+        cls, generation: Generation, decodes_with: str = "target", record: Record | None = None,
+        language: str | None = None, is_baseline: bool = False,
+    ) -> Self:  # fmt: skip
+        """Returns the numbers of a generation, with each pass under the model that ran it: the decode loop lists all
+        passes of a model that decodes alone under the target.
+
+        `decodes_with`: the method's; for "random" the generation names the model in `decoded_by`. `language`: the code
+        of the language that the text is tested for. Raises ValueError for a generation without `decoded_by`.
+        """
+        g, steps, total = generation, generation.steps, generation.steps.total
+        decoder = g.decoded_by if decodes_with == "random" else decodes_with
+        if decoder is None:
+            raise ValueError("has no decoded_by, the model that decoded this query")
+        is_alone = g.is_drafted_alone or decoder == "drafter"
+        target, draft = ((), g.passes.target.seconds) if is_alone else (g.passes.target.seconds, g.passes.draft.seconds)
+        target_passes = 0 if is_alone and g.external is None else g.target_passes
+        external = g.external
+        if external is not None and external.events:
+            external = msgspec.structs.replace(external, events=[])
+        of_record: dict[str, Any] = {}
+        if record is not None:
+            reference = record.reference
+            of_record = {
+                "key": record.key, "prompt": record.prompt, "process": record.process, "part": record.part,
+                "measured_at": record.measured_at, "prompt_tokens": record.prompt_tokens,
+                "prompt_ids_digest": record.prompt_ids_digest,
+                "reference_digest": bytes_digest([msgspec.json.encode(reference)]),
+                "truncated_tokens": record.truncated_tokens,
+                "num_references": len(reference) if isinstance(reference, list) else int(bool(reference)),
+            }  # fmt: skip
+        if g.truncated_tokens is not None:
+            of_record["truncated_tokens"] = g.truncated_tokens
+        drafting = steps.drafted > 0
+        return cls(
+            **of_record,
+            tokens_digest=bytes_digest([g.token_ids.tobytes()], 32),
+            steps_digest=bytes_digest([steps.counts.tobytes()], 32),
+            text_digest=bytes_digest([g.text.encode("utf-8", "surrogatepass")], 32),
+            finish=g.finish, route=g.route, is_tree=g.is_tree, is_external=g.is_external, is_served=g.is_served,
+            is_drafted_alone=is_alone, num_new_tokens=g.num_new_tokens, num_timed_tokens=g.num_timed_tokens,
+            num_steps=len(steps), num_drafted=g.num_drafted, num_draft_levels=total.drafted,
+            num_verified=total.verified, num_accepted=total.accepted, num_emitted=total.emitted,
+            target_passes=target_passes, emitted_by_passes=_emitted_by_passes(g, target_passes),
+            accepted_of_verified=(0, 0) if g.is_tree else _accepted_of_verified(g),
+            accepted_by_step=array("i", np.bincount(steps.accepted).tolist()),
+            first_tokens=(int(drafting.sum()), int((steps.accepted[drafting] > 0).sum())),
+            overlap=_sum(None if g.is_tree else g.positions.get("overlap")),
+            divergence=_sum(None if g.is_tree else g.positions.get("divergence")),
+            draw_overlap=None if g.draw_overlap is None else (sum(g.draw_overlap), len(g.draw_overlap)),
+            ttft_seconds=g.ttft_seconds, draft_prefill_seconds=g.draft_prefill_seconds,
+            decode_seconds=g.decode_seconds, pass_seconds=sum(draft, sum(target)), target_seconds=sum(target),
+            draft_passes=np.array(draft) if draft else NONE,
+            token_passes=_token_passes(g.passes.target) if is_baseline else NONE,
+            rule_seconds=g.rule_seconds, tokenizer_seconds=g.tokenizer_seconds, cpu_joules=g.cpu_joules,
+            gpu_joules=g.gpu_joules, peak_host_bytes=g.peak_host_bytes, peak_device_bytes=g.peak_device_bytes,
+            warm_up=g.warm_up, passes_by_length=_passes_by_length(g) if g.is_tree and not is_alone else {},
+            tree_ranks=g.tree_ranks or (), level_chances=_level_chances(g), score=g.score, scores=g.scores,
+            statistics=g.statistics, problem=g.problem, status=g.outcome.get("status"),
+            reasoning_tokens=g.reasoning_tokens, reasoning_closed=g.reasoning_closed,
+            in_language=None if language is None else _is_in_language(g.answer, language), external=external,
+        )  # fmt: skip
+
+    @property
+    def task(self) -> str:
+        return self.key[0]
+
+    @property
+    def subset(self) -> str:
+        return self.key[1]
+
+    @property
+    def example(self) -> int:
+        return self.key[2]
+
+    @property
+    def turn(self) -> int:
+        return self.key[4]
+
+    @property
+    def seconds(self) -> float:
+        """From the request to the last token."""
+        return (self.ttft_seconds or 0.0) + self.decode_seconds
+
+    @property
+    def reported(self) -> External:
+        """What a server or an external decoder reported besides the answer."""
+        assert self.external is not None
+        return self.external
+
+
+def _token_passes(passes: PassTimes) -> NDArray[np.float64]:
+    return np.array(passes.seconds)[np.array(passes.query_lengths) == 1] if passes else NONE
+
+
+def _sum(values: Sequence[float] | None) -> tuple[float, int]:
+    """Returns the sum of the known values and their number."""
+    total = sum(values or ())
+    if total == total:
+        return total, len(values or ())
+    known = [value for value in values or () if value == value]
+    return sum(known), len(known)
+
+
+def _emitted_by_passes(g: Generation, num_passes: int | None) -> tuple[int, int]:
+    """If the steps are known, a prefill that emits a token by itself is left out with its token. The prefill of a
+    server always emits one."""
     if not num_passes:
         return 0, 0
-    if generation.is_served:
-        return generation.num_new_tokens - 1, num_passes - 1
-    if generation.is_external and (num_steps == 0 or num_passes == num_steps):
-        return generation.num_new_tokens, num_passes
-    return generation.num_emitted, num_steps
+    if g.is_served:
+        return g.num_new_tokens - 1, num_passes - 1
+    if g.is_external and (not g.steps or num_passes == len(g.steps)):
+        return g.num_new_tokens, num_passes
+    return g.num_emitted, len(g.steps)
 
 
-Sides = Sequence[Sequence[Generation]]  # generations by side, in the same order of prompts
-Columns = list[list[float]]  # two columns for each side, [num_generations]
+def _accepted_of_verified(g: Generation) -> tuple[int, int | None]:
+    if g.steps or g.external is None:
+        return g.num_accepted, g.num_verified
+    drafted, verified, accepted = g.external.totals or (0, 0, 0)
+    accepted, verified = g.external.kept or (accepted, verified)  # absent from records of earlier versions
+    return (accepted, verified) if drafted else (0, 0)
 
 
-def speed_columns(sides: Sides) -> Columns:
-    """Returns tokens and seconds of each side. A generation of one token has no speed, so both columns are 0 for it on
+def _passes_by_length(g: Generation) -> dict[int, tuple[float, int]]:
+    found: dict[int, tuple[float, int]] = {}
+    for length, seconds in g.passes.target:
+        most = 1 << (length - 1).bit_length()
+        known, number = found.get(most, (0.0, 0))
+        found[most] = known + seconds, number + 1
+    return found
+
+
+def _level_chances(g: Generation) -> list[tuple[float, float, int]]:
+    levels = [[pair for pair in level if pair is not None] for level in zip_longest(*(g.tree_samples or ()))]
+    return [(sum(pair[0] for pair in level), sum(pair[1] for pair in level), len(level)) for level in levels]
+
+
+@lru_cache(maxsize=2**10)  # methods mostly write AR's text
+def _is_in_language(text: str, code: str) -> float:
+    return float(language_of(text, code) == code)
+
+
+def answers_of(
+    records: Iterable[Record], method: str, decodes_with: str = "target", languages: Mapping[str, str | None] = {},
+) -> list[Answer]:  # fmt: skip
+    """Returns a method's answers. `languages`: by subset the code that texts are tested for. Raises ValueError, which
+    names the record."""
+    found = []
+    for record in records:
+        try:
+            generation, language = record.methods[method], languages.get(record.subset)
+            found.append(Answer.of(generation, decodes_with, record, language, is_baseline=method == BASELINE))
+        except ValueError as error:
+            raise ValueError(f"record of {record.name}: {method}: {error}") from error
+    return found
+
+
+Ratings = Mapping[tuple[Key, str], float | None]  # of a judge, by record and method
+Languages = Mapping[str, Mapping[str, str | None]]  # the code that texts are tested for, by task and subset
+
+
+class RunAnswers:
+    """The answers of a run by task and method, from one pass over its records.
+
+    Of a run with more than MOST_KEPT answers, memory holds AR's and those of the two methods that were asked for last;
+    they are read again from `records`. `decodes_with`: of each method. `problems`: how often answers have no score, by
+    the reason.
+    """
+
+    def __init__(
+        self, decodes_with: Mapping[str, str], languages: Languages, records: RecordStore | None = None
+    ) -> None:
+        self.records = records
+        self.problems: Counter[str] = Counter()
+        self._decodes_with, self._languages = decodes_with, languages
+        self._answers: dict[tuple[str, str], dict[Key, Answer]] = {}
+        self._num_kept = 0
+        self._ratings: Ratings | None = None
+        for record in records.values() if records is not None else ():
+            self.add(record)
+
+    def add(self, record: Record) -> None:
+        """Raises ValueError, which names the record, for a generation that does not tell which model decoded it."""
+        for method, generation in record.methods.items():
+            self.problems.update([generation.problem] if generation.problem else [])
+            if method == BASELINE or self._num_kept <= MOST_KEPT:
+                self._keep(record, method)
+                self._num_kept += 1
+        if self._num_kept > MOST_KEPT:
+            self._answers = {place: each for place, each in self._answers.items() if place[1] == BASELINE}
+
+    def _keep(self, record: Record, method: str) -> None:
+        (answer,) = answers_of([record], method, self._decodes_with[method], self._languages.get(record.task, {}))
+        self._answers.setdefault((record.task, method), {})[record.key] = answer
+
+    def keys(self, task: str) -> list[Key]:
+        """Returns the keys of a task's records."""
+        return list(self._answers.get((task, BASELINE), ()))
+
+    def of(self, keys: Sequence[Key], method: str) -> list[Answer]:
+        """Returns a method's answers. Raises KeyError for a record or a method that the run does not have."""
+        places = {(key[0], method) for key in keys}
+        if self._num_kept > MOST_KEPT and not places <= self._answers.keys():
+            assert self.records is not None
+            for place in [place for place in self._answers if place[1] != BASELINE][:-1]:
+                del self._answers[place]
+            tasks = {task for task, _ in places}
+            for record in self.records.only([key for key in self.records if key[0] in tasks], (method,)).values():
+                self._keep(record, method)
+        found = [self._answers[key[0], method][key] for key in keys]
+        if self._ratings is None:
+            return found
+        return [
+            msgspec.structs.replace(each, scores={**each.scores, JUDGED: self._ratings.get((each.key, method))})
+            for each in found
+        ]
+
+    def with_ratings(self, ratings: Ratings) -> "RunAnswers":
+        """Returns the same answers with a judge's rating each, which may be None."""
+        rated = copy(self)
+        rated._ratings = ratings
+        return rated
+
+
+Columns = list[list[float]]  # two columns for each side, [num_answers]
+
+
+class Timed(Protocol):
+    """What the speed of an answer needs of it."""
+
+    @property
+    def num_timed_tokens(self) -> int: ...
+    @property
+    def decode_seconds(self) -> float: ...
+
+
+def speed_columns(sides: Sequence[Sequence[Timed]]) -> Columns:
+    """Returns tokens and seconds of each side. An answer of one token has no speed, so both columns are 0 for it on
     every side, and all sides cover the same answers."""
-    timed = [min(g.num_timed_tokens for g in each) > 0 for each in zip(*sides, strict=True)]
+    timed = [min(a.num_timed_tokens for a in each) > 0 for each in zip(*sides, strict=True)]
     return [
         [float(value * keep) for value, keep in zip(column, timed, strict=True)]
-        for side in sides for column in ([g.num_timed_tokens for g in side], [g.decode_seconds for g in side])
+        for side in sides for column in ([a.num_timed_tokens for a in side], [a.decode_seconds for a in side])
     ]  # fmt: skip
 
 
-def length_columns(sides: Sides) -> Columns:
-    """Returns emitted tokens and target passes of each side. A generation without a pass has no tokens per pass, so
-    both columns are 0 for it on every side."""
-    counts = [list(map(tokens_of_passes, generations)) for generations in sides]
-    known = [min(passes for _, passes in each) > 0 for each in zip(*counts, strict=True)]
+def length_columns(sides: Sequence[Sequence[Answer]]) -> Columns:
+    """Returns emitted tokens and target passes of each side. An answer without a pass has no tokens per pass, so both
+    columns are 0 for it on every side."""
+    known = [min(a.emitted_by_passes[1] for a in each) > 0 for each in zip(*sides, strict=True)]
     return [
-        [float(each[part] * keep) for each, keep in zip(side, known, strict=True)] for side in counts for part in (0, 1)
-    ]
+        [float(a.emitted_by_passes[part] * keep) for a, keep in zip(side, known, strict=True)]
+        for side in sides for part in (0, 1)
+    ]  # fmt: skip
 
 
-def verified_tokens(own: Sequence[Generation]) -> tuple[list[int], list[int]]:
-    """Returns the accepted and the verified tokens of each generation. Both are 0 for draft trees, whose number of
-    verified tokens depends on the order of siblings. All are 0 if a server reports an answer without its verified
-    tokens, since the other answers may then be a biased choice."""
-    counts = [(0, 0) if g.is_tree else _verified(g) for g in own]
+def verified_tokens(own: Sequence[Answer]) -> tuple[list[int], list[int]]:
+    """Returns the accepted and the verified tokens of each answer. Both are 0 for draft trees, whose number of verified
+    tokens depends on the order of siblings. All are 0 if a server reports an answer without its verified tokens, since
+    the other answers may then be a biased choice."""
+    counts = [a.accepted_of_verified for a in own]
     is_known = None not in (verified for _, verified in counts)
     return [accepted * is_known for accepted, _ in counts], [(verified or 0) * is_known for _, verified in counts]
 
 
-def _verified(generation: Generation) -> tuple[int, int | None]:
-    if generation.steps:
-        return generation.num_accepted, generation.num_verified
-    external = generation.external
-    if external is None:
-        return 0, 0
-    drafted, verified, accepted = external.totals or (0, 0, 0)
-    accepted, verified = external.kept or (accepted, verified)  # absent from records of earlier versions
-    return (accepted, verified) if drafted else (0, 0)
-
-
-def acceptance_rates(own: Sequence[Generation]) -> list[float | None]:
-    """Returns accepted ÷ verified tokens of each generation; None for draft trees, and if none was verified."""
+def acceptance_rates(own: Sequence[Answer]) -> list[float | None]:
+    """Returns accepted ÷ verified tokens of each answer; None for draft trees, and if none was verified."""
     return [accepted / verified if verified else None for accepted, verified in zip(*verified_tokens(own), strict=True)]
 
 
-@dataclass(frozen=True)
-class CorpusStatistics:
-    """The statistics of a corpus score in one subset. `sums`: for each prompt, summed over its answers, [num_sides,
-    num_prompts, num_statistics]; the sides are the method and AR. `score`: returns the corpus score of totals."""
-
-    sums: Array
-    score: Callable[[Sequence[float]], float]
-
-    @classmethod
-    def of(
-        cls, name: str, scorer: Scorer, prompts: NDArray[np.int64], sides: Sequence[Sequence[Generation]]
-    ) -> "CorpusStatistics | None":
-        """Returns the statistics of the metric `name` over the answers that have them on all sides; None if there are
-        none. `prompts`: the number of the prompt of each answer."""
-        found = [[g.statistics.get(name) for g in side] for side in sides]
-        kept = [place for place, pair in enumerate(zip(*found, strict=True)) if None not in pair]
-        if not kept:
-            return None
-        statistics = np.array([[side[place] for place in kept] for side in found], dtype=np.float64)
-        own, places = np.unique(prompts[kept], return_inverse=True)
-        sums = np.zeros((len(found), len(own), statistics.shape[2]))
-        np.add.at(sums.swapaxes(0, 1), places, statistics.swapaxes(0, 1))
-        return cls(sums, lambda totals: scorer.corpus(name, totals))
-
-    @property
-    def num_prompts(self) -> int:
-        return len(self.sums[0])
-
-    def scores(self, sums: Array) -> Array:
-        """Returns the score of each side for each of several totals: [num_sides, num_totals, num_statistics] →
-        [num_sides, num_totals]."""
-        return np.array([[self.score(totals) for totals in side] for side in sums.tolist()])
+def with_same_history(own: Sequence[Answer], baseline: Sequence[Answer]) -> list[tuple[Answer, Answer]]:
+    """Returns the pairs of answers before which the method and AR had the same conversation: equal texts in all earlier
+    turns."""
+    pairs = list(zip(own, baseline, strict=True))
+    other = {a.key for a, b in pairs if a.text_digest != b.text_digest}
+    return [(a, b) for a, b in pairs if not any((*a.key[:4], earlier) in other for earlier in range(a.turn))]
 
 
-def corpus_metrics(parts: Sequence[CorpusStatistics], prompts: Resampler) -> tuple[Estimate, Estimate, Estimate]:
-    """Returns the score of the method, of AR, and their difference. The score over several subsets is the mean of
-    theirs. The bootstrap resamples the prompts of each subset, for the method and AR together, and computes the scores
-    from the new sums. There is no interval if a subset has fewer than MIN_PROMPTS prompts."""
-    if not parts:
-        return Estimate(), Estimate(), Estimate()
-    sizes = np.array([part.num_prompts for part in parts])
-    if min(sizes) < MIN_PROMPTS:
-        sums = [part.sums.sum(axis=1, keepdims=True) for part in parts]
-    else:
-        sums = prompts.sums([part.sums for part in parts])
-    scores = np.array([part.scores(each) for part, each in zip(parts, sums, strict=True)])
-    own, baseline = scores[:, 0], scores[:, 1]  # [num_subsets, 1 + num_resamples]
-    first, second = np.mean(scores, axis=0)[:, 0].tolist()
-    return (
-        _with_interval(first, own[:, 1:], sizes),
-        _with_interval(second, baseline[:, 1:], sizes),
-        _with_interval(first - second, own[:, 1:] - baseline[:, 1:], sizes),
-    )
-
-
-def _with_interval(value: float, drawn: Array, sizes: NDArray[np.int64]) -> Estimate:
-    """Returns the score with its interval. `drawn`: the score of each subset in each resample, [num_subsets,
-    num_resamples]; without resamples there is no interval. `sizes`: the number of prompts of each subset."""
-    if not drawn.size:
-        return Estimate(value=value)
-    low, high = percentiles(drawn.mean(axis=0), stratified_confidence(drawn.var(axis=1), sizes))
-    is_constant = high - low <= 1e-9
-    return Estimate(value=value, low=value if is_constant else low, high=value if is_constant else high)
-
-
-CUTS = ("length", "context")  # reasons to cut an answer before its own end
-LANGUAGE = "language_share"
-Values = list[float | None]  # [num_records]
-
-
-@dataclass(frozen=True)
-class ScoringSpec:
-    """The scorer of a subset's answers, and their expected language (ISO 639)."""
-
-    scorer: Scorer | None = None
-    language: str | None = None
-
-    @classmethod
-    def of(cls, task: TaskSpec, identifies_languages: bool) -> Self:
-        """Returns the scoring of `task`, a task merged with one of its subsets."""
-        return cls(make_scorer(task), task.language if identifies_languages else None)
-
-    @property
-    def code(self) -> str | None:
-        return identified_language(self.language, self.scorer)
-
-    @property
-    def main(self) -> str | None:
-        return self.scorer.names[0] if self.scorer else None
-
-
-def main_metric(scoring: Mapping[str, ScoringSpec], metrics: Collection[str] = ()) -> str | None:
-    """Returns the metric of the main score; None if there is none, or if subsets have different ones. For tasks without
-    a scorer it is the judge's rating, if `metrics` has it."""
-    mains = {each.main for each in scoring.values() if each.main is not None}
-    if not mains and JUDGED in metrics:
-        return JUDGED
-    return mains.pop() if len(mains) == 1 else None
-
-
-def signatures(scoring: Mapping[str, ScoringSpec], records: Sequence[Record]) -> dict[str, str]:
-    """Returns how each score was computed; if subsets differ, the signatures of all. The number of references in
-    sacrebleu's signature is taken from the records."""
-    found: dict[str, dict[str, None]] = {}
-    for subset, each in scoring.items():
-        references = [record.reference for record in records if record.subset == subset]
-        counts = {len(reference) if isinstance(reference, list) else 1 for reference in references if reference} or {1}
-        num_references = str(*counts) if len(counts) == 1 else "var"
-        for name, text in each.scorer.signature.items() if each.scorer else ():
-            found.setdefault(name, {})[text.replace("nrefs:1|", f"nrefs:{num_references}|")] = None
-    return {name: " & ".join(texts) for name, texts in found.items()}
-
-
-def quality(
-    prompts: Resampler, records: Sequence[Record], own: Sequence[Generation], baseline: Sequence[Generation],
-    scoring: Mapping[str, ScoringSpec],
-) -> dict[str, Estimate]:  # fmt: skip
-    """Returns each score by its name, with `_ar` and `_difference`. Scores are means over the answers with a value on
-    both sides; corpus scores and pass@k take all answers together. `num_unscored` counts the answers without a score.
-    """
-    subsets = [scoring.get(record.subset, ScoringSpec()) for record in records]
-    sides = [[_scores(g, each) for g, each in zip(side, subsets, strict=True)] for side in (own, baseline)]
-    names = dict.fromkeys(name for each in scoring.values() if each.scorer for name in each.scorer.names)
-    names |= dict.fromkeys(name for side in sides for scores in side for name in scores)
-    found: dict[str, Estimate] = {}
-    for name in names:
-        if any(name in g.statistics for g in own):
-            numbers = {subset: [i for i, r in enumerate(records) if r.subset == subset] for subset in scoring}
-            parts = [
-                CorpusStatistics.of(
-                    name, each.scorer, prompts.cluster[numbers[subset]],
-                    [[side[i] for i in numbers[subset]] for side in (own, baseline)],
-                )
-                for subset, each in scoring.items() if each.scorer is not None
-            ]  # fmt: skip
-            three = corpus_metrics([part for part in parts if part is not None], prompts)
-            found |= zip((name, f"{name}_ar", f"{name}_difference"), three, strict=True)
-        else:
-            found |= _means(prompts, name, *(_values(name, records, side, subsets) for side in sides))
-    if any(each.code for each in scoring.values()):
-        found |= _means(prompts, LANGUAGE, *(_in_language(side, subsets) for side in (own, baseline)))
-    truncated = [
-        g.truncated_tokens if g.truncated_tokens is not None else record.truncated_tokens
-        for g, record in zip(own, records, strict=True)
-    ]
-    problems = [a.problem or b.problem for a, b in zip(own, baseline, strict=True)]
-    num_unjudged = sum(None in (a.get(JUDGED), b.get(JUDGED)) for a, b in zip(*sides, strict=True))
-    return {
-        **found,
-        "num_unscored": Estimate(value=sum(map(bool, problems))) if names else Estimate(),
-        **({"num_unjudged": Estimate(value=num_unjudged)} if JUDGED in names else {}),
-        **_programs_ended(own, baseline),
-        **_reasoning(prompts, own, baseline),
-        "share_truncated": prompts.mean([float(num_tokens > 0) for num_tokens in truncated], SHARE),
-        **{f"share_cut_by_{end}": prompts.mean([float(g.finish == end) for g in own], SHARE) for end in CUTS},
-    }
-
-
-def _scores(generation: Generation, scoring: ScoringSpec) -> Mapping[str, float | None]:
-    """Returns the scores of one answer by metric. A record without `scores` has a single `score`."""
-    if generation.scores:
-        return generation.scores
-    return {} if generation.score is None else {scoring.main or "accuracy": generation.score}
-
-
-def _values(
-    name: str, records: Sequence[Record], scores: Sequence[Mapping[str, float | None]], scoring: Sequence[ScoringSpec]
-) -> Values:
-    """Returns the value of each record. A value over all answers to a prompt (pass@k) belongs to the first of them."""
-    values: Values = [None] * len(records)
-    answers: dict[tuple[object, ...], list[int]] = {}
-    for number, record in enumerate(records):
-        scorer = scoring[number].scorer
-        if scorer is not None and name in scorer.names and scorer.combines_samples:
-            key = (record.task, record.subset, record.example, record.turn)
-            answers.setdefault(key, []).append(number)
-        else:
-            values[number] = scores[number].get(name)
-    for numbers in answers.values():
-        each = scoring[numbers[0]]
-        judged = [value for number in numbers if (value := scores[number].get(each.main or "")) is not None]
-        values[numbers[0]] = as_number(each.scorer.of_samples(name, judged))  # type: ignore[union-attr]
-    return values
-
-
-def _programs_ended(own: Sequence[Generation], baseline: Sequence[Generation]) -> dict[str, Estimate]:
-    """Returns the number of programs of either side that a limit ended, if programs were run. They count as wrong, but
-    may be right."""
-    ends = [{g.outcome.get("status") for g in pair} for pair in zip(own, baseline, strict=True)]
-    num_ended = sum(not end.isdisjoint(ENDED) for end in ends)
-    return {"num_programs_ended": Estimate(value=num_ended)} if any(end - {None} for end in ends) else {}
-
-
-def _reasoning(
-    prompts: Resampler, own: Sequence[Generation], baseline: Sequence[Generation]
-) -> dict[str, Estimate]:  # fmt: skip
-    """Returns the shares of tokens that were reasoning and of answers that ended inside it, if any answer reasons."""
-    sides = {"": own, "_ar": baseline}
-    if not any(g.reasoning_tokens for side in sides.values() for g in side):
-        return {}
-    shares = {
-        f"reasoning_share{end}": prompts.ratio(
-            [g.reasoning_tokens for g in side], [g.num_new_tokens for g in side], bounds=SHARE
-        )
-        for end, side in sides.items()
-    }
-    unclosed = {
-        f"share_cut_in_reasoning{end}": prompts.mean([float(not g.reasoning_closed) for g in side], SHARE)
-        for end, side in sides.items()
-    }
-    return shares | unclosed
-
-
-def _means(prompts: Resampler, name: str, own: Values, baseline: Values) -> dict[str, Estimate]:
-    both = [pair if None not in pair else (None, None) for pair in zip(own, baseline, strict=True)]
-    changes = [None if a is None or b is None else a - b for a, b in both]
-    bounds = bounds_of(name)
-    change_bounds = None if bounds is None else (bounds[0] - bounds[1], bounds[1] - bounds[0])
-    return {
-        name: prompts.mean([a for a, _ in both], bounds),
-        f"{name}_ar": prompts.mean([b for _, b in both], bounds),
-        f"{name}_difference": prompts.mean(changes, change_bounds),
-    }
-
-
-def _in_language(generations: Sequence[Generation], scoring: Sequence[ScoringSpec]) -> Values:
-    """Returns 1 for an answer in the language of its subset, 0 for any other answer, even one without words; None if
-    lingua does not know the language of the subset."""
-    return [
-        None if each.code is None else _is_in_language(g.answer, each.code)
-        for g, each in zip(generations, scoring, strict=True)
-    ]
-
-
-@lru_cache(maxsize=2**15)  # AR's answer is in the rows of all methods, and every answer in the row over all subsets
-def _is_in_language(text: str, code: str) -> float:
-    return float(language_of(text, code) == code)
+def different_answers(own: Sequence[Answer], baseline: Sequence[Answer]) -> list[Key]:
+    """Returns the keys of the answers that differ from AR's after the same conversation."""
+    return [a.key for a, b in with_same_history(own, baseline) if a.tokens_digest != b.tokens_digest]

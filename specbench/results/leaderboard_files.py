@@ -16,10 +16,9 @@ from specbench.core.errors import ConfigError
 from specbench.results.conditions import FieldDifference, Sourced, check_together, conflicts, differences
 from specbench.results.leaderboard import ROWS, check_writable, edit_rows, load, merge_rows, read
 from specbench.results.metric_format import number
-from specbench.results.row import LATER_FIELDS, UNVERIFIABLE_FIELDS, Evidence, Row, RowWarning
+from specbench.results.row import UNVERIFIABLE_FIELDS, Evidence, Row
 from specbench.results.runs import RecordedRun, RecordedRuns, finished_run, run_folder_of
 from specbench.results.verdict import FAILS_BELOW
-from specbench.results.warnings import not_steady
 from specbench.tasks.judge import JUDGED
 
 
@@ -271,8 +270,6 @@ def compare_with_run(
     `verdict_in`: reads an audit's report; without it the verdict of an audit is not compared. Raises ConfigError if the
     row cannot be recomputed."""
     own = run.recompute_row(row)
-    if (own.warm_up, own.warnings) != (row.warm_up, row.warnings) and may_be_of_earlier_version(row):
-        own = with_earlier_warm_up(own, row, run)
     values, own_values = (
         dotted.flat(each.model_dump(mode="json", exclude=set(UNVERIFIABLE_FIELDS))) for each in (row, own)
     )
@@ -294,25 +291,6 @@ def compare_with_run(
         {"verdict": row.verdict, "evidence": row.evidence}, {"verdict": reported[0], "evidence": evidence}
     )
     return [*found, *contradicted], [FROM_REPORT, *stated]
-
-
-def may_be_of_earlier_version(row: Row) -> bool:
-    """Returns whether a row holds none of the later fields. A copy in another file has them all, but empty."""
-    return all(not getattr(row, name) for name in LATER_FIELDS)
-
-
-def with_earlier_warm_up(own: Row, row: Row, run: RecordedRun) -> Row:
-    """Returns the recomputed row `own` with the warm-up and its warning as earlier versions counted them, if `row` has
-    this warm-up. They warned of no baseline."""
-    warm_up = run.earlier_warm_up(row)
-    if warm_up is None or warm_up != row.warm_up:
-        return own
-    warnings = [each for each in own.warnings if each.code != "not_steady"]
-    if not warm_up.steady and not row.is_baseline:
-        place = next((number for number, each in enumerate(row.warnings) if each.code == "not_steady"), 0)
-        text = not_steady(warm_up.blocks, warm_up.seconds)
-        warnings.insert(place, RowWarning(code="not_steady", text=text))
-    return own.model_copy(update={"warm_up": warm_up, "warnings": tuple(warnings)})
 
 
 def _is_equal(mine: Any, other: Any) -> bool:

@@ -8,22 +8,23 @@ independent, and the result is called not paired.
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 
 from specbench.records.folder import RecordedMethod
-from specbench.records.records import Generation, Key, Record
+from specbench.records.records import Key, Record
 from specbench.results.answers import (
+    BASELINE,
+    Answer,
     Columns,
-    ScoringSpec,
     acceptance_rates,
+    answers_of,
     length_columns,
-    quality,
     speed_columns,
-    with_own_passes,
 )
 from specbench.results.row import Row
+from specbench.results.scores import ScoringSpec, quality
 from specbench.specs.method import MethodSpec
 from specbench.statistics.bootstrap import Estimate, Resampler
 
@@ -127,18 +128,23 @@ def metric_of_row(row: Row, metric: str) -> Estimate:
 
 @dataclass(frozen=True)
 class RowWithRecords:
-    """A row with its records, method and scorers. Without records, `method` and `scoring` are None."""
+    """A row with its answers, those of AR to the same prompts, method and scorers. Without records, `method` and
+    `scoring` are None. `records`: of the same answers; each is read when it is asked for."""
 
     row: Row
-    records: Sequence[Record] = ()
+    own: Sequence[Answer] = ()
+    baseline: Sequence[Answer] = ()
     method: MethodSpec | RecordedMethod | None = None
     scoring: Mapping[str, ScoringSpec] | None = None
+    records: Sequence[Record] = ()
 
-    def generations(self, records: Sequence[Record]) -> list[Generation]:
-        """Returns the method's generations, with each pass listed under the model that ran it."""
-        assert self.method is not None
-        name, decodes_with = self.method.name, self.method.decodes_with
-        return [with_own_passes(record.methods[name], decodes_with) for record in records]
+    @classmethod
+    def of(
+        cls, row: Row, records: Sequence[Record], method: MethodSpec | RecordedMethod,
+        scoring: Mapping[str, ScoringSpec],
+    ) -> Self:  # fmt: skip
+        own = answers_of(records, method.name, method.decodes_with)
+        return cls(row, own, answers_of(records, BASELINE), method, scoring, records)
 
 
 NO_FORM, NO_RECORDS, OTHER_PROMPTS, OF_LOAD = (
@@ -149,11 +155,13 @@ NO_FORM, NO_RECORDS, OTHER_PROMPTS, OF_LOAD = (
 
 @dataclass(frozen=True)
 class Pairs:
-    """Two sides with records of the same prompts in the same order."""
+    """Two sides with answers to the same prompts in the same order. `own`, `baseline`: the answers of the first side's
+    method and of its AR, then those of the second side."""
 
     first: RowWithRecords
     second: RowWithRecords
-    records: tuple[Sequence[Record], Sequence[Record]]
+    own: tuple[Sequence[Answer], Sequence[Answer]]
+    baseline: tuple[Sequence[Answer], Sequence[Answer]]
 
     def change(self, metric: str) -> MetricChange:
         """Returns the change of a metric. It is paired if the metric has a paired form and both sides have records."""
@@ -171,73 +179,78 @@ class Pairs:
             return OF_LOAD
         if metric not in _PAIRED and not metric == self.first.row.quality == self.second.row.quality:
             return NO_FORM
-        if not (self.first.records and self.second.records):
+        if not (self.first.own and self.second.own):
             return NO_RECORDS
-        return None if self.records[0] else OTHER_PROMPTS
+        return None if self.own[0] else OTHER_PROMPTS
 
     @property
     def method(self) -> str:
         return self.first.row.method_name
 
     @property
+    def num_answers(self) -> int:
+        return len(self.own[0])
+
+    @property
     def num_prompts(self) -> int:
-        return len({record.key[:3] for record in self.records[0]})
+        return len({answer.key[:3] for answer in self.own[0]})
 
     @property
     def prompts(self) -> Resampler:
-        return Resampler.of(self.records[0], seed=0)
+        return Resampler.of(self.own[0], seed=0)
 
     @property
     def times(self) -> Resampler:
-        """The prompt or part of each pair of records, for intervals of times."""
-        side = next((each for each in self.records if each and each[0].part is not None), self.records[0])
+        """The prompt or part of each pair of answers, for intervals of times."""
+        side = next((each for each in self.own if each and each[0].part is not None), self.own[0])
         return Resampler.of_times(side, seed=0)
 
     def select(self, keys: Collection[Key]) -> "Pairs":
-        first, second = ([r for r in records if r.key in keys] for records in self.records)
-        return replace(self, records=(first, second))
-
-    def generations(self) -> tuple[list[Generation], list[Generation]]:
-        """Returns the generations of the second side's method, then of the first's: numerator, denominator."""
-        return self.second.generations(self.records[1]), self.first.generations(self.records[0])
+        (first, second), (plain, other) = (
+            ([answer for answer in side if answer.key in keys] for side in sides) for sides in (self.own, self.baseline)
+        )
+        return replace(self, own=(first, second), baseline=(plain, other))
 
     def speed_columns(self, with_ar: bool = True, with_own: bool = True) -> Columns:
         """Returns tokens and seconds of the method and of AR on the second side, then on the first
         (`speed_columns`)."""
-        baseline = ([record.methods["ar"] for record in records] for records in reversed(self.records))
         sides = [
-            generations for own, ar in zip(self.generations(), baseline, strict=True)
-            for generations in (*([own] if with_own else []), *([ar] if with_ar else []))
+            answers for own, ar in zip(self.own[::-1], self.baseline[::-1], strict=True)
+            for answers in (*([own] if with_own else []), *([ar] if with_ar else []))
         ]  # fmt: skip
         return speed_columns(sides)
 
 
 def join_pairs(parts: Sequence[Pairs]) -> Pairs:
-    """Joins the records of several subsets; the rows are those of the first."""
-    first, second = ([record for part in parts for record in part.records[side]] for side in (0, 1))
-    return replace(parts[0], records=(first, second))
+    """Joins the answers of several subsets; the rows are those of the first."""
+    first, second = ([answer for part in parts for answer in part.own[side]] for side in (0, 1))
+    plain, other = ([answer for part in parts for answer in part.baseline[side]] for side in (0, 1))
+    return replace(parts[0], own=(first, second), baseline=(plain, other))
 
 
-def pair_up(first: RowWithRecords, second: RowWithRecords, same: Collection[str] = ("prompt", "reference")) -> Pairs:
-    """Pairs the records of both sides by example, repeat and turn, and leaves out pairs that differ in `same`."""
-    others = {record.key: record for record in second.records}
-    both = [
-        (record, other)
-        for record in first.records
-        if (other := others.get(record.key)) is not None
-        and all(getattr(record, name) == getattr(other, name) for name in same)
+def pair_up(
+    first: RowWithRecords, second: RowWithRecords, same: Collection[str] = ("prompt", "reference_digest")
+) -> Pairs:
+    """Pairs the answers of both sides by example, repeat and turn, and leaves out pairs that differ in `same`."""
+    others = {answer.key: place for place, answer in enumerate(second.own)}
+    places = [
+        (place, others[answer.key])
+        for place, answer in enumerate(first.own)
+        if answer.key in others
+        and all(getattr(answer, name) == getattr(second.own[others[answer.key]], name) for name in same)
     ]
-    return Pairs(first, second, ([mine for mine, _ in both], [other for _, other in both]))
+    own = [first.own[place] for place, _ in places], [second.own[place] for _, place in places]
+    baseline = [first.baseline[place] for place, _ in places], [second.baseline[place] for _, place in places]
+    return Pairs(first, second, own, baseline)
 
 
 def _acceptance(pairs: Pairs) -> Estimate:
-    both = zip(*map(acceptance_rates, pairs.generations()), strict=True)
+    both = zip(*map(acceptance_rates, pairs.own[::-1]), strict=True)
     return pairs.prompts.mean([None if a is None or b is None else a - b for a, b in both], (-1.0, 1.0))
 
 
 def _score(pairs: Pairs, name: str) -> Estimate:
-    own, baseline = pairs.generations()
-    found = quality(pairs.prompts, pairs.records[0], own, baseline, pairs.first.scoring or {})
+    found = quality(pairs.prompts, *pairs.own[::-1], pairs.first.scoring or {})
     return found.get(f"{name}_difference", Estimate())
 
 
@@ -245,6 +258,6 @@ _PAIRED: dict[str, Callable[[Pairs], Estimate]] = {
     "speedup": lambda pairs: pairs.times.ratio(*pairs.speed_columns()),
     "tokens_per_second": lambda pairs: pairs.times.ratio(*pairs.speed_columns(with_ar=False)),
     "tokens_per_second_ar": lambda pairs: pairs.times.ratio(*pairs.speed_columns(with_own=False)),
-    "mean_acceptance_length": lambda pairs: pairs.prompts.ratio(*length_columns(pairs.generations())),
+    "mean_acceptance_length": lambda pairs: pairs.prompts.ratio(*length_columns(pairs.own[::-1])),
     "acceptance_rate": _acceptance,
 }

@@ -15,23 +15,17 @@ from typing import Any, Literal
 from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt
 
 from specbench.core import bounded
+from specbench.core.environment import require
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.files import write_atomically, writing
 from specbench.core.values import text_digest
-from specbench.records.generation import WarmUpRecord
-from specbench.records.records import Key, Record, keys_of, with_same_history
-from specbench.records.store import RecordStore
-from specbench.results.answers import ScoringSpec, main_metric, signatures
-from specbench.results.metrics import accepted_tokens_per_step_of, metrics_of, routes_taken
-from specbench.results.row import ALL, CommonIds, Row, RowContext, RowSampling, RowServing, RowShots, RowWarmUp
-from specbench.results.verdict import (
-    control_outcomes,
-    declares_lossless,
-    differing_records,
-    served_verdict,
-    verdict_of_records,
-)
-from specbench.results.warnings import warnings_of
+from specbench.records.records import Key, keys_of
+from specbench.results.answers import BASELINE, Answer, RunAnswers, different_answers
+from specbench.results.metrics import accepted_tokens_per_step, metrics_of, routes_taken
+from specbench.results.row import ALL, CommonIds, Row, RowContext, RowSampling, RowServing, RowShots
+from specbench.results.scores import ScoringSpec, main_metric, signatures
+from specbench.results.verdict import control_outcomes, declares_lossless, served_verdict, verdict_of_records
+from specbench.results.warnings import warm_up_of, warnings_of
 from specbench.specs.catalogue import versioned_name
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
@@ -59,7 +53,7 @@ class MeasuredSubset(FilePart):
 
 class Ties(FilePart):
     """The number of greedy answers of a method that differ from AR's, and how many of these differences are near-ties
-    within `tolerance` (`specbench.results.verdict`)."""
+    within `tolerance` (`specbench.models.near_ties`)."""
 
     task: str
     subset: str
@@ -137,13 +131,13 @@ SPEEDUPS = ("speedup", "speedup_e2e", "speedup_expected")
 @dataclass(frozen=True)
 class MeasuredRun:
     """The data from which the rows of one command are computed, all from the run's folder. `identity`: the content of
-    run.json. `judge`: the signature of the judge whose ratings the records have."""
+    run.json. `judge`: the signature of the judge whose ratings the answers have."""
 
     identity: Mapping[str, Any]
     tasks: Sequence[TaskSpec]
     methods: Sequence[MethodSpec]
     measurement: Measurement
-    records: Mapping[Key, Record]
+    answers: RunAnswers
     judge: str | None = None
 
     def rows(self) -> list[Row]:
@@ -174,34 +168,36 @@ class MeasuredRun:
 
     def _row(self, task: TaskSpec, subset: str, method: MethodSpec) -> Row:
         parts = [part for part in self.measurement.of_task(task.name) if subset in (ALL, part.subset)]
-        records, sampling = self._records(parts, method), sampling_of(task, parts[0].subset)
+        keys = self._keys(parts)
+        own, baseline = (self.answers.of(keys, name) for name in (method.name, BASELINE))
+        sampling = sampling_of(task, parts[0].subset)
         scoring = {
             part.subset: ScoringSpec.of(task.subset(part.subset), self.measurement.identifies_languages)
             for part in parts
         }
-        metrics = metrics_of(records, method, self.identity["seed"], scoring)
+        if any(each.code for each in scoring.values()):
+            require("lingua", "the language of answers")
+        metrics = metrics_of(own, baseline, method, self.identity["seed"], scoring)
         if method.name in self.measurement.other_vocabulary:
             metrics |= dict.fromkeys(SPEEDUPS, Estimate())  # tokens of different vocabularies do not compare
         row = Row(
-            **self._conditions(method), **_data(parts), **self._method(method, records, task, parts),
+            **self._conditions(method), **_data(parts), **self._method(method, own, task, parts),
             task=versioned_name(task), subset=subset, language=None if subset == ALL else task.subset(subset).language,
             subsets={part.subset: part.num_examples for part in parts} if subset == ALL else {},
-            system=self._system(task, parts), sampling=sampling, created=_measured_at(records),
-            served=serving_of(records, method.name, self.identity),
-            verdict=self._verdict(method, parts, records, greedy=sampling.temperature == 0),
+            system=self._system(task, parts), sampling=sampling, created=_measured_at(own),
+            served=serving_of(own, baseline, method.name, self.identity),
+            verdict=self._verdict(method, parts, own, baseline, greedy=sampling.temperature == 0),
             quality=main_metric(scoring, metrics),
-            signatures=signatures(scoring, records)
+            signatures=signatures(scoring, own)
             | ({JUDGED: self.judge} if self.judge and JUDGED in metrics else {}),
-            accepted_tokens_per_step=accepted_tokens_per_step_of(records, method),
-            metrics=metrics, warm_up=warm_up_of(records, method.name),
-            context=context_of(self.measurement, records, method),
+            accepted_tokens_per_step=accepted_tokens_per_step(own, method.most_draft_tokens),
+            metrics=metrics, warm_up=warm_up_of(own),
+            context=context_of(self.measurement, own, baseline, method),
             common_ids={name: found for name, found in self.measurement.common_ids.items() if name in names_of(method)},
         )  # fmt: skip
-        baseline = warm_up_of(records, "ar") if all("ar" in record.methods for record in records) else None
         trained = set(self.measurement.trained_on.get(method.name, ()))
-        first = [record for record in records if not record.turn]
-        learned = {(record.subset, record.example) for record in first if record.prompt in trained}
-        return row.model_copy(update={"warnings": warnings_of(row, records, len(learned), self.identity, baseline)})
+        learned = {(a.subset, a.example) for a in own if not a.turn and a.prompt in trained}
+        return row.model_copy(update={"warnings": warnings_of(row, own, baseline, len(learned), self.identity)})
 
     def _system(self, task: TaskSpec, parts: Sequence[MeasuredSubset]) -> str | None:
         """Returns the system prompt that all parts share; None if there is none, or if they have several."""
@@ -226,11 +222,11 @@ class MeasuredRun:
         }  # fmt: skip
 
     def _method(
-        self, method: MethodSpec, records: Sequence[Record], task: TaskSpec, parts: Sequence[MeasuredSubset]
+        self, method: MethodSpec, own: Sequence[Answer], task: TaskSpec, parts: Sequence[MeasuredSubset]
     ) -> dict[str, Any]:
         """Returns the fields of a row about the method: its parts, or its external code with the code's digest. The
         option `code` has the revisions of plug-ins, of the method and of the task."""
-        taken = routes_taken(records, method)
+        taken = routes_taken(own, method)
         routes = [method.route(name) for name in taken] or [method]
         if method.decoder is not None:
             options = {"decoder": {**method.decoder.model_dump(), "revision": self.identity["code"][method.name]}}
@@ -246,41 +242,39 @@ class MeasuredRun:
             "options": options | ({"taken": taken} if taken else {}) | ({"code": code} if code else {}),
         }  # fmt: skip
 
-    def _records(self, parts: Sequence[MeasuredSubset], method: MethodSpec) -> list[Record]:
-        """Returns the records of a row. Of a large run, they hold its method and AR alone."""
+    def _keys(self, parts: Sequence[MeasuredSubset]) -> list[Key]:
         examples, repeats = {part.subset: part.num_examples for part in parts}, self.measurement.repeats
-        keys = keys_of(self.records, parts[0].task, examples, repeats)
+        keys = keys_of(self.answers.keys(parts[0].task), parts[0].task, examples, repeats)
         num_found = len({(subset, example, repeat) for _, subset, example, repeat, _ in keys})
         if num_found != sum(examples.values()) * repeats:
             raise ConfigError(
                 f"the folder has records of {num_found} answers to {parts[0].task}/{', '.join(examples)}, but its "
                 f"command measured {sum(examples.values()) * repeats}: repeat the command: {self.measurement.command}"
             )
-        store = self.records
-        records = store.only(methods=("ar", method.name)) if isinstance(store, RecordStore) else store
-        return [records[key] for key in keys]
+        return keys
 
     def _verdict(
-        self, method: MethodSpec, parts: Sequence[MeasuredSubset], records: Sequence[Record], *, greedy: bool
-    ) -> str:
+        self, method: MethodSpec, parts: Sequence[MeasuredSubset], own: Sequence[Answer], baseline: Sequence[Answer],
+        *, greedy: bool,
+    ) -> str:  # fmt: skip
         task, subsets = parts[0].task, {part.subset for part in parts}
         ties = [
             each for each in self.measurement.ties
             if (each.task, each.method) == (task, method.name) and each.subset in subsets
         ]  # fmt: skip
         num_noted = sum(each.num_different for each in ties)
-        num_different = len(differing_records(with_same_history(records, method.name), method.name)) if greedy else 0
+        num_different = len(different_answers(own, baseline)) if greedy else 0
         num_near_ties = sum(each.num_near_ties for each in ties)
         if "servers" in self.identity and num_different != num_near_ties:
             knows_ties = num_noted == num_different
-            return served_verdict(control_outcomes(records), len(records), num_different, knows_ties=knows_ties)
+            return served_verdict(control_outcomes(baseline), len(own), num_different, knows_ties=knows_ties)
         if declares_lossless(method) is not False and num_noted != num_different:
             raise ConfigError(
                 f"{MEASUREMENTS_FILE}: ties: {num_noted} answers of {method.name} in {task} differ from AR's, but in "
                 f"the records {num_different} do: {MEASUREMENTS_REMEDY}"
             )
         return verdict_of_records(
-            method, greedy=greedy, num_records=len(records), num_different=num_different,
+            method, greedy=greedy, num_records=len(own), num_different=num_different,
             num_near_ties=num_near_ties,
         )  # fmt: skip
 
@@ -360,56 +354,47 @@ def names_of(method: MethodSpec) -> set[str]:
     return {part.name for part in method.parts}
 
 
-def context_of(measurement: Measurement, records: Sequence[Record], method: MethodSpec) -> RowContext | None:
-    """Returns the context at which the answers of a row's records end, and the one at which the drafter pauses."""
+def context_of(
+    measurement: Measurement, own: Sequence[Answer], baseline: Sequence[Answer], method: MethodSpec
+) -> RowContext | None:
+    """Returns the context at which a row's answers end, and the one at which the drafter pauses."""
     limit, pauses = measurement.context, {name: measurement.pauses.get(name) for name in names_of(method)}
     if limit is None and not any(pauses.values()):
         return None
     num_new = num_paused = 0
-    for record in records:
-        own = record.methods[method.name]
-        pauses_at = pauses.get(method.name if own.route is None else f"{method.name}/{own.route}")
-        num_new += own.num_new_tokens
+    for answer in own:
+        pauses_at = pauses.get(method.name if answer.route is None else f"{method.name}/{answer.route}")
+        num_new += answer.num_new_tokens
         if pauses_at is not None:
-            num_before = record.prompt_tokens or 0
-            num_paused += min(own.num_new_tokens, max(0, num_before + own.num_new_tokens - pauses_at))
+            num_after = (answer.prompt_tokens or 0) + answer.num_new_tokens - pauses_at
+            num_paused += min(answer.num_new_tokens, max(0, num_after))
     return RowContext(
         model=limit.model if limit else None, tokens=limit.tokens if limit else None,
-        share_cut_ar=sum(record.methods["ar"].finish == "context" for record in records) / max(1, len(records)),
+        share_cut_ar=sum(answer.finish == "context" for answer in baseline) / max(1, len(baseline)),
         pauses_at=min(filter(None, pauses.values()), default=None),
         share_paused=num_paused / max(1, num_new) if any(pauses.values()) else None,
     )  # fmt: skip
 
 
-def warm_up_of(records: Sequence[Record], method: str) -> RowWarmUp | None:
-    """Returns the warm-up of a method, counting each once although many records hold it; None if a record lacks it."""
-    starts: dict[object, dict[str, WarmUpRecord]] = {}  # by process and part of a rotation: each subset's warm-up
-    for record in records:
-        found = record.methods[method].warm_up
-        if found is None:
-            return None
-        starts.setdefault((record.process, record.part), {})[record.subset] = found
-    return RowWarmUp.of([list(each.values()) for each in starts.values()]) if starts else None
-
-
-def _measured_at(records: Sequence[Record]) -> str:
-    """Returns the time at which the last of the records was measured."""
-    times = [record.measured_at for record in records]
+def _measured_at(own: Sequence[Answer]) -> str:
+    """Returns the time at which the last of the answers was measured."""
+    times = [answer.measured_at for answer in own]
     try:
         return datetime.fromtimestamp(max(times), UTC).isoformat(timespec="seconds")  # type: ignore[type-var,arg-type]
     except (TypeError, ValueError, OverflowError, OSError) as error:
         raise ConfigError(f"records.jsonl: every record must have its time in measured_at ({error})") from error
 
 
-def serving_of(records: Sequence[Record], method: str, identity: Mapping[str, Any]) -> RowServing | None:
+def serving_of(
+    own: Sequence[Answer], baseline: Sequence[Answer], method: str, identity: Mapping[str, Any]
+) -> RowServing | None:
     """Returns the serving conditions of a row; None for a method that ran in this process."""
     if "servers" not in identity:
         return None
-    own = [record.methods[method].reported for record in records]
-    every = [record.methods[name].reported for record in records for name in (method, "ar")]
+    sources = dict.fromkeys(answer.reported.acceptance_source or "" for answer in own)
+    is_empty = all(answer.reported.cached_tokens == 0 for answer in (*own, *baseline))
     return RowServing(
-        acceptance_source=", ".join(dict.fromkeys(counts.acceptance_source or "" for counts in own)),
-        caches="verified empty" if all(counts.cached_tokens == 0 for counts in every) else "not told",
+        acceptance_source=", ".join(sources), caches="verified empty" if is_empty else "not told",
         memory=identity["memory"], settings=identity["code"][method],
-        turns=len({record.part for record in records}) if identity["by_turns"] else None,
+        turns=len({answer.part for answer in own}) if identity["by_turns"] else None,
     )  # fmt: skip

@@ -1,10 +1,10 @@
 """Reads runs from their folders: rows, specs, conditions and records."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,14 +17,15 @@ from specbench.records.folder import RecordedMethod, read_method_specs, read_met
 from specbench.records.records import Key, Record, RecordFile, keys_of
 from specbench.records.store import RecordList, RecordStore
 from specbench.records.windows import read_windows
-from specbench.results.answers import ScoringSpec
-from specbench.results.concurrency import load_row, windows_of
+from specbench.results.answers import Languages, Ratings, RunAnswers
+from specbench.results.concurrency import load_row
 from specbench.results.conditions import BASELINE, flat_fields
 from specbench.results.leaderboard import ROWS, load
 from specbench.results.metric_format import without_digest
 from specbench.results.paired import RowWithRecords
-from specbench.results.row import ALL, Row, RowWarmUp
+from specbench.results.row import ALL, Row
 from specbench.results.rows import MeasuredRun, Measurement, read_measurements
+from specbench.results.scores import ScoringSpec, languages_of
 from specbench.specs.catalogue import subset_meaning, versioned_name
 from specbench.specs.method import MethodSpec
 from specbench.specs.task import TaskSpec
@@ -48,7 +49,7 @@ class RecordedRun:
     and for records while another process writes them."""
 
     path: Path
-    _judged: dict[str, Mapping[Key, Record]] = field(default_factory=dict, repr=False, compare=False)
+    _ratings: dict[str, Ratings] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -63,7 +64,8 @@ class RecordedRun:
 
     @cached_property
     def method_specs(self) -> tuple[MethodSpec, ...]:
-        return read_method_specs(self.path)
+        """The specs as the run wrote them; the features of their components are those of `built_in.FEATURES`."""
+        return read_method_specs(self.path, checked=False)
 
     @cached_property
     def methods(self) -> Mapping[str, RecordedMethod]:
@@ -77,7 +79,36 @@ class RecordedRun:
 
     @cached_property
     def records(self) -> RecordStore:
+        return self._read()
+
+    @cached_property
+    def answers(self) -> RunAnswers:
+        """The numbers of every answer, with what rows need of its language."""
+        return self._read_answers(languages_of(self.tasks, is_installed("lingua")))
+
+    @cached_property
+    def answers_of_any_language(self) -> RunAnswers:
+        """The same for comparisons, which need no languages: to identify them takes longer than to read."""
+        return self._read_answers({})
+
+    def _read_answers(self, languages: Languages) -> RunAnswers:
+        """If the records are not read yet, one pass reads both."""
+        answers = RunAnswers({name: method.decodes_with for name, method in self.methods.items()}, languages)
+        if "records" in vars(self):
+            for record in self.records.values():
+                answers.add(record)
+        else:
+            vars(self)["records"] = self._read(answers.add)
+        answers.records = self.records
+        return answers
+
+    def _read(self, hear: Callable[[Record], None] = lambda record: None) -> RecordStore:
         methods = {name: method.most_draft_tokens for name, method in self.methods.items()}
+
+        def check(record: Record) -> None:
+            record.check(methods)
+            hear(record)
+
         with ExitStack() as stack:
             try:
                 stack.enter_context(locked(self.path / ".lock", wait=False, shared=True))
@@ -85,7 +116,7 @@ class RecordedRun:
                 raise ConfigError(f"run '{self.path}': another process measures into it: wait for it") from error
             except OSError:
                 pass  # a read-only folder is read without a lock
-            records = RecordStore(RecordFile(self.path / "records.jsonl"), partial(Record.check, methods=methods))
+            records = RecordStore(RecordFile(self.path / "records.jsonl"), check)
         if not records:
             raise ConfigError(f"run '{self.path}': has no records: {RUN_HINT}")
         return records
@@ -99,36 +130,23 @@ class RecordedRun:
         if row.served is not None and row.served.load is not None:
             single = row.model_copy(update={"served": row.served.model_copy(update={"load": None})})
             return load_row(self.recompute_row(single), read_windows(self.path), row.served.load)
-        task, method = self.task_of(row), self.method_spec_of(row)
+        task = self.task_of(row)
+        method = self._of_name(row.method, {versioned_name(each): each for each in self.method_specs})
         measurement = max(reversed(self.measurements), key=lambda each: self._likeness(each, row))
         judge = row.signatures.get(JUDGED)
-        records = self._records_rated_by(judge)
-        run = MeasuredRun(self.identity, self.tasks, self.method_specs, measurement, records, judge)
+        answers = self._rated(self.answers, judge)
+        run = MeasuredRun(self.identity, self.tasks, self.method_specs, measurement, answers, judge)
         try:
             return run.row(task, row.subset, method)
         except ConfigError as error:
             raise ConfigError(f"{self.path}: {error}") from error
 
-    def earlier_warm_up(self, row: Row) -> RowWarmUp | None:
-        """Returns the warm-up of a row as earlier versions counted it; None if a record lacks it."""
-        names = {BASELINE, row.method_name}
-        if row.served is not None and row.served.load is not None:
-            windows = windows_of(row, read_windows(self.path), row.served.load)
-            if any(window.warm_up is None for window in windows):
-                return None
-            parts = [part for w in windows for name, part in (w.warm_up or {}).items() if name in names]
-            return RowWarmUp.of_all(parts)
-        by_process = {  # many records hold the same one
-            (record.subset, record.process, name): record.methods[name].warm_up
-            for record in self.records_of_row(row, names) for name in names
-        }.values()  # fmt: skip
-        return RowWarmUp.of_all([part for part in by_process if part]) if all(by_process) else None
-
     def with_records(self, row: Row) -> RowWithRecords:
         method, task = self.method_of(row), self.task_of(row)
-        records = self.records_of_row(row, (BASELINE, row.method_name))
-        scoring = {name: ScoringSpec.of(task.subset(name), is_installed("lingua")) for name in row.examples}
-        return RowWithRecords(row, records, method, scoring)
+        answers = self._rated(self.answers_of_any_language, row.signatures.get(JUDGED))
+        own, baseline = (answers.of(self.keys_of_row(row), name) for name in (row.method_name, BASELINE))
+        scoring = {name: ScoringSpec.of(task.subset(name), False) for name in row.examples}
+        return RowWithRecords(row, own, baseline, method, scoring, self.records_of_row(row, (BASELINE, method.name)))
 
     def task_of(self, row: Row) -> TaskSpec:
         return self._of_name(row.task, {versioned_name(each): each for each in self.tasks})
@@ -138,20 +156,28 @@ class RecordedRun:
 
     def method_spec_of(self, row: Row) -> MethodSpec:
         """Returns the full specification of a row's method. It imports torch."""
-        return self._of_name(row.method, {versioned_name(each): each for each in self.method_specs})
+        return self._of_name(row.method, {versioned_name(each): each for each in read_method_specs(self.path)})
 
     def records_of_row(self, row: Row, methods: Collection[str] | None = None) -> Sequence[Record]:
-        """Returns the records of a row in the order of the run, with the ratings of its judge. `methods`: those that
-        are read of a large run; by default all."""
-        records = self._records_rated_by(row.signatures.get(JUDGED))
-        keys = keys_of(records, row.task_name, row.examples, row.repeats)
+        """Returns the records of a row in the order of the run, with the ratings of its judge; each is read when it is
+        asked for. `methods`: those that are read of a large run; by default all."""
+        records, keys, judge = self.records.only(methods=methods), self.keys_of_row(row), row.signatures.get(JUDGED)
+        if judge is None:
+            return RecordList(records, keys)
+        from specbench.tasks.judge.judgements import with_ratings
+
+        ratings = self._ratings_by(judge)
+        return RecordList(records, keys, lambda record: with_ratings(record, ratings))
+
+    def keys_of_row(self, row: Row) -> list[Key]:
+        keys = keys_of(self.records, row.task_name, row.examples, row.repeats)
         num_found = len({(subset, example) for _, subset, example, _, _ in keys})
         if num_found != row.n:
             raise ConfigError(
                 f"{self.path}: {row.place}: n = {row.n}, but the folder has records of {num_found} examples in "
                 f"{', '.join(row.examples)}: give the folder of this row's run, or repeat its command: {row.command}"
             )
-        return RecordList(records.only(methods=methods) if isinstance(records, RecordStore) else records, keys)
+        return keys
 
     def _likeness(self, measurement: Measurement, row: Row) -> int:
         """Returns how well a measurement fits a row: the examples count most, then the repeats and the command."""
@@ -159,17 +185,16 @@ class RecordedRun:
         own = parts if row.subset == ALL else {name: num for name, num in parts.items() if name == row.subset}
         return (own == row.examples) * 2 + (measurement.repeats == row.repeats) + (measurement.command == row.command)
 
-    def _records_rated_by(self, judge: str | None) -> Mapping[Key, Record]:
-        """Returns the records with the ratings of a judge."""
-        if judge is None:
-            return self.records
-        if judge not in self._judged:
-            from specbench.tasks.judge.judgements import add_scores, read_ratings  # imports the judge's client
+    def _rated(self, answers: RunAnswers, judge: str | None) -> RunAnswers:
+        """Returns answers with the ratings of a judge."""
+        return answers if judge is None else answers.with_ratings(self._ratings_by(judge))
 
-            records = list(self.records.values())
-            rated = add_scores(records, read_ratings(self.path, judge))
-            self._judged[judge] = {record.key: record for record in rated}
-        return self._judged[judge]
+    def _ratings_by(self, judge: str) -> Ratings:
+        if judge not in self._ratings:
+            from specbench.tasks.judge.judgements import read_ratings  # imports the judge's client
+
+            self._ratings[judge] = read_ratings(self.path, judge)
+        return self._ratings[judge]
 
     def _of_name(self, name: str, known: Mapping[str, Found]) -> Found:
         if name not in known:
@@ -343,7 +368,8 @@ def _of_method(found: ComparisonInput, method: str | None) -> ComparisonInput:
     """Returns the rows of a method and of the baseline, without rows of a load. Raises ConfigError if the records of a
     run do not match the n of its rows."""
     for row in found.run.rows_of(BASELINE) if found.run is not None else ():
-        keys = keys_of(found.run.records, row.task_name, row.examples, row.repeats) if found.run else []
+        known = found.run.answers_of_any_language.keys(row.task_name) if found.run else []
+        keys = keys_of(known, row.task_name, row.examples, row.repeats)
         num_found = len({example for _, _, example, _, _ in keys})
         if row.subset != ALL and num_found != row.n:
             raise ConfigError(

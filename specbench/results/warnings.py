@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from specbench.core.console import counted
-from specbench.records.records import Generation, Record
+from specbench.records.generation import WarmUpRecord
+from specbench.results.answers import Answer
 from specbench.results.conditions import differences
 from specbench.results.metric_format import with_interval
 from specbench.results.row import Row, RowWarmUp, RowWarning
-from specbench.results.verdict import control_outcomes, differing_records
+from specbench.results.verdict import control_outcomes
 from specbench.statistics import special
 from specbench.statistics.bootstrap import SMALL_SAMPLE, TAILS, Array, Estimate
 
@@ -84,24 +85,34 @@ WIDE = 1.25  # high ÷ low of an interval that is too wide to separate a method 
 
 
 def warnings_of(
-    row: Row, records: Sequence[Record], num_trained_on: int = 0, identity: Mapping[str, Any] | None = None,
-    baseline_warm_up: RowWarmUp | None = None,
+    row: Row, own: Sequence[Answer], baseline: Sequence[Answer], num_trained_on: int = 0,
+    identity: Mapping[str, Any] | None = None,
 ) -> tuple[RowWarning, ...]:  # fmt: skip
-    """Returns the warnings of a row. `records`: the row's. `num_trained_on`: the number of measured prompts on which
-    its drafter was trained. `identity`: the content of run.json, for a served row. `baseline_warm_up`: AR's."""
+    """Returns the warnings of a row. `own`, `baseline`: its answers and AR's. `num_trained_on`: the number of measured
+    prompts on which its drafter was trained. `identity`: the content of run.json, for a served row."""
     found = {
         "wide_interval": wide_interval(row),
         "few_prompts": few_prompts(row),
-        "ar_drift": drift(row, len({record.process for record in records})),
-        "not_steady": unsteady_start(row, baseline_warm_up),
+        "ar_drift": drift(row, len({answer.process for answer in own})),
+        "not_steady": unsteady_start(row, warm_up_of(baseline)),
         "implausible": implausible(row),
         "trained_on_test": num_trained_on
         and f"the drafter was trained on {num_trained_on} of the {row.n} measured prompts, as its training.json says, "
         "so it may know them better than others: measure prompts that it was not trained on, or train it on others",
-        "misread_head": misread_head(row, records),
-        **(served_warnings(row, records, identity) if identity and row.served and not row.is_baseline else {}),
+        "misread_head": misread_head(row, own),
+        **(served_warnings(row, own, baseline, identity) if identity and row.served and not row.is_baseline else {}),
     }
     return tuple(RowWarning.model_validate({"code": code, "text": text}) for code, text in found.items() if text)
+
+
+def warm_up_of(own: Sequence[Answer]) -> RowWarmUp | None:
+    """Returns the warm-up of a method, counting each once although many records hold it; None if a record lacks it."""
+    starts: dict[object, dict[str, WarmUpRecord]] = {}  # by process and part of a rotation: each subset's warm-up
+    for answer in own:
+        if answer.warm_up is None:
+            return None
+        starts.setdefault((answer.process, answer.part), {})[answer.subset] = answer.warm_up
+    return RowWarmUp.of([list(each.values()) for each in starts.values()]) if starts else None
 
 
 def wide_interval(row: Row) -> str | None:
@@ -186,22 +197,17 @@ HEADS = ("eagle", "eagle_tree", "medusa", "mtp")  # drafters that read a draft h
 USUAL, MIN_JUDGED = 0.3, 50  # the usual share of accepted first draft tokens; the number of tokens needed to judge it
 
 
-def misread_head(row: Row, records: Sequence[Record]) -> str | None:
+def misread_head(row: Row, own: Sequence[Answer]) -> str | None:
     """Warns of a draft head whose tokens are rarely accepted: its checkpoint may belong to another target, or have a
     layout that was read wrongly. In draft trees only the first child of each judged node counts, since one of many
     children may be accepted by chance."""
     kind = row.options.get("drafter", {}).get("type")
     if kind not in HEADS:
         return None
-    own = [record.methods[row.method_name] for record in records]
-    if any(generation.is_tree for generation in own):
-        firsts = [generation.tree_ranks[0] for generation in own if generation.tree_ranks]
-        num_judged, num_accepted = (sum(pair[place] for pair in firsts) for place in (0, 1))
-        token, cases = "the first child of a node", "judged nodes"
-    else:
-        drafted = [step for generation in own for step in generation.steps if step.drafted]
-        num_judged, num_accepted = len(drafted), sum(step.accepted > 0 for step in drafted)
-        token, cases = "the first draft token", "steps"
+    is_tree = any(answer.is_tree for answer in own)
+    firsts = [a.tree_ranks[0] for a in own if a.tree_ranks] if is_tree else [a.first_tokens for a in own]
+    num_judged, num_accepted = (sum(pair[place] for pair in firsts) for place in (0, 1))
+    token, cases = ("the first child of a node", "judged nodes") if is_tree else ("the first draft token", "steps")
     if num_judged < MIN_JUDGED or num_accepted / num_judged >= USUAL:
         return None
     cause = (
@@ -222,15 +228,18 @@ LEARNS = "learns_across_requests"  # keys of a server's entry in run.json
 UNKNOWN_TOKENIZER = "tokenizer_not_checked"
 
 
-def served_warnings(row: Row, records: Sequence[Record], identity: Mapping[str, Any]) -> dict[str, object]:
+def served_warnings(
+    row: Row, answers: Sequence[Answer], plain: Sequence[Answer], identity: Mapping[str, Any]
+) -> dict[str, object]:
     """Returns by its code a warning for each condition of a fair comparison that a server does not meet."""
     assert row.served is not None
     method = row.method_name
-    own, baseline = ([record.methods[name].reported for record in records] for name in (method, "ar"))
-    again = control_outcomes(records)
+    own, baseline = ([answer.reported for answer in side] for side in (answers, plain))
+    again = control_outcomes(plain)
     unknown = [source for each in baseline if (source := each.acceptance_source or "").startswith(UNKNOWN_SOURCE)]
     has_drafted = any(counts.totals is None or counts.totals[0] for counts in own)
-    num_different = 0 if row.sampling.temperature else len(differing_records(records, method))
+    pairs = list(zip(answers, plain, strict=True))
+    num_different = sum(a.tokens_digest != b.tokens_digest for a, b in pairs) * (not row.sampling.temperature)
     own_settings, settings = identity["servers"][method], identity["servers"]["ar"]
     changed = [
         each
@@ -239,8 +248,8 @@ def served_warnings(row: Row, records: Sequence[Record], identity: Mapping[str, 
     ]
     differing = ", ".join(f"{each.field} {each.first} ≠ {each.second}" for each in changed)
     impossible = next((told for each in (*own, *baseline) if (told := each.impossible_time)), None)
-    waiting, waiting_for = max((share_of_waiting(records, name), name) for name in ("ar", method))
-    num_late = {name: sum(is_read_late(record.methods[name]) for record in records) for name in ("ar", method)}
+    waiting, waiting_for = max((share_of_waiting(plain), "ar"), (share_of_waiting(answers), method))
+    num_late = {"ar": sum(map(is_read_late, plain)), method: sum(map(is_read_late, answers))}
     return {
         "baseline_unchecked": unknown
         and f"it is unknown whether the server 'ar' drafts ({unknown[0].removeprefix(UNKNOWN_SOURCE)})",
@@ -273,27 +282,26 @@ def served_warnings(row: Row, records: Sequence[Record], identity: Mapping[str, 
         "with nothing else running",
         "answers_differ": num_different
         and row.verdict != "near-tie only"
-        and f"{num_different} of {counted(len(records), 'answer')} differ from those of the server 'ar', which itself "
+        and f"{num_different} of {counted(len(answers), 'answer')} differ from those of the server 'ar', which itself "
         f"changed {again.count(False)} of {counted(len(again), 'answer')} when asked again: run both with "
         "batch-invariant kernels, and run specbench audit --servers",
     }
 
 
-def share_of_waiting(records: Sequence[Record], method: str) -> float:
+def share_of_waiting(answers: Sequence[Answer]) -> float:
     """Returns the share of the time of a server's answers that is spent outside the server; 0 if it does not report its
     time."""
-    answers = [record.methods[method] for record in records]
-    pairs = [((each.ttft_seconds or 0.0) + each.decode_seconds, each.reported.server_seconds) for each in answers]
+    pairs = [(answer.seconds, answer.reported.server_seconds) for answer in answers]
     known = [(whole, reported) for whole, reported in pairs if reported is not None]
     whole = sum(whole for whole, _ in known)
     return (whole - sum(reported for _, reported in known)) / whole if whole > 0 else 0.0
 
 
-def is_read_late(answer: Generation) -> bool:
+def is_read_late(answer: Answer) -> bool:
     """Returns whether the client read the tokens after its first read in less than half the time in which the server
     reports to have written them, so that they waited for the client."""
     reported, num_first = answer.reported.server_decode_seconds, answer.reported.num_first_tokens
-    num_new = len(answer.token_ids)
+    num_new = answer.num_new_tokens
     if reported is None or num_new < 2:
         return False
     written = reported * (num_new - num_first) / (num_new - 1)  # the server's time begins with the first token

@@ -1,6 +1,6 @@
 """One `specbench run`: plan → measure → report."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,16 +11,19 @@ from specbench.core.environment import is_installed
 from specbench.core.progress import doing
 from specbench.decoding.bridges import common_ids
 from specbench.decoding.decoder import drafting_decoders
+from specbench.models.near_ties import count_ties
 from specbench.records.folder import write_specs
-from specbench.records.records import Key, Record, with_same_history
+from specbench.records.store import RecordStore
 from specbench.records.windows import read_windows
 from specbench.report.captions import why_unscored
 from specbench.report.tables import RunRows
+from specbench.results.answers import BASELINE, RunAnswers, different_answers
 from specbench.results.concurrency import load_groups, load_rows
 from specbench.results.leaderboard import check_writable, write
 from specbench.results.row import CommonIds, Row
 from specbench.results.rows import MeasuredRun, MeasuredSubset, Measurement, ModelContext, Ties, add_measurement
-from specbench.results.verdict import count_ties, declares_lossless, differing_records
+from specbench.results.scores import languages_of
+from specbench.results.verdict import declares_lossless
 from specbench.running.events import Events, RunListener, Trackers
 from specbench.running.measure import announce_trials, schedulers
 from specbench.running.models import LoadedModels, has_other_vocabulary, load_models, parts, training_prompts
@@ -59,9 +62,9 @@ def execute(
     plan = make_plan(request, console, load or load_models)
     # 3. Measure and report: records and rows, in the folder.
     events = Events(console, [*([RunProgress(console)] if listeners is None else listeners), *trackers])
-    records, rows = measure_plan(plan, events, request.judge)
+    _, answers, rows = measure_plan(plan, events, request.judge)
     # 4. The leaderboard and the picture that the request names.
-    if reason := why_unscored(records.values()):
+    if reason := why_unscored(answers.problems):
         events.say(reason)
     if request.leaderboard is not None:
         from specbench.results.leaderboard_files import add_rows
@@ -75,8 +78,8 @@ def execute(
     return outcome
 
 
-def measure_plan(plan: Plan, events: Events, judge: Judge | None = None) -> tuple[Mapping[Key, Record], list[Row]]:
-    """Measures what the folder of a plan lacks and writes its rows. Returns the records of the plan and the rows."""
+def measure_plan(plan: Plan, events: Events, judge: Judge | None = None) -> tuple[RecordStore, RunAnswers, list[Row]]:
+    """Measures what the folder of a plan lacks and writes its rows. Returns the plan's records, answers and rows."""
     folder, spec = plan.folder, plan.spec
     with ExitStack() as stack:
         lengths = {method.name: method.most_draft_tokens for method in spec.methods}
@@ -93,50 +96,51 @@ def measure_plan(plan: Plan, events: Events, judge: Judge | None = None) -> tupl
         with report_kept_results(events.console, folder.path):
             scheduler.measure(plan, recorded, events)
         # 3. What the command measured is noted in the folder, since rows depend on the folder alone.
-        measured: Mapping[Key, Record] = recorded.only([trial.key for trial in plan.trials])
+        measured = recorded.only([trial.key for trial in plan.trials])
         write_specs(folder.path, spec)
+        languages = languages_of(spec.tasks, is_installed("lingua"))
         with doing("comparing the answers with AR's"):
-            measurement = measurement_of(plan, measured)
+            answers = RunAnswers({each.name: each.decodes_with for each in spec.methods}, languages, measured)
+            measurement = measurement_of(plan, measured, answers)
         add_measurement(folder.path, measurement)
 
-        def write_rows(records: Mapping[Key, Record], signature: str | None) -> list[Row]:
+        def write_rows(answers: RunAnswers, signature: str | None) -> list[Row]:
             with doing("computing the rows"):
-                rows = MeasuredRun(folder.identity, spec.tasks, spec.methods, measurement, records, signature).rows()
+                rows = MeasuredRun(folder.identity, spec.tasks, spec.methods, measurement, answers, signature).rows()
                 rows += load_rows(rows, read_windows(folder.path))
             write(folder.leaderboard, rows)
             return rows
 
         # 4. The rows, at once, as what follows may fail. Answers that a judge rated earlier keep their ratings.
-        records, signature = measured, None
+        signature: str | None = None
         if (folder.path / JUDGEMENTS_FILE).exists():
-            from specbench.tasks.judge.judgements import add_recorded_scores
+            from specbench.tasks.judge.judgements import recorded_ratings
 
-            rated, signature = add_recorded_scores(
-                list(measured.values()), plan.subset_runs, folder.path, events.console
-            )
+            ratings, signature = recorded_ratings(measured.values(), plan.subset_runs, folder.path, events.console)
             if signature is not None:
-                records = {record.key: record for record in rated}
-        rows = write_rows(records, signature)
+                answers = answers.with_ratings(ratings)
+        rows = write_rows(answers, signature)
         # 5. Servers under load.
         for other in others:
             other.measure(plan, recorded, events)
-            rows = write_rows(records, signature)
+            rows = write_rows(answers, signature)
         # 6. The judge's ratings. A dry run only shows what it would be asked.
         if judging is not None and judging.is_dry_run:
-            judging.show(list(measured.values()), plan.subset_runs)
+            judging.show(measured.values(), plan.subset_runs)
         elif judging is not None:
-            rated = judging.judge(list(measured.values()), plan.subset_runs, folder.path, events.console)
-            records = {record.key: record for record in rated}
-            rows = write_rows(records, judging.settings.signature)
+            answers = answers.with_ratings(
+                judging.judge(measured.values(), plan.subset_runs, folder.path, events.console)
+            )
+            rows = write_rows(answers, judging.settings.signature)
         events.run_ended(rows)
-    return records, rows
+    return measured, answers, rows
 
 
-def measurement_of(plan: Plan, records: Mapping[Key, Record]) -> Measurement:
+def measurement_of(plan: Plan, records: RecordStore, answers: RunAnswers) -> Measurement:
     """Returns what a command measured. The target scores the greedy answers of lossless methods that differ from
     AR's."""
     spec, models = plan.spec, plan.models
-    measured = {record.prompt for record in records.values() if not record.turn}
+    measured = {answer.prompt for answer in answers.of([key for key in records if key[-1] == 0], BASELINE)}
     trained = {method.name: measured & training_prompts(spec, method) for method in spec.methods}
     drafting = [part for part in parts(spec.methods) if part.name in models.drafters]
     target = models.target
@@ -156,7 +160,7 @@ def measurement_of(plan: Plan, records: Mapping[Key, Record]) -> Measurement:
         ),
         other_vocabulary=tuple(method.name for method in spec.methods if has_other_vocabulary(method, models)),
         trained_on={name: tuple(sorted(digests)) for name, digests in trained.items() if digests},
-        ties=tuple(_ties(plan, records)),
+        ties=tuple(_ties(plan, records, answers)),
         context=None if limiting is None else ModelContext(model=limiting.name, tokens=limiting.context_limit or 0),
         pauses={
             each.method.name: each.drafter.pauses_at
@@ -172,16 +176,18 @@ def measurement_of(plan: Plan, records: Mapping[Key, Record]) -> Measurement:
     )  # fmt: skip
 
 
-def _ties(plan: Plan, records: Mapping[Key, Record]) -> Iterator[Ties]:
+def _ties(plan: Plan, records: RecordStore, answers: RunAnswers) -> Iterator[Ties]:
     for run in plan.subset_runs:
         if run.task.generation.temperature != 0:
             continue
-        own = [records[key] for key in records if key[:2] == (run.task.name, run.subset)]
+        keys = [key for key in records if key[:2] == (run.task.name, run.subset)]
         examples = {(run.subset, example.index): example for example in run.data.examples}
-        prompts = baseline_prompts(examples, {run.subset: run.renderer}, own, plan.models.target)
+        prompts = baseline_prompts(examples, {run.subset: run.renderer}, records, plan.models.target)
         for method in plan.spec.methods:
-            same_prompts = with_same_history(own, method.name)
-            found = [] if declares_lossless(method) is False else differing_records(same_prompts, method.name)
+            if declares_lossless(method) is False:
+                continue
+            different = different_answers(answers.of(keys, method.name), answers.of(keys, BASELINE))
+            found = [records[key] for key in different]
             if found and (target := plan.models.scoring) is not None:
                 num_near_ties, tolerance = count_ties(found, method, target, prompts)
                 yield Ties(task=run.task.name, subset=run.subset, method=method.name, num_different=len(found),

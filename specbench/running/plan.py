@@ -28,10 +28,11 @@ from specbench.decoding.drafters import Drafter
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import Prompt, TextModel
 from specbench.models.loading import choose_device
+from specbench.models.machine import environment
 from specbench.models.meters import num_processes_on_gpu
 from specbench.records.folder import DATE, RunFolder, default_folder
 from specbench.records.records import Key
-from specbench.results.conditions import check_accepts_rows, environment
+from specbench.results.conditions import check_accepts_rows
 from specbench.running.models import LoadedModels, load_models
 from specbench.running.prompts import (
     PromptRenderer,

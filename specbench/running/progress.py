@@ -21,7 +21,7 @@ from specbench.decoding.build import sampling_of
 from specbench.decoding.decoder import Decoder
 from specbench.models.devices import is_out_of_memory, memory_message
 from specbench.records.generation import Record
-from specbench.results.answers import acceptance_rates, length_columns, speed_columns, with_own_passes
+from specbench.results.answers import Answer, acceptance_rates, length_columns, speed_columns
 from specbench.results.metric_format import number
 from specbench.results.row import ALL
 from specbench.running.events import RunListener
@@ -55,7 +55,7 @@ class Answers:
 
 def columns_of(record: Record, name: str, decodes_with: str) -> list[float]:
     """Returns the values that `Answers` sums for a method in a record."""
-    own = with_own_passes(record.methods[name], decodes_with)
+    own = Answer.of(record.methods[name], decodes_with)
     columns = [*speed_columns([[own], [record.methods["ar"]]]), *length_columns([[own]])]
     (rate,) = acceptance_rates([own])
     return [*(value for (value,) in columns), rate or 0.0, float(rate is not None)]

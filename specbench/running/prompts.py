@@ -7,7 +7,7 @@ from itertools import accumulate
 from specbench.core.errors import ConfigError
 from specbench.core.values import text_digest
 from specbench.models.causal_lm import Prompt, TextModel
-from specbench.records.records import Record
+from specbench.records.records import Key, Record
 from specbench.specs.components import PromptChecks
 from specbench.tasks.examples import Example, TaskData
 
@@ -159,18 +159,17 @@ def fitting_turn(renderer: PromptRenderer, example: Example, turn: int, answers:
 
 
 def baseline_prompts(
-    examples: Mapping[tuple[str, int], Example], renderers: Mapping[str, PromptRenderer], records: Sequence[Record],
+    examples: Mapping[tuple[str, int], Example], renderers: Mapping[str, PromptRenderer], records: Mapping[Key, Record],
     target: TextModel,
 ) -> Callable[[Record], list[int]]:  # fmt: skip
     """Returns a function that maps a record to AR's prompt ids, which include AR's answers in earlier turns.
 
     `examples`: by subset and index; `renderers`: by subset.
     """
-    texts = {record.key: record.methods["ar"].answer for record in records}
 
     def ids(record: Record) -> list[int]:
         *place, turn = record.key
-        answers = [texts[(*place, earlier)] for earlier in range(turn)]  # type: ignore[index]
+        answers = [records[(*place, earlier)].methods["ar"].answer for earlier in range(turn)]  # type: ignore[index]
         example = examples[record.subset, record.example]
         renderer = renderers[record.subset]
         return renderer.render(target, fitting_turn(renderer, example, turn, answers)).ids

@@ -14,12 +14,12 @@ from specbench.core.environment import EMBEDDED, set_threads
 from specbench.core.errors import ConfigError, nearest
 from specbench.models.causal_lm import CausalLM, ids_digest, split_precision
 from specbench.models.loading import load_model
-from specbench.records.records import Key, Record, with_same_history
+from specbench.models.near_ties import BaselineAnswer, TokenDifference, find_differences, near_tie_tolerance
+from specbench.records.records import Key, Record
 from specbench.report.shown import ShownPrompt, ShownRecord
-from specbench.results.conditions import BASELINE
+from specbench.results.answers import BASELINE, with_same_history
 from specbench.results.row import ALL, Row
 from specbench.results.runs import RecordedRun
-from specbench.results.verdict import BaselineAnswer, TokenDifference, find_differences, near_tie_tolerance
 from specbench.running.prompts import PromptBudget, PromptRenderer, baseline_prompts, prompt_digest, truncate_examples
 from specbench.specs.catalogue import load_task, load_tasks
 from specbench.specs.components import Quantize
@@ -117,8 +117,7 @@ def prompts_of(
         renderer = PromptRenderer("auto" if row.chat else "never", budgets, row.system)
         examples = {(group[1], each.index): each for each in truncate_examples(loaded, target, renderer).examples}
         # 3. The prompts, which must be those that were measured.
-        every = [record for record in run.records.values() if (record.task, record.subset) == group]
-        ids_of = baseline_prompts(examples, {group[1]: renderer}, every, target)
+        ids_of = baseline_prompts(examples, {group[1]: renderer}, run.records, target)
         for key, record in zip(keys[group], records, strict=True):
             example = examples.get((group[1], record.example))
             is_same = example is not None and prompt_digest(example, record.turn) == record.prompt
@@ -148,8 +147,10 @@ class Target:
         set_threads(None, row.target.startswith(EMBEDDED))
         target, place = self.loader.load(row.target, row.target_revision), (row.task_name, row.subset)
         # In a later turn, the prompts of AR and of the method hold their own earlier answers.
-        of_subset = [record for record in self.run.records.values() if (record.task, record.subset) == place]
-        same = {record.key for record in with_same_history(of_subset, method)}
+        every = [key for key in self.run.records if key[:2] == place]
+        numbers = self.run.answers_of_any_language
+        pairs = with_same_history(numbers.of(every, method), numbers.of(every, BASELINE))
+        same = {answer.key for answer, _ in pairs}
         compared = [key for key in keys if key in same]
         if not compared:
             return []

@@ -16,6 +16,7 @@ from pydantic import (
     ConfigDict,
     Field,
     GetJsonSchemaHandler,
+    ValidationInfo,
     model_serializer,
     model_validator,
 )
@@ -56,6 +57,9 @@ SamplingSource = Literal["task", "model"]
 PromptChecks = Literal["refuse", "warn"]
 
 
+RECORDED = "recorded"  # context of specs that a run wrote: their components are known, and their options complete
+
+
 class Spec(StrictModel):
     """A frozen model that refuses unknown keys. The docstring below a key is its description in the help."""
 
@@ -74,8 +78,9 @@ class Spec(StrictModel):
         return schema
 
     @model_validator(mode="after")
-    def _check_spec(self) -> Self:
-        self.check()
+    def _check_spec(self, info: ValidationInfo) -> Self:
+        if info.context != RECORDED:
+            self.check()
         return self
 
     def check(self) -> None:
@@ -86,10 +91,13 @@ AnySpec = TypeVar("AnySpec", bound=Spec)
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
 
 
-def build(model: type[AnyModel], data: object, prefix: str = "", *, place: str = "", remedy: str = "") -> AnyModel:
-    """Returns a validated instance of a model. Raises ConfigError, as `lines_for_user` words it."""
+def build(
+    model: type[AnyModel], data: object, prefix: str = "", *, place: str = "", remedy: str = "", context: object = None
+) -> AnyModel:
+    """Returns a validated instance of a model. Raises ConfigError, as `lines_for_user` words it. `context`: what the
+    validators of the model are told."""
     with lines_for_user(model, prefix, place=place, remedy=remedy):
-        return model.model_validate(data)
+        return model.model_validate(data, context=context)
 
 
 def key_docstrings(model: type) -> dict[str, str]:
@@ -141,10 +149,12 @@ class Component(Spec):
 
     @model_validator(mode="before")
     @classmethod
-    def _unflatten(cls, data: Any) -> Any:
+    def _unflatten(cls, data: Any, info: ValidationInfo) -> Any:
         if isinstance(data, cls):
             return data
         try:
+            if info.context == RECORDED:  # its module, which may import torch, is not imported
+                return {cls.key: data[cls.key], "options": {key: data[key] for key in data if key != cls.key}}
             return cls._with_options(data)
         except ConfigError as error:  # pydantic collects it with the other problems of a file
             raise collected(error) from error

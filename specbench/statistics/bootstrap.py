@@ -144,15 +144,11 @@ def studentized_interval(columns: Array, seed: int) -> tuple[float, float] | Non
 
 
 def normal_interval(columns: Array) -> tuple[float, float] | None:
-    """Returns the `quick_interval` of fewer than MIN_STUDENTIZED prompts; None for more."""
-    return quick_interval(columns) if columns.shape[1] < MIN_STUDENTIZED else None
-
-
-def quick_interval(columns: Array) -> tuple[float, float] | None:
-    """Returns exp(log ratio ± 1.96 `standard_error`), which includes Student's t; columns: [2, 4 or 8, num_prompts]. It
-    needs no resamples. Returns None for negative numbers, and if fewer than MIN_PRESENT prompts have a value in one of
-    the columns."""
-    if (columns < 0).any() or np.count_nonzero(columns, axis=1).min() < MIN_PRESENT:
+    """Returns exp(log ratio ± 1.96 `standard_error`), which includes Student's t; columns: [2, 4 or 8, num_prompts].
+    Returns None for MIN_STUDENTIZED prompts and more, for negative numbers, and if fewer than MIN_PRESENT prompts have
+    a value in one of the columns."""
+    is_small = columns.shape[1] < MIN_STUDENTIZED
+    if not is_small or (columns < 0).any() or np.count_nonzero(columns, axis=1).min() < MIN_PRESENT:
         return None
     low, high = special.ndtri(TAILS)
     return _interval_around(_log_ratio(columns.sum(axis=1)), low, high, standard_error(columns))
@@ -304,7 +300,7 @@ class Resampler:
     """Draws units with replacement, and gives statistics their 95 % intervals.
 
     A unit is a prompt with all its answers, a part or window of a run, a round of a benchmark. `cluster`: the unit of
-    each value. `is_quick`: ratios without bounds get the `quick_interval`, for a table that is shown during a run.
+    each value.
 
     - `ratio` and `mean`: of values, summed over units; the intervals are those of this module's docstring.
     - `sums`: the sums of groups of units in all resamples, for statistics over several groups; `of_sums`: any function
@@ -314,7 +310,6 @@ class Resampler:
 
     cluster: NDArray[np.int64]  # [num_values], the number of the value's unit
     seed: int
-    is_quick: bool = False
 
     @classmethod
     def of_units(cls, num_units: int, seed: int) -> Self:
@@ -322,8 +317,8 @@ class Resampler:
         return cls(np.arange(num_units), seed)
 
     @classmethod
-    def of(cls, records: Sequence[HasUnit], seed: int, *, is_quick: bool = False) -> Self:
-        return cls.of_keys([(record.task, record.subset, record.example) for record in records], seed, is_quick)
+    def of(cls, records: Sequence[HasUnit], seed: int) -> Self:
+        return cls.of_keys([(record.task, record.subset, record.example) for record in records], seed)
 
     @classmethod
     def of_times(cls, records: Sequence[HasUnit], seed: int) -> Self:
@@ -333,9 +328,9 @@ class Resampler:
         return cls.of_keys(parts, seed) if len(set(parts)) > 1 else cls.of(records, seed)
 
     @classmethod
-    def of_keys(cls, keys: Sequence[Hashable], seed: int, is_quick: bool = False) -> Self:
+    def of_keys(cls, keys: Sequence[Hashable], seed: int) -> Self:
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-        return cls(np.array([numbers[key] for key in keys], dtype=np.int64), seed, is_quick)
+        return cls(np.array([numbers[key] for key in keys], dtype=np.int64), seed)
 
     def ratio(self, *values: Sequence[float] | Array, bounds: Bounds | None = None) -> Estimate:
         """Returns Σ numerator / Σ denominator with its interval. `values`: two lists [num_records]; four, to divide by
@@ -346,7 +341,7 @@ class Resampler:
         ]
         columns = _clip_to_bounds(columns, bounds) or columns
         value = ratio(columns)
-        low, high = (None, None) if value is None else interval(columns, self.seed, bounds, is_quick=self.is_quick)
+        low, high = (None, None) if value is None else interval(columns, self.seed, bounds)
         return Estimate(value=value, low=low, high=high)
 
     def mean(self, values: Sequence[float | None], bounds: Bounds | None = None) -> Estimate:
@@ -413,9 +408,7 @@ def ratio(columns: Sequence[Array]) -> float | None:
     return found if np.isfinite(found) else None
 
 
-def interval(
-    columns: Sequence[Array], seed: int, bounds: Bounds | None = None, *, is_quick: bool = False
-) -> tuple[float | None, float | None]:
+def interval(columns: Sequence[Array], seed: int, bounds: Bounds | None = None) -> tuple[float | None, float | None]:
     """Returns the 95 % interval of `ratio`.
 
     columns: two, four or eight arrays [num_prompts]: numerator and denominator, then those of the baseline, then the
@@ -432,8 +425,6 @@ def interval(
         low, high = bounded_interval(np.array(inside), bounds, seed)
     elif are_equal(drawn):
         low = high = float(ratio_of(drawn.sum(axis=1)))
-    elif is_quick:
-        low, high = quick_interval(drawn) or (np.nan, np.nan)
     else:
         low, high = studentized_interval(drawn, seed) or normal_interval(drawn) or percentile_interval(drawn, seed)
     return (float(low), float(high)) if np.isfinite(low) and np.isfinite(high) else (None, None)

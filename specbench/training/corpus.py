@@ -15,9 +15,9 @@ from rich.progress import TimeElapsedColumn
 from specbench.core.progress import ProgressBar
 from specbench.models.corpus_models import Datastore, NgramModel
 from specbench.models.loading import load_tokenizer
+from specbench.models.machine import environment
 from specbench.models.meters import CostMeter
 from specbench.models.mmap_store import vocabulary_digest
-from specbench.results.conditions import environment
 from specbench.training.corpus_arrays import count_ngrams, join_documents, sort_suffixes
 from specbench.training.data import TrainingData, TrainingPrompt, gather_data, texts_of, warn_of_overlap
 from specbench.training.output import CorpusCounts, CorpusRecord, data_record

@@ -27,8 +27,8 @@ from specbench.decoding.decoder import stream_seed
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoints import checkpoint_identity
 from specbench.models.loading import choose_device, load_model, model_source
+from specbench.models.machine import environment
 from specbench.models.meters import CostMeter
-from specbench.results.conditions import environment
 from specbench.training.data import WORLD, is_measured, load_data, total_steps, warn_of_overlap
 from specbench.training.heads import DraftHead
 from specbench.training.loop import Loop, Objective, load_checkpoint, set_weights, trained_parameters, write_log

@@ -22,8 +22,9 @@ from specbench.analysis.fairness.tables import (
 )
 from specbench.core.errors import ConfigError
 from specbench.models.loading import load_model
+from specbench.results.fairness import FairnessSummary, GroupNumbers
 from specbench.results.leaderboard import load
-from specbench.results.row import DIGEST, FairnessSummary, GroupNumbers, digest_of
+from specbench.results.row import DIGEST, digest_of
 from specbench.results.runs import RecordedRun
 from specbench.specs.run_options import RunOptions
 from tests.support.records import generation as make_generation

@@ -44,7 +44,7 @@ from specbench.analysis.fairness.groups import (
 )
 from specbench.analysis.fairness.representation import rank_languages as shares_of
 from specbench.analysis.fairness.representation import share_of
-from specbench.results.row import BoundChain, GroupNumbers
+from specbench.results.fairness import BoundChain, GroupNumbers
 from specbench.specs.catalogue import load_task
 from specbench.statistics.bootstrap import NUM_RESAMPLES, SHARE, Estimate, Resampler
 from specbench.tasks.scoring import make_scorer

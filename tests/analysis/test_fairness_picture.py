@@ -7,7 +7,7 @@ import pytest
 
 from specbench.analysis.fairness.fairness import DrafterReport
 from specbench.analysis.fairness.tables import draw_bars
-from specbench.results.row import (
+from specbench.results.fairness import (
     BoundChain,
     Correlations,
     FairnessSummary,

@@ -27,6 +27,7 @@ from specbench.models import meters
 from specbench.models.loading import load_model
 from specbench.records.generation import Generation
 from specbench.records.records import RecordFile
+from specbench.results.answers import Answer
 from specbench.results.leaderboard import load
 from specbench.results.metrics import expected_speedup, speeds
 from specbench.results.row import Row
@@ -87,7 +88,7 @@ def test_the_recorded_passes_with_other_times_are_a_measurement_with_these_times
     def timed(generation):
         target = sum(np.interp(length, list(times), list(times.values())) for length, _ in generation.passes.target)
         draft = 0.0 if method in ("pld", "ngram") else 0.002  # a look-up is no pass
-        return replace(generation, decode_seconds=target + draft * len(generation.passes.draft))
+        return Answer.of(replace(generation, decode_seconds=target + draft * len(generation.passes.draft)))
 
     baseline = [timed(record.methods["ar"]) for record in found.records]
     expected = speeds(Resampler.of(list(found.records), 0), list(map(timed, found.own)), baseline, is_baseline=False)

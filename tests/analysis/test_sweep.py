@@ -248,7 +248,7 @@ def call(
 ) -> Callable[..., tuple[str, str]]:
     """The command on a random pair and five rows: (stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("specbench.results.conditions.commit", lambda checkout: None)  # of a checkout at work
+    monkeypatch.setattr("specbench.models.machine.commit", lambda checkout: None)  # of a checkout at work
     monkeypatch.setattr("sys.argv", ["specbench", "sweep"])
     rows = [f"Question {i}: what is {i} + {i}?\t{2 * i}" for i in range(5)]
     (tmp_path / "mgsm_en.tsv").write_text("\n".join(rows), encoding="utf-8")

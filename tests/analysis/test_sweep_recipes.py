@@ -24,7 +24,7 @@ Specbench = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def arguments(tmp_path: Path, tiny_pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Five questions in each of two languages, on a random pair."""
-    monkeypatch.setattr("specbench.results.conditions.commit", lambda checkout: None)  # of a checkout at work
+    monkeypatch.setattr("specbench.models.machine.commit", lambda checkout: None)  # of a checkout at work
     for language in ("en", "de"):
         lines = [f"Question {i}: what is {i} + {i}?\t{2 * i}" for i in range(5)]
         (tmp_path / f"mgsm_{language}.tsv").write_text("\n".join(lines), encoding="utf-8")

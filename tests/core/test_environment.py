@@ -7,8 +7,8 @@ import subprocess
 import pytest
 import torch
 
-from specbench.results import conditions as module
-from specbench.results.conditions import commit, environment
+from specbench.models import machine as module
+from specbench.models.machine import commit, environment
 
 
 def test_says_what_the_numbers_were_measured_on():

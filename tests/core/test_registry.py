@@ -8,7 +8,7 @@ import pytest
 from pydantic import Field
 
 import specbench
-from specbench.built_in import BUILT_IN
+from specbench.built_in import BUILT_IN, FEATURES
 from specbench.core.errors import ConfigError
 from specbench.core.registry import BRIDGES, DRAFTERS, RULES, SCORERS, NoFeatures, Registry
 from specbench.specs.components import complete_options
@@ -89,3 +89,8 @@ def test_every_module_with_a_component_is_listed() -> None:
         for path in root.rglob("*.py") if registers.search(path.read_text(encoding="utf-8"))
     }  # fmt: skip
     assert named == {module for modules in BUILT_IN.values() for module in modules}
+
+
+def test_what_is_known_of_components_without_importing_them_is_of_those_that_there_are() -> None:
+    for registry in (DRAFTERS, RULES, BRIDGES):
+        assert sorted(FEATURES[registry.group]) == sorted(set(registry.names()) - set(registry.plugins))

@@ -15,7 +15,6 @@ from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.records.generation import Record, convert
-from specbench.results.metrics import metrics_of
 from specbench.results.rows import drafter_options
 from specbench.running.models import LoadedModels
 from specbench.specs.catalogue import digest, load_method, load_task, with_overrides
@@ -23,6 +22,7 @@ from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
 from tests.support import tiny
+from tests.support.answers import metrics_of
 from tests.support.specs import LANGUAGES, message
 
 Specbench = Callable[..., tuple[int, str, str]]
@@ -190,7 +190,7 @@ def test_a_row_does_not_name_a_checkpoint_that_did_not_draft() -> None:
 @pytest.fixture
 def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Six rows in Swahili and six in English on a random pair, for a method whose Swahili route copies."""
-    monkeypatch.setattr("specbench.results.conditions.commit", lambda checkout: None)  # of a checkout at work
+    monkeypatch.setattr("specbench.models.machine.commit", lambda checkout: None)  # of a checkout at work
     target, drafter = tiny.save(tmp_path / "target"), tiny.save(tmp_path / "drafter", seed=1)
     for language, text in (("sw", SWAHILI), ("en", ENGLISH)):
         lines = [f"{text} {i} + {i}?\t{2 * i}" for i in range(6)]

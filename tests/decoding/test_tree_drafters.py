@@ -25,13 +25,13 @@ from specbench.decoding.tree_shape import best_shape, regular_shape
 from specbench.decoding.verification import VerificationRule, exact_match, rejection
 from specbench.models.causal_lm import ModelPair
 from specbench.models.scoring import Output
-from specbench.results.metrics import summarize
 from specbench.running.models import engine_for
 from specbench.specs.catalogue import load_method, with_overrides
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from specbench.training.corpus_arrays import build_datastore
 from tests.support import tiny
+from tests.support.answers import summarize
 from tests.support.records import autoregressive, compared, generation
 from tests.support.toys import TableModel, models, path_to
 from tests.support.tree_drafters import PROMPT, VOCAB, generate

@@ -42,11 +42,12 @@ from specbench.gate.speed import (
     typical_ratio,
 )
 from specbench.models import meters
+from specbench.models.near_ties import TokenDifference
+from specbench.results.answers import Answer
 from specbench.results.conditions import pair_rows
 from specbench.results.leaderboard import load, write
 from specbench.results.paired import unpaired_ratio, widen_ratio
 from specbench.results.row import RowSampling
-from specbench.results.verdict import TokenDifference
 from specbench.running.execute import execute
 from specbench.running.request import Request
 from specbench.specs.run_options import RunOptions
@@ -594,15 +595,15 @@ def test_an_answer_without_passes_on_one_side_has_no_length_there_and_is_left_ou
     """Answers of 3 tokens a pass; the last of the candidate ended with the prefill. Nothing at all is no fine gate."""
 
     def answer(num_passes):
-        return made_generation(steps=[[2, 2, 2, 3]] * num_passes)
+        return Answer.of(made_generation(steps=[[2, 2, 2, 3]] * num_passes))
 
     prompts = Resampler.of_units(MIN_PROMPTS + 1, seed=0)
     before, now = [answer(2)] * (MIN_PROMPTS + 1), [*[answer(1)] * MIN_PROMPTS, answer(0)]
-    found = length_ratio(SimpleNamespace(generations=lambda: (now, before), prompts=prompts), "all")
+    found = length_ratio(SimpleNamespace(own=(before, now), prompts=prompts), "all")
     assert found.num_prompts == MIN_PROMPTS and [each.value for each in found.values] == [3.0, 3.0]
     assert found.ratio(1.0) == Estimate(value=1.0, low=1.0, high=1.0)
     ended = [answer(0)] * (MIN_PROMPTS + 1)
-    none = length_ratio(SimpleNamespace(generations=lambda: (ended, before), prompts=prompts), "all")
+    none = length_ratio(SimpleNamespace(own=(before, ended), prompts=prompts), "all")
     compared = MethodFindings("mgsm", "sd")
     judge(compared, none, 1.0, 0.03, paired=True)
     assert none.num_prompts == 0 and compared.result == "cannot compare"

@@ -17,8 +17,8 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.gate import rotation
 from specbench.gate.rotation import Version, measure_interleaved, read_request, request_message, version_notes
+from specbench.models.machine import environment
 from specbench.models.meters import HOST, HostClock
-from specbench.results.conditions import environment
 from specbench.running.request import Request
 from specbench.specs.run_options import RunOptions
 

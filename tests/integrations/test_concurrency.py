@@ -28,9 +28,7 @@ from specbench.results.concurrency import (
 )
 from specbench.results.concurrency import load_row as make_load_row
 from specbench.results.leaderboard import load as load_leaderboard
-from specbench.results.leaderboard_files import with_earlier_warm_up
 from specbench.results.row import Row, RowLoad, RowServing
-from specbench.results.runs import RecordedRun
 from specbench.running.execute import execute
 from specbench.running.request import Request
 from specbench.specs.run import read_servers
@@ -301,11 +299,6 @@ def test_rows_of_a_load_are_recomputed_from_the_run(measured, specbench) -> None
     assert len({row.key for row in rows}) == 6
     code, shown, _ = specbench("leaderboard", "validate", board, "--records")
     assert code == 0 and "6 rows, all recomputed" in shown
-    run = RecordedRun(measured)
-    earlier = run.earlier_warm_up(rows[3])  # of AR and the method in all windows, as earlier versions summed it
-    assert earlier is not None and rows[3].warm_up is not None and earlier.blocks > rows[3].warm_up.blocks
-    row = rows[3].model_copy(update={"warm_up": earlier})
-    assert with_earlier_warm_up(rows[3], row, run).warm_up == earlier
     windows = measured / "load.jsonl"
     text = windows.read_text()
     try:

@@ -18,12 +18,12 @@ from specbench.decoding.sampling import Sampling
 from specbench.integrations.external import count_steps
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.records.generation import Record, convert, encode
-from specbench.results.metrics import summarize
 from specbench.running.measure import method_record
 from specbench.specs.catalogue import digest, load_method, with_overrides
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from tests.support import tiny
+from tests.support.answers import summarize
 from tests.support.records import autoregressive, compared, generation, record
 
 GREEDY, WARM = Sampling(0.0), Sampling(0.8, top_k=40, top_p=0.9)

@@ -15,12 +15,12 @@ from scipy.optimize import brentq
 from specbench.analysis.audit.audit import run_audit
 from specbench.core.errors import ConfigError
 from specbench.models.loading import load_model
+from specbench.models.near_ties import logit_gap
 from specbench.records.columns import StepCounts
 from specbench.report.compare import compare, comparison_tables
 from specbench.results.concurrency import load_of
 from specbench.results.metrics import expected_speedup
 from specbench.results.runs import read_input
-from specbench.results.verdict import logit_gap
 from specbench.running.execute import RunOutcome, execute
 from specbench.running.plan import load_data
 from specbench.running.request import Request, run_spec
@@ -162,8 +162,8 @@ def test_6_answers_in_three_languages(tmp_path, servers) -> None:
 
 @pytest.mark.slow
 def test_a_server_that_forces_its_acceptance_has_the_rate_that_was_set(tmp_path, servers, monkeypatch) -> None:
-    monkeypatch.setattr("specbench.results.verdict.NUM_NOISE_TOKENS", 4)  # each takes requests to the server ar
-    monkeypatch.setattr("specbench.results.verdict.NUM_NOISE_ANSWERS", 1)
+    monkeypatch.setattr("specbench.models.near_ties.NUM_NOISE_TOKENS", 4)  # each takes requests to the server ar
+    monkeypatch.setattr("specbench.models.near_ties.NUM_NOISE_ANSWERS", 1)
     row = serve(tmp_path, servers, ("ar", "forced"), subsets=("en",), limit=5).rows[-1]
     rate = brentq(lambda rate: expected_speedup(rate, NUM_DRAFT_TOKENS, cost_ratio=0.0) - FORCED_LENGTH, 0.0, 1.0)
     num_passes = sum(row.accepted_tokens_per_step or ())

@@ -21,9 +21,9 @@ from specbench.integrations.lm_eval.evaluation import simple_evaluate
 from specbench.integrations.lm_eval.model import SpecbenchLM
 from specbench.integrations.lm_eval.scorer import LmEvalScorer
 from specbench.integrations.lm_eval.tasks import LOADED_TASKS, TaskIndex, load_tasks, task_index
+from specbench.models.machine import environment
 from specbench.records.folder import RunFolder
 from specbench.records.generation import Record
-from specbench.results.conditions import environment
 from specbench.results.row import Row
 from specbench.running.events import Events
 from specbench.running.execute import measure_plan
@@ -337,7 +337,7 @@ def measured(
     cells = make_subset_runs(spec, models, [(task, "default", examples(task, limit))])
     conditions = environment(str(models.target.device), models.target.dtype, models.target.attention)
     run = RunFolder(folder, run_identity(spec, cells, models, conditions))
-    records, rows = measure_plan(Plan(spec, models, cells, run), Events(Console(quiet=True)))
+    records, _, rows = measure_plan(Plan(spec, models, cells, run), Events(Console(quiet=True)))
     return rows, list(records.values())
 
 

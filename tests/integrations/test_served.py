@@ -38,7 +38,7 @@ from specbench.models.vocabulary import Vocabulary
 from specbench.records.generation import Generation
 from specbench.report.compare import agreement_of
 from specbench.report.tables import comparison_table, served_table
-from specbench.results.answers import acceptance_rates
+from specbench.results import answers
 from specbench.results.conditions import check_together, conditions_that_differ
 from specbench.results.runs import RecordedRun
 from specbench.running.execute import RunOutcome, execute
@@ -179,13 +179,13 @@ def test_a_draft_that_stopped_early_leaves_alpha_unknown_without_steps(tmp_path)
 
 
 def test_alpha_is_of_all_answers_or_of_none() -> None:
-    def served(*totals: int | None) -> Generation:
+    def served(*totals: int | None) -> answers.Answer:
         counts = {"num_first_tokens": 1, "num_target_passes": None, "acceptance_source": "totals"}
-        return generation([], external=counts | {"totals": totals})
+        return answers.Answer.of(generation([], external=counts | {"totals": totals}))
 
     known, unknown = served(6, 4, 3), served(5, None, 3)
-    assert acceptance_rates([known]) == [0.75] and acceptance_rates([known, unknown]) == [None, None]
-    assert acceptance_rates([known, served(0, None, 0)]) == [0.75, None]
+    assert answers.acceptance_rates([known]) == [0.75] and answers.acceptance_rates([known, unknown]) == [None, None]
+    assert answers.acceptance_rates([known, served(0, None, 0)]) == [0.75, None]
 
 
 UNCHECKED = {"tokenizer_unchecked", "idle_unchecked"}
@@ -641,7 +641,7 @@ def test_the_first_difference_of_a_subset_is_named() -> None:
     asked = [record({}, subset=subset, example=example) for subset, example in (("en", 4), ("en", 5), ("th", 0))]
     first = [made([1, 2, 3, 4], [2, 1]), made([1, 2], [1]), made([1, 2], [])]
     second = [made([1, 2, 3, 4], [1, 2]), made([1, 9], [1]), made([1], [])]
-    found = agreement_of(asked, first, second)
+    found = agreement_of(zip(asked, first, second, strict=True))
     assert (found.num_answers, found.num_equal, found.num_with_steps, found.num_same_steps) == (3, 1, 2, 1)
     assert found.lines()[1:] == [
         "first difference (first ≠ second): en example 4, tokens of step 0: 2 ≠ 1",

@@ -23,12 +23,12 @@ from specbench.models import compiling as check_compilable
 from specbench.models import static_passes
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model
+from specbench.models.near_ties import Noise
 from specbench.models.scoring import Output, PassShape
 from specbench.models.static_passes import StaticPasses, StaticSequence, capacity_for
 from specbench.records.generation import Record
 from specbench.results.conditions import conditions_that_differ
 from specbench.results.leaderboard import load
-from specbench.results.verdict import Noise
 from specbench.running import measure as runner
 from specbench.running.capture_plan import num_compilations
 from specbench.running.plan import Trial

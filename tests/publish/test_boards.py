@@ -15,8 +15,9 @@ from specbench.publish.measured import PairRows, as_records, measured_pairs, out
 from specbench.publish.suite_runs import board_names, load_suite, runs_of
 from specbench.publish.suite_spec import Figure, FigureReference, PairSpec, SuiteSpec
 from specbench.publish.tables import boards_table, pair_table, published_tables, weights_and_fit
+from specbench.results.fairness import Correlations, FairnessSummary
 from specbench.results.leaderboard import load, write
-from specbench.results.row import Correlations, FairnessSummary, Row
+from specbench.results.row import Row
 from specbench.specs.run_options import RunOptions
 from specbench.statistics.bootstrap import Estimate
 from tests.support.processes import InProcess

@@ -16,6 +16,7 @@ import yaml
 
 from specbench.core.environment import PACKAGE
 from specbench.core.errors import ConfigError
+from specbench.models.machine import commit, environment
 from specbench.publish import ray_workers
 from specbench.publish.suite import MAX_LOSSES
 from specbench.publish.workers import (
@@ -30,7 +31,6 @@ from specbench.publish.workers import (
     WorkerReady,
     WorkerSettings,
 )
-from specbench.results.conditions import commit, environment
 from specbench.results.leaderboard import load, write
 from tests.support.rows import row
 

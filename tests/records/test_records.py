@@ -218,6 +218,7 @@ DAMAGED = {
     "no positions": (whole(positions=None), "methods.sd.positions: "),
     "no tokens": (whole(token_ids=[]), "token_ids: is empty"),
     "a token that is none": (whole(token_ids=["1", 2, 3]), "methods.sd.token_ids: "),
+    "a negative token": (whole(token_ids=[1, -2, 3]), "methods.sd.token_ids: "),
     "half a step": (whole(steps=[[3, 2]]), "methods.sd.steps: "),
     "time before the start": (whole(decode_seconds=-1.0), "methods.sd.decode_seconds: "),
     "no time": (whole(ttft_seconds=float("nan")), "methods.sd.ttft_seconds: "),

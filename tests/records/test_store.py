@@ -9,6 +9,7 @@ from specbench.core.errors import ConfigError
 from specbench.records import store as module
 from specbench.records.records import RecordFile
 from specbench.records.store import RecordList, RecordStore
+from tests.support import records as made_of
 
 DEMO = Path(__file__).parents[2] / "leaderboards/demo/wmt/records.jsonl"
 
@@ -45,6 +46,14 @@ def test_of_a_record_on_disk_only_these_methods_are_read(monkeypatch: pytest.Mon
     monkeypatch.setattr(module, "KEPT", 0)
     part = RecordStore(RecordFile(DEMO)).only(methods=["scdf", "ar"])
     assert all(set(record.methods) == {"scdf", "ar"} for record in part.values())
+
+
+def test_equal_answers_of_two_methods_are_two_parts_of_a_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(module, "KEPT", 0)
+    file = RecordFile(tmp_path / "records.jsonl")
+    file.append(made_of.record({name: made_of.generation() for name in ("ar", "sd", "pld")}))
+    (found,) = RecordStore(file).only(methods=["ar", "sd"]).values()
+    assert list(found.methods) == ["ar", "sd"] and found.methods["ar"] == found.methods["sd"]
 
 
 def test_a_list_reads_its_records_in_its_order(made: RecordStore) -> None:

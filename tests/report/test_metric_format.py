@@ -5,9 +5,9 @@ import pytest
 from specbench.core.metric import Metric
 from specbench.core.registry import SCORERS
 from specbench.results.metric_format import all_metrics, bounds_of, find_metric, metric_of, score
-from specbench.results.metrics import summarize
 from specbench.results.row_metrics import ROW_METRICS
 from specbench.statistics.bootstrap import Estimate
+from tests.support.answers import summarize
 from tests.support.records import autoregressive, compared, generation
 
 ONLY_OF_SOME_DRAFTS = {  # of `draw_overlap`, `tree_nodes`, what was consumed, servers, and models that reason

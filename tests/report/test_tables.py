@@ -1,5 +1,5 @@
 import re
-from types import SimpleNamespace
+from collections import Counter
 
 import pytest
 from rich.console import Console
@@ -225,12 +225,9 @@ def test_a_judge_s_ratings_beside_a_score_of_the_task_are_said():
 
 
 def test_the_most_frequent_reason_for_no_score_is_told():
-    def record(*problems):
-        return SimpleNamespace(methods={str(n): SimpleNamespace(problem=text) for n, text in enumerate(problems)})
-
-    assert why_unscored([record(None), record()]) is None
-    assert why_unscored([record("no\nanswer", "no\nanswer")]) == "not scored: 2 answers, because no answer"
-    told = why_unscored([record("no answer", "late"), record("late", "late"), record(None)])
+    assert why_unscored(Counter()) is None
+    assert why_unscored(Counter({"no\nanswer": 2})) == "not scored: 2 answers, because no answer"
+    told = why_unscored(Counter({"no answer": 1, "late": 3}))
     assert told == "not scored: 3 answers, because late; 1 for other reasons (see `problem` in the records)"
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from specbench.records.generation import Record
-from specbench.results.metrics import ar_drift
+from specbench.results import metrics
+from specbench.results.answers import answers_of
 from specbench.results.warnings import MIN_PROMPTS, drift_of, has_drifted
 from specbench.statistics.bootstrap import Estimate
 from tests.support.records import autoregressive, changed, compared
@@ -94,6 +95,10 @@ def test_the_repeats_of_a_prompt_are_no_prompts_of_their_own() -> None:
         assert alone.high and alone.low and together.high and together.low
         assert together.high / together.low > alone.high / alone.low
     assert told <= 2
+
+
+def ar_drift(records: list[Record]) -> Estimate:
+    return metrics.ar_drift(answers_of(records, "ar"))
 
 
 def record(number: int, at: float | None, decode: float = 1.0, **fields: Any) -> Record:

@@ -13,21 +13,11 @@ import pytest
 from specbench.analysis.audit.report import verdict_in_report
 from specbench.core.errors import ConfigError
 from specbench.results.conditions import FieldDifference, conditions, conditions_that_differ
+from specbench.results.fairness import Correlations, FairnessSummary
 from specbench.results.leaderboard import BoardFile, edit_rows, load, schema, set_verdicts, write
 from specbench.results.leaderboard_files import add_runs, compare_with_run, merge_files, validate
-from specbench.results.row import (
-    FORMAT,
-    LATER_FIELDS,
-    Correlations,
-    Evidence,
-    FairnessSummary,
-    Row,
-    RowSampling,
-    RowShots,
-    with_digest,
-)
+from specbench.results.row import FORMAT, LATER_FIELDS, Evidence, Row, RowSampling, RowShots, with_digest
 from specbench.results.runs import RecordedRun
-from specbench.results.warnings import not_steady
 from specbench.statistics.bootstrap import INTERVALS, Estimate
 from tests.support.rows import row
 from tests.support.runs import run_into
@@ -84,31 +74,15 @@ def test_every_row_is_recomputed_from_its_records_to_the_last_digit(folder, boar
         assert (found.num_rows, found.num_recomputed, found.problems) == (12, 12, ())
 
 
-def test_a_row_of_an_earlier_version_has_another_warm_up(folder, tmp_path):
-    """Earlier versions summed the warm-ups of AR and the method over processes, and warned of no baseline."""
+def test_a_row_of_an_earlier_version_lacks_the_later_fields(folder, tmp_path):
     copy, path = tmp_path / "run", tmp_path / "run" / "leaderboard.json"
     shutil.copytree(folder, copy)
-    records = [json.loads(line) for line in (copy / "records.jsonl").read_text(encoding="utf-8").splitlines()]
-    starts = {}  # by subset and method
-    for record in records:
-        for name, method in record["methods"].items():
-            method["warm_up"]["steady"] = record["subset"] != "sw"
-            starts[record["subset"], name] = method["warm_up"]
-    (copy / "records.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records), encoding="utf-8")
-
     measured = json.loads((copy / "measurements.json").read_text(encoding="utf-8"))
     for name in ("context", "pauses", "common_ids"):
         del measured["measurements"][0][name]
     (copy / "measurements.json").write_text(json.dumps(measured), encoding="utf-8")
 
     def as_earlier(each):
-        name, subsets = each["method"].partition("@")[0], list(each["subsets"]) or [each["subset"]]
-        parts = [starts[subset, one] for subset in subsets for one in {"ar", name}]
-        blocks, seconds = (sum(part[key] for part in parts) for key in ("blocks", "seconds"))
-        each["warm_up"] = {"blocks": blocks, "seconds": round(seconds, 3), "steady": subsets == ["en"]}
-        each["warnings"] = [warning for warning in each["warnings"] if warning["code"] != "not_steady"]
-        if subsets != ["en"] and name != "ar":
-            each["warnings"].append({"code": "not_steady", "text": not_steady(blocks, seconds)})
         for field in LATER_FIELDS:
             del each[field]
 

@@ -5,9 +5,17 @@ import warnings
 import pytest
 
 from specbench.records.columns import Ints
-from specbench.results.metrics import accepted_tokens_per_step, expected_speedup, metrics_of, summarize
+from specbench.results import metrics as of_answers
+from specbench.results.answers import Answer, answers_of
+from specbench.results.metrics import expected_speedup
 from specbench.specs.catalogue import load_method
+from tests.support.answers import metrics_of, summarize
 from tests.support.records import autoregressive, changed, compared, generation
+
+
+def steps_by_accepted_tokens(generations, num_draft_tokens):
+    return of_answers.accepted_tokens_per_step(list(map(Answer.of, generations)), num_draft_tokens)
+
 
 FUZZY = {"rule": "fuzzy", "divergence": "js", "threshold": 0.4}
 REJECTION = {"rule": "rejection"}
@@ -144,13 +152,13 @@ def test_a_token_that_no_step_emitted_is_a_defect_on_either_side(method, num_mor
     ids = broken.methods[method].token_ids
     broken.methods[method].token_ids = Ints([*ids, 5] if num_more == 1 else ids[:-1])
     with pytest.raises(ValueError, match=f"example 0, repeat 0: {method}: "):
-        summarize([broken], "m", num_draft_tokens=3, verification=REJECTION)
+        broken.check({"ar": 0, "m": 3})
 
 
 def test_a_draft_in_ar_is_a_defect():
     broken = compared(0, generation([[1, 1, 1, 1]]), autoregressive(2))
     with pytest.raises(ValueError, match="ar: step 0 has 1 drafted"):
-        summarize([broken], "m", num_draft_tokens=3, verification=REJECTION)
+        broken.check({"ar": 0, "m": 3})
 
 
 def test_an_example_of_one_token_has_no_speed_and_leaves_the_pair():
@@ -376,13 +384,13 @@ def test_a_simulated_run_gives_what_was_put_in_without_warnings():
 def test_accepted_tokens_per_step_count_the_target_passes_by_what_they_accepted():
     """Of a drafter that decodes alone, and of an external decoder, nothing is known of such passes."""
     drafted = [FIRST.methods["m"], SECOND.methods["m"]]
-    assert accepted_tokens_per_step(drafted, 4) == (0, 1, 1, 1, 0)
-    assert accepted_tokens_per_step([autoregressive(7)], 0) == (6,)
+    assert steps_by_accepted_tokens(drafted, 4) == (0, 1, 1, 1, 0)
+    assert steps_by_accepted_tokens([autoregressive(7)], 0) == (6,)
     alone = autoregressive(7, decoded_by="drafter")
-    assert accepted_tokens_per_step([alone], 0) is None
-    assert accepted_tokens_per_step([alone, *drafted], 3) == (0, 1, 1, 1)
+    assert steps_by_accepted_tokens([alone], 0) is None
+    assert steps_by_accepted_tokens([alone, *drafted], 3) == (0, 1, 1, 1)
     external = {"num_first_tokens": 1, "num_target_passes": 2}
-    assert accepted_tokens_per_step([*drafted, autoregressive(1, external=external)], 3) is None
+    assert steps_by_accepted_tokens([*drafted, autoregressive(1, external=external)], 3) is None
 
 
 def of_parts(num_parts, part_of):
@@ -415,8 +423,8 @@ def test_changes_of_times_resample_parts_too():
     from specbench.results.paired import Pairs, RowWithRecords
 
     records = of_parts(8, lambda example: example // 5)
-    plain = [changed(each, part=None) for each in records]
+    parts, plain = (answers_of(each, "m") for each in (records, [changed(each, part=None) for each in records]))
     side = RowWithRecords(None)
-    for pair in ((records, plain), (plain, records)):
-        assert len(set(Pairs(side, side, pair).times.cluster.tolist())) == 8
-    assert len(set(Pairs(side, side, (plain, plain)).times.cluster.tolist())) == 40
+    for pair in ((parts, plain), (plain, parts)):
+        assert len(set(Pairs(side, side, pair, pair).times.cluster.tolist())) == 8
+    assert len(set(Pairs(side, side, (plain, plain), (plain, plain)).times.cluster.tolist())) == 40

@@ -10,18 +10,19 @@ import sacrebleu
 from scipy import stats
 
 from specbench.core.registry import SCORERS
-from specbench.results.answers import (
+from specbench.results.answers import answers_of
+from specbench.results.metric_format import find_metric, metric_of
+from specbench.results.scores import (
     CorpusStatistics,
     ScoringSpec,
     corpus_metrics,
     main_metric,
     signatures,
 )
-from specbench.results.metric_format import find_metric, metric_of
-from specbench.results.metrics import summarize
 from specbench.running.measure import score_fields
 from specbench.statistics.bootstrap import Resampler, expanded_confidence, stratified_confidence
 from specbench.tasks.scoring import Score, Scorer
+from tests.support.answers import summarize
 from tests.support.records import autoregressive, changed, compared
 
 BLEU, NUMBER, ROUGE, TEXT, CHOICE = (SCORERS.get(name)() for name in ("bleu", "number", "rouge", "text", "choice"))
@@ -275,12 +276,14 @@ def test_signatures_have_the_tokenizer_and_the_number_of_references():
         compared(0, autoregressive(1), subset=subset, reference=reference)
         for subset, reference in (("en", ["a", "b"]), ("zh", "a"), ("zh", None))
     ]
-    found = signatures({"en": ScoringSpec(BLEU), "zh": ScoringSpec(chinese), "de": ScoringSpec(NUMBER)}, rows)
+    own = answers_of(rows, "ar")
+    found = signatures({"en": ScoringSpec(BLEU), "zh": ScoringSpec(chinese), "de": ScoringSpec(NUMBER)}, own)
     english, other = found["bleu"].split(" & ")
     assert "nrefs:2|" in english and "tok:13a" in english and "nrefs:1|" in other and "tok:zh" in other
-    mixed = signatures({"en": ScoringSpec(BLEU)}, [*rows, compared(0, autoregressive(1), reference="a")])
+    other = answers_of([compared(0, autoregressive(1), reference="a")], "ar")
+    mixed = signatures({"en": ScoringSpec(BLEU)}, [*own, *other])
     assert "nrefs:var|" in mixed["chrf"] and "nw:2" in mixed["chrf"]
-    assert signatures({"en": ScoringSpec(NUMBER)}, rows) == {}
+    assert signatures({"en": ScoringSpec(NUMBER)}, own) == {}
 
 
 def test_every_score_has_a_unit_and_a_find_metric():

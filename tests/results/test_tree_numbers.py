@@ -24,10 +24,11 @@ from specbench.decoding.tree_shape import regular_shape
 from specbench.decoding.verification import exact_match
 from specbench.report.captions import draft_length
 from specbench.report.tables import comparison_table, tree_table
-from specbench.results.metrics import numbered_metrics, summarize
+from specbench.results.metrics import numbered_metrics
 from specbench.results.row import RowSampling
 from specbench.running.measure import tree_fields
 from specbench.statistics.bootstrap import Estimate
+from tests.support.answers import summarize
 from tests.support.records import autoregressive, changed, compared, generation
 from tests.support.rows import row
 from tests.support.toys import TableModel

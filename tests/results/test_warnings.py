@@ -13,15 +13,15 @@ from typer.testing import CliRunner
 
 from specbench.cli import make_app
 from specbench.gate.check import check
-from specbench.records.generation import Record
+from specbench.records.generation import Generation
 from specbench.report.ranking import ranking_tables
 from specbench.report.tables import comparison_table, overview_table, run_table
+from specbench.results.answers import Answer
 from specbench.results.leaderboard import load, write
 from specbench.results.leaderboard_files import validate
 from specbench.results.row import Row, RowWarmUp, RowWarning
-from specbench.results.rows import warm_up_of
 from specbench.results.runs import RecordedRuns
-from specbench.results.warnings import WIDE, warnings_of
+from specbench.results.warnings import WIDE, warm_up_of, warnings_of
 from specbench.statistics.bootstrap import Estimate
 from tests.support.records import generation, record
 from tests.support.rows import row
@@ -35,12 +35,16 @@ def measured(n: int = 100, **metrics: Estimate) -> Row:
     return made
 
 
+def answer(of: Generation | None = None, **fields: Any) -> Answer:
+    return Answer.of(generation() if of is None else of, record=record({}, **fields))
+
+
 def codes(of: Row) -> list[str]:
-    return [each.code for each in warnings_of(of, [])]
+    return [each.code for each in warnings_of(of, [], [])]
 
 
 def text_of(of: Row, *processes: str) -> str:
-    (found,) = warnings_of(of, [record({}, process=name) for name in processes])
+    (found,) = warnings_of(of, [answer(process=name) for name in processes], [])
     assert "\n" not in found.text and not found.text.endswith(".")
     return found.text
 
@@ -58,6 +62,10 @@ def test_a_wide_interval_says_how_many_prompts_it_takes() -> None:
     assert "1.00 to 1.56 (× 1.56)" in text and "for × 1.25 measure about 400 prompts instead of 100" in text
     assert "about 200 prompts instead of 50" in text_of(measured(speedup=twice, num_prompts_timed=Estimate(value=50)))
     assert codes(measured(speedup=Estimate(value=1.1, low=1.0, high=WIDE))) == []
+
+
+def warmed(of: RowWarmUp | None) -> list[Answer]:
+    return [] if of is None else [answer(generation(warm_up=of.model_dump()))]
 
 
 UNSTEADY, STEADY, SHORT = (RowWarmUp(blocks=n, seconds=n / 2, steady=s) for n, s in ((16, False), (9, True), (1, None)))
@@ -80,32 +88,28 @@ def test_a_speed_that_was_not_steady(
 ) -> None:
     """The method's own or its baseline's; the baseline's row has it, too. Too few blocks to tell are no warning."""
     made = measured().model_copy(update={"method": f"{method}@1:0", "warm_up": own})
-    found = [each.text for each in warnings_of(made, [], baseline_warm_up=baseline) if each.code == "not_steady"]
+    found = [each.text for each in warnings_of(made, [], warmed(baseline)) if each.code == "not_steady"]
     assert [line.partition(", into")[0] for line in found] == ([] if text is None else [text])
 
 
 def test_the_warm_up_of_a_row_is_that_of_the_method_in_the_process_with_the_fewest_blocks() -> None:
     """Two subsets in the first process, of which one was resumed in a second."""
 
-    def warmed(subset: str, process: str, blocks: int, steady: bool | None = True) -> Record:
-        other, own = (
-            generation(warm_up={"blocks": num, "seconds": 2.0 * num, "steady": is_steady})
-            for num, is_steady in ((16, False), (blocks, steady))
-        )
-        return record({"ar": other, "sd": own}, subset=subset, process=process)
+    def warmed(subset: str, process: str, blocks: int, steady: bool | None = True) -> Answer:
+        warm_up = {"blocks": blocks, "seconds": 2.0 * blocks, "steady": steady}
+        return answer(generation(warm_up=warm_up), subset=subset, process=process)
 
-    records = [warmed("en", "a", 9), warmed("en", "a", 9), warmed("de", "a", 1), warmed("de", "b", 8, None)]
-    assert warm_up_of(records, "sd") == RowWarmUp(blocks=8, seconds=16.0, steady=None)
-    assert warm_up_of(records[:3], "sd") == RowWarmUp(blocks=10, seconds=20.0, steady=True)
-    assert warm_up_of([*records, warmed("en", "b", 9, False)], "sd") == RowWarmUp(blocks=10, seconds=20.0, steady=False)
-    records[0].methods["sd"].warm_up = None
-    assert warm_up_of(records, "sd") is None
+    own = [warmed("en", "a", 9), warmed("en", "a", 9), warmed("de", "a", 1), warmed("de", "b", 8, None)]
+    assert warm_up_of(own) == RowWarmUp(blocks=8, seconds=16.0, steady=None)
+    assert warm_up_of(own[:3]) == RowWarmUp(blocks=10, seconds=20.0, steady=True)
+    assert warm_up_of([*own, warmed("en", "b", 9, False)]) == RowWarmUp(blocks=10, seconds=20.0, steady=False)
+    assert warm_up_of([*own, answer()]) is None
 
 
 def test_a_speed_up_that_the_tokens_per_pass_do_not_allow() -> None:
     """One prompt on a real model: α 0, and 13.58 times AR, whose first passes took seconds."""
     tau = {"mean_acceptance_length": Estimate(value=1.0)}
-    (text,) = [each.text for each in warnings_of(measured(1, speedup=Estimate(value=13.58), **tau), [])
+    (text,) = [each.text for each in warnings_of(measured(1, speedup=Estimate(value=13.58), **tau), [], [])
                if each.code == "implausible"]  # fmt: skip
     assert text.startswith("a speed-up of 13.58 or more is not possible with 1.00 tokens per target pass")
     for allowed in (
@@ -133,12 +137,12 @@ def test_a_head_that_is_rarely_accepted_may_be_misread(kind: str) -> None:
     """Only drafters with a head, only steps with a draft, and only where there are enough of them."""
     head = measured().model_copy(update={"method": "head@1:0", "options": {"drafter": {"type": kind}}})
 
-    def records(num_accepted: int, num_steps: int = 100) -> list[Record]:
+    def own(num_accepted: int, num_steps: int = 100) -> list[Answer]:
         steps = [[3, 1, int(number < num_accepted), 1] for number in range(num_steps)]
-        return [record({"head": generation([*steps, *[[0, 0, 0, 1]] * 30])})]
+        return [answer(generation([*steps, *[[0, 0, 0, 1]] * 30]))]
 
     def found(row: Row, *given: int) -> list[str]:
-        return [each.text for each in warnings_of(row, records(*given)) if each.code == "misread_head"]
+        return [each.text for each in warnings_of(row, own(*given), []) if each.code == "misread_head"]
 
     (text,) = found(head, 29)
     assert text.startswith(
@@ -159,8 +163,8 @@ def test_of_the_trees_of_a_head_only_first_children_count() -> None:
             for num, first in firsts
         ]
         empty = generation([[0, 0, 0, 1]], tree_nodes=[0], tree_ranks=[])
-        records = [record({"head": each}) for each in [*generations, empty]]
-        return [each.text for each in warnings_of(head, records) if each.code == "misread_head"]
+        own = list(map(answer, [*generations, empty]))
+        return [each.text for each in warnings_of(head, own, []) if each.code == "misread_head"]
 
     (text,) = found([60, 2], [40, 27])
     assert text.startswith(

@@ -16,7 +16,7 @@ SHOWN = ("judge_score", "num_unjudged", "num_unscored")
 @pytest.fixture
 def run(specbench, tiny_pair, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("specbench.results.conditions.commit", lambda checkout: "commit")
+    monkeypatch.setattr("specbench.models.machine.commit", lambda checkout: "commit")
     (tmp_path / "mgsm_en.tsv").write_text("".join(f"What is {n} + {n}?\t{2 * n}\n" for n in range(3)))
 
     def call(*more: str, limit: int = 2) -> tuple[int, str, str]:

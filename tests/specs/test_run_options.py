@@ -23,7 +23,7 @@ def test_an_include_folder_without_a_task_of_lm_eval_is_refused(specbench):
 
 
 def test_allowing_code_is_part_of_a_run_that_has_some_alone(specbench, tiny_pair, tmp_path, monkeypatch):
-    monkeypatch.setattr("specbench.results.conditions.commit", lambda checkout: "commit")
+    monkeypatch.setattr("specbench.models.machine.commit", lambda checkout: "commit")
     (tmp_path / "mgsm_en.tsv").write_text("What is 1 + 1?\t2\n")
     row = {"task_id": "0", "prompt": "def one():\n", "entry_point": "one", "canonical_solution": "    return 1\n",
            "test": "def check(candidate):\n    assert candidate() == 1\n"}  # fmt: skip
@@ -66,7 +66,7 @@ def test_pass_at_k_needs_k_different_answers(specbench, more, refused):
 
 @pytest.fixture
 def run_mgsm(specbench, tiny_pair, tmp_path, monkeypatch):
-    monkeypatch.setattr("specbench.results.conditions.commit", lambda checkout: "commit")
+    monkeypatch.setattr("specbench.models.machine.commit", lambda checkout: "commit")
     for language in ("en", "de"):
         (tmp_path / f"mgsm_{language}.tsv").write_text("What is 1 + 1?\t2\n")
 

@@ -15,7 +15,7 @@ def call(
 ) -> Callable[..., tuple[str, str]]:
     """The command on a random pair and twenty rows: (stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("specbench.results.conditions.commit", lambda checkout: None)  # of a checkout at work
+    monkeypatch.setattr("specbench.models.machine.commit", lambda checkout: None)  # of a checkout at work
     monkeypatch.setattr("sys.argv", ["specbench", "tune"])
     rows = [f"Question {i}: what is {i} + {i}?\t{2 * i}" for i in range(20)]
     (tmp_path / "mgsm_en.tsv").write_text("\n".join(rows), encoding="utf-8")

@@ -16,12 +16,12 @@ from specbench.records.generation import Record
 from specbench.specs.catalogue import load_task
 from specbench.tasks.examples import Example, load_examples
 from specbench.tasks.judge.judgements import (
-    add_recorded_scores,
-    add_scores,
     judge_records,
     make_judging,
     read_ratings,
+    recorded_ratings,
     show_requests,
+    with_ratings,
     write_judgements,
 )
 from specbench.tasks.judge.requests import (
@@ -202,8 +202,8 @@ def test_a_template_replaces_the_prompt_and_is_told_by_the_ratings(server, setti
     cell = SimpleNamespace(
         task=SimpleNamespace(name="t"), subset="s", data=SimpleNamespace(examples=[example("Question 0?")])
     )
-    (kept,), signature = add_recorded_scores(records, [cell], tmp_path, Console(file=StringIO()))
-    assert (kept.methods["ar"].scores["judge_score"], signature) == (8.0, strict.signature)
+    ratings, signature = recorded_ratings(records, [cell], tmp_path, Console(file=StringIO()))
+    assert (ratings[records[0].key, "ar"], signature) == (8.0, strict.signature)
 
 
 @pytest.mark.parametrize(
@@ -526,7 +526,7 @@ def test_judgements_are_written_and_enter_the_scores(server, settings, tmp_path)
     assert (first["method"], first["score"], first["reply"], first["problem"]) == ("ar", 7.0, "Rating: [[7]]", None)
     assert (first["prompt_tokens"], first["reply_tokens"], first["cost_usd"]) == (100, 20, 0.00045)
     assert (second["method"], second["score"], second["reply"]) == ("fsd", None, "I like it.")
-    (merged,) = add_scores(records, {key: each.score for key, each in found.items()})
+    merged = with_ratings(records[0], {key: each.score for key, each in found.items()})
     assert merged.methods["ar"].scores == {"accuracy": 1.0, "judge_score": 7.0}
     assert merged.methods["fsd"].scores == {"judge_score": None}
     assert not any(merged.methods[name].problem for name in ("ar", "fsd")), "a problem is the scorer's"

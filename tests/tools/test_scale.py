@@ -14,7 +14,7 @@ def test_a_made_run_has_rows(tmp_path: Path) -> None:
     num_bytes = make_run(DEMO, tmp_path, 6, ["wmt"], ["slem"])
     assert num_bytes == (tmp_path / "records.jsonl").stat().st_size
     run = RecordedRun(tmp_path)
-    made = MeasuredRun(run.identity, run.tasks, run.method_specs, run.measurements[-1], run.records)
+    made = MeasuredRun(run.identity, run.tasks, run.method_specs, run.measurements[-1], run.answers)
     (task,), (baseline, method) = run.tasks, run.method_specs
     subsets = made.subsets_of(task)
     assert (baseline.name, method.name) == ("ar", "slem") and len(run.records) == 6 * (len(subsets) - 1)

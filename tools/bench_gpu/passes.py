@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from specbench.models.machine import environment
 from specbench.models.scoring import PassShape
-from specbench.results.conditions import environment
 from tools.bench_gpu.models import (
     CONTEXT,
     NUM_DRAFT_TOKENS,

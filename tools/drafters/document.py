@@ -8,8 +8,9 @@ from pathlib import Path
 from specbench.analysis.fairness.fairness import DrafterReport, FairnessReport
 from specbench.embedded import member_path, read_manifest
 from specbench.models.checkpoints import fingerprint
+from specbench.results.fairness import GroupNumbers
 from specbench.results.leaderboard import load
-from specbench.results.row import GroupNumbers, Row
+from specbench.results.row import Row
 from specbench.statistics.bootstrap import Estimate
 
 from .cells import interval, number, table

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from specbench.core.table import markdown_table
-from specbench.results.conditions import environment
+from specbench.models.machine import environment
 from specbench.results.metric_format import with_interval
 from tools.bench_transformers import ratio
 from tools.engines import compiling, methods

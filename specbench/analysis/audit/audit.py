@@ -47,18 +47,9 @@ from specbench.integrations.served.decoder import SERVED, ServedDecoder
 from specbench.integrations.served.engine import Engine
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model
+from specbench.models.near_ties import BaselineAnswer, DecodeText, Greedy, Noise, compare_greedy, measure_noise
 from specbench.models.scoring import ScoringModel
-from specbench.results.verdict import (
-    NUM_LONG_TOKENS,
-    NUM_TOKENS,
-    BaselineAnswer,
-    DecodeText,
-    Greedy,
-    Noise,
-    compare_greedy,
-    declares_lossless,
-    measure_noise,
-)
+from specbench.results.verdict import NUM_LONG_TOKENS, NUM_TOKENS, declares_lossless
 from specbench.running.capture_plan import allocate_and_capture_for
 from specbench.running.models import LoadedModels, load_models, parts
 from specbench.running.plan import (

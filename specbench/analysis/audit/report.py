@@ -9,10 +9,11 @@ from pydantic import BaseModel
 from specbench.core import bounded
 from specbench.core.console import counted
 from specbench.core.table import Column, Table, number_columns, text_columns
+from specbench.models.near_ties import Greedy, Noise
 from specbench.results.metric_format import NULL
 from specbench.results.row import Evidence as RowEvidence
 from specbench.results.row import Row
-from specbench.results.verdict import FAILS_BELOW, FALSE_ALARM, NUM_LONG_TOKENS, NUM_TOKENS, Greedy, Noise
+from specbench.results.verdict import FAILS_BELOW, FALSE_ALARM, NUM_LONG_TOKENS, NUM_TOKENS
 from specbench.specs.components import build
 from specbench.statistics.bootstrap import FilePart
 

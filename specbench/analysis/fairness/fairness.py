@@ -46,9 +46,10 @@ from specbench.core.progress import Say, say_nothing
 from specbench.models.causal_lm import shortest_context, split_precision
 from specbench.records.records import Record
 from specbench.report.captions import draft_length
+from specbench.results.answers import BASELINE, answers_of
+from specbench.results.fairness import FairnessSummary, GroupNumbers
 from specbench.results.leaderboard import load, set_fields
 from specbench.results.metrics import times
-from specbench.results.row import FairnessSummary, GroupNumbers
 from specbench.results.runs import RecordedRun, run_path
 from specbench.running.recorded_prompts import ModelLoader, prompts_of, tasks_of
 from specbench.specs.components import identifiable_code
@@ -131,8 +132,8 @@ def sums_by_group(entry: DrafterEntry, common: CommonRecords, numbers: Mapping[s
         for record in (records[key] for keys in common.keys.values() for key in keys):
             by_route[entry.route(record)].append(record)
         for route, of_route in by_route.items():
-            own, baseline = ([record.methods[name] for record in of_route] for name in (entry.method, "ar"))
-            cost_ratio = times(Resampler.of(of_route, 0), own, baseline)["cost_ratio"].value
+            own, baseline = (answers_of(of_route, name) for name in (entry.method, BASELINE))
+            cost_ratio = times(Resampler.of(own, 0), own, baseline)["cost_ratio"].value
             speeds[route] = (entry.num_draft_tokens(route), cost_ratio)
     groups = {}
     for place, keys in common.keys.items():

@@ -29,7 +29,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.metric import PERCENT
 from specbench.records.records import Key, Record
 from specbench.results.answers import speed_columns
-from specbench.results.row import (
+from specbench.results.fairness import (
     BoundChain,
     Correlations,
     FairnessSummary,

@@ -20,7 +20,7 @@ from specbench.core.table import Table, number_columns, text_columns
 from specbench.records.columns import PassTimes, StepCounts
 from specbench.records.records import Generation, Record
 from specbench.report.captions import dtype_and_device
-from specbench.results.answers import speed_columns, with_own_passes
+from specbench.results.answers import speed_columns
 from specbench.results.metric_format import NULL, number, speed, with_interval
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRun, RecordedRuns, read_input, rows_of_subsets, run_folder_of
@@ -104,6 +104,15 @@ def last_token_acceptance(generations: Sequence[Generation], num_draft_tokens: i
     """Returns the acceptance rate of the last token of full-length drafts, an estimate for the token after it."""
     judged = [step for generation in generations for step in generation.steps if step.verified == num_draft_tokens]
     return sum(step.accepted == num_draft_tokens for step in judged) / len(judged) if judged else 0.5
+
+
+def with_own_passes(generation: Generation, decodes_with: str) -> Generation:
+    """Returns the generation with each pass listed under the model that ran it: the decode loop lists all passes of a
+    model that decodes alone under the target."""
+    if (generation.decoded_by if decodes_with == "random" else decodes_with) == "target":
+        return generation
+    passes = replace(generation.passes, target=PassTimes(()), draft=generation.passes.target)
+    return replace(generation, passes=passes, decoded_by="drafter")
 
 
 @dataclass(frozen=True)

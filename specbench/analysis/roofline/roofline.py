@@ -35,8 +35,8 @@ from specbench.decoding.verification import rejection
 from specbench.models.causal_lm import CausalLM, shortest_context
 from specbench.models.kv_cache import CACHE_NAMES
 from specbench.models.loading import load_model
+from specbench.models.machine import environment
 from specbench.models.meters import Clock, PassLog
-from specbench.results.conditions import environment
 from specbench.running.capture_plan import num_compilations
 from specbench.running.models import engine_of, warn_not_static
 from specbench.specs.run_options import RunOptions

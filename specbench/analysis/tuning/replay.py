@@ -20,7 +20,7 @@ from specbench.decoding.proposal import OUT_OF_VOCABULARY
 from specbench.records.columns import Ints, PassTimes, StepCounts, Steps
 from specbench.records.generation import Passes
 from specbench.records.records import Generation, Record
-from specbench.results.answers import speed_columns
+from specbench.results.answers import BASELINE, Answer, answers_of, speed_columns
 from specbench.results.metrics import acceptance, speeds
 from specbench.statistics.bootstrap import Estimate, Resampler
 
@@ -276,9 +276,9 @@ class Recording:
             )
             for steps in replays
         ]  # fmt: skip
-        baseline = [record.methods["ar"] for record in self.records]
-        prompts = Resampler.of(list(self.records), self.seed)
-        metrics = {**acceptance(prompts, own, {}), **speeds(prompts, own, baseline, is_baseline=False)}
+        answers, baseline = list(map(Answer.of, own)), answers_of(self.records, BASELINE)
+        prompts = Resampler.of(baseline, self.seed)
+        metrics = {**acceptance(prompts, answers, {}), **speeds(prompts, answers, baseline, is_baseline=False)}
         return SettingEstimate(threshold, num_draft_tokens, metrics, own)
 
 

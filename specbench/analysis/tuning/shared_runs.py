@@ -21,16 +21,18 @@ from specbench.decoding.sampling import Distributions
 from specbench.decoding.verification import VerificationRule
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import choose_device, load_model
+from specbench.models.machine import environment
 from specbench.records.folder import RunFolder, folder_of, selection_of
 from specbench.records.generation import Evidence
 from specbench.records.records import Record, RecordFile
 from specbench.report.display import Panel, check_plot, save_picture
-from specbench.results.answers import ScoringSpec, main_metric
-from specbench.results.conditions import check_accepts_rows, environment
+from specbench.results.answers import BASELINE, answers_of
+from specbench.results.conditions import check_accepts_rows
 from specbench.results.leaderboard_files import add_rows
 from specbench.results.metric_format import metric_of
 from specbench.results.metrics import metrics_of
 from specbench.results.row import Row
+from specbench.results.scores import ScoringSpec, main_metric
 from specbench.running.events import Events
 from specbench.running.execute import measure_plan
 from specbench.running.models import LoadedModels, engine_for, load_drafters, load_models
@@ -150,7 +152,10 @@ class TrialRun:
         return main_metric(self.scoring)
 
     def metrics(self, name: str) -> Metrics:
-        return metrics_of(self.records, self.method(name), self.seed, self.scoring)
+        method, languages = self.method(name), {subset: each.code for subset, each in self.scoring.items()}
+        own = answers_of(self.records, name, method.decodes_with, languages)
+        baseline = answers_of(self.records, BASELINE, languages=languages)
+        return metrics_of(own, baseline, method, self.seed, self.scoring)
 
 
 def shown_metrics(metrics: Mapping[str, Estimate], quality: str | None) -> dict[str, object]:
@@ -250,8 +255,9 @@ class Trials:
                 subset_runs[place] = replace(subset_run, decoders=(ar, replace(decoder, rule=rule)))
             folder.records = EvidenceFile(folder.records.path, rules, recorded)
         plan = Plan(spec, models, subset_runs, folder, self.request.command)
-        records, rows = measure_plan(plan, Events(self.console, [RunProgress(self.console)]))
-        return TrialRun(folder.path, spec.methods, subset_runs, list(records.values()), rows, spec.seed, self.scoring)
+        measured, _, rows = measure_plan(plan, Events(self.console, [RunProgress(self.console)]))
+        records = list(measured.values())
+        return TrialRun(folder.path, spec.methods, subset_runs, records, rows, spec.seed, self.scoring)
 
     def compose(self, methods: Sequence[MethodSpec]) -> tuple[RunSpec, LoadedModels, list[SubsetRun]]:
         """Returns the spec, models and subsets of a run of AR and the methods. Raises ConfigError for a method that

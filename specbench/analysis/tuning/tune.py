@@ -48,8 +48,8 @@ from specbench.decoding.tree_shape import USUAL_CHANCES, best_shape_by_level
 from specbench.decoding.verification import MAX_JS
 from specbench.records.records import Generation
 from specbench.report.captions import model_name
-from specbench.results.answers import main_metric
 from specbench.results.metric_format import NULL, metric_of, number, score, score_pair, with_interval
+from specbench.results.scores import main_metric
 from specbench.running.plan import Loaded
 from specbench.running.prompts import prompt_digest
 from specbench.running.request import Request

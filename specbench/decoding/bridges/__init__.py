@@ -140,7 +140,7 @@ class CommonIdsModel(MaskedDraftModel):
         return self._own_ids
 
 
-@BRIDGES.register("shared", same_vocabulary=True)
+@BRIDGES.register("shared")
 def shared(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Drafter:
     """The drafter has the target's vocabulary, so no translation is needed. If the two differ in at most 1 % of their
     tokens, such as a few added ones, the drafter drafts only ids that mean the same token in both. A drafter with
@@ -371,7 +371,7 @@ class Retokenized(BridgedDrafter):
         return []
 
 
-@BRIDGES.register("retokenize", removes={"raw_probs"})
+@BRIDGES.register("retokenize")
 def retokenize(models: ModelPair, sampling: Sampling, make: MakeDrafter) -> Drafter:
     """Drafts in the drafter's own tokens and proposes the target's tokens of the same text (SLEM)."""
     assert models.drafter is not None

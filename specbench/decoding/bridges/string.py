@@ -280,7 +280,7 @@ class StringBridge(BridgedDrafter):
 CAP = "Draft contexts that one step may read; where ψ needs more, the run ends with an error."
 
 
-@BRIDGES.register("string", removes={"raw_probs"})
+@BRIDGES.register("string")
 def string(
     models: ModelPair,
     sampling: Sampling,

@@ -103,7 +103,7 @@ class Drafter:
 EMPTY = Proposal()
 
 
-@DRAFTERS.register("none", provides={"probs"})
+@DRAFTERS.register("none")
 class NoDrafter(Drafter):
     """Drafts nothing: every step is one target pass over one token."""
 
@@ -227,7 +227,7 @@ CHECKPOINT = (
 Checkpoint = Annotated[str | None, Field(min_length=1, description=CHECKPOINT)]
 
 
-@DRAFTERS.register("model", provides={"probs", "raw_probs"}, needs_model=True)
+@DRAFTERS.register("model")
 def model_drafter(
     models: ModelPair,
     sampling: Sampling,

@@ -181,7 +181,7 @@ def norm_output_reading(checkpoint: HeadCheckpoint, target: CausalLM, given: Nor
     return known[key]
 
 
-@DRAFTERS.register("eagle", provides={"probs", "raw_probs"}, needs=NEEDS)
+@DRAFTERS.register("eagle", needs=NEEDS)
 def eagle_chain_drafter(
     models: ModelPair, sampling: Sampling, *, head: Head = "eagle3", path: HeadPath = None,
     revision: HeadRevision = None, norm_output: NormOutputOption = None, temperature: DraftTemperature = None,
@@ -198,7 +198,7 @@ def eagle_chain_drafter(
 MTP_NEEDS = "a layer for multi-token prediction in the target's checkpoint (one that transformers loads)"
 
 
-@DRAFTERS.register("mtp", provides={"probs", "raw_probs"}, needs=MTP_NEEDS, embedded=False)
+@DRAFTERS.register("mtp", needs=MTP_NEEDS, embedded=False)
 def mtp_drafter(models: ModelPair, sampling: Sampling, *, temperature: DraftTemperature = None) -> EagleDrafter:
     """The target's own layer for multi-token prediction drafts a chain, with the run's sampling parameters or its own
     temperature. It drafts every token after the first from its own output."""

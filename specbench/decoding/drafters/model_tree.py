@@ -241,7 +241,7 @@ def possible_draws(*, draws: str = "auto", temperature: float | None = None, **o
     return by_temperature.get(temperature, {"without_replacement"})
 
 
-@DRAFTERS.register("model_tree", needs_model=True, tree_shape=shape_from_options, draws=possible_draws)
+@DRAFTERS.register("model_tree", tree_shape=shape_from_options, draws=possible_draws)
 def model_tree_drafter(
     models: ModelPair,
     sampling: Sampling,

@@ -133,7 +133,7 @@ PATH = "Folder of the n-gram model, as `specbench train ngram` writes it; null: 
 NEEDS = "an n-gram model over the target's tokens (`specbench train ngram`; one ships with the embedded target)"
 
 
-@DRAFTERS.register("ngram", provides={"probs", "raw_probs"}, needs=NEEDS, looks_up=True)
+@DRAFTERS.register("ngram", needs=NEEDS, looks_up=True)
 class NgramDrafter(Drafter):
     """An n-gram model over the target's own tokens drafts with one table look-up per token, with the run's sampling
     parameters or its own temperature. A model made with another tokenizer raises ConfigError."""

@@ -33,7 +33,7 @@ OCCURRENCES = (
 )
 
 
-@DRAFTERS.register("prompt_lookup", provides={"probs"}, looks_up=True)
+@DRAFTERS.register("prompt_lookup", looks_up=True)
 class PromptLookupDrafter(LookUpDrafter):
     """Drafts the tokens that followed an earlier occurrence of the last tokens, in prompt or answer. It looks for the
     last `max_match` tokens, then for fewer, down to `min_match`, and takes the most recent occurrence. A short match is

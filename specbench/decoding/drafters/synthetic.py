@@ -58,7 +58,7 @@ class RehearsedStep(NamedTuple):
 ACCEPTANCE = "α: the probability that a draft token is accepted, given that all before it were."
 
 
-@DRAFTERS.register("synthetic", provides={"probs"}, needs_model=True, prescribes="rejection")
+@DRAFTERS.register("synthetic")
 class SyntheticDrafter(Drafter):
     """Drafts tokens that are accepted with a prescribed probability each; the draft model makes its passes, but its own
     draft tokens are discarded. It knows the target's tokens in advance from a rehearsal that is not measured: a test of

@@ -21,7 +21,7 @@ from specbench.decoding.sampling import Sampling
 from specbench.integrations.lm_eval.tasks import MAX_GEN_TOKS, generation_spec
 from specbench.models.causal_lm import TextModel
 from specbench.records.generation import Generation
-from specbench.results.answers import with_own_passes
+from specbench.results.answers import Answer
 from specbench.results.metrics import acceptance, speeds
 from specbench.results.rows import SPEEDUPS
 from specbench.results.warnings import not_steady
@@ -285,8 +285,8 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
         """Returns α, τ and tokens/s with 95 % intervals over documents, and if every answer has a baseline, its speed
         and the speed-up."""
         method, prompts = self.method, Resampler.of_keys([(a.query.task, a.query.doc) for a in answers], seed=0)
-        own = [with_own_passes(answer.own, method.decodes_with) for answer in answers]
-        baseline = [answer.baseline for answer in answers if answer.baseline is not None]
+        own = [Answer.of(answer.own, method.decodes_with) for answer in answers]
+        baseline = [Answer.of(answer.baseline) for answer in answers if answer.baseline is not None]
         has_baseline = len(baseline) == len(answers)
         found = {
             **acceptance(prompts, own, method.verification.model_dump()),

@@ -13,6 +13,7 @@ from specbench.core.values import json_digest
 from specbench.decoding.decoder import stream_seed
 from specbench.decoding.loop import StopRules
 from specbench.integrations.served.decoder import ServedDecoder
+from specbench.models.near_ties import BaselineAnswer, find_differences, near_tie_tolerance
 from specbench.models.scoring import ScoringModel
 from specbench.records.generation import WarmUpRecord
 from specbench.records.store import RecordStore
@@ -23,7 +24,6 @@ from specbench.records.windows import (
     WindowKey,
     window_file,
 )
-from specbench.results.verdict import BaselineAnswer, find_differences, near_tie_tolerance
 from specbench.running.events import Events
 from specbench.running.plan import Plan, SubsetRun
 from specbench.running.warm_up import MAX_BLOCKS_CPU, MAX_SHARE, WarmUp, until_steady, warm_up_ids

@@ -10,7 +10,7 @@ from specbench.report.captions import decodes_alone, lossless_word, sampling_of,
 from specbench.report.shown import ShownRecord
 from specbench.results.conditions import flat_fields
 from specbench.results.metric_format import NULL, find_metric, interval_of
-from specbench.results.metrics import accepted_tokens_per_step_of
+from specbench.results.metrics import accepted_tokens_per_step
 from specbench.results.paired import RowWithRecords
 from specbench.results.row import RESULT_FIELDS, UNVERIFIABLE_FIELDS, Row
 
@@ -65,8 +65,8 @@ def accepted_counts(side: RowWithRecords) -> tuple[Sequence[int], str]:
     if decodes_alone(side.row):
         return (), "Nothing is drafted: one model decodes alone, one token per pass."
     counts = side.row.accepted_tokens_per_step
-    if counts is None and side.method is not None and side.records:
-        counts = accepted_tokens_per_step_of(side.records, side.method)
+    if counts is None and side.method is not None and side.own:
+        counts = accepted_tokens_per_step(side.own, side.method.most_draft_tokens)
     if counts and sum(counts):
         return counts, ""
     return (), "Unknown: neither the row nor its records have the steps of its answers."

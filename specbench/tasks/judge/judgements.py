@@ -210,43 +210,41 @@ def _ask(requests: Mapping[str, JudgeRequest], settings: JudgeSettings, console:
             raise
 
 
-def add_scores(records: Iterable[Record], scores: Mapping[JudgementKey, float | None]) -> list[Record]:
-    """Returns copies of the records in which every answer has the metric `judge_score`, which may be None."""
-    return [
-        replace(
-            record,
-            methods={
-                name: replace(each, scores={**each.scores, JUDGED: scores.get((record.key, name))})
-                for name, each in record.methods.items()
-            },
-        )
-        for record in records
-    ]
+Ratings = Mapping[JudgementKey, float | None]  # by record and method
 
 
-def add_recorded_scores(
-    records: list[Record], cells: Iterable[JudgedCell], folder: Path, console: Console
-) -> tuple[list[Record], str | None]:
-    """Returns the records with the ratings of exactly the same requests in judgements.jsonl, and the signature of the
-    judge; None if there are no such ratings. If the file has several judges, the last one counts. Raises ConfigError
-    for a damaged file."""
+def with_ratings(record: Record, ratings: Ratings) -> Record:
+    """Returns a copy of a record in which every answer has the metric `judge_score`, which may be None."""
+    methods = {
+        name: replace(each, scores={**each.scores, JUDGED: ratings.get((record.key, name))})
+        for name, each in record.methods.items()
+    }
+    return replace(record, methods=methods)
+
+
+def recorded_ratings(
+    records: Iterable[Record], cells: Iterable[JudgedCell], folder: Path, console: Console
+) -> tuple[Ratings, str | None]:
+    """Returns the ratings of exactly the same requests in judgements.jsonl, and the signature of the judge; None if
+    there are no such ratings. If the file has several judges, the last one counts. Raises ConfigError for a damaged
+    file."""
     path = folder / JUDGEMENTS_FILE
     lines = _read_lines(path)
     if not lines:
-        return records, None
+        return {}, None
     settings = lines[-1].settings
     known = {line.request: line.score for line in lines}
     requests = make_requests(records, index_examples(cells), settings)
     scores = {key: known.get(digest(request)) for key, request in requests.items()}
     num_rated = sum(score is not None for score in scores.values())
     if not num_rated:
-        return records, None
+        return {}, None
     rest = "" if num_rated == len(scores) else f"; --judge {settings.model} rates the others"
     say(console, f"{num_rated} of {len(scores)} answers have ratings of {settings.model} from {path}{rest}")
-    return add_scores(records, scores), settings.signature
+    return scores, settings.signature
 
 
-def read_ratings(folder: Path, signature: str) -> dict[JudgementKey, float | None]:
+def read_ratings(folder: Path, signature: str) -> Ratings:
     """Returns the ratings by the judge with this signature. Raises ConfigError for a damaged file."""
     lines = _read_lines(folder / JUDGEMENTS_FILE)
     return {line.key: line.score for line in lines if line.settings.signature == signature}
@@ -310,8 +308,8 @@ class Judging:
         if not self.is_dry_run:
             JudgeClient(self.settings)
 
-    def judge(self, records: list[Record], cells: Iterable[JudgedCell], folder: Path, console: Console) -> list[Record]:
-        """Returns the records with the metric `judge_score`, and writes the ratings into the folder. Raises ConfigError
+    def judge(self, records: Iterable[Record], cells: Iterable[JudgedCell], folder: Path, console: Console) -> Ratings:
+        """Returns the ratings, and writes them into the folder. Raises ConfigError
         if the judge replied to no request."""
         found = judge_records(records, index_examples(cells), self.settings, console)
         if found and all(judgement.reply is None for judgement in found.values()):
@@ -320,9 +318,9 @@ class Judging:
                 "--judge-base-url and the server, and repeat the command: what was measured is kept"
             )
         write_judgements(folder / JUDGEMENTS_FILE, found, self.settings)
-        return add_scores(records, {key: judgement.score for key, judgement in found.items()})
+        return {key: judgement.score for key, judgement in found.items()}
 
-    def show(self, records: list[Record], cells: Iterable[JudgedCell]) -> None:
+    def show(self, records: Iterable[Record], cells: Iterable[JudgedCell]) -> None:
         """Prints the requests that would be sent."""
         show_requests(records, index_examples(cells), self.settings, stdout)
 

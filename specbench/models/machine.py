@@ -1,0 +1,108 @@
+"""The machine and the versions of a measurement, as rows name them."""
+
+import os
+import platform
+import subprocess
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from specbench.built_in import __version__
+from specbench.core.environment import PACKAGE, called, num_sharing
+from specbench.core.values import WHOLE, bytes_digest, file_digest
+
+PACKAGES = ("torch", "transformers", "datasets")
+MEASURED_FILES = ("specbench", "tasks", "methods")  # changes of other files do not change the numbers
+
+
+def environment(device: str, dtype: str, attention: str, engine: str = "eager") -> dict[str, Any]:
+    """Returns device name, dtype, attention, engine, threads, platform, python, versions and commit; null if unknown.
+    `device`: a torch device ("cpu", "cuda:0", "mps"), or several that share a model ("cuda:0+cuda:1"). The speed of a
+    CPU depends on the number of threads, on other workers and on the clock; its name holds these, so that rows in which
+    they differ are not compared. Never raises."""
+    import torch
+
+    return {
+        "device": _or_null(lambda: _device_names(device)) or device,
+        "dtype": dtype, "attention": attention, "engine": engine, "num_threads": torch.get_num_threads(),
+        "platform": platform.platform(), "python": platform.python_version(),
+        "versions": {
+            "python": platform.python_version(),
+            **{name: _or_null(partial(version, name)) for name in PACKAGES},
+            "specbench": __version__,
+        },
+        "commit": commit(PACKAGE.parent),
+    }  # fmt: skip
+
+
+def commit(checkout: Path) -> str | None:
+    """Returns the commit of a checkout; None for any other folder. If measured files differ from the commit, "-dirty-"
+    and 8 hex digits over these files are appended, so that different states are not confused."""
+    with suppress(Exception):
+        if (checkout / ".git").exists():  # a package installed inside another repository has no commit of its own
+            head, changed = _git_status(checkout)
+            if head != "(initial)":  # otherwise there is no commit yet
+                paths = {name: checkout / name for name in sorted(changed)}
+                contents = {
+                    name: file_digest(each, WHOLE) if each.is_file() else "gone" for name, each in paths.items()
+                }
+                parts = (f"{name}\0{text}\0".encode("utf-8", "surrogateescape") for name, text in contents.items())
+                return f"{head}-dirty-{bytes_digest(parts, 8)}" if changed else head
+    return None
+
+
+def _git_status(checkout: Path) -> tuple[str, list[str]]:
+    """Returns the commit, and the measured files that were changed or added since."""
+    command = [
+        "git", "-C", str(checkout), "--no-optional-locks", "status", "--porcelain=v2", "--branch", "-z",
+        "--untracked-files=all", "--no-renames", "--", *MEASURED_FILES,
+    ]  # fmt: skip
+    # Inside a git hook, GIT_DIR and similar variables point at the hook's repository.
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    output = subprocess.run(command, env=variables, capture_output=True, timeout=10, check=True).stdout
+    head, changed = "", []
+    for line in os.fsdecode(output).split("\0"):
+        if line.startswith("# branch.oid "):
+            head = line.split(" ", 2)[2]
+        elif line and not line.startswith("#"):
+            num_fields = {"1": 8, "u": 10, "?": 1}[line[0]]  # before the name
+            changed.append(line.split(" ", num_fields)[num_fields])
+    return head, changed
+
+
+def _device_names(devices: str) -> str:
+    """Returns the names of devices with the number of equal ones: "2 × NVIDIA H100 + some CPU, 1 thread"."""
+    names = Counter(place if place == "disk" else _device_name(place) for place in devices.split("+"))
+    return " + ".join(f"{number} × {name}" if number > 1 else name for name, number in names.items())
+
+
+def _device_name(device: str) -> str:
+    import torch
+
+    from specbench.models.meters import HOST  # which imports torch
+
+    kind = torch.device(device).type
+    if kind == "cuda":
+        return torch.cuda.get_device_name(device)
+    if kind == "mps":
+        return f"{platform.processor() or platform.machine()} mps"
+    num_threads = torch.get_num_threads()
+    left_out = ", waits for a CPU left out" if HOST.leaves_out_waits else ""
+    return called(f"{_cpu_model()}, {num_threads} thread{'s' if num_threads > 1 else ''}{left_out}", num_sharing())
+
+
+def _cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.is_file() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(filter(None, [*models, platform.processor(), platform.machine()]), "cpu")
+
+
+def _or_null(get: Callable[[], str | None]) -> str | None:
+    try:
+        return get()
+    except Exception:
+        return None

@@ -34,6 +34,7 @@ SamplePrompt = Annotated[
 flag = partial(typer.Option, metavar="")  # so that the help shows no value
 AsJson = Annotated[bool, flag("--json", help="Print JSON instead of tables.")]
 
+LONGEST_NAME = 255  # bytes of a file name on common file systems
 PAIR = ("target", "drafter", "target_revision", "drafter_revision")
 LARGEST, LARGEST_SEED = 10**9, 2**63 - 1
 
@@ -138,11 +139,16 @@ def command_line() -> str:
 
 
 def checked_path(option: typer.CallbackParam, text: str | None) -> Path | None:
-    """Returns the path of an option. Raises ConfigError if it is empty, which would mean the current folder."""
+    """Returns the path of an option. Raises ConfigError if it is empty, which would mean the current folder, or if a
+    file name is too long."""
     if text is None:
         return None
     if not text.strip():
         raise ConfigError(f"{option.opts[0]} '{text}': is empty: give a path, or remove the option")
+    longest = max(Path(text).parts, key=lambda name: len(name.encode()), default="")
+    if (size := len(longest.encode())) > LONGEST_NAME:
+        problem = f"a name of {size} bytes, but a file's name has at most {LONGEST_NAME}: shorten it"
+        raise ConfigError(f"{option.opts[0]} {longest[:20]}…: {problem}")
     return Path(text)
 
 

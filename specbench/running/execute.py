@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -17,7 +17,7 @@ from specbench.records.store import RecordStore
 from specbench.records.windows import read_windows
 from specbench.report.captions import why_unscored
 from specbench.report.tables import RunRows
-from specbench.results.answers import BASELINE, RunAnswers, different_answers
+from specbench.results.answers import BASELINE, Ratings, RunAnswers, different_answers
 from specbench.results.concurrency import load_groups, load_rows
 from specbench.results.leaderboard import check_writable, write
 from specbench.results.row import CommonIds, Row
@@ -25,7 +25,7 @@ from specbench.results.rows import MeasuredRun, MeasuredSubset, Measurement, Mod
 from specbench.results.scores import languages_of
 from specbench.results.verdict import declares_lossless
 from specbench.running.events import Events, RunListener, Trackers
-from specbench.running.measure import announce_trials, schedulers
+from specbench.running.measure import Scheduler, announce_trials, schedulers
 from specbench.running.models import LoadedModels, has_other_vocabulary, load_models, parts, training_prompts
 from specbench.running.plan import Plan, make_plan
 from specbench.running.progress import RunProgress, report_kept_results
@@ -60,11 +60,11 @@ def execute(
         check_plot(request.plot)
     # 2. Plan: subsets with data, prompts and decoders, and the folder.
     plan = make_plan(request, console, load or load_models)
-    # 3. Measure and report: records and rows, in the folder.
+    # 3. Measure what the folder lacks, and report it: records, then rows.
     events = Events(console, [*([RunProgress(console)] if listeners is None else listeners), *trackers])
-    _, answers, rows = measure_plan(plan, events, request.judge)
+    measured, rows = run_plan(plan, events, request.judge)
     # 4. The leaderboard and the picture that the request names.
-    if reason := why_unscored(answers.problems):
+    if reason := why_unscored(measured.answers.problems):
         events.say(reason)
     if request.leaderboard is not None:
         from specbench.results.leaderboard_files import add_rows
@@ -78,12 +78,25 @@ def execute(
     return outcome
 
 
-def measure_plan(plan: Plan, events: Events, judge: Judge | None = None) -> tuple[RecordStore, RunAnswers, list[Row]]:
-    """Measures what the folder of a plan lacks and writes its rows. Returns the plan's records, answers and rows."""
-    folder, spec = plan.folder, plan.spec
+@dataclass(frozen=True)
+class Measured:
+    """What a command measured: its records, the numbers of their answers, and what rows need of the run as a whole.
+    `signature`: of the judge whose ratings the answers have."""
+
+    records: RecordStore
+    answers: RunAnswers
+    measurement: Measurement
+    signature: str | None = None
+
+    def rated(self, ratings: Ratings, signature: str) -> "Measured":
+        return replace(self, answers=self.answers.with_ratings(ratings), signature=signature)
+
+
+def run_plan(plan: Plan, events: Events, judge: Judge | None = None) -> tuple[Measured, list[Row]]:
+    """Measures what the folder of a plan lacks and writes its rows. Returns both."""
+    folder = plan.folder
     with ExitStack() as stack:
-        lengths = {method.name: method.most_draft_tokens for method in spec.methods}
-        recorded = stack.enter_context(folder.open(lengths))
+        recorded = stack.enter_context(folder.open({each.name: each.most_draft_tokens for each in plan.spec.methods}))
         stack.enter_context(events.run(plan))
         # 1. What would fail at the end fails now: a board that cannot be written, a judge without a key.
         check_writable(folder.leaderboard)
@@ -92,48 +105,58 @@ def measure_plan(plan: Plan, events: Events, judge: Judge | None = None) -> tupl
             judging.check()
         announce_trials(plan, recorded, events)
         # 2. The trials, one request at a time.
-        scheduler, *others = schedulers(plan.models, spec)
-        with report_kept_results(events.console, folder.path):
-            scheduler.measure(plan, recorded, events)
-        # 3. What the command measured is noted in the folder, since rows depend on the folder alone.
-        measured = recorded.only([trial.key for trial in plan.trials])
-        write_specs(folder.path, spec)
-        languages = languages_of(spec.tasks, is_installed("lingua"))
-        with doing("comparing the answers with AR's"):
-            answers = RunAnswers({each.name: each.decodes_with for each in spec.methods}, languages, measured)
-            measurement = measurement_of(plan, measured, answers)
-        add_measurement(folder.path, measurement)
-
-        def write_rows(answers: RunAnswers, signature: str | None) -> list[Row]:
-            with doing("computing the rows"):
-                rows = MeasuredRun(folder.identity, spec.tasks, spec.methods, measurement, answers, signature).rows()
-                rows += load_rows(rows, read_windows(folder.path))
-            write(folder.leaderboard, rows)
-            return rows
-
-        # 4. The rows, at once, as what follows may fail. Answers that a judge rated earlier keep their ratings.
-        signature: str | None = None
+        scheduler, *loads = schedulers(plan.models, plan.spec)
+        measured = measure(plan, scheduler, recorded, events)
+        # 3. Their rows at once, as what follows may fail. Answers that a judge rated earlier keep their ratings.
         if (folder.path / JUDGEMENTS_FILE).exists():
             from specbench.tasks.judge.judgements import recorded_ratings
 
-            ratings, signature = recorded_ratings(measured.values(), plan.subset_runs, folder.path, events.console)
+            records = measured.records.values()
+            ratings, signature = recorded_ratings(records, plan.subset_runs, folder.path, events.console)
             if signature is not None:
-                answers = answers.with_ratings(ratings)
-        rows = write_rows(answers, signature)
-        # 5. Servers under load.
-        for other in others:
-            other.measure(plan, recorded, events)
-            rows = write_rows(answers, signature)
-        # 6. The judge's ratings. A dry run only shows what it would be asked.
+                measured = measured.rated(ratings, signature)
+        rows = report(plan, measured)
+        # 4. Servers under load; each load adds rows.
+        for load in loads:
+            load.measure(plan, recorded, events)
+            rows = report(plan, measured)
+        # 5. The judge's ratings. A dry run only shows what it would be asked.
         if judging is not None and judging.is_dry_run:
-            judging.show(measured.values(), plan.subset_runs)
+            judging.show(measured.records.values(), plan.subset_runs)
         elif judging is not None:
-            answers = answers.with_ratings(
-                judging.judge(measured.values(), plan.subset_runs, folder.path, events.console)
-            )
-            rows = write_rows(answers, judging.settings.signature)
+            ratings = judging.judge(measured.records.values(), plan.subset_runs, folder.path, events.console)
+            measured = measured.rated(ratings, judging.settings.signature)
+            rows = report(plan, measured)
         events.run_ended(rows)
-    return measured, answers, rows
+    return measured, rows
+
+
+def measure(plan: Plan, scheduler: Scheduler, recorded: RecordStore, events: Events) -> Measured:
+    """Measures the trials of a plan that are not recorded yet, and notes in its folder what rows need besides records,
+    since rows depend on the folder alone."""
+    with report_kept_results(events.console, plan.folder.path):
+        scheduler.measure(plan, recorded, events)
+    records = recorded.only([trial.key for trial in plan.trials])
+    write_specs(plan.folder.path, plan.spec)
+    languages = languages_of(plan.spec.tasks, is_installed("lingua"))
+    with doing("comparing the answers with AR's"):
+        answers = RunAnswers({each.name: each.decodes_with for each in plan.spec.methods}, languages, records)
+        measurement = measurement_of(plan, records, answers)
+    add_measurement(plan.folder.path, measurement)
+    return Measured(records, answers, measurement)
+
+
+def report(plan: Plan, measured: Measured) -> list[Row]:
+    """Computes the rows of a plan's folder, those of loads among them, and writes its leaderboard."""
+    folder, spec = plan.folder, plan.spec
+    with doing("computing the rows"):
+        run = MeasuredRun(
+            folder.identity, spec.tasks, spec.methods, measured.measurement, measured.answers, measured.signature
+        )
+        rows = run.rows()
+        rows += load_rows(rows, read_windows(folder.path))
+    write(folder.leaderboard, rows)
+    return rows
 
 
 def measurement_of(plan: Plan, records: RecordStore, answers: RunAnswers) -> Measurement:

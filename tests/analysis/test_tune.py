@@ -249,3 +249,22 @@ def test_a_fuzzy_method_needs_a_scorer(call: Callable[..., tuple[str, str]], tmp
     )
     with pytest.raises(ConfigError, match="--task plain: has no score that all its subsets share"):
         call("fsd", task="plain.yaml", subsets=None)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "num_prompts", "sees"),
+    [
+        (-0.01, 0.01, 100, True),  # narrow, and without the fall
+        (-0.3, 0.3, 100, False),  # wider than the fall, and it contains it
+        (0.0, 0.0, 8, False),  # all answers are AR's, of too few prompts
+        (0.0, 0.0, 100, True),
+    ],
+)
+def test_a_slice_is_too_small_if_its_interval_does_not_tell_an_allowed_fall(
+    low: float, high: float, num_prompts: int, sees: bool
+) -> None:
+    search = object.__new__(ThresholdSearch)
+    search.quality, search.fall = "accuracy", 0.1
+    loaded = [(None, None, SimpleNamespace(examples=range(num_prompts)))]
+    search.tuner = SimpleNamespace(trials=SimpleNamespace(loaded=loaded))  # type: ignore[assignment]
+    assert search.sees_fall(Estimate(value=(low + high) / 2, low=low, high=high)) == sees

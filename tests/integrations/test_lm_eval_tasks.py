@@ -26,7 +26,7 @@ from specbench.records.folder import RunFolder
 from specbench.records.generation import Record
 from specbench.results.row import Row
 from specbench.running.events import Events
-from specbench.running.execute import measure_plan
+from specbench.running.execute import run_plan
 from specbench.running.models import load_models
 from specbench.running.plan import Plan, make_subset_runs, run_identity
 from specbench.specs.catalogue import digest, load_method
@@ -337,8 +337,8 @@ def measured(
     cells = make_subset_runs(spec, models, [(task, "default", examples(task, limit))])
     conditions = environment(str(models.target.device), models.target.dtype, models.target.attention)
     run = RunFolder(folder, run_identity(spec, cells, models, conditions))
-    records, _, rows = measure_plan(Plan(spec, models, cells, run), Events(Console(quiet=True)))
-    return rows, list(records.values())
+    found, rows = run_plan(Plan(spec, models, cells, run), Events(Console(quiet=True)))
+    return rows, list(found.records.values())
 
 
 # ---- mistakes

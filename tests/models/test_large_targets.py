@@ -11,10 +11,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from specbench.core.errors import ConfigError
-from specbench.models import devices, loading
+from specbench.models import devices, loading, machine
 from specbench.models.causal_lm import CausalLM, split_precision
 from specbench.models.loading import bitsandbytes, load_model, load_network
-from specbench.results import conditions as environment
 from specbench.results.conditions import conditions_that_differ
 from specbench.results.leaderboard import load
 from tests.support import tiny
@@ -135,10 +134,10 @@ def test_rows_of_other_weights_do_not_compare(tiny_pair: tuple[str, str], specbe
 
 def test_devices_of_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {"cuda:0": "NVIDIA H100", "cuda:1": "NVIDIA H100", "cpu": "Some CPU, 1 thread"}
-    monkeypatch.setattr(environment, "_device_name", names.__getitem__)
-    found = environment.environment("cuda:0+cuda:1+cpu+disk", "bfloat16", "sdpa")["device"]
+    monkeypatch.setattr(machine, "_device_name", names.__getitem__)
+    found = machine.environment("cuda:0+cuda:1+cpu+disk", "bfloat16", "sdpa")["device"]
     assert found == "2 × NVIDIA H100 + Some CPU, 1 thread + disk"
-    assert environment.environment("cuda:1", "bfloat16", "sdpa")["device"] == "NVIDIA H100"
+    assert machine.environment("cuda:1", "bfloat16", "sdpa")["device"] == "NVIDIA H100"
 
 
 @pytest.mark.parametrize(("device_map", "where"), [("none", "cuda:0"), ("auto", "all devices")])

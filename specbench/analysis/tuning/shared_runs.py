@@ -34,7 +34,7 @@ from specbench.results.metrics import metrics_of
 from specbench.results.row import Row
 from specbench.results.scores import ScoringSpec, main_metric
 from specbench.running.events import Events
-from specbench.running.execute import measure_plan
+from specbench.running.execute import run_plan
 from specbench.running.models import LoadedModels, engine_for, load_drafters, load_models
 from specbench.running.plan import (
     DrafterId,
@@ -255,8 +255,8 @@ class Trials:
                 subset_runs[place] = replace(subset_run, decoders=(ar, replace(decoder, rule=rule)))
             folder.records = EvidenceFile(folder.records.path, rules, recorded)
         plan = Plan(spec, models, subset_runs, folder, self.request.command)
-        measured, _, rows = measure_plan(plan, Events(self.console, [RunProgress(self.console)]))
-        records = list(measured.values())
+        measured, rows = run_plan(plan, Events(self.console, [RunProgress(self.console)]))
+        records = list(measured.records.values())
         return TrialRun(folder.path, spec.methods, subset_runs, records, rows, spec.seed, self.scoring)
 
     def compose(self, methods: Sequence[MethodSpec]) -> tuple[RunSpec, LoadedModels, list[SubsetRun]]:

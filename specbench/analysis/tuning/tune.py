@@ -168,7 +168,8 @@ class ThresholdSearch:
                 f"{scores}: without a gap between them, no fall of quality can be seen on this slice: give more "
                 "examples with --calibration or --limit, or another task"
             )
-        self.allowed = target.value - TOLERATED * (target.value - alone.value)
+        self.fall = TOLERATED * (target.value - alone.value)
+        self.allowed = target.value - self.fall
         tuner.decide(f"{scores}; allowed {score(Estimate(value=self.allowed), self.quality)}")
 
     def keeps(self, metrics: Metrics) -> bool:
@@ -194,10 +195,24 @@ class ThresholdSearch:
             self.tuner.decide(
                 "low, med and high are equal (one file): no other threshold keeps the quality or is left to try"
             )
-        difference = score(kept[high][f"{self.quality}_difference"], self.quality)
-        self.tuner.decide(f"{metric_of(self.quality).label} of high − AR: {difference}")
+        difference = kept[high][f"{self.quality}_difference"]
+        self.tuner.decide(f"{metric_of(self.quality).label} of high − AR: {score(difference, self.quality)}")
+        if not self.sees_fall(difference):
+            self.tuner.decide("the slice is too small to see a fall that is not allowed: tune on more examples")
         labelled = {"": low} if low == high else {"low": low, "med": med, "high": high}
         return [self.make_preset(label, threshold, kept[threshold]) for label, threshold in labelled.items()]
+
+    def sees_fall(self, difference: Estimate) -> bool:
+        """Returns whether the interval of a difference from AR tells a fall that is not allowed from none. One without
+        width, as where all answers are AR's, is replaced, because n prompts exclude no fall below 3 / n (at 95 %) of
+        the largest possible difference."""
+        if difference.value is None or difference.low is None or difference.high is None:
+            return False
+        low = difference.low
+        if low == difference.high:
+            num_prompts = sum(len(data.examples) for _, _, data in self.tuner.trials.loaded)
+            low = difference.value - 3 * metric_of(self.quality).most / num_prompts
+        return difference.high - low <= self.fall or not low <= -self.fall <= difference.high
 
     def find_equivalent(self) -> tuple[float, Metrics]:
         """Returns T_SD, the threshold that accepts the same share of draft tokens as speculative decoding, and its

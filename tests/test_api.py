@@ -86,7 +86,7 @@ def test_a_run_is_that_of_the_command(
     results = measure(["sd", "pld"])
     assert capsys.readouterr() == ("", "")
     assert [row.names for row in results.rows] == [("mgsm", "en", name) for name in ("ar", "sd", "pld")]
-    assert [record["subset"] for record in results.records] == ["en"]
+    assert [record.subset for record in results.records] == ["en"]
     words = ["run", "--task", "mgsm", "--method", "sd,pld", "--target", tiny_pair[0], "--drafter", tiny_pair[1],
              "--data", "sample", "--subset", "en", "--limit", "1", "--set", "generation.max_new_tokens=6"]  # fmt: skip
     code, out, err = specbench(*words)
@@ -198,7 +198,7 @@ def test_models_may_be_objects(measure: Measure, tiny_pair: tuple[str, str]) -> 
     threads = torch.get_num_threads()
     results = measure("sd", target=target, drafter=specbench.Model(*drafter), threads=1)
     assert target[0].training and torch.get_num_threads() == threads
-    tokens = [[record["methods"]["sd"]["token_ids"] for record in each.records] for each in (by_name, results)]
+    tokens = [[record.methods["sd"].token_ids for record in each.records] for each in (by_name, results)]
     assert tokens[0] == tokens[1]
     row = results.rows[-1]
     assert (row.target, row.drafter) == ("object:LlamaForCausalLM", "object:LlamaForCausalLM-drafter")
@@ -260,7 +260,7 @@ def test_drafters_and_rules_may_be_functions_objects_and_classes(measure: Measur
     results = measure(methods)
     rows = {row.method_name: row for row in results.rows}
     assert list(rows) == ["ar", "repeat", "Copies", "by-class", "declared", "trust", "ExactMatch"]
-    drafted = {name: max(step[0] for record in results.records for step in record["methods"][name]["steps"])
+    drafted = {name: max(step[0] for record in results.records for step in record.methods[name].steps)
                for name in ("repeat", "Copies", "by-class", "declared")}  # fmt: skip
     assert drafted == {"repeat": 3, "Copies": 1, "by-class": 2, "declared": 3}
     assert [rows[name].verdict for name in ("repeat", "Copies", "by-class", "ExactMatch")] == ["greedy equal"] * 4
@@ -268,7 +268,7 @@ def test_drafters_and_rules_may_be_functions_objects_and_classes(measure: Measur
     assert rows["repeat"].options["drafter"]["type"].startswith("object:repeat-")
     assert measure(methods).path == results.path
     slower = measure([methods[3]], overrides={**SHORT, "drafter.times": 1})
-    assert max(step[0] for record in slower.records for step in record["methods"]["declared"]["steps"]) == 1
+    assert max(step[0] for record in slower.records for step in record.methods["declared"].steps) == 1
 
 
 def test_changed_code_is_another_method() -> None:

@@ -18,6 +18,7 @@ from specbench.core.environment import require
 from specbench.core.errors import ConfigError
 from specbench.core.files import check_output, write_output, writing
 from specbench.core.table import Table
+from specbench.records.records import Record
 from specbench.report.compare import Comparison, comparison_tables
 from specbench.report.tables import RunRows
 from specbench.results.concurrency import break_even, load_of, rows_by_server
@@ -61,14 +62,14 @@ class Results(DisplayedResult):
         return self.outcome.rows
 
     @cached_property
-    def records(self) -> list[dict[str, Any]]:
+    def records(self) -> list[Record]:
         """The records: for every example the tokens, steps and times of each method. Raises ConfigError if there are
         none."""
         from specbench.results.runs import RecordedRun
 
         if not self.path.is_dir():
             raise ConfigError(f"{self.path}: a leaderboard file has no records: load the folder of a run")
-        return [record.as_json() for record in RecordedRun(self.path).records.values()]
+        return list(RecordedRun(self.path).records.values())
 
     def tables(self) -> Iterable[Table]:
         return self.outcome.tables()

@@ -42,17 +42,20 @@ def pytest_configure(config: pytest.Config) -> None:
     worker, folder = getattr(config, "workerinput", None), Path(__file__).parent
     if worker is None or config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
         return
-    for file in sorted(folder.glob("test_*.py"))[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
+    for file in sorted(folder.rglob("test_*.py"))[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
         with contextlib.suppress(Exception, pytest.skip.Exception):  # collecting it tells
-            importlib.import_module(f"tests.{file.stem}")
+            importlib.import_module(".".join(file.relative_to(folder.parent).with_suffix("").parts))
 
 
 LONG = (  # files of few tests that take long, also with their slow tests
     "test_trees_page.py", "test_audit.py", "test_llama_cpp_page.py", "test_mtp.py", "test_new.py", "test_aliases.py",
-    "test_readme.py", "test_kills.py", "test_llama_cpp.py", "test_compiled.py", "test_suite_ray.py", "test_install.py",
-    "test_embedded_family.py", "test_audit_served.py", "test_fairness.py", "test_tree_drafters.py", "test_suite.py",
-    "test_imports.py", "test_extras.py", "test_demo.py", "test_site_browser.py", "test_fetch.py", "test_plugins.py",
-    "test_started_servers.py", "test_rotation.py", "test_lm_eval_tasks.py", "test_bench_transformers.py",
+    "test_suite_ray.py", "test_install.py", "test_embedded_family.py", "test_audit_served.py", "test_fairness.py",
+    "test_tree_drafters.py", "test_suite.py", "test_extras.py", "test_demo.py", "test_site_browser.py",
+    "test_plugins.py", "test_started_servers.py", "test_rotation.py", "test_lm_eval_tasks.py",
+    "test_bench_transformers.py", "test_imports.py", "test_kills.py", "test_programs.py", "test_fetch.py",
+    "test_latex.py", "test_readme.py", "test_served.py", "test_llama_cpp.py", "test_compiled.py", "test_cli.py",
+    "test_predict.py", "test_judge.py", "test_reports.py", "test_concurrency.py", "test_lm_eval_model.py",
+    "test_warnings.py",
 )  # fmt: skip
 
 

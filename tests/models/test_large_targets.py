@@ -11,10 +11,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from specbench.core.errors import ConfigError
-from specbench.models import devices, loading
+from specbench.models import devices, loading, machine
 from specbench.models.causal_lm import CausalLM, split_precision
 from specbench.models.loading import bitsandbytes, load_model, load_network
-from specbench.results import conditions as environment
 from specbench.results.conditions import conditions_that_differ
 from specbench.results.leaderboard import load
 from tests.support import tiny
@@ -135,10 +134,10 @@ def test_rows_of_other_weights_do_not_compare(tiny_pair: tuple[str, str], specbe
 
 def test_devices_of_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {"cuda:0": "NVIDIA H100", "cuda:1": "NVIDIA H100", "cpu": "Some CPU, 1 thread"}
-    monkeypatch.setattr(environment, "_device_name", names.__getitem__)
-    found = environment.environment("cuda:0+cuda:1+cpu+disk", "bfloat16", "sdpa")["device"]
+    monkeypatch.setattr(machine, "_device_name", names.__getitem__)
+    found = machine.environment("cuda:0+cuda:1+cpu+disk", "bfloat16", "sdpa")["device"]
     assert found == "2 × NVIDIA H100 + Some CPU, 1 thread + disk"
-    assert environment.environment("cuda:1", "bfloat16", "sdpa")["device"] == "NVIDIA H100"
+    assert machine.environment("cuda:1", "bfloat16", "sdpa")["device"] == "NVIDIA H100"
 
 
 @pytest.mark.parametrize(("device_map", "where"), [("none", "cuda:0"), ("auto", "all devices")])
@@ -153,7 +152,29 @@ def test_memory_that_weights_need_is_said_beside_what_is_free(
     free = "12.00" if device_map == "auto" else "3.00"
     assert text.startswith(f"out of memory on {where}: its weights need 28.00 GiB before they are quantized, ")
     assert f"and {free} GiB are free: " in text
-    assert "--dtype bfloat16, --quantize int8, --quantize nf4 or --device-map auto" in text
+
+
+@pytest.mark.parametrize(
+    ("place", "dtype", "given", "options"),
+    [
+        ("cuda:0", torch.float32, ("none", "none"),
+         "--dtype bfloat16, --quantize int8, --quantize nf4 or --device-map auto"),
+        ("cuda:0", torch.bfloat16, ("int8", "none"), "--quantize nf4 or --device-map auto"),
+        ("cuda:0", torch.float16, ("nf4", "none"), "--device-map auto"),
+        ("cuda:0", torch.bfloat16, ("nf4", "auto"), ""),
+        ("cpu", torch.float32, ("none", "none"), "--dtype bfloat16"),
+        ("cpu", torch.bfloat16, ("none", "none"), ""),
+    ],
+)  # fmt: skip
+def test_only_options_that_are_not_given_and_help_are_proposed(
+    monkeypatch: pytest.MonkeyPatch, place: str, dtype: torch.dtype, given: tuple[str, str], options: str
+) -> None:
+    network = torch.nn.Linear(8, 8, device="meta", dtype=dtype)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (0, 80 * GIB))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    text = str(devices.too_large_error(network, torch.device(place), *given))
+    remedy = f", or load a target with {options}" if options else ""
+    assert text.endswith(f": free memory, or take a smaller model{remedy}")
 
 
 def test_a_quantized_target_that_is_too_large_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

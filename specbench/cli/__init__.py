@@ -10,12 +10,14 @@ from importlib import import_module
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 
 from specbench.built_in import __version__
 from specbench.cli.arguments import bound_numbers, check_words
 from specbench.core.console import CLOSED_PIPE, discard_output, fail, say, show_warning, stderr, stdout
 from specbench.core.errors import INTERRUPTED, ConfigError
 from specbench.core.progress import Heartbeat
+from specbench.core.validation import remedy_for_text
 
 # The base class of usage errors, in click or in the copy of click inside newer versions of typer.
 UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[2]
@@ -46,6 +48,7 @@ COMMANDS = {
     "schema": "leaderboard:schema", "site": "publish:site", "check": "leaderboard:check", "lm-eval": "run:lm_eval",
     "train": "train:train", "leaderboard": "leaderboard:leaderboard", "board": "publish:board",
 }  # fmt: skip
+FORMER_NAMES = {"limit": "roofline"}  # former name: name
 CONTEXT_SETTINGS = {"lm-eval": {"allow_extra_args": True, "ignore_unknown_options": True}}  # lm-eval parses the rest
 
 
@@ -59,7 +62,8 @@ def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)
         else:
-            app.command(name, context_settings=CONTEXT_SETTINGS.get(name))(command)
+            summary = f"Former name of `{FORMER_NAMES[name]}`." if name in FORMER_NAMES else None
+            app.command(name, short_help=summary, context_settings=CONTEXT_SETTINGS.get(name))(command)
     bound_numbers(app)
     return app
 
@@ -114,7 +118,8 @@ def report(error: Exception) -> int:
 
 
 def with_value(error: typer.BadParameter) -> str:
-    """Returns the message of a usage error with the value of the option."""
+    """Returns the message of a usage error with the value of the option. Typer checks numbers by pydantic, whose words
+    are replaced by what to give."""
     message = error.format_message()
     if "unexpected extra argument" in message and error.ctx is not None:
         return f"{message.rstrip('.')}: `{error.ctx.command_path} --help` lists the arguments"
@@ -122,6 +127,8 @@ def with_value(error: typer.BadParameter) -> str:
         for word, following in reversed([*zip(sys.argv, [*sys.argv[1:], ""], strict=True)]):  # the last one wins
             value = following if word == name else word.removeprefix(f"{name}=")
             if value != word:
+                if isinstance(error.__cause__, ValidationError):
+                    return f"{name} {value:.60}: {remedy_for_text(error.__cause__)}"
                 message = message.replace(f"'{name}':", f"'{name} {value}':", 1)
     return message
 

@@ -30,6 +30,8 @@ KINDS: dict[str, tuple[Registry[..., Any], str]] = {  # by heading: the registry
     "Readers": (READERS, "`reader: NAME` in a task"),
 }
 
+CUTOFF = 0.65  # similarity of a proposed name; among so many names a lower one proposes what nobody meant
+
 
 def show(
     name: Annotated[
@@ -76,7 +78,7 @@ def help_lines(name: str) -> list[str]:
         first, _, last = name.replace("-", "_").rpartition("_")
         raise unknown_name(
             "method, task, component or model", name, [*methods, *tasks, *sorted(components)],
-            "give one that `specbench list` shows", name[: len(first)] if first and last in kinds else name,
+            "give one that `specbench list` shows", name[: len(first)] if first and last in kinds else name, CUTOFF,
         )  # fmt: skip
     return [*(method_lines(spec, name) if isinstance(spec, MethodSpec) else task_lines(spec, name))]
 

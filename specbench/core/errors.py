@@ -24,13 +24,13 @@ class DrafterError(ConfigError):
     what cannot be used."""
 
 
-def nearest(value: str, choices: Iterable[str], listed: str = "") -> str:
+def nearest(value: str, choices: Iterable[str], listed: str = "", cutoff: float = 0.6) -> str:
     """Returns the end of an error message that lists the valid choices, the most similar one first: "did you mean
     'fsd'? (choices: …)". `listed`: a sentence that replaces a list that would be too long. Of a dotted choice, the last
-    part alone is similar, too."""
+    part alone is similar, too. `cutoff`: the similarity, from 0 to 1, below which no choice is proposed."""
     known = sorted(choices)
     ends = [choice for choice in known if choice.rpartition(".")[2] == value]
-    close, every = ends or get_close_matches(value, known, n=1), ", ".join(known)
+    close, every = ends or get_close_matches(value, known, n=1, cutoff=cutoff), ", ".join(known)
     if close:
         return f"did you mean '{close[0]}'? {listed or f'(choices: {every})'}"
     return listed or (f"the choices are {every}" if known else "there are none")

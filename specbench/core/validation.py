@@ -98,6 +98,27 @@ def _problem(problem: ErrorDetails, model: type[BaseModel], place: str, remedy: 
     return f"{where}: {message[:1].lower()}{message[1:]}{end}"
 
 
+WANTED = {  # what to give, by the type of a pydantic problem with a single text
+    "int_parsing": "an integer",
+    "int_parsing_size": "an integer with fewer digits",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "bool_parsing": "true or false",
+    "greater_than_equal": "at least {ge}",
+    "greater_than": "more than {gt}",
+    "less_than_equal": "at most {le}",
+    "less_than": "less than {lt}",
+}
+
+
+def remedy_for_text(error: ValidationError) -> str:
+    """Returns what to give instead of the text of an option or an argument."""
+    problem = error.errors()[0]
+    if problem["type"] not in WANTED:
+        return f"{problem['msg'][:1].lower()}{problem['msg'][1:]}: correct it"
+    return f"give {WANTED[problem['type']].format(**problem.get('ctx', {}))}"
+
+
 def _path(place: str, location: tuple[int | str, ...]) -> str:
     parts = [str(part) for part in location if part not in PYDANTIC_PARTS and not str(part).endswith(("Spec", "Spec]"))]
     return ".".join([place] * bool(place) + parts)

@@ -65,21 +65,26 @@ def too_large_error(
     network: Any, device: torch.device, quantize: str = "none", device_map: str = "none"
 ) -> ConfigError:  # fmt: skip
     """Returns the error for a network whose weights do not fit on `device`, or on all devices if `device_map` is auto.
-    It says how much memory they need and, of GPUs, how much is free (including that of the network's own weights)."""
+    It says how much memory they need and, of GPUs, how much is free (including that of the network's own weights), and
+    names the options that are not given and would take less."""
     tensors = [*network.parameters(), *network.buffers()]
     is_spread = device_map != "none"
     text = f"out of memory on {'all devices' if is_spread else device}: its weights need "
     text += f"{sum(tensor.nbytes for tensor in tensors) / 2**30:.2f} GiB"
     text += " before they are quantized" if quantize != "none" else ""
+    options = ["--dtype bfloat16"] * any(t.is_floating_point() and t.itemsize > 2 for t in tensors)
+    if device.type == "cuda":
+        options += {"none": ["--quantize int8", "--quantize nf4"], "int8": ["--quantize nf4"]}.get(quantize, [])
+        options += ["--device-map auto"] * (not is_spread)
+    remedy = "free memory, or take a smaller model"
+    if options:
+        remedy += ", or load a target with " + " or ".join(filter(None, (", ".join(options[:-1]), options[-1])))
     if device.type != "cuda":
-        return ConfigError(f"{text}: free memory, or take a smaller model, or --dtype bfloat16")
+        return ConfigError(f"{text}: {remedy}")
     devices = range(torch.cuda.device_count()) if is_spread else (device,)
     free = sum(torch.cuda.mem_get_info(each)[0] for each in devices)
     free += sum(tensor.nbytes for tensor in tensors if tensor.device == device)
-    return ConfigError(
-        f"{text}, and {free / 2**30:.2f} GiB are free: free memory, take a smaller model, or load a target with "
-        "--dtype bfloat16, --quantize int8, --quantize nf4 or --device-map auto"
-    )
+    return ConfigError(f"{text}, and {free / 2**30:.2f} GiB are free: {remedy}")
 
 
 def upload(host: torch.Tensor, device: torch.device) -> torch.Tensor:

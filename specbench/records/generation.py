@@ -16,6 +16,7 @@ from msgspec import Meta, Struct, field
 
 from specbench.core import bounded
 from specbench.records.columns import Floats, Ints, PassTimes, StepCounts, Steps
+from specbench.records.wording import column, problem
 
 Key = tuple[str, str, int, int, int]  # task, subset, example, repeat, turn
 Count = Annotated[int, Meta(ge=0)]
@@ -23,6 +24,8 @@ Seconds = Annotated[float, Meta(ge=0)]
 Finish = Literal["eos", "stop", "length", "context"]
 Score = int | float | bool | None  # bool: records of earlier versions, as scorers of plug-ins returned it
 Decoded = TypeVar("Decoded")
+FINITE = ("ttft_seconds", "draft_prefill_seconds", "decode_seconds", "score", "scores", "rule_seconds",
+          "tokenizer_seconds")  # fmt: skip
 
 
 class Stored(Struct, kw_only=True, gc=False):
@@ -173,7 +176,8 @@ class Generation(Stored, kw_only=True):
             raise ValueError("ttft_seconds and draft_prefill_seconds may be null only if there is 'external'")
         scores = (self.score, *self.scores.values(), self.rule_seconds, self.tokenizer_seconds)
         if not all(value is None or math.isfinite(value) for value in (*times, *scores)):
-            raise ValueError("a time or a score is not a finite number")
+            place, value = not_finite({each: getattr(self, each) for each in FINITE}) or ("a time or a score", math.nan)
+            raise ValueError(f"{place} = {value}: is not a finite number")
         if not self.token_ids:
             raise ValueError("token_ids: is empty")
 
@@ -345,17 +349,9 @@ class Record(Stored, kw_only=True):
             raise ValueError(f"record of {self.name}: {method}: {'; '.join(problems)}")
 
 
-def _column(kind: type[Any], value: Any) -> Any:
-    """Returns a column of a decoded list. Raises ValueError for one of other values."""
-    try:
-        return kind.of(value) if issubclass(kind, Ints | Floats) else kind(value)
-    except (TypeError, OverflowError) as error:
-        raise ValueError(str(error)) from error
-
-
 def convert(value: object, kind: type[Decoded]) -> Decoded:
     """Returns plain values as a part of a record. Raises ValueError."""
-    return msgspec.convert(value, kind, dec_hook=_column)
+    return msgspec.convert(value, kind, dec_hook=column)
 
 
 class NotAnObject(ValueError):
@@ -367,7 +363,7 @@ class Decoder:
 
     def __init__(self, kind: Any) -> None:
         self.kind = kind
-        self._fast = msgspec.json.Decoder(kind, dec_hook=_column)
+        self._fast = msgspec.json.Decoder(kind, dec_hook=column)
 
     def decode(self, line: bytes, max_characters: int) -> Any:
         """Returns what a line holds. Raises json.JSONDecodeError or UnicodeError for a line that is no JSON,
@@ -390,12 +386,8 @@ class Decoder:
             methods = value.get("methods")
             if kind is Record and isinstance(methods, dict):
                 for name, each in methods.items():
-                    self._converted(each, Generation, f"methods.{name}.")
-            message, _, path = str(error).partition(" - at `$")
-            path = path.rstrip("`").lstrip(".")
-            if (missing := message.removeprefix("Object missing required field `")) != message:
-                path, message = f"{path}.{missing.rstrip('`')}".lstrip("."), "is missing"
-            raise ValueError(f"{place}{path}{': ' * bool(path)}{message}") from error
+                    self._converted(each, Generation, f"methods.{name}")
+            raise ValueError(problem(error, value, kind, place)) from error
 
 
 SMALL = 2**23  # bytes of a line whose values need no bound of their own

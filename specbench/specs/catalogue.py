@@ -119,13 +119,16 @@ def is_path(name_or_path: str) -> bool:
     return name_or_path.endswith((".yaml", ".yml")) or os.sep in name_or_path or "/" in name_or_path
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str], listed: str = "", alike: str | None = None) -> ConfigError:
+def unknown_name(
+    kind: str, name: str, known: Iterable[str], listed: str = "", alike: str | None = None, cutoff: float = 0.6
+) -> ConfigError:  # fmt: skip
     """Returns the error for an unknown name. It says so if there is a file or folder with that name. `alike`: a text
-    whose nearest known name is proposed, by default the name."""
+    whose nearest known name is proposed, by default the name. `cutoff`: see `nearest`."""
     if os.path.exists(name):
         found = "a folder" if os.path.isdir(name) else "a file, but not a .yaml file"
         return ConfigError(f"'{name}': this is {found}: give the name of a {kind}, or the path of its .yaml file")
-    return ConfigError(f"unknown {kind} '{name}': {nearest(alike or name, known, listed)}, or the path of a .yaml file")
+    hint = nearest(alike or name, known, listed, cutoff)
+    return ConfigError(f"unknown {kind} '{name}': {hint}, or the path of a .yaml file")
 
 
 def namesake(kind: str, name_or_path: str) -> str | None:

@@ -360,8 +360,9 @@ def test_rates_are_bytes_and_operations_by_the_seconds_of_a_call(monkeypatch: py
     [
         (["--engine", "fast"], "error: --engine fast: the choices are auto, compiled, eager, graphs"),
         (["--dtype", "float99"], "error: --dtype float99: did you mean 'float32'?"),
-        (["--context", "1"], "error: Invalid value for '--context 1': "),
-        (["--repeats", "0"], "error: Invalid value for '--repeats 0': "),
+        (["--context", "1"], "error: --context 1: give at least 8"),
+        (["--seed", "x"], "error: --seed x: give an integer"),
+        (["--repeats", "0"], "error: --repeats 0: give at least 1"),
         (["--device", "abacus"], "error: --device abacus: not available on this machine"),
         (["--target", "nowhere/at/all"], "error: model folder 'nowhere/at/all' does not exist"),
         (["--context", "100000"], "error: --context 100000: the models hold "),

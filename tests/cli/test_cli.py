@@ -310,6 +310,11 @@ def test_version_and_help(specbench: Specbench) -> None:
     assert code == 2 and "validate" in out + err
 
 
+def test_the_help_says_which_command_has_a_former_name(specbench: Specbench) -> None:
+    [line] = [line for line in specbench("--help")[1].splitlines() if " limit " in line]
+    assert "ormer name of `roofline`" in line
+
+
 def test_list(specbench: Specbench) -> None:
     code, out, _ = specbench("list", "methods")
     assert code == 0 and "fsd" in out and "mgsm" not in out

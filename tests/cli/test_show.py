@@ -252,6 +252,7 @@ def test_a_rule_and_a_scorer_of_one_name(capsys: pytest.CaptureFixture[str]) -> 
         ("mgms", "did you mean 'mgsm'?"),
         ("./tests", "./tests: no config.json in it: give a model's folder, or the path of"),
         ("speedup", "'speedup' is a metric: `specbench list metrics` explains it"),
+        ("nothing", "component or model 'nothing': give one that `specbench list` shows"),
         ("quite different", "give one that `specbench list` shows, or the path of a .yaml file"),
         ("missing.yaml", "missing.yaml: cannot be read: No such file or directory"),
     ],

@@ -152,7 +152,29 @@ def test_memory_that_weights_need_is_said_beside_what_is_free(
     free = "12.00" if device_map == "auto" else "3.00"
     assert text.startswith(f"out of memory on {where}: its weights need 28.00 GiB before they are quantized, ")
     assert f"and {free} GiB are free: " in text
-    assert "--dtype bfloat16, --quantize int8, --quantize nf4 or --device-map auto" in text
+
+
+@pytest.mark.parametrize(
+    ("place", "dtype", "given", "options"),
+    [
+        ("cuda:0", torch.float32, ("none", "none"),
+         "--dtype bfloat16, --quantize int8, --quantize nf4 or --device-map auto"),
+        ("cuda:0", torch.bfloat16, ("int8", "none"), "--quantize nf4 or --device-map auto"),
+        ("cuda:0", torch.float16, ("nf4", "none"), "--device-map auto"),
+        ("cuda:0", torch.bfloat16, ("nf4", "auto"), ""),
+        ("cpu", torch.float32, ("none", "none"), "--dtype bfloat16"),
+        ("cpu", torch.bfloat16, ("none", "none"), ""),
+    ],
+)  # fmt: skip
+def test_only_options_that_are_not_given_and_help_are_proposed(
+    monkeypatch: pytest.MonkeyPatch, place: str, dtype: torch.dtype, given: tuple[str, str], options: str
+) -> None:
+    network = torch.nn.Linear(8, 8, device="meta", dtype=dtype)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (0, 80 * GIB))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    text = str(devices.too_large_error(network, torch.device(place), *given))
+    remedy = f", or load a target with {options}" if options else ""
+    assert text.endswith(f": free memory, or take a smaller model{remedy}")
 
 
 def test_a_quantized_target_that_is_too_large_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

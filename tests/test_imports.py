@@ -14,6 +14,7 @@ import yaml
 from specbench.core.environment import DISTRIBUTION, EXTRAS
 from specbench.results.leaderboard import load, write
 from tests.support.processes import SHORT_WARM_UPS
+from tools.way import TRACE, layers, told
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 BOARD = CHECKOUT / "leaderboards" / "demo.json"
@@ -81,37 +82,13 @@ UNUSED = (  # by a run of `sd` without a judge
 )  # fmt: skip
 RUN = ["run", "--task", "mgsm", "--method", "sd", "--subset", "en", "--limit", "1", "--set",
        "generation.max_new_tokens=4"]  # fmt: skip
-WALK = """
-import os, sys, traceback, specbench, torch
-from transformers import PreTrainedModel
-root, entered, call_module = os.path.dirname(specbench.__file__), set(), torch.nn.Module.__call__
-
-def is_imported(frame):
-    while frame is not None and not (frame.f_code.co_name == "<module>" and frame.f_code.co_filename.startswith(root)):
-        frame = frame.f_back
-    return frame is not None
-
-def note(frame, event, argument):
-    name = frame.f_code.co_filename
-    if event == "call" and name.startswith(root) and name not in entered and not is_imported(frame):
-        entered.add(name)
-
-def first_pass(module, *given, **named):
-    if isinstance(module, PreTrainedModel):
-        sys.settrace(None)
-        torch.nn.Module.__call__ = call_module
-        frames = [frame.name for frame in traceback.extract_stack() if frame.filename.startswith(root)]
-        print("walk:", len(entered), *frames, file=sys.stderr)
-    return call_module(module, *given, **named)
-
-torch.nn.Module.__call__ = first_pass
-sys.settrace(note)
-"""
 PLAIN_RUN = f"""
 import sys
 {SHORT_WARM_UPS}
 from specbench.cli import main
-{WALK}
+{TRACE}
+tell_at_first_pass(lambda: None)
+trace({layers(CHECKOUT)})
 sys.argv = ["specbench", *{RUN}, "--output", "run"]
 try:
     main()
@@ -184,10 +161,9 @@ def test_few_files_and_frames_are_between_the_command_and_the_first_pass(started
     """Files of which a function is called, and functions that call each other, down to the network. The first pass is
     in the check of the loaded model, which is a part of the plan: main, command (which makes the run options), run,
     execute, make_plan, load_models, ..."""
-    lines = (started / "with").read_text(encoding="utf-8").splitlines()
-    (walk,) = [line.removeprefix("walk: ").split() for line in lines if line.startswith("walk: ")]
-    num_files, frames = int(walk[0]), walk[1:]
-    assert 20 < num_files <= 40
+    way = told((started / "with").read_text(encoding="utf-8"))
+    frames = way["frames"]
+    assert 20 < len(way["files"]) <= 40 and way["upwards"] == []
     assert frames[0] == "main" and frames[-1] == "_read" and len(frames) <= 10
 
 

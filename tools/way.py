@@ -31,8 +31,7 @@ VALIDATE = ["leaderboard", "validate", "run/leaderboard.json"]
 TRACE = """
 import json, os, sys
 import specbench
-root, levels = os.path.dirname(specbench.__file__) + os.sep, json.loads(sys.argv[1])
-up_to_pass, sys.argv = sys.argv[2] == "pass", ["specbench", *sys.argv[3:]]
+root, levels = os.path.dirname(specbench.__file__) + os.sep, {}
 files, frames, upwards = set(), [], {}
 
 def module(frame):
@@ -64,11 +63,15 @@ def note(frame, event, argument):
     if before and level(name) is not None and level(before) is not None and level(name) > level(before):
         upwards[f"{before} -> {name}: {frame.f_code.co_name}"] = True
 
-def end():
+def trace(all_levels):
+    levels.update(all_levels)
+    sys.settrace(note)
+
+def tell():
     sys.settrace(None)
     print("WAY", json.dumps({"files": sorted(files), "upwards": list(upwards), "frames": frames}), file=sys.stderr)
 
-if up_to_pass:
+def tell_at_first_pass(then):
     import torch
     from transformers import PreTrainedModel
     call = torch.nn.Module.__call__
@@ -79,18 +82,23 @@ if up_to_pass:
                 if module(frame) is not None:
                     frames.insert(0, frame.f_code.co_name)
                 frame = frame.f_back
-            end()
+            tell()
             torch.nn.Module.__call__ = call
-            os._exit(0)
+            then()
         return call(given, *arguments, **named)
     torch.nn.Module.__call__ = first_pass
+"""
+PROGRAM = f"""{TRACE}
+of_source, up_to_pass, sys.argv = json.loads(sys.argv[1]), sys.argv[2] == "pass", ["specbench", *sys.argv[3:]]
+if up_to_pass:
+    tell_at_first_pass(lambda: os._exit(0))
 from specbench.cli import main
-sys.settrace(note)
+trace(of_source)
 try:
     main()
 except SystemExit:
     pass
-end()
+tell()
 """
 
 
@@ -103,11 +111,15 @@ def layers(source: Path) -> dict[str, int]:
 
 def way(source: Path, folder: Path, words: list[str], *, up_to_pass: bool) -> dict[str, list[str]]:
     """Returns what a command enters: its files, the calls into a higher layer, and the frames above the first pass."""
-    program = [sys.executable, "-c", TRACE, json.dumps(layers(source)), "pass" if up_to_pass else "all", *words]
+    program = [sys.executable, "-c", PROGRAM, json.dumps(layers(source)), "pass" if up_to_pass else "all", *words]
     variables = {**os.environ, "PYTHONPATH": str(source)}
-    done = subprocess.run(program, cwd=folder, env=variables, capture_output=True, text=True)
-    lines = [line for line in done.stderr.splitlines() if line.startswith("WAY ")]
-    assert lines, done.stderr
+    return told(subprocess.run(program, cwd=folder, env=variables, capture_output=True, text=True).stderr)
+
+
+def told(output: str) -> dict[str, list[str]]:
+    """Returns what TRACE wrote among the lines of a process."""
+    lines = [line for line in output.splitlines() if line.startswith("WAY ")]
+    assert lines, output
     return dict(json.loads(lines[-1].removeprefix("WAY ")))
 
 

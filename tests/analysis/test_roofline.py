@@ -170,7 +170,7 @@ def test_the_bound_is_the_longer_of_the_two() -> None:
     assert by_arithmetic.drafter.share_of_bound.value == pytest.approx(1.6)
 
 
-def test_a_speedup_that_is_not_distinct_names_from_1_is_marked() -> None:
+def test_a_speedup_that_is_not_told_apart_from_1_is_marked() -> None:
     """At α = 0.4 the best of 1 token is 1.4 ÷ (0.3 + 1.016), with v(2) from 0.908 to 1.232; none is drafted at 0.3."""
     cells = [line.split() for line in printed(known_report(9)).splitlines() if line.strip()]
     lines = {first: others for first, *others in cells}

@@ -261,7 +261,7 @@ def test_planes_of_sweeps_and_predictions(made, tmp_path):
     assert found is not None and len(found.points) == 8 and "6 of 8 rows reached" in found.caption
 
 
-def test_pictures_of_one_task_are_distinct_names_by_what_differs(tmp_path):
+def test_pictures_of_one_task_are_told_apart_by_what_differs(tmp_path):
     same = {"quality": "accuracy", "n": 40, "subset": "all", "metrics": metrics(random.Random(0))}
     rows = [
         row(**same, method=f"m{method}@1:0", task="mgsm@1:0", seed=seed, sampling={"temperature": temperature})

@@ -112,7 +112,7 @@ def test_of_tables_of_equal_methods_few_claim_that_two_are_separable():
     assert widening(1, 30) == 1 and 1.5 < widening(28, 1000) < widening(28, 30) < widening(28, 10)
 
 
-def test_the_ar_of_a_table_is_exactly_1_and_a_row_without_interval_is_distinct_names():
+def test_the_ar_of_a_table_is_exactly_1_and_a_row_without_interval_is_told_apart():
     ar = RowWithRecords(row(method="ar@1:0", metrics={"speedup": Estimate(value=1.0)}))
     sides = [ar, *(RowWithRecords(each) for each in rows_of((2.7, 2.9)))]
     assert [each.text for each in rank_rows(sides, "speedup")] == ["1", "2"]

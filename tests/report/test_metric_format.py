@@ -67,13 +67,20 @@ def test_an_answer_of_one_token_is_said_to_be_in_no_speed() -> None:
     assert ROW_METRICS["tokens_per_second"].explanation.endswith("and answers of one token are excluded on both sides")
 
 
-def test_the_scorer_of_a_plug_in_declares_its_metrics() -> None:
-    polite = Metric("polite", "share", "answers that say please", label="polite %", bounds=(0.0, 1.0), factor=100.0)
+@pytest.fixture
+def polite(monkeypatch: pytest.MonkeyPatch) -> Metric:
+    """The metric that the scorer of a plug-in declares, until the end of the test."""
+    monkeypatch.setattr(SCORERS, "_features", {**SCORERS._features})
+    metric = Metric("polite", "share", "answers that say please", label="polite %", bounds=(0.0, 1.0), factor=100.0)
 
-    @SCORERS.declare(metrics=(polite,))
+    @SCORERS.declare(metrics=(metric,))
     def factory() -> None:
         """A scorer."""
 
+    return metric
+
+
+def test_the_scorer_of_a_plug_in_declares_its_metrics(polite: Metric) -> None:
     assert metric_of("polite") == polite and "polite" in all_metrics()
     assert score(Estimate(value=0.5), "polite") == "50.000" and bounds_of("polite") == (0.0, 1.0)
     assert explained("polite_difference") == ("share", "polite: method − baseline, paired by example")

@@ -53,7 +53,7 @@ def test_other_conditions_are_said():
     assert re.search(r"float32 on .*, compiled", rendered(rows(engine="compiled")))
 
 
-def test_subsets_that_are_sampled_in_different_ways_are_distinct_names():
+def test_subsets_that_are_sampled_in_different_ways_are_told_apart():
     warm = {"temperature": 0.8}
     mixed = [row(subset="en", metrics=METRICS), *(row(subset=s, metrics=METRICS, sampling=warm) for s in ("ja", "th"))]
     assert "greedy in en; temperature 0.8 in ja, th; float32 on" in rendered(mixed)
@@ -167,7 +167,7 @@ def test_a_verdict_is_said_with_what_it_comes_from(verdict, temperature, said):
     assert said in [line.strip() for line in text.splitlines()]
 
 
-def test_verdicts_that_differ_are_distinct_names():
+def test_verdicts_that_differ_are_told_apart():
     mixed = [row(subset="en", metrics=METRICS, verdict="greedy equal"), row(subset="ja", metrics=METRICS)]
     assert "verdict: greedy equal (this run's outputs equal AR's) in en; not audited in ja" in rendered(mixed)
 

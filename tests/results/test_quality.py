@@ -286,7 +286,7 @@ def test_signatures_have_the_tokenizer_and_the_number_of_references():
     assert signatures({"en": ScoringSpec(NUMBER)}, own) == {}
 
 
-def test_every_score_has_a_unit_and_a_find_metric():
+def test_every_score_has_a_unit_and_a_meaning():
     for name in ("number", "choice", "exact_match", "f1", "rouge", "bleu", "text", "code"):
         for metric in SCORERS.get(name)().names:
             assert find_metric(metric) and find_metric(f"{metric}_ar") and find_metric(f"{metric}_difference")

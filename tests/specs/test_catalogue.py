@@ -156,7 +156,7 @@ def test_an_anchor_may_be_used_twice(write):
     assert task.vars == {"a": {"x": 1}, "b": {"x": 1}, "c": {"x": 1, "y": 2}}
 
 
-def test_task_and_method_are_distinct_names(write):
+def test_task_and_method_are_told_apart(write):
     assert "holds a method, not a task: give it with --method" in message(catalogue.load_task, write(METHOD))
     mgsm = str(builtin_dir("tasks") / "mgsm.yaml")
     assert "holds a task, not a method: give it with --task" in message(catalogue.load_method, mgsm)

@@ -142,7 +142,7 @@ def answers(
     example: Annotated[str | None, typer.Option(help="Ids of examples, separated by commas; by default all.")] = None,
     method: Annotated[str | None, typer.Option(help="Methods, separated by commas; by default all, with ar.")] = None,
     only_wrong: Annotated[
-        bool, flag("--only-wrong", help="Only records with an answer scored below 1, or not.")
+        bool, flag("--only-wrong", help="Only records with an answer that is scored below 1, or not scored.")
     ] = False,
     limit: Annotated[str, typer.Option(help="Records to show: a number, or all.")] = "10",
     data: Annotated[str | None, typer.Option(help="Folder or file of the rows, if the run's data moved.")] = None,
@@ -157,9 +157,9 @@ def answers(
     from specbench.results.runs import finished_run
     from specbench.running.request import check_all, check_data
 
-    most = None if limit == "all" else amount("--limit", limit)
-    if isinstance(most, float):
-        raise ConfigError(f"--limit {limit}: give a number of records, or all")
+    if limit != "all" and not (limit.isascii() and limit.isdigit() and int(limit) > 0):
+        raise ConfigError(f"--limit {limit:.40}: give a number of records from 1, or all")
+    most = None if limit == "all" else int(limit)
     check_all([partial(finished_run, run), partial(check_data, data)])
     from specbench.running.recorded_prompts import Selection, shown_run  # imports torch
 

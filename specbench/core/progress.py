@@ -24,10 +24,12 @@ def say_nothing(line: str) -> None:
 
 
 class Activity:
-    """What the process does, and since when. `show`: shows the innermost activity on a terminal."""
+    """What the process does, and since when. `show`: shows the innermost activity on a terminal. `has_news`: it counts
+    something, and no line has said its new count yet."""
 
     def __init__(self, text: str, show: Callable[[], None] | None = None) -> None:
         self.text, self.started, self.show = text, time.monotonic(), show
+        self.has_news = False
 
     def say(self, text: str) -> None:
         """Changes the text."""
@@ -87,7 +89,9 @@ class Heartbeat:
         if self._console.is_terminal and _show_innermost():  # on a bar or a spinner
             output.note_output()
         else:
-            say(self._console, activities[-1].line())
+            activity = next((each for each in activities if each.has_news), activities[-1])
+            activity.has_news = False
+            say(self._console, activity.line())
         return SILENCE
 
     def _run(self) -> None:
@@ -145,6 +149,7 @@ class ProgressBar:
         """Shows the description. `plain`: the line where there is no terminal, by default the description. `is_due`:
         show it at once. `total`: the new total; None keeps the old one."""
         self._activity.text, self._activity.started = plain or description, time.monotonic()
+        self._activity.has_news = not is_due
         self._bar.update(self._task, description=description, completed=completed, total=total)
         if self._above is not None and self._is_due(is_due):
             self._bar.above = list(self._above())

@@ -215,3 +215,17 @@ def test_a_defect_that_speaks_of_memory_is_no_want_of_it() -> None:
     kept = report_kept_results(Console(file=io.StringIO()), Path("out"))
     with pytest.raises(RuntimeError, match="illegal memory access"), kept:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+def test_a_silence_is_broken_by_the_count_before_what_is_done_inside(now: list[float]) -> None:
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=False, width=120)
+    beat = Heartbeat(console).beat
+    progress.output.note_output()
+    with ProgressBar(console, "measuring", 3) as bar, doing("sd is generating"):
+        for seconds, completed in ((20.0, 1), (40.0, None), (60.0, 2)):
+            now[0] = seconds
+            if completed is not None:
+                bar.update("measuring", completed, f"{completed}/3")
+            beat()
+    assert output.getvalue().splitlines() == ["1/3", "sd is generating (40 s)", "2/3"]

@@ -111,7 +111,7 @@ of 0 up to rounding.
 CONTROLS_TEXT = """
 The same distance for wrong rules, computed in the same way (`tools/tree_controls.py`): it tells every one of them from
 a lossless rule. For each, the same rule without the error has a total variation of 0 up to rounding. The two steps with
-one coin are judged by three tokens.
+one coin are verified by three tokens.
 
 """
 CHAIN, TREE = (1, 1, 1), (2, 1)

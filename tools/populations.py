@@ -89,14 +89,16 @@ def _lengths(generator: np.random.Generator, num_prompts: int) -> Array:
 
 
 def _pooled(generator: np.random.Generator, num_prompts: int) -> Array:
-    judged = np.exp(4 + generator.normal(size=num_prompts))
-    return np.array([judged * generator.beta(4, 1, size=num_prompts), judged])
+    verified = np.exp(4 + generator.normal(size=num_prompts))
+    return np.array([verified * generator.beta(4, 1, size=num_prompts), verified])
 
 
 def _rates(generator: np.random.Generator, num_prompts: int) -> Array:
-    """Returns the accepted of an answer's judged tokens; few answers have none or all."""
-    judged = np.ceil(np.exp(3 + generator.normal(size=num_prompts))).astype(int)
-    return np.array([generator.binomial(judged, generator.beta(4, 1, size=num_prompts)) / judged, np.ones(num_prompts)])
+    """Returns the accepted of an answer's verified tokens; few answers have none or all."""
+    verified = np.ceil(np.exp(3 + generator.normal(size=num_prompts))).astype(int)
+    return np.array(
+        [generator.binomial(verified, generator.beta(4, 1, size=num_prompts)) / verified, np.ones(num_prompts)]
+    )
 
 
 def _right(generator: np.random.Generator, num_prompts: int) -> Array:

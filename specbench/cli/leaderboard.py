@@ -221,7 +221,8 @@ def compare(
 
 
 REGRESSION = "Largest allowed fall of a speed-up (default 3%), or with --against of a speed (1%), such as 3% or 0.03."
-ALLOWED, ALLOWED_IN_TURNS = "3%", "1%"
+ALLOWED = "3%"
+ALLOWED_INTERLEAVED = "1%"
 IGNORED = "Conditions that may differ, separated by commas: attention, device, dtype, target, versions."
 
 
@@ -301,13 +302,13 @@ def check(
             f"{missing[0]} is missing: give --baseline and --candidate, or --against with --task and --method to "
             "measure both"
         )
-    default = ALLOWED if against is None else ALLOWED_IN_TURNS
+    default = ALLOWED if against is None else ALLOWED_INTERLEAVED
     allowed, ignored = share("--max-regression", max_regression or default), split(ignore or "")
     forms = {"--markdown": (markdown, reports.markdown), "--junit": (junit, reports.junit)}
     for option, (file, _) in forms.items():
         if file is not None:
             check_output(option, file)
-    # 2. Two runs are compared, or two versions measured in turns and then compared.
+    # 2. Two runs are compared, or two versions measured interleaved and then compared.
     if against is None:
         with status_line("reading the runs") as say:
             report = gate.check(

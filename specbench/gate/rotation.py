@@ -60,7 +60,7 @@ FIRST_VERSION = "0.1.0"  # the first version that can be measured interleaved
 BASELINE, CANDIDATE = "baseline", "candidate"
 START_SECONDS, TURN_SECONDS = 300.0, 1800.0  # a silent process is ended after this time; a turn may include compiling
 SLOWEST = 10  # a turn may also take this many times as long as the longest turn before it
-FINISHED = math.inf  # stands for the next trial of a side that has finished
+FINISHED = math.inf  # the next trial of a side that has finished
 Message = dict[str, Any]
 
 

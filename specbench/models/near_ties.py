@@ -36,8 +36,8 @@ class TokenDifference(FilePart):
 class Greedy(FilePart):
     """A method's greedy outputs against AR's.
 
-    `num_judged`, `num_accepted`: the draft tokens that the target judged and accepted; null for a decoder that does not
-    count them. `example`: the first difference that is not a near-tie; if all are, the first one.
+    `num_judged`, `num_accepted`: the verified and accepted draft tokens; null for a decoder that does not count them.
+    `example`: the first difference that is not a near-tie; if all are, the first one.
     """
 
     num_prompts: int
@@ -90,15 +90,15 @@ def first_difference(first: Sequence[int], second: Sequence[int]) -> int | None:
 
 def compare_greedy(
     target: "ScoringModel", answers: Sequence[BaselineAnswer], outputs: Sequence[list[int]], tolerance: float,
-    decode_text: DecodeText, num_judged: int | None = None, num_accepted: int | None = None,
+    decode_text: DecodeText, num_verified: int | None = None, num_accepted: int | None = None,
 ) -> Greedy:  # fmt: skip
     """Compares greedy outputs with AR's answers, one output per answer. Only outputs that differ are scored again.
-    `num_judged`, `num_accepted`: the draft tokens judged and accepted while the outputs were made."""
+    `num_verified`, `num_accepted`: the draft tokens verified and accepted while the outputs were made."""
     found = find_differences(target, answers, outputs, tolerance, decode_text)
     serious = [each for each in found if not each.near_tie]
     return Greedy(
         num_prompts=len(answers), num_equal=len(answers) - len(found), num_near_ties=len(found) - len(serious),
-        num_judged=num_judged, num_accepted=num_accepted,
+        num_judged=num_verified, num_accepted=num_accepted,
         median_position=median(each.position for each in found) if found else None,
         example=next(iter([*serious, *found]), None),
     )  # fmt: skip

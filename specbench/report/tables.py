@@ -191,7 +191,7 @@ def served_table(rows: Sequence[Row]) -> Table:
     """Returns a table of one task and subset: times of an answer and the source of acceptance, one line per server."""
     row, served, changed = rows[0], rows[0].served, rows[0].metric("ar_changed")
     assert served is not None
-    turns = f"in turns ({served.turns} parts, which intervals of speeds resample)"
+    turns = f"in rotation ({served.turns} parts, which intervals of speeds resample)"
     by_turns = f"; one server at a time, {turns}" if served.turns else ""
     caption = [
         "medians over answers, by the client's clock; TPOT: time after the first read ÷ tokens after it",
@@ -243,7 +243,7 @@ def _load_table(rows: Sequence[Row]) -> Table:
         lines += [RULE, cells] if row.method_name == BASELINE and lines else [cells]
     names = [f"{row.method_name} at {load_of(row).level:g}" for row in rows]
     caption = [
-        f"{counted(load.windows, 'window')} of each server at each level, in turns; intervals resample windows",
+        f"{counted(load.windows, 'window')} of each server at each level, in rotation; intervals resample windows",
         "total tok/s: under full load, without ramp-up and drain; latencies: of all answers",
         *([BY_RATE] if load.kind == "rate" else []),
         "per user, speed-up = τ ÷ (pass ÷ AR's): the gain of speculation ÷ the cost of its passes at this load",

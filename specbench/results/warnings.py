@@ -194,21 +194,22 @@ def implausible(row: Row) -> str | None:
 
 
 HEADS = ("eagle", "eagle_tree", "medusa", "mtp")  # drafters that read a draft head
-USUAL, MIN_JUDGED = 0.3, 50  # the usual share of accepted first draft tokens; the number of tokens needed to judge it
+USUAL = 0.3  # the usual share of accepted first draft tokens
+MIN_VERIFIED = 50  # first draft tokens, below which their share is not compared with USUAL
 
 
 def misread_head(row: Row, own: Sequence[Answer]) -> str | None:
     """Warns of a draft head whose tokens are rarely accepted: its checkpoint may belong to another target, or have a
-    layout that was read wrongly. In draft trees only the first child of each judged node counts, since one of many
+    layout that was read wrongly. In draft trees only the first child of each verified node counts, since one of many
     children may be accepted by chance."""
     kind = row.options.get("drafter", {}).get("type")
     if kind not in HEADS:
         return None
     is_tree = any(answer.is_tree for answer in own)
     firsts = [a.tree_ranks[0] for a in own if a.tree_ranks] if is_tree else [a.first_tokens for a in own]
-    num_judged, num_accepted = (sum(pair[place] for pair in firsts) for place in (0, 1))
-    token, cases = ("the first child of a node", "judged nodes") if is_tree else ("the first draft token", "steps")
-    if num_judged < MIN_JUDGED or num_accepted / num_judged >= USUAL:
+    num_verified, num_accepted = (sum(pair[place] for pair in firsts) for place in (0, 1))
+    token, cases = ("the first child of a node", "verified nodes") if is_tree else ("the first draft token", "steps")
+    if num_verified < MIN_VERIFIED or num_accepted / num_verified >= USUAL:
         return None
     cause = (
         "the layer of the target may be read wrongly"
@@ -216,7 +217,7 @@ def misread_head(row: Row, own: Sequence[Answer]) -> str | None:
         else "its checkpoint may be of another target, or read wrongly: check drafter.path"
     )
     return (
-        f"{token} of its head is accepted in only {num_accepted / num_judged:.0%} of {num_judged} {cases}, "
+        f"{token} of its head is accepted in only {num_accepted / num_verified:.0%} of {num_verified} {cases}, "
         f"and heads usually reach {USUAL:.0%}: {cause} (docs/notes/heads.md)"
     )
 

@@ -52,7 +52,7 @@ def execute(
     `console`: where lines about the progress go. `load`: returns the models, which may be loaded already. `listeners`:
     hear the events of the run; by default the progress that `console` shows.
     """
-    # 1. Whatever is told by names and files is checked first: a tracker, a picture.
+    # 1. First what needs only names and files to be checked: trackers, the picture.
     trackers = [Trackers(request.loggers, console)] if request.loggers else []
     if request.plot is not None:
         from specbench.report.display import check_plot

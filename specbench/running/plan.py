@@ -128,7 +128,7 @@ def make_plan(request: Request, console: Console, load: Callable[[RunSpec], Load
         loaded = without_calibration(load_requested(spec, embedded, console), spec.methods)
     # 4. The models, and a decoder of each method. Of "all" methods those stay that fit models and data.
     models = load(spec)
-    spec, subset_runs = compose(spec, models, loaded, left_out)
+    spec, subset_runs = subsets_with_decoders(spec, models, loaded, left_out)
     if left_out:
         say(console, "--method all leaves out " + "; ".join(f"{name}: {why}" for name, why in left_out.items()))
     # 5. The folder. If an earlier day's run began it, the prompts keep the date that they had then.
@@ -247,11 +247,11 @@ def run_folder(
 def make_subset_runs(spec: RunSpec, models: LoadedModels, loaded: Loaded) -> list[SubsetRun]:
     """Returns the subsets of a run with decoders and checked prompts. Raises ConfigError for a method that does not fit
     the models, prompts that do not fit their contexts, and references that a scorer cannot read."""
-    _, subset_runs = compose(spec, models, loaded)
+    _, subset_runs = subsets_with_decoders(spec, models, loaded)
     return [with_checked_prompts(run, spec.prompt_checks) for run in subset_runs]
 
 
-def compose(
+def subsets_with_decoders(
     spec: RunSpec, models: LoadedModels, loaded: Loaded, left_out: dict[str, str] | None = None
 ) -> tuple[RunSpec, list[SubsetRun]]:
     """Returns the subsets of a run with a decoder of each method, made once per sampling setting.

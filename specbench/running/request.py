@@ -1,6 +1,6 @@
 """A user's request for a run, its checks, and the specification that it is turned into.
 
-`check_request` needs neither torch nor a model, so that what is missing is told within a second, and all of it at once.
+`check_request` needs neither torch nor a model, so that everything missing is reported at once, within a second.
 What names and files alone cannot tell is checked by `resolve`, and when models and data are loaded.
 """
 

@@ -153,7 +153,7 @@ def warm_up(
     decoders: Sequence[tuple[Decoder, int]], context_limit: int | None, max_new_tokens: int = NUM_NEW_TOKENS,
     budget: Budget | None = None, progress: Say = say_nothing,
 ) -> dict[str, WarmUp]:  # fmt: skip
-    """Warms up decoders and their parts in turns, each with the same number of blocks. Returns the warm-ups by method.
+    """Warms up decoders and their parts alternately, with as many blocks each. Returns the warm-ups by method.
 
     `decoders`: each with the number of tokens of its longest conversation, answer included. `max_new_tokens`: the
     maximum length of the answers to be measured. `progress` receives a line before each block.

@@ -334,7 +334,7 @@ def _paths(spec: TaskSpec | MethodSpec) -> set[str]:
 
 
 def _places(spec: TaskSpec | MethodSpec, path: str) -> tuple[str, list[str | None]]:
-    """Returns the key that a path sets, and where: None stands for the spec itself, a name for a subset of a task. A
+    """Returns the key that a path sets, and where: None means the spec itself, a name a subset of a task. A
     path subsets.NAME.KEY is for one subset."""
     if isinstance(spec, MethodSpec):
         return path, [None] if path in _paths(spec) else []

@@ -297,13 +297,14 @@ class RunSpec(Spec):
     def task_subsets(self) -> list[tuple[TaskSpec, str]]:
         """Returns the (task, subset) pairs in the order in which they run. Of each task it takes the first
         `subsets_per_task` requested subsets, by default of all subsets with data."""
-        cells, absent = [], self.left_out()
+        pairs: list[tuple[TaskSpec, str]] = []
+        absent = self.left_out()
         for task in self.tasks:
             names = [name for name in self.subsets or () if name in task.subset_names]
             if self.subsets is None or not task.subsets:
                 names = [name for name in task.subset_names if name not in absent.get(task.name, [])]
-            cells += [(task, name) for name in names[: self.subsets_per_task]]
-        return cells
+            pairs += [(task, name) for name in names[: self.subsets_per_task]]
+        return pairs
 
 
 def own_drafter(part: MethodSpec, target: str) -> str | None:

@@ -115,7 +115,7 @@ class LocalSpec(Spec):
     """Names of the columns of a csv or tsv file without a header row."""
     parallel: Annotated[dict[str, Text], AfterValidator(_check_files)] = Field(default_factory=dict)
     """Text files (with extension) by column, with one value per line. The files of all columns are aligned line by
-    line, and a * stands for the same text in all names. The code of a language in vars also stands for its other codes
+    line, and a * is the same text in all names. The code of a language in vars also covers its other codes
     (grn: gn). They are tried before `files`."""
     subsets_share_files: Literal[True] | None = None
     """true: several subsets may read the same file for different prompts; otherwise that is an error."""

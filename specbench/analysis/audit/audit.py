@@ -167,13 +167,13 @@ class Audit:
             return None
         steps = [step for generation in made for step in generation.steps]
         is_external = any(generation.external is not None for generation in made)
-        num_judged = None if is_external else sum(step.num_verified for step in steps)
+        num_verified = None if is_external else sum(step.num_verified for step in steps)
         reported = [counts["num_accepted"] for generation in made if (counts := reported_counts(generation))]
         is_counted = steps or reported or not is_external
         num_accepted = sum(reported, sum(step.num_accepted for step in steps)) if is_counted else None
         outputs = [generation.token_ids for generation in made]
         return compare_greedy(
-            self.target, answers, outputs, noise.tolerance, self.decode_text, num_judged, num_accepted
+            self.target, answers, outputs, noise.tolerance, self.decode_text, num_verified, num_accepted
         )
 
     def _test_samples(self, cuts: Sequence[Cut], allowance: float) -> dict[tuple[str, int], SampleTest]:
@@ -400,7 +400,7 @@ def run_audit(
             )  # fmt: skip
     fitting = [method for method in spec.methods if method.name in decoders]
     control, drafter = make_control(fitting, models, sampling)
-    composed = [made for subject in subjects for made in (subject.greedy, subject.drawing) if made is not None]
+    decoders_in_use = [each for subject in subjects for each in (subject.greedy, subject.drawing) if each is not None]
     if target.static is not None:
         # AR on the eager engine shows whether both engines write the same text. It is no part of the noise floor: the
         # audit must not tolerate a difference between the engines.
@@ -411,7 +411,7 @@ def run_audit(
     # 3. Compiles or records the passes, and audits.
     prompts = make_prompts(spec, models, loaded)
     allocate_and_capture_for(
-        models, fitting, MAX_NEW_TOKENS + NUM_LONG_TOKENS, progress, [prompt.ids for prompt in prompts], composed
+        models, fitting, MAX_NEW_TOKENS + NUM_LONG_TOKENS, progress, [prompt.ids for prompt in prompts], decoders_in_use
     )
     reading = {id(model): model for model in (target, *models.drafters.values()) if isinstance(model, CausalLM)}
     findings = Audit(
@@ -488,7 +488,7 @@ def make_subjects(
 
 
 def make_subject(method: MethodSpec, pair: ModelPair, sampling: Sampling) -> AuditedMethod:
-    """Returns a method composed for greedy decoding and for samples. Raises ConfigError if it can do neither."""
+    """Returns a method with decoders for greedy decoding and for samples. Raises ConfigError if it can do neither."""
     is_served = method.decoder is not None and method.decoder.type == SERVED
     declared = is_served or declares_lossless(method)  # engines say that speculation keeps the target's distribution
     subject = AuditedMethod(method.name, declared, method.most_draft_tokens, greedy=None, drawing=None)

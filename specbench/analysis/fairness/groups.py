@@ -137,8 +137,8 @@ def check_fitness(where: str, acceptance: float, target_misfit: float, draft_mis
 
 
 # Columns of a prompt's sums after the columns of `position_numbers`: Σ F(α(s)) and the number of positions; Σ
-# accepted/judged and the number of generations with judged tokens; emitted tokens and steps; tokens and seconds of the
-# method; tokens and seconds of AR.
+# accepted/verified and the number of generations with verified tokens; emitted tokens and steps; tokens and seconds of
+# the method; tokens and seconds of AR.
 WIDTH = NUM_COLUMNS + 10
 (PER_PASS, POSITIONS, RATES, RATED, EMITTED_TOKENS, STEPS, TOKENS, SECONDS, AR_TOKENS, AR_SECONDS) = range(
     NUM_COLUMNS, WIDTH

@@ -102,8 +102,8 @@ def query_lengths(steps: Sequence[StepCounts]) -> tuple[list[int], list[int]]:
 
 def last_token_acceptance(generations: Sequence[Generation], num_draft_tokens: int) -> float:
     """Returns the acceptance rate of the last token of full-length drafts, an estimate for the token after it."""
-    judged = [step for generation in generations for step in generation.steps if step.verified == num_draft_tokens]
-    return sum(step.accepted == num_draft_tokens for step in judged) / len(judged) if judged else 0.5
+    full = [step for generation in generations for step in generation.steps if step.verified == num_draft_tokens]
+    return sum(step.accepted == num_draft_tokens for step in full) / len(full) if full else 0.5
 
 
 def with_own_passes(generation: Generation, decodes_with: str) -> Generation:

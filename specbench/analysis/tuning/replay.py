@@ -84,8 +84,8 @@ def replay(recorded: RecordedGeneration, threshold: float, num_draft_tokens: int
 
 
 class _Replayer:
-    """The state of a replay. `position`: the number of new tokens so far. `window`, `offset`: the recorded step that
-    stands for this position and the index into its draft tokens; always position = window.start + offset."""
+    """The state of a replay. `position`: the number of new tokens so far. `window`, `offset`: the recorded step used
+    for this position and the index into its draft tokens; always position = window.start + offset."""
 
     def __init__(self, recorded: RecordedGeneration, threshold: float) -> None:
         self.recorded, self.threshold = recorded, threshold
@@ -129,8 +129,8 @@ class _Replayer:
                 own = window.own[offset] if window.own is not None and offset < len(window.own) else None
                 self.move(own, stay=offset < len(window.token_ids) and own == window.token_ids[offset])
         num_emitted = self.position - start
-        num_judged = accepted + (accepted < num_drafted and num_emitted > accepted)
-        return StepCounts(num_drafted, num_judged, accepted, num_emitted)
+        num_verified = accepted + (accepted < num_drafted and num_emitted > accepted)
+        return StepCounts(num_drafted, num_verified, accepted, num_emitted)
 
     def accept_next(self) -> bool:
         """Moves past the next draft token if the rule accepts it."""
@@ -138,7 +138,7 @@ class _Replayer:
             self.look_up()  # the rest of the draft is used up
         window, offset = self.window, self.offset
         if offset >= len(window.token_ids):
-            # Nothing was drafted here, after a fully accepted draft: judged by the divergence at another such position.
+            # Nothing drafted here, after a fully accepted draft: decided by the divergence at another such position.
             pool = self.after_accepted
             if pool and not self.accepts(pool[self.position % len(pool)]):
                 return False

@@ -243,7 +243,7 @@ class Trials:
     def run(self, name: str, methods: Sequence[MethodSpec], *, recorded: str | None = None) -> TrialRun:
         """Measures AR and the methods in the folder `name` under the parent, or reads what was measured there before.
         `recorded`: the only method, if its evidence is recorded."""
-        spec, models, subset_runs = self.compose(methods)
+        spec, models, subset_runs = self.build_runs(methods)
         identity = run_identity(spec, subset_runs, models, self.conditions)
         folder = RunFolder(self.folder / name, {**identity, **({"evidence_of": recorded} if recorded else {})})
         if recorded is not None:
@@ -259,7 +259,7 @@ class Trials:
         records = list(measured.values())
         return TrialRun(folder.path, spec.methods, subset_runs, records, rows, spec.seed, self.scoring)
 
-    def compose(self, methods: Sequence[MethodSpec]) -> tuple[RunSpec, LoadedModels, list[SubsetRun]]:
+    def build_runs(self, methods: Sequence[MethodSpec]) -> tuple[RunSpec, LoadedModels, list[SubsetRun]]:
         """Returns the spec, models and subsets of a run of AR and the methods. Raises ConfigError for a method that
         does not fit."""
         models = LoadedModels(self.models.target, load_drafters(self.spec, methods, self.models.target, self.load))

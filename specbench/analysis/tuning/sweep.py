@@ -107,7 +107,7 @@ def measure_values(trials: Trials, settings: Sequence[Setting]) -> TuningReport:
     # 1. The runs. Methods that do not fit are found before the first one.
     for path, value, method in settings:
         try:
-            trials.compose([method])
+            trials.build_runs([method])
         except ConfigError as error:
             raise ConfigError(f"--path {path}, value {shown(value)}: {error}") from error
     runs: dict[str, TrialRun] = {}

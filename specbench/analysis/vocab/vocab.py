@@ -250,8 +250,8 @@ def expected_acceptance(
     at temperature 1.
 
     For sd it is Σ min(p, q). For union and tli it is that times the probability that the drafter does not draw the end
-    of a text, which they never propose. For other methods one draft per position is judged: by p(x) for an exact match
-    (on average Σ p ψ), by min(1, p(x) / ψ(x)) for slrs (on average Σ min(p, ψ)).
+    of a text, which they never propose. For other methods one draft per position is verified: by p(x) for an exact
+    match (on average Σ p ψ), by min(1, p(x) / ψ(x)) for slrs (on average Σ min(p, ψ)).
     """
     texts, found = sample_texts(models.target, prompts, seed), []
     for fit in methods:

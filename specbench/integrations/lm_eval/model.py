@@ -46,7 +46,7 @@ log = logging.getLogger("lm_eval.specbench")
 
 
 def run_options(arguments: Mapping[str, object]) -> RunOptions:
-    """Returns the run options among the arguments of the model; None stands for the default. Raises ConfigError for an
+    """Returns the run options among the arguments of the model; None is the default. Raises ConfigError for an
     unknown argument."""
     values: dict[str, Any] = {}
     for name, value in arguments.items():
@@ -106,7 +106,7 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
         **options: Any,
     ) -> None:  # fmt: skip
         super().__init__()
-        # 1. The arguments are those of a run, whose only task stands for all of lm-eval's.
+        # 1. The arguments are those of a run, whose only task represents all of lm-eval's.
         chosen = run_options({"pretrained": pretrained, "drafter": drafter, **options})
         if not isinstance(baseline, bool):
             raise ConfigError(f"--model_args baseline={baseline}: write true or false")
@@ -209,7 +209,7 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
         """Returns the answers in order, and stores their measurements in `answers`."""
         self.answers = []
         queries, target, num_cut = self._queries(requests), self.models.target, 0
-        # 1. All methods are composed and all prompts encoded, so that errors are raised before anything is measured.
+        # 1. All decoders are built and all prompts encoded, so that errors are raised before anything is measured.
         for number, query in enumerate(queries):
             ids, sampling = self.prompt_ids(target, query), sampling_of(query.generation)
             num_cut += len(ids) > len(self.fitting_ids(target, query))

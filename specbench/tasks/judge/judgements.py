@@ -25,7 +25,7 @@ from specbench.tasks.judge.requests import (
     HIGHEST,
     LOWEST,
     NUMBER,
-    JudgedCell,
+    JudgedSubset,
     JudgementKey,
     JudgeRequest,
     JudgeSettings,
@@ -223,7 +223,7 @@ def with_ratings(record: Record, ratings: Ratings) -> Record:
 
 
 def recorded_ratings(
-    records: Iterable[Record], cells: Iterable[JudgedCell], folder: Path, console: Console
+    records: Iterable[Record], subsets: Iterable[JudgedSubset], folder: Path, console: Console
 ) -> tuple[Ratings, str | None]:
     """Returns the ratings of exactly the same requests in judgements.jsonl, and the signature of the judge; None if
     there are no such ratings. If the file has several judges, the last one counts. Raises ConfigError for a damaged
@@ -234,7 +234,7 @@ def recorded_ratings(
         return {}, None
     settings = lines[-1].settings
     known = {line.request: line.score for line in lines}
-    requests = make_requests(records, index_examples(cells), settings)
+    requests = make_requests(records, index_examples(subsets), settings)
     scores = {key: known.get(digest(request)) for key, request in requests.items()}
     num_rated = sum(score is not None for score in scores.values())
     if not num_rated:
@@ -308,10 +308,12 @@ class Judging:
         if not self.is_dry_run:
             JudgeClient(self.settings)
 
-    def judge(self, records: Iterable[Record], cells: Iterable[JudgedCell], folder: Path, console: Console) -> Ratings:
+    def judge(
+        self, records: Iterable[Record], subsets: Iterable[JudgedSubset], folder: Path, console: Console
+    ) -> Ratings:
         """Returns the ratings, and writes them into the folder. Raises ConfigError
         if the judge replied to no request."""
-        found = judge_records(records, index_examples(cells), self.settings, console)
+        found = judge_records(records, index_examples(subsets), self.settings, console)
         if found and all(judgement.reply is None for judgement in found.values()):
             raise ConfigError(
                 f"--judge {self.settings.model} at {self.settings.url}: rated 0 of {len(found)} answers: check "
@@ -320,9 +322,9 @@ class Judging:
         write_judgements(folder / JUDGEMENTS_FILE, found, self.settings)
         return {key: judgement.score for key, judgement in found.items()}
 
-    def show(self, records: Iterable[Record], cells: Iterable[JudgedCell]) -> None:
+    def show(self, records: Iterable[Record], subsets: Iterable[JudgedSubset]) -> None:
         """Prints the requests that would be sent."""
-        show_requests(records, index_examples(cells), self.settings, stdout)
+        show_requests(records, index_examples(subsets), self.settings, stdout)
 
 
 def make_judging(

@@ -269,8 +269,8 @@ class JudgeRequest(TypedDict):
 Questions = Mapping[tuple[str, str, int], Example]  # by task, subset and index
 
 
-class JudgedCell(Protocol):
-    """A subset of a task with its examples, such as a cell of a run."""
+class JudgedSubset(Protocol):
+    """A subset of a task with its examples, such as that of a run."""
 
     @property
     def task(self) -> TaskSpec: ...
@@ -282,8 +282,8 @@ class JudgedCell(Protocol):
     def data(self) -> TaskData: ...
 
 
-def index_examples(cells: Iterable[JudgedCell]) -> Questions:
-    return {(cell.task.name, cell.subset, each.index): each for cell in cells for each in cell.data.examples}
+def index_examples(subsets: Iterable[JudgedSubset]) -> Questions:
+    return {(each.task.name, each.subset, example.index): example for each in subsets for example in each.data.examples}
 
 
 def make_requests(

@@ -62,7 +62,8 @@ def speedup(correlation: float, spread: float) -> Population:
 def change_of_speedup(name: str, other_outputs: float) -> Population:
     """Two runs of the same prompts: the speed-up of the second ÷ that of the first. Each generation's seconds have
     noise of their own; `other_outputs`: sigma of the length of an answer in the second run ÷ in the first."""
-    length, fall = [1.0, 0, 0, 0, 0, 0, 0], 0.1
+    length = [1.0, 0, 0, 0, 0, 0, 0]
+    fall = 0.1
     second = [1.0, 0, other_outputs, 0, 0, 0, 0]
     before = [1.1, -0.25, 0, 0.1, 0, 0, 0], [1.0, 0, 0, 0, 0.1, 0, 0]
     now = [1.1, -0.25, other_outputs, 0, 0, 0.1, 0], [1.0, 0, 0, 0, 0, 0, 0.1]

@@ -211,7 +211,8 @@ def translate_options(words: Sequence[str], known: Collection[str]) -> list[str]
     `known`: the command's options. Unknown options are kept. Raises ConfigError for options of lm-eval and other
     programs that are set in another way here, and for an option that is given under two names.
     """
-    rest, found = iter(words), []
+    rest = iter(words)
+    found = []
     renamed: dict[str, str] = {}  # options given under another name, with this name
     for word in rest:
         name, equals, value = word.partition("=")

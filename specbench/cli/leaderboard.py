@@ -291,10 +291,12 @@ def check(
     if against is None:
         unused = [name for name, value in {**amounts, "--output": output}.items() if value is not None]
         unused += replace(options, trust_remote_code=False).words()
-        why, needed = "without --against, since the runs are already measured", sides
+        why = "without --against, since the runs are already measured"
+        needed = sides
     else:
         unused = [name for name, value in sides.items() if value is not None]
-        why, needed = "with --against, which measures both sides", amounts
+        why = "with --against, which measures both sides"
+        needed = amounts
     if unused:
         raise ConfigError(f"{unused[0]}: has no effect {why}: remove it")
     if missing := [name for name, value in needed.items() if value is None]:
@@ -303,7 +305,8 @@ def check(
             "measure both"
         )
     default = ALLOWED if against is None else ALLOWED_INTERLEAVED
-    allowed, ignored = share("--max-regression", max_regression or default), split(ignore or "")
+    allowed = share("--max-regression", max_regression or default)
+    ignored = split(ignore or "")
     forms = {"--markdown": (markdown, reports.markdown), "--junit": (junit, reports.junit)}
     for option, (file, _) in forms.items():
         if file is not None:

@@ -217,7 +217,9 @@ class RecordComparison:
         return SubsetRecords(pair, pairs, pairs.select(equal), list(different))
 
     def _compare_outputs(self, compared: MethodFindings, part: SubsetRecords) -> None:
-        subset, num_equal, num_records = part.rows.subset, part.equal.num_answers, part.every.num_answers
+        subset = part.rows.subset
+        num_equal = part.equal.num_answers
+        num_records = part.every.num_answers
         compared.findings += [*verdict_finding(part.rows), *changes_with_equal_tokens(subset, part.equal, self.runs)]
         differences: list[TokenDifference] | None = [] if part.is_exact else None
         if part.is_exact and part.different:
@@ -263,7 +265,8 @@ class RecordComparison:
             found = speed_ratios(every, subset, over_ar=True)
             missing = f"{SPEEDUP} of {subset}: no answers of more than one token on both sides"
         else:
-            found, missing = [], f"{SPEEDUP} of {subset}: {compared.method} has none{' in the candidate' * has[0]}"
+            found = []
+            missing = f"{SPEEDUP} of {subset}: {compared.method} has none{' in the candidate' * has[0]}"
         if not found:
             is_expected = self.interleaved or has[0]
             (compared.problems if is_expected else compared.not_compared).append(missing)

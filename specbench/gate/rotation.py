@@ -290,7 +290,8 @@ def interleave(sides: Sequence[Side], tell: Say) -> None:
     if others:
         raise ConfigError(f"the two versions measure other examples: {num_blocks} and {others[0]} of them")
     blocks = {side: side.receive(TURN_SECONDS).get("block", FINISHED) for side in sides}
-    longest, order = 0.0, list(sides)
+    longest = 0.0
+    order = list(sides)
     while (number := min(blocks.values())) < FINISHED:
         tell(f"measuring interleaved: {min(number, num_blocks)} of {num_blocks}")
         for side in [side for side in order if blocks[side] == number]:

@@ -251,7 +251,9 @@ class ExternalDecoder(Decoder):
 
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> GenerationOutput:
         """Decodes one prompt. Raises ConfigError if the code raises an exception or returns an inconsistent result."""
-        state, clock, device = GenerationState(list(prompt_ids), stop), self.model.passes.clock, self.model.device
+        state = GenerationState(list(prompt_ids), stop)
+        clock = self.model.passes.clock
+        device = self.model.device
         meter = TokenMeter(state, clock)
         given = {
             "max_new_tokens": state.num_remaining, "eos_token_ids": sorted(stop.eos_token_ids), "seed": seed,
@@ -298,7 +300,8 @@ class ExternalDecoder(Decoder):
                 )
             meter.state.finish = "eos"  # in the warm-up, without end tokens, a decoder may still stop at one
         # 2. The target passes, and their steps if it counts them.
-        num_kept, steps = meter.state.num_new_tokens, list[Step]()
+        num_kept = meter.state.num_new_tokens
+        steps = list[Step]()
         num_passes = getattr(result, "num_target_passes", None)
         given: Sequence[Counts] | None = getattr(result, "steps", None)
         if given is not None:
@@ -319,7 +322,8 @@ _BUILT: WeakKeyDictionary[CausalLM, dict[Any, Any]] = WeakKeyDictionary()
 def external_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) -> ExternalDecoder:
     """Loads a method's code. A class is constructed once per sampling for the whole run."""
     assert method.decoder is not None
-    options, place = method.decoder.options, "decoder.options"
+    options = method.decoder.options
+    place = "decoder.options"
     drafter = models.drafter if method.needs_drafter else None
     fixed = {
         "target": LoadedModel(models.target.model, models.target.tokenizer),
@@ -337,7 +341,9 @@ def external_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) 
             built = _BUILT.setdefault(models.target, {})
             if key not in built or built[key][0] is not drafter:
                 built[key] = drafter, call(**keywords(call, fixed, options, 0))
-            call, options, place = built[key][1].generate, {}, "generate"
+            call = built[key][1].generate
+            options = {}
+            place = "generate"
         passed = keywords(call, {**fixed, **dict.fromkeys(RUN)}, options, 1, place)
     known = {name: value for name, value in passed.items() if name not in RUN}
     taken = frozenset(passed.keys() & set(RUN))
@@ -388,7 +394,8 @@ def count_steps(
     if not reads_prompt and num_emitted + 1 != num_returned:
         raise ConfigError(f"its steps emit {num_emitted} tokens, but it returned {num_returned}: count each token once")
     # 3. Dropped tokens count neither as accepted nor as verified.
-    left, kept = num_kept - (not reads_prompt), list[Step]()
+    left = num_kept - (not reads_prompt)
+    kept = list[Step]()
     for step in steps:
         if left <= 0:
             break

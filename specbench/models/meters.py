@@ -39,7 +39,8 @@ class HostClock:
         if self._file is None:
             return time.perf_counter()
         while True:
-            before, now = waited_seconds(self._file), time.perf_counter()
+            before = waited_seconds(self._file)
+            now = time.perf_counter()
             if waited_seconds(self._file) == before:  # there was no wait between the two readings
                 return now - before
 
@@ -162,8 +163,12 @@ class ProcessorEnergy:
 
     def __init__(self, folder: Path = RAPL, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder, self._clock = folder, clock
-        self._joules, self._last, self._read_at = 0.0, package_counters(folder), clock()
-        self._lock, self._stopped, self._thread = Lock(), Event(), Thread(target=self._keep_reading, daemon=True)
+        self._joules = 0.0
+        self._last = package_counters(folder)
+        self._read_at = clock()
+        self._lock = Lock()
+        self._stopped = Event()
+        self._thread = Thread(target=self._keep_reading, daemon=True)
 
     def __enter__(self) -> Self:
         if self._last is not None:
@@ -178,7 +183,9 @@ class ProcessorEnergy:
     def joules(self) -> float | None:
         """Returns the energy so far; None if the counters cannot be read, or were not read for too long."""
         with self._lock:
-            now, found, last = self._clock(), package_counters(self._folder), self._last
+            now = self._clock()
+            found = package_counters(self._folder)
+            last = self._last
             self._last = None
             if last is None or found is None or found.keys() != last.keys():
                 return None
@@ -306,7 +313,8 @@ class CostMeter(ProcessorEnergy):
 
     def __init__(self, device: torch.device, earlier: Mapping[str, float | None] | None = None) -> None:
         super().__init__()
-        self._device, self._earlier = device, dict(earlier or {})
+        self._device = device
+        self._earlier = dict(earlier or {})
         self._start = self._counters()
 
     def cost(self) -> Cost:

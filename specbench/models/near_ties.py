@@ -116,7 +116,8 @@ def find_differences(
         if position is None:
             continue
         tokens = [ids[position] if position < len(ids) else None for ids in (answer.token_ids, output)]
-        ids, gap = [token for token in tokens if token is not None], None
+        ids = [token for token in tokens if token is not None]
+        gap = None
         if len(ids) == 2:
             gap = logit_gap(target, [*answer.prompt_ids, *answer.token_ids[:position]], ids)
         ar_token, method_token = (None if token is None else decode_text([token]) for token in tokens)

@@ -190,7 +190,9 @@ class StaticPasses:
 
     def move(self, start: int, places: list[int]) -> None:
         """Moves the keys and values of the tokens at `places`, in ascending order, to the positions from `start` on."""
-        move, moved, later = self.path_move(), places[:NUM_MOVED], places[NUM_MOVED:]
+        move = self.path_move()
+        moved = places[:NUM_MOVED]
+        later = places[NUM_MOVED:]
         first = min(start, self.capacity - NUM_MOVED)
         sources = torch.arange(first, first + NUM_MOVED)
         sources[start - first : start - first + len(moved)] = torch.tensor(moved)
@@ -220,7 +222,8 @@ class StaticPasses:
         """Records drafts of `num_tokens` tokens after one uncached token, and after two, which follow the acceptance of
         a whole draft. Returns the number of recorded graphs and the seconds spent. Raises CannotCompile if a recorded
         draft gives other logits."""
-        started, num_made = time.perf_counter(), 0
+        started = time.perf_counter()
+        num_made = 0
         for num_read in (1, 2):
             if (num_read, num_tokens, draw) not in self.drafts and num_read + num_tokens <= self.capacity:
                 assert self._stream is not None
@@ -296,7 +299,8 @@ class StaticPasses:
         """Creates a pass and compares it with the eager one on its current inputs. Raises CannotCompile if it fails or
         its results differ."""
         # 1. What the pass reads besides its tokens stands in buffers, too, so that one graph serves all inputs.
-        started, length = time.perf_counter(), shape.length
+        started = time.perf_counter()
+        length = shape.length
         options: PassOptions = {"hidden_layers": shape.hidden_layers}
         if shape.kind == "tree":
             positions, masks = self.tree_buffers(length)
@@ -341,8 +345,10 @@ class StaticPasses:
     def _record(self, shape: PassShape, options: PassOptions) -> Callable[[], Output]:
         """Records a pass with other tokens and another position than its current inputs, so that the comparison detects
         a graph that captured them as constants."""
-        length, is_prompt = shape.length, shape.kind == "prompt"
-        forward, tokens = self.forward if is_prompt else self.recordable_forward(length), self.input(length)
+        length = shape.length
+        is_prompt = shape.kind == "prompt"
+        forward = self.forward if is_prompt else self.recordable_forward(length)
+        tokens = self.input(length)
         asked, start, last_place = tokens.clone(), self.start.clone(), self._last_place.clone()
         tokens.copy_((asked + 1) % self.model.get_input_embeddings().num_embeddings)
         self.start.copy_((start + 1).clamp_max(self.capacity - length))
@@ -427,7 +433,8 @@ class StaticSequence(CachedSequence):
         longest_tree = max((shape.length for shape in asked if shape.kind == "tree"), default=0)
         self._ensure(num_tokens + longest_tree, exactly)
         self.reset()
-        made, before = self._static_passes, self._static_passes.seconds
+        made = self._static_passes
+        before = self._static_passes.seconds
         num_made = made.num_made
         if made.records and self._records_prompts:  # the shortest first
             prompts = sorted({min(length, self.capacity) for length in PROMPTS})
@@ -497,7 +504,8 @@ class StaticSequence(CachedSequence):
 
     def _shape(self, num_tokens: int, kind: Kind, hidden_layers: Sequence[int]) -> PassShape | None:
         """Returns the shape of the shortest pass that can read `num_tokens` tokens; None if there is none."""
-        asked, made = (kind, tuple(hidden_layers)), self._static_passes
+        asked = (kind, tuple(hidden_layers))
+        made = self._static_passes
         shapes = (shape for shape in self._shapes if shape[1:] == asked and (kind != "prompt" or shape in made.made))
         return next((shape for shape in shapes if shape.length >= num_tokens), None)
 
@@ -509,7 +517,8 @@ class StaticSequence(CachedSequence):
         num_logits: int, hidden_layers: Sequence[int],
     ) -> Output:  # fmt: skip
         """See CachedSequence. What is longer than all passes is read by one eager pass over the same buffers."""
-        made, num_prefix = self._static_passes, len(ids) - len(parents)
+        made = self._static_passes
+        num_prefix = len(ids) - len(parents)
         num_tokens = len(ids) + (0 if pending is None else len(pending))
         num_cached = num_tokens - num_read
         shape = self._shape(num_read, "tree" if parents else "chain", hidden_layers)
@@ -561,7 +570,9 @@ class StaticSequence(CachedSequence):
 
     def _read_suffixes(self, suffixes: list[list[int]]) -> Iterator[torch.Tensor]:
         """Reads suffixes as branches of a tree that is not kept."""
-        made, num_cached, num_each = self._static_passes, len(self.cached_ids), len(suffixes[0])
+        made = self._static_passes
+        num_cached = len(self.cached_ids)
+        num_each = len(suffixes[0])
         num_rows = PACKED[-1] // num_each
         for start in range(0, len(suffixes), num_rows):
             tokens = [token for suffix in suffixes[start : start + num_rows] for token in suffix]

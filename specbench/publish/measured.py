@@ -93,7 +93,8 @@ def measured_pairs(name: str, pair: str | None, runs: Path | None) -> list[PairR
     if runs is not None and not runs.is_dir():
         raise ConfigError(f"--runs {runs}: no such folder: give the one that `specbench board run` measured into")
     committed = suite_path(name).with_suffix(".json")
-    kept, folder = load(committed) if committed.is_file() else [], runs or RUNS
+    kept = load(committed) if committed.is_file() else []
+    folder = runs or RUNS
     return [
         PairRows(
             suite, each, [(run, run.rows() or rows_of_run(kept, run)) for run in runs_of(suite, None, folder, each)]

@@ -394,7 +394,8 @@ class Decoder:
             message, _, path = str(error).partition(" - at `$")
             path = path.rstrip("`").lstrip(".")
             if (missing := message.removeprefix("Object missing required field `")) != message:
-                path, message = f"{path}.{missing.rstrip('`')}".lstrip("."), "is missing"
+                path = f"{path}.{missing.rstrip('`')}".lstrip(".")
+                message = "is missing"
             raise ValueError(f"{place}{path}{': ' * bool(path)}{message}") from error
 
 

@@ -189,7 +189,9 @@ ANSWERS_OF_SERVERS = (
 
 def served_table(rows: Sequence[Row]) -> Table:
     """Returns a table of one task and subset: times of an answer and the source of acceptance, one line per server."""
-    row, served, changed = rows[0], rows[0].served, rows[0].metric("ar_changed")
+    row = rows[0]
+    served = rows[0].served
+    changed = rows[0].metric("ar_changed")
     assert served is not None
     turns = f"in rotation ({served.turns} parts, which intervals of speeds resample)"
     by_turns = f"; one server at a time, {turns}" if served.turns else ""
@@ -257,7 +259,8 @@ def _load_table(rows: Sequence[Row]) -> Table:
 def _break_even_line(rows: Sequence[Row]) -> str:
     if len(rows) < 2 or load_of(rows[0]).kind == "rate":
         return ""
-    level, found = break_even(rows), {is_faster(row) for row in rows}
+    level = break_even(rows)
+    found = {is_faster(row) for row in rows}
     if level is not None:
         return f"{rows[0].method_name}: as fast as ar at {level:.1f} (interpolated)"
     outcomes = {True: "faster than ar", False: "slower than ar", None: "not separable from ar"}

@@ -27,7 +27,8 @@ def drift_of(seconds: Array, tokens: Array, prompt_tokens: Array, prompts: np.nd
     [num_answers], in the order of measurement. `prompts`: the number of each answer's prompt, from 0."""
     size = len(seconds) // 3
     nums = [len(set(third.tolist())) for third in (prompts[:size], prompts[len(seconds) - size :])]
-    has_many, is_repeated = min(nums) >= MANY_PROMPTS, len(set(prompts.tolist())) < len(prompts)
+    has_many = min(nums) >= MANY_PROMPTS
+    is_repeated = len(set(prompts.tolist())) < len(prompts)
     if min(nums) < MIN_PROMPTS or (is_repeated and not has_many) or not (seconds > 0).all():
         return Estimate()
     place = np.arange(len(seconds))
@@ -122,7 +123,8 @@ def wide_interval(row: Row) -> str | None:
     speedup = row.metric("speedup")
     if not speedup.low or not speedup.high or speedup.low < 0 or speedup.high / speedup.low <= WIDE:
         return None
-    ratio, turns = speedup.high / speedup.low, row.served.turns if row.served is not None else None
+    ratio = speedup.high / speedup.low
+    turns = row.served.turns if row.served is not None else None
     resampled, number = ("turns", turns) if turns else ("prompts", row.num_timed)
     needed = math.ceil(number * ((math.log(speedup.high) - math.log(speedup.low)) / math.log(WIDE)) ** 2)
     return (
@@ -135,7 +137,8 @@ def few_prompts(row: Row) -> str | None:
     """Warns of a speed-up from so few prompts that its interval may be too narrow or absent."""
     if not row.has_few_prompts:
         return None
-    prompts, has_interval = counted(row.num_timed, "prompt"), row.metrics["speedup"].low is not None
+    prompts = counted(row.num_timed, "prompt")
+    has_interval = row.metrics["speedup"].low is not None
     problem = (
         f"the speed-up's interval rests on {prompts} and may be too narrow"
         if has_interval

@@ -55,7 +55,8 @@ class InProcess:
         check_recorded(plan.trials, recorded, plan.folder)
         before = frozenset(recorded)
         num_missing = sum(trial.key not in before for trial in plan.trials)
-        budget, num_measured = Budget(plan.spec.warm_up), 0
+        budget = Budget(plan.spec.warm_up)
+        num_measured = 0
         current: SubsetRun | None = None  # the subset whose passes are captured
         warm_ups: dict[int, Mapping[str, WarmUp]] = {}  # by id of the subset
         known: dict[Key, int] = {}  # AR's new tokens in the trials so far
@@ -65,7 +66,8 @@ class InProcess:
                     known[trial.key] = old.methods["ar"].num_new_tokens
                     events.trial_recorded(trial, old, is_new=False)
                     continue
-                run, is_first = trial.run, id(trial.run) not in warm_ups
+                run = trial.run
+                is_first = id(trial.run) not in warm_ups
                 if is_first:
                     events.wait(number)
                 # 1. Buffers and compiled passes for the longest conversation, so that none is made while measuring.
@@ -138,9 +140,11 @@ def check_recorded(trials: Sequence[Trial], recorded: Mapping[Key, Record], fold
             )
         if old.prompt_tokens is None or not all(key in recorded for key in trial.earlier_keys):
             continue
-        baseline, earlier = run.decoders[0], [recorded[key] for key in trial.earlier_keys]
+        baseline = run.decoders[0]
+        earlier = [recorded[key] for key in trial.earlier_keys]
         prompt = trial.prompt(baseline.model, earlier_answers(earlier, baseline.method.name))
-        num_tokens, digest = len(prompt.packed_ids), prompt.digest
+        num_tokens = len(prompt.packed_ids)
+        digest = prompt.digest
         old_digest = old.prompt_ids_digest or digest  # earlier versions recorded only the number
         if (old.prompt_tokens, old_digest) != (num_tokens, digest):
             raise ConfigError(
@@ -176,7 +180,9 @@ def measure_method(
 ) -> Generation:
     """Measures one method on a trial and returns its part of the record. `answers`: its own answers to the earlier
     turns. `wait`: is called before the generation."""
-    run, example, name = trial.run, trial.example, decoder.method.name
+    run = trial.run
+    example = trial.example
+    name = decoder.method.name
     turn = [trial.turn] if trial.turn else []
     seed = stream_seed(spec.seed, run.task.name, run.subset, example.index, trial.repeat, name, *turn)
     selected = decoder.select_decoder(seed, QueryInfo(run.task.language, example.turns[trial.turn]))

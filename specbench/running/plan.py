@@ -504,7 +504,9 @@ def load_lines(device: str) -> Iterator[str]:
     GPU of --device `device`. Yields none if workers share the machine, since their rows say so."""
     if num_sharing() > 1:
         return
-    load, num_cores, num_threads = others_load(), os.cpu_count() or 1, torch.get_num_threads()
+    load = others_load()
+    num_cores = os.cpu_count() or 1
+    num_threads = torch.get_num_threads()
     if load + num_threads > num_cores + SPARE:
         yield (
             f"warning: this machine is busy: other programs use {load:.1f} of its {num_cores} CPU cores, and this run "

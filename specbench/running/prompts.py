@@ -106,7 +106,8 @@ class PromptRenderer:
             return all(budget.holds(render(budget.translated or budget.model, shorter)) for budget in self.budgets)
 
         if texts not in self._fitting:
-            kept, too_many = 0, sum(map(len, texts))
+            kept = 0
+            too_many = sum(map(len, texts))
             if fits(texts):
                 kept = too_many
             elif not fits(_without_middle(texts, 0)):

@@ -203,12 +203,14 @@ def check_method(name: str, request: Request) -> None:
     given = {key.strip(): value.strip() for key, value in given.items()}
     target = request.options.target or TARGET
     drafter: Any = keys.get("drafter") if isinstance(keys.get("drafter"), Mapping) else {}
-    kind, label = drafter.get("type"), str(keys.get("name", name))
+    kind = drafter.get("type")
+    label = str(keys.get("name", name))
     path = given.get("drafter.path", drafter.get("path")) if kind in PATH_DRAFTERS else None
     if keys.get("routes"):
         return
     if path is None and kind in TABLE_DRAFTERS and target != TARGET:
-        noun, command = TABLE_DRAFTERS[kind], f"specbench train {kind} --target {target}"
+        noun = TABLE_DRAFTERS[kind]
+        command = f"specbench train {kind} --target {target}"
         raise ConfigError(
             f"method '{label}': drafter.path is missing: target '{target}' has no {noun} of its own: train one with "
             f"`{command}` and give --set drafter.path=DIR"
@@ -304,7 +306,8 @@ def resolve(request: Request) -> tuple[Request, RunSpec, dict[str, str] | None]:
 
 def run_spec(request: Request) -> RunSpec:
     """Returns the checked specification of a run. Its first method is AR, even if AR was not requested."""
-    options, servers = request.options, None
+    options = request.options
+    servers = None
     if not request.tasks or not (request.methods or request.servers):
         raise ConfigError("--task and --method need at least one name each; `specbench list` shows them")
     if options.subsets is not None and not options.subsets:

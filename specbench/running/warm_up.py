@@ -201,7 +201,8 @@ def warm_up(
     if any(part.history.seconds_per_token is None for part in parts):
         num_rounds = 1
         for part in parts:
-            size, history = min(part.num_tokens, NUM_NEW_TOKENS + MIN_NEW_TOKENS), part.history
+            size = min(part.num_tokens, NUM_NEW_TOKENS + MIN_NEW_TOKENS)
+            history = part.history
             history.first, decoding, took = decode(part, size, MIN_NEW_TOKENS, "block 1")
             history.prefill = max(0.0, took - decoding) / NUM_NEW_TOKENS
             if num_new == MIN_NEW_TOKENS:
@@ -247,7 +248,8 @@ def warm_up(
         blocks_of = [decodes(part).__next__ for part in parts]
         num_more, verdicts = until_steady(blocks_of, blocks, most, left, yields=yields)
     else:
-        num_before, num_more = len(blocks[0]), 0
+        num_before = len(blocks[0])
+        num_more = 0
         if num_rounds == 0 or (has_time and affordable < num_new):
             num_more = 1
             for part, own in zip(parts, blocks, strict=True):

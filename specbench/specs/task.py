@@ -270,7 +270,8 @@ class TaskSpec(Spec):
             raise ConfigError(f"task '{self.name}' has no subset '{name}': {nearest(name, self.subset_names)}")
         if not self.subsets:
             return self
-        base, over = self.model_dump(exclude={"subsets"}), self.subsets[name]
+        base = self.model_dump(exclude={"subsets"})
+        over = self.subsets[name]
         if isinstance(over.get("scorer"), Mapping) and "type" in over["scorer"]:
             base["scorer"] = None  # another scorer has other options
         for key, other in (("reference", "references"), ("references", "reference")):

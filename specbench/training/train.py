@@ -66,7 +66,9 @@ def is_finished(spec: TrainSpec) -> bool:
     training of this kind. Raises ConfigError with the differences if it has another training of this kind."""
     try:
         record = bounded.read_json(Path(spec.output) / TRAINING_RECORD, "train it again", strict=False)
-        settings, kind, digest = record["settings"], record["settings"]["kind"], record["data"]["digest"]
+        settings = record["settings"]
+        kind = record["settings"]["kind"]
+        digest = record["data"]["digest"]
         revisions = {role: record["models"][role]["revision"] for role in ("target", "drafter")}
     except (ConfigError, LookupError, TypeError):
         return False
@@ -253,7 +255,8 @@ def train_drafter(
     cannot be written.
     """
     about = about or Provenance()
-    accelerator, rates = make_accelerator(spec), spec.learning_rate
+    accelerator = make_accelerator(spec)
+    rates = spec.learning_rate
     model = prepare_network(drafter, spec)
 
     # 1. Every learning rate starts from the same weights. A rate that diverges does not stop the others.

@@ -280,7 +280,9 @@ def decide_verdict(
 ) -> MethodVerdict:  # fmt: skip
     """Returns the verdict on a method from its evidence. `controls`: by the length of a draw. `answers`: the tests of
     whole drawn answers; if that of AR fails too, it says nothing about other methods."""
-    samples, reasons, whole = tests.get(subject.name), [], answers.get(subject.name)
+    samples = tests.get(subject.name)
+    reasons = []
+    whole = answers.get(subject.name)
     name: VerdictName = "lossless"
     if subject.declared_lossless is False:
         name = "lossy by design"
@@ -385,7 +387,8 @@ def run_audit(
     set_threads(request.options.threads, embedded)
     loaded = load_data(spec, use_sample=embedded)
     models = (load_servers or load_models)(spec)
-    target, scoring = models.target, scoring_target(models, own_target)
+    target = models.target
+    scoring = scoring_target(models, own_target)
     generation = loaded[0][0].subset(loaded[0][1]).generation
     sampling = Sampling(temperature, generation.top_k, generation.top_p)
     subjects, unfit = make_subjects(spec.methods, models, sampling, strict)

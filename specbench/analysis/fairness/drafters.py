@@ -135,7 +135,8 @@ def position_numbers(target_logits: torch.Tensor, draft_logits: torch.Tensor, to
     excluded token is taken as the smallest one in float32, so that D and KL are finite; theorem 1 holds nevertheless.
     Sums are computed in float64, so that the theorems can be tested to 1e-9. arXiv:2510.02128, equations 5, 7 and 10.
     """
-    size, made = max(1, CHUNK // target_logits.shape[-1]), []
+    size = max(1, CHUNK // target_logits.shape[-1])
+    made = []
     for parts in zip(target_logits.split(size), draft_logits.split(size), tokens.split(size), strict=True):
         (p, log_p), (q, log_q) = map(_distribution, parts[:2])
         chosen = parts[2][:, None]
@@ -213,7 +214,9 @@ def forced_numbers(
 
     The target reads each text once for all drafters.
     """
-    keys, found, num_done = list(texts), [Numbers() for _ in drafters], 0
+    keys = list(texts)
+    found = [Numbers() for _ in drafters]
+    num_done = 0
     for places in batches([texts[key] for key in keys], vocab_size):
         batch = Batch([texts[keys[place]] for place in places])
         target_logits = target.logits(batch)

@@ -212,7 +212,9 @@ class RecordedRow:
     @classmethod
     def of(cls, run: RecordedRun, row: Row, machine: Machine) -> "RecordedRow":
         """Raises ConfigError for an external decoder, and if the time of the method's draft passes is missing."""
-        method, records, task = run.method_spec_of(row), run.records_of_row(row), run.task_of(row)
+        method = run.method_spec_of(row)
+        records = run.records_of_row(row)
+        task = run.task_of(row)
         if method.decoder is not None:
             raise ConfigError(f"{run.path}: method '{method.name}' is an external decoder, whose passes are unknown")
         looks_up: dict[str | None, bool] = {None: method.drafter.features.looks_up}
@@ -228,7 +230,8 @@ class RecordedRow:
         return cls(row, method, records, own, longest, machine, tokens)
 
     def predictions(self, run: str) -> list[Prediction]:
-        length, made = self.method.most_draft_tokens, []
+        length = self.method.most_draft_tokens
+        made = []
         lengths = range(1, length) if has_shorter_drafts(self.method) else ()
         verdicts = [
             RecordedVerdicts.of(g, self.method.num_draft_tokens, self.max_new_tokens[record.subset])

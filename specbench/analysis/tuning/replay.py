@@ -43,7 +43,9 @@ class RecordedStep:
 
 def recorded_steps(generation: Generation) -> list[RecordedStep]:
     """Returns the steps of a recorded generation. Raises KeyError if it was recorded without evidence."""
-    evidence, tokens, made = generation.drafted, generation.token_ids, []
+    evidence = generation.drafted
+    tokens = generation.token_ids
+    made = []
     assert evidence is not None
     start = 1  # the token of the prefill
     own: Sequence[list[int] | None] = evidence.own or [None] * len(generation.steps)
@@ -77,7 +79,8 @@ def replay(recorded: RecordedGeneration, threshold: float, num_draft_tokens: int
     recorded ones."""
     if num_draft_tokens > recorded.num_draft_tokens:
         raise ValueError(f"recorded with {recorded.num_draft_tokens} draft tokens, not {num_draft_tokens}")
-    replayer, steps = _Replayer(recorded, threshold), []
+    replayer = _Replayer(recorded, threshold)
+    steps = []
     while not replayer.ended:
         steps.append(replayer.step(num_draft_tokens))
     return steps
@@ -276,7 +279,8 @@ class Recording:
             )
             for steps in replays
         ]  # fmt: skip
-        answers, baseline = list(map(Answer.of, own)), answers_of(self.records, BASELINE)
+        answers = list(map(Answer.of, own))
+        baseline = answers_of(self.records, BASELINE)
         prompts = Resampler.of(baseline, self.seed)
         metrics = {**acceptance(prompts, answers, {}), **speeds(prompts, answers, baseline, is_baseline=False)}
         return SettingEstimate(threshold, num_draft_tokens, metrics, own)

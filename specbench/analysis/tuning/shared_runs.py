@@ -95,7 +95,8 @@ class RecordingRule(VerificationRule):
         self._steps: list[tuple[list[int], Verification, torch.Tensor | None]] = []
 
     def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
-        verification, greedy = self._rule(proposal, target, generator), target.sampling.greedy
+        verification = self._rule(proposal, target, generator)
+        greedy = target.sampling.greedy
         self._steps.append((proposal.token_ids, verification, target.best if greedy else None))
         return verification
 
@@ -152,7 +153,8 @@ class TrialRun:
         return main_metric(self.scoring)
 
     def metrics(self, name: str) -> Metrics:
-        method, languages = self.method(name), {subset: each.code for subset, each in self.scoring.items()}
+        method = self.method(name)
+        languages = {subset: each.code for subset, each in self.scoring.items()}
         own = answers_of(self.records, name, method.decodes_with, languages)
         baseline = answers_of(self.records, BASELINE, languages=languages)
         return metrics_of(own, baseline, method, self.seed, self.scoring)
@@ -315,6 +317,7 @@ def open_trials(spec: RunSpec, request: Request, console: Console, kind: str) ->
     loaded = without_calibration(load_data(spec, use_sample=embedded), spec.methods)
     # The target is loaded by itself: as a drafter, the same model has a cache of its own.
     alone = spec.model_copy(update={"methods": spec.methods[:1], "engine": engine_for(spec.engine, spec.methods)})
-    target, load = load_models(alone).target, cache(load_model)
+    target = load_models(alone).target
+    load = cache(load_model)
     models = LoadedModels(target, load_drafters(spec, spec.methods, target, load))
     return Trials(request, spec, loaded, load, models, console, kind)

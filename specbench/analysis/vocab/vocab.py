@@ -253,7 +253,8 @@ def expected_acceptance(
     of a text, which they never propose. For other methods one draft per position is verified: by p(x) for an exact
     match (on average Σ p ψ), by min(1, p(x) / ψ(x)) for slrs (on average Σ min(p, ψ)).
     """
-    texts, found = sample_texts(models.target, prompts, seed), []
+    texts = sample_texts(models.target, prompts, seed)
+    found = []
     for fit in methods:
         try:
             if not fit.runs:
@@ -353,7 +354,8 @@ def make_report(
     (target_name, own), (drafter_name, other) = target, drafter
     ours, theirs = Vocabulary(own), Vocabulary(other)
     own_ids, other_ids = own.get_vocab(), other.get_vocab()
-    ways, counts = all_decompositions(ours, theirs), token_counts(ours, texts)
+    ways = all_decompositions(ours, theirs)
+    counts = token_counts(ours, texts)
     total = max(1, counts.total())
     report = VocabReport(
         target=target_name, drafter=drafter_name, texts=texts_from, same_vocabulary=own_ids == other_ids,
@@ -414,7 +416,8 @@ def method_fits(report: VocabReport) -> list[MethodFit]:
     shares_ids = can_share_ids(report.num_same_ids, sizes.target, sizes.drafter)
     if shares_ids and not report.same_vocabulary:
         verdicts["sd"] = ("fits", f"{report.num_same_ids:,} ids mean the same token in both: only those are drafted")
-    known, fits = set(method_names()), []
+    known = set(method_names())
+    fits = []
     for name, (verdict, reason) in verdicts.items():
         if name in known:
             runs = report.same_vocabulary or shares_ids or not load_method(name).same_vocabulary

@@ -235,26 +235,29 @@ def examples(*, task: str, config: str, data: str | None, limit: int | None) -> 
         )
     loaded = find_loaded(task, config)
     # 1. Where the rows are.
-    options, name = loaded.task.config, f"task {PREFIX}{task}"
+    options = loaded.task.config
+    name = f"task {PREFIX}{task}"
     split = options.test_split or options.validation_split
     source: Literal["hub", "local"] = "hub"
     place = "/".join(str(part) for part in (options.dataset_path, options.dataset_name) if part) or task
     if options.dataset_path in LOCAL_FORMATS:
         kwargs = options.dataset_kwargs or {}
         files = kwargs.get("data_files", kwargs.get("data_dir", ""))
-        source, place = "local", str(files.get(split, files) if isinstance(files, dict) else files)
+        source = "local"
+        place = str(files.get(split, files) if isinstance(files, dict) else files)
     # 2. The documents. None may be among its own few-shot examples, which lm-eval draws for each.
     made, are_checked = [], True
     for number, instance in enumerate(loaded.instances(limit)):
-        prompt, target, question = (
-            instance.args[0], loaded.task.doc_to_target(instance.doc), loaded.task.doc_to_text(instance.doc)
-        )  # fmt: skip
+        prompt = instance.args[0]
+        target = loaded.task.doc_to_target(instance.doc)
+        question = loaded.task.doc_to_text(instance.doc)
         if not isinstance(prompt, str) or instance.idx != 0:
             raise ConfigError(f"{name}: document {instance.doc_id} has several requests: choose another")
         is_text = isinstance(question, str) and bool(question.strip())
         are_checked &= is_text
         if is_text and options.num_fewshot:
-            before, begin = prompt.rpartition(question)[0], re.escape(options.fewshot_delimiter)
+            before = prompt.rpartition(question)[0]
+            begin = re.escape(options.fewshot_delimiter)
             if re.search(rf"(?:\A|\n|{begin}){re.escape(question + options.target_delimiter)}", before):
                 raise ConfigError(
                     f"{name}: document {instance.doc_id} is one of the few-shot examples before its prompt: write a "

@@ -71,7 +71,9 @@ class PlannedWindow:
     def requests(self, decoder: ServedDecoder, seed: int) -> list[LoadRequest]:
         """Returns the next prompts of the subset, which starts again after its last one. All servers get the same
         prompts at the same times."""
-        own, found, at = self.subset_run, [], 0.0
+        own = self.subset_run
+        found = []
+        at = 0.0
         names = ("task", "subset", "kind", "level", "window", "requests")
         gaps = random.Random(json_digest(dict(zip(names, self.key, strict=True))))
         stop = decoder.stop_rules(own.task.generation, own.context_limit)
@@ -101,7 +103,9 @@ class LoadScheduler:
 
     def measure(self, plan: Plan, recorded: RecordStore, events: Events) -> None:
         """Measures the windows that the run's folder does not hold yet."""
-        load, spec, file = self.load, plan.spec, window_file(plan.folder.path)
+        load = self.load
+        spec = plan.spec
+        file = window_file(plan.folder.path)
         windows = [
             PlannedWindow(own, kind, level, number, math.ceil(load.requests * max(1.0, level)))
             for own in plan.subset_runs for kind, level in load.levels for number in range(load.windows)
@@ -148,7 +152,8 @@ class LoadScheduler:
         target. The tolerance is measured on the first answers that differ."""
         requests = window.requests(window.decoders[0], seed)
         for decoder in window.decoders[1:]:
-            name, plain = decoder.method.name, methods[BASELINE]
+            name = decoder.method.name
+            plain = methods[BASELINE]
             others = [
                 (own, BaselineAnswer("", request.ids, answer.token_ids))
                 for request, own, answer in zip(requests, methods[name], plain, strict=True)

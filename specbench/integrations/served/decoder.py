@@ -69,7 +69,8 @@ class Answer:
 
     def add(self, seconds: float, piece: EventContent) -> None:
         """Adds an event. All tokens of a read have the same time; tokens after the end of the answer do not count."""
-        self.seconds, before = seconds, self.state.num_new_tokens
+        self.seconds = seconds
+        before = self.state.num_new_tokens
         self.continues_after_end |= self.state.finished and bool(piece.token_ids)
         for token in piece.token_ids or ():
             if not self.state.finished:
@@ -78,7 +79,8 @@ class Answer:
         text = ""
         if piece.token_ids is None:
             # Reasoning in a field of its own gets its tags again, so that it is parted as that of any other engine.
-            tags, was_reasoning = self.state.rules.reasoning, self.is_reasoning
+            tags = self.state.rules.reasoning
+            was_reasoning = self.is_reasoning
             text = piece.reasoning + piece.text
             if tags is not None and (piece.reasoning or (was_reasoning and piece.text)):
                 self.is_reasoning = not piece.text
@@ -182,7 +184,8 @@ class ServedDecoder(Decoder):
 
     def _read_answer(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Answer:
         """Reads an answer to its end; only up to there if the engine sends its counts with every event."""
-        server, state = self.server, GenerationState(list(prompt_ids), stop)
+        server = self.server
+        state = GenerationState(list(prompt_ids), stop)
         engine, client, answer = server.engine, server.client, Answer(state)
         # 1. A server would also stop inside reasoning, so that it gets no stop strings then.
         holds_back = bool(self.stopped_reasoning) or stop.opens_reasoning(prompt_ids)
@@ -228,7 +231,8 @@ class ServedDecoder(Decoder):
     def _check_end(self, answer: Answer, body: Body, num_read: int) -> None:
         """Adds the tokens that an engine held back, since they complete no character; at a limit they may be lost.
         Raises ConfigError for a stream that was cut, and for other numbers of tokens than the usage has."""
-        client, reported = self.server.client, answer.reported
+        client = self.server.client
+        reported = answer.reported
         if reported.finish is None:
             raise client.error(
                 f"ended its answer after {num_read} tokens without a reason: the stream was cut; see the server's log"
@@ -264,7 +268,8 @@ class ServedDecoder(Decoder):
     def _finish(self, answer: Answer) -> None:
         """Ends the state of an answer, and adds the end token, which some engines do not send, to the last read."""
         state, rules, reported = answer.state, answer.state.rules, answer.reported
-        finish, sends_ids = str(reported.finish), reported.token_ids is not None
+        finish = str(reported.finish)
+        sends_ids = reported.token_ids is not None
         if finish in FAILED:
             raise self.server.client.error("aborted the request: see the server's log")
         # 1. The text of an engine that sends no ids. The first read gets the tokens of its own text, the last read all
@@ -321,7 +326,8 @@ class ServedDecoder(Decoder):
         """
         server, method, num_tokens = self.server, self.method, answer.state.num_new_tokens
         # 1. By the events of the answer, else by the counters of the server.
-        found, problem = None, server.engine.remedy
+        found = None
+        problem = server.engine.remedy
         try:
             with server.client.reading():
                 found = server.engine.acceptance(answer.events, method.num_draft_tokens)
@@ -347,11 +353,14 @@ class ServedDecoder(Decoder):
             return plain, found.source if found else plain.source
         # 3. What the server counted after the end of the answer is left out, which takes single passes.
         if found is not None and answer.continues_after_end:
-            problem, note, passes = "the server kept generating past a stop string", found.note, found.passes
+            problem = "the server kept generating past a stop string"
+            note = found.note
+            passes = found.passes
             found = None if passes is None else from_passes(passes[: len(steps_of(passes, num_tokens))])
             found = None if found is None else replace(found, note=note)
         if found is not None and (wrong := contradiction(found, num_tokens, method.num_draft_tokens)):
-            found, problem = None, CONTRADICT.format(wrong)
+            found = None
+            problem = CONTRADICT.format(wrong)
         return (None, f"{UNKNOWN}: {problem}") if found is None else (found, found.text)
 
 

@@ -52,7 +52,9 @@ class JudgeClient:
     """A judge for several threads. Raises ConfigError if the environment has no key."""
 
     def __init__(self, settings: JudgeSettings) -> None:
-        self._settings, self._cache, self._num_failures = settings, ReplyCache(settings.cache), 0
+        self._settings = settings
+        self._cache = ReplyCache(settings.cache)
+        self._num_failures = 0
         self._server = Completions(
             settings.url, f"--judge {settings.model}", settings.timeout_seconds, settings.num_retries,
             settings.backoff_seconds,
@@ -143,7 +145,8 @@ def judge_records(
     found = {}
     for key, request in requests.items():
         (task, subset, example, repeat, turn), method = key
-        name, score = digest(request), None
+        name = digest(request)
+        score = None
         answer = replies[name]
         problem = answer if isinstance(answer, str) else None
         reply = Reply("", None, None) if isinstance(answer, str) else answer
@@ -173,7 +176,8 @@ def judge_records(
     cost = f"${sum(costs):.4f}" if len(costs) == len(paid) else "unknown cost (give --judge-prices)"
     missing = [each.problem for each in found.values() if each.score is None]
     why = f"; {len(missing)} without a score; the first reason: {missing[0]}" if missing else ""
-    num_prompt, num_reply = sum(each.prompt_tokens or 0 for each in paid), sum(each.reply_tokens or 0 for each in paid)
+    num_prompt = sum(each.prompt_tokens or 0 for each in paid)
+    num_reply = sum(each.reply_tokens or 0 for each in paid)
     paid_for = f"{len(paid)} new replies, {num_prompt} prompt and {num_reply} reply tokens, {cost}"
     say(console, f"judged {len(found) - len(missing)} of {len(found)} answers; {paid_for}{why}")
     return found

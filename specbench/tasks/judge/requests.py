@@ -145,7 +145,8 @@ def make_messages(turns: Sequence[Turn], template: JudgeTemplate | None = None) 
         parts.append(f"[The Start of Assistant's Answer]\n{turns[0].answer}\n[The End of Assistant's Answer]")
         system, user = HELPFUL, "\n\n".join(parts)
     else:
-        number, parts = "second" if len(turns) == 2 else "last", []
+        number = "second" if len(turns) == 2 else "last"
+        parts = []
         criteria = TASK.format(displayed=" displayed below") + GENERAL
         criteria += FOCUS.format(which=f"{number} user ") + EXPLAIN
         if has_references:

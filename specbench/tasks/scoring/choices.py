@@ -154,7 +154,9 @@ def is_denied(plain: str, start: int, end: int) -> bool:
 
 
 def _strength(plain: str, match: re.Match[str], label_starts: set[int]) -> Strength | None:
-    words, start, end = word_patterns(), match.start(), match.end()
+    words = word_patterns()
+    start = match.start()
+    end = match.end()
     is_capital, is_marked = bool(match["capital"]), bool(match["open"] and match["close"])
     is_at_start = not plain[:start].strip()
     # 1. By what follows the letter.
@@ -210,7 +212,9 @@ ANSWER_KEY = "answer"  # the key of the right letter in a reference that is a ma
 def chosen_text(text: str, options: Mapping[str, str]) -> str | None:
     """Returns the letter of the only option that the answer names in words; None if it names none or several. If one
     option contains another, the longer one counts. An option that is ruled out wherever it occurs does not."""
-    answer, plain, found = f" {' '.join(words(text))} ", plain_text(text).lower(), list[str]()
+    answer = f" {' '.join(words(text))} "
+    plain = plain_text(text).lower()
+    found = list[str]()
     spoken = {letter: f" {' '.join(words(option))} " for letter, option in options.items() if words(option)}
     for letter, option in spoken.items():
         places = list(re.finditer(r"\W*".join(map(re.escape, option.split())), plain))

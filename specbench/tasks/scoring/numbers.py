@@ -118,7 +118,9 @@ class WrittenNumber(NamedTuple):
 def written_numbers(text: str, decimal_comma: bool = False) -> list[WrittenNumber]:
     """Returns the numbers of a text in order. `decimal_comma`: whether "2.125" is 2125, as in German, or 2.125. "2,125"
     is 2125 in both cases: English marks are common in answers in all languages."""
-    plain, found, end = _plain(text), [], 0
+    plain = _plain(text)
+    found = []
+    end = 0
     for match in number_pattern(decimal_comma).finditer(plain):
         value = _value(match) * factor(match["before"] or "") * factor(match["after"] or "")
         is_negative = match["sign"] and not _is_joined(plain[max(0, match.start() - 2) : match.start()])

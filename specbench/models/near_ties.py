@@ -94,13 +94,14 @@ def compare_greedy(
 ) -> Greedy:  # fmt: skip
     """Compares greedy outputs with AR's answers, one output per answer. Only outputs that differ are scored again.
     `num_verified`, `num_accepted`: the draft tokens verified and accepted while the outputs were made."""
-    found = find_differences(target, answers, outputs, tolerance, decode_text)
-    serious = [each for each in found if not each.near_tie]
+    differences = find_differences(target, answers, outputs, tolerance, decode_text)
+    serious = [each for each in differences if not each.near_tie]
     return Greedy(
-        num_prompts=len(answers), num_equal=len(answers) - len(found), num_near_ties=len(found) - len(serious),
+        num_prompts=len(answers), num_equal=len(answers) - len(differences),
+        num_near_ties=len(differences) - len(serious),
         num_judged=num_verified, num_accepted=num_accepted,
-        median_position=median(each.position for each in found) if found else None,
-        example=next(iter([*serious, *found]), None),
+        median_position=median(each.position for each in differences) if differences else None,
+        example=next(iter([*serious, *differences]), None),
     )  # fmt: skip
 
 
@@ -110,7 +111,7 @@ def find_differences(
 ) -> list[TokenDifference]:  # fmt: skip
     """Returns the first difference of each output that differs from its answer. It is a near-tie if and only if the
     logits of both tokens are within `tolerance` of the highest."""
-    found = []
+    differences = []
     for answer, output in zip(answers, outputs, strict=True):
         position = first_difference(answer.token_ids, output)
         if position is None:
@@ -121,13 +122,13 @@ def find_differences(
         if len(ids) == 2:
             gap = logit_gap(target, [*answer.prompt_ids, *answer.token_ids[:position]], ids)
         ar_token, method_token = (None if token is None else decode_text([token]) for token in tokens)
-        found.append(
+        differences.append(
             TokenDifference(
                 prompt=answer.name, position=position, ar_token=ar_token, method_token=method_token, gap=gap,
                 near_tie=gap is not None and gap <= tolerance,
             )
         )  # fmt: skip
-    return found
+    return differences
 
 
 def logit_gap(target: "ScoringModel", ids: list[int], tokens: Sequence[int]) -> float:

@@ -36,12 +36,12 @@ def _places_of_methods(line: bytes) -> dict[str, tuple[int, int]]:
         methods = _parts.decode(line).methods
     except (ValueError, RecursionError):  # a line of an earlier version, which is read as a whole
         return {}
-    found, end = {}, 0
+    places, end = {}, 0
     for name, part in methods.items():
         start = line.index(bytes(part), end)
         end = start + len(bytes(part))
-        found[name] = start, end
-    return found
+        places[name] = start, end
+    return places
 
 
 class RecordStore(Mapping[Key, Record]):

@@ -249,7 +249,7 @@ def _load_table(rows: Sequence[Row]) -> Table:
         "total tok/s: under full load, without ramp-up and drain; latencies: of all answers",
         *([BY_RATE] if load.kind == "rate" else []),
         "per user, speed-up = τ ÷ (pass ÷ AR's): the gain of speculation ÷ the cost of its passes at this load",
-        *filter(None, (_break_even_line(own) for own in rows_by_server(rows)[1:])),
+        *filter(None, (_break_even_line(server_rows) for server_rows in rows_by_server(rows)[1:])),
         *untested_lines(rows, names),
         *warning_lines(rows, names),
     ]
@@ -260,13 +260,13 @@ def _break_even_line(rows: Sequence[Row]) -> str:
     if len(rows) < 2 or load_of(rows[0]).kind == "rate":
         return ""
     level = break_even(rows)
-    found = {is_faster(row) for row in rows}
+    seen_outcomes = {is_faster(row) for row in rows}
     if level is not None:
         return f"{rows[0].method_name}: as fast as ar at {level:.1f} (interpolated)"
     outcomes = {True: "faster than ar", False: "slower than ar", None: "not separable from ar"}
-    seen = [text for outcome, text in outcomes.items() if outcome in found]
+    seen = [text for outcome, text in outcomes.items() if outcome in seen_outcomes]
     if len(seen) == 1:
-        return f"{rows[0].method_name}: {seen[0]} at {'any' if None in found else 'every'} measured level"
+        return f"{rows[0].method_name}: {seen[0]} at {'any' if None in seen_outcomes else 'every'} measured level"
     return f"{rows[0].method_name}: {' at some levels, '.join(seen)} at others"
 
 

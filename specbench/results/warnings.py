@@ -91,7 +91,7 @@ def warnings_of(
 ) -> tuple[RowWarning, ...]:  # fmt: skip
     """Returns the warnings of a row. `own`, `baseline`: its answers and AR's. `num_trained_on`: the number of measured
     prompts on which its drafter was trained. `identity`: the content of run.json, for a served row."""
-    found = {
+    texts = {
         "wide_interval": wide_interval(row),
         "few_prompts": few_prompts(row),
         "ar_drift": drift(row, len({answer.process for answer in own})),
@@ -103,7 +103,7 @@ def warnings_of(
         "misread_head": misread_head(row, own),
         **(served_warnings(row, own, baseline, identity) if identity and row.served and not row.is_baseline else {}),
     }
-    return tuple(RowWarning.model_validate({"code": code, "text": text}) for code, text in found.items() if text)
+    return tuple(RowWarning.model_validate({"code": code, "text": text}) for code, text in texts.items() if text)
 
 
 def warm_up_of(own: Sequence[Answer]) -> RowWarmUp | None:
@@ -238,10 +238,10 @@ def served_warnings(
     """Returns by its code a warning for each condition of a fair comparison that a server does not meet."""
     assert row.served is not None
     method = row.method_name
-    own, baseline = ([answer.reported for answer in side] for side in (answers, plain))
+    reports, baseline = ([answer.reported for answer in side] for side in (answers, plain))
     again = control_outcomes(plain)
     unknown = [source for each in baseline if (source := each.acceptance_source or "").startswith(UNKNOWN_SOURCE)]
-    has_drafted = any(counts.totals is None or counts.totals[0] for counts in own)
+    has_drafted = any(counts.totals is None or counts.totals[0] for counts in reports)
     pairs = list(zip(answers, plain, strict=True))
     num_different = sum(a.tokens_digest != b.tokens_digest for a, b in pairs) * (not row.sampling.temperature)
     own_settings, settings = identity["servers"][method], identity["servers"]["ar"]
@@ -251,7 +251,7 @@ def served_warnings(
         if each.field not in (LEARNS, UNKNOWN_TOKENIZER)
     ]
     differing = ", ".join(f"{each.field} {each.first} ≠ {each.second}" for each in changed)
-    impossible = next((told for each in (*own, *baseline) if (told := each.impossible_time)), None)
+    impossible = next((text for each in (*reports, *baseline) if (text := each.impossible_time)), None)
     waiting, waiting_for = max((share_of_waiting(plain), "ar"), (share_of_waiting(answers), method))
     num_late = {"ar": sum(map(is_read_late, plain)), method: sum(map(is_read_late, answers))}
     return {
@@ -260,10 +260,10 @@ def served_warnings(
         "tokenizer_unchecked": (settings.get(UNKNOWN_TOKENIZER) or own_settings.get(UNKNOWN_TOKENIZER))
         and "it could not be checked whether the servers serve the model of the tokenizer: they have no endpoint that "
         "tokenizes a text",
-        "idle_unchecked": not all(counts.was_idle for counts in (*own, *baseline))
+        "idle_unchecked": not all(counts.was_idle for counts in (*reports, *baseline))
         and "it could not be checked whether the servers were idle: they do not report how many requests run",
         "drafts_nothing": not has_drafted
-        and f"its server had no drafts in {counted(len(own), 'answer')}: see the server's log",
+        and f"its server had no drafts in {counted(len(reports), 'answer')}: see the server's log",
         "caches_unknown": row.served.caches == "not told"
         and "the servers do not report how many prompt tokens were cached: switch their prefix caches off, and make "
         "them report it (vLLM: --enable-prompt-tokens-details)",
@@ -296,9 +296,9 @@ def share_of_waiting(answers: Sequence[Answer]) -> float:
     """Returns the share of the time of a server's answers that is spent outside the server; 0 if it does not report its
     time."""
     pairs = [(answer.seconds, answer.reported.server_seconds) for answer in answers]
-    known = [(whole, reported) for whole, reported in pairs if reported is not None]
-    whole = sum(whole for whole, _ in known)
-    return (whole - sum(reported for _, reported in known)) / whole if whole > 0 else 0.0
+    reported_pairs = [(whole, reported) for whole, reported in pairs if reported is not None]
+    whole = sum(whole for whole, _ in reported_pairs)
+    return (whole - sum(reported for _, reported in reported_pairs)) / whole if whole > 0 else 0.0
 
 
 def is_read_late(answer: Answer) -> bool:

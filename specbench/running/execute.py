@@ -187,8 +187,8 @@ def _ties(plan: Plan, records: RecordStore, answers: RunAnswers) -> Iterator[Tie
             if declares_lossless(method) is False:
                 continue
             different = different_answers(answers.of(keys, method.name), answers.of(keys, BASELINE))
-            found = [records[key] for key in different]
-            if found and (target := plan.models.scoring) is not None:
-                num_near_ties, tolerance = count_ties(found, method, target, prompts)
-                yield Ties(task=run.task.name, subset=run.subset, method=method.name, num_different=len(found),
+            differing = [records[key] for key in different]
+            if differing and (target := plan.models.scoring) is not None:
+                num_near_ties, tolerance = count_ties(differing, method, target, prompts)
+                yield Ties(task=run.task.name, subset=run.subset, method=method.name, num_different=len(differing),
                            num_near_ties=num_near_ties, tolerance=tolerance)  # fmt: skip

@@ -59,11 +59,11 @@ class InProcess:
         num_measured = 0
         current: SubsetRun | None = None  # the subset whose passes are captured
         warm_ups: dict[int, Mapping[str, WarmUp]] = {}  # by id of the subset
-        known: dict[Key, int] = {}  # AR's new tokens in the trials so far
+        baseline_lengths: dict[Key, int] = {}  # AR's new tokens in the trials so far
         with events.trials(plan.trials):
             for number, trial in enumerate(plan.trials):
                 if (old := recorded.get(trial.key)) is not None:
-                    known[trial.key] = old.methods["ar"].num_new_tokens
+                    baseline_lengths[trial.key] = old.methods["ar"].num_new_tokens
                     events.trial_recorded(trial, old, is_new=False)
                     continue
                 run = trial.run
@@ -78,7 +78,7 @@ class InProcess:
                             events.say(log_compilation(plan.folder.path, compilation))
                 # 2. Warm-up. Its time is a share of what is left to measure, as long as earlier answers let expect.
                 if is_first:
-                    budget.num_planned = planned_tokens(plan.trials, before, known)
+                    budget.num_planned = planned_tokens(plan.trials, before, baseline_lengths)
                     budget.num_left = budget.num_planned * (1 - num_measured / num_missing)
                     with doing_warm_up(run) as tell:
                         warm_ups[id(run)] = warm_up_subset(run, budget, tell)
@@ -92,7 +92,7 @@ class InProcess:
                 if run.models.target.static is not None:
                     check_nothing_compiled(num_compiled, trial)
                 recorded.add(record)
-                known[trial.key] = record.methods["ar"].num_new_tokens
+                baseline_lengths[trial.key] = record.methods["ar"].num_new_tokens
                 num_measured += 1
                 events.trial_recorded(trial, record, is_new=True)
             events.wait(len(plan.trials))

@@ -260,26 +260,26 @@ class RunSpec(Spec):
         if part := next((part for part in drafting if self.drafter_of(part) is None), None):
             other = f" trained for '{self.target}' ({part.checkpoint} is not)" if part.checkpoint else ""
             raise ConfigError(f"drafter: method '{part.name}' needs a drafter model{other}: give one with --drafter")
-        own = {part.name: name for part in drafting if (name := own_drafter(part, self.target))}
-        if self.drafter is not None and drafting and len(own) == len(drafting):
-            name, checkpoint = next(iter(own.items()))
+        own_drafters = {part.name: name for part in drafting if (name := own_drafter(part, self.target))}
+        if self.drafter is not None and drafting and len(own_drafters) == len(drafting):
+            name, checkpoint = next(iter(own_drafters.items()))
             raise ConfigError(
                 f"drafter = '{self.drafter}': method '{name}' names its own drafter, {checkpoint}: remove --drafter, "
                 f"or give --set {checkpoint_key(name)}={self.drafter}"
             )
-        known = {name for task in self.tasks for name in task.subset_names}
+        subset_names = {name for task in self.tasks for name in task.subset_names}
         for name in self.subsets or ():
-            if name not in known:
+            if name not in subset_names:
                 tasks = ", ".join(f"'{task.name}'" for task in self.tasks)
-                raise ConfigError(f"subsets: task {tasks} has no subset '{name}': {nearest(name, known)}")
+                raise ConfigError(f"subsets: task {tasks} has no subset '{name}': {nearest(name, subset_names)}")
 
     def drafter_of(self, part: MethodSpec) -> str | None:
         """Returns the draft model of a method without routes, or of one route; None if there is none. It is the one
         that the method names, else the run's, else, for the embedded target, the embedded drafter that fits the
         bridge."""
-        found = own_drafter(part, self.target) or self.drafter
-        if found is not None or self.target != EMBEDDED + "target":
-            return found
+        name = own_drafter(part, self.target) or self.drafter
+        if name is not None or self.target != EMBEDDED + "target":
+            return name
         return embedded_drafter(part.decoder.bridge_type if part.decoder else part.bridge.type)
 
     @property

@@ -88,11 +88,11 @@ def build_from_corpus(spec: CorpusModelSpec, console: Console, command: str) -> 
             tokens = join_documents(texts, vocab_size)
             read = time.perf_counter()
             if isinstance(spec, NgramSpec):
-                made = count_ngrams(tokens, spec.order, vocab_size, texts.say)
+                built = count_ngrams(tokens, spec.order, vocab_size, texts.say)
             else:
                 texts.say(f"sorting {texts.num_tokens:,} tokens")
-                made = sort_suffixes(tokens, vocab_size)
-            model_type.write(folder, {**made.fields, "tokenizer_digest": digest}, made.arrays)
+                built = sort_suffixes(tokens, vocab_size)
+            model_type.write(folder, {**built.fields, "tokenizer_digest": digest}, built.arrays)
             made_in = time.perf_counter() - read
             # 3. The record.
             model = model_type.load(folder)

@@ -173,9 +173,9 @@ def train_with_settings(
 
 def training_identity(spec: TrainSpec, num_steps: int, about: Provenance, num_processes: int) -> dict[str, object]:
     """Returns what must be equal to resume a training, with dtype auto resolved for this device."""
-    kept = {key: value for key, value in all_settings(spec, num_steps).items() if key not in WITHOUT_EFFECT}
+    settings = {key: value for key, value in all_settings(spec, num_steps).items() if key not in WITHOUT_EFFECT}
     return {
-        "format": FORMAT, "settings": {**kept, "dtype": dtype_of(spec)}, "num_processes": num_processes,
+        "format": FORMAT, "settings": {**settings, "dtype": dtype_of(spec)}, "num_processes": num_processes,
         "data_digest": about.data["digest"], "models": about.models,
     }  # fmt: skip
 

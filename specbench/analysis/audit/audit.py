@@ -161,17 +161,17 @@ class Audit:
         if subject.greedy is None:
             return None
         try:
-            made = [subject.greedy.generate(each.ids, each.stop, 0) for each in self.prompts]
+            generations = [subject.greedy.generate(each.ids, each.stop, 0) for each in self.prompts]
         except ConfigError as error:
             subject.refuse("greedy", error)
             return None
-        steps = [step for generation in made for step in generation.steps]
-        is_external = any(generation.external is not None for generation in made)
+        steps = [step for generation in generations for step in generation.steps]
+        is_external = any(generation.external is not None for generation in generations)
         num_verified = None if is_external else sum(step.num_verified for step in steps)
-        reported = [counts["num_accepted"] for generation in made if (counts := reported_counts(generation))]
+        reported = [counts["num_accepted"] for generation in generations if (counts := reported_counts(generation))]
         is_counted = steps or reported or not is_external
         num_accepted = sum(reported, sum(step.num_accepted for step in steps)) if is_counted else None
-        outputs = [generation.token_ids for generation in made]
+        outputs = [generation.token_ids for generation in generations]
         return compare_greedy(
             self.target, answers, outputs, noise.tolerance, self.decode_text, num_verified, num_accepted
         )
@@ -200,8 +200,8 @@ class Audit:
                 if subject.drawing is None:
                     continue
                 try:
-                    found = sample(subject.name, subject.drawing)
-                    if subject.num_draft_tokens and found.counts().get("num_drafted") == 0:
+                    drawn_samples = sample(subject.name, subject.drawing)
+                    if subject.num_draft_tokens and drawn_samples.counts().get("num_drafted") == 0:
                         del samples[subject.name, NUM_TOKENS]
                         sample(subject.name, subject.drawing, NUM_LONG_TOKENS)
                 except ConfigError as error:
@@ -250,7 +250,7 @@ class Audit:
         is_whole = (sampling.temperature, sampling.top_p) == (1, None) and (sampling.top_k or 0) <= Engine.num_logprobs
         if not self.is_served or not (self.reference == "target" or is_whole):
             return {}
-        found: dict[str, list[list[Tokens]]] = {}
+        samples_by_method: dict[str, list[list[Tokens]]] = {}
         prompts = self.prompts[:NUM_ANSWERS]
         for subject in self.subjects:
             if subject.drawing is None:
@@ -258,16 +258,18 @@ class Audit:
             self.progress(f"{subject.name}: whole answers")
             seed_of = partial(stream_seed, self.seed, "audit-answers", subject.name)
             try:
-                found[subject.name] = [
+                samples_by_method[subject.name] = [
                     [tuple(subject.drawing.generate(prompt.ids, prompt.stop, seed_of(number)).token_ids)]
                     for number, prompt in enumerate(prompts)
                 ]
             except ConfigError as error:
                 subject.refuse("whole answers", error)
-        if not found:
+        if not samples_by_method:
             return {}
-        rows = exact_distributions(self.target, [prompt.ids for prompt in prompts], found.values(), self.sampling, 1)
-        tests = {name: compare_with_target(each, rows, allowance)[0] for name, each in found.items()}
+        rows = exact_distributions(
+            self.target, [prompt.ids for prompt in prompts], samples_by_method.values(), self.sampling, 1
+        )
+        tests = {name: compare_with_target(each, rows, allowance)[0] for name, each in samples_by_method.items()}
         return {name: test.model_copy(update={"p_by_token": []}) for name, test in tests.items()}
 
     def _name_of(self, cut: Cut) -> str:
@@ -319,30 +321,30 @@ def decide_verdict(
 def reasons_for_doubt(
     subject: AuditedMethod, greedy: Greedy | None, control: ControlTest | None, tests: Mapping[str, SampleTest]
 ) -> list[str]:
-    found, too_few = [], dict[str, tuple[int, str]]()  # per place: accepted draft tokens, and what gives more
+    reasons, too_few = [], dict[str, tuple[int, str]]()  # per place: accepted draft tokens, and what gives more
     if subject.num_draft_tokens and greedy is not None:
         if greedy.num_judged == 0:
-            found.append("none of its draft tokens was verified in greedy decoding")
+            reasons.append("none of its draft tokens was verified in greedy decoding")
         elif greedy.num_accepted is None:
-            found += [NOT_COUNTED] if subject.drawing is not None else []  # "greedy equal" does not claim more
+            reasons += [NOT_COUNTED] if subject.drawing is not None else []  # "greedy equal" does not claim more
         elif greedy.num_accepted < MIN_ACCEPTED:
             too_few["in greedy decoding"] = greedy.num_accepted, "more prompts (--limit, --subset)"
     if (samples := tests.get(subject.name)) is not None:
         if control is not None and not control.caught:
-            found.append(f"the test lacks power: control ({control.name}) not rejected: give more --draws")
+            reasons.append(f"the test lacks power: control ({control.name}) not rejected: give more --draws")
         elif subject.name != AR and AR in tests and tests[AR].failed:
-            found.append("AR itself fails the test, so passing it proves nothing")
+            reasons.append("AR itself fails the test, so passing it proves nothing")
         elif subject.num_draft_tokens and samples.num_drafted == 0:
-            found.append(f"no drafts in samples of up to {samples.most_tokens} tokens")
+            reasons.append(f"no drafts in samples of up to {samples.most_tokens} tokens")
         elif subject.num_draft_tokens and samples.num_accepted is None:
-            found.append(NOT_COUNTED)
+            reasons.append(NOT_COUNTED)
         elif subject.num_draft_tokens and samples.num_accepted is not None and samples.num_accepted < MIN_ACCEPTED:
             too_few["in the samples"] = samples.num_accepted, "more --draws"
     if too_few:
         nums = " and ".join(f"{num} {place}" for place, (num, _) in too_few.items())
         remedies = " and ".join(remedy for _, remedy in too_few.values())
-        found.append(f"{TOO_FEW}, and there were {nums}: give {remedies}")
-    return list(dict.fromkeys(found))
+        reasons.append(f"{TOO_FEW}, and there were {nums}: give {remedies}")
+    return list(dict.fromkeys(reasons))
 
 
 GREEDY = Sampling(0.0)

@@ -45,17 +45,17 @@ def recorded_steps(generation: Generation) -> list[RecordedStep]:
     """Returns the steps of a recorded generation. Raises KeyError if it was recorded without evidence."""
     evidence = generation.drafted
     tokens = generation.token_ids
-    made = []
+    recorded = []
     assert evidence is not None
     start = 1  # the token of the prefill
-    own: Sequence[list[int] | None] = evidence.own or [None] * len(generation.steps)
-    columns = (generation.steps, evidence.token_ids, evidence.divergence, own)
+    own_tokens: Sequence[list[int] | None] = evidence.own or [None] * len(generation.steps)
+    columns = (generation.steps, evidence.token_ids, evidence.divergence, own_tokens)
     for step, token_ids, divergence, own_ids in zip(*columns, strict=True):
         end, num_accepted = start + step.emitted, step.accepted
         next_token = tokens[end - 1] if step.emitted > num_accepted else None
-        made.append(RecordedStep(start, token_ids, divergence, own_ids, num_accepted, next_token))
+        recorded.append(RecordedStep(start, token_ids, divergence, own_ids, num_accepted, next_token))
         start = end
-    return made
+    return recorded
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,8 @@ class _Replayer:
             if offset == window.num_accepted:
                 self.move(window.next_token, stay=False)
             else:
-                own = window.own[offset] if window.own is not None and offset < len(window.own) else None
-                self.move(own, stay=offset < len(window.token_ids) and own == window.token_ids[offset])
+                own_token = window.own[offset] if window.own is not None and offset < len(window.own) else None
+                self.move(own_token, stay=offset < len(window.token_ids) and own_token == window.token_ids[offset])
         num_emitted = self.position - start
         num_verified = accepted + (accepted < num_drafted and num_emitted > accepted)
         return StepCounts(num_drafted, num_verified, accepted, num_emitted)
@@ -181,12 +181,12 @@ class StepCosts:
     @classmethod
     def of(cls, records: Sequence[Record], method: str) -> Self:
         """Returns the costs of steps from the records of one method and AR."""
-        own, baseline = ([record.methods[name] for record in records] for name in (method, "ar"))
+        method_generations, baseline = ([record.methods[name] for record in records] for name in (method, "ar"))
         lengths: dict[int, list[float]] = {}
-        for length, seconds in chain.from_iterable(g.passes.target for g in (*own, *baseline)):
+        for length, seconds in chain.from_iterable(g.passes.target for g in (*method_generations, *baseline)):
             lengths.setdefault(length, []).append(seconds)
         most = max(lengths)
-        known = {n: s for n, s in lengths.items() if n in (1, most) or len(s) >= FEW_PASSES}
+        timed_lengths = {n: s for n, s in lengths.items() if n in (1, most) or len(s) >= FEW_PASSES}
 
         def overhead(generations: Sequence[Generation]) -> float:
             return median([
@@ -195,12 +195,14 @@ class StepCosts:
             ] or [0.0])  # fmt: skip
 
         plain = cls(
-            draft_pass=median([seconds for g in own for seconds in g.passes.draft.seconds] or [0.0]),
-            verify={length: median(known[length]) for length in sorted(known)},
-            overhead={0: overhead(baseline), max(1, most - 1): overhead(own)},
+            draft_pass=median([seconds for g in method_generations for seconds in g.passes.draft.seconds] or [0.0]),
+            verify={length: median(timed_lengths[length]) for length in sorted(timed_lengths)},
+            overhead={0: overhead(baseline), max(1, most - 1): overhead(method_generations)},
         )
-        modelled = sum(plain.step_seconds(step.drafted) for generation in own for step in generation.steps)
-        measured = sum(generation.decode_seconds for generation in own if generation.steps)
+        modelled = sum(
+            plain.step_seconds(step.drafted) for generation in method_generations for step in generation.steps
+        )
+        measured = sum(generation.decode_seconds for generation in method_generations if generation.steps)
         return replace(plain, factor=measured / modelled if modelled else 1.0)
 
     def step_seconds(self, num_drafted: int) -> float:
@@ -270,7 +272,7 @@ class Recording:
 
     def estimate(self, threshold: float, num_draft_tokens: int) -> SettingEstimate:
         replays = [replay(generation, threshold, num_draft_tokens) for generation in self.generations]
-        own = [  # in the layout of records, with modelled seconds; one token is from the prefill
+        generations = [  # in the layout of records, with modelled seconds; one token is from the prefill
             Generation(
                 token_ids=Ints(range(1 + sum(step.emitted for step in steps))), finish="eos", text="",
                 steps=Steps(steps), positions={},
@@ -279,11 +281,11 @@ class Recording:
             )
             for steps in replays
         ]  # fmt: skip
-        answers = list(map(Answer.of, own))
+        answers = list(map(Answer.of, generations))
         baseline = answers_of(self.records, BASELINE)
         prompts = Resampler.of(baseline, self.seed)
         metrics = {**acceptance(prompts, answers, {}), **speeds(prompts, answers, baseline, is_baseline=False)}
-        return SettingEstimate(threshold, num_draft_tokens, metrics, own)
+        return SettingEstimate(threshold, num_draft_tokens, metrics, generations)
 
 
 @dataclass(frozen=True)
@@ -317,11 +319,16 @@ def check_estimate(recording: Recording, estimate: SettingEstimate, run: TrialRu
     """
     records = {record.key: record.methods for record in run.records}
     real = [records[record.key] for record in recording.records]
-    own, others = estimate.generations, [each[method] for each in real]
-    sides = ([own, [record.methods["ar"] for record in recording.records]], [others, [each["ar"] for each in real]])
+    estimated, others = estimate.generations, [each[method] for each in real]
+    sides = (
+        [estimated, [record.methods["ar"] for record in recording.records]],
+        [others, [each["ar"] for each in real]],
+    )
     prompts = Resampler.of(list(recording.records), recording.seed)
     lengths = [
-        column for each in (own, others) for column in ([g.num_emitted for g in each], [len(g.steps) for g in each])
+        column
+        for each in (estimated, others)
+        for column in ([g.num_emitted for g in each], [len(g.steps) for g in each])
     ]
     ratios = {
         "mean_acceptance_length": prompts.ratio(*lengths),

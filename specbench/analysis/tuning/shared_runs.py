@@ -104,7 +104,7 @@ class RecordingRule(VerificationRule):
         """Returns the evidence of the last `num_steps` steps, and forgets all steps. Evidence: the draft tokens, their
         divergences and, if the target is greedy, its own token at every drafted position and at the next one."""
         steps, self._steps = self._steps[len(self._steps) - num_steps :], []
-        own = [tokens.tolist() for _, _, tokens in steps if tokens is not None]
+        own_tokens = [tokens.tolist() for _, _, tokens in steps if tokens is not None]
         columns = [verification.divergence for _, verification, _ in steps]
         return Evidence(
             token_ids=[token_ids for token_ids, _, _ in steps],
@@ -112,7 +112,7 @@ class RecordingRule(VerificationRule):
                 [] if each is None else each.tolist() if isinstance(each, torch.Tensor) else list(each)
                 for each in columns
             ],
-            own=own if len(own) == num_steps else None,
+            own=own_tokens if len(own_tokens) == num_steps else None,
         )
 
 
@@ -155,9 +155,9 @@ class TrialRun:
     def metrics(self, name: str) -> Metrics:
         method = self.method(name)
         languages = {subset: each.code for subset, each in self.scoring.items()}
-        own = answers_of(self.records, name, method.decodes_with, languages)
+        answers = answers_of(self.records, name, method.decodes_with, languages)
         baseline = answers_of(self.records, BASELINE, languages=languages)
-        return metrics_of(own, baseline, method, self.seed, self.scoring)
+        return metrics_of(answers, baseline, method, self.seed, self.scoring)
 
 
 def shown_metrics(metrics: Mapping[str, Estimate], quality: str | None) -> dict[str, object]:
@@ -218,8 +218,8 @@ class Trials:
 
     @cached_property
     def drafter(self) -> DrafterId:
-        found = drafter_identity(self.subset_runs[0].decoders[1], self.models)
-        return {**found, "name": found["name"] or self.base.drafter.type}
+        identity = drafter_identity(self.subset_runs[0].decoders[1], self.models)
+        return {**identity, "name": identity["name"] or self.base.drafter.type}
 
     @cached_property
     def folder(self) -> Path:

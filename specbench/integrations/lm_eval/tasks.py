@@ -176,8 +176,8 @@ def load_tasks(name: str, include: str | Path | None = None) -> list[TaskSpec]:
         raise ConfigError(f"--task {PREFIX}: name a task of lm-eval, such as {PREFIX}gsm8k")
     with quiet(), seeded():
         index = task_index([wanted], include)
-        found = index.load([wanted] if is_path(wanted) else index.match_tasks([wanted]))
-    for task_name, task in found["tasks"].items():
+        matched = index.load([wanted] if is_path(wanted) else index.match_tasks([wanted]))
+    for task_name, task in matched["tasks"].items():
         if getattr(task, "UNSAFE_CODE", False):
             raise ConfigError(
                 f"task {PREFIX}{task_name}: runs the code of answers without a sandbox: use the task humaneval"
@@ -189,7 +189,7 @@ def load_tasks(name: str, include: str | Path | None = None) -> list[TaskSpec]:
             )
         if task.get_config("num_fewshot") is None:
             task.set_config(key="num_fewshot", value=0)
-    loaded = [LoadedTask(task_name, task) for task_name, task in found["tasks"].items()]
+    loaded = [LoadedTask(task_name, task) for task_name, task in matched["tasks"].items()]
     LOADED_TASKS.update({(each.name, each.config): each for each in loaded})
     return [spec_of(each) for each in loaded]
 
@@ -246,7 +246,7 @@ def examples(*, task: str, config: str, data: str | None, limit: int | None) -> 
         source = "local"
         place = str(files.get(split, files) if isinstance(files, dict) else files)
     # 2. The documents. None may be among its own few-shot examples, which lm-eval draws for each.
-    made, are_checked = [], True
+    documents, are_checked = [], True
     for number, instance in enumerate(loaded.instances(limit)):
         prompt = instance.args[0]
         target = loaded.task.doc_to_target(instance.doc)
@@ -264,16 +264,16 @@ def examples(*, task: str, config: str, data: str | None, limit: int | None) -> 
                     "YAML that includes the task's, with another fewshot_split or num_fewshot: 0"
                 )
         reference = {"doc": str(instance.doc_id), "target": target if isinstance(target, str) else repr(target)}
-        made.append(Example(number, str(instance.doc_id), (prompt,), (reference,)))
+        documents.append(Example(number, str(instance.doc_id), (prompt,), (reference,)))
     # 3. Their few-shot examples.
     shots = FewshotInfo()
     if options.num_fewshot:
         drawn_from = options.fewshot_split or options.training_split or split
-        digest = text_digest("\0".join(each.prompt for each in made))
+        digest = text_digest("\0".join(each.prompt for each in documents))
         location = f"{place} {drawn_from}" if drawn_from else place
         shots = FewshotInfo(options.num_fewshot, source, location, digest, are_checked)
-    text = json.dumps([[each.prompt, each.reference] for each in made])
-    return TaskData(source, place, text_digest(text), tuple(made), shots)
+    text = json.dumps([[each.prompt, each.reference] for each in documents])
+    return TaskData(source, place, text_digest(text), tuple(documents), shots)
 
 
 @SCORERS.register("lm_eval", examples=examples)

@@ -190,8 +190,8 @@ def parse_rating(reply: str, answer: str = "", form: str = BRACKETS) -> float | 
         is_own = "\n" in quoted[0] or alone.fullmatch(outside, start, len(outside) if end < 0 else end)
         return quoted[0] if is_own and _squeeze(quoted[0][1:-1]) not in written else " "
 
-    found = rating.findall(QUOTED.sub(without_rating, outside))
-    value = float(found[-1]) if found else math.nan
+    ratings = rating.findall(QUOTED.sub(without_rating, outside))
+    value = float(ratings[-1]) if ratings else math.nan
     return value if LOWEST <= value <= HIGHEST else None
 
 
@@ -294,7 +294,7 @@ def make_requests(
     to the answer, with the method's own answers from the records, and references that are texts if the judge sees
     references. Raises ConfigError if the judge's template fails."""
     by_key = {record.key: record for record in records}
-    found: dict[JudgementKey, JudgeRequest] = {}
+    requests: dict[JudgementKey, JudgeRequest] = {}
     for key, record in by_key.items():
         task, subset, index, repeat, turn = key
         example = questions[task, subset, index]
@@ -308,11 +308,11 @@ def make_requests(
                 )
                 for text, part in zip(example.turns, so_far, strict=False)
             ]
-            found[key, method] = {
+            requests[key, method] = {
                 "url": settings.url, "model": settings.model, "temperature": 0.0, "max_tokens": settings.max_tokens,
                 "messages": make_messages(turns, settings.template),
             }  # fmt: skip
-    return found
+    return requests
 
 
 def _join_texts(record: Record) -> str | None:

@@ -135,8 +135,8 @@ def load_entry(entry: str) -> EntryCode:
         raise ConfigError(f"'{place}' {problem}: correct the entry or the code") from error
     call = getattr(module, name, None)
     if not callable(call):
-        known = [n for n, value in vars(module).items() if callable(value) and value.__module__ == module.__name__]
-        raise ConfigError(f"'{place}' has no function or class '{name}': {nearest(name, known)}")
+        names = [n for n, value in vars(module).items() if callable(value) and value.__module__ == module.__name__]
+        raise ConfigError(f"'{place}' has no function or class '{name}': {nearest(name, names)}")
     if isinstance(call, type) and not callable(getattr(call, "generate", None)):
         raise ConfigError(f"class '{name}' has no method 'generate': add it, or name a function")
     file = getattr(module, "__file__", None)  # this package's own decoders, and libraries', are one file each
@@ -152,12 +152,12 @@ def _from_file(path: Path) -> ModuleType:
         return sys.modules[name]
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
-    found = importlib.util.spec_from_file_location(name, path)
-    assert found is not None and found.loader is not None  # because it ends in .py
-    module = importlib.util.module_from_spec(found)
+    module_spec = importlib.util.spec_from_file_location(name, path)
+    assert module_spec is not None and module_spec.loader is not None  # because it ends in .py
+    module = importlib.util.module_from_spec(module_spec)
     sys.modules[name] = module
     try:
-        found.loader.exec_module(module)
+        module_spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
@@ -345,9 +345,9 @@ def external_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) 
             options = {}
             place = "generate"
         passed = keywords(call, {**fixed, **dict.fromkeys(RUN)}, options, 1, place)
-    known = {name: value for name, value in passed.items() if name not in RUN}
+    arguments = {name: value for name, value in passed.items() if name not in RUN}
     taken = frozenset(passed.keys() & set(RUN))
-    return ExternalDecoder(method, models.target, partial(call, **known), taken, code.revision)
+    return ExternalDecoder(method, models.target, partial(call, **arguments), taken, code.revision)
 
 
 @contextmanager
@@ -395,15 +395,15 @@ def count_steps(
         raise ConfigError(f"its steps emit {num_emitted} tokens, but it returned {num_returned}: count each token once")
     # 3. Dropped tokens count neither as accepted nor as verified.
     left = num_kept - (not reads_prompt)
-    kept = list[Step]()
+    counted_steps = list[Step]()
     for step in steps:
         if left <= 0:
             break
         if step.num_emitted > left:
             num_accepted = min(step.num_accepted, left)
             step = Step(step.num_drafted, num_accepted, num_accepted, left)
-        kept.append(step)
+        counted_steps.append(step)
         left -= step.num_emitted
     if reads_prompt:
-        kept[0] = replace(kept[0], num_emitted=kept[0].num_emitted - 1)
-    return kept, len(kept) + (not reads_prompt)
+        counted_steps[0] = replace(counted_steps[0], num_emitted=counted_steps[0].num_emitted - 1)
+    return counted_steps, len(counted_steps) + (not reads_prompt)

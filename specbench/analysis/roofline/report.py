@@ -193,16 +193,16 @@ def bounds_table(report: RooflineReport) -> Table:
         ("  overhead", f"{step.overhead.median / step.seconds.median:.0%}", NULL),
     ]
     title = f"one token after {report.context} · {report.environment.engine} · median (quartiles)"
-    known = report.environment
+    environment = report.environment
     caption = []
     for role, each in (("target", report.target.model), ("drafter", report.drafter.model)):
         buffers = f", buffers of {each.capacity} tokens" if each.capacity else ""
         caption.append(f"{role} {model_name(each.name, each.revision)}: {each.dtype}, {each.attention}{buffers}")
-    versions = (f"{name} {known.versions.get(name)}" for name in ("torch", "transformers", "specbench"))
+    versions = (f"{name} {environment.versions.get(name)}" for name in ("torch", "transformers", "specbench"))
     intervals = "95 % of resampled rounds" if report.repeats >= MIN_PROMPTS else f"none below {MIN_PROMPTS} rounds"
     caption += [
-        f"on {known.device}",
-        f"{', '.join(versions)}, commit {known.commit}",
+        f"on {environment.device}",
+        f"{', '.join(versions)}, commit {environment.commit}",
         f"{report.repeats} interleaved rounds, seed {report.seed}",
         f"ratios: medians over rounds; intervals: {intervals}",
         "a share above 1: a pass only reads, perhaps from a processor's cache, while a copy also writes",

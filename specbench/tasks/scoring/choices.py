@@ -191,15 +191,15 @@ def _matches_before(pattern: re.Pattern[str], plain: str, end: int) -> bool:
 
 def _list_labels(plain: str, letters: str) -> set[int]:
     """Returns the positions of the labels in lists of options, such as "A) sea B) sky C) road"."""
-    found, run = set[int](), list[int]()
+    labels, run = set[int](), list[int]()
     for label in LABEL.finditer(plain):
         is_next = label[1] == letters[len(run) : len(run) + 1] and not is_denied(plain, *label.span())
         run = run if is_next else []
         if label[1] == letters[len(run)]:
             run.append(label.start(1))
         if len(run) >= min(3, len(letters)):
-            found.update(run)
-    return found
+            labels.update(run)
+    return labels
 
 
 def _letter_of(match: re.Match[str]) -> str:
@@ -214,14 +214,14 @@ def chosen_text(text: str, options: Mapping[str, str]) -> str | None:
     option contains another, the longer one counts. An option that is ruled out wherever it occurs does not."""
     answer = f" {' '.join(words(text))} "
     plain = plain_text(text).lower()
-    found = list[str]()
+    named = list[str]()
     spoken = {letter: f" {' '.join(words(option))} " for letter, option in options.items() if words(option)}
     for letter, option in spoken.items():
         places = list(re.finditer(r"\W*".join(map(re.escape, option.split())), plain))
         is_ruled_out = places and all(is_denied(plain, *place.span()) for place in places)
         if option in answer and not is_ruled_out:
-            found.append(letter)
-    longest = [a for a in found if not any(a != b and spoken[a] in spoken[b] for b in found)]
+            named.append(letter)
+    longest = [a for a in named if not any(a != b and spoken[a] in spoken[b] for b in named)]
     return longest[0] if len(longest) == 1 else None
 
 

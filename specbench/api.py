@@ -243,7 +243,8 @@ def _restored_process(options: RunOptions, models: Sequence[ModelLike | None]) -
         raise ConfigError("specbench.run: another run of this process is not finished: wait for it, or use processes")
     parts = [part for each in models if isinstance(each, tuple) for part in each[0].modules()]
     states = [(part.training, vars(part).get("forward")) for part in parts]
-    threads, allowed = torch.get_num_threads(), permission.allowed()
+    threads = torch.get_num_threads()
+    allowed = permission.allowed()
     permission.allow(options.allow_code_execution)
     try:
         yield

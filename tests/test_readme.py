@@ -218,7 +218,7 @@ FIRST = "specbench run --task mgsm --method fsd"  # which the continuous checks 
 def test_all_other_commands_run(
     name: str, specbench: Specbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cells of suites and boards run in this process, where warm-ups are short."""
+    """The subsets of suites and boards run in this process, where warm-ups are short."""
     monkeypatch.setattr("specbench.publish.suite.MeasuringProcess", InProcess)
     run_chain(CHAINS[name], specbench, tmp_path)
 

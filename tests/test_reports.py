@@ -116,7 +116,7 @@ def test_counts_of_servers_end_with_the_answer(case: Case) -> None:
         kept = kept_counts(from_histogram(counts, None, 5 * len(passes), num_accepted, 5), num_tokens, 100, 5)
         assert not kept.is_bound
         found = kept.accepted, kept.verified
-    assert found == (case["accepted"], case["judged"])
+    assert found == (case["accepted"], case["verified"])
 
 
 @pytest.mark.parametrize("case", cases("events"))

@@ -47,7 +47,8 @@ def hugging_face(model: CausalLM, max_new_tokens: int, assistant: CausalLM | Non
     def run(ids: list[int]) -> tuple[list[int], float]:
         if assistant is not None:  # its state lives on the assistant and moves between calls
             config = assistant.model.generation_config
-            config.num_assistant_tokens, config.num_assistant_tokens_schedule = GAMMA, "constant"
+            config.num_assistant_tokens = GAMMA
+            config.num_assistant_tokens_schedule = "constant"
             config.assistant_confidence_threshold = 0
         extra = {"assistant_model": assistant.model} if assistant else {}
         start = time.perf_counter()

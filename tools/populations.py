@@ -62,7 +62,8 @@ def speedup(correlation: float, spread: float) -> Population:
 def change_of_speedup(name: str, other_outputs: float) -> Population:
     """Two runs of the same prompts: the speed-up of the second ÷ that of the first. Each generation's seconds have
     noise of their own; `other_outputs`: sigma of the length of an answer in the second run ÷ in the first."""
-    length, fall = [1.0, 0, 0, 0, 0, 0, 0], 0.1
+    length = [1.0, 0, 0, 0, 0, 0, 0]
+    fall = 0.1
     second = [1.0, 0, other_outputs, 0, 0, 0, 0]
     before = [1.1, -0.25, 0, 0.1, 0, 0, 0], [1.0, 0, 0, 0, 0.1, 0, 0]
     now = [1.1, -0.25, other_outputs, 0, 0, 0.1, 0], [1.0, 0, 0, 0, 0, 0, 0.1]
@@ -89,14 +90,16 @@ def _lengths(generator: np.random.Generator, num_prompts: int) -> Array:
 
 
 def _pooled(generator: np.random.Generator, num_prompts: int) -> Array:
-    judged = np.exp(4 + generator.normal(size=num_prompts))
-    return np.array([judged * generator.beta(4, 1, size=num_prompts), judged])
+    verified = np.exp(4 + generator.normal(size=num_prompts))
+    return np.array([verified * generator.beta(4, 1, size=num_prompts), verified])
 
 
 def _rates(generator: np.random.Generator, num_prompts: int) -> Array:
-    """Returns the accepted of an answer's judged tokens; few answers have none or all."""
-    judged = np.ceil(np.exp(3 + generator.normal(size=num_prompts))).astype(int)
-    return np.array([generator.binomial(judged, generator.beta(4, 1, size=num_prompts)) / judged, np.ones(num_prompts)])
+    """Returns the accepted of an answer's verified tokens; few answers have none or all."""
+    verified = np.ceil(np.exp(3 + generator.normal(size=num_prompts))).astype(int)
+    return np.array(
+        [generator.binomial(verified, generator.beta(4, 1, size=num_prompts)) / verified, np.ones(num_prompts)]
+    )
 
 
 def _right(generator: np.random.Generator, num_prompts: int) -> Array:

@@ -31,7 +31,7 @@ EXIT_CODES = {
     0: "The command did what was asked. `check`: nothing regressed. `audit`: no method that calls itself lossless "
     "diverged.",
     1: "The command ended and found something: `check` a regression, `audit` a divergence, `fetch --check` a data "
-    "set that is not as its task expects; a cell of `suite` or a run "
+    "set that is not as its task expects; a subset of `suite` or a run "
     "of `board run` failed.",
     2: "A mistake in the command line, a file or the surroundings, told in one line on stderr. `check`: the two sides "
     "cannot be compared. `validate` and `leaderboard validate`: a file is wrong.",

@@ -109,7 +109,7 @@ def pruned_after_the_draw(q: Table) -> Iterator[tuple[float, TreeProposal]]:
         yield mass, TreeProposal([kept], [-1], "without_replacement", Rows([q(())]), [-1])
 
 
-def truncated_and_judged_by_the_whole(q: Table) -> Iterator[tuple[float, TreeProposal]]:
+def truncated_and_verified_by_the_whole(q: Table) -> Iterator[tuple[float, TreeProposal]]:
     """Yields trees drawn from the truncated q that state the whole one."""
     for mass, tree in trees(truncated(q), (2,), "independent"):
         yield mass, TreeProposal(tree.token_ids, tree.parents, "independent", Rows([q(())]), [-1])
@@ -119,15 +119,17 @@ def reused_coin(p: Table, q: Table, *, is_reused: bool = True) -> float:
     """Returns the distance from the target of the law of three tokens, of two steps with drafts of one token each. The
     coin of the second step is that of the first, as in Sequoia's code, or else a new one."""
     found: Law = {}
-    for first, emitted, low, high in judged(p, q, (), 0.0, 1.0):
+    for first, emitted, low, high in verified(p, q, (), 0.0, 1.0):
         interval = (low, high) if is_reused else (0.0, 1.0)
-        for second, more, _, _ in judged(p, q, emitted, *interval):
+        for second, more, _, _ in verified(p, q, emitted, *interval):
             for tokens, mass in autoregressive(p, more[:3], 3):
                 found[tokens] = found.get(tokens, 0.0) + first * second * mass
     return from_target(found, p, 3)
 
 
-def judged(p: Table, q: Table, prefix: Tokens, low: float, high: float) -> Iterator[tuple[float, Tokens, float, float]]:
+def verified(
+    p: Table, q: Table, prefix: Tokens, low: float, high: float
+) -> Iterator[tuple[float, Tokens, float, float]]:
     """Yields (probability, tokens, coin's interval) for all outcomes of a step with a draft of one token, given a coin
     that is uniform between `low` and `high`. The draft token is accepted if the coin is below min(1, p/q)."""
     target, draft = p(prefix), q(prefix)
@@ -178,7 +180,7 @@ CONTROLS = (
     ),
     Control(
         "judges by q before truncation", f"{TWO}drawn independently",
-        lambda: distance(RecursiveRejection(), P, truncated_and_judged_by_the_whole(Q), 2),
+        lambda: distance(RecursiveRejection(), P, truncated_and_verified_by_the_whole(Q), 2),
     ),
     Control(
         "divides the weight of traversal by the mass that is left", "tree (2, 2), drawn without replacement",

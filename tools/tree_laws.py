@@ -122,7 +122,9 @@ def trees(q: Table, widths: Sequence[int], draws: str) -> Iterator[tuple[float, 
             return
         per_node = [list(sibling_draws(q(prefix), widths[depth], draws)) for _, prefix in frontier]
         for combination in itertools.product(*per_node):
-            mass, new_tokens, new_parents = 1.0, list(tokens), list(parents)
+            mass = 1.0
+            new_tokens = list(tokens)
+            new_parents = list(parents)
             below: list[tuple[int, Tokens]] = []
             for (node, prefix), (probability, children) in zip(frontier, combination, strict=True):
                 mass *= probability

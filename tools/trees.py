@@ -42,7 +42,9 @@ METHODS = (
     "eagle3-chain",
 )  # fmt: skip
 NUM_TOKENS, NUM_CACHED = 26, 100  # of the pass over a tree
-TARGET_PROBS, DRAFT_PROBS, NUM_CHILDREN = (0.27, 0.15, 0.28, 0.30), (0.45, 0.25, 0.20, 0.10), 2
+TARGET_PROBS = (0.27, 0.15, 0.28, 0.30)
+DRAFT_PROBS = (0.45, 0.25, 0.20, 0.10)
+NUM_CHILDREN = 2
 DRAWS: tuple[Draws, ...] = ("fixed", "independent", "without_replacement", "top_and_one")
 
 HEAD = """# Draft trees and draft heads
@@ -111,7 +113,7 @@ of 0 up to rounding.
 CONTROLS_TEXT = """
 The same distance for wrong rules, computed in the same way (`tools/tree_controls.py`): it tells every one of them from
 a lossless rule. For each, the same rule without the error has a total variation of 0 up to rounding. The two steps with
-one coin are judged by three tokens.
+one coin are verified by three tokens.
 
 """
 CHAIN, TREE = (1, 1, 1), (2, 1)
@@ -289,7 +291,10 @@ def page(work: Path, tasks: Sequence[str], subsets: int, limits: tuple[int, int]
     ]
     words = run_words(tasks, METHODS, subsets, limits[0])
     run = measured(words, work / "methods")
-    known, lines, commands, open_ratios = environment("cpu", "float32", "sdpa"), [], [], []
+    known = environment("cpu", "float32", "sdpa")
+    lines = []
+    commands = []
+    open_ratios = []
     for method, wanted, num_subsets, limit, more in ratios:
         own_words = run_words(["mgsm"], ["sd", method], num_subsets, limit, *more)
         found = speed_ratio(measured(own_words, work / method), method, "sd")

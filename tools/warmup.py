@@ -26,7 +26,10 @@ from specbench.running.warm_up import (
     until_steady,
 )
 
-NOISES, LENGTH, AHEAD, CHANGE = (0.03, 0.05, 0.1, 0.3), 200, 32, 1.15
+NOISES = (0.03, 0.05, 0.1, 0.3)
+LENGTH = 200
+AHEAD = 32
+CHANGE = 1.15
 # AR's decode seconds per answer, answers of like length, from the start of a process on an H100
 H100 = (3.1, 1.9, 0.9, 0.95, 0.8, 0.75, 0.76, 1.1, 1.65, 1.6, 1.2, 0.85, 0.7, 0.6, 0.54, 0.7)
 
@@ -77,7 +80,9 @@ def simulated_run(kind: str, noise: float, num_runs: int) -> tuple[float, float]
 def _subsets(kind: str, noise: float, rng: np.random.Generator) -> list[tuple[int, bool | None]]:
     """Returns the number of blocks before each subset of a run, and whether the speed was steady."""
     base, stalled = series().get(kind, np.ones(LENGTH)), rng.integers(0, 8) if kind == "stall" else None
-    clock, blocks, found = [0.0], list[tuple[float, float]](), list[tuple[int, bool | None]]()
+    clock = [0.0]
+    blocks = list[tuple[float, float]]()
+    found = list[tuple[int, bool | None]]()
 
     def decode() -> float:
         slow = rng.uniform(3, 10) if len(found) == stalled else 1.0

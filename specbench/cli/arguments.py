@@ -217,17 +217,18 @@ def translate_options(words: Sequence[str], known: Collection[str]) -> list[str]
     `known`: the command's options. Unknown options are kept. Raises ConfigError for options of lm-eval and other
     programs that are set in another way here, and for an option that is given under two names.
     """
-    rest, found = iter(words), []
+    rest = iter(words)
+    translated = []
     renamed: dict[str, str] = {}  # options given under another name, with this name
     for word in rest:
         name, equals, value = word.partition("=")
         dashed = name.replace("_", "-")
         if not word.startswith("--") or name in known:
-            found.append(word)
+            translated.append(word)
         elif dashed in known or SAME_VALUE.get(dashed) in known:
             option = dashed if dashed in known else SAME_VALUE[dashed]
             renamed[option] = name
-            found.append(f"{option}{equals}{value}")
+            translated.append(f"{option}{equals}{value}")
         elif dashed in REMEDIES and "--target" in known:
             given = value if equals else next(rest, "")
             if (dashed, given) != ("--batch-size", "1"):
@@ -235,21 +236,21 @@ def translate_options(words: Sequence[str], known: Collection[str]) -> list[str]
         elif dashed == "--model-args" and "--target" in known:
             options = [*model_options(name, value if equals else next(rest, ""), known)]
             renamed |= {option: name for option in options if option in known}
-            found += options
+            translated += options
         elif dashed == "--num-fewshot" and "--set" in known:
-            found += f"{NUM_SHOTS}{value if equals else next(rest, '')}".split(" ", 1)
+            translated += f"{NUM_SHOTS}{value if equals else next(rest, '')}".split(" ", 1)
         elif dashed == "--apply-chat-template" and "--chat" in known:
             renamed["--chat"] = name
-            found += ["--chat", "always"]
+            translated += ["--chat", "always"]
             if equals:
                 raise ConfigError(f"{word}: only the tokenizer's template can be used: give {name} without a value")
         else:
-            found.append(word)
-    num_given = Counter(word.partition("=")[0] for word in found)
+            translated.append(word)
+    num_given = Counter(word.partition("=")[0] for word in translated)
     for option, name in renamed.items():
         if num_given[option] > 1:
             raise ConfigError(f"{option} is given twice, once as {name}: remove one")
-    return found
+    return translated
 
 
 def model_options(option: str, text: str, known: Collection[str]) -> Iterator[str]:

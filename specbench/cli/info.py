@@ -72,7 +72,8 @@ def metrics_table() -> Table:
 
 def subsets_table(name: str) -> Table:
     """Returns a table of a task's subsets. `*` marks subsets without a bundled sample."""
-    task, rows = load_task(name), []
+    task = load_task(name)
+    rows = []
     absent = [subset_name for subset_name in task.subset_names if not task.sample_of(subset_name)]
     for subset_name in task.subset_names:
         subset = task.subset(subset_name)
@@ -256,7 +257,8 @@ def write_skeleton(kind: str, name: str, folder: Path) -> list[Path]:
     unsuitable name, an existing file or folder, and a plug-in named like an installed module."""
     if kind not in NEXT:
         raise ConfigError(f"specbench new {kind}: unknown kind '{kind}': {nearest(kind, NEXT)}")
-    is_plugin, module = kind == "plugin", name.replace("-", "_")
+    is_plugin = kind == "plugin"
+    module = name.replace("-", "_")
     if not re.fullmatch(NAMES[kind], name) or (is_plugin and keyword.iskeyword(module)):
         letters = "small letters, digits, - and _" if is_plugin else "letters, digits, -, _ and ."
         raise ConfigError(f"specbench new {kind} {name}: not a valid name: use {letters}, beginning with a letter")

@@ -221,7 +221,8 @@ def compare(
 
 
 REGRESSION = "Largest allowed fall of a speed-up (default 3%), or with --against of a speed (1%), such as 3% or 0.03."
-ALLOWED, ALLOWED_IN_TURNS = "3%", "1%"
+ALLOWED = "3%"
+ALLOWED_INTERLEAVED = "1%"
 IGNORED = "Conditions that may differ, separated by commas: attention, device, dtype, target, versions."
 
 
@@ -290,10 +291,12 @@ def check(
     if against is None:
         unused = [name for name, value in {**amounts, "--output": output}.items() if value is not None]
         unused += replace(options, trust_remote_code=False).words()
-        why, needed = "without --against, since the runs are already measured", sides
+        why = "without --against, since the runs are already measured"
+        needed = sides
     else:
         unused = [name for name, value in sides.items() if value is not None]
-        why, needed = "with --against, which measures both sides", amounts
+        why = "with --against, which measures both sides"
+        needed = amounts
     if unused:
         raise ConfigError(f"{unused[0]}: has no effect {why}: remove it")
     if missing := [name for name, value in needed.items() if value is None]:
@@ -301,13 +304,14 @@ def check(
             f"{missing[0]} is missing: give --baseline and --candidate, or --against with --task and --method to "
             "measure both"
         )
-    default = ALLOWED if against is None else ALLOWED_IN_TURNS
-    allowed, ignored = share("--max-regression", max_regression or default), split(ignore or "")
+    default = ALLOWED if against is None else ALLOWED_INTERLEAVED
+    allowed = share("--max-regression", max_regression or default)
+    ignored = split(ignore or "")
     forms = {"--markdown": (markdown, reports.markdown), "--junit": (junit, reports.junit)}
     for option, (file, _) in forms.items():
         if file is not None:
             check_output(option, file)
-    # 2. Two runs are compared, or two versions measured in turns and then compared.
+    # 2. Two runs are compared, or two versions measured interleaved and then compared.
     if against is None:
         with status_line("reading the runs") as say:
             report = gate.check(

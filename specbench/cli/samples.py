@@ -113,7 +113,8 @@ def prompt_samples(request: "Request") -> list[PromptSample]:
     from specbench.running.prompts import uses_chat
     from specbench.running.request import request_notes, run_spec
 
-    spec, samples = run_spec(request), []
+    spec = run_spec(request)
+    samples = []
     for line in request_notes(request, spec):
         say(stderr, line)
     loaded = load_requested(spec, spec.target.startswith(EMBEDDED), stderr)

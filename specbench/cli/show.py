@@ -86,7 +86,8 @@ def help_lines(name: str) -> list[str]:
 def component_lines(title: str, name: str) -> Iterator[str]:
     """Yields the help of a component. `title`: its kind, a key of KINDS."""
     registry, where = KINDS[title]
-    role, written = title.lower().removesuffix("s"), where.replace("NAME", name).replace("`", "")
+    role = title.lower().removesuffix("s")
+    written = where.replace("NAME", name).replace("`", "")
     yield from folded(f"{name}: a {role}, written as {written}")
     yield from paragraphs(prose(registry.get(name)), 2)
     options = (line for each in component_parameters(registry, name) for line in each.lines(is_option=True))
@@ -176,7 +177,8 @@ def model_lines(name: str) -> Iterator[str]:
     from specbench.models.loading import load_generation_config, load_model
 
     model = load_model(name, device="cpu", weights=False)
-    tokenizer, generation = model.tokenizer, load_generation_config(name, None)
+    tokenizer = model.tokenizer
+    generation = load_generation_config(name, None)
     revision = f" ({model.revision})" if model.revision else ""
     yield from folded(f"{name}{revision}: a {type(model.model).__name__}")
     # 1. Tokens, and what ends an answer.

@@ -195,7 +195,8 @@ def trainer(kind: str) -> Callable[..., None]:
             record = run_training(spec, options.threads, stderr, command_line())
             if record is None:  # this is not the main process, or the training was already finished
                 return
-            summary, next_step = record.summary(), f"measure it: {measurement_command(spec)}"
+            summary = record.summary()
+            next_step = f"measure it: {measurement_command(spec)}"
         else:
             from specbench.training.corpus import build_from_corpus
 

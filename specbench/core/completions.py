@@ -73,7 +73,8 @@ def _forms(key: str) -> Iterator[str]:
 
 
 def _character(character: str) -> str:
-    code, digits = ord(character), f"{ord(character):02x}"
+    code = ord(character)
+    digits = f"{ord(character):02x}"
     plain = f"{re.escape(html.escape(character))}|{re.escape(character)}"
     return rf"(?:\\{{0,4}}(?:{plain}|u00{digits}|x{digits})|%{digits}|&#(?:0{{0,4}}{code}|x0{{0,4}}{code:x});)"
 
@@ -122,8 +123,12 @@ class Completions:
         self, url: str, setting: str, timeout_seconds: float, num_retries: int, backoff_seconds: float = 1.0
     ) -> None:
         require("openai", setting)
-        self._url, self._setting, self._key = url.rstrip("/"), setting, ApiKey.from_environment(setting, KEY_VARIABLE)
-        self._timeout_seconds, self._num_retries, self._backoff_seconds = timeout_seconds, num_retries, backoff_seconds
+        self._url = url.rstrip("/")
+        self._setting = setting
+        self._key = ApiKey.from_environment(setting, KEY_VARIABLE)
+        self._timeout_seconds = timeout_seconds
+        self._num_retries = num_retries
+        self._backoff_seconds = backoff_seconds
         self._warned = threading.Lock()  # held once the user was warned
         self.stopped = threading.Event()
         # At lower levels these log headers, in which a server may echo the key.
@@ -169,7 +174,8 @@ class Completions:
             raise self._refusal(answer)
         try:
             completion = _Completion.model_validate(json.loads(answer.body), context=self._key)
-            choice, usage = completion.choices[0], completion.usage or _Usage()
+            choice = completion.choices[0]
+            usage = completion.usage or _Usage()
             if choice.message is None and choice.text is None:
                 raise ValueError("neither a message nor a text")
             text = choice.message.content if choice.message else choice.text

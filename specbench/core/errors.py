@@ -30,7 +30,8 @@ def nearest(value: str, choices: Iterable[str], listed: str = "", cutoff: float 
     part alone is similar, too. `cutoff`: the similarity, from 0 to 1, below which no choice is proposed."""
     known = sorted(choices)
     ends = [choice for choice in known if choice.rpartition(".")[2] == value]
-    close, every = ends or get_close_matches(value, known, n=1, cutoff=cutoff), ", ".join(known)
+    close = ends or get_close_matches(value, known, n=1, cutoff=cutoff)
+    every = ", ".join(known)
     if close:
         return f"did you mean '{close[0]}'? {listed or f'(choices: {every})'}"
     return listed or (f"the choices are {every}" if known else "there are none")

@@ -27,7 +27,9 @@ def split_blocks(text: str) -> list[Piece]:
         fence = FENCE.fullmatch(line.rstrip("\n"))
         if fence and (language is None or (fence[2].startswith(opening) and not fence[3].strip())):
             pieces.append(Piece(language, "".join(lines)))
-            indentation, opening, lines = fence[1], fence[2], []
+            indentation = fence[1]
+            opening = fence[2]
+            lines = []
             language = fence[3].strip().partition(" ")[0] if language is None else None
         else:
             lines.append(line if language is None else line.removeprefix(indentation))

@@ -70,7 +70,8 @@ class Heartbeat:
     """Breaks the silence of a console: if nothing was printed for SILENCE seconds, says what the process does."""
 
     def __init__(self, console: Console) -> None:
-        self._console, self._ended = console, threading.Event()
+        self._console = console
+        self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Self:
@@ -83,7 +84,8 @@ class Heartbeat:
 
     def beat(self) -> float:
         """Says what the process does, if that is due. Returns the seconds until it may be due again."""
-        silent, activities = time.monotonic() - output.printed_at(), list(_activities)
+        silent = time.monotonic() - output.printed_at()
+        activities = list(_activities)
         if silent < SILENCE or not activities:
             return max(SILENCE - silent, SILENCE / 10)
         if self._console.is_terminal and _show_innermost():  # on a bar or a spinner
@@ -124,7 +126,8 @@ class ProgressBar:
     ) -> None:  # fmt: skip
         self.console = console
         self._is_plain = not quiet and not console.is_terminal
-        self._above, self._drawn = above, time.monotonic()
+        self._above = above
+        self._drawn = time.monotonic()
         self._bar = BarBelow(
             TextColumn("{task.description}", markup=False), BarColumn(bar_width=20),
             *(columns or (MofNCompleteColumn(), TimeRemainingColumn())), console=console, transient=True,

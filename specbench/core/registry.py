@@ -158,7 +158,7 @@ class DrafterFeatures:
 
     provides: the distributions that its proposals have, `probs` (after temperature and truncation) and `raw_probs`.
     needs_model: whether it needs a draft model. needs: what else a user must provide, and in brackets how to get it;
-        {option} stands for an option's value. embedded: whether it works with the embedded target.
+        {option} is replaced by an option's value. embedded: whether it works with the embedded target.
     looks_up: whether drafts are read from a text or a table, so that they take no pass of a network.
     prescribes: the verification rule whose acceptance rate the drafter sets, so that the rate is not a measurement.
     tree_shape: for a drafter that may propose trees. Maps its options to the largest tree (`parents` and `ranks` of the

@@ -1,4 +1,4 @@
-"""The source files of code outside this package, and their revision, by which edited code is told from the measured
+"""The source files of code outside this package, and their revision, which distinguishes edited code from the measured
 one. This package itself is identified by its commit, or by a digest of its files."""
 
 import ast

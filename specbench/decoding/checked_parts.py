@@ -75,7 +75,9 @@ class CheckedDrafter(Drafter):
         return call
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
-        place, length, last = self.place, len(ids), ids[-1]
+        place = self.place
+        length = len(ids)
+        last = ids[-1]
         with naming_code(place, DrafterError):
             found: Any = self._part.propose(ids, num_draft_tokens, generator)
         if len(ids) != length or ids[-1] != last:
@@ -89,7 +91,8 @@ class CheckedDrafter(Drafter):
     def _check(self, proposal: Proposal, num_draft_tokens: int) -> None:
         """Raises DrafterError for tokens and probabilities that no rule can verify."""
         # 1. Tokens: a list of ints, of which only the last may be none of the vocabulary's.
-        place, given = self.place, proposal.token_ids
+        place = self.place
+        given = proposal.token_ids
         if not isinstance(given, list | tuple):
             raise DrafterError(f"{place} returned token_ids = {shown(given)}: give a list of token ids")
         foreign = list(given[-1:]) if given and given[-1] == OUT_OF_VOCABULARY else []
@@ -122,10 +125,13 @@ class CheckedDrafter(Drafter):
             raise DrafterError(f"{place} gave probs = {shown(probs)}: give a PointMass or Distributions")
 
     def _check_probs(self, proposal: Proposal, probs: DraftProbs, is_first: bool) -> None:
-        place, num_tokens, device = self.place, len(proposal.token_ids), torch.device("cpu")
+        place = self.place
+        num_tokens = len(proposal.token_ids)
+        device = torch.device("cpu")
         if isinstance(probs, Distributions) and not probs._parts:
             rows = probs._logits if probs._given_probs is None else probs._given_probs
-            shape, right = list(getattr(rows, "shape", ())), [num_tokens, self._vocab_size]
+            shape = list(getattr(rows, "shape", ()))
+            right = [num_tokens, self._vocab_size]
             if rows is None or shape != right:
                 raise DrafterError(f"{place} gave probs of shape {shape}: give {right}, a row for each draft token")
             device = rows.device
@@ -158,7 +164,8 @@ class CheckedRule(VerificationRule):
             found = Verification(*found)
         if not isinstance(found, Verification):
             raise DrafterError(f"{place} returned {shown(found)}: return a Verification, or (num_accepted, next_token)")
-        num_drafted, nodes = proposal.num_drafted, found.nodes
+        num_drafted = proposal.num_drafted
+        nodes = found.nodes
         num_accepted = integer(place, found.num_accepted, 0, num_drafted, "num_accepted")
         next_token = integer(place, found.next_token, 0, self._vocab_size - 1, "next_token")
         if nodes is not None and len(nodes) != num_accepted:
@@ -166,7 +173,8 @@ class CheckedRule(VerificationRule):
         for node, parent in zip(nodes or (), (-1, *(nodes or ())), strict=False):
             if not 0 <= node < len(proposal.token_ids) or proposal.parents[node] != parent:
                 raise DrafterError(f"{place} returned the nodes {shown(nodes)}: they are no path from the root")
-        num_verified, remedy = min(num_drafted, num_accepted + 1), "give a number for each verified token"
+        num_verified = min(num_drafted, num_accepted + 1)
+        remedy = "give a number for each verified token"
         for name in COLUMNS:
             column: Any = getattr(found, name)
             is_tensor = isinstance(column, torch.Tensor)

@@ -77,7 +77,8 @@ class GenerationState:
         self._window = max((len(text.encode()) for text in searched), default=0) + MARGIN
         self.is_reasoning = bool(self.rules.stop_strings) and self.rules.opens_reasoning(self.prompt_ids)
         # Stop strings are searched in `_before` and the text of the tokens from `_start` on.
-        self._start, self._before = len(self.ids), ""
+        self._start = len(self.ids)
+        self._before = ""
         self._is_blank = False  # reasoning has ended, and so far only white space has followed
 
     @property
@@ -182,7 +183,8 @@ class WrittenText:
     @classmethod
     def of(cls, rules: StopRules, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> "WrittenText":
         """Returns the text of a generation, without special tokens except tags."""
-        tags, is_open = rules.reasoning, rules.opens_reasoning(prompt_ids)
+        tags = rules.reasoning
+        is_open = rules.opens_reasoning(prompt_ids)
         text = rules.decode(token_ids)
         start = part_answer(text, tags, is_open).start if tags else 0
         cut = start + len(text_before_stop(text[start:], rules.stop_strings))
@@ -262,7 +264,8 @@ def decode(
     clock = target.passes.clock
     start_seconds = clock.now()
     draft_prefill_seconds = read_prompt(target, drafter, state, sampling, generator)
-    draft_passes, tokenizing = drafter.passes or PassLog(clock), drafter.tokenizing or Stopwatch()
+    draft_passes = drafter.passes or PassLog(clock)
+    tokenizing = drafter.tokenizing or Stopwatch()
     for log in (target.passes, draft_passes, state.tokenizing, tokenizing):
         log.clear()
     passes_of_rules: list[int] = []  # indices of draft passes
@@ -277,7 +280,8 @@ def decode(
         # 3. Score: one pass of the target over the whole proposal.
         output = target.score_proposal(state.ids, proposal)
         # 4. Verify. Passes of the draft model that a rule runs are the drafter's time, not the rule's.
-        num_draft_passes, start = draft_passes.num_passes, clock.mark()
+        num_draft_passes = draft_passes.num_passes
+        start = clock.mark()
         distributions = Distributions(output.logits, sampling)
         verification = rule(proposal, distributions, generator)
         target.passes.add_choice(start, clock.mark())

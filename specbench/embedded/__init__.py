@@ -44,13 +44,15 @@ def read_manifest(weights: Path = WEIGHTS) -> dict[str, Member]:
 @cache
 def member_path(name: str) -> Path:
     """Returns the folder of a member after checking every file against the manifest. Raises ConfigError."""
-    entries, folder = read_manifest(), WEIGHTS / name
+    entries = read_manifest()
+    folder = WEIGHTS / name
     if entries and name not in entries:
         raise ConfigError(f"embedded model {name!r} does not exist: {nearest(name, entries)}")
     if not entries or not folder.is_dir():
         raise ConfigError(f"{folder}: the embedded model {name!r} is missing: reinstall specbench, or rebuild it with "
                           "`python -m tools.embedded` in a clone of the repository")  # fmt: skip
-    shipped, files = entries[name]["files"], digest_of(folder)[1]
+    shipped = entries[name]["files"]
+    files = digest_of(folder)[1]
     wrong = sorted(file for file in files.keys() | shipped.keys() if files.get(file) != shipped.get(file))
     if wrong:
         raise ConfigError(f"{folder / wrong[0]}: the file was changed (its digest differs from {MANIFEST}): restore it "

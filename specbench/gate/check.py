@@ -114,9 +114,9 @@ def has_same_records(first: RecordedRun, second: RecordedRun) -> bool:
 
 def _names(rows: Iterable[Row]) -> str:
     """Returns tasks and methods with at most three of their subsets each."""
-    found = names_by_text((row.subset, f"{row.task_name} {row.method_name}") for row in rows)
+    rows_by_name = names_by_text((row.subset, f"{row.task_name} {row.method_name}") for row in rows)
     parts = []
-    for name, every in found.items():
+    for name, every in rows_by_name.items():
         subsets = [subset for subset in every if subset != ALL] or every
         more = f" and {len(subsets) - 3} more" if len(subsets) > 3 else ""
         parts.append(f"{name} ({', '.join(subsets[:3])}{more})")
@@ -162,8 +162,8 @@ class RecordComparison:
 
     def compare(self, compared: MethodFindings, pairs: Sequence[RowPair]) -> None:
         """Adds findings to `compared`, and the ratios, which are judged later."""
-        found = [self._records(compared, pair) for pair in pairs if pair.subset != ALL]
-        parts = [part for part in found if part is not None]
+        compared_parts = [self._records(compared, pair) for pair in pairs if pair.subset != ALL]
+        parts = [part for part in compared_parts if part is not None]
         for part in parts:
             self._compare_outputs(compared, part)
         if not parts:
@@ -217,7 +217,9 @@ class RecordComparison:
         return SubsetRecords(pair, pairs, pairs.select(equal), list(different))
 
     def _compare_outputs(self, compared: MethodFindings, part: SubsetRecords) -> None:
-        subset, num_equal, num_records = part.rows.subset, part.equal.num_answers, part.every.num_answers
+        subset = part.rows.subset
+        num_equal = part.equal.num_answers
+        num_records = part.every.num_answers
         compared.findings += [*verdict_finding(part.rows), *changes_with_equal_tokens(subset, part.equal, self.runs)]
         differences: list[TokenDifference] | None = [] if part.is_exact else None
         if part.is_exact and part.different:
@@ -257,17 +259,18 @@ class RecordComparison:
                     f"times of {num_records - num_equal} of {num_records} outputs of {subset}: they have other tokens "
                     "than the baseline's, so other work"
                 )
-            found = speed_ratios(equal, subset, over_ar=False)
+            ratios = speed_ratios(equal, subset, over_ar=False)
             missing = f"{SPEED} of {subset}: no equal answers of more than one token on both sides"
         elif all(has):
-            found = speed_ratios(every, subset, over_ar=True)
+            ratios = speed_ratios(every, subset, over_ar=True)
             missing = f"{SPEEDUP} of {subset}: no answers of more than one token on both sides"
         else:
-            found, missing = [], f"{SPEEDUP} of {subset}: {compared.method} has none{' in the candidate' * has[0]}"
-        if not found:
+            ratios = []
+            missing = f"{SPEEDUP} of {subset}: {compared.method} has none{' in the candidate' * has[0]}"
+        if not ratios:
             is_expected = self.interleaved or has[0]
             (compared.problems if is_expected else compared.not_compared).append(missing)
-        compared.ratios += found
+        compared.ratios += ratios
         # 2. τ.
         others_may_differ = any(part.different for part in parts) and not parts[0].is_exact
         is_noisy = others_may_differ or any(part.rows.rounding() for part in parts)

@@ -138,7 +138,8 @@ def output_finding(subset: str, num_equal: int, num_different: int, found: Seque
         return Finding(OUTPUTS, subset, before, now, regressed=False, detail=detail)
     serious = [each for each in found if not each.near_tie]
     counts = {"equal": num_equal, "near-ties": len(found) - len(serious), "other": len(serious)}
-    now, detail = ", ".join(f"{number} {name}" for name, number in counts.items() if number or name == "equal"), ""
+    now = ", ".join(f"{number} {name}" for name, number in counts.items() if number or name == "equal")
+    detail = ""
     if serious and serious[0].prompt:
         old, new = (token or "the end" for token in (serious[0].ar_token, serious[0].method_token))
         detail = f"prompt {serious[0].prompt}, token {serious[0].position}: {old} before, {new} now"

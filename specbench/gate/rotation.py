@@ -60,7 +60,7 @@ FIRST_VERSION = "0.1.0"  # the first version that can be measured interleaved
 BASELINE, CANDIDATE = "baseline", "candidate"
 START_SECONDS, TURN_SECONDS = 300.0, 1800.0  # a silent process is ended after this time; a turn may include compiling
 SLOWEST = 10  # a turn may also take this many times as long as the longest turn before it
-FINISHED = math.inf  # stands for the next trial of a side that has finished
+FINISHED = math.inf  # the next trial of a side that has finished
 Message = dict[str, Any]
 
 
@@ -290,7 +290,8 @@ def interleave(sides: Sequence[Side], tell: Say) -> None:
     if others:
         raise ConfigError(f"the two versions measure other examples: {num_blocks} and {others[0]} of them")
     blocks = {side: side.receive(TURN_SECONDS).get("block", FINISHED) for side in sides}
-    longest, order = 0.0, list(sides)
+    longest = 0.0
+    order = list(sides)
     while (number := min(blocks.values())) < FINISHED:
         tell(f"measuring interleaved: {min(number, num_blocks)} of {num_blocks}")
         for side in [side for side in order if blocks[side] == number]:

@@ -135,8 +135,8 @@ def load_entry(entry: str) -> EntryCode:
         raise ConfigError(f"'{place}' {problem}: correct the entry or the code") from error
     call = getattr(module, name, None)
     if not callable(call):
-        known = [n for n, value in vars(module).items() if callable(value) and value.__module__ == module.__name__]
-        raise ConfigError(f"'{place}' has no function or class '{name}': {nearest(name, known)}")
+        names = [n for n, value in vars(module).items() if callable(value) and value.__module__ == module.__name__]
+        raise ConfigError(f"'{place}' has no function or class '{name}': {nearest(name, names)}")
     if isinstance(call, type) and not callable(getattr(call, "generate", None)):
         raise ConfigError(f"class '{name}' has no method 'generate': add it, or name a function")
     file = getattr(module, "__file__", None)  # this package's own decoders, and libraries', are one file each
@@ -152,12 +152,12 @@ def _from_file(path: Path) -> ModuleType:
         return sys.modules[name]
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
-    found = importlib.util.spec_from_file_location(name, path)
-    assert found is not None and found.loader is not None  # because it ends in .py
-    module = importlib.util.module_from_spec(found)
+    module_spec = importlib.util.spec_from_file_location(name, path)
+    assert module_spec is not None and module_spec.loader is not None  # because it ends in .py
+    module = importlib.util.module_from_spec(module_spec)
     sys.modules[name] = module
     try:
-        found.loader.exec_module(module)
+        module_spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
@@ -251,7 +251,9 @@ class ExternalDecoder(Decoder):
 
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> GenerationOutput:
         """Decodes one prompt. Raises ConfigError if the code raises an exception or returns an inconsistent result."""
-        state, clock, device = GenerationState(list(prompt_ids), stop), self.model.passes.clock, self.model.device
+        state = GenerationState(list(prompt_ids), stop)
+        clock = self.model.passes.clock
+        device = self.model.device
         meter = TokenMeter(state, clock)
         given = {
             "max_new_tokens": state.num_remaining, "eos_token_ids": sorted(stop.eos_token_ids), "seed": seed,
@@ -298,7 +300,8 @@ class ExternalDecoder(Decoder):
                 )
             meter.state.finish = "eos"  # in the warm-up, without end tokens, a decoder may still stop at one
         # 2. The target passes, and their steps if it counts them.
-        num_kept, steps = meter.state.num_new_tokens, list[Step]()
+        num_kept = meter.state.num_new_tokens
+        steps = list[Step]()
         num_passes = getattr(result, "num_target_passes", None)
         given: Sequence[Counts] | None = getattr(result, "steps", None)
         if given is not None:
@@ -319,7 +322,8 @@ _BUILT: WeakKeyDictionary[CausalLM, dict[Any, Any]] = WeakKeyDictionary()
 def external_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) -> ExternalDecoder:
     """Loads a method's code. A class is constructed once per sampling for the whole run."""
     assert method.decoder is not None
-    options, place = method.decoder.options, "decoder.options"
+    options = method.decoder.options
+    place = "decoder.options"
     drafter = models.drafter if method.needs_drafter else None
     fixed = {
         "target": LoadedModel(models.target.model, models.target.tokenizer),
@@ -337,11 +341,13 @@ def external_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) 
             built = _BUILT.setdefault(models.target, {})
             if key not in built or built[key][0] is not drafter:
                 built[key] = drafter, call(**keywords(call, fixed, options, 0))
-            call, options, place = built[key][1].generate, {}, "generate"
+            call = built[key][1].generate
+            options = {}
+            place = "generate"
         passed = keywords(call, {**fixed, **dict.fromkeys(RUN)}, options, 1, place)
-    known = {name: value for name, value in passed.items() if name not in RUN}
+    arguments = {name: value for name, value in passed.items() if name not in RUN}
     taken = frozenset(passed.keys() & set(RUN))
-    return ExternalDecoder(method, models.target, partial(call, **known), taken, code.revision)
+    return ExternalDecoder(method, models.target, partial(call, **arguments), taken, code.revision)
 
 
 @contextmanager
@@ -388,15 +394,16 @@ def count_steps(
     if not reads_prompt and num_emitted + 1 != num_returned:
         raise ConfigError(f"its steps emit {num_emitted} tokens, but it returned {num_returned}: count each token once")
     # 3. Dropped tokens count neither as accepted nor as verified.
-    left, kept = num_kept - (not reads_prompt), list[Step]()
+    left = num_kept - (not reads_prompt)
+    counted_steps = list[Step]()
     for step in steps:
         if left <= 0:
             break
         if step.num_emitted > left:
             num_accepted = min(step.num_accepted, left)
             step = Step(step.num_drafted, num_accepted, num_accepted, left)
-        kept.append(step)
+        counted_steps.append(step)
         left -= step.num_emitted
     if reads_prompt:
-        kept[0] = replace(kept[0], num_emitted=kept[0].num_emitted - 1)
-    return kept, len(kept) + (not reads_prompt)
+        counted_steps[0] = replace(counted_steps[0], num_emitted=counted_steps[0].num_emitted - 1)
+    return counted_steps, len(counted_steps) + (not reads_prompt)

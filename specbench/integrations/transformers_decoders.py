@@ -120,7 +120,8 @@ class Assisted:
             max_new_tokens=max_new_tokens, eos_token_id=eos_token_ids or None, pad_token_id=0,
             do_sample=not sampling.greedy, **({} if sampling.greedy else drawn), **self.settings,
         )  # fmt: skip
-        ids, verbosity = torch.tensor([prompt_ids], device=self.model.device), logging.get_verbosity()
+        ids = torch.tensor([prompt_ids], device=self.model.device)
+        verbosity = logging.get_verbosity()
         logging.set_verbosity_error()
         try:
             output = self.model.generate(

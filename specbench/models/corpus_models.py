@@ -60,7 +60,9 @@ class Level:
 class NgramModel(ArrayModel):
     """An n-gram model: the counts of the tokens that followed the longest suffix of a context seen in training."""
 
-    noun, command, manifest_type = "n-gram model", "ngram", NgramManifest
+    noun = "n-gram model"
+    command = "ngram"
+    manifest_type = NgramManifest
 
     def __init__(self, folder: Path, manifest: NgramManifest) -> None:
         super().__init__(folder, manifest)
@@ -132,7 +134,9 @@ class DatastoreManifest(Manifest):
 class Datastore(ArrayModel):
     """A corpus that is searched for texts by binary search."""
 
-    noun, command, manifest_type = "datastore", "retrieval", DatastoreManifest
+    noun = "datastore"
+    command = "retrieval"
+    manifest_type = DatastoreManifest
 
     def __init__(self, folder: Path, manifest: DatastoreManifest) -> None:
         super().__init__(folder, manifest)

@@ -48,7 +48,8 @@ class CachedSequence:
 
     def reset(self) -> None:
         """Drops the cached sequence; the buffers are kept."""
-        self.cached_ids, self._tree = [], NO_TREE
+        self.cached_ids = []
+        self._tree = NO_TREE
 
     def checkpoint(self) -> int:
         """Returns the number of cached tokens, to which `rollback` can return."""

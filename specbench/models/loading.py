@@ -321,7 +321,8 @@ def make_passes(model: CausalLM, engine: EngineName = "compiled") -> None:
         return
     from specbench.models.compiling import CannotCompile
 
-    ids, eager = [token % model.vocab_size for token in EXAMPLE], model.sequence
+    ids = [token % model.vocab_size for token in EXAMPLE]
+    eager = model.sequence
     expected = model.score(ids, len(ids)).logits
     model.reset()
     try:

@@ -39,7 +39,8 @@ class HostClock:
         if self._file is None:
             return time.perf_counter()
         while True:
-            before, now = waited_seconds(self._file), time.perf_counter()
+            before = waited_seconds(self._file)
+            now = time.perf_counter()
             if waited_seconds(self._file) == before:  # there was no wait between the two readings
                 return now - before
 
@@ -162,8 +163,12 @@ class ProcessorEnergy:
 
     def __init__(self, folder: Path = RAPL, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder, self._clock = folder, clock
-        self._joules, self._last, self._read_at = 0.0, package_counters(folder), clock()
-        self._lock, self._stopped, self._thread = Lock(), Event(), Thread(target=self._keep_reading, daemon=True)
+        self._joules = 0.0
+        self._last = package_counters(folder)
+        self._read_at = clock()
+        self._lock = Lock()
+        self._stopped = Event()
+        self._thread = Thread(target=self._keep_reading, daemon=True)
 
     def __enter__(self) -> Self:
         if self._last is not None:
@@ -178,16 +183,18 @@ class ProcessorEnergy:
     def joules(self) -> float | None:
         """Returns the energy so far; None if the counters cannot be read, or were not read for too long."""
         with self._lock:
-            now, found, last = self._clock(), package_counters(self._folder), self._last
+            now = self._clock()
+            counters = package_counters(self._folder)
+            last = self._last
             self._last = None
-            if last is None or found is None or found.keys() != last.keys():
+            if last is None or counters is None or counters.keys() != last.keys():
                 return None
             most = (now - self._read_at) * MAX_WATTS * 1e6
-            if any(most >= limit for _, limit in found.values()):
+            if any(most >= limit for _, limit in counters.values()):
                 return None
             # A counter that wrapped around did so once.
-            self._joules += sum((count - last[name][0]) % limit for name, (count, limit) in found.items()) / 1e6
-            self._last, self._read_at = found, now
+            self._joules += sum((count - last[name][0]) % limit for name, (count, limit) in counters.items()) / 1e6
+            self._last, self._read_at = counters, now
             return self._joules
 
     def _keep_reading(self) -> None:
@@ -199,14 +206,14 @@ def package_counters(folder: Path = RAPL) -> dict[str, EnergyCounter] | None:
     """Returns the counters of all processor packages by zone; None if there are none or one cannot be read. Other zones
     are parts of a package (core, dram) or contain all packages (psys)."""
     try:
-        found = {
+        counters = {
             zone.name: (int((zone / "energy_uj").read_text()), int((zone / "max_energy_range_uj").read_text()))
             for zone in folder.glob("intel-rapl:*")
             if (zone / "name").read_text().startswith("package-")
         }
     except (OSError, ValueError):
         return None
-    return found or None
+    return counters or None
 
 
 def load_nvml() -> tuple[Any, Any]:
@@ -275,13 +282,13 @@ class Consumption:
                 peak_bytes = 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
         ends = list(map(gpu_joules, self._gpus))
         used = [b - a for a, b in zip(self._joules, ends, strict=True) if a is not None and b is not None]
-        found = {
+        values = {
             "cpu_joules": self._processors.joules(),
             "gpu_joules": sum(used) if self._gpus and len(used) == len(self._gpus) else None,
             "peak_host_bytes": peak_bytes,
             "peak_device_bytes": sum(map(torch.cuda.max_memory_allocated, self._gpus)) if self._gpus else None,
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 def reset_peak_resident_bytes() -> bool:
@@ -306,7 +313,8 @@ class CostMeter(ProcessorEnergy):
 
     def __init__(self, device: torch.device, earlier: Mapping[str, float | None] | None = None) -> None:
         super().__init__()
-        self._device, self._earlier = device, dict(earlier or {})
+        self._device = device
+        self._earlier = dict(earlier or {})
         self._start = self._counters()
 
     def cost(self) -> Cost:

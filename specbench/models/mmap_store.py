@@ -95,7 +95,8 @@ class ArrayModel:
     def load(cls, path: str | Path) -> Self:
         """Returns the memory-mapped model of a folder. Raises ConfigError if its manifest is missing or invalid, or if
         the files of the arrays do not have the stated sizes."""
-        folder, remedy = Path(path), cls.remedy()
+        folder = Path(path)
+        remedy = cls.remedy()
         file = folder / cls.manifest_name()
         if not file.exists():
             raise ConfigError(f"{folder}: no {cls.noun} ({file.name} is missing): {remedy}")
@@ -109,7 +110,8 @@ class ArrayModel:
         if {name: info.length for name, info in manifest.arrays.items()} != manifest.expected_lengths():
             raise ConfigError(f"{file}: arrays: their lengths contradict the other fields: {remedy}")
         for name, info in manifest.arrays.items():
-            array, num_bytes = folder / f"{name}{SUFFIX}", info.length * np.dtype(info.dtype).itemsize
+            array = folder / f"{name}{SUFFIX}"
+            num_bytes = info.length * np.dtype(info.dtype).itemsize
             try:
                 found = array.stat().st_size
             except OSError as error:
@@ -137,7 +139,8 @@ class ArrayModel:
             if output.exists() or output.is_symlink():
                 raise ConfigError(f"{output}: is a file: give a new folder")
             return
-        names, manifest = sorted(path.name for path in output.iterdir()), cls.manifest_name()
+        names = sorted(path.name for path in output.iterdir())
+        manifest = cls.manifest_name()
         own = (manifest, TRAINING_RECORD)
         foreign = [name for name in names if name not in own and not name.endswith(SUFFIX)]
         if foreign or (names and manifest not in names):

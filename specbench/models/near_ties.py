@@ -36,8 +36,8 @@ class TokenDifference(FilePart):
 class Greedy(FilePart):
     """A method's greedy outputs against AR's.
 
-    `num_judged`, `num_accepted`: the draft tokens that the target judged and accepted; null for a decoder that does not
-    count them. `example`: the first difference that is not a near-tie; if all are, the first one.
+    `num_judged`, `num_accepted`: the verified and accepted draft tokens; null for a decoder that does not count them.
+    `example`: the first difference that is not a near-tie; if all are, the first one.
     """
 
     num_prompts: int
@@ -90,17 +90,18 @@ def first_difference(first: Sequence[int], second: Sequence[int]) -> int | None:
 
 def compare_greedy(
     target: "ScoringModel", answers: Sequence[BaselineAnswer], outputs: Sequence[list[int]], tolerance: float,
-    decode_text: DecodeText, num_judged: int | None = None, num_accepted: int | None = None,
+    decode_text: DecodeText, num_verified: int | None = None, num_accepted: int | None = None,
 ) -> Greedy:  # fmt: skip
     """Compares greedy outputs with AR's answers, one output per answer. Only outputs that differ are scored again.
-    `num_judged`, `num_accepted`: the draft tokens judged and accepted while the outputs were made."""
-    found = find_differences(target, answers, outputs, tolerance, decode_text)
-    serious = [each for each in found if not each.near_tie]
+    `num_verified`, `num_accepted`: the draft tokens verified and accepted while the outputs were made."""
+    differences = find_differences(target, answers, outputs, tolerance, decode_text)
+    serious = [each for each in differences if not each.near_tie]
     return Greedy(
-        num_prompts=len(answers), num_equal=len(answers) - len(found), num_near_ties=len(found) - len(serious),
-        num_judged=num_judged, num_accepted=num_accepted,
-        median_position=median(each.position for each in found) if found else None,
-        example=next(iter([*serious, *found]), None),
+        num_prompts=len(answers), num_equal=len(answers) - len(differences),
+        num_near_ties=len(differences) - len(serious),
+        num_judged=num_verified, num_accepted=num_accepted,
+        median_position=median(each.position for each in differences) if differences else None,
+        example=next(iter([*serious, *differences]), None),
     )  # fmt: skip
 
 
@@ -110,23 +111,24 @@ def find_differences(
 ) -> list[TokenDifference]:  # fmt: skip
     """Returns the first difference of each output that differs from its answer. It is a near-tie if and only if the
     logits of both tokens are within `tolerance` of the highest."""
-    found = []
+    differences = []
     for answer, output in zip(answers, outputs, strict=True):
         position = first_difference(answer.token_ids, output)
         if position is None:
             continue
         tokens = [ids[position] if position < len(ids) else None for ids in (answer.token_ids, output)]
-        ids, gap = [token for token in tokens if token is not None], None
+        ids = [token for token in tokens if token is not None]
+        gap = None
         if len(ids) == 2:
             gap = logit_gap(target, [*answer.prompt_ids, *answer.token_ids[:position]], ids)
         ar_token, method_token = (None if token is None else decode_text([token]) for token in tokens)
-        found.append(
+        differences.append(
             TokenDifference(
                 prompt=answer.name, position=position, ar_token=ar_token, method_token=method_token, gap=gap,
                 near_tie=gap is not None and gap <= tolerance,
             )
         )  # fmt: skip
-    return found
+    return differences
 
 
 def logit_gap(target: "ScoringModel", ids: list[int], tokens: Sequence[int]) -> float:

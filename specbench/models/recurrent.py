@@ -121,7 +121,8 @@ class RecurrentStates:
         Takes a snapshot before tokens that may be rejected, that is, before a pass `on_trial` and before every pass of
         a draft model.
         """
-        newest, self._on_trial = max(self.snapshots, default=0), on_trial
+        newest = max(self.snapshots, default=0)
+        self._on_trial = on_trial
         if on_trial or self._goes_back or not newest or self.position - newest >= MAX_REPLAY:
             self.keep()
         is_prompt = self.position == num_replayed == 0 and num_tokens > 2 * PROMPT_TAIL
@@ -155,7 +156,8 @@ class RecurrentStates:
 
     @contextmanager
     def _in_pieces(self, num_tokens: int, split: int) -> Iterator[None]:
-        self._split, self._at_split = split, {}
+        self._split = split
+        self._at_split = {}
         self._pieces = [size for size in (split, num_tokens - split) if size]
         if self.steps_only:
             head = self._pieces[:1] if self.position == 0 else []
@@ -167,7 +169,8 @@ class RecurrentStates:
 
     def _feed_in_pieces(self, mixer: Any) -> None:
         """Makes a recurrent layer read the tokens of a pass in pieces and copy its state at the split."""
-        whole, layer = mixer.forward, self.layers[mixer.layer_idx]
+        whole = mixer.forward
+        layer = self.layers[mixer.layer_idx]
         # On a CPU, Mamba2 has no kernels and pads each pass to a whole chunk, such as 256 tokens: its chunks shall
         # fit short passes. The result does not depend on their size.
         largest = getattr(mixer, "chunk_size", None)

@@ -73,7 +73,7 @@ class ScoringModel:
         """The model that makes the passes: itself, unless it shows another model in other tokens."""
         return self
 
-    # Chains and trees, whose passes differ, are told apart in these two methods and nowhere else.
+    # Only these two methods distinguish chains from trees, whose passes differ.
     def score_proposal(self, ids: list[int], proposal: Scorable) -> Output:
         """Returns the logits after `ids` and after each draft token that is read: [num_scored + 1, vocab]."""
         if proposal.is_tree:

@@ -128,8 +128,8 @@ class StaticPasses:
         `num_prefix` tokens followed by a tree."""
         self.fill(shape, first, tokens)
         positions, masks = self.tree_buffers(shape.length)
-        found, found_masks = self._tree_inputs(num_prefix, parents, first, shape.length)
-        positions[0].copy_(found)
+        node_positions, found_masks = self._tree_inputs(num_prefix, parents, first, shape.length)
+        positions[0].copy_(node_positions)
         for layer_type, mask in masks.items():
             mask.copy_(found_masks[layer_type])
 
@@ -190,7 +190,9 @@ class StaticPasses:
 
     def move(self, start: int, places: list[int]) -> None:
         """Moves the keys and values of the tokens at `places`, in ascending order, to the positions from `start` on."""
-        move, moved, later = self.path_move(), places[:NUM_MOVED], places[NUM_MOVED:]
+        move = self.path_move()
+        moved = places[:NUM_MOVED]
+        later = places[NUM_MOVED:]
         first = min(start, self.capacity - NUM_MOVED)
         sources = torch.arange(first, first + NUM_MOVED)
         sources[start - first : start - first + len(moved)] = torch.tensor(moved)
@@ -220,19 +222,20 @@ class StaticPasses:
         """Records drafts of `num_tokens` tokens after one uncached token, and after two, which follow the acceptance of
         a whole draft. Returns the number of recorded graphs and the seconds spent. Raises CannotCompile if a recorded
         draft gives other logits."""
-        started, num_made = time.perf_counter(), 0
+        started = time.perf_counter()
+        num_made = 0
         for num_read in (1, 2):
             if (num_read, num_tokens, draw) not in self.drafts and num_read + num_tokens <= self.capacity:
                 assert self._stream is not None
                 self.start.zero_()
                 forwards = self.recordable_forward(num_read), self.recordable_forward(1)
                 with self._noting_memory(f"while a draft of model '{self.name}' of {num_tokens} tokens was recorded"):
-                    made = RecordedDraft(
+                    recorded_draft = RecordedDraft(
                         forwards, self.input(num_read), self.start, self._stream, num_tokens, draw, vocab_size
                     )
-                if made.differs_from(self.forward, same_logits):
+                if recorded_draft.differs_from(self.forward, same_logits):
                     raise CannotCompile(self.name, "a recorded draft gives other logits", self.engine)
-                self.drafts[num_read, num_tokens, draw] = made
+                self.drafts[num_read, num_tokens, draw] = recorded_draft
                 num_made += 1
         return num_made, time.perf_counter() - started
 
@@ -248,8 +251,8 @@ class StaticPasses:
             run = self._shared.compile_layers(self.forward, 1, "traced", backend="eager")
             traced: Callable[[], Output] = partial(run, tokens)
         else:
-            own = with_own_code(lambda: self.forward(tokens), "traced")
-            traced = torch.compile(own, fullgraph=True, dynamic=False, backend="eager")
+            traceable = with_own_code(lambda: self.forward(tokens), "traced")
+            traced = torch.compile(traceable, fullgraph=True, dynamic=False, backend="eager")
         layers = decoder_layers(self.model, self.cache)
         with self._nested(), nullcontext() if layers is None else one_layer_of_each_kind(layers):
             try:
@@ -296,7 +299,8 @@ class StaticPasses:
         """Creates a pass and compares it with the eager one on its current inputs. Raises CannotCompile if it fails or
         its results differ."""
         # 1. What the pass reads besides its tokens stands in buffers, too, so that one graph serves all inputs.
-        started, length = time.perf_counter(), shape.length
+        started = time.perf_counter()
+        length = shape.length
         options: PassOptions = {"hidden_layers": shape.hidden_layers}
         if shape.kind == "tree":
             positions, masks = self.tree_buffers(length)
@@ -307,8 +311,8 @@ class StaticPasses:
         try:
             with self._noting_memory(f"while a pass of model '{self.name}' over {length} tokens was made"):
                 expected = self.forward(self.input(length), **options)
-                made = (self._record if self.records else self._compile)(shape, options)
-                found = made()
+                created = (self._record if self.records else self._compile)(shape, options)
+                output = created()
         except CannotCompile:
             raise
         except Exception as error:  # untraceable networks and compilers raise many classes
@@ -316,16 +320,16 @@ class StaticPasses:
                 raise
             raise CannotCompile(self.name, one_line(error), self.engine) from error
         # 3. A pass that gives anything else is no faster pass but another model.
-        compared = {"logits": [(expected.logits, found.logits)]}
-        compared["hidden states"] = list(zip(expected.hidden, found.hidden, strict=True))
+        compared = {"logits": [(expected.logits, output.logits)]}
+        compared["hidden states"] = list(zip(expected.hidden, output.hidden, strict=True))
         for what, pairs in compared.items():
             if not all(same_logits(*pair) for pair in pairs):
                 reason = f"{VERBS[self.engine]}, a pass over {length} tokens gives other {what}"
                 raise CannotCompile(self.name, reason, self.engine)
         self.seconds += time.perf_counter() - started
         self.num_made += 1
-        self.made[shape] = made
-        return made
+        self.made[shape] = created
+        return created
 
     def _compile(self, shape: PassShape, options: PassOptions) -> Callable[[], Output]:
         tokens = self.input(shape.length)
@@ -341,21 +345,23 @@ class StaticPasses:
     def _record(self, shape: PassShape, options: PassOptions) -> Callable[[], Output]:
         """Records a pass with other tokens and another position than its current inputs, so that the comparison detects
         a graph that captured them as constants."""
-        length, is_prompt = shape.length, shape.kind == "prompt"
-        forward, tokens = self.forward if is_prompt else self.recordable_forward(length), self.input(length)
+        length = shape.length
+        is_prompt = shape.kind == "prompt"
+        forward = self.forward if is_prompt else self.recordable_forward(length)
+        tokens = self.input(length)
         asked, start, last_place = tokens.clone(), self.start.clone(), self._last_place.clone()
         tokens.copy_((asked + 1) % self.model.get_input_embeddings().num_embeddings)
         self.start.copy_((start + 1).clamp_max(self.capacity - length))
         self._last_place.copy_((last_place + 1) % length)
         if self.engine == "compiled" and self._shared is None and not is_prompt:
             forward = compile_pass(lambda: self.forward(tokens, **options), f"forward_{length}_{self.capacity}")
-            made = record_graph(forward, self.device)
+            graph = record_graph(forward, self.device)
         else:
-            made = record_graph(lambda: forward(tokens, **options), self.device)
+            graph = record_graph(lambda: forward(tokens, **options), self.device)
         tokens.copy_(asked)
         self.start.copy_(start)
         self._last_place.copy_(last_place)
-        return made
+        return graph
 
     def forward(
         self, tokens: torch.Tensor, positions: torch.Tensor | None = None, mask: Any = None,
@@ -427,24 +433,25 @@ class StaticSequence(CachedSequence):
         longest_tree = max((shape.length for shape in asked if shape.kind == "tree"), default=0)
         self._ensure(num_tokens + longest_tree, exactly)
         self.reset()
-        made, before = self._static_passes, self._static_passes.seconds
-        num_made = made.num_made
-        if made.records and self._records_prompts:  # the shortest first
+        static_passes = self._static_passes
+        before = self._static_passes.seconds
+        num_made = static_passes.num_made
+        if static_passes.records and self._records_prompts:  # the shortest first
             prompts = sorted({min(length, self.capacity) for length in PROMPTS})
             hidden = sorted({shape.hidden_layers for shape in self._shapes if shape.kind == "chain"})
             self._shapes += [PassShape(length, "prompt", layers) for layers in hidden for length in prompts]
-        missing = [shape for shape in self._shapes if shape not in made.made]
+        missing = [shape for shape in self._shapes if shape not in static_passes.made]
         if missing:
             missing_lengths = ", ".join(str(shape.length) for shape in missing)
             wait = "; that takes seconds to minutes, less once torch has them in its cache"
             progress(
-                f"{PARTICIPLES[self.engine]} {self.name} for {made.capacity} tokens: {len(missing)} passes, of "
-                f"{missing_lengths} tokens{wait if self.engine == 'compiled' else ''}"
+                f"{PARTICIPLES[self.engine]} {self.name} for {static_passes.capacity} tokens: {len(missing)} passes, "
+                f"of {missing_lengths} tokens{wait if self.engine == 'compiled' else ''}"
             )
         for number, shape in enumerate(missing, start=1):
             try:
-                made.fill_example(shape)
-                made.run(shape)
+                static_passes.fill_example(shape)
+                static_passes.run(shape)
             except Exception as error:  # recording raises many classes
                 if shape.kind != "prompt" or not (isinstance(error, CannotCompile) or is_out_of_memory(error)):
                     raise
@@ -452,10 +459,12 @@ class StaticSequence(CachedSequence):
                 reason = error.reason if isinstance(error, CannotCompile) else memory_message(error)
                 progress(f"{self.name}: prompts are read by passes that are not recorded: {reason}")
                 break
-            progress(f"{self.name}: {number} of {len(missing)} passes are ready, {made.seconds - before:.0f} s")
+            progress(
+                f"{self.name}: {number} of {len(missing)} passes are ready, {static_passes.seconds - before:.0f} s"
+            )
         if longest_tree:
-            made.path_move()
-        return made.num_made - num_made, made.seconds - before
+            static_passes.path_move()
+        return static_passes.num_made - num_made, static_passes.seconds - before
 
     @torch.inference_mode()
     def reserve_draft(self, num_tokens: int, draw: Sampler) -> tuple[int, float]:
@@ -497,8 +506,11 @@ class StaticSequence(CachedSequence):
 
     def _shape(self, num_tokens: int, kind: Kind, hidden_layers: Sequence[int]) -> PassShape | None:
         """Returns the shape of the shortest pass that can read `num_tokens` tokens; None if there is none."""
-        asked, made = (kind, tuple(hidden_layers)), self._static_passes
-        shapes = (shape for shape in self._shapes if shape[1:] == asked and (kind != "prompt" or shape in made.made))
+        asked = (kind, tuple(hidden_layers))
+        static_passes = self._static_passes
+        shapes = (
+            shape for shape in self._shapes if shape[1:] == asked and (kind != "prompt" or shape in static_passes.made)
+        )
         return next((shape for shape in shapes if shape.length >= num_tokens), None)
 
     def check_trees(self) -> None:
@@ -509,7 +521,8 @@ class StaticSequence(CachedSequence):
         num_logits: int, hidden_layers: Sequence[int],
     ) -> Output:  # fmt: skip
         """See CachedSequence. What is longer than all passes is read by one eager pass over the same buffers."""
-        made, num_prefix = self._static_passes, len(ids) - len(parents)
+        static_passes = self._static_passes
+        num_prefix = len(ids) - len(parents)
         num_tokens = len(ids) + (0 if pending is None else len(pending))
         num_cached = num_tokens - num_read
         shape = self._shape(num_read, "tree" if parents else "chain", hidden_layers)
@@ -517,13 +530,16 @@ class StaticSequence(CachedSequence):
             shape = self._shape(num_read, "prompt", hidden_layers)
         if shape is None:
             given = (self._input(ids, pending, num_read), num_cached, 0 if parents else num_logits, num_prefix, parents)
-            return self.passes.timed(num_read, made.read_eagerly, *given, hidden_layers=hidden_layers)
-        first = min(num_cached, made.capacity - shape.length)  # near the end of the buffers, some are read again
+            return self.passes.timed(num_read, static_passes.read_eagerly, *given, hidden_layers=hidden_layers)
+        # Near the end of the buffers, some tokens are read again.
+        first = min(num_cached, static_passes.capacity - shape.length)
         if parents:
-            made.fill_tree(shape, first, ids[first:], num_prefix, parents)
+            static_passes.fill_tree(shape, first, ids[first:], num_prefix, parents)
         else:
-            made.fill(shape, first, ids[first:], None if pending is None else pending[max(first - len(ids), 0) :])
-        output = self.passes.timed(num_read, made.run, shape)
+            static_passes.fill(
+                shape, first, ids[first:], None if pending is None else pending[max(first - len(ids), 0) :]
+            )
+        output = self.passes.timed(num_read, static_passes.run, shape)
         read = slice(num_cached - first, num_tokens - first)
         logits = output.logits if shape.kind == "prompt" else output.logits[read]
         return Output(logits, tuple(states[read] for states in output.hidden))
@@ -561,14 +577,16 @@ class StaticSequence(CachedSequence):
 
     def _read_suffixes(self, suffixes: list[list[int]]) -> Iterator[torch.Tensor]:
         """Reads suffixes as branches of a tree that is not kept."""
-        made, num_cached, num_each = self._static_passes, len(self.cached_ids), len(suffixes[0])
+        static_passes = self._static_passes
+        num_cached = len(self.cached_ids)
+        num_each = len(suffixes[0])
         num_rows = PACKED[-1] // num_each
         for start in range(0, len(suffixes), num_rows):
             tokens = [token for suffix in suffixes[start : start + num_rows] for token in suffix]
             shape = PassShape(next(length for length in PACKED if length >= len(tokens)), "tree")
             parents = [node - 1 if node % num_each else -1 for node in range(len(tokens))]
-            made.fill_tree(shape, num_cached, tokens, num_cached, parents)
-            logits = self.passes.timed(len(tokens), made.run, shape).logits
+            static_passes.fill_tree(shape, num_cached, tokens, num_cached, parents)
+            logits = self.passes.timed(len(tokens), static_passes.run, shape).logits
             yield logits[num_each - 1 : len(tokens) : num_each, : self.vocab_size]
 
 

@@ -177,7 +177,8 @@ class Vocabulary:
         text (dummy prefix) is removed.
         """
         pieces = [self.token_bytes[index] or b"" for index in ids]
-        num_kept, text = len(pieces), ""
+        num_kept = len(pieces)
+        text = ""
         while num_kept:
             decoder = incremental_decoder("replace")
             text = decoder.decode(b"".join(pieces[:num_kept]))

@@ -27,7 +27,8 @@ from specbench.specs.catalogue import load_method
 
 def records_in(folder: Path) -> Iterator[Record]:
     """Yields the records of a run's folder, without broken ones, which are reported when the run is resumed."""
-    path, decoder = folder / "records.jsonl", Decoder(Record)
+    path = folder / "records.jsonl"
+    decoder = Decoder(Record)
     if not path.is_file():
         return
     with path.open("rb") as lines:
@@ -163,7 +164,9 @@ def num_trials(run: SuiteRun) -> int:
 def forecast_table(forecast: Forecast) -> Table:
     rows = []
     for planned in forecast.plan:
-        run, total, seconds = planned.run, planned.num_trials, forecast.time_left(planned)
+        run = planned.run
+        total = planned.num_trials
+        seconds = forecast.time_left(planned)
         done = NULL if total is None else f"{min(planned.num_done, total)}/{total}"
         methods = ", ".join(planned.methods[1:] or planned.methods)
         time = "unknown" if seconds is None else format_duration(seconds)

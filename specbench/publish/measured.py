@@ -59,10 +59,10 @@ class PairRows:
     def _value(self, reference: FigureReference, method: str | None) -> float | None:
         """Returns the metric of a method on a subset; without a subset, over all subsets or on the only one."""
         rows = [row for run, found in self.runs if run.task.label == reference.task for row in found]
-        own = [row for row in rows if method is not None and self.method_name(row) == method]
-        own = [row for row in own if row.level == (reference.load or "")]
-        subset = reference.subset or (ALL if len(own) > 1 else None)
-        row = next((row for row in own if subset in (None, row.subset)), None)
+        method_rows = [row for row in rows if method is not None and self.method_name(row) == method]
+        method_rows = [row for row in method_rows if row.level == (reference.load or "")]
+        subset = reference.subset or (ALL if len(method_rows) > 1 else None)
+        row = next((row for row in method_rows if subset in (None, row.subset)), None)
         return None if row is None or reference.metric is None else value_of(row, reference.metric)
 
     def method_name(self, row: Row) -> str:
@@ -78,12 +78,12 @@ def value_of(row: Row, metric: str) -> float | None:
     its path of fields and keys. None if there is none."""
     if not metric.startswith(FAIRNESS):
         return row.value(str(row.quality) if metric == QUALITY else metric)
-    found: Any = row.fairness
+    value: Any = row.fairness
     for name in metric.removeprefix(FAIRNESS).split("."):
-        found = found.get(name) if isinstance(found, dict) else getattr(found, name, None)
-    if isinstance(found, Estimate):
-        return found.value
-    return None if found is None or isinstance(found, BaseModel | dict | str) else float(found)
+        value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
+    if isinstance(value, Estimate):
+        return value.value
+    return None if value is None or isinstance(value, BaseModel | dict | str) else float(value)
 
 
 def measured_pairs(name: str, pair: str | None, runs: Path | None) -> list[PairRows]:
@@ -93,10 +93,13 @@ def measured_pairs(name: str, pair: str | None, runs: Path | None) -> list[PairR
     if runs is not None and not runs.is_dir():
         raise ConfigError(f"--runs {runs}: no such folder: give the one that `specbench board run` measured into")
     committed = suite_path(name).with_suffix(".json")
-    kept, folder = load(committed) if committed.is_file() else [], runs or RUNS
+    committed_rows = load(committed) if committed.is_file() else []
+    folder = runs or RUNS
     return [
         PairRows(
-            suite, each, [(run, run.rows() or rows_of_run(kept, run)) for run in runs_of(suite, None, folder, each)]
+            suite,
+            each,
+            [(run, run.rows() or rows_of_run(committed_rows, run)) for run in runs_of(suite, None, folder, each)],
         )
         for each in ([pair] if pair is not None else suite.pairs)
     ]
@@ -105,10 +108,10 @@ def measured_pairs(name: str, pair: str | None, runs: Path | None) -> list[PairR
 def rows_of_run(rows: Sequence[Row], run: SuiteRun) -> list[Row]:
     """Returns the rows of a leaderboard that belong to a run, whatever machine and amount of data they were measured
     with."""
-    own = [row for row in rows if measurement_key(row.request) == measurement_key(run.request.settings())]
+    rows_of_request = [row for row in rows if measurement_key(row.request) == measurement_key(run.request.settings())]
     if run.suite.is_served:
-        return own
-    return [row for row in own if (row.task, row.method) in run.row_names()] if own else []
+        return rows_of_request
+    return [row for row in rows_of_request if (row.task, row.method) in run.row_names()] if rows_of_request else []
 
 
 def measurement_key(settings: Mapping[str, object]) -> dict[str, object]:
@@ -125,15 +128,17 @@ def outdated_line(run: SuiteRun, rows: Sequence[Row]) -> str | None:
         return f"--{name.replace('_', '-')} {text}"
 
     now = run.request.settings()
-    own = [row for row in rows if all(row.request.get(key) == now.get(key) for key in ("task", "method", "target"))]
-    for row in own:
+    rows_of_task = [
+        row for row in rows if all(row.request.get(key) == now.get(key) for key in ("task", "method", "target"))
+    ]
+    for row in rows_of_task:
         then = row.request
         options = [name for name in {**then, **now} if name not in MACHINE_OPTIONS]
         differ = [name for name in options if then.get(name) != now.get(name)]
         if differ:
             first, second = (", ".join(option(name, each.get(name)) for name in differ) for each in (then, now))
             return f"{run.task.label}: measured with {first}; the suite now asks for {second}"
-    if own and (missing := run.row_names() - {(row.task, row.method) for row in rows}):
+    if rows_of_task and (missing := run.row_names() - {(row.task, row.method) for row in rows}):
         names = ", ".join(sorted({f"{without_digest(task)} {without_digest(method)}" for task, method in missing}))
         return f"{run.task.label}: measured with other versions; the suite now asks for {names}"
     return None
@@ -173,13 +178,13 @@ def as_records(rows: PairRows) -> Iterator[dict[str, object]]:
     """Yields every published figure of a suite with our number, as a mapping for JSON."""
     for table in rows.suite.published:
         for group, row, line in compared_rows(rows, table):
-            for column, found in zip(table.columns, line, strict=True):
-                if found is not None:
+            for column, figure in zip(table.columns, line, strict=True):
+                if figure is not None:
                     yield {
                         "board": rows.suite.name, "table": table.number, "heading": group.heading,
                         "hardware": group.hardware or table.hardware, "row": row.label,
                         "column": " ".join(filter(None, (column.heading, column.label))),
                         "place": table.reference(group, row, column).model_dump(exclude_none=True),
-                        "published": found.published.value, "published_spread": found.published.spread,
-                        "pair": rows.pair_name, "ours": found.ours, "ratio": found.ratio,
+                        "published": figure.published.value, "published_spread": figure.published.spread,
+                        "pair": rows.pair_name, "ours": figure.ours, "ratio": figure.ratio,
                     }  # fmt: skip

@@ -15,7 +15,7 @@ from specbench.specs.components import Name, Spec, Temperature, Text, Version
 from specbench.specs.run_options import spec_of
 
 WITH_SPREAD = re.compile(r"(-?\d+(?:\.\d+)?)±(\d+(?:\.\d+)?)")
-QUALITY = "quality"  # stands for the metric of a row's main score
+QUALITY = "quality"  # the metric of a row's main score, by another name
 FAIRNESS = "fairness."  # prefix of the path of a number of `specbench fairness`
 
 

@@ -94,10 +94,11 @@ def needed_parts(rows: PairRows) -> list[str]:
 
 def weights_and_fit(pair: PairSpec, gigabytes: float | None) -> tuple[str, str]:
     """Returns the gigabytes of the weights of both models, as far as their names have sizes, and whether they fit on a
-    GPU of so many gigabytes; None stands for no GPU."""
+    GPU of so many gigabytes; None means no GPU."""
     found = [SIZE.search(name.lower()) for name in (pair.target, pair.drafter) if name]
     billions = [int(each[1] or 1) * float(each[2]) / (1 if each[3] == "b" else 1000) for each in found if each]
-    needed, has_all = sum(billions) * BYTES_PER_PARAMETER, None not in found
+    needed = sum(billions) * BYTES_PER_PARAMETER
+    has_all = None not in found
     if pair.is_embedded:
         return NULL, NULL if gigabytes is None else "yes"
     fits = "unknown" if pair.servers is not None or not (billions and has_all) else "yes"

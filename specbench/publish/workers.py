@@ -144,7 +144,8 @@ class WorkerPool:
     def __init__(self, processes: Sequence[WorkerProcess]) -> None:
         self._jobs: queue.SimpleQueue[tuple[int, RunJob] | None] = queue.SimpleQueue()
         self._events: queue.SimpleQueue[PoolEvent] = queue.SimpleQueue()
-        self._processes, self._is_closed = processes, False
+        self._processes = processes
+        self._is_closed = False
         self.num_workers = len(processes)  # without those that could not be opened
 
     def __enter__(self) -> Self:
@@ -267,7 +268,9 @@ class ChildProcess:
     """
 
     def __init__(self, program: str, python: str | None = None, folder: Path | None = None) -> None:
-        self._program, self._python, self._folder = program, python, folder
+        self._program = program
+        self._python = python
+        self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
 
@@ -361,10 +364,12 @@ def main() -> None:
         events.flush()
 
     send_lines(send)
-    settings, jobs = pickle.load(messages), queue.SimpleQueue[RunJob]()
+    settings = pickle.load(messages)
+    jobs = queue.SimpleQueue[RunJob]()
     threading.Thread(target=receive_jobs, args=(messages, jobs), daemon=True).start()
     send(worker_ready(settings))
-    cache, is_sound = ModelCache(), True
+    cache = ModelCache()
+    is_sound = True
     while is_sound:
         job = jobs.get()
         started = time.monotonic()

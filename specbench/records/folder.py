@@ -99,7 +99,8 @@ class RunFolder(ResumableFolder):
             place = f"tasks.{task.name}"
             found[place] = list(dict.fromkeys(f"{place}.{each}" for each in chain.from_iterable(changes)))
         for method in self.spec.methods:
-            place, now = f"methods.{method.name}", json.loads(json.dumps(method.model_dump()))
+            place = f"methods.{method.name}"
+            now = json.loads(json.dumps(method.model_dump()))
             before = methods.get(method.name, now)
             found[place] = [f"{place}.{each}" for each in changed_settings(method_meaning(before), method_meaning(now))]
         return found

@@ -35,12 +35,12 @@ class Stored(Struct, kw_only=True, gc=False):
 
     def as_json(self) -> dict[str, object]:
         """Returns the part as it is written."""
-        found = {}
+        encoded = {}
         for each in msgspec.structs.fields(type(self)):
             value = getattr(self, each.name)
             if each.required or each.name in self.ALWAYS or value != _default(each):
-                found[each.encode_name] = _plain(value)
-        return found
+                encoded[each.encode_name] = _plain(value)
+        return encoded
 
 
 def _default(each: Any) -> Any:
@@ -399,8 +399,8 @@ def not_finite(value: Any, place: str = "") -> tuple[str, float] | None:
         return place, value
     parts: Iterable[tuple[Any, Any]]
     parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
-    found = (not_finite(part, f"{place}.{name}" if place else str(name)) for name, part in parts)
-    return next(filter(None, found), None)
+    places = (not_finite(part, f"{place}.{name}" if place else str(name)) for name, part in parts)
+    return next(filter(None, places), None)
 
 
 def encode(line: Any) -> bytes:

@@ -36,12 +36,12 @@ def _places_of_methods(line: bytes) -> dict[str, tuple[int, int]]:
         methods = _parts.decode(line).methods
     except (ValueError, RecursionError):  # a line of an earlier version, which is read as a whole
         return {}
-    found, end = {}, 0
+    places, end = {}, 0
     for name, part in methods.items():
         start = line.index(bytes(part), end)
         end = start + len(bytes(part))
-        found[name] = start, end
-    return found
+        places[name] = start, end
+    return places
 
 
 class RecordStore(Mapping[Key, Record]):
@@ -68,7 +68,8 @@ class RecordStore(Mapping[Key, Record]):
     def _place(self, record: Record, start: int, line: bytes) -> None:
         if self._room >= len(line):
             self._room -= len(line)
-            self._places[record.key], self._kept[record.key] = Place(start, len(line), {}), record
+            self._places[record.key] = Place(start, len(line), {})
+            self._kept[record.key] = record
         else:
             self._kept.pop(record.key, None)
             self._places[record.key] = Place(start, len(line), _places_of_methods(line))
@@ -81,7 +82,9 @@ class RecordStore(Mapping[Key, Record]):
     def only(self, keys: Collection[Key] | None = None, methods: Collection[str] | None = None) -> "RecordStore":
         """Returns the part of the store with these keys, in their order, and with at least these methods."""
         part = object.__new__(RecordStore)
-        part._file, part._kept, part._room = self._file, self._kept, 0
+        part._file = self._file
+        part._kept = self._kept
+        part._room = 0
         part._places = self._places if keys is None else {key: self._places[key] for key in keys}
         part._methods = self._methods if methods is None else frozenset(methods)
         return part
@@ -132,7 +135,9 @@ class RecordList(Sequence[Record]):
         self, records: Mapping[Key, Record], keys: Sequence[Key],
         change: Callable[[Record], Record] = lambda record: record,
     ) -> None:  # fmt: skip
-        self._records, self._keys, self._change = records, keys, change
+        self._records = records
+        self._keys = keys
+        self._change = change
 
     def __len__(self) -> int:
         return len(self._keys)

@@ -65,7 +65,8 @@ def breakdown_table(rows: Sequence[Row]) -> Table:
 def _seconds_per_pass(row: Row) -> float | None:
     """Returns the mean seconds of a target pass after the prefill; None if the passes are unknown, or if there is
     none, as all answers have one token."""
-    seconds, num_passes = row.value("verify_seconds"), sum(row.accepted_tokens_per_step or ())
+    seconds = row.value("verify_seconds")
+    num_passes = sum(row.accepted_tokens_per_step or ())
     return seconds / num_passes if seconds and num_passes else None
 
 

@@ -245,7 +245,8 @@ PAUSE = " (--set drafter.beyond_context=pause lets the drafter pause there inste
 
 def score_notes(rows: Sequence[Row]) -> list[str]:
     """Returns the lines on scores: what they are, what else says how good the answers are, and what was not scored."""
-    parts, lines = [row for row in rows if row.subset != ALL] or rows, []
+    parts = [row for row in rows if row.subset != ALL] or rows
+    lines = []
     if len({row.quality for row in rows if row.quality is not None}) > 1:
         lines.append(f"score: {_with_subsets(rows, [row.quality and metric_of(row.quality).label for row in rows])}")
     for name in dict.fromkeys(name for row in parts for name in row.signatures):
@@ -275,7 +276,8 @@ def _notes(row: Row) -> Iterator[tuple[str, str]]:
     # 3. What the context of a model cut.
     if share := row.value("share_truncated"):  # also the context of a bridged drafter
         yield "prompts truncated in the middle to fit the context", f"{share:.0%}"
-    context, limit = row.context, "the context"
+    context = row.context
+    limit = "the context"
     if context is not None and context.model:
         limit = f"the context of {context.model}, {context.tokens} tokens"
         may_pause = any(drafter.get("type") in ("model", "model_tree", SYNTHETIC) for drafter in _drafters(row))

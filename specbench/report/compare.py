@@ -155,7 +155,8 @@ class Comparison:
 
 def compare(first: ComparisonInput, second: ComparisonInput) -> Comparison:
     """Compares the `rows_in_common`. Raises ConfigError if there are none, or if both sides are the same rows."""
-    runs, common = RecordedRuns(), rows_in_common(first, second)
+    runs = RecordedRuns()
+    common = rows_in_common(first, second)
     if all((own.key, own.created) == (other.key, other.created) for own, other in common):
         raise ConfigError(
             f"{first.text} and {second.text} are the same rows: name two runs, or two methods of one "

@@ -148,7 +148,8 @@ def export(rows: Sequence[Row], to: Path) -> None:
             f"--output {to}: the suffix must give the format: name a file that ends in {' or '.join(FORMATS)}"
         )
     check_output("--output", to)
-    flat, text = columns(rows), io.StringIO()
+    flat = columns(rows)
+    text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
 
     def without_formula(cell: object) -> object:

@@ -85,7 +85,8 @@ def rank_rows(sides: Sequence[RowWithRecords], metric: str) -> list[RankedRow]:
     if not valued:
         return rest
     # 2. Which rows are separable: each row against those below it.
-    total, many = len(valued), len(valued) > MOST_PAIRED
+    total = len(valued)
+    many = len(valued) > MOST_PAIRED
     by = widening(total * (total - 1) // 2, min(each.row.n for each in valued))
     compared = [RowWithRecords(side.row) for side in valued] if many else valued
     below, unknown = np.zeros((total, total), bool), np.zeros((total, total), bool)
@@ -266,7 +267,8 @@ def show(
     known = dict.fromkeys(name for row in chosen for name in row.metrics)
     if metric not in known:
         raise ConfigError(f"--sort {metric}: no row has this metric: {nearest(metric, known)}")
-    runs, keys = RecordedRuns(), {(row.key, row.created) for row in chosen}
+    runs = RecordedRuns()
+    keys = {(row.key, row.created) for row in chosen}
     shown = {
         name: runs.with_records(row, file) for row, file, name in places.values() if (row.key, row.created) in keys
     }

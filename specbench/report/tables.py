@@ -189,9 +189,11 @@ ANSWERS_OF_SERVERS = (
 
 def served_table(rows: Sequence[Row]) -> Table:
     """Returns a table of one task and subset: times of an answer and the source of acceptance, one line per server."""
-    row, served, changed = rows[0], rows[0].served, rows[0].metric("ar_changed")
+    row = rows[0]
+    served = rows[0].served
+    changed = rows[0].metric("ar_changed")
     assert served is not None
-    turns = f"in turns ({served.turns} parts, which intervals of speeds resample)"
+    turns = f"in rotation ({served.turns} parts, which intervals of speeds resample)"
     by_turns = f"; one server at a time, {turns}" if served.turns else ""
     caption = [
         "medians over answers, by the client's clock; TPOT: time after the first read ÷ tokens after it",
@@ -243,11 +245,11 @@ def _load_table(rows: Sequence[Row]) -> Table:
         lines += [RULE, cells] if row.method_name == BASELINE and lines else [cells]
     names = [f"{row.method_name} at {load_of(row).level:g}" for row in rows]
     caption = [
-        f"{counted(load.windows, 'window')} of each server at each level, in turns; intervals resample windows",
+        f"{counted(load.windows, 'window')} of each server at each level, in rotation; intervals resample windows",
         "total tok/s: under full load, without ramp-up and drain; latencies: of all answers",
         *([BY_RATE] if load.kind == "rate" else []),
         "per user, speed-up = τ ÷ (pass ÷ AR's): the gain of speculation ÷ the cost of its passes at this load",
-        *filter(None, (_break_even_line(own) for own in rows_by_server(rows)[1:])),
+        *filter(None, (_break_even_line(server_rows) for server_rows in rows_by_server(rows)[1:])),
         *untested_lines(rows, names),
         *warning_lines(rows, names),
     ]
@@ -257,13 +259,14 @@ def _load_table(rows: Sequence[Row]) -> Table:
 def _break_even_line(rows: Sequence[Row]) -> str:
     if len(rows) < 2 or load_of(rows[0]).kind == "rate":
         return ""
-    level, found = break_even(rows), {is_faster(row) for row in rows}
+    level = break_even(rows)
+    seen_outcomes = {is_faster(row) for row in rows}
     if level is not None:
         return f"{rows[0].method_name}: as fast as ar at {level:.1f} (interpolated)"
     outcomes = {True: "faster than ar", False: "slower than ar", None: "not separable from ar"}
-    seen = [text for outcome, text in outcomes.items() if outcome in found]
+    seen = [text for outcome, text in outcomes.items() if outcome in seen_outcomes]
     if len(seen) == 1:
-        return f"{rows[0].method_name}: {seen[0]} at {'any' if None in found else 'every'} measured level"
+        return f"{rows[0].method_name}: {seen[0]} at {'any' if None in seen_outcomes else 'every'} measured level"
     return f"{rows[0].method_name}: {' at some levels, '.join(seen)} at others"
 
 

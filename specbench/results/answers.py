@@ -258,7 +258,8 @@ def answers_of(
     found = []
     for record in records:
         try:
-            generation, language = record.methods[method], languages.get(record.subset)
+            generation = record.methods[method]
+            language = languages.get(record.subset)
             found.append(Answer.of(generation, decodes_with, record, language, is_baseline=method == BASELINE))
         except ValueError as error:
             raise ValueError(f"record of {record.name}: {method}: {error}") from error

@@ -278,7 +278,8 @@ def compare_with_run(
     if row.evidence is None:
         return found, stated
     found = [each for each in found if each.field != "verdict"]
-    expected, report = expected_verdict(row, own), row.evidence.report and file.parent / row.evidence.report
+    expected = expected_verdict(row, own)
+    report = row.evidence.report and file.parent / row.evidence.report
     if expected != row.verdict:
         return [*found, FieldDifference("verdict", row.verdict, expected)], stated
     if not report or not report.is_file() or verdict_in is None:
@@ -345,7 +346,8 @@ def validate(
     problems += conflicts([(f"{file}: rows.{place}", row) for place, row in rows.items()])
     if not with_records:
         return Validity(len(rows), 0, tuple(problems))
-    runs, stated = RecordedRuns(), Counter[str]()
+    runs = RecordedRuns()
+    stated = Counter[str]()
     for place, row in rows.items():
         try:
             wrong, not_compared = compare_with_run(row, _run_of(row, file, runs, folders), file, verdict_in)

@@ -250,7 +250,8 @@ def summarize(
         metrics["draft_prefill_seconds"] = Estimate()  # part of ttft_seconds, not measured separately
     if len({a.route for a in own}) > 1:
         metrics["cost_ratio"] = Estimate()
-    rate, cost = metrics["acceptance_rate"].value, metrics["cost_ratio"].value
+    rate = metrics["acceptance_rate"].value
+    cost = metrics["cost_ratio"].value
     if drafts_token_by_token and rate is not None and cost is not None:
         expected = Estimate(value=expected_speedup(rate, num_draft_tokens, cost))
     return {**metrics, "speedup_expected": expected}

@@ -167,7 +167,8 @@ class Pairs:
         """Returns the change of a metric. It is paired if the metric has a paired form and both sides have records."""
         kind = KINDS.get(metric, "difference")
         first, second = (metric_of_row(side.row, metric) for side in (self.first, self.second))
-        make, reason = _PAIRED.get(metric), self._unpaired(metric)
+        make = _PAIRED.get(metric)
+        reason = self._unpaired(metric)
         if reason is None:
             return MetricChange(metric, kind, first, second, make(self) if make is not None else _score(self, metric))
         join = unpaired_ratio if kind == "ratio" else unpaired_difference

@@ -176,7 +176,7 @@ _DECLARED = (
         "share",
         "of p(x) for exact match and for drafts without a distribution; of the probability of "
         "random-accept; null for fuzzy rules and where ψ is not fully known (slrs); union and tli leave "
-        "out the cases in which the drafter draws the end of the text, which is not judged",
+        "out the cases in which the drafter draws the end of the text, which is not verified",
         "mean per verified token: of Σ min(p, q) for the rejection rule",
     ),
     Metric(

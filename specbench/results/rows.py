@@ -243,7 +243,8 @@ class MeasuredRun:
         }  # fmt: skip
 
     def _keys(self, parts: Sequence[MeasuredSubset]) -> list[Key]:
-        examples, repeats = {part.subset: part.num_examples for part in parts}, self.measurement.repeats
+        examples = {part.subset: part.num_examples for part in parts}
+        repeats = self.measurement.repeats
         keys = keys_of(self.answers.keys(parts[0].task), parts[0].task, examples, repeats)
         num_found = len({(subset, example, repeat) for _, subset, example, repeat, _ in keys})
         if num_found != sum(examples.values()) * repeats:
@@ -257,7 +258,8 @@ class MeasuredRun:
         self, method: MethodSpec, parts: Sequence[MeasuredSubset], own: Sequence[Answer], baseline: Sequence[Answer],
         *, greedy: bool,
     ) -> str:  # fmt: skip
-        task, subsets = parts[0].task, {part.subset for part in parts}
+        task = parts[0].task
+        subsets = {part.subset for part in parts}
         ties = [
             each for each in self.measurement.ties
             if (each.task, each.method) == (task, method.name) and each.subset in subsets
@@ -358,7 +360,8 @@ def context_of(
     measurement: Measurement, own: Sequence[Answer], baseline: Sequence[Answer], method: MethodSpec
 ) -> RowContext | None:
     """Returns the context at which a row's answers end, and the one at which the drafter pauses."""
-    limit, pauses = measurement.context, {name: measurement.pauses.get(name) for name in names_of(method)}
+    limit = measurement.context
+    pauses = {name: measurement.pauses.get(name) for name in names_of(method)}
     if limit is None and not any(pauses.values()):
         return None
     num_new = num_paused = 0

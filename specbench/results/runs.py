@@ -161,7 +161,9 @@ class RecordedRun:
     def records_of_row(self, row: Row, methods: Collection[str] | None = None) -> Sequence[Record]:
         """Returns the records of a row in the order of the run, with the ratings of its judge; each is read when it is
         asked for. `methods`: those that are read of a large run; by default all."""
-        records, keys, judge = self.records.only(methods=methods), self.keys_of_row(row), row.signatures.get(JUDGED)
+        records = self.records.only(methods=methods)
+        keys = self.keys_of_row(row)
+        judge = row.signatures.get(JUDGED)
         if judge is None:
             return RecordList(records, keys)
         from specbench.tasks.judge.judgements import with_ratings

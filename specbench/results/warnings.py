@@ -27,7 +27,8 @@ def drift_of(seconds: Array, tokens: Array, prompt_tokens: Array, prompts: np.nd
     [num_answers], in the order of measurement. `prompts`: the number of each answer's prompt, from 0."""
     size = len(seconds) // 3
     nums = [len(set(third.tolist())) for third in (prompts[:size], prompts[len(seconds) - size :])]
-    has_many, is_repeated = min(nums) >= MANY_PROMPTS, len(set(prompts.tolist())) < len(prompts)
+    has_many = min(nums) >= MANY_PROMPTS
+    is_repeated = len(set(prompts.tolist())) < len(prompts)
     if min(nums) < MIN_PROMPTS or (is_repeated and not has_many) or not (seconds > 0).all():
         return Estimate()
     place = np.arange(len(seconds))
@@ -90,7 +91,7 @@ def warnings_of(
 ) -> tuple[RowWarning, ...]:  # fmt: skip
     """Returns the warnings of a row. `own`, `baseline`: its answers and AR's. `num_trained_on`: the number of measured
     prompts on which its drafter was trained. `identity`: the content of run.json, for a served row."""
-    found = {
+    texts = {
         "wide_interval": wide_interval(row),
         "few_prompts": few_prompts(row),
         "ar_drift": drift(row, len({answer.process for answer in own})),
@@ -102,7 +103,7 @@ def warnings_of(
         "misread_head": misread_head(row, own),
         **(served_warnings(row, own, baseline, identity) if identity and row.served and not row.is_baseline else {}),
     }
-    return tuple(RowWarning.model_validate({"code": code, "text": text}) for code, text in found.items() if text)
+    return tuple(RowWarning.model_validate({"code": code, "text": text}) for code, text in texts.items() if text)
 
 
 def warm_up_of(own: Sequence[Answer]) -> RowWarmUp | None:
@@ -122,7 +123,8 @@ def wide_interval(row: Row) -> str | None:
     speedup = row.metric("speedup")
     if not speedup.low or not speedup.high or speedup.low < 0 or speedup.high / speedup.low <= WIDE:
         return None
-    ratio, turns = speedup.high / speedup.low, row.served.turns if row.served is not None else None
+    ratio = speedup.high / speedup.low
+    turns = row.served.turns if row.served is not None else None
     resampled, number = ("turns", turns) if turns else ("prompts", row.num_timed)
     needed = math.ceil(number * ((math.log(speedup.high) - math.log(speedup.low)) / math.log(WIDE)) ** 2)
     return (
@@ -135,7 +137,8 @@ def few_prompts(row: Row) -> str | None:
     """Warns of a speed-up from so few prompts that its interval may be too narrow or absent."""
     if not row.has_few_prompts:
         return None
-    prompts, has_interval = counted(row.num_timed, "prompt"), row.metrics["speedup"].low is not None
+    prompts = counted(row.num_timed, "prompt")
+    has_interval = row.metrics["speedup"].low is not None
     problem = (
         f"the speed-up's interval rests on {prompts} and may be too narrow"
         if has_interval
@@ -194,21 +197,22 @@ def implausible(row: Row) -> str | None:
 
 
 HEADS = ("eagle", "eagle_tree", "medusa", "mtp")  # drafters that read a draft head
-USUAL, MIN_JUDGED = 0.3, 50  # the usual share of accepted first draft tokens; the number of tokens needed to judge it
+USUAL = 0.3  # the usual share of accepted first draft tokens
+MIN_VERIFIED = 50  # first draft tokens, below which their share is not compared with USUAL
 
 
 def misread_head(row: Row, own: Sequence[Answer]) -> str | None:
     """Warns of a draft head whose tokens are rarely accepted: its checkpoint may belong to another target, or have a
-    layout that was read wrongly. In draft trees only the first child of each judged node counts, since one of many
+    layout that was read wrongly. In draft trees only the first child of each verified node counts, since one of many
     children may be accepted by chance."""
     kind = row.options.get("drafter", {}).get("type")
     if kind not in HEADS:
         return None
     is_tree = any(answer.is_tree for answer in own)
     firsts = [a.tree_ranks[0] for a in own if a.tree_ranks] if is_tree else [a.first_tokens for a in own]
-    num_judged, num_accepted = (sum(pair[place] for pair in firsts) for place in (0, 1))
-    token, cases = ("the first child of a node", "judged nodes") if is_tree else ("the first draft token", "steps")
-    if num_judged < MIN_JUDGED or num_accepted / num_judged >= USUAL:
+    num_verified, num_accepted = (sum(pair[place] for pair in firsts) for place in (0, 1))
+    token, cases = ("the first child of a node", "verified nodes") if is_tree else ("the first draft token", "steps")
+    if num_verified < MIN_VERIFIED or num_accepted / num_verified >= USUAL:
         return None
     cause = (
         "the layer of the target may be read wrongly"
@@ -216,7 +220,7 @@ def misread_head(row: Row, own: Sequence[Answer]) -> str | None:
         else "its checkpoint may be of another target, or read wrongly: check drafter.path"
     )
     return (
-        f"{token} of its head is accepted in only {num_accepted / num_judged:.0%} of {num_judged} {cases}, "
+        f"{token} of its head is accepted in only {num_accepted / num_verified:.0%} of {num_verified} {cases}, "
         f"and heads usually reach {USUAL:.0%}: {cause} (docs/notes/heads.md)"
     )
 
@@ -234,10 +238,10 @@ def served_warnings(
     """Returns by its code a warning for each condition of a fair comparison that a server does not meet."""
     assert row.served is not None
     method = row.method_name
-    own, baseline = ([answer.reported for answer in side] for side in (answers, plain))
+    reports, baseline = ([answer.reported for answer in side] for side in (answers, plain))
     again = control_outcomes(plain)
     unknown = [source for each in baseline if (source := each.acceptance_source or "").startswith(UNKNOWN_SOURCE)]
-    has_drafted = any(counts.totals is None or counts.totals[0] for counts in own)
+    has_drafted = any(counts.totals is None or counts.totals[0] for counts in reports)
     pairs = list(zip(answers, plain, strict=True))
     num_different = sum(a.tokens_digest != b.tokens_digest for a, b in pairs) * (not row.sampling.temperature)
     own_settings, settings = identity["servers"][method], identity["servers"]["ar"]
@@ -247,7 +251,7 @@ def served_warnings(
         if each.field not in (LEARNS, UNKNOWN_TOKENIZER)
     ]
     differing = ", ".join(f"{each.field} {each.first} ≠ {each.second}" for each in changed)
-    impossible = next((told for each in (*own, *baseline) if (told := each.impossible_time)), None)
+    impossible = next((text for each in (*reports, *baseline) if (text := each.impossible_time)), None)
     waiting, waiting_for = max((share_of_waiting(plain), "ar"), (share_of_waiting(answers), method))
     num_late = {"ar": sum(map(is_read_late, plain)), method: sum(map(is_read_late, answers))}
     return {
@@ -256,10 +260,10 @@ def served_warnings(
         "tokenizer_unchecked": (settings.get(UNKNOWN_TOKENIZER) or own_settings.get(UNKNOWN_TOKENIZER))
         and "it could not be checked whether the servers serve the model of the tokenizer: they have no endpoint that "
         "tokenizes a text",
-        "idle_unchecked": not all(counts.was_idle for counts in (*own, *baseline))
+        "idle_unchecked": not all(counts.was_idle for counts in (*reports, *baseline))
         and "it could not be checked whether the servers were idle: they do not report how many requests run",
         "drafts_nothing": not has_drafted
-        and f"its server had no drafts in {counted(len(own), 'answer')}: see the server's log",
+        and f"its server had no drafts in {counted(len(reports), 'answer')}: see the server's log",
         "caches_unknown": row.served.caches == "not told"
         and "the servers do not report how many prompt tokens were cached: switch their prefix caches off, and make "
         "them report it (vLLM: --enable-prompt-tokens-details)",
@@ -292,9 +296,9 @@ def share_of_waiting(answers: Sequence[Answer]) -> float:
     """Returns the share of the time of a server's answers that is spent outside the server; 0 if it does not report its
     time."""
     pairs = [(answer.seconds, answer.reported.server_seconds) for answer in answers]
-    known = [(whole, reported) for whole, reported in pairs if reported is not None]
-    whole = sum(whole for whole, _ in known)
-    return (whole - sum(reported for _, reported in known)) / whole if whole > 0 else 0.0
+    reported_pairs = [(whole, reported) for whole, reported in pairs if reported is not None]
+    whole = sum(whole for whole, _ in reported_pairs)
+    return (whole - sum(reported for _, reported in reported_pairs)) / whole if whole > 0 else 0.0
 
 
 def is_read_late(answer: Answer) -> bool:

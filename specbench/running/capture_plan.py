@@ -67,7 +67,8 @@ def compile_requirements(
 ) -> list[CompileRequirements]:
     """Returns the requirements of methods on every model. `decoders`: the methods' decoders; their drafters may propose
     trees or read hidden states."""
-    target, limit = models.target, models.context_limit(methods)
+    target = models.target
+    limit = models.context_limit(methods)
     by_model = {id(model): CompileRequirements(model, target, limit) for model in (target, *models.drafters.values())}
     for part in parts(methods):
         drafter = models.drafters.get(part.name)
@@ -83,7 +84,8 @@ def compile_requirements(
         need = by_model[id(drafter)]
         need.lengths.add(2)  # if all draft tokens were accepted, it reads the last of them and the bonus token
         if uses_bridge(part):
-            need.has_own_tokens, need.limit = True, drafter.context_limit
+            need.has_own_tokens = True
+            need.limit = drafter.context_limit
             need.lengths.add(verified)
         if pauses(part):
             need.limit = drafter.context_limit
@@ -92,15 +94,18 @@ def compile_requirements(
             need.lengths |= set(PACKED)
     # Passes over trees, and those that return hidden states.
     for decoder in drafting_decoders(decoders):
-        drafting, num_tokens = decoder.drafter, decoder.method.num_draft_tokens
-        trees, hidden = drafting.tree_lengths(num_tokens), drafting.hidden_layers
+        drafting = decoder.drafter
+        num_tokens = decoder.method.num_draft_tokens
+        trees = drafting.tree_lengths(num_tokens)
+        hidden = drafting.hidden_layers
         shapes = {PassShape(length, "tree", hidden) for length in trees}
         if hidden:
             shapes |= {PassShape(length, "chain", hidden) for length in ({1} if trees else {1, num_tokens + 1})}
         by_model[id(decoder.model)].shapes |= shapes
         draft_model = None if drafting.model is None else drafting.model.underlying
         if id(draft_model) in by_model:
-            need, levels = by_model[id(draft_model)], drafting.level_lengths(num_tokens)
+            need = by_model[id(draft_model)]
+            levels = drafting.level_lengths(num_tokens)
             need.shapes |= {PassShape(length, "tree") for length in levels}
             need.num_nodes = max(need.num_nodes, sum(levels))
     return list(by_model.values())

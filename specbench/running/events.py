@@ -165,7 +165,8 @@ class Trackers(RunListener):
 
     def __init__(self, names: Sequence[str], console: Console) -> None:
         self._loggers: list[RunLogger] = [LOGGERS.get(name)() for name in dict.fromkeys(names)]
-        self._console, self._step = console, 0
+        self._console = console
+        self._step = 0
 
     def run_started(self, plan: Plan) -> None:
         folder = plan.folder.path

@@ -52,7 +52,7 @@ def execute(
     `console`: where lines about the progress go. `load`: returns the models, which may be loaded already. `listeners`:
     hear the events of the run; by default the progress that `console` shows.
     """
-    # 1. Whatever is told by names and files is checked first: a tracker, a picture.
+    # 1. First what needs only names and files to be checked: trackers, the picture.
     trackers = [Trackers(request.loggers, console)] if request.loggers else []
     if request.plot is not None:
         from specbench.report.display import check_plot
@@ -210,8 +210,8 @@ def _ties(plan: Plan, records: RecordStore, answers: RunAnswers) -> Iterator[Tie
             if declares_lossless(method) is False:
                 continue
             different = different_answers(answers.of(keys, method.name), answers.of(keys, BASELINE))
-            found = [records[key] for key in different]
-            if found and (target := plan.models.scoring) is not None:
-                num_near_ties, tolerance = count_ties(found, method, target, prompts)
-                yield Ties(task=run.task.name, subset=run.subset, method=method.name, num_different=len(found),
+            differing = [records[key] for key in different]
+            if differing and (target := plan.models.scoring) is not None:
+                num_near_ties, tolerance = count_ties(differing, method, target, prompts)
+                yield Ties(task=run.task.name, subset=run.subset, method=method.name, num_different=len(differing),
                            num_near_ties=num_near_ties, tolerance=tolerance)  # fmt: skip

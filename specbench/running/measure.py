@@ -55,17 +55,19 @@ class InProcess:
         check_recorded(plan.trials, recorded, plan.folder)
         before = frozenset(recorded)
         num_missing = sum(trial.key not in before for trial in plan.trials)
-        budget, num_measured = Budget(plan.spec.warm_up), 0
+        budget = Budget(plan.spec.warm_up)
+        num_measured = 0
         current: SubsetRun | None = None  # the subset whose passes are captured
         warm_ups: dict[int, Mapping[str, WarmUp]] = {}  # by id of the subset
-        known: dict[Key, int] = {}  # AR's new tokens in the trials so far
+        baseline_lengths: dict[Key, int] = {}  # AR's new tokens in the trials so far
         with events.trials(plan.trials):
             for number, trial in enumerate(plan.trials):
                 if (old := recorded.get(trial.key)) is not None:
-                    known[trial.key] = old.methods["ar"].num_new_tokens
+                    baseline_lengths[trial.key] = old.methods["ar"].num_new_tokens
                     events.trial_recorded(trial, old, is_new=False)
                     continue
-                run, is_first = trial.run, id(trial.run) not in warm_ups
+                run = trial.run
+                is_first = id(trial.run) not in warm_ups
                 if is_first:
                     events.wait(number)
                 # 1. Buffers and compiled passes for the longest conversation, so that none is made while measuring.
@@ -76,7 +78,7 @@ class InProcess:
                             events.say(log_compilation(plan.folder.path, compilation))
                 # 2. Warm-up. Its time is a share of what is left to measure, as long as earlier answers let expect.
                 if is_first:
-                    budget.num_planned = planned_tokens(plan.trials, before, known)
+                    budget.num_planned = planned_tokens(plan.trials, before, baseline_lengths)
                     budget.num_left = budget.num_planned * (1 - num_measured / num_missing)
                     with doing_warm_up(run) as tell:
                         warm_ups[id(run)] = warm_up_subset(run, budget, tell)
@@ -90,7 +92,7 @@ class InProcess:
                 if run.models.target.static is not None:
                     check_nothing_compiled(num_compiled, trial)
                 recorded.add(record)
-                known[trial.key] = record.methods["ar"].num_new_tokens
+                baseline_lengths[trial.key] = record.methods["ar"].num_new_tokens
                 num_measured += 1
                 events.trial_recorded(trial, record, is_new=True)
             events.wait(len(plan.trials))
@@ -138,9 +140,11 @@ def check_recorded(trials: Sequence[Trial], recorded: Mapping[Key, Record], fold
             )
         if old.prompt_tokens is None or not all(key in recorded for key in trial.earlier_keys):
             continue
-        baseline, earlier = run.decoders[0], [recorded[key] for key in trial.earlier_keys]
+        baseline = run.decoders[0]
+        earlier = [recorded[key] for key in trial.earlier_keys]
         prompt = trial.prompt(baseline.model, earlier_answers(earlier, baseline.method.name))
-        num_tokens, digest = len(prompt.packed_ids), prompt.digest
+        num_tokens = len(prompt.packed_ids)
+        digest = prompt.digest
         old_digest = old.prompt_ids_digest or digest  # earlier versions recorded only the number
         if (old.prompt_tokens, old_digest) != (num_tokens, digest):
             raise ConfigError(
@@ -176,7 +180,9 @@ def measure_method(
 ) -> Generation:
     """Measures one method on a trial and returns its part of the record. `answers`: its own answers to the earlier
     turns. `wait`: is called before the generation."""
-    run, example, name = trial.run, trial.example, decoder.method.name
+    run = trial.run
+    example = trial.example
+    name = decoder.method.name
     turn = [trial.turn] if trial.turn else []
     seed = stream_seed(spec.seed, run.task.name, run.subset, example.index, trial.repeat, name, *turn)
     selected = decoder.select_decoder(seed, QueryInfo(run.task.language, example.turns[trial.turn]))

@@ -184,7 +184,8 @@ def load_drafters(
             except ConfigError as error:
                 if own_drafter(part, spec.target) is None:
                     raise
-                method, key = part.name.partition("/")[0], checkpoint_key(part.name)
+                method = part.name.partition("/")[0]
+                key = checkpoint_key(part.name)
                 raise ConfigError(f"method '{method}': {key} = '{part.checkpoint}': {error}") from error
             if name.startswith(OBJECT) and loaded[name].device != target.device:
                 raise ConfigError(

@@ -128,7 +128,7 @@ def make_plan(request: Request, console: Console, load: Callable[[RunSpec], Load
         loaded = without_calibration(load_requested(spec, embedded, console), spec.methods)
     # 4. The models, and a decoder of each method. Of "all" methods those stay that fit models and data.
     models = load(spec)
-    spec, subset_runs = compose(spec, models, loaded, left_out)
+    spec, subset_runs = subsets_with_decoders(spec, models, loaded, left_out)
     if left_out:
         say(console, "--method all leaves out " + "; ".join(f"{name}: {why}" for name, why in left_out.items()))
     # 5. The folder. If an earlier day's run began it, the prompts keep the date that they had then.
@@ -197,15 +197,15 @@ def subsets_with_rows(task: TaskSpec, data: str | None, console: Console) -> tup
             return True
         return True
 
-    found = [name for name in filed if has_rows(name)]
-    if not found or len(found) == len(task.subset_names):
+    names_with_rows = [name for name in filed if has_rows(name)]
+    if not names_with_rows or len(names_with_rows) == len(task.subset_names):
         return None
-    for lacking, names in (("file", set(task.subset_names) - set(filed)), ("rows", set(filed) - set(found))):
+    for lacking, names in (("file", set(task.subset_names) - set(filed)), ("rows", set(filed) - set(names_with_rows))):
         absent = [name for name in task.subset_names if name in names]
         if absent:
             they_are = "it is" if len(absent) == 1 else "they are"
             say(console, f"{absent_subsets_line(task.name, absent, f'{lacking} in {data}')}: {they_are} not measured")
-    return tuple(found)
+    return tuple(names_with_rows)
 
 
 def without_calibration(loaded: Loaded, methods: Sequence[MethodSpec]) -> Loaded:
@@ -215,13 +215,13 @@ def without_calibration(loaded: Loaded, methods: Sequence[MethodSpec]) -> Loaded
     for task, subset, data in loaded:
         prompts = [spec.prompts.values() for spec in specs if spec.task == task.name]
         used = {digest for digests in chain.from_iterable(prompts) for digest in digests}
-        kept = tuple(each for each in data.examples if not used or prompt_digest(each, turn=0) not in used)
-        if not kept:
+        remaining = tuple(each for each in data.examples if not used or prompt_digest(each, turn=0) not in used)
+        if not remaining:
             raise ConfigError(
                 f"{data.location}: all {len(data.examples)} examples of {task.name}/{subset} were used to tune a "
                 "method: give a larger --limit or other data"
             )
-        left.append((task, subset, replace(data, examples=kept)))
+        left.append((task, subset, replace(data, examples=remaining)))
     return left
 
 
@@ -247,11 +247,11 @@ def run_folder(
 def make_subset_runs(spec: RunSpec, models: LoadedModels, loaded: Loaded) -> list[SubsetRun]:
     """Returns the subsets of a run with decoders and checked prompts. Raises ConfigError for a method that does not fit
     the models, prompts that do not fit their contexts, and references that a scorer cannot read."""
-    _, subset_runs = compose(spec, models, loaded)
+    _, subset_runs = subsets_with_decoders(spec, models, loaded)
     return [with_checked_prompts(run, spec.prompt_checks) for run in subset_runs]
 
 
-def compose(
+def subsets_with_decoders(
     spec: RunSpec, models: LoadedModels, loaded: Loaded, left_out: dict[str, str] | None = None
 ) -> tuple[RunSpec, list[SubsetRun]]:
     """Returns the subsets of a run with a decoder of each method, made once per sampling setting.
@@ -438,17 +438,18 @@ def run_identity(
         if any(token in stop for token in model.special_tokens)
     }  # fmt: skip
     revisions = {f"{run.task.name}/{run.subset}": run.data.revision for run in runs if run.data.source == "hub"}
+    method_engines = {method.name: models.engine(method) for method in spec.methods}
     settings = {
         "seed": spec.seed,
         "tasks": {task.name: versioned_name(task) for task in spec.tasks},
         "methods": {method.name: versioned_name(method) for method in spec.methods},
         "target": {"name": models.target.name, "revision": models.target.revision},
-        "drafters": {method: found for method, found in drafters.items() if found["name"] is not None},
+        "drafters": {method: drafter for method, drafter in drafters.items() if drafter["name"] is not None},
         "routes": {each.method.name: route_drafter_identities(each, models) for each in routed} or None,
         "code": {each.method.name: each.code_revision for each in external} or None,
         "components": component_revisions(spec.tasks, spec.methods) or None,
         "package": package_digest() if environment.get("commit", "") is None else None,
-        "engines": {each.name: own for each in spec.methods if (own := models.engine(each)) != engine} or None,
+        "engines": {name: other for name, other in method_engines.items() if other != engine} or None,
         "data": {run.task.name: run.data.source for run in runs},
         "data_revisions": revisions or None,
         "chat": spec.chat,
@@ -474,10 +475,10 @@ def drafter_identity(decoder: Decoder, models: LoadedModels) -> DrafterId:
     """Returns name and revision of a method's draft model, or of its drafter if it has no model. For a method with
     routes, both values list all routes, each as "language value"."""
     if isinstance(decoder, SelectingDecoder) and decoder.method.routes:
-        found = route_drafter_identities(decoder, models)
+        routes = route_drafter_identities(decoder, models)
         return {
-            "name": ", ".join(f"{route} {each['name']}" for route, each in found.items()),
-            "revision": ", ".join(f"{route} {each['revision']}" for route, each in found.items() if each["revision"]),
+            "name": ", ".join(f"{route} {each['name']}" for route, each in routes.items()),
+            "revision": ", ".join(f"{route} {each['revision']}" for route, each in routes.items() if each["revision"]),
         }
     drafter = decoder.drafter if isinstance(decoder, DraftingDecoder) else Drafter()
     holder = models.drafters.get(decoder.method.name, drafter)
@@ -487,11 +488,11 @@ def drafter_identity(decoder: Decoder, models: LoadedModels) -> DrafterId:
 def route_drafter_identities(decoder: SelectingDecoder, models: LoadedModels) -> dict[str, DrafterId]:
     """Returns name and revision of the drafters by language. A drafter without a name, such as one that copies, is
     named by its type."""
-    found = {}
+    identities = {}
     for name, route in decoder.decoders.items():
-        own = drafter_identity(route, models)
-        found[name] = {**own, "name": own["name"] or route.method.drafter.type}
-    return found
+        identity = drafter_identity(route, models)
+        identities[name] = {**identity, "name": identity["name"] or route.method.drafter.type}
+    return identities
 
 
 IDLE = slice(3, 5)  # the columns of /proc/stat with idle time and waits for disks
@@ -504,7 +505,9 @@ def load_lines(device: str) -> Iterator[str]:
     GPU of --device `device`. Yields none if workers share the machine, since their rows say so."""
     if num_sharing() > 1:
         return
-    load, num_cores, num_threads = others_load(), os.cpu_count() or 1, torch.get_num_threads()
+    load = others_load()
+    num_cores = os.cpu_count() or 1
+    num_threads = torch.get_num_threads()
     if load + num_threads > num_cores + SPARE:
         yield (
             f"warning: this machine is busy: other programs use {load:.1f} of its {num_cores} CPU cores, and this run "

@@ -74,7 +74,9 @@ class RunProgress(RunListener):
         self._runs = {(trial.run.task.name, trial.run.subset): trial.run for trial in trials}
         self._answers: dict[tuple[str, Place], Answers] = defaultdict(Answers)  # by method and place
         self._latest: list[Place] = []  # the one measured last comes last
-        self.num_trials, self.num_done, self.num_measured = len(trials), 0, 0
+        self.num_trials = len(trials)
+        self.num_done = 0
+        self.num_measured = 0
         self._measuring = 0.0  # seconds of the measured trials
         self._warm_ups: dict[str, float] = {}  # seconds before the first measured trial of each subset
         self._reported = time.monotonic()
@@ -98,7 +100,8 @@ class RunProgress(RunListener):
                 self._answers[name, each].add(record, columns)
         self._latest = [*(each for each in self._latest if each != place), place]
         # The time before the first trial of a subset is that of its warm-up; of reading old records, it is none.
-        now, seconds = time.monotonic(), 0.0
+        now = time.monotonic()
+        seconds = 0.0
         if is_new:
             seconds = sum((g.ttft_seconds or 0.0) + g.decode_seconds for g in record.methods.values())
             if where in self._warm_ups:  # servers in rotation report all trials of a part at once

@@ -106,18 +106,19 @@ class PromptRenderer:
             return all(budget.holds(render(budget.translated or budget.model, shorter)) for budget in self.budgets)
 
         if texts not in self._fitting:
-            kept, too_many = 0, sum(map(len, texts))
+            num_kept = 0
+            too_many = sum(map(len, texts))
             if fits(texts):
-                kept = too_many
+                num_kept = too_many
             elif not fits(_without_middle(texts, 0)):
                 raise ConfigError("the chat template alone is longer than the context of the models; use --chat never")
-            while too_many - kept > 1:
-                middle = (kept + too_many) // 2
+            while too_many - num_kept > 1:
+                middle = (num_kept + too_many) // 2
                 if fits(_without_middle(texts, middle)):
-                    kept = middle
+                    num_kept = middle
                 else:
                     too_many = middle
-            self._fitting[texts] = texts if kept == too_many else _without_middle(texts, kept)
+            self._fitting[texts] = texts if num_kept == too_many else _without_middle(texts, num_kept)
         return self._fitting[texts]
 
 
@@ -145,8 +146,8 @@ def truncate_examples(data: TaskData, target: TextModel, renderer: PromptRendere
     for example in data.examples:
         (prompt,) = renderer.shorten((example.prompt,))
         if prompt != example.prompt:
-            whole, kept = (renderer.render(target, (text,)).packed_ids for text in (example.prompt, prompt))
-            num_cut = len(whole) - len(kept)
+            whole, shortened = (renderer.render(target, (text,)).packed_ids for text in (example.prompt, prompt))
+            num_cut = len(whole) - len(shortened)
             example = replace(example, turns=(prompt, *example.turns[1:]), truncated_tokens=num_cut)
         examples.append(example)
     return replace(data, examples=tuple(examples))

@@ -93,7 +93,8 @@ def prompts_of(
 
     Raises ConfigError if the data give other prompts than the measured ones.
     """
-    tasks, prompts = tasks_of(list(rows.values())), {}
+    tasks = tasks_of(list(rows.values()))
+    prompts = {}
     for group, row in rows.items():
         records = [run.records[key] for key in keys.get(group, ())]
         if not records:
@@ -145,7 +146,8 @@ class Target:
         """Returns the first difference of each output of a row. A difference within the measured noise of the target is
         a near-tie. Raises ConfigError if the target or the prompts no longer exist."""
         set_threads(None, row.target.startswith(EMBEDDED))
-        target, place = self.loader.load(row.target, row.target_revision), (row.task_name, row.subset)
+        target = self.loader.load(row.target, row.target_revision)
+        place = (row.task_name, row.subset)
         # In a later turn, the prompts of AR and of the method hold their own earlier answers.
         every = [key for key in self.run.records if key[:2] == place]
         numbers = self.run.answers_of_any_language
@@ -220,7 +222,8 @@ def shown_run(
     prompts: dict[Key, ShownPrompt] = {}
     problems = []
     for group in dict.fromkeys((record.task, record.subset) for record in chosen):
-        row, in_group = rows[group], [record for record in chosen if (record.task, record.subset) == group]
+        row = rows[group]
+        in_group = [record for record in chosen if (record.task, record.subset) == group]
         loader = ModelLoader("cpu", *split_precision(row.dtype), trust_remote_code=trust_remote_code, weights=False)
         try:
             target = loader.load(row.target, row.target_revision)

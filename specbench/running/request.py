@@ -1,6 +1,6 @@
 """A user's request for a run, its checks, and the specification that it is turned into.
 
-`check_request` needs neither torch nor a model, so that what is missing is told within a second, and all of it at once.
+`check_request` needs neither torch nor a model, so that everything missing is reported at once, within a second.
 What names and files alone cannot tell is checked by `resolve`, and when models and data are loaded.
 """
 
@@ -95,22 +95,22 @@ class Request:
     def settings(self) -> dict[str, object]:
         """Returns the request as rows keep it: tasks, methods, and the options that differ from their defaults. Command
         lines with the same meaning have the same settings."""
-        found: dict[str, object] = {"task": ",".join(self.tasks)}
+        settings: dict[str, object] = {"task": ",".join(self.tasks)}
         if self.methods or self.servers is None:
-            found["method"] = ",".join(self.methods)
+            settings["method"] = ",".join(self.methods)
         if self.servers is not None:
-            found["servers"] = str(self.servers)
+            settings["servers"] = str(self.servers)
         for name, value in self.options.changed().items():
-            found[name] = list(value) if isinstance(value, tuple) else value
+            settings[name] = list(value) if isinstance(value, tuple) else value
         if (self.options.target or EMBEDDED).startswith(EMBEDDED):
-            found.setdefault("threads", 1)
-        return found
+            settings.setdefault("threads", 1)
+        return settings
 
     def is_answered_by(self, settings: Mapping[str, object]) -> bool:
         """Returns whether rows with these settings have the conditions of this request: all but the warm-up, which
         changes how long it takes and not what is measured."""
-        own = self.settings()
-        return {**settings, "warm_up": None} == {**own, "warm_up": None}
+        requested = self.settings()
+        return {**settings, "warm_up": None} == {**requested, "warm_up": None}
 
 
 def check_request(request: Request) -> None:
@@ -148,9 +148,9 @@ def checks(request: Request) -> Iterator[Callable[[], object]]:
         yield partial(check_data, options.data)
     else:
         yield from option_checks(options)
-        own = {method.name for method in request.own_methods}
+        own_names = {method.name for method in request.own_methods}
         for name in () if ALL in request.methods else request.methods:  # those that lack something are left out
-            if name not in own:
+            if name not in own_names:
                 yield partial(check_method, name, request)
     if include is not None and not include.is_dir():
         yield partial(refuse, f"--lm-eval-include {include}: no such folder: give one with YAML files of tasks")
@@ -160,9 +160,9 @@ def checks(request: Request) -> Iterator[Callable[[], object]]:
     if judge is not None and judge.model is not None and not judge.is_dry_run and not has_ratings:
         yield partial(require, "openai", "--judge")
     for name in request.loggers:
-        known = sorted({*LOGGER_PACKAGES, *LOGGERS.plugins})
-        if name not in known:
-            yield partial(refuse, f"--log {name}: {nearest(name, known)}")
+        logger_names = sorted({*LOGGER_PACKAGES, *LOGGERS.plugins})
+        if name not in logger_names:
+            yield partial(refuse, f"--log {name}: {nearest(name, logger_names)}")
         elif EXTRAS.get(name) == name and name not in sys.modules and not is_installed(name):
             yield partial(refuse, f"--log {name}: {missing(name)}")
 
@@ -203,12 +203,14 @@ def check_method(name: str, request: Request) -> None:
     given = {key.strip(): value.strip() for key, value in given.items()}
     target = request.options.target or TARGET
     drafter: Any = keys.get("drafter") if isinstance(keys.get("drafter"), Mapping) else {}
-    kind, label = drafter.get("type"), str(keys.get("name", name))
+    kind = drafter.get("type")
+    label = str(keys.get("name", name))
     path = given.get("drafter.path", drafter.get("path")) if kind in PATH_DRAFTERS else None
     if keys.get("routes"):
         return
     if path is None and kind in TABLE_DRAFTERS and target != TARGET:
-        noun, command = TABLE_DRAFTERS[kind], f"specbench train {kind} --target {target}"
+        noun = TABLE_DRAFTERS[kind]
+        command = f"specbench train {kind} --target {target}"
         raise ConfigError(
             f"method '{label}': drafter.path is missing: target '{target}' has no {noun} of its own: train one with "
             f"`{command}` and give --set drafter.path=DIR"
@@ -304,7 +306,8 @@ def resolve(request: Request) -> tuple[Request, RunSpec, dict[str, str] | None]:
 
 def run_spec(request: Request) -> RunSpec:
     """Returns the checked specification of a run. Its first method is AR, even if AR was not requested."""
-    options, servers = request.options, None
+    options = request.options
+    servers = None
     if not request.tasks or not (request.methods or request.servers):
         raise ConfigError("--task and --method need at least one name each; `specbench list` shows them")
     if options.subsets is not None and not options.subsets:
@@ -324,8 +327,8 @@ def run_spec(request: Request) -> RunSpec:
                 raise ConfigError(f"--method {name}: {problem}")
         methods, target = servers.methods(names), servers.tokenizer
     else:
-        own = {method.name: method for method in request.own_methods}
-        methods, target = [own.get(name) or load_method(name) for name in names], options.target or TARGET
+        own_methods = {method.name: method for method in request.own_methods}
+        methods, target = [own_methods.get(name) or load_method(name) for name in names], options.target or TARGET
         check_all(model_checks(options))
     # 2. Changed keys: first the sampling that the target's checkpoint asks for, then those of --set.
     overrides = list(options.overrides)
@@ -358,13 +361,13 @@ def parse_template_args(pairs: Sequence[str], chat: str) -> dict[str, object]:
     """Returns the variables of the chat template by name. Values are read as YAML."""
     if pairs and chat == "never":
         raise ConfigError(f"--chat-template-args {','.join(pairs)}: has no effect with --chat never: leave one out")
-    found = {}
+    arguments = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or not name.strip().isidentifier():
             raise ConfigError(f"--chat-template-args {pair}: write it as KEY=VALUE, such as enable_thinking=false")
-        found[name.strip()] = yaml_files.parse(text, f"--chat-template-args {pair}")
-    return found
+        arguments[name.strip()] = yaml_files.parse(text, f"--chat-template-args {pair}")
+    return arguments
 
 
 def check_samples(spec: RunSpec) -> None:
@@ -446,11 +449,11 @@ def request_notes(request: Request, spec: RunSpec) -> Iterator[str]:
     if request.options.sampling == "model":
         from specbench.models.loading import model_sampling
 
-        found = model_sampling(spec.target, spec.target_revision)
-        others = ", ".join(f"{name} {json.dumps(value)}" for name, value in found.others.items())
-        are = "is" if len(found.others) == 1 else "are"
+        checkpoint_sampling = model_sampling(spec.target, spec.target_revision)
+        others = ", ".join(f"{name} {json.dumps(value)}" for name, value in checkpoint_sampling.others.items())
+        are = "is" if len(checkpoint_sampling.others) == 1 else "are"
         ignored = f"; its {others} {are} not supported and left out" if others else ""
-        yield f"--sampling model: {found} of the target's generation_config.json{ignored}"
+        yield f"--sampling model: {checkpoint_sampling} of the target's generation_config.json{ignored}"
     drafter = request.options.drafter
     uses_it = any(part.needs_drafter or part.decoder is not None for each in spec.methods for part in each.parts)
     if drafter is not None and not uses_it:

@@ -79,7 +79,7 @@ class History:
     @property
     def seconds_per_token(self) -> float | None:
         """Those of the fastest block; None without blocks."""
-        times = [per_token for own in self.blocks.values() for per_token, _ in own]
+        times = [per_token for method_blocks in self.blocks.values() for per_token, _ in method_blocks]
         return min(times if self.first is None else [self.first, *times], default=None)
 
 
@@ -103,9 +103,9 @@ def warm_up_subset(run: SubsetRun, budget: Budget | None = None, progress: Say =
     models = {id(decoder.model): decoder.model for decoder in run.decoders}
     lengths = {key: longest_conversation(run, model) for key, model in models.items()}
     decoders = [(decoder, lengths[id(decoder.model)]) for decoder in run.decoders]
-    found = warm_up(decoders, run.context_limit, run.task.generation.max_new_tokens, budget, progress)
+    warm_ups = warm_up(decoders, run.context_limit, run.task.generation.max_new_tokens, budget, progress)
     _reset_drafters(run.decoders)
-    return found
+    return warm_ups
 
 
 @contextmanager
@@ -153,7 +153,7 @@ def warm_up(
     decoders: Sequence[tuple[Decoder, int]], context_limit: int | None, max_new_tokens: int = NUM_NEW_TOKENS,
     budget: Budget | None = None, progress: Say = say_nothing,
 ) -> dict[str, WarmUp]:  # fmt: skip
-    """Warms up decoders and their parts in turns, each with the same number of blocks. Returns the warm-ups by method.
+    """Warms up decoders and their parts alternately, with as many blocks each. Returns the warm-ups by method.
 
     `decoders`: each with the number of tokens of its longest conversation, answer included. `max_new_tokens`: the
     maximum length of the answers to be measured. `progress` receives a line before each block.
@@ -201,7 +201,8 @@ def warm_up(
     if any(part.history.seconds_per_token is None for part in parts):
         num_rounds = 1
         for part in parts:
-            size, history = min(part.num_tokens, NUM_NEW_TOKENS + MIN_NEW_TOKENS), part.history
+            size = min(part.num_tokens, NUM_NEW_TOKENS + MIN_NEW_TOKENS)
+            history = part.history
             history.first, decoding, took = decode(part, size, MIN_NEW_TOKENS, "block 1")
             history.prefill = max(0.0, took - decoding) / NUM_NEW_TOKENS
             if num_new == MIN_NEW_TOKENS:
@@ -234,7 +235,9 @@ def warm_up(
     if yields and cost > 0:
         affordable = int(max(MIN_NEW_TOKENS, min(num_new, left() / cost)))
     has_time = not yields or left() >= affordable * cost
-    is_done = num_rounds > 0 and all(is_steady([each for each, _ in own[-MIN_BLOCKS:]]) for own in blocks)
+    is_done = num_rounds > 0 and all(
+        is_steady([each for each, _ in part_blocks[-MIN_BLOCKS:]]) for part_blocks in blocks
+    )
     if has_time and affordable == num_new and not is_done:
         most = inf
         if budget.seconds is None:
@@ -247,14 +250,15 @@ def warm_up(
         blocks_of = [decodes(part).__next__ for part in parts]
         num_more, verdicts = until_steady(blocks_of, blocks, most, left, yields=yields)
     else:
-        num_before, num_more = len(blocks[0]), 0
+        num_before = len(blocks[0])
+        num_more = 0
         if num_rounds == 0 or (has_time and affordable < num_new):
             num_more = 1
-            for part, own in zip(parts, blocks, strict=True):
+            for part, part_blocks in zip(parts, blocks, strict=True):
                 size = min(part.num_tokens, 2 * affordable)
                 speed, _, took = decode(part, size, affordable, f"block {num_rounds + 1}")
-                own += [(speed, took)] if affordable == num_new else []
-        verdicts = [_verdict(own, max(0, len(own) - MIN_BLOCKS)) for own in blocks]
+                part_blocks += [(speed, took)] if affordable == num_new else []
+        verdicts = [_verdict(part_blocks, max(0, len(part_blocks) - MIN_BLOCKS)) for part_blocks in blocks]
         if len(blocks[0]) == num_before and num_new > MIN_NEW_TOKENS:  # uneven before may be even now
             verdicts = [steady or None for steady in verdicts]
     return {

@@ -75,7 +75,9 @@ def method_keys(name: str) -> dict[str, object]:
 def load_file(path: str | Path) -> TaskSpec | MethodSpec:
     """Returns the task or method in a YAML file, as its keys decide. Its paths are relative to the file's folder."""
     path = Path(path)
-    data, folder, prefix = yaml_files.read(path), path.resolve().parent, f"{path}: "
+    data = yaml_files.read(path)
+    folder = path.resolve().parent
+    prefix = f"{path}: "
     if {"verification", "drafter", "decoder"} & data.keys():
         entry = data["decoder"].get("entry") if isinstance(data.get("decoder"), dict) else None
         if isinstance(entry, str) and is_file_entry(entry):
@@ -337,7 +339,7 @@ def _paths(spec: TaskSpec | MethodSpec) -> set[str]:
 
 
 def _places(spec: TaskSpec | MethodSpec, path: str) -> tuple[str, list[str | None]]:
-    """Returns the key that a path sets, and where: None stands for the spec itself, a name for a subset of a task. A
+    """Returns the key that a path sets, and where: None means the spec itself, a name a subset of a task. A
     path subsets.NAME.KEY is for one subset."""
     if isinstance(spec, MethodSpec):
         return path, [None] if path in _paths(spec) else []

@@ -94,8 +94,8 @@ AnyModel = TypeVar("AnyModel", bound=BaseModel)
 def build(
     model: type[AnyModel], data: object, prefix: str = "", *, place: str = "", remedy: str = "", context: object = None
 ) -> AnyModel:
-    """Returns a validated instance of a model. Raises ConfigError, as `lines_for_user` words it. `context`: what the
-    validators of the model are told."""
+    """Returns a validated instance of a model. Raises ConfigError, as `lines_for_user` words it. `context`: passed to
+    the validators of the model."""
     with lines_for_user(model, prefix, place=place, remedy=remedy):
         return model.model_validate(data, context=context)
 

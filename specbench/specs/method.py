@@ -268,7 +268,8 @@ class MethodSpec(Spec):
 
 def check_composition(method: MethodSpec) -> None:
     """Raises ConfigError, in one line, if the parts of a method do not fit together."""
-    is_random, share = method.decodes_with == "random", method.drafter_share
+    is_random = method.decodes_with == "random"
+    share = method.drafter_share
     if share is not None and not is_random:
         raise ConfigError(
             f"drafter_share = {share:g}: is only for 'decodes_with: random': delete the key, or write decodes_with: "
@@ -282,7 +283,8 @@ def check_composition(method: MethodSpec) -> None:
         )
     if method.decoder is not None:
         return
-    drafter, length = method.drafter.type, method.num_draft_tokens
+    drafter = method.drafter.type
+    length = method.num_draft_tokens
     if method.routes is None and drafter == "none" and length > 0:
         raise ConfigError(f"num_draft_tokens = {length}: the drafter 'none' drafts nothing: write 0")
     if method.routes is None and drafter != "none":
@@ -308,7 +310,8 @@ def check_composition(method: MethodSpec) -> None:
 
 def _check_features(method: MethodSpec) -> None:
     """Raises ConfigError if the drafter lacks, or the bridge removes, what the verification rule requires."""
-    place, drafter = f"verification.rule = '{method.verification.rule}'", method.drafter.type
+    place = f"verification.rule = '{method.verification.rule}'"
+    drafter = method.drafter.type
     if (prescribed := method.prescribes) not in (None, method.verification.rule):
         raise ConfigError(
             f"{place}: drafter '{drafter}' sets the acceptance rate of rule '{prescribed}': write verification: "

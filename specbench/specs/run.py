@@ -260,26 +260,26 @@ class RunSpec(Spec):
         if part := next((part for part in drafting if self.drafter_of(part) is None), None):
             other = f" trained for '{self.target}' ({part.checkpoint} is not)" if part.checkpoint else ""
             raise ConfigError(f"drafter: method '{part.name}' needs a drafter model{other}: give one with --drafter")
-        own = {part.name: name for part in drafting if (name := own_drafter(part, self.target))}
-        if self.drafter is not None and drafting and len(own) == len(drafting):
-            name, checkpoint = next(iter(own.items()))
+        own_drafters = {part.name: name for part in drafting if (name := own_drafter(part, self.target))}
+        if self.drafter is not None and drafting and len(own_drafters) == len(drafting):
+            name, checkpoint = next(iter(own_drafters.items()))
             raise ConfigError(
                 f"drafter = '{self.drafter}': method '{name}' names its own drafter, {checkpoint}: remove --drafter, "
                 f"or give --set {checkpoint_key(name)}={self.drafter}"
             )
-        known = {name for task in self.tasks for name in task.subset_names}
+        subset_names = {name for task in self.tasks for name in task.subset_names}
         for name in self.subsets or ():
-            if name not in known:
+            if name not in subset_names:
                 tasks = ", ".join(f"'{task.name}'" for task in self.tasks)
-                raise ConfigError(f"subsets: task {tasks} has no subset '{name}': {nearest(name, known)}")
+                raise ConfigError(f"subsets: task {tasks} has no subset '{name}': {nearest(name, subset_names)}")
 
     def drafter_of(self, part: MethodSpec) -> str | None:
         """Returns the draft model of a method without routes, or of one route; None if there is none. It is the one
         that the method names, else the run's, else, for the embedded target, the embedded drafter that fits the
         bridge."""
-        found = own_drafter(part, self.target) or self.drafter
-        if found is not None or self.target != EMBEDDED + "target":
-            return found
+        name = own_drafter(part, self.target) or self.drafter
+        if name is not None or self.target != EMBEDDED + "target":
+            return name
         return embedded_drafter(part.decoder.bridge_type if part.decoder else part.bridge.type)
 
     @property
@@ -297,13 +297,14 @@ class RunSpec(Spec):
     def task_subsets(self) -> list[tuple[TaskSpec, str]]:
         """Returns the (task, subset) pairs in the order in which they run. Of each task it takes the first
         `subsets_per_task` requested subsets, by default of all subsets with data."""
-        cells, absent = [], self.left_out()
+        pairs: list[tuple[TaskSpec, str]] = []
+        absent = self.left_out()
         for task in self.tasks:
             names = [name for name in self.subsets or () if name in task.subset_names]
             if self.subsets is None or not task.subsets:
                 names = [name for name in task.subset_names if name not in absent.get(task.name, [])]
-            cells += [(task, name) for name in names[: self.subsets_per_task]]
-        return cells
+            pairs += [(task, name) for name in names[: self.subsets_per_task]]
+        return pairs
 
 
 def own_drafter(part: MethodSpec, target: str) -> str | None:

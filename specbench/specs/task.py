@@ -115,7 +115,7 @@ class LocalSpec(Spec):
     """Names of the columns of a csv or tsv file without a header row."""
     parallel: Annotated[dict[str, Text], AfterValidator(_check_files)] = Field(default_factory=dict)
     """Text files (with extension) by column, with one value per line. The files of all columns are aligned line by
-    line, and a * stands for the same text in all names. The code of a language in vars also stands for its other codes
+    line, and a * is the same text in all names. The code of a language in vars also covers its other codes
     (grn: gn). They are tried before `files`."""
     subsets_share_files: Literal[True] | None = None
     """true: several subsets may read the same file for different prompts; otherwise that is an error."""
@@ -270,7 +270,8 @@ class TaskSpec(Spec):
             raise ConfigError(f"task '{self.name}' has no subset '{name}': {nearest(name, self.subset_names)}")
         if not self.subsets:
             return self
-        base, over = self.model_dump(exclude={"subsets"}), self.subsets[name]
+        base = self.model_dump(exclude={"subsets"})
+        over = self.subsets[name]
         if isinstance(over.get("scorer"), Mapping) and "type" in over["scorer"]:
             base["scorer"] = None  # another scorer has other options
         for key, other in (("reference", "references"), ("references", "reference")):

@@ -72,7 +72,8 @@ def charge_each(values: Iterable[Any], characters: int = 1) -> Iterator[Any]:
 def size_of(value: Any) -> int:
     """Returns the characters of a value and of all that it contains; a container that is in it twice counts twice.
     Raises TooMuch as soon as they exceed the bound of one rendering."""
-    size, stack = 0, [value]
+    size = 0
+    stack = [value]
     while stack:
         each = stack.pop()
         size += 1 + (len(each) if isinstance(each, str | bytes | range | dict | list | tuple | set | frozenset) else 0)

@@ -354,7 +354,8 @@ class Resampler:
         group are drawn together with all their numbers, so that these stay paired; each group keeps its size.
 
         groups: disjoint units, [..., num_units, num_columns] each → [..., 1 + NUM_RESAMPLES, num_columns] each."""
-        generator, sums = np.random.default_rng(self.seed), []
+        generator = np.random.default_rng(self.seed)
+        sums = []
         for group in groups:
             num_units = group.shape[-2]
             counts = generator.multinomial(num_units, np.full(num_units, 1 / num_units), size=NUM_RESAMPLES)

@@ -174,7 +174,8 @@ def load_fewshot(task: TaskSpec, subset: str, data: str) -> FewshotPrefix:
 def fewshot_task(task: TaskSpec, subset: str, data: str) -> TaskSpec | None:
     """Returns a copy of the task whose rows are a subset's few-shot examples; None if the task itself gives them, or
     has none. Raises ConfigError if `data` has none."""
-    merged, problem = task.subset(subset), None
+    merged = task.subset(subset)
+    problem = None
     spec = merged.fewshot
     if spec is None or spec.num_shots == 0 or spec.rows:
         return None

@@ -120,7 +120,8 @@ def check_locations(
         raise ConfigError("--check is empty: name at least one task, or all")
     num_timeouts = 0  # consecutive ones
     for task, subset in _task_subsets(task_names() if "all" in names else names, subsets, overrides):
-        name, dataset = f"{task.name}/{subset}", task.subset(subset).dataset
+        name = f"{task.name}/{subset}"
+        dataset = task.subset(subset).dataset
         if dataset is None:
             yield HubFinding(name, "", "not on the hub", "it is run with --data FOLDER")
             continue

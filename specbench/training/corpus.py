@@ -37,7 +37,8 @@ class TokenizedTexts:
     def __init__(self, data: TrainingData, spec: CorpusSpec, tokenizer: Any, console: Console) -> None:
         corpus = islice(texts_of(spec.corpus, spec.column), spec.limit)
         self._texts = chain(*data.prompts.values(), (TrainingPrompt("", text) for text in corpus))
-        self._tokenizer, self._state = tokenizer, hashlib.sha256()
+        self._tokenizer = tokenizer
+        self._state = hashlib.sha256()
         self.num_tokens = self.num_documents = 0
         self.bar = ProgressBar(console, "reading", None, TimeElapsedColumn())
 
@@ -78,7 +79,8 @@ def build_from_corpus(spec: CorpusModelSpec, console: Console, command: str) -> 
         warn_of_overlap(data, console)
         tokenizer = load_tokenizer(spec.target, spec.target_revision, trust_remote_code=spec.trust_remote_code)
         vocabulary: dict[str, int] = tokenizer.get_vocab()
-        digest, vocab_size = vocabulary_digest(vocabulary), max(vocabulary.values()) + 1
+        digest = vocabulary_digest(vocabulary)
+        vocab_size = max(vocabulary.values()) + 1
         texts = TokenizedTexts(data, spec.data, tokenizer, console)
         with model_type.replacing(output) as folder, texts.bar:
             # 2. All tokens, then the arrays.
@@ -86,11 +88,11 @@ def build_from_corpus(spec: CorpusModelSpec, console: Console, command: str) -> 
             tokens = join_documents(texts, vocab_size)
             read = time.perf_counter()
             if isinstance(spec, NgramSpec):
-                made = count_ngrams(tokens, spec.order, vocab_size, texts.say)
+                built = count_ngrams(tokens, spec.order, vocab_size, texts.say)
             else:
                 texts.say(f"sorting {texts.num_tokens:,} tokens")
-                made = sort_suffixes(tokens, vocab_size)
-            model_type.write(folder, {**made.fields, "tokenizer_digest": digest}, made.arrays)
+                built = sort_suffixes(tokens, vocab_size)
+            model_type.write(folder, {**built.fields, "tokenizer_digest": digest}, built.arrays)
             made_in = time.perf_counter() - read
             # 3. The record.
             model = model_type.load(folder)
@@ -100,7 +102,8 @@ def build_from_corpus(spec: CorpusModelSpec, console: Console, command: str) -> 
                 "tokenizing_seconds": read - start,
             }  # fmt: skip
             if isinstance(model, NgramModel):
-                counts["num_ngrams"], counts["counting_seconds"] = model.num_ngrams, made_in
+                counts["num_ngrams"] = model.num_ngrams
+                counts["counting_seconds"] = made_in
             else:
                 counts["sorting_seconds"] = made_in
             about = data_record(data)

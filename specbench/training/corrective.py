@@ -137,7 +137,9 @@ class CorrectiveObjective:
     def rows(self, drafter: nn.Module, number: int, losses: GroupLosses) -> list[LogRow]:
         """Returns D, weights and 𝒰 of the last pass, with acceptance and misfit, which are measured on its prompts
         now."""
-        spec, settings, vocab_size = self._spec, self._settings, self._target.vocab_size
+        spec = self._spec
+        settings = self._settings
+        vocab_size = self._target.vocab_size
         of_target = partial(learnt_logits, self._target.model, vocab_size=vocab_size)
         of_drafter = partial(learnt_logits, drafter, vocab_size=vocab_size)
         ends = self._target.eos_token_ids
@@ -152,7 +154,8 @@ class CorrectiveObjective:
         for language, each in self._measured.items():
             drafted = greedy.continue_all([GenerationJob(ids) for ids in each.prompts], spec.generation_batch)
             drafts = [Sample("", (*ids, *end), len(ids)) for ids, end in zip(each.prompts, drafted, strict=True)]
-            given, size = [Sample("", ids, 1) for ids in each.prompts], settings.mini_batch
+            given = [Sample("", ids, 1) for ids in each.prompts]
+            size = settings.mini_batch
             with torch.no_grad():
                 rows.append({
                     **shared, "lang": language, "r": divergences[language], "weight": self._weights[language],
@@ -167,7 +170,8 @@ class CorrectiveObjective:
 
     def _draw_languages(self, number: int) -> Counter[str]:
         """Returns the number of draws of each language for a pass: one, or a random number according to proportions."""
-        names, settings = list(self._prompts), self._settings
+        names = list(self._prompts)
+        settings = self._settings
         random = self._random("languages", number)
         if settings.weighting == "balanced":
             shares = torch.tensor([settings.proportions.get(name, 0.0) for name in names], dtype=torch.float64)
@@ -180,7 +184,8 @@ class CorrectiveObjective:
         """Returns the prompts of a pass with sampled continuations by the target, as mini-batches by language."""
         prompts: list[tuple[str, Ids]] = []
         for language, times in languages.items():
-            pool, random = self._prompts[language], self._random("prompts", number, language)
+            pool = self._prompts[language]
+            random = self._random("prompts", number, language)
             wanted = times * self._settings.prompts_per_language
             # None is repeated before all were drawn.
             rounds = -(-wanted // len(pool))

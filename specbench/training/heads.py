@@ -71,7 +71,8 @@ class HeadLosses:
             self.num_steps = spec.medusa.num_heads
         elif (eagle := spec.eagle or spec.eagle3) is not None:
             self.num_steps = eagle.num_draft_steps
-        self.target, self.decay = target, spec.head.decay
+        self.target = target
+        self.decay = spec.head.decay
         self.logit_weight = spec.eagle.logit_weight if spec.eagle is not None else 1.0
         self.state_weight = spec.eagle.state_weight if spec.eagle is not None else 0.0
 
@@ -148,7 +149,9 @@ class DraftHead:
         self.model: Any = model.float()
         self.target, self.name, self.revision = target, name, revision
         self.tokenizer, self.context_limit = target.tokenizer, target.context_limit
-        self.device, self.dtype, self.attention = target.device, "float32", target.attention
+        self.device = target.device
+        self.dtype = "float32"
+        self.attention = target.attention
 
     @classmethod
     def of(cls, spec: TrainSpec, target: CausalLM) -> "DraftHead":
@@ -224,7 +227,8 @@ def new_eagle(spec: TrainSpec, target: CausalLM) -> EagleHead:
     shape = {name: getattr(given, name) for name in fields if getattr(given, name, None) is not None}
     config = LlamaConfig(vocab_size=given.vocab_size, num_hidden_layers=1, tie_word_embeddings=False, **shape)
     config._attn_implementation = "sdpa"
-    num_layers, is_third = given.num_hidden_layers, spec.eagle3 is not None
+    num_layers = given.num_hidden_layers
+    is_third = spec.eagle3 is not None
     layers = (min(2, num_layers - 1), num_layers // 2, max(num_layers - 3, 0))  # a target may have fewer than five
     layout = EagleLayout(
         generation=3 if is_third else 1,

@@ -210,7 +210,8 @@ class Loop:
                         self._checkpoint(done, meter, output)
                     progress.report(done.curve[-1])
             except FloatingPointError as error:
-                done.lost, done.cost = str(error), meter.cost()
+                done.lost = str(error)
+                done.cost = meter.cost()
         return done
 
     def is_due(self, step: int, every: int) -> bool:

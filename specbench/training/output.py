@@ -229,7 +229,8 @@ class CorpusRecord(DrafterRecord):
 
     def summary(self) -> str:
         """Returns one line: tokens, n-grams per order, size and speeds."""
-        counts, num_tokens = self.counts, self.counts["num_tokens"]
+        counts = self.counts
+        num_tokens = self.counts["num_tokens"]
         speeds = {
             "tokenizing": counts["tokenizing_seconds"],
             "counting": counts.get("counting_seconds"),

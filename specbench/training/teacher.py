@@ -84,7 +84,8 @@ class Generator:
         model, device = innermost(self.model), device_of(self.model)
         ends = sorted(self.eos_token_ids) or None
         config = GenerationConfig(max_new_tokens=self.max_new_tokens, eos_token_id=ends, pad_token_id=0)
-        own_config, was_training = model.generation_config, self.model.training
+        own_config = model.generation_config
+        was_training = self.model.training
         model.generation_config = GenerationConfig()
         self.model.eval()
         try:
@@ -169,7 +170,9 @@ class GenerationCache:
             rows = (database.execute("SELECT key, value FROM kept WHERE key = ?", (key,)).fetchone() for key in keys)
             known = {row[0]: json.loads(row[1]) for row in rows if row is not None}
             missing = {key: job for key, job in zip(keys, jobs, strict=True) if key not in known}
-            names, num_made, line = list(missing), 0, ""
+            names = list(missing)
+            num_made = 0
+            line = ""
             with doing(noun) as tell:
                 for batch in make(list(missing.values())) if missing else ():
                     new = {names[index]: value for index, value in batch}
@@ -241,7 +244,9 @@ class CompletionServer:
 
     def __init__(self, base_url: str, model: str, num_retries: int = 6) -> None:
         check_url(base_url, SETTING)
-        self.base_url, self.model, self._num_retries = base_url, model, num_retries
+        self.base_url = base_url
+        self.model = model
+        self._num_retries = num_retries
 
     def answers(self, questions: Sequence[ServerQuestion]) -> Iterator[list[tuple[int, ServerAnswer]]]:
         client = Completions(self.base_url, SETTING, TIMEOUT_SECONDS, self._num_retries)
@@ -252,9 +257,11 @@ class CompletionServer:
 
     def _answer(self, client: Completions, question: ServerQuestion) -> ServerAnswer:
         request = {"model": self.model, **vars(question)}
-        prompt, path = request.pop("prompt"), "completions"
+        prompt = request.pop("prompt")
+        path = "completions"
         if request.pop("chat"):
-            request["messages"], path = [{"role": "user", "content": prompt}], "chat/completions"
+            request["messages"] = [{"role": "user", "content": prompt}]
+            path = "chat/completions"
         else:
             request["prompt"] = prompt
         try:

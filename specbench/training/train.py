@@ -66,7 +66,9 @@ def is_finished(spec: TrainSpec) -> bool:
     training of this kind. Raises ConfigError with the differences if it has another training of this kind."""
     try:
         record = bounded.read_json(Path(spec.output) / TRAINING_RECORD, "train it again", strict=False)
-        settings, kind, digest = record["settings"], record["settings"]["kind"], record["data"]["digest"]
+        settings = record["settings"]
+        kind = record["settings"]["kind"]
+        digest = record["data"]["digest"]
         revisions = {role: record["models"][role]["revision"] for role in ("target", "drafter")}
     except (ConfigError, LookupError, TypeError):
         return False
@@ -171,9 +173,9 @@ def train_with_settings(
 
 def training_identity(spec: TrainSpec, num_steps: int, about: Provenance, num_processes: int) -> dict[str, object]:
     """Returns what must be equal to resume a training, with dtype auto resolved for this device."""
-    kept = {key: value for key, value in all_settings(spec, num_steps).items() if key not in WITHOUT_EFFECT}
+    settings = {key: value for key, value in all_settings(spec, num_steps).items() if key not in WITHOUT_EFFECT}
     return {
-        "format": FORMAT, "settings": {**kept, "dtype": dtype_of(spec)}, "num_processes": num_processes,
+        "format": FORMAT, "settings": {**settings, "dtype": dtype_of(spec)}, "num_processes": num_processes,
         "data_digest": about.data["digest"], "models": about.models,
     }  # fmt: skip
 
@@ -253,7 +255,8 @@ def train_drafter(
     cannot be written.
     """
     about = about or Provenance()
-    accelerator, rates = make_accelerator(spec), spec.learning_rate
+    accelerator = make_accelerator(spec)
+    rates = spec.learning_rate
     model = prepare_network(drafter, spec)
 
     # 1. Every learning rate starts from the same weights. A rate that diverges does not stop the others.

@@ -1,4 +1,4 @@
-"""The bars of a fairness report: measured and teacher-forced rates are told apart, and what has no value has none."""
+"""The bars of a fairness report: measured and teacher-forced rates look different, and what has no value has none."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Sweeps: the walk over recorded evidence equals real runs where it says so, and its estimates come near elsewhere."""
+"""Sweeps: a replay of recorded evidence equals real runs where it says so, and its estimates come near elsewhere."""
 
 import json
 import sys
@@ -82,8 +82,8 @@ def num_known_steps(steps: list[StepCounts], real: Generation, recorded: Recorde
     drafted = {w.start + place for w in recorded.windows for place in range(len(w.token_ids))}
     start = 1
     for number, step in enumerate(steps):
-        judged = range(start, start + step.verified)
-        if start + step.emitted > same or not drafted.issuperset(judged):
+        verified = range(start, start + step.verified)
+        if start + step.emitted > same or not drafted.issuperset(verified):
             return number
         start += step.emitted
     return len(steps)

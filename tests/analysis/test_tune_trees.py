@@ -115,7 +115,7 @@ def test_chances_are_pooled_and_fall() -> None:
 def test_chances_of_each_level() -> None:
     levels = [[[40, 30], [40, 4]], [[30, 3]], [[3, 3]]]
     own = [generation(tree_levels=levels), generation(tree_levels=[[[60, 20]]]), generation()]
-    assert chances_by_level(own) == [[0.5, 0.1], [0.1]], "the third level was judged too rarely"
+    assert chances_by_level(own) == [[0.5, 0.1], [0.1]], "the third level was verified too rarely"
     assert chances_by_level([generation()]) == []
     made = with_shape(load_method("medusa"), 4, [[0.5, 0.4], [0.9], [0.1]])
     assert made.drafter.options["head_chances"] == [[0.5, 0.4], [0.9]] and made.num_draft_tokens == 2

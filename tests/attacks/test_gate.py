@@ -1,4 +1,4 @@
-"""Edited runs before the regression gate: what follows from the tokens may not change while the tokens stay."""
+"""Edited runs before the regression check: what follows from the tokens may not change while the tokens stay."""
 
 import json
 import shutil

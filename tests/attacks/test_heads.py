@@ -74,7 +74,7 @@ def filled(
     return torch.full(size, 0.1).index_fill(0, torch.tensor([1]), value).to(dtype)
 
 
-TENSORS: dict[str, tuple[tuple[Config, Tensors], Tensors, str]] = {  # a sound head, what is added → what is told
+TENSORS: dict[str, tuple[tuple[Config, Tensors], Tensors, str]] = {  # a sound head, what is added → what is reported
     "a medusa head with a huge number": (MEDUSA, {f"{HUGE}.0.linear.weight": torch.ones(2, 2)}, GAPS),
     "a medusa block with a huge number": (MEDUSA, {f"0.{HUGE}.linear.weight": torch.ones(2, 2)}, GAPS),
     "a medusa output with a huge number": (MEDUSA, {f"{HUGE}.1.weight": torch.ones(2, 2)}, GAPS),

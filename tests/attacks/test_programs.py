@@ -30,7 +30,7 @@ def contains(mode: str, attack: dict[str, Any]) -> bool:
 @pytest.mark.parametrize(
     ("name", "mode"),
     [
-        # What a forger is told does not depend on the isolation.
+        # What a forger learns does not depend on the isolation.
         pytest.param(name, mode, marks=[pytest.mark.slow] if mode == "limits" and name in FORGERIES else [])
         for name, attack in PROGRAMS.items()
         for mode in MODES

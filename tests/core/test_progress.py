@@ -20,7 +20,7 @@ from specbench.running.progress import RunProgress, announce, report_kept_result
 from tests.support import records
 
 
-def record(num_tokens: int, seconds: float, judged: int, accepted: int) -> Record:
+def record(num_tokens: int, seconds: float, verified: int, accepted: int) -> Record:
     plain = {
         "token_ids": [0] * num_tokens,
         "ttft_seconds": 0.0,
@@ -31,7 +31,7 @@ def record(num_tokens: int, seconds: float, judged: int, accepted: int) -> Recor
         "token_ids": [0] * num_tokens,
         "ttft_seconds": 0.1,
         "decode_seconds": seconds,
-        "steps": [[judged, judged, accepted, accepted]],
+        "steps": [[verified, verified, accepted, accepted]],
     }
     return records.record({"ar": records.generation(**plain), "sd": records.generation(**drafted)})
 

@@ -121,8 +121,8 @@ def test_a_greedy_draft_that_is_carried_over_unread_is_the_one_that_is_read(name
         assert (late.token_ids, late.steps, late.positions) == (early.token_ids, early.steps, early.positions)
 
 
-def test_control_an_end_that_is_judged_unread_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a foreign token, though the draft is judged given that no text ends."""
+def test_control_an_end_that_is_verified_unread_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a foreign token, though the draft is verified given that no text ends."""
     carried = TokenBridge.propose
 
     def verified(self: TokenBridge, *given: Any) -> Proposal:
@@ -163,13 +163,13 @@ def test_a_bridge_follows_the_shaped_target(method: str, name: str, draft_temper
 
 
 def test_control_drafts_judged_at_another_temperature_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawn from the processed rows and judged by the raw ones."""
+    """Drawn from the processed rows and verified by the raw ones."""
     monkeypatch.setattr(TranslatedProbs, "probs", TranslatedProbs.raw_probs)
     assert shaped_p_value("union", CONTROLLED, HOT) < 1e-6
 
 
 def test_control_intersection_without_renormalisation_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sampled within the intersection, judged with the probabilities over the whole draft vocabulary."""
+    """Sampled within the intersection, verified with the probabilities over the whole draft vocabulary."""
     monkeypatch.setattr(TranslatedProbs, "_to_target", lambda self, rows: 0.5 * original(self, rows))
     assert p_value("tli", CONTROLLED) < 1e-6
 
@@ -260,14 +260,14 @@ def one(
 @pytest.mark.parametrize(("method", "late"), [("tli", False), ("tli", True), ("union", False)])
 @pytest.mark.parametrize("gamma", [1, 3])
 def test_the_chance_of_a_draft_token_counts_the_ends_that_are_drafted(method: str, late: bool, gamma: int) -> None:
-    """Σ min(p, q) of what is judged is given no end. Per position where a token was to be drawn as many are accepted as
-    the unconditional number says; the conditional one, the control, is far off."""
+    """Σ min(p, q) of what is verified is given no end. Per position where a token was to be drawn as many are accepted
+    as the unconditional number says; the conditional one, the control, is far off."""
     found = one(method, gamma, late, num_tokens=300)
     assert found.draw_overlap is not None and found.positions["overlap"] is not None
     assert found.draw_overlap == pytest.approx([PER_DRAW[method]] * len(found.draw_overlap), abs=1e-6)
-    judged = sum(step.num_verified for step in found.steps)
-    assert found.positions["overlap"] == pytest.approx([GIVEN_NO_END[method]] * judged, abs=1e-6)
-    num_ends = len(found.draw_overlap) - judged
+    num_verified = sum(step.num_verified for step in found.steps)
+    assert found.positions["overlap"] == pytest.approx([GIVEN_NO_END[method]] * num_verified, abs=1e-6)
+    num_ends = len(found.draw_overlap) - num_verified
     accepted = sum(step.num_accepted for step in found.steps)
     error = (PER_DRAW[method] * (1 - PER_DRAW[method]) / len(found.draw_overlap)) ** 0.5
     assert num_ends > 60 and accepted / len(found.draw_overlap) == pytest.approx(PER_DRAW[method], abs=4 * error)
@@ -292,7 +292,7 @@ def test_only_drafts_whose_end_is_not_proposed_have_another_chance() -> None:
 
 
 def test_exact_match_accepts_less_than_rejection() -> None:
-    """With the target as its own drafter rejection accepts everything, and exact match Σ p² of what is judged, at the
+    """With the target as its own drafter rejection accepts everything, and exact match Σ p² of what is verified, at the
     positions that were visited (arXiv:2502.05202, Theorem 3.1)."""
     target = TextModel(("a", "b", "c", "d"), 0)
     rates = {}
@@ -316,7 +316,7 @@ def test_exact_match_accepts_less_than_rejection() -> None:
 
 
 def chances_of_a_repetition(target: TextModel, generation: GenerationOutput) -> list[float]:
-    """Σ p² at every judged position, at most one per step."""
+    """Σ p² at every verified position, at most one per step."""
     chances, at = [], 1
     for step in generation.steps:
         if step.num_verified:

@@ -208,8 +208,8 @@ def plain_model(kind: str) -> CausalLM:
 @pytest.mark.parametrize("temperature", [0.0, pytest.param(0.7, marks=pytest.mark.slow), 1.0])
 @pytest.mark.parametrize("kind", ["byte_bpe", "sentencepiece_without_prefix", "bytes_only"])
 def test_the_permuted_oracle_is_always_right(method: str, temperature: float, kind: str) -> None:
-    """The target with renamed ids as the drafter: every judged token is accepted, also where the sampled tokens are not
-    cut as the tokenizer would cut them."""
+    """The target with renamed ids as the drafter: every verified token is accepted, also where the sampled tokens are
+    not cut as the tokenizer would cut them."""
     pair = permuted_pair(plain_model(kind), plain_model(kind), 5)
     prompt = pair.target.encode_prompt(TEXTS[0], chat=False)
     steps = generate(method, pair, prompt, 40, Sampling(temperature)).steps
@@ -335,6 +335,6 @@ def test_fuzzy_rules_work_through_token_bridges(bridge: str) -> None:
     assert outputs[0.0].token_ids == generate("ar", pair, prompt).token_ids
     assert sum(step.num_accepted for step in outputs[0.0].steps) == 0
     accepted = sum(step.num_accepted for step in outputs[float("inf")].steps)
-    judged = sum(step.num_verified for step in outputs[float("inf")].steps)
-    assert 0 < accepted <= judged
-    assert accepted == judged or bridge == "union"
+    verified = sum(step.num_verified for step in outputs[float("inf")].steps)
+    assert 0 < accepted <= verified
+    assert accepted == verified or bridge == "union"

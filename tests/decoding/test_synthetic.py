@@ -53,26 +53,26 @@ def counts(generations: list[GenerationOutput]) -> tuple[int, int]:
 @pytest.mark.parametrize("sampling", [GREEDY, PLAIN], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("acceptance", [0.3, 0.8, 0.95])
 @pytest.mark.parametrize("num_texts", [2, pytest.param(6, marks=pytest.mark.slow)])
-def test_judged_tokens_are_accepted_with_the_given_probability(
+def test_verified_tokens_are_accepted_with_the_given_probability(
     num_texts: int, acceptance: float, sampling: Sampling
 ) -> None:
-    """Within four standard deviations of the binomial over some 300 judged tokens, or 1,000."""
+    """Within four standard deviations of the binomial over some 300 verified tokens, or 1,000."""
     made = decoder(acceptance, sampling)
-    judged, accepted = counts([made.generate([seed, 3], StopRules(200), seed) for seed in range(num_texts)])
-    assert judged > 115 * num_texts
-    assert accepted / judged == pytest.approx(acceptance, abs=4 * (acceptance * (1 - acceptance) / judged) ** 0.5)
+    verified, accepted = counts([made.generate([seed, 3], StopRules(200), seed) for seed in range(num_texts)])
+    assert verified > 115 * num_texts
+    assert accepted / verified == pytest.approx(acceptance, abs=4 * (acceptance * (1 - acceptance) / verified) ** 0.5)
 
 
 def test_at_0_and_1_every_draft_token_is_rejected_or_accepted() -> None:
     for acceptance in (0.0, 1.0):
-        judged, accepted = counts([decoder(acceptance).generate([1, 2], StopRules(61), 0)])
-        assert accepted == acceptance * judged
+        verified, accepted = counts([decoder(acceptance).generate([1, 2], StopRules(61), 0)])
+        assert accepted == acceptance * verified
     assert len(decoder(1.0).generate([1, 2], StopRules(61), 0).steps) == 10
 
 
 def test_a_sampled_draft_is_always_accepted_at_1() -> None:
-    judged, accepted = counts([decoder(1.0, PLAIN).generate([1, 2], StopRules(61), 0)])
-    assert judged == accepted == 50
+    verified, accepted = counts([decoder(1.0, PLAIN).generate([1, 2], StopRules(61), 0)])
+    assert verified == accepted == 50
 
 
 @pytest.mark.parametrize("seed", range(3))

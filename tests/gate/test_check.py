@@ -592,7 +592,7 @@ def test_the_typical_ratio_is_that_of_wilcoxon_and_ignores_a_generation_that_was
 
 
 def test_an_answer_without_passes_on_one_side_has_no_length_there_and_is_left_out_on_both():
-    """Answers of 3 tokens a pass; the last of the candidate ended with the prefill. Nothing at all is no fine gate."""
+    """Answers of 3 tokens a pass; the last of the candidate ended with the prefill. Nothing at all does not pass."""
 
     def answer(num_passes):
         return Answer.of(made_generation(steps=[[2, 2, 2, 3]] * num_passes))

@@ -1,5 +1,5 @@
-"""docs/measured/gate.md says of the gate what it is: repetitions without an alarm, regressions caught, shares computed
-again."""
+"""docs/measured/gate.md says what the regression check does: repetitions without an alarm, regressions caught, shares
+computed again."""
 
 import re
 
@@ -61,7 +61,7 @@ def test_every_injected_regression_is_caught_but_those_that_ar_shares():
     assert all(code == ("2" if "tokenizer" in name else "1") for name, code in codes.items() if SHARED not in name)
     shared = {name: float(re.search(r"([0-9.]+) times its speed", told)[1]) for name, (told, _) in found.items()
               if SHARED in name}  # fmt: skip
-    assert len(shared) == 2, "told by AR's own speed"
+    assert len(shared) == 2, "shown by AR's own speed"
     assert all((codes[name] == "2") == (max(speed, 1 / speed) > DRIFTED) and codes[name] != "1"
                for name, speed in shared.items())  # fmt: skip
     assert sorted(codes[name] for name in shared) == ["0", "2"]

@@ -1,4 +1,4 @@
-"""The gate's action in repositories of users: one of a plug-in, and one of a model without any package.
+"""The regression check's action in repositories of users: one of a plug-in, and one of a model without any package.
 
 The scripts of the action run as they are, in a git repository with two versions of which the second drafts worse. The
 environments that they make hold the packages of this one, since nothing is downloaded.

@@ -142,7 +142,7 @@ def one_layer(kind: str = "llama") -> tuple[CausalLM, CausalLM, StaticSequence]:
 IDS = [(5 * i) % 251 for i in range(200)]
 
 
-def test_a_second_cell_of_the_same_size_begins_at_the_beginning(made: list[str]) -> None:
+def test_a_second_subset_of_the_same_size_begins_at_the_beginning(made: list[str]) -> None:
     """After a long sequence a pass that is made ready would begin near the end of the buffers, and write behind it."""
     eager, other, sequence = one_layer()
     sequence.reserve(100, (1, 2))
@@ -172,7 +172,7 @@ def test_what_was_made_for_a_size_is_kept_and_packed_passes_fit_into_it(made: li
 
 
 def test_random_histories_give_the_logits_of_a_model_that_holds_nothing(made: list[str]) -> None:
-    """Scores, batches and drafts that are told later, in any order, by both engines."""
+    """Scores, batches and drafts that are given later, in any order, by both engines."""
     eager, other, sequence = one_layer()
     sequence.reserve(80, (1, 2, 6), packs=True)
     fresh, rng = both(num_hidden_layers=1)[0], Random(1)
@@ -524,7 +524,7 @@ def test_a_pass_that_fails_while_it_is_measured_ends_in_one_line(
     device: str, engine: str, maker: str, verb: str, specbench: Callable[..., Outcome], tiny_pair: tuple[str, str],
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """What was measured before it is kept, and an error that speaks of memory is told as such."""
+    """What was measured before it is kept, and an error that names memory is reported as such."""
     monkeypatch.setattr(StaticPasses, "check", lambda self: None)
     asked = (*RUN, "--target", tiny_pair[1], "--method", "ar", "--engine", engine)
     asked = tuple(device if word == "cpu" else word for word in asked)

@@ -459,7 +459,7 @@ AXIS = torch.zeros(WIDTH).index_fill_(0, torch.tensor([0]), 1.0)
 
 @cache
 def writer(alternates: bool) -> CausalLM:
-    """A target that writes FIRST for ever, or FIRST and SECOND in turns."""
+    """A target that writes FIRST for ever, or FIRST and SECOND alternately."""
     network = tiny.network("llama", num_hidden_layers=NUM_LAYERS)
     signs = torch.where(torch.arange(VOCAB) % 2 == 1, 1.0, -1.0 if alternates else 1.0)  # FIRST is odd
     with torch.no_grad():

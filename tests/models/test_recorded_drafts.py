@@ -1,6 +1,6 @@
 """Recorded passes and drafts without a GPU: graphs are replaced by the functions that they would record.
 
-What is tested is everything around the recording: buffers, tokens, random streams, and what is told of memory.
+What is tested is everything around the recording: buffers, tokens, random streams, and what is reported about memory.
 """
 
 import random

@@ -148,7 +148,7 @@ class RandomTrees(Drafter):
 
 
 def test_sampled_trees_follow_the_target() -> None:
-    """The law of three tokens over 1,500 generations; a target with another temperature is told apart (control)."""
+    """The law of three tokens over 1,500 generations; a target with another temperature is recognized (control)."""
     num_draws, length = 1500, 3
     target, drafter = TableModel(4, 3), RandomTrees(4, 5)
     counts = Counter(tuple(generated(target, drafter, length, seed, 1.0)) for seed in range(num_draws))

@@ -168,12 +168,12 @@ def test_sound_counts_pass():
         (record(SOUND, 6), 3),  # a token that no step emitted is missing
         (record(SOUND, 8), 3),
         (record(SOUND, 7), 2),  # more drafted than asked for
-        (record([[3, 2, 3, 2]], 3), 3),  # more accepted than judged
-        (record([[2, 3, 2, 2]], 3), 3),  # more judged than drafted
+        (record([[3, 2, 3, 2]], 3), 3),  # more accepted than verified
+        (record([[2, 3, 2, 2]], 3), 3),  # more verified than drafted
         (record([[3, 3, 1, 3]], 4), 3),  # more emitted than accepted and one
         (record([[3, 2, -1, 0]], 1), 3),
         (record(SOUND, 7, {"overlap": [0.5] * 4}), 3),
-        (record(SOUND, 7, draw_overlap=[0.5] * 4), 3),  # fewer than judged
+        (record(SOUND, 7, draw_overlap=[0.5] * 4), 3),  # fewer than verified
         (record(SOUND, 7, draw_overlap=[0.5] * 7), 3),  # more than emitted in steps
     ],
 )

@@ -20,8 +20,8 @@ def steps_by_accepted_tokens(generations, num_draft_tokens):
 FUZZY = {"rule": "fuzzy", "divergence": "js", "threshold": 0.4}
 REJECTION = {"rule": "rejection"}
 
-# Example 0: 7 tokens in 2 steps. Step 1: 3 drafted, 3 judged, 2 accepted, 3 emitted; step 2: all 3 pass, bonus, but the
-# cut at EOS leaves 3 of the 4 tokens. Example 1: 3 tokens in 1 step, 2 drafted, 2 judged, 1 accepted.
+# Example 0: 7 tokens in 2 steps. Step 1: 3 drafted, 3 verified, 2 accepted, 3 emitted; step 2: all 3 pass, bonus, but
+# the cut at EOS leaves 3 of the 4 tokens. Example 1: 3 tokens in 1 step, 2 drafted, 2 verified, 1 accepted.
 FIRST = compared(
     0,
     autoregressive(7, decode_seconds=6.0, ttft_seconds=1.0, target=[(1, 0.5), (1, 0.7), *[(2, 0.9)] * 4], score=1.0),
@@ -107,7 +107,7 @@ def test_these_metrics_and_no_others(by_hand):
     assert {metric.low for metric in by_hand.values()} == {None}
 
 
-def test_an_early_rejection_leaves_drafted_tokens_unjudged():
+def test_an_early_rejection_leaves_drafted_tokens_unverified():
     method = generation([[4, 1, 0, 1], [4, 3, 2, 3]], overlap=[0.5] * 4)
     metrics = summarize([compared(0, autoregressive(5), method)], "m", num_draft_tokens=4, verification=REJECTION)
     assert metrics["acceptance_rate"].value == metrics["acceptance_rate_pooled"].value == 2 / 4

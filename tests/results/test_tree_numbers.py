@@ -195,7 +195,7 @@ def test_the_chance_below_an_accepted_node_is_that_of_all_outcomes(
     assert draws != "fixed" or mean == pytest.approx(best)
 
 
-def test_the_siblings_of_judged_levels() -> None:
+def test_the_siblings_of_verified_levels() -> None:
     tree = TreeProposal([5, 6, 7, 8, 9], [-1, -1, 1, 1, 1])
     assert tree.siblings((1, 4), 2) == ((2, 1), (3, 2))  # both accepted, nothing follows
     assert tree.siblings((1,), 2) == ((2, 1), (3, None))  # the second level was rejected
@@ -204,14 +204,14 @@ def test_the_siblings_of_judged_levels() -> None:
 
 
 def test_counts_by_rank_and_samples_of_a_generation() -> None:
-    """Every judged level has a first child, every accepted token one rank; samples are in every eighth step."""
+    """Every verified level has a first child, every accepted token one rank; samples are in every eighth step."""
     drafter = ModelTreeDrafter(TableModel(8, 3), Sampling(1.0), regular_shape([3, 2]), "without_replacement")
     made = generate(TableModel(8, 4), drafter, RecursiveRejection(), 300, 0, Sampling(1.0))
     found = tree_fields(made)
-    judged, accepted = zip(*found["tree_ranks"], strict=True)
-    assert judged[0] == sum(step.num_verified for step in made.steps)
+    verified, accepted = zip(*found["tree_ranks"], strict=True)
+    assert verified[0] == sum(step.num_verified for step in made.steps)
     assert sum(accepted) == sum(step.num_accepted for step in made.steps) > 100
-    assert judged[0] == judged[1] > judged[2] and accepted[0] > accepted[1] > accepted[2] > 0
+    assert verified[0] == verified[1] > verified[2] and accepted[0] > accepted[1] > accepted[2] > 0
     samples = made.tree_samples or []
     num_steps = len(made.steps)
     assert len(samples) == min(MAX_SAMPLES, len(range(FIRST_SAMPLE, num_steps, SAMPLED_EVERY))) == MAX_SAMPLES
@@ -279,9 +279,9 @@ def test_chances_by_rank_are_over_all_answers() -> None:
     "ranks",
     [
         [[4, 1], [3, 2]],  # three accepted
-        [[5, 1], [3, 1]],  # five judged
+        [[5, 1], [3, 1]],  # five verified
         [[4, 1], [5, 1]],  # more second children than first ones
-        [[4, 0], [1, 2]],  # more accepted than judged
+        [[4, 0], [1, 2]],  # more accepted than verified
         [],
     ],
 )

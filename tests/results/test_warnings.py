@@ -168,7 +168,7 @@ def test_of_the_trees_of_a_head_only_first_children_count() -> None:
 
     (text,) = found([60, 2], [40, 27])
     assert text.startswith(
-        "the first child of a node of its head is accepted in only 29% of 100 judged nodes, and heads"
+        "the first child of a node of its head is accepted in only 29% of 100 verified nodes, and heads"
     )
     assert found([60, 3], [40, 27]) == [] and found([49, 0]) == [] and found() == []
 

@@ -1,4 +1,4 @@
-"""What a request lacks is told all at once, and without the imports that take seconds."""
+"""What a request lacks is reported at once, and without the imports that take seconds."""
 
 import json
 import subprocess

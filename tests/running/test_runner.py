@@ -47,7 +47,7 @@ def places(plan: list[Trial]) -> list[tuple[str, int, int]]:
 
 
 def test_blocks_cover_everything_and_alternate() -> None:
-    """The subsets of a task are measured in turns, so that each has an answer early."""
+    """The subsets of a task are measured alternately, so that each has an answer early."""
     plan = list(trials([run_of("en", 3), run_of("ja", 2)], repeats=2))
     assert places(plan) == [
         (subset, example, repeat) for repeat in range(2)
@@ -180,7 +180,7 @@ def test_a_prompt_is_rendered_once_and_its_tokens_are_part_of_the_record(monkeyp
 
 
 def test_the_commit_of_hub_data_is_part_of_what_a_run_is() -> None:
-    """Files and samples are told by their records' prompts."""
+    """Files and samples are identified by their records' prompts."""
     spec = RunSpec(tasks=(load_task("gsm8k"),), methods=(load_method("ar"),), target="t")
     models = LoadedModels(tiny.causal_lm(), {})
 

@@ -51,7 +51,7 @@ def test_the_levels_rise() -> None:
     assert all("embedded" in load_method(name).title and "measured" in comment(name) for name in LEVELS)
 
 
-def accepted_and_judged(method: MethodSpec, num_tokens: int) -> tuple[int, int]:
+def accepted_and_verified(method: MethodSpec, num_tokens: int) -> tuple[int, int]:
     pair = ModelPair(tiny.causal_lm(seed=0, num_hidden_layers=1), tiny.causal_lm(seed=1, num_hidden_layers=1))
     decoder = build_decoder(method, pair, Sampling(1.0))
     steps = [step for seed in range(2) for step in decoder.generate([1, 2, 3], StopRules(num_tokens), seed=seed).steps]
@@ -70,14 +70,14 @@ def test_random_acceptance_accepts_at_its_rate(probability: float | None, num_to
     [method] = with_overrides([], [load_method("random-accept")],
                               [f"verification.probability={probability}"] * (probability is not None))[1]  # fmt: skip
     assert not method.lossless and method.drafter.options["temperature"] == 0
-    accepted, judged = accepted_and_judged(method, num_tokens)
+    accepted, verified = accepted_and_verified(method, num_tokens)
     expected = probability or 0.8
-    error = (expected * (1 - expected) / judged) ** 0.5
-    assert judged > 1.5 * num_tokens
-    assert abs(accepted / judged - expected) < 4 * error
+    error = (expected * (1 - expected) / verified) ** 0.5
+    assert verified > 1.5 * num_tokens
+    assert abs(accepted / verified - expected) < 4 * error
     assert num_tokens == 80 or 4 * error < 0.1
 
 
 def test_the_pair_of_that_test_agrees_on_little() -> None:
-    accepted, judged = accepted_and_judged(load_method("sd"), 40)
-    assert accepted / judged < 0.4
+    accepted, verified = accepted_and_verified(load_method("sd"), 40)
+    assert accepted / verified < 0.4

@@ -141,8 +141,8 @@ def test_a_run_says_how_much_of_the_sample_it_measures(specbench, monkeypatch):
     monkeypatch.setattr("specbench.running.request.LEAST", 1)
     started = []
 
-    def stop(cell, *given):
-        started.append(cell)
+    def stop(subset_run, *given):
+        started.append(subset_run)
         raise KeyboardInterrupt
 
     monkeypatch.setattr("specbench.running.measure.warm_up_subset", stop)  # all before is as ever

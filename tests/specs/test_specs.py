@@ -325,7 +325,7 @@ def test_conditional_columns_may_be_empty():
     assert templates.used(template, "row") == {"a", "b", "c", "d"}
 
 
-def test_run_cells():
+def test_the_subsets_of_a_run():
     spec = run(subsets=("de",))
     assert [(t.name, s) for t, s in spec.task_subsets()] == [("sums", "de")]
     assert [s for _, s in run().task_subsets()] == ["en", "de"]

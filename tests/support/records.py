@@ -47,7 +47,7 @@ def compared(example: int, ar: Generation, own: Generation | None = None, **fiel
 
 
 def changed(part: Part, /, **fields: Any) -> Part:
-    """The same with other fields; None stands for an absent field."""
+    """The same with other fields; None removes a field."""
     return convert(part.as_json() | fields, type(part))
 
 

@@ -199,10 +199,10 @@ def test_a_template_replaces_the_prompt_and_is_told_by_the_ratings(server, setti
     assert strict.signature.startswith(f"judge-model at {server.url}, template strict ")
     for each, score in ((settings, 7.0), (strict, 8.0)):
         assert list(read_ratings(tmp_path, each.signature).values()) == [score]
-    cell = SimpleNamespace(
+    judged_subset = SimpleNamespace(
         task=SimpleNamespace(name="t"), subset="s", data=SimpleNamespace(examples=[example("Question 0?")])
     )
-    ratings, signature = recorded_ratings(records, [cell], tmp_path, Console(file=StringIO()))
+    ratings, signature = recorded_ratings(records, [judged_subset], tmp_path, Console(file=StringIO()))
     assert (ratings[records[0].key, "ar"], signature) == (8.0, strict.signature)
 
 
@@ -274,8 +274,8 @@ def test_a_reference_is_shown_only_where_the_task_says_so(server, settings):
 def test_references_are_shown_for_mt_bench_s_math_reasoning_and_coding(task, subset, shown):
     spec = load_task(task)
     data = load_examples(spec, subset, data="sample", use_sample=True, limit=None)
-    cell = SimpleNamespace(task=spec.subset(subset), subset=subset, data=data)
-    sees = {key[2]: question.judge_sees_reference for key, question in index_examples([cell]).items()}
+    judged_subset = SimpleNamespace(task=spec.subset(subset), subset=subset, data=data)
+    sees = {key[2]: question.judge_sees_reference for key, question in index_examples([judged_subset]).items()}
     rows = [row for row in read_rows(Path(spec.sample_of(subset))) if row.get("subset", subset) == subset]
     assert {row.get("category") for row, number in zip(rows, sees, strict=True) if sees[number]} == shown
 

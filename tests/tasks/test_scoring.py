@@ -1,4 +1,4 @@
-"""What scorers of plug-ins return: any kind of number is kept as a number, and what is none is told in one line."""
+"""What scorers of plug-ins return: any kind of number is kept as a number, and what is none is reported in one line."""
 
 import json
 from collections.abc import Callable

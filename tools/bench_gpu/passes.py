@@ -145,7 +145,8 @@ def engine_passes(model: Any, ids: list[int], rate: float, drafts: bool) -> None
     """The lines of one engine of ours."""
     from specbench.decoding.sampling import Sampling
 
-    made, lengths = "", DRAFTER_LENGTHS if drafts else TARGET_LENGTHS
+    made = ""
+    lengths = DRAFTER_LENGTHS if drafts else TARGET_LENGTHS
     if model.static is not None:
         shapes = [] if drafts else [PassShape(nodes, "tree") for nodes in TREES]
         number, seconds = model.static.reserve(CONTEXT + NUM_TOKENS, lengths, shapes=shapes)

@@ -29,7 +29,8 @@ def own_methods() -> list[str]:
     ones do not fit."""
     own = [method for method in map(load_method, method_names()) if method.decoder is None]
     request = Request(["mgsm"], [method.name for method in own], RunOptions(device="cpu"), "")
-    pair, fitting = load_models(run_spec(request)).pair, []
+    pair = load_models(run_spec(request)).pair
+    fitting = []
     for method in own:
         try:
             build_decoder(method, pair(method), Sampling(0.0))

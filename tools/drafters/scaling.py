@@ -172,9 +172,11 @@ def columns_of(folder: Path) -> Columns:
         of_ar = timed(record.methods["ar"])
         for method in methods:
             own = record.methods[method]
-            judged, accepted = own.num_verified, own.num_accepted
+            num_verified, accepted = own.num_verified, own.num_accepted
             speeds.setdefault(method, []).append([*timed(own), *of_ar])
-            rates.setdefault(method, []).append([accepted / judged if judged else 0.0, float(judged > 0)])
+            rates.setdefault(method, []).append(
+                [accepted / num_verified if num_verified else 0.0, float(num_verified > 0)]
+            )
     rows = {
         method: (row.metrics["acceptance_rate"], row.metrics["speedup"])
         for method in methods

@@ -135,7 +135,9 @@ def train_stage(
     report: Callable[[str], None],
 ) -> float:
     """Runs one stage. Returns the mean loss of its last hundred steps."""
-    optimizers, losses, started = _optimizers(model), [], time.perf_counter()
+    optimizers = _optimizers(model)
+    losses = []
+    started = time.perf_counter()
     model.train()
     for step in range(stage.num_steps):
         share = step / stage.num_steps

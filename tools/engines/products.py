@@ -32,7 +32,9 @@ from specbench.models.compiling import PASS_OPTIONS
 from specbench.models.loading import load_model
 from specbench.models.meters import HOST
 
-LENGTHS, CONTEXT, CAPACITY = (1, 2, 4, 6), 256, 384
+LENGTHS = (1, 2, 4, 6)
+CONTEXT = 256
+CAPACITY = 384
 NUM_CALLS, NUM_RESAMPLES = 4, 2000
 Seconds = dict[tuple[str, int], list[float]]  # of each turn, by what is called and by the number of tokens
 

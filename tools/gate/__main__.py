@@ -1,4 +1,4 @@
-"""Simulates checks of the regression gate, and prints the shares of their exit codes.
+"""Simulates regression checks, and prints the shares of their exit codes.
 
 With --write it also measures the embedded pair again and again, without and with injected regressions, and writes
 docs/measured/gate.md. This takes a quarter of an hour; the same command continues with the runs in runs/gate.
@@ -15,7 +15,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "measured" / "gate.md"
 WORK = Path("runs") / "gate"
 NUM_CHECKS, NUM_REPETITIONS = 1000, 20
 BY_HAND = "\n## How the rule was made\n"  # this part of the page is kept as it is
-HEAD = """# The regression gate: false alarms, and what it catches
+HEAD = """# The regression check: false alarms, and what it catches
 
 `python -m tools.gate --write` writes this page. Exit code 0 means fine, 1 regressed, 2 cannot be compared. [Guard a
 repository](../guide/guard.md) describes the command.
@@ -32,7 +32,7 @@ INJECTED = """
 ## Injected regressions
 
 Each regression was compared with the same run without it, which was measured before. A regression in code that AR
-and the methods share slows both down, so that no speed-up falls. The gate then says that AR is slower; from 1.25
+and the methods share slows both down, so that no speed-up falls. The check then says that AR is slower; from 1.25
 times on it compares no speed-ups.
 
 """
@@ -40,7 +40,7 @@ SIMULATED = """
 ## Simulated checks
 
 The cells are the shares of {num} checks that end with exit code 0 / 1 / 2, in %, by the true fall of one method's
-speed-up. The gate's own functions take the whole decision. Without a fall, every 1 is a false alarm. From run to run
+speed-up. The check's own functions take the whole decision. Without a fall, every 1 is a false alarm. From run to run
 AR's speed has a standard deviation of 10 % on the noisy machine, which also has bursts, and of 3 % on the quiet one. A
 load that slows AR down by some factor slows methods down by the power 1.4 of it (`tools/gate/simulated.py`).
 

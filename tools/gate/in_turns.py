@@ -193,7 +193,7 @@ SIMULATED = """
 ## Simulated checks
 
 The cells are the shares of {num} checks of AR and two methods that end with exit code 0 / 1 / 2, in %, by the true
-fall of the speed of one method or of AR and all methods. The gate's own functions take the whole decision. Every
+fall of the speed of one method or of AR and all methods. The check's own functions take the whole decision. Every
 generation has a noise of 6 %, and of 15 % by the wall clock, which is used where the system does not count waits; one
 of 50 takes 1.5 to 3 times as long. Every process has a speed of its own, with a standard deviation of 0.5 %
 (`tools/gate/simulated.py`).

@@ -132,7 +132,7 @@ def with_a_space(file: Path) -> None:
 
 
 def repetitions(machine: Machine, num: int) -> Iterator[CheckReport]:
-    """Each run beside the one before it, as a gate measures them."""
+    """Each run beside the one before it, as the regression check measures them."""
     before = machine.run("run-0")
     for number in range(1, num + 1):
         now = machine.run(f"run-{number}")

@@ -1,4 +1,4 @@
-"""The verdicts of `specbench check`, by simulation: measurements are drawn, and the gate's own functions judge them.
+"""The verdicts of `specbench check`, by simulation: measurements are drawn, and the check's own functions judge them.
 
 Both runs measure the same prompts, AR and every method one after the other, the order reversed from prompt to prompt.
 Lengths are log-normal with sigma 1, speed-ups of single prompts with sigma 0.3 around 2. Every generation's seconds
@@ -110,7 +110,7 @@ class TurnNoise(NamedTuple):
 TURN_CLOCKS = {"waits left out": TurnNoise(0.005, 0.06), "wall clock": TurnNoise(0.005, 0.15)}
 TURN_FALLS = {"none": (0.0, 0), "5 % of one": (0.05, 1), "5 % of all": (0.05, 9), "10 % of one": (0.1, 1),
               "10 % of all": (0.1, 9)}  # fmt: skip
-ALLOWED_IN_TURNS = 0.01
+ALLOWED_INTERLEAVED = 0.01
 
 
 def exit_code_in_turns(
@@ -132,8 +132,8 @@ def exit_code_in_turns(
         MethodFindings("simulated", "m", ratios=ratios_of_speedups(prompts, np.vstack([tokens, new, tokens, old])))
         for new, old in zip(now, before, strict=True)
     ]
-    num_tolerant, factor = judge_all(compared, SpeedControl(other_device=False), ALLOWED_IN_TURNS)
-    return CheckReport("", "", ALLOWED_IN_TURNS, num_tolerant, factor, tuple(compared), (), ()).exit_code
+    num_tolerant, factor = judge_all(compared, SpeedControl(other_device=False), ALLOWED_INTERLEAVED)
+    return CheckReport("", "", ALLOWED_INTERLEAVED, num_tolerant, factor, tuple(compared), (), ()).exit_code
 
 
 def shares_in_turns(

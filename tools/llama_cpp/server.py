@@ -118,12 +118,16 @@ def llama_cpp_server(
     """Yields the address of a server of an embedded target. `drafter`: an embedded draft model, or "ngram"."""
     params = xllamacpp.CommonParams()
     params.model.path = str(gguf_file("target"))
-    params.n_ctx, params.n_parallel, params.port = 2048 * num_slots, num_slots, 0
+    params.n_ctx = 2048 * num_slots
+    params.n_parallel = num_slots
+    params.port = 0
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
-    params.endpoint_metrics, params.verbosity = True, -1
+    params.endpoint_metrics = True
+    params.verbosity = -1
     if drafter == "ngram":
         params.speculative.types = [NGRAM]
-        params.speculative.ngram_simple.size_n, params.speculative.ngram_simple.size_m = 3, num_draft_tokens
+        params.speculative.ngram_simple.size_n = 3
+        params.speculative.ngram_simple.size_m = num_draft_tokens
     elif drafter is not None:
         params.speculative.types = [DRAFT_MODEL]
         params.speculative.draft.mparams.path = str(gguf_file(drafter))

@@ -35,7 +35,8 @@ def _writing(held_out: bool, random: Random) -> Talk:
 
 
 def _roleplay(held_out: bool, random: Random) -> Talk:
-    job, town = random.choice(list(tables("chat")["jobs"])), ""
+    job = random.choice(list(tables("chat")["jobs"]))
+    town = ""
     while not town or is_held_out(job, town) != held_out:
         job, town = random.choice(list(tables("chat")["jobs"])), random.choice(tables("events")["towns"])
     long, short = tables("chat")["jobs"][job]

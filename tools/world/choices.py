@@ -156,7 +156,8 @@ def csqa_draw(subset: str, held_out: bool, random: Random) -> dict[str, Any]:
             "_key": question.text}  # fmt: skip
 
 
-EXEMPLAR_SEED, EXEMPLAR_ANSWERS = 3, (1, 3, 0, 2, 1)
+EXEMPLAR_SEED = 3
+EXEMPLAR_ANSWERS = (1, 3, 0, 2, 1)
 MMLU_SUBJECTS: dict[str, tuple[Callable[[int, Random], ChoiceQuestion], ...]] = {
     "miscellaneous": (kind, odd, use, opposite),
     "high_school_geography": (capital, capital, country, odd_country),

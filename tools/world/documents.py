@@ -161,7 +161,8 @@ def _report(held_out: bool, random: Random) -> Columns:
     report, num_towns = tables("events")["report"], random.randint(2, 3)
     first = people(random, held_out) | {"subject": random.choice(report["subjects"]), "num_towns": num_towns}
     others = [town for town in tables("events")["towns"] if town != first["town"]]
-    lines, told = [report["opening"].format(**first)], []
+    lines = [report["opening"].format(**first)]
+    told = []
     for index, town in enumerate([first["town"], *random.sample(others, num_towns - 1)], start=1):
         facts = first | {"index": index, "town": town, "n": random.randint(20, 98), "bad": random.randint(2, 19),
                          "cost": random.randint(2, 30)}  # fmt: skip

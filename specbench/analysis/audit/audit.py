@@ -161,19 +161,19 @@ class Audit:
         if subject.greedy is None:
             return None
         try:
-            made = [subject.greedy.generate(each.ids, each.stop, 0) for each in self.prompts]
+            generations = [subject.greedy.generate(each.ids, each.stop, 0) for each in self.prompts]
         except ConfigError as error:
             subject.refuse("greedy", error)
             return None
-        steps = [step for generation in made for step in generation.steps]
-        is_external = any(generation.external is not None for generation in made)
-        num_judged = None if is_external else sum(step.num_verified for step in steps)
-        reported = [counts["num_accepted"] for generation in made if (counts := reported_counts(generation))]
+        steps = [step for generation in generations for step in generation.steps]
+        is_external = any(generation.external is not None for generation in generations)
+        num_verified = None if is_external else sum(step.num_verified for step in steps)
+        reported = [counts["num_accepted"] for generation in generations if (counts := reported_counts(generation))]
         is_counted = steps or reported or not is_external
         num_accepted = sum(reported, sum(step.num_accepted for step in steps)) if is_counted else None
-        outputs = [generation.token_ids for generation in made]
+        outputs = [generation.token_ids for generation in generations]
         return compare_greedy(
-            self.target, answers, outputs, noise.tolerance, self.decode_text, num_judged, num_accepted
+            self.target, answers, outputs, noise.tolerance, self.decode_text, num_verified, num_accepted
         )
 
     def _test_samples(self, cuts: Sequence[Cut], allowance: float) -> dict[tuple[str, int], SampleTest]:
@@ -200,8 +200,8 @@ class Audit:
                 if subject.drawing is None:
                     continue
                 try:
-                    found = sample(subject.name, subject.drawing)
-                    if subject.num_draft_tokens and found.counts().get("num_drafted") == 0:
+                    drawn_samples = sample(subject.name, subject.drawing)
+                    if subject.num_draft_tokens and drawn_samples.counts().get("num_drafted") == 0:
                         del samples[subject.name, NUM_TOKENS]
                         sample(subject.name, subject.drawing, NUM_LONG_TOKENS)
                 except ConfigError as error:
@@ -250,7 +250,7 @@ class Audit:
         is_whole = (sampling.temperature, sampling.top_p) == (1, None) and (sampling.top_k or 0) <= Engine.num_logprobs
         if not self.is_served or not (self.reference == "target" or is_whole):
             return {}
-        found: dict[str, list[list[Tokens]]] = {}
+        samples_by_method: dict[str, list[list[Tokens]]] = {}
         prompts = self.prompts[:NUM_ANSWERS]
         for subject in self.subjects:
             if subject.drawing is None:
@@ -258,16 +258,18 @@ class Audit:
             self.progress(f"{subject.name}: whole answers")
             seed_of = partial(stream_seed, self.seed, "audit-answers", subject.name)
             try:
-                found[subject.name] = [
+                samples_by_method[subject.name] = [
                     [tuple(subject.drawing.generate(prompt.ids, prompt.stop, seed_of(number)).token_ids)]
                     for number, prompt in enumerate(prompts)
                 ]
             except ConfigError as error:
                 subject.refuse("whole answers", error)
-        if not found:
+        if not samples_by_method:
             return {}
-        rows = exact_distributions(self.target, [prompt.ids for prompt in prompts], found.values(), self.sampling, 1)
-        tests = {name: compare_with_target(each, rows, allowance)[0] for name, each in found.items()}
+        rows = exact_distributions(
+            self.target, [prompt.ids for prompt in prompts], samples_by_method.values(), self.sampling, 1
+        )
+        tests = {name: compare_with_target(each, rows, allowance)[0] for name, each in samples_by_method.items()}
         return {name: test.model_copy(update={"p_by_token": []}) for name, test in tests.items()}
 
     def _name_of(self, cut: Cut) -> str:
@@ -280,7 +282,9 @@ def decide_verdict(
 ) -> MethodVerdict:  # fmt: skip
     """Returns the verdict on a method from its evidence. `controls`: by the length of a draw. `answers`: the tests of
     whole drawn answers; if that of AR fails too, it says nothing about other methods."""
-    samples, reasons, whole = tests.get(subject.name), [], answers.get(subject.name)
+    samples = tests.get(subject.name)
+    reasons = []
+    whole = answers.get(subject.name)
     name: VerdictName = "lossless"
     if subject.declared_lossless is False:
         name = "lossy by design"
@@ -317,30 +321,30 @@ def decide_verdict(
 def reasons_for_doubt(
     subject: AuditedMethod, greedy: Greedy | None, control: ControlTest | None, tests: Mapping[str, SampleTest]
 ) -> list[str]:
-    found, too_few = [], dict[str, tuple[int, str]]()  # per place: accepted draft tokens, and what gives more
+    reasons, too_few = [], dict[str, tuple[int, str]]()  # per place: accepted draft tokens, and what gives more
     if subject.num_draft_tokens and greedy is not None:
         if greedy.num_judged == 0:
-            found.append("none of its draft tokens was verified in greedy decoding")
+            reasons.append("none of its draft tokens was verified in greedy decoding")
         elif greedy.num_accepted is None:
-            found += [NOT_COUNTED] if subject.drawing is not None else []  # "greedy equal" does not claim more
+            reasons += [NOT_COUNTED] if subject.drawing is not None else []  # "greedy equal" does not claim more
         elif greedy.num_accepted < MIN_ACCEPTED:
             too_few["in greedy decoding"] = greedy.num_accepted, "more prompts (--limit, --subset)"
     if (samples := tests.get(subject.name)) is not None:
         if control is not None and not control.caught:
-            found.append(f"the test lacks power: control ({control.name}) not rejected: give more --draws")
+            reasons.append(f"the test lacks power: control ({control.name}) not rejected: give more --draws")
         elif subject.name != AR and AR in tests and tests[AR].failed:
-            found.append("AR itself fails the test, so passing it proves nothing")
+            reasons.append("AR itself fails the test, so passing it proves nothing")
         elif subject.num_draft_tokens and samples.num_drafted == 0:
-            found.append(f"no drafts in samples of up to {samples.most_tokens} tokens")
+            reasons.append(f"no drafts in samples of up to {samples.most_tokens} tokens")
         elif subject.num_draft_tokens and samples.num_accepted is None:
-            found.append(NOT_COUNTED)
+            reasons.append(NOT_COUNTED)
         elif subject.num_draft_tokens and samples.num_accepted is not None and samples.num_accepted < MIN_ACCEPTED:
             too_few["in the samples"] = samples.num_accepted, "more --draws"
     if too_few:
         nums = " and ".join(f"{num} {place}" for place, (num, _) in too_few.items())
         remedies = " and ".join(remedy for _, remedy in too_few.values())
-        found.append(f"{TOO_FEW}, and there were {nums}: give {remedies}")
-    return list(dict.fromkeys(found))
+        reasons.append(f"{TOO_FEW}, and there were {nums}: give {remedies}")
+    return list(dict.fromkeys(reasons))
 
 
 GREEDY = Sampling(0.0)
@@ -385,7 +389,8 @@ def run_audit(
     set_threads(request.options.threads, embedded)
     loaded = load_data(spec, use_sample=embedded)
     models = (load_servers or load_models)(spec)
-    target, scoring = models.target, scoring_target(models, own_target)
+    target = models.target
+    scoring = scoring_target(models, own_target)
     generation = loaded[0][0].subset(loaded[0][1]).generation
     sampling = Sampling(temperature, generation.top_k, generation.top_p)
     subjects, unfit = make_subjects(spec.methods, models, sampling, strict)
@@ -400,7 +405,7 @@ def run_audit(
             )  # fmt: skip
     fitting = [method for method in spec.methods if method.name in decoders]
     control, drafter = make_control(fitting, models, sampling)
-    composed = [made for subject in subjects for made in (subject.greedy, subject.drawing) if made is not None]
+    decoders_in_use = [each for subject in subjects for each in (subject.greedy, subject.drawing) if each is not None]
     if target.static is not None:
         # AR on the eager engine shows whether both engines write the same text. It is no part of the noise floor: the
         # audit must not tolerate a difference between the engines.
@@ -411,7 +416,7 @@ def run_audit(
     # 3. Compiles or records the passes, and audits.
     prompts = make_prompts(spec, models, loaded)
     allocate_and_capture_for(
-        models, fitting, MAX_NEW_TOKENS + NUM_LONG_TOKENS, progress, [prompt.ids for prompt in prompts], composed
+        models, fitting, MAX_NEW_TOKENS + NUM_LONG_TOKENS, progress, [prompt.ids for prompt in prompts], decoders_in_use
     )
     reading = {id(model): model for model in (target, *models.drafters.values()) if isinstance(model, CausalLM)}
     findings = Audit(
@@ -488,7 +493,7 @@ def make_subjects(
 
 
 def make_subject(method: MethodSpec, pair: ModelPair, sampling: Sampling) -> AuditedMethod:
-    """Returns a method composed for greedy decoding and for samples. Raises ConfigError if it can do neither."""
+    """Returns a method with decoders for greedy decoding and for samples. Raises ConfigError if it can do neither."""
     is_served = method.decoder is not None and method.decoder.type == SERVED
     declared = is_served or declares_lossless(method)  # engines say that speculation keeps the target's distribution
     subject = AuditedMethod(method.name, declared, method.most_draft_tokens, greedy=None, drawing=None)

@@ -191,7 +191,8 @@ def compare_with_target(
     """Returns the test of the drawn sequences (one list per prompt) and the token farthest from its expectation.
     `noise`: E_p[(Δ ln p)²] of the probabilities of a correct method."""
     counts = CountTest()
-    sums, num_tokens = np.zeros(4), 0  # Σ ln p, its mean, its variance and its third central moment
+    sums = np.zeros(4)  # Σ ln p, its mean, its variance and its third central moment
+    num_tokens = 0
     for key, counter in count_next_tokens(sequences).items():
         row, total = rows[key], counter.total()
         num_tokens += total
@@ -206,7 +207,8 @@ def compare_with_target(
     if excess <= 0 or deviation == 0:
         p_log = 1.0 if excess <= 0 else 0.0
     else:
-        law, score = stats.pearson3(third / deviation**3), math.copysign(excess / deviation, log_p - expected)
+        law = stats.pearson3(third / deviation**3)
+        score = math.copysign(excess / deviation, log_p - expected)
         p_log = min(1.0, 2 * float(law.sf(score) if score > 0 else law.cdf(score)))
     found = SampleStatistics(
         p_value=min(1.0, 2 * min(p_counts, p_log)), p_by_token=by_token, num_tokens=num_tokens,

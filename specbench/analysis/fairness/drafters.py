@@ -55,10 +55,10 @@ def common_records(runs: Sequence[RecordedRun], tasks: Sequence[str], subsets: S
     shared = set.intersection(*({key[:2] for key in run.records} for run in runs))
     groups = {group: row for row in runs[0].rows_of("ar") if (group := (row.task_name, row.subset)) in shared}
     for option, place, names in (("--task", 0, tasks), ("--subset", 1, subsets)):
-        known = {group[place] for group in groups}
+        values = {group[place] for group in groups}
         for name in names:
-            if name not in known:
-                raise ConfigError(f"{option} {name}: the runs have none: {nearest(name, known)}")
+            if name not in values:
+                raise ConfigError(f"{option} {name}: the runs have none: {nearest(name, values)}")
         groups = {group: row for group, row in groups.items() if not names or group[place] in names}
     keys: dict[Group, list[Key]] = {group: [] for group in groups}
     num_left_out = 0
@@ -89,7 +89,7 @@ def texts_of(
     """
     texts: dict[Key, Sample] = {}
     for (task, subset), keys in common.keys.items():
-        made = {}
+        samples = {}
         for key in keys:
             record = common.runs[0].records[key]
             if reference == "continuation":
@@ -107,14 +107,14 @@ def texts_of(
                 new_ids = target.tokenizer(f"{space}{answer}", add_special_tokens=False)["input_ids"]
             prompt_ids = prompts[key].prompt_ids
             most = None if context_limit is None else max(len(prompt_ids), context_limit + 1)
-            made[key] = Sample(subset, (*prompt_ids, *new_ids)[:most], len(prompt_ids))
-        found = {key: text for key, text in made.items() if text.num_learnt}
-        if not found:
+            samples[key] = Sample(subset, (*prompt_ids, *new_ids)[:most], len(prompt_ids))
+        learnt_texts = {key: text for key, text in samples.items() if text.num_learnt}
+        if not learnt_texts:
             raise ConfigError(
                 f"{task}/{subset}: no text has a position within the shortest context ({context_limit} tokens): leave "
                 "the subset out with --subset, or compare models with a longer context"
             )
-        texts |= found
+        texts |= learnt_texts
     return texts
 
 
@@ -135,7 +135,8 @@ def position_numbers(target_logits: torch.Tensor, draft_logits: torch.Tensor, to
     excluded token is taken as the smallest one in float32, so that D and KL are finite; theorem 1 holds nevertheless.
     Sums are computed in float64, so that the theorems can be tested to 1e-9. arXiv:2510.02128, equations 5, 7 and 10.
     """
-    size, made = max(1, CHUNK // target_logits.shape[-1]), []
+    size = max(1, CHUNK // target_logits.shape[-1])
+    chunks = []
     for parts in zip(target_logits.split(size), draft_logits.split(size), tokens.split(size), strict=True):
         (p, log_p), (q, log_q) = map(_distribution, parts[:2])
         chosen = parts[2][:, None]
@@ -150,8 +151,8 @@ def position_numbers(target_logits: torch.Tensor, draft_logits: torch.Tensor, to
             (p * (q < TINY)).sum(-1),
             -log_q.gather(1, chosen)[:, 0],
         ]
-        made.append(torch.stack(columns, dim=1).cpu())
-    return torch.cat(made)
+        chunks.append(torch.stack(columns, dim=1).cpu())
+    return torch.cat(chunks)
 
 
 def _distribution(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -192,13 +193,13 @@ def ngram_forecaster(model: NgramModel, vocab_size: int, name: str, device: torc
 
 
 def batches(texts: Sequence[Sample], vocab_size: int) -> list[list[int]]:
-    made: list[list[int]] = []
+    numbers_by_batch: list[list[int]] = []
     for number in sorted(range(len(texts)), key=lambda n: len(texts[n].ids)):
-        if made and (len(made[-1]) + 1) * len(texts[number].ids) * vocab_size <= MAX_LOGITS:
-            made[-1].append(number)
+        if numbers_by_batch and (len(numbers_by_batch[-1]) + 1) * len(texts[number].ids) * vocab_size <= MAX_LOGITS:
+            numbers_by_batch[-1].append(number)
         else:
-            made.append([number])
-    return made
+            numbers_by_batch.append([number])
+    return numbers_by_batch
 
 
 Numbers = dict[Key, Array]  # by text, the numbers of its positions [num_positions, NUM_COLUMNS]
@@ -213,19 +214,21 @@ def forced_numbers(
 
     The target reads each text once for all drafters.
     """
-    keys, found, num_done = list(texts), [Numbers() for _ in drafters], 0
+    keys = list(texts)
+    numbers_by_drafter = [Numbers() for _ in drafters]
+    num_done = 0
     for places in batches([texts[key] for key in keys], vocab_size):
         batch = Batch([texts[keys[place]] for place in places])
         target_logits = target.logits(batch)
         ends = np.cumsum([text.num_learnt for text in batch.samples])[:-1]
-        for drafter, numbers in zip(drafters, found, strict=True):
+        for drafter, numbers in zip(drafters, numbers_by_drafter, strict=True):
             logits = drafter.logits(batch).to(target_logits.device)
             device = "cpu" if logits.device.type == "mps" else logits.device
-            made = position_numbers(target_logits, logits, batch.learnt_ids.to(device)).numpy()
-            numbers |= {keys[place]: part for place, part in zip(places, np.split(made, ends), strict=True)}
+            batch_numbers = position_numbers(target_logits, logits, batch.learnt_ids.to(device)).numpy()
+            numbers |= {keys[place]: part for place, part in zip(places, np.split(batch_numbers, ends), strict=True)}
         num_done += len(places)
         progress(f"{num_done} of {len(texts)} texts")
-    return found
+    return numbers_by_drafter
 
 
 @dataclass(frozen=True)
@@ -257,14 +260,14 @@ class DrafterEntry:
         row = self.rows[0]
         if route == WHOLE:
             return row.num_draft_tokens
-        own: int | None = row.options["routes"][route].get("num_draft_tokens")
-        if own is None:
+        route_length: int | None = row.options["routes"][route].get("num_draft_tokens")
+        if route_length is None:
             assert self.run is not None
             raise ConfigError(
                 f"run '{self.run.path}': the rows of '{self.method}' have no options.routes.{route}.num_draft_tokens, "
                 "which the bounds need: measure again"
             )
-        return own
+        return route_length
 
 
 def make_entries(methods: RunMethods, others: Sequence[str], loader: ModelLoader) -> list[DrafterEntry]:
@@ -306,8 +309,8 @@ def _measured_entry(label: str, run: RecordedRun, method: str, target: CausalLM,
     models: dict[int, CausalLM] = {}
     problem: str | None = None
     row = run.rows_of(method)[0]
-    for route, own in row.options.get("routes", {WHOLE: row.options}).items():
-        options = own.get("drafter") or row.options["routes"]["default"]["drafter"]
+    for route, route_options in row.options.get("routes", {WHOLE: row.options}).items():
+        options = route_options.get("drafter") or row.options["routes"]["default"]["drafter"]
         name, revision = row.drafter, row.drafter_revision
         if route != WHOLE:
             name, revision = (run.identity["routes"][method][route][key] for key in ("name", "revision"))
@@ -316,10 +319,12 @@ def _measured_entry(label: str, run: RecordedRun, method: str, target: CausalLM,
             models[id(model)], forecasters[route] = model, model_forecaster(model)
             problem = problem or mismatch(target, model)
         elif options["type"] == "ngram":
-            made = NgramDrafter(ModelPair(target), Sampling(1.0), path=options.get("path"))
-            if made.revision != revision:
+            ngram_drafter = NgramDrafter(ModelPair(target), Sampling(1.0), path=options.get("path"))
+            if ngram_drafter.revision != revision:
                 raise ConfigError(f"n-gram model '{name}' is not what the run measured: measure again")
-            forecasters[route] = ngram_forecaster(made.ngram, target.vocab_size, str(made.name), target.device)
+            forecasters[route] = ngram_forecaster(
+                ngram_drafter.ngram, target.vocab_size, str(ngram_drafter.name), target.device
+            )
         else:
             problem = problem or f"drafter '{options['type']}' has no distribution of its next token"
     return DrafterEntry(label, run, method, {} if problem else forecasters, tuple(models.values()), problem)

@@ -391,7 +391,8 @@ def add_fairness(path: Path, report: FairnessReport) -> str:
             elif row.subset == "all" and places.keys() == {(row.task_name, subset) for subset in subsets}:
                 found[row.key] = drafter.family  # only if the groups are exactly its subsets
     num_rows = set_fields(path, ("fairness",), lambda row: (found[row.key],) if row.key in found else None)
-    missing, absent = found.keys() - {row.key for row in load(path)}, ""
+    missing = found.keys() - {row.key for row in load(path)}
+    absent = ""
     if missing:
         runs = [run for run in report.runs if any(row.key in missing for row in RecordedRun(Path(run)).rows)]
         command = shlex.join(["specbench", "leaderboard", "add", *runs, "--leaderboard", str(path)])

@@ -137,8 +137,8 @@ def check_fitness(where: str, acceptance: float, target_misfit: float, draft_mis
 
 
 # Columns of a prompt's sums after the columns of `position_numbers`: Σ F(α(s)) and the number of positions; Σ
-# accepted/judged and the number of generations with judged tokens; emitted tokens and steps; tokens and seconds of the
-# method; tokens and seconds of AR.
+# accepted/verified and the number of generations with verified tokens; emitted tokens and steps; tokens and seconds of
+# the method; tokens and seconds of AR.
 WIDTH = NUM_COLUMNS + 10
 (PER_PASS, POSITIONS, RATES, RATED, EMITTED_TOKENS, STEPS, TOKENS, SECONDS, AR_TOKENS, AR_SECONDS) = range(
     NUM_COLUMNS, WIDTH
@@ -227,7 +227,8 @@ def forced_sums(numbers: Array, num_draft_tokens: int) -> Array:
 
 
 def measured_numbers(group: GroupSums, scorer: Scorer | None, seed: int) -> MeasuredNumbers:
-    prompts, columns = Resampler.of_units(len(group.sums), seed), group.sums.T
+    prompts = Resampler.of_units(len(group.sums), seed)
+    columns = group.sums.T
     found = MeasuredNumbers(
         acceptance_rate=prompts.ratio(columns[RATES], columns[RATED], bounds=SHARE),
         mean_acceptance_length=prompts.ratio(columns[EMITTED_TOKENS], columns[STEPS]),
@@ -251,7 +252,8 @@ def forced_numbers_of(where: str, group: GroupSums, seed: int) -> ForcedNumbers 
 
     Raises BoundViolation if the numbers contradict theorem 1 or 2.
     """
-    totals, cost = group.sums.sum(axis=0), group.step_cost
+    totals = group.sums.sum(axis=0)
+    cost = group.step_cost
     if not totals[POSITIONS]:
         return None
     means = totals / totals[POSITIONS]
@@ -312,7 +314,8 @@ def summarize_family(
                 for statistic in ("variance", "max_over_min")
             }  # fmt: skip
             spreads[name] = GroupSpread(**spread, worst=names[int(found.argmin())], best=names[int(found.argmax())])
-    is_forced, divergence = all(group[POSITIONS] > 0 for group in totals), values["cross_entropy"]
+    is_forced = all(group[POSITIONS] > 0 for group in totals)
+    divergence = values["cross_entropy"]
     return FairnessSummary(
         groups=names,
         unfairness=estimate(sums, of_values(unfairness, divergence), seed, least=0.0) if is_forced else None,

@@ -198,9 +198,11 @@ def draw_fairness(report: FairnessReport, path: Path) -> None:
 
 def draw_bars(axes: Any, drafters: Sequence[DrafterReport]) -> None:
     """Draws the measured acceptance rates; α_T, hatched, of a drafter that no run measured."""
-    labels, width = list(drafters[0].groups), 0.8 / len(drafters)
+    labels = list(drafters[0].groups)
+    width = 0.8 / len(drafters)
     for place, drafter in enumerate(drafters):
-        shift, is_measured = (place - (len(drafters) - 1) / 2) * width, drafter.method is not None
+        shift = (place - (len(drafters) - 1) / 2) * width
+        is_measured = drafter.method is not None
         parts = [group.measured if is_measured else group.forced for group in drafter.groups.values()]
         rates = [(number, part.acceptance_rate) for number, part in enumerate(parts) if part is not None]
         known = [(number + shift, rate) for number, rate in rates if rate.value is not None]

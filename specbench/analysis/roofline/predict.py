@@ -69,7 +69,7 @@ class RecordedVerdicts:
     def steps(self, num_draft_tokens: int, unknown: bool) -> tuple[list[StepCounts], int]:
         """Returns the steps with drafts of at most `num_draft_tokens`, and the number of missing verdicts. `unknown`
         takes the place of a missing verdict: True gives the fewest possible steps, False the most."""
-        made, num_missing, start = [], 0, 1
+        counts, num_missing, start = [], 0, 1
         while start < len(self.accepted):
             length = max(0, min(num_draft_tokens, self.most_tokens - start - 1))
             end, place = start + min(length, self.drafted.get(start, length)), start
@@ -83,9 +83,9 @@ class RecordedVerdicts:
                 place += 1
             is_rejected = place < min(end, len(self.accepted))
             emitted = min(place + 1, len(self.accepted)) - start
-            made.append(StepCounts(end - start, place - start + is_rejected, place - start, emitted))
+            counts.append(StepCounts(end - start, place - start + is_rejected, place - start, emitted))
             start = place + 1
-        return made, num_missing
+        return counts, num_missing
 
 
 def query_lengths(steps: Sequence[StepCounts]) -> tuple[list[int], list[int]]:
@@ -102,8 +102,8 @@ def query_lengths(steps: Sequence[StepCounts]) -> tuple[list[int], list[int]]:
 
 def last_token_acceptance(generations: Sequence[Generation], num_draft_tokens: int) -> float:
     """Returns the acceptance rate of the last token of full-length drafts, an estimate for the token after it."""
-    judged = [step for generation in generations for step in generation.steps if step.verified == num_draft_tokens]
-    return sum(step.accepted == num_draft_tokens for step in judged) / len(judged) if judged else 0.5
+    full = [step for generation in generations for step in generation.steps if step.verified == num_draft_tokens]
+    return sum(step.accepted == num_draft_tokens for step in full) / len(full) if full else 0.5
 
 
 def with_own_passes(generation: Generation, decodes_with: str) -> Generation:
@@ -212,23 +212,28 @@ class RecordedRow:
     @classmethod
     def of(cls, run: RecordedRun, row: Row, machine: Machine) -> "RecordedRow":
         """Raises ConfigError for an external decoder, and if the time of the method's draft passes is missing."""
-        method, records, task = run.method_spec_of(row), run.records_of_row(row), run.task_of(row)
+        method = run.method_spec_of(row)
+        records = run.records_of_row(row)
+        task = run.task_of(row)
         if method.decoder is not None:
             raise ConfigError(f"{run.path}: method '{method.name}' is an external decoder, whose passes are unknown")
         looks_up: dict[str | None, bool] = {None: method.drafter.features.looks_up}
         looks_up |= {name: method.route(name).drafter.features.looks_up for name in method.routes or ()}
-        own = [with_own_passes(record.methods[method.name], method.decodes_with) for record in records]
-        own = [replace(g, passes=replace(g.passes, draft=PassTimes(()))) if looks_up[g.route] else g for g in own]
-        if machine.draft_pass is None and any(g.passes.draft for g in own):
+        generations = [with_own_passes(record.methods[method.name], method.decodes_with) for record in records]
+        generations = [
+            replace(g, passes=replace(g.passes, draft=PassTimes(()))) if looks_up[g.route] else g for g in generations
+        ]
+        if machine.draft_pass is None and any(g.passes.draft for g in generations):
             raise ConfigError(
                 f"method '{method.name}': it makes draft passes: give --draft-pass MS (0 if they cost nothing)"
             )
-        longest = max((length for g in own for length in g.passes.target.query_lengths), default=1)
+        longest = max((length for g in generations for length in g.passes.target.query_lengths), default=1)
         tokens = {name: task.subset(name).generation.max_new_tokens for name in {r.subset for r in records}}
-        return cls(row, method, records, own, longest, machine, tokens)
+        return cls(row, method, records, generations, longest, machine, tokens)
 
     def predictions(self, run: str) -> list[Prediction]:
-        length, made = self.method.most_draft_tokens, []
+        length = self.method.most_draft_tokens
+        shorter_drafts = []
         lengths = range(1, length) if has_shorter_drafts(self.method) else ()
         verdicts = [
             RecordedVerdicts.of(g, self.method.num_draft_tokens, self.max_new_tokens[record.subset])
@@ -246,10 +251,12 @@ class RecordedRow:
             num_needed = sum(step.verified for steps, _ in both[True] for step in steps)
             num_missing = sum(missing for _, missing in both[True])
             share = last_token_acceptance(self.own, self.method.num_draft_tokens)
-            known = 1 - num_missing / num_needed if num_needed else 1.0
-            made.append(self._prediction(run, shorter, known, slow, (1 - share) * slow + share * fast, fast))
+            share_known = 1 - num_missing / num_needed if num_needed else 1.0
+            shorter_drafts.append(
+                self._prediction(run, shorter, share_known, slow, (1 - share) * slow + share * fast, fast)
+            )
         recorded = np.array([[len(g.steps), self._seconds(g)] for g in self.own]).T
-        return [*made, self._prediction(run, length, 1.0, recorded, recorded, recorded)]
+        return [*shorter_drafts, self._prediction(run, length, 1.0, recorded, recorded, recorded)]
 
     def _seconds(self, generation: Generation) -> float:
         passes = generation.passes

@@ -176,7 +176,8 @@ def tables(report: RooflineReport) -> list[Table]:
 
 
 def bounds_table(report: RooflineReport) -> Table:
-    models, step = (report.target, report.drafter), report.step
+    models = (report.target, report.drafter)
+    step = report.step
     points = [model.at(1) for model in models]
     rows = [
         ("weights and cache that a pass reads, MB", *(f"{MEGA * model.bytes_read:.1f}" for model in models)),
@@ -192,15 +193,16 @@ def bounds_table(report: RooflineReport) -> Table:
         ("  overhead", f"{step.overhead.median / step.seconds.median:.0%}", NULL),
     ]
     title = f"one token after {report.context} · {report.environment.engine} · median (quartiles)"
-    known, caption = report.environment, []
+    environment = report.environment
+    caption = []
     for role, each in (("target", report.target.model), ("drafter", report.drafter.model)):
         buffers = f", buffers of {each.capacity} tokens" if each.capacity else ""
         caption.append(f"{role} {model_name(each.name, each.revision)}: {each.dtype}, {each.attention}{buffers}")
-    versions = (f"{name} {known.versions.get(name)}" for name in ("torch", "transformers", "specbench"))
+    versions = (f"{name} {environment.versions.get(name)}" for name in ("torch", "transformers", "specbench"))
     intervals = "95 % of resampled rounds" if report.repeats >= MIN_PROMPTS else f"none below {MIN_PROMPTS} rounds"
     caption += [
-        f"on {known.device}",
-        f"{', '.join(versions)}, commit {known.commit}",
+        f"on {environment.device}",
+        f"{', '.join(versions)}, commit {environment.commit}",
         f"{report.repeats} interleaved rounds, seed {report.seed}",
         f"ratios: medians over rounds; intervals: {intervals}",
         "a share above 1: a pass only reads, perhaps from a processor's cache, while a copy also writes",
@@ -264,7 +266,8 @@ def draw_roofline(report: RooflineReport, path: Path) -> None:
 
 def _draw_passes(panel: Any, report: RooflineReport) -> None:
     for role, model in (("target", report.target), ("drafter", report.drafter)):
-        places, colour = [point.query_length for point in model.points], COLOURS[role]
+        places = [point.query_length for point in model.points]
+        colour = COLOURS[role]
         low, middle, high = (
             [MS * getattr(point.seconds, name) for point in model.points] for name in ("low", "median", "high")
         )

@@ -43,17 +43,19 @@ class RecordedStep:
 
 def recorded_steps(generation: Generation) -> list[RecordedStep]:
     """Returns the steps of a recorded generation. Raises KeyError if it was recorded without evidence."""
-    evidence, tokens, made = generation.drafted, generation.token_ids, []
+    evidence = generation.drafted
+    tokens = generation.token_ids
+    recorded = []
     assert evidence is not None
     start = 1  # the token of the prefill
-    own: Sequence[list[int] | None] = evidence.own or [None] * len(generation.steps)
-    columns = (generation.steps, evidence.token_ids, evidence.divergence, own)
+    own_tokens: Sequence[list[int] | None] = evidence.own or [None] * len(generation.steps)
+    columns = (generation.steps, evidence.token_ids, evidence.divergence, own_tokens)
     for step, token_ids, divergence, own_ids in zip(*columns, strict=True):
         end, num_accepted = start + step.emitted, step.accepted
         next_token = tokens[end - 1] if step.emitted > num_accepted else None
-        made.append(RecordedStep(start, token_ids, divergence, own_ids, num_accepted, next_token))
+        recorded.append(RecordedStep(start, token_ids, divergence, own_ids, num_accepted, next_token))
         start = end
-    return made
+    return recorded
 
 
 @dataclass(frozen=True)
@@ -77,15 +79,16 @@ def replay(recorded: RecordedGeneration, threshold: float, num_draft_tokens: int
     recorded ones."""
     if num_draft_tokens > recorded.num_draft_tokens:
         raise ValueError(f"recorded with {recorded.num_draft_tokens} draft tokens, not {num_draft_tokens}")
-    replayer, steps = _Replayer(recorded, threshold), []
+    replayer = _Replayer(recorded, threshold)
+    steps = []
     while not replayer.ended:
         steps.append(replayer.step(num_draft_tokens))
     return steps
 
 
 class _Replayer:
-    """The state of a replay. `position`: the number of new tokens so far. `window`, `offset`: the recorded step that
-    stands for this position and the index into its draft tokens; always position = window.start + offset."""
+    """The state of a replay. `position`: the number of new tokens so far. `window`, `offset`: the recorded step used
+    for this position and the index into its draft tokens; always position = window.start + offset."""
 
     def __init__(self, recorded: RecordedGeneration, threshold: float) -> None:
         self.recorded, self.threshold = recorded, threshold
@@ -126,11 +129,11 @@ class _Replayer:
             if offset == window.num_accepted:
                 self.move(window.next_token, stay=False)
             else:
-                own = window.own[offset] if window.own is not None and offset < len(window.own) else None
-                self.move(own, stay=offset < len(window.token_ids) and own == window.token_ids[offset])
+                own_token = window.own[offset] if window.own is not None and offset < len(window.own) else None
+                self.move(own_token, stay=offset < len(window.token_ids) and own_token == window.token_ids[offset])
         num_emitted = self.position - start
-        num_judged = accepted + (accepted < num_drafted and num_emitted > accepted)
-        return StepCounts(num_drafted, num_judged, accepted, num_emitted)
+        num_verified = accepted + (accepted < num_drafted and num_emitted > accepted)
+        return StepCounts(num_drafted, num_verified, accepted, num_emitted)
 
     def accept_next(self) -> bool:
         """Moves past the next draft token if the rule accepts it."""
@@ -138,7 +141,7 @@ class _Replayer:
             self.look_up()  # the rest of the draft is used up
         window, offset = self.window, self.offset
         if offset >= len(window.token_ids):
-            # Nothing was drafted here, after a fully accepted draft: judged by the divergence at another such position.
+            # Nothing drafted here, after a fully accepted draft: decided by the divergence at another such position.
             pool = self.after_accepted
             if pool and not self.accepts(pool[self.position % len(pool)]):
                 return False
@@ -178,12 +181,12 @@ class StepCosts:
     @classmethod
     def of(cls, records: Sequence[Record], method: str) -> Self:
         """Returns the costs of steps from the records of one method and AR."""
-        own, baseline = ([record.methods[name] for record in records] for name in (method, "ar"))
+        method_generations, baseline = ([record.methods[name] for record in records] for name in (method, "ar"))
         lengths: dict[int, list[float]] = {}
-        for length, seconds in chain.from_iterable(g.passes.target for g in (*own, *baseline)):
+        for length, seconds in chain.from_iterable(g.passes.target for g in (*method_generations, *baseline)):
             lengths.setdefault(length, []).append(seconds)
         most = max(lengths)
-        known = {n: s for n, s in lengths.items() if n in (1, most) or len(s) >= FEW_PASSES}
+        timed_lengths = {n: s for n, s in lengths.items() if n in (1, most) or len(s) >= FEW_PASSES}
 
         def overhead(generations: Sequence[Generation]) -> float:
             return median([
@@ -192,12 +195,14 @@ class StepCosts:
             ] or [0.0])  # fmt: skip
 
         plain = cls(
-            draft_pass=median([seconds for g in own for seconds in g.passes.draft.seconds] or [0.0]),
-            verify={length: median(known[length]) for length in sorted(known)},
-            overhead={0: overhead(baseline), max(1, most - 1): overhead(own)},
+            draft_pass=median([seconds for g in method_generations for seconds in g.passes.draft.seconds] or [0.0]),
+            verify={length: median(timed_lengths[length]) for length in sorted(timed_lengths)},
+            overhead={0: overhead(baseline), max(1, most - 1): overhead(method_generations)},
         )
-        modelled = sum(plain.step_seconds(step.drafted) for generation in own for step in generation.steps)
-        measured = sum(generation.decode_seconds for generation in own if generation.steps)
+        modelled = sum(
+            plain.step_seconds(step.drafted) for generation in method_generations for step in generation.steps
+        )
+        measured = sum(generation.decode_seconds for generation in method_generations if generation.steps)
         return replace(plain, factor=measured / modelled if modelled else 1.0)
 
     def step_seconds(self, num_drafted: int) -> float:
@@ -267,7 +272,7 @@ class Recording:
 
     def estimate(self, threshold: float, num_draft_tokens: int) -> SettingEstimate:
         replays = [replay(generation, threshold, num_draft_tokens) for generation in self.generations]
-        own = [  # in the layout of records, with modelled seconds; one token is from the prefill
+        generations = [  # in the layout of records, with modelled seconds; one token is from the prefill
             Generation(
                 token_ids=Ints(range(1 + sum(step.emitted for step in steps))), finish="eos", text="",
                 steps=Steps(steps), positions={},
@@ -276,10 +281,11 @@ class Recording:
             )
             for steps in replays
         ]  # fmt: skip
-        answers, baseline = list(map(Answer.of, own)), answers_of(self.records, BASELINE)
+        answers = list(map(Answer.of, generations))
+        baseline = answers_of(self.records, BASELINE)
         prompts = Resampler.of(baseline, self.seed)
         metrics = {**acceptance(prompts, answers, {}), **speeds(prompts, answers, baseline, is_baseline=False)}
-        return SettingEstimate(threshold, num_draft_tokens, metrics, own)
+        return SettingEstimate(threshold, num_draft_tokens, metrics, generations)
 
 
 @dataclass(frozen=True)
@@ -313,11 +319,16 @@ def check_estimate(recording: Recording, estimate: SettingEstimate, run: TrialRu
     """
     records = {record.key: record.methods for record in run.records}
     real = [records[record.key] for record in recording.records]
-    own, others = estimate.generations, [each[method] for each in real]
-    sides = ([own, [record.methods["ar"] for record in recording.records]], [others, [each["ar"] for each in real]])
+    estimated, others = estimate.generations, [each[method] for each in real]
+    sides = (
+        [estimated, [record.methods["ar"] for record in recording.records]],
+        [others, [each["ar"] for each in real]],
+    )
     prompts = Resampler.of(list(recording.records), recording.seed)
     lengths = [
-        column for each in (own, others) for column in ([g.num_emitted for g in each], [len(g.steps) for g in each])
+        column
+        for each in (estimated, others)
+        for column in ([g.num_emitted for g in each], [len(g.steps) for g in each])
     ]
     ratios = {
         "mean_acceptance_length": prompts.ratio(*lengths),

@@ -95,7 +95,8 @@ class RecordingRule(VerificationRule):
         self._steps: list[tuple[list[int], Verification, torch.Tensor | None]] = []
 
     def __call__(self, proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
-        verification, greedy = self._rule(proposal, target, generator), target.sampling.greedy
+        verification = self._rule(proposal, target, generator)
+        greedy = target.sampling.greedy
         self._steps.append((proposal.token_ids, verification, target.best if greedy else None))
         return verification
 
@@ -103,7 +104,7 @@ class RecordingRule(VerificationRule):
         """Returns the evidence of the last `num_steps` steps, and forgets all steps. Evidence: the draft tokens, their
         divergences and, if the target is greedy, its own token at every drafted position and at the next one."""
         steps, self._steps = self._steps[len(self._steps) - num_steps :], []
-        own = [tokens.tolist() for _, _, tokens in steps if tokens is not None]
+        own_tokens = [tokens.tolist() for _, _, tokens in steps if tokens is not None]
         columns = [verification.divergence for _, verification, _ in steps]
         return Evidence(
             token_ids=[token_ids for token_ids, _, _ in steps],
@@ -111,7 +112,7 @@ class RecordingRule(VerificationRule):
                 [] if each is None else each.tolist() if isinstance(each, torch.Tensor) else list(each)
                 for each in columns
             ],
-            own=own if len(own) == num_steps else None,
+            own=own_tokens if len(own_tokens) == num_steps else None,
         )
 
 
@@ -152,10 +153,11 @@ class TrialRun:
         return main_metric(self.scoring)
 
     def metrics(self, name: str) -> Metrics:
-        method, languages = self.method(name), {subset: each.code for subset, each in self.scoring.items()}
-        own = answers_of(self.records, name, method.decodes_with, languages)
+        method = self.method(name)
+        languages = {subset: each.code for subset, each in self.scoring.items()}
+        answers = answers_of(self.records, name, method.decodes_with, languages)
         baseline = answers_of(self.records, BASELINE, languages=languages)
-        return metrics_of(own, baseline, method, self.seed, self.scoring)
+        return metrics_of(answers, baseline, method, self.seed, self.scoring)
 
 
 def shown_metrics(metrics: Mapping[str, Estimate], quality: str | None) -> dict[str, object]:
@@ -216,8 +218,8 @@ class Trials:
 
     @cached_property
     def drafter(self) -> DrafterId:
-        found = drafter_identity(self.subset_runs[0].decoders[1], self.models)
-        return {**found, "name": found["name"] or self.base.drafter.type}
+        identity = drafter_identity(self.subset_runs[0].decoders[1], self.models)
+        return {**identity, "name": identity["name"] or self.base.drafter.type}
 
     @cached_property
     def folder(self) -> Path:
@@ -243,7 +245,7 @@ class Trials:
     def run(self, name: str, methods: Sequence[MethodSpec], *, recorded: str | None = None) -> TrialRun:
         """Measures AR and the methods in the folder `name` under the parent, or reads what was measured there before.
         `recorded`: the only method, if its evidence is recorded."""
-        spec, models, subset_runs = self.compose(methods)
+        spec, models, subset_runs = self.build_runs(methods)
         identity = run_identity(spec, subset_runs, models, self.conditions)
         folder = RunFolder(self.folder / name, {**identity, **({"evidence_of": recorded} if recorded else {})})
         if recorded is not None:
@@ -259,7 +261,7 @@ class Trials:
         records = list(measured.records.values())
         return TrialRun(folder.path, spec.methods, subset_runs, records, rows, spec.seed, self.scoring)
 
-    def compose(self, methods: Sequence[MethodSpec]) -> tuple[RunSpec, LoadedModels, list[SubsetRun]]:
+    def build_runs(self, methods: Sequence[MethodSpec]) -> tuple[RunSpec, LoadedModels, list[SubsetRun]]:
         """Returns the spec, models and subsets of a run of AR and the methods. Raises ConfigError for a method that
         does not fit."""
         models = LoadedModels(self.models.target, load_drafters(self.spec, methods, self.models.target, self.load))
@@ -315,6 +317,7 @@ def open_trials(spec: RunSpec, request: Request, console: Console, kind: str) ->
     loaded = without_calibration(load_data(spec, use_sample=embedded), spec.methods)
     # The target is loaded by itself: as a drafter, the same model has a cache of its own.
     alone = spec.model_copy(update={"methods": spec.methods[:1], "engine": engine_for(spec.engine, spec.methods)})
-    target, load = load_models(alone).target, cache(load_model)
+    target = load_models(alone).target
+    load = cache(load_model)
     models = LoadedModels(target, load_drafters(spec, spec.methods, target, load))
     return Trials(request, spec, loaded, load, models, console, kind)

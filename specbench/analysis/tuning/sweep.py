@@ -107,12 +107,13 @@ def measure_values(trials: Trials, settings: Sequence[Setting]) -> TuningReport:
     # 1. The runs. Methods that do not fit are found before the first one.
     for path, value, method in settings:
         try:
-            trials.compose([method])
+            trials.build_runs([method])
         except ConfigError as error:
             raise ConfigError(f"--path {path}, value {shown(value)}: {error}") from error
     runs: dict[str, TrialRun] = {}
     for place, (path, value, method) in enumerate(settings, start=1):
-        meaning, name = method.model_dump_json(), re.sub(r"[^\w.=+-]+", "_", f"{path}={shown(value)}")
+        meaning = method.model_dump_json()
+        name = re.sub(r"[^\w.=+-]+", "_", f"{path}={shown(value)}")
         say(trials.console, f"[{place}/{len(settings)}] {path} = {shown(value)}")
         if meaning not in runs:
             runs[meaning] = trials.run(name, [method])

@@ -153,8 +153,11 @@ class ThresholdSearch:
     the drafter alone, a share of at most TOLERATED may be lost."""
 
     def __init__(self, tuner: Tuner, length: int, sd: Metrics, drafter: Metrics) -> None:
-        trials, self.sd = tuner.trials, sd
-        self.tuner, self.base, self.length = tuner, trials.base, length
+        trials = tuner.trials
+        self.sd = sd
+        self.tuner = tuner
+        self.base = trials.base
+        self.length = length
         assert trials.quality is not None  # checked by `run_tune`
         self.quality = trials.quality
         self.divergence = str(self.base.verification.options["divergence"])
@@ -433,7 +436,8 @@ def tune_shape(tuner: Tuner) -> list[TunedPreset]:
 
 def tune_size(tuner: Tuner) -> list[TunedPreset]:
     """Chooses the size of a tree that grows as it is drafted."""
-    base, tried = tuner.trials.base, {}
+    base = tuner.trials.base
+    tried = {}
     for size in tuner.candidates:  # a tree has no more levels than nodes
         shorter = with_value(base, LENGTH, min(base.num_draft_tokens, size))
         tried[str(size)] = with_value(shorter, "drafter.num_nodes", size)
@@ -497,7 +501,8 @@ def run_tune(
     calibration = calibration_of(trials.loaded)
     target, drafter = trials.models.target, trials.drafter
     pair = f"{model_name(target.name, target.revision)} and {model_name(str(drafter['name']), drafter['revision'])}"
-    today, command = datetime.now(UTC).date().isoformat(), " ".join(request.command.split())
+    today = datetime.now(UTC).date().isoformat()
+    command = " ".join(request.command.split())
     comment = f"# Written by specbench {__version__} on {today} for {pair}: {command}"
     paths, rows = [], []
     for preset in presets:
@@ -512,7 +517,8 @@ def run_tune(
         write_output("--output", path, f"{comment}\n{text}", kept="; the runs are kept")
         load_file(path)  # as a check
         paths.append(path)
-        metrics, threshold = preset.metrics, preset.method.verification.options.get("threshold")
+        metrics = preset.metrics
+        threshold = preset.method.verification.options.get("threshold")
         rows.append([
             path.name, NULL if threshold is None else shown(threshold), str(preset.method.num_draft_tokens),
             number(metrics["draft_efficiency"], 1, 100), number(metrics["tokens_per_second"], 1),

@@ -65,12 +65,12 @@ def share_of_occurrences(counts: Counter[bytes], other: Vocabulary) -> float:
 
 def token_counts(vocabulary: Vocabulary, texts: Sequence[str]) -> Counter[bytes]:
     counts = Counter(index for text in texts for index in vocabulary.encode(text))
-    found: Counter[bytes] = Counter()
+    num_by_token: Counter[bytes] = Counter()
     for index, count in counts.items():
         written = vocabulary.token_bytes[index]
         if written is not None and vocabulary.plain[index]:
-            found[written] += count
-    return found
+            num_by_token[written] += count
+    return num_by_token
 
 
 NUM_SHOWN = 24  # characters of a text around the first difference
@@ -230,17 +230,17 @@ class SampledText(NamedTuple):
 def sample_texts(target: CausalLM, prompts: Sequence[str], seed: int) -> list[SampledText]:
     decoder = build_decoder(load_method("ar"), ModelPair(target), SAMPLING)
     stop = StopRules(NUM_NEW_TOKENS, target.eos_token_ids, context_limit=target.context_limit)
-    found: list[SampledText] = []
+    samples: list[SampledText] = []
     for prompt in prompts[:NUM_SAMPLED]:
         ids = target.encode_prompt(prompt, uses_chat(target, "auto"))
         if not ids or len(ids) >= (target.context_limit or len(ids) + 1):
             continue  # a prompt that fills the context has no next token
-        new_ids = decoder.generate(ids, stop, seed + len(found)).token_ids
+        new_ids = decoder.generate(ids, stop, seed + len(samples)).token_ids
         logits = target.score((ids + new_ids)[:-1], len(new_ids)).logits
-        found.append(SampledText(ids, new_ids, process(logits, SAMPLING)))
-    if not found:
+        samples.append(SampledText(ids, new_ids, process(logits, SAMPLING)))
+    if not samples:
         raise ConfigError(f"no prompt fits into the context of target '{target.name}' ({target.context_limit})")
-    return found
+    return samples
 
 
 def expected_acceptance(
@@ -250,22 +250,25 @@ def expected_acceptance(
     at temperature 1.
 
     For sd it is Σ min(p, q). For union and tli it is that times the probability that the drafter does not draw the end
-    of a text, which they never propose. For other methods one draft per position is judged: by p(x) for an exact match
-    (on average Σ p ψ), by min(1, p(x) / ψ(x)) for slrs (on average Σ min(p, ψ)).
+    of a text, which they never propose. For other methods one draft per position is verified: by p(x) for an exact
+    match (on average Σ p ψ), by min(1, p(x) / ψ(x)) for slrs (on average Σ min(p, ψ)).
     """
-    texts, found = sample_texts(models.target, prompts, seed), []
+    texts = sample_texts(models.target, prompts, seed)
+    estimated_fits = []
     for fit in methods:
         try:
             if not fit.runs:
                 raise ConfigError("undefined for different vocabularies")
             values, num_drafted = acceptance_of_method(load_method(fit.method), models, texts, seed)
         except ConfigError as error:
-            found.append(fit.model_copy(update={"problem": str(error)}))
+            estimated_fits.append(fit.model_copy(update={"problem": str(error)}))
             continue
         cluster = np.repeat(np.arange(len(texts)), [len(text.target_probs) for text in texts])
         numbers = {"num_positions": len(values), "num_drafted": num_drafted}
-        found.append(fit.model_copy(update={"acceptance": Resampler(cluster, seed).mean(values, SHARE), **numbers}))
-    return found
+        estimated_fits.append(
+            fit.model_copy(update={"acceptance": Resampler(cluster, seed).mean(values, SHARE), **numbers})
+        )
+    return estimated_fits
 
 
 @torch.inference_mode()
@@ -353,7 +356,8 @@ def make_report(
     (target_name, own), (drafter_name, other) = target, drafter
     ours, theirs = Vocabulary(own), Vocabulary(other)
     own_ids, other_ids = own.get_vocab(), other.get_vocab()
-    ways, counts = all_decompositions(ours, theirs), token_counts(ours, texts)
+    ways = all_decompositions(ours, theirs)
+    counts = token_counts(ours, texts)
     total = max(1, counts.total())
     report = VocabReport(
         target=target_name, drafter=drafter_name, texts=texts_from, same_vocabulary=own_ids == other_ids,
@@ -376,9 +380,10 @@ def method_fits(report: VocabReport) -> list[MethodFit]:
     needs the models (`expected_acceptance`)."""
     share = report.share_of_target
     changed = "; ".join(
-        f"{found.num_changed_by_bridges} of {found.num_texts} texts do not round-trip through the {side}'s tokenizer"
-        for side, found in zip(("target", "drafter"), report.sides.values(), strict=True)
-        if found.num_changed_by_bridges
+        f"{round_trips.num_changed_by_bridges} of {round_trips.num_texts} texts do not round-trip through the {side}'s "
+        "tokenizer"
+        for side, round_trips in zip(("target", "drafter"), report.sides.values(), strict=True)
+        if round_trips.num_changed_by_bridges
     )
     weak = f"{changed}, so the drafter sees changed texts" if changed else ""
     passes = f"ψ of a token takes {report.passes_in_texts:.1f} draft passes"
@@ -414,9 +419,10 @@ def method_fits(report: VocabReport) -> list[MethodFit]:
     shares_ids = can_share_ids(report.num_same_ids, sizes.target, sizes.drafter)
     if shares_ids and not report.same_vocabulary:
         verdicts["sd"] = ("fits", f"{report.num_same_ids:,} ids mean the same token in both: only those are drafted")
-    known, fits = set(method_names()), []
+    built_in_names = set(method_names())
+    fits = []
     for name, (verdict, reason) in verdicts.items():
-        if name in known:
+        if name in built_in_names:
             runs = report.same_vocabulary or shares_ids or not load_method(name).same_vocabulary
             fits.append(MethodFit(method=name, runs=runs, verdict=verdict if runs else "cannot run", reason=reason))
     return fits
@@ -498,13 +504,13 @@ def report_parts(report: VocabReport) -> Iterator[Table | str]:
     # 2. Whether texts survive each tokenizer.
     columns = text_columns("") + number_columns("texts", "changed", "by bridges", "injective")
     yield Table("texts that round-trip", columns, [
-        _cells(side, found.num_texts, found.num_changed, found.num_changed_by_bridges,
-               "yes, on these" if found.injective else "no")
-        for side, found in report.sides.items()
+        _cells(side, round_trips.num_texts, round_trips.num_changed, round_trips.num_changed_by_bridges,
+               "yes, on these" if round_trips.injective else "no")
+        for side, round_trips in report.sides.items()
     ])  # fmt: skip
-    for side, found in report.sides.items():
-        if found.first is not None:
-            yield f"{side}: {found.first.text!r} becomes {found.first.round_trip!r}\n"
+    for side, round_trips in report.sides.items():
+        if round_trips.first is not None:
+            yield f"{side}: {round_trips.first.text!r} becomes {round_trips.first.round_trip!r}\n"
     # 3. How the drafter's tokens spell the target's.
     ways = report.decompositions
     summaries = {

@@ -200,7 +200,8 @@ def commands(method: MethodSpec, call: str, keys: list[Parameter]) -> list[str]:
     """Returns commands for a method: a run, a run on other models, a run with another value, a sweep and an audit."""
     lacks_drafter = any(own_drafter(part, "") is None for part in method.parts if part.needs_drafter)
     models = " --target HUB_ID_OR_FOLDER" + " --drafter HUB_ID_OR_FOLDER" * lacks_drafter
-    required, end = "" if embedded(method) else models, f"--method {shlex.quote(call)}"
+    required = "" if embedded(method) else models
+    end = f"--method {shlex.quote(call)}"
     plain = f"specbench run --task {TASK} {end}{required}"
     lines = [plain, plain + models] if embedded(method) else [plain]
     # Another value: one that a sweep tries, or a draft length. Longer drafts could exceed a tree's levels.

@@ -217,7 +217,8 @@ class Translation:
         if draft_ids is None:
             return None
         # 2. Each later token becomes the draft token with the same bytes; tokens without one are encoded as text.
-        before, pending = (before + text)[-4 * LOOK_BEHIND :], b""
+        before = (before + text)[-4 * LOOK_BEHIND :]
+        pending = b""
         for index in [*ids[num_own:], None]:
             written = b"" if index is None else self._target.token_bytes[index] or b""
             carried = None if index is None or not self._target.plain[index] else self._draft.id_of.get(written)
@@ -228,7 +229,8 @@ class Translation:
                 text = running_text(pending)
                 behind = self._draft.encode_after(before, text) if before else None
                 draft_ids += self._draft.encode(text) if behind is None else behind
-                before, pending = text, b""
+                before = text
+                pending = b""
             if carried is not None:
                 draft_ids.append(carried)
                 before = (before + running_text(written))[-4 * LOOK_BEHIND :]

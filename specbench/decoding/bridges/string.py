@@ -106,7 +106,9 @@ class Psi:
         The token is OUT_OF_VOCABULARY if no target token is a prefix of the drafted text.
         """
         trie = self._crossing.target
-        node, drawn, inside = trie.root, Suffix(), True
+        node = trie.root
+        drawn = Suffix()
+        inside = True
         while inside and trie.has_continuation(node):
             (row,) = self._tree.rows([self._start + drawn], trie.text(node))
             token = row.draw(generator)
@@ -124,7 +126,8 @@ class Psi:
             return 0.0
         text = b"" if goal == OUT_OF_VOCABULARY else self._crossing.target.strings[goal]
         # The draft sequences inside the trie that may still result in the token, by length.
-        psi, order = 0.0, self._crossing.order
+        psi = 0.0
+        order = self._crossing.order
         level: list[tuple[float, Suffix, Node]] = [(1.0, self._start, self._crossing.target.root)]
         while level:
             further = []
@@ -235,7 +238,8 @@ class StringBridge(BridgedDrafter):
         token_ids: list[int] = []
         psis: list[Psi] = []
         draft_ids = self._exact(ids) if num_draft_tokens else []
-        self.num_passes, tree = 0, self._tree(draft_ids)
+        self.num_passes = 0
+        tree = self._tree(draft_ids)
         target, written = self._crossing.target, self._crossing.written
         while len(token_ids) < num_draft_tokens:
             if self._fitting(draft_ids, target.depth) < target.depth:  # ψ may have to read the longest text

@@ -186,7 +186,8 @@ class ModelDrafter(Drafter):
             self.model.resolve_pending(self._last.scored_ids)
         draft = self.model.draft(ids, num_draft_tokens, self.sampling, generator)
         if draft is not None:  # one recorded graph made all passes and draws
-            tokens, distributions = draft.tokens, Distributions(draft.logits, self.sampling, draft.probs)
+            tokens = draft.tokens
+            distributions = Distributions(draft.logits, self.sampling, draft.probs)
         else:
             mark = self.model.passes.clock.mark
             tokens = torch.empty(0, dtype=torch.long, device=generator.device)

@@ -153,12 +153,14 @@ def norm_output_reading(checkpoint: HeadCheckpoint, target: CausalLM, given: Nor
     if key not in known:
         # The mean number of accepted draft tokens in a step, over greedy answers to the trial texts. The target is read
         # eagerly, and its own sequence is left alone.
-        own, greedy = CausalLM(target.model, target.tokenizer, target.name, target.revision), Sampling(0.0)
+        own = CausalLM(target.model, target.tokenizer, target.name, target.revision)
+        greedy = Sampling(0.0)
         stop = StopRules(TRIAL_TOKENS, target.eos_token_ids, context_limit=target.context_limit)
         accepted = {}
         for reading in NORM_READINGS:
             model = EagleModel(load_eagle(checkpoint, target, reading), target.vocab_size, target.eos_token_ids)
-            drafter, generator = EagleDrafter(model, ModelDrafter(model, greedy)), torch.Generator(target.device)
+            drafter = EagleDrafter(model, ModelDrafter(model, greedy))
+            generator = torch.Generator(target.device)
             steps = [
                 step
                 for prompt in (own.encode_prompt(text, chat=False) for text in TRIAL_TEXTS)

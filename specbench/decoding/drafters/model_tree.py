@@ -64,7 +64,8 @@ class ModelTreeDrafter(Drafter):
         rows: list[Distributions] = []
         self._num_read = 0
         placed = {-1: -1}  # node of the shape → node of the tree
-        ends, mark = self.model.eos_token_ids, self.model.passes.clock.mark
+        ends = self.model.eos_token_ids
+        mark = self.model.passes.clock.mark
         for level in self.shape.levels[:num_draft_tokens]:
             present = [(placed[node], children) for node, children in level if node in placed]
             frontier = [(node, children) for node, children in present if node < 0 or tokens[node] not in ends]

@@ -107,7 +107,8 @@ def main(line: Sequence[str]) -> None:
         tasks = arguments.tasks or given.get("tasks") or ()
         names = [tasks] if isinstance(tasks, str) else tasks
         arguments.tasks = [each for name in names for each in name.split(",")]
-        arguments.model, arguments.device = "specbench", arguments.device or given.get("device") or "auto"
+        arguments.model = "specbench"
+        arguments.device = arguments.device or given.get("device") or "auto"
         model_args = arguments.model_args or given.get("model_args") or {}
         if isinstance(model_args, dict):
             model_args = {"pretrained": EMBEDDED + "target", **model_args}

@@ -46,7 +46,7 @@ log = logging.getLogger("lm_eval.specbench")
 
 
 def run_options(arguments: Mapping[str, object]) -> RunOptions:
-    """Returns the run options among the arguments of the model; None stands for the default. Raises ConfigError for an
+    """Returns the run options among the arguments of the model; None is the default. Raises ConfigError for an
     unknown argument."""
     values: dict[str, Any] = {}
     for name, value in arguments.items():
@@ -106,7 +106,7 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
         **options: Any,
     ) -> None:  # fmt: skip
         super().__init__()
-        # 1. The arguments are those of a run, whose only task stands for all of lm-eval's.
+        # 1. The arguments are those of a run, whose only task represents all of lm-eval's.
         chosen = run_options({"pretrained": pretrained, "drafter": drafter, **options})
         if not isinstance(baseline, bool):
             raise ConfigError(f"--model_args baseline={baseline}: write true or false")
@@ -186,7 +186,8 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
 
     def prompt_ids(self, model: TextModel, query: LmEvalRequest) -> list[int]:
         """Returns the tokens of a prompt. Raises ConfigError for an empty one, and if there is no room for one."""
-        bos, num_new = model.tokenizer.bos_token, query.generation.max_new_tokens
+        bos = model.tokenizer.bos_token
+        num_new = query.generation.max_new_tokens
         is_whole = query.rendered or bool(bos and query.prompt.startswith(bos))
         ids: list[int] = model.tokenizer(query.prompt, add_special_tokens=not is_whole)["input_ids"]
         if not ids:
@@ -208,10 +209,13 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Returns the answers in order, and stores their measurements in `answers`."""
         self.answers = []
-        queries, target, num_cut = self._queries(requests), self.models.target, 0
-        # 1. All methods are composed and all prompts encoded, so that errors are raised before anything is measured.
+        queries = self._queries(requests)
+        target = self.models.target
+        num_cut = 0
+        # 1. All decoders are built and all prompts encoded, so that errors are raised before anything is measured.
         for number, query in enumerate(queries):
-            ids, sampling = self.prompt_ids(target, query), sampling_of(query.generation)
+            ids = self.prompt_ids(target, query)
+            sampling = sampling_of(query.generation)
             num_cut += len(ids) > len(self.fitting_ids(target, query))
             problem = end_problem(target, query.prompt, ids) if number == 0 else None
             if problem is not None:
@@ -226,11 +230,13 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
                 num_cut, len(queries), self.max_length,
             )  # fmt: skip
         # 2. Every decoder is warmed up on an unmeasured text of the maximum length.
-        maxima, longest = [query.generation.max_new_tokens for query in queries], dict[Sampling, int]()
+        maxima = [query.generation.max_new_tokens for query in queries]
+        longest = dict[Sampling, int]()
         for query, num_new in zip(queries, maxima, strict=True):
             sampling = sampling_of(query.generation)
             longest[sampling] = max(len(self.fitting_ids(target, query)) + num_new, longest.get(sampling, 0))
-        budget, warm_ups = Budget(num_planned=sum(maxima)), list[WarmUp]()
+        budget = Budget(num_planned=sum(maxima))
+        warm_ups = list[WarmUp]()
         for sampling, num_tokens in longest.items():
             decoders = [(decoder, num_tokens) for decoder in self._decoders[sampling]]
             with doing("warming up") as tell:
@@ -284,7 +290,8 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
     def metrics(self, answers: Sequence[LmEvalAnswer]) -> dict[str, Estimate]:
         """Returns α, τ and tokens/s with 95 % intervals over documents, and if every answer has a baseline, its speed
         and the speed-up."""
-        method, prompts = self.method, Resampler.of_keys([(a.query.task, a.query.doc) for a in answers], seed=0)
+        method = self.method
+        prompts = Resampler.of_keys([(a.query.task, a.query.doc) for a in answers], seed=0)
         own = [Answer.of(answer.own, method.decodes_with) for answer in answers]
         baseline = [Answer.of(answer.baseline) for answer in answers if answer.baseline is not None]
         has_baseline = len(baseline) == len(answers)
@@ -297,7 +304,8 @@ class SpecbenchLM(LM):  # type: ignore[misc]  # lm-eval has no types
 
     def get_model_info(self) -> dict[str, object]:
         """Returns the models, the method and each task's measurements, for `config` in lm-eval's results."""
-        models, by_task = self.models, dict[str, list[LmEvalAnswer]]()
+        models = self.models
+        by_task = dict[str, list[LmEvalAnswer]]()
         for answer in self.answers:
             by_task.setdefault(answer.query.task, []).append(answer)
         tasks = {

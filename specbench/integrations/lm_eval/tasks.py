@@ -176,8 +176,8 @@ def load_tasks(name: str, include: str | Path | None = None) -> list[TaskSpec]:
         raise ConfigError(f"--task {PREFIX}: name a task of lm-eval, such as {PREFIX}gsm8k")
     with quiet(), seeded():
         index = task_index([wanted], include)
-        found = index.load([wanted] if is_path(wanted) else index.match_tasks([wanted]))
-    for task_name, task in found["tasks"].items():
+        matched = index.load([wanted] if is_path(wanted) else index.match_tasks([wanted]))
+    for task_name, task in matched["tasks"].items():
         if getattr(task, "UNSAFE_CODE", False):
             raise ConfigError(
                 f"task {PREFIX}{task_name}: runs the code of answers without a sandbox: use the task humaneval"
@@ -189,7 +189,7 @@ def load_tasks(name: str, include: str | Path | None = None) -> list[TaskSpec]:
             )
         if task.get_config("num_fewshot") is None:
             task.set_config(key="num_fewshot", value=0)
-    loaded = [LoadedTask(task_name, task) for task_name, task in found["tasks"].items()]
+    loaded = [LoadedTask(task_name, task) for task_name, task in matched["tasks"].items()]
     LOADED_TASKS.update({(each.name, each.config): each for each in loaded})
     return [spec_of(each) for each in loaded]
 
@@ -235,42 +235,45 @@ def examples(*, task: str, config: str, data: str | None, limit: int | None) -> 
         )
     loaded = find_loaded(task, config)
     # 1. Where the rows are.
-    options, name = loaded.task.config, f"task {PREFIX}{task}"
+    options = loaded.task.config
+    name = f"task {PREFIX}{task}"
     split = options.test_split or options.validation_split
     source: Literal["hub", "local"] = "hub"
     place = "/".join(str(part) for part in (options.dataset_path, options.dataset_name) if part) or task
     if options.dataset_path in LOCAL_FORMATS:
         kwargs = options.dataset_kwargs or {}
         files = kwargs.get("data_files", kwargs.get("data_dir", ""))
-        source, place = "local", str(files.get(split, files) if isinstance(files, dict) else files)
+        source = "local"
+        place = str(files.get(split, files) if isinstance(files, dict) else files)
     # 2. The documents. None may be among its own few-shot examples, which lm-eval draws for each.
-    made, are_checked = [], True
+    documents, are_checked = [], True
     for number, instance in enumerate(loaded.instances(limit)):
-        prompt, target, question = (
-            instance.args[0], loaded.task.doc_to_target(instance.doc), loaded.task.doc_to_text(instance.doc)
-        )  # fmt: skip
+        prompt = instance.args[0]
+        target = loaded.task.doc_to_target(instance.doc)
+        question = loaded.task.doc_to_text(instance.doc)
         if not isinstance(prompt, str) or instance.idx != 0:
             raise ConfigError(f"{name}: document {instance.doc_id} has several requests: choose another")
         is_text = isinstance(question, str) and bool(question.strip())
         are_checked &= is_text
         if is_text and options.num_fewshot:
-            before, begin = prompt.rpartition(question)[0], re.escape(options.fewshot_delimiter)
+            before = prompt.rpartition(question)[0]
+            begin = re.escape(options.fewshot_delimiter)
             if re.search(rf"(?:\A|\n|{begin}){re.escape(question + options.target_delimiter)}", before):
                 raise ConfigError(
                     f"{name}: document {instance.doc_id} is one of the few-shot examples before its prompt: write a "
                     "YAML that includes the task's, with another fewshot_split or num_fewshot: 0"
                 )
         reference = {"doc": str(instance.doc_id), "target": target if isinstance(target, str) else repr(target)}
-        made.append(Example(number, str(instance.doc_id), (prompt,), (reference,)))
+        documents.append(Example(number, str(instance.doc_id), (prompt,), (reference,)))
     # 3. Their few-shot examples.
     shots = FewshotInfo()
     if options.num_fewshot:
         drawn_from = options.fewshot_split or options.training_split or split
-        digest = text_digest("\0".join(each.prompt for each in made))
+        digest = text_digest("\0".join(each.prompt for each in documents))
         location = f"{place} {drawn_from}" if drawn_from else place
         shots = FewshotInfo(options.num_fewshot, source, location, digest, are_checked)
-    text = json.dumps([[each.prompt, each.reference] for each in made])
-    return TaskData(source, place, text_digest(text), tuple(made), shots)
+    text = json.dumps([[each.prompt, each.reference] for each in documents])
+    return TaskData(source, place, text_digest(text), tuple(documents), shots)
 
 
 @SCORERS.register("lm_eval", examples=examples)

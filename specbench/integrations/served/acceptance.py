@@ -148,7 +148,9 @@ def corrected_for_varying_drafts(found: Acceptance, num_tokens: int) -> Acceptan
     Engines do not count passes without a draft, but each of them emits one token. The verified tokens are known only
     from counts per step: some engines count every draft as if it had the maximum length.
     """
-    notes, num_passes, num_verified = [], found.num_passes, found.num_verified
+    notes = []
+    num_passes = found.num_passes
+    num_verified = found.num_verified
     if found.passes is None:
         num_verified = None
         notes.append("α is not known, since its drafter may draft fewer tokens than declared")
@@ -220,7 +222,8 @@ def steps_of(passes: Sequence[tuple[int, int]], num_tokens: int, most_tokens: in
     `most_tokens`: the limit of the answer's length. As in the decode loop, no token is drafted for the last place
     before it; a server may do so.
     """
-    left, steps = num_tokens - 1, []
+    left = num_tokens - 1
+    steps = []
     num_before_limit = None if most_tokens is None else most_tokens - 1
     for drafted, accepted in passes:
         if left <= 0:

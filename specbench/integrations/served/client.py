@@ -111,7 +111,9 @@ class Client:
     def _connected(self, path: str) -> Iterator[HTTPConnection]:
         """Opens a connection and shuts it down at the time limit, whatever the server is doing, from the handshake of
         TLS to the last byte."""
-        parts, has_expired, start = urlsplit(self.url), threading.Event(), perf_counter()
+        parts = urlsplit(self.url)
+        has_expired = threading.Event()
+        start = perf_counter()
         kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         connection = kind(parts.hostname or "", parts.port, timeout=self.timeout_seconds)
 

@@ -56,8 +56,8 @@ class PlannedWindow:
 
     @property
     def key(self) -> WindowKey:
-        own = self.subset_run
-        return own.task.name, own.subset, self.kind, self.level, self.number, self.num_requests
+        run = self.subset_run
+        return run.task.name, run.subset, self.kind, self.level, self.number, self.num_requests
 
     @property
     def decoders(self) -> list[ServedDecoder]:
@@ -71,17 +71,19 @@ class PlannedWindow:
     def requests(self, decoder: ServedDecoder, seed: int) -> list[LoadRequest]:
         """Returns the next prompts of the subset, which starts again after its last one. All servers get the same
         prompts at the same times."""
-        own, found, at = self.subset_run, [], 0.0
+        run = self.subset_run
+        planned = []
+        at = 0.0
         names = ("task", "subset", "kind", "level", "window", "requests")
         gaps = random.Random(json_digest(dict(zip(names, self.key, strict=True))))
-        stop = decoder.stop_rules(own.task.generation, own.context_limit)
+        stop = decoder.stop_rules(run.task.generation, run.context_limit)
         for number in range(self.num_requests):
-            example = own.data.examples[(self.number * self.num_requests + number) % len(own.data.examples)]
-            place = own.task.name, own.subset, example.index, self.number, decoder.method.name
-            ids = own.renderer.render(decoder.model, (example.prompt,)).ids
-            found.append(LoadRequest(example.index, ids, stop, stream_seed(seed, *place), at))
+            example = run.data.examples[(self.number * self.num_requests + number) % len(run.data.examples)]
+            place = run.task.name, run.subset, example.index, self.number, decoder.method.name
+            ids = run.renderer.render(decoder.model, (example.prompt,)).ids
+            planned.append(LoadRequest(example.index, ids, stop, stream_seed(seed, *place), at))
             at += gaps.expovariate(self.level) if self.kind == "rate" else 0.0
-        return found
+        return planned
 
 
 @dataclass
@@ -101,7 +103,9 @@ class LoadScheduler:
 
     def measure(self, plan: Plan, recorded: RecordStore, events: Events) -> None:
         """Measures the windows that the run's folder does not hold yet."""
-        load, spec, file = self.load, plan.spec, window_file(plan.folder.path)
+        load = self.load
+        spec = plan.spec
+        file = window_file(plan.folder.path)
         windows = [
             PlannedWindow(own, kind, level, number, math.ceil(load.requests * max(1.0, level)))
             for own in plan.subset_runs for kind, level in load.levels for number in range(load.windows)
@@ -118,7 +122,7 @@ class LoadScheduler:
     def _measure_window(self, window: PlannedWindow, seed: int, seconds: float | None) -> LoadWindow:
         """`seconds`: the time for the warm-up of one server, by default a share of the expected time."""
         load = window.subset_run, window.kind, window.level
-        found: dict[str, list[LoadAnswer]] = {}
+        answers_by_method: dict[str, list[LoadAnswer]] = {}
         warm_ups: dict[str, WarmUpRecord] = {}
         # 1. The order is reversed from one window to the next, so that a drift of the machine affects all alike.
         order = window.decoders if window.number % 2 == 0 else window.decoders[::-1]
@@ -134,9 +138,9 @@ class LoadScheduler:
             for server in (decoder.server, *decoder.others):
                 server.wait_until_idle()
             with doing(f"{name} answers {window.num_requests} requests at {window.kind} {window.level:g}"):
-                found[name] = answers(decoder, window.requests(decoder, seed), window.num_in_flight)
+                answers_by_method[name] = answers(decoder, window.requests(decoder, seed), window.num_in_flight)
         measured_at = round(time(), 3)
-        methods = {decoder.method.name: found[decoder.method.name] for decoder in window.decoders}
+        methods = {decoder.method.name: answers_by_method[decoder.method.name] for decoder in window.decoders}
         if self.scoring is not None and window.subset_run.task.generation.temperature == 0:
             self._mark_near_ties(window, seed, methods, self.scoring)
         return LoadWindow(*window.key, measured_at, methods, warm_ups)
@@ -148,7 +152,8 @@ class LoadScheduler:
         target. The tolerance is measured on the first answers that differ."""
         requests = window.requests(window.decoders[0], seed)
         for decoder in window.decoders[1:]:
-            name, plain = decoder.method.name, methods[BASELINE]
+            name = decoder.method.name
+            plain = methods[BASELINE]
             others = [
                 (own, BaselineAnswer("", request.ids, answer.token_ids))
                 for request, own, answer in zip(requests, methods[name], plain, strict=True)
@@ -192,10 +197,10 @@ def warm_up(
 
     `seconds`: the time for each server, by default a share of the expected time of the next `num_windows` windows.
     """
-    own = window.subset_run
-    length = min(WARM_UP_TOKENS, own.context_limit or WARM_UP_TOKENS)
-    stop = StopRules(length // 2, context_limit=own.context_limit)
-    planned = num_windows * window.num_requests * own.task.generation.max_new_tokens
+    run = window.subset_run
+    length = min(WARM_UP_TOKENS, run.context_limit or WARM_UP_TOKENS)
+    stop = StopRules(length // 2, context_limit=run.context_limit)
+    planned = num_windows * window.num_requests * run.task.generation.max_new_tokens
     histories: list[list[tuple[float, float]]] = [[] for _ in decoders]
 
     def left() -> float:

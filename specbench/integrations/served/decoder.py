@@ -69,7 +69,8 @@ class Answer:
 
     def add(self, seconds: float, piece: EventContent) -> None:
         """Adds an event. All tokens of a read have the same time; tokens after the end of the answer do not count."""
-        self.seconds, before = seconds, self.state.num_new_tokens
+        self.seconds = seconds
+        before = self.state.num_new_tokens
         self.continues_after_end |= self.state.finished and bool(piece.token_ids)
         for token in piece.token_ids or ():
             if not self.state.finished:
@@ -78,7 +79,8 @@ class Answer:
         text = ""
         if piece.token_ids is None:
             # Reasoning in a field of its own gets its tags again, so that it is parted as that of any other engine.
-            tags, was_reasoning = self.state.rules.reasoning, self.is_reasoning
+            tags = self.state.rules.reasoning
+            was_reasoning = self.is_reasoning
             text = piece.reasoning + piece.text
             if tags is not None and (piece.reasoning or (was_reasoning and piece.text)):
                 self.is_reasoning = not piece.text
@@ -88,8 +90,8 @@ class Answer:
         self.first_text = self.first_text or text
         if num_new or (text and not self.state.finished):
             self.reads.append((seconds, num_new))
-        known = {name: value for name, value in vars(piece).items() if value is not None and name not in TEXTS}
-        self.reported = replace(self.reported, **known)
+        values = {name: value for name, value in vars(piece).items() if value is not None and name not in TEXTS}
+        self.reported = replace(self.reported, **values)
 
     def has_stop(self, stops: Sequence[str]) -> bool:
         """Returns whether the text has one of the stop strings outside of its reasoning."""
@@ -124,18 +126,18 @@ class ServedDecoder(Decoder):
         assert state.finish is not None
 
         # 2. Its steps, or without single steps the counts up to its end.
-        found, source = self._acceptance(answer, counters[-1])
+        acceptance, source = self._acceptance(answer, counters[-1])
         num_tokens, most_tokens = state.num_new_tokens, state.num_new_tokens + state.num_remaining
         steps, kept, num_passes = list[Step](), None, None
-        if found is not None and found.passes is not None:
-            steps = steps_of(found.passes, num_tokens, most_tokens)
-        elif found is not None:
-            counts = kept_counts(found, num_tokens, most_tokens, self.method.num_draft_tokens)
+        if acceptance is not None and acceptance.passes is not None:
+            steps = steps_of(acceptance.passes, num_tokens, most_tokens)
+        elif acceptance is not None:
+            counts = kept_counts(acceptance, num_tokens, most_tokens, self.method.num_draft_tokens)
             kept = counts.accepted, counts.verified
             if counts.is_bound:
-                source = replace(found, note="; ".join(filter(None, (found.note, BOUND)))).text
-        if found is not None:
-            num_passes = len(steps) or found.num_passes
+                source = replace(acceptance, note="; ".join(filter(None, (acceptance.note, BOUND)))).text
+        if acceptance is not None:
+            num_passes = len(steps) or acceptance.num_passes
 
         # 3. The baseline is its own control: it answers greedy prompts twice, but warm-ups (without end tokens) once.
         same_again = None
@@ -154,7 +156,9 @@ class ServedDecoder(Decoder):
             external=External(
                 num_first_tokens=first[1], num_target_passes=None if num_passes is None else num_passes + 1,
                 acceptance_source=source,
-                totals=(found.num_drafted, found.num_verified, found.num_accepted) if found else None,
+                totals=None if acceptance is None else (
+                    acceptance.num_drafted, acceptance.num_verified, acceptance.num_accepted
+                ),
                 kept=kept, events=rounded(answer.reads), cached_tokens=reported.num_cached,
                 server_seconds=reported.seconds if has_time else None,
                 server_decode_seconds=reported.decode_seconds if has_time else None,
@@ -174,15 +178,16 @@ class ServedDecoder(Decoder):
         num_tokens = answer.state.num_new_tokens
         passes: int | None = num_tokens - 1
         if self.method.name != BASELINE:
-            found, _ = self._acceptance(answer, None)
-            passes = found.num_passes if found is not None else None
-            if found is not None and found.passes is not None:
-                passes = len(steps_of(found.passes, num_tokens))
+            acceptance, _ = self._acceptance(answer, None)
+            passes = acceptance.num_passes if acceptance is not None else None
+            if acceptance is not None and acceptance.passes is not None:
+                passes = len(steps_of(acceptance.passes, num_tokens))
         return answer.state.new_ids, passes, rounded(answer.reads)
 
     def _read_answer(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Answer:
         """Reads an answer to its end; only up to there if the engine sends its counts with every event."""
-        server, state = self.server, GenerationState(list(prompt_ids), stop)
+        server = self.server
+        state = GenerationState(list(prompt_ids), stop)
         engine, client, answer = server.engine, server.client, Answer(state)
         # 1. A server would also stop inside reasoning, so that it gets no stop strings then.
         holds_back = bool(self.stopped_reasoning) or stop.opens_reasoning(prompt_ids)
@@ -228,7 +233,8 @@ class ServedDecoder(Decoder):
     def _check_end(self, answer: Answer, body: Body, num_read: int) -> None:
         """Adds the tokens that an engine held back, since they complete no character; at a limit they may be lost.
         Raises ConfigError for a stream that was cut, and for other numbers of tokens than the usage has."""
-        client, reported = self.server.client, answer.reported
+        client = self.server.client
+        reported = answer.reported
         if reported.finish is None:
             raise client.error(
                 f"ended its answer after {num_read} tokens without a reason: the stream was cut; see the server's log"
@@ -264,7 +270,8 @@ class ServedDecoder(Decoder):
     def _finish(self, answer: Answer) -> None:
         """Ends the state of an answer, and adds the end token, which some engines do not send, to the last read."""
         state, rules, reported = answer.state, answer.state.rules, answer.reported
-        finish, sends_ids = str(reported.finish), reported.token_ids is not None
+        finish = str(reported.finish)
+        sends_ids = reported.token_ids is not None
         if finish in FAILED:
             raise self.server.client.error("aborted the request: see the server's log")
         # 1. The text of an engine that sends no ids. The first read gets the tokens of its own text, the last read all
@@ -321,38 +328,42 @@ class ServedDecoder(Decoder):
         """
         server, method, num_tokens = self.server, self.method, answer.state.num_new_tokens
         # 1. By the events of the answer, else by the counters of the server.
-        found, problem = None, server.engine.remedy
+        acceptance = None
+        problem = server.engine.remedy
         try:
             with server.client.reading():
-                found = server.engine.acceptance(answer.events, method.num_draft_tokens)
-            if found is None and before is not None:
-                found = acceptance_between(before, server.wait_until_idle(), method.num_draft_tokens)
-                if found is None and before.num_drafted is not None:
+                acceptance = server.engine.acceptance(answer.events, method.num_draft_tokens)
+            if acceptance is None and before is not None:
+                acceptance = acceptance_between(before, server.wait_until_idle(), method.num_draft_tokens)
+                if acceptance is None and before.num_drafted is not None:
                     problem = "server counters went backwards, so it was restarted"
         except Impossible as error:
             problem = CONTRADICT.format(error)
         options = method.decoder.options if method.decoder is not None else {}
-        if found is not None and str(options.get("method", "")).lower().startswith(VARYING):
-            found = corrected_for_varying_drafts(found, num_tokens)
+        if acceptance is not None and str(options.get("method", "")).lower().startswith(VARYING):
+            acceptance = corrected_for_varying_drafts(acceptance, num_tokens)
         # 2. The baseline has one pass for each token.
         if method.name == BASELINE:
-            if found is not None and found.num_drafted:
+            if acceptance is not None and acceptance.num_drafted:
                 raise server.client.error(
-                    f"drafts: {found.num_drafted} draft tokens for one answer, but it is the baseline: start it "
+                    f"drafts: {acceptance.num_drafted} draft tokens for one answer, but it is the baseline: start it "
                     "without speculation"
                 )
-            if found is None and server.speculates is None:
+            if acceptance is None and server.speculates is None:
                 return None, f"{UNKNOWN}: {problem}"
             plain = from_passes([(0, 0)] * (num_tokens - 1))
-            return plain, found.source if found else plain.source
+            return plain, acceptance.source if acceptance else plain.source
         # 3. What the server counted after the end of the answer is left out, which takes single passes.
-        if found is not None and answer.continues_after_end:
-            problem, note, passes = "the server kept generating past a stop string", found.note, found.passes
-            found = None if passes is None else from_passes(passes[: len(steps_of(passes, num_tokens))])
-            found = None if found is None else replace(found, note=note)
-        if found is not None and (wrong := contradiction(found, num_tokens, method.num_draft_tokens)):
-            found, problem = None, CONTRADICT.format(wrong)
-        return (None, f"{UNKNOWN}: {problem}") if found is None else (found, found.text)
+        if acceptance is not None and answer.continues_after_end:
+            problem = "the server kept generating past a stop string"
+            note = acceptance.note
+            passes = acceptance.passes
+            acceptance = None if passes is None else from_passes(passes[: len(steps_of(passes, num_tokens))])
+            acceptance = None if acceptance is None else replace(acceptance, note=note)
+        if acceptance is not None and (wrong := contradiction(acceptance, num_tokens, method.num_draft_tokens)):
+            acceptance = None
+            problem = CONTRADICT.format(wrong)
+        return (None, f"{UNKNOWN}: {problem}") if acceptance is None else (acceptance, acceptance.text)
 
 
 def rounded(reads: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:

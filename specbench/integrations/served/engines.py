@@ -96,8 +96,10 @@ class LlamaCpp(Engine):
         return [{int(each["id"]): float(each["logprob"]) for each in row["top_logprobs"]} for row in rows]
 
     def read(self, event: Event, num_before: int) -> EventContent:
-        times, ids = event.get("timings") or {}, tuple(event.get("tokens") or ())
-        has_ended, num_new = bool(event.get("stop")), event.get("tokens_predicted")
+        times = event.get("timings") or {}
+        ids = tuple(event.get("tokens") or ())
+        has_ended = bool(event.get("stop"))
+        num_new = event.get("tokens_predicted")
         prompt, decode, problem = 0.0, 0.0, None
         try:
             prompt, decode = read_seconds(times, "prompt_ms", 1e-3), read_seconds(times, "predicted_ms", 1e-3)

@@ -84,7 +84,8 @@ def ended_children() -> list[tuple[int, int]]:
 
 def end(group: int) -> None:
     """Ends the process group of a command and all descendants of this process, by SIGTERM first, then by SIGKILL."""
-    start, is_asked = time.monotonic(), False
+    start = time.monotonic()
+    is_asked = False
     while (seconds := time.monotonic() - start) < 2 * GRACE_SECONDS:
         number = signal.SIGTERM if seconds < GRACE_SECONDS else signal.SIGKILL
         if not is_asked or number == signal.SIGKILL:  # again and again, since a process may start another meanwhile

@@ -130,7 +130,8 @@ def serving() -> Iterator[Callable[[RunSpec], "ServedModels"]]:
 def load_served(spec: RunSpec, started: StartedServers | None = None) -> ServedModels:
     """Returns the servers of a run. Raises ConfigError for one that does not fit the tokenizer or the others."""
     assert spec.servers is not None
-    started, servers = started or StartedServers(), dict[str, Server]()
+    started = started or StartedServers()
+    servers = dict[str, Server]()
     # 1. The tokenizer here, and every server once it is ready: all at once, or with `turns` one after the other.
     target = load_model(spec.target, device="cpu", weights=False)
     set_template_options(target, spec.chat, spec.chat_template_args, spec.chosen_date)

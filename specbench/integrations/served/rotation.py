@@ -56,9 +56,11 @@ class RotationScheduler:
     def measure(self, plan: Plan, recorded: RecordStore, events: Events) -> None:
         """Each answer is on disk before the next request, so that a run which is stopped within a part loses none."""
         check_recorded(plan.trials, recorded, plan.folder)
-        file, before = LineFile[ServerAnswer](plan.folder.path / TURNS, ServerAnswer), frozenset(recorded)
+        file = LineFile[ServerAnswer](plan.folder.path / TURNS, ServerAnswer)
+        before = frozenset(recorded)
         answers = {(line.key, line.method): line.answer for line in file.read()}
-        num_servers, seconds = len(plan.spec.methods), plan.spec.warm_up
+        num_servers = len(plan.spec.methods)
+        seconds = plan.spec.warm_up
         seconds = None if seconds is None else seconds / (num_servers * self.num_parts)
         with ProgressBar(events.console, "rotation", len(plan.trials) * num_servers) as progress:
             for number, part in enumerate(split_plan(plan.trials, self.num_parts)):
@@ -89,13 +91,15 @@ class RotationScheduler:
     def _warm_up(self, trials: Sequence[Trial], name: str, seconds: float | None) -> dict[int, WarmUp]:
         """Brings a server up and warms it up for the subsets of trials. Returns the warm-ups by id of the subset run.
         `seconds`: the time for it, by default a share of the expected time."""
-        is_new, warm_ups = self.bring_up(name), {}
+        is_new = self.bring_up(name)
+        warm_ups = {}
         budget = Budget(seconds, sum(trial.run.task.generation.max_new_tokens for trial in trials))
         for run in {id(trial.run): trial.run for trial in trials}.values():
             decoder = _decoder(run.decoders, name)
             if is_new:
                 forget_warm_up(decoder)
-            length, num_new = longest_conversation(run, decoder.model), run.task.generation.max_new_tokens
+            length = longest_conversation(run, decoder.model)
+            num_new = run.task.generation.max_new_tokens
             with doing_warm_up(run) as tell:
                 warm_ups[id(run)] = warm_up([(decoder, length)], run.context_limit, num_new, budget, tell)[name]
         return warm_ups

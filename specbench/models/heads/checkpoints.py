@@ -190,7 +190,8 @@ def download_head(name: str, revision: str | None) -> Path:
     problem = hub_problem(name, revision)
     try:
         for pattern in PATTERNS:
-            wanted, is_offline = ["config.json", pattern], problem is not None
+            wanted = ["config.json", pattern]
+            is_offline = problem is not None
             folder = Path(
                 huggingface_hub.snapshot_download(
                     name, revision=revision, allow_patterns=wanted, local_files_only=is_offline

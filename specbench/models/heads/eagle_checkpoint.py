@@ -248,7 +248,8 @@ def eagle_files(head: EagleHead, tensors: Tensors, target: CausalLM) -> tuple[di
     Two keys are written twice. transformers before version 5 does not know `rope_parameters`. vLLM numbers the inputs
     of the layers whose hidden states the head reads, and SGLang, in `eagle_config`, their outputs.
     """
-    layout, config = head.layout, head.config.to_diff_dict()
+    layout = head.layout
+    config = head.config.to_diff_dict()
     config.pop("transformers_version", None)
     rope = dict(head.config.rope_parameters or {})
     config |= {"rope_theta": rope.pop("rope_theta")} if "rope_theta" in rope else {}

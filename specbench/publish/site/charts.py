@@ -170,7 +170,8 @@ def quality_speed_plots(entries: Entries) -> list[ScatterPlot]:
                 swept.append((threshold, (point.x, point.y)))
         sweeps = tuple(tuple(place for _, place in sorted(each)) for each in by_threshold.values() if len(each) > 1)
         corners = tuple(sorted((point.x, point.y) for point in points if point.is_best))
-        title, one = ", ".join([title, *own]), x.scale(1.0)
+        title = ", ".join([title, *own])
+        one = x.scale(1.0)
         line = (one, top), (one, bottom)
         caption = f"{title}: the same numbers"
         plots.append(ScatterPlot(title, points, x, y, line, caption, "front", corners, sweeps))

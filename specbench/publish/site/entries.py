@@ -71,7 +71,8 @@ class SiteRow:
         truncation = ", ".join(f"{name} {value:g}" for name, value in limits if value is not None)
         quality = IndexCell(NULL, "")
         if row.quality is not None:
-            unit, score = metric_of(row.quality), row.metric(row.quality)
+            unit = metric_of(row.quality)
+            score = row.metric(row.quality)
             change = row.value(f"{row.quality}_difference")
             difference = "" if change is None else f"Δ {number(change, unit.digits, unit.factor, '+')} "
             quality = IndexCell(number(score, unit.digits, unit.factor), _sort_key(score), f"{difference}{unit.label}")
@@ -122,7 +123,8 @@ class Entries:
 def read_entries(files: Sequence[Path]) -> Entries:
     """Returns the rows of leaderboard files, each once. Raises ConfigError for files that are not leaderboards, and if
     there are no rows."""
-    runs, sides = RecordedRuns(), {}
+    runs = RecordedRuns()
+    sides = {}
     for file in files:
         for row in load(file):
             if (row.key, row.created) not in sides:
@@ -134,10 +136,12 @@ def read_entries(files: Sequence[Path]) -> Entries:
     whole = {id(row) for row in rows_of_subsets([side.row for side in sides.values()], [])}
     found: list[SiteRow] = []
     for shared, group in group_by_conditions(list(sides.values()), DEFAULT_METRIC).items():
-        key, order = text_digest(shared, 8), rank_rows(group, DEFAULT_METRIC)
+        key = text_digest(shared, 8)
+        order = rank_rows(group, DEFAULT_METRIC)
         labels = distinct_names([each.row for each in order])
         for each in order:
-            digest, is_whole = digest_of(each.row.model_dump(mode="json")), id(each.row) in whole
+            digest = digest_of(each.row.model_dump(mode="json"))
+            is_whole = id(each.row) in whole
             found.append(SiteRow(digest, each.side, key, len(group), each, labels[each.row.key], is_whole))
     return Entries(tuple(found), tuple(runs.problem_lines()))
 

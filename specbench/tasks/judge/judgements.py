@@ -25,7 +25,7 @@ from specbench.tasks.judge.requests import (
     HIGHEST,
     LOWEST,
     NUMBER,
-    JudgedCell,
+    JudgedSubset,
     JudgementKey,
     JudgeRequest,
     JudgeSettings,
@@ -52,7 +52,9 @@ class JudgeClient:
     """A judge for several threads. Raises ConfigError if the environment has no key."""
 
     def __init__(self, settings: JudgeSettings) -> None:
-        self._settings, self._cache, self._num_failures = settings, ReplyCache(settings.cache), 0
+        self._settings = settings
+        self._cache = ReplyCache(settings.cache)
+        self._num_failures = 0
         self._server = Completions(
             settings.url, f"--judge {settings.model}", settings.timeout_seconds, settings.num_retries,
             settings.backoff_seconds,
@@ -140,10 +142,11 @@ def judge_records(
         say(console, f"{counted(num_forged, 'answer')} {has} in its text, shown to the judge as {shown}")
     # 2. The replies, and the rating in each.
     replies = {**cached, **(_ask(new, settings, console) if new else {})}
-    found = {}
+    judgements = {}
     for key, request in requests.items():
         (task, subset, example, repeat, turn), method = key
-        name, score = digest(request), None
+        name = digest(request)
+        score = None
         answer = replies[name]
         problem = answer if isinstance(answer, str) else None
         reply = Reply("", None, None) if isinstance(answer, str) else answer
@@ -160,7 +163,7 @@ def judge_records(
                 outside = " from 1 to 10 outside of reasoning and quotations" if pattern.search(reply.text) else ""
                 problem = f"the judge's reply holds no {settings.rating_form.replace(NUMBER, 'rating')}{outside}"
             problem += f" (kept in {ReplyCache(settings.cache).path(request)}: delete it to ask again)"
-        found[key] = Judgement(
+        judgements[key] = Judgement(
             task=task, subset=subset, example=example, repeat=repeat, turn=turn, method=method, judge=settings.model,
             url=settings.url, score=score, request=name, problem=problem,
             reply=None if isinstance(answer, str) else reply.text, prompt_tokens=reply.num_prompt_tokens,
@@ -168,15 +171,16 @@ def judge_records(
             cost_usd=settings.cost(reply.num_prompt_tokens, reply.num_reply_tokens),
         )  # fmt: skip
     # 3. What was paid for, and what has no score.
-    paid = {each.request: each for each in found.values() if each.reply is not None and not each.cached}.values()
+    paid = {each.request: each for each in judgements.values() if each.reply is not None and not each.cached}.values()
     costs = [each.cost_usd for each in paid if each.cost_usd is not None]
     cost = f"${sum(costs):.4f}" if len(costs) == len(paid) else "unknown cost (give --judge-prices)"
-    missing = [each.problem for each in found.values() if each.score is None]
+    missing = [each.problem for each in judgements.values() if each.score is None]
     why = f"; {len(missing)} without a score; the first reason: {missing[0]}" if missing else ""
-    num_prompt, num_reply = sum(each.prompt_tokens or 0 for each in paid), sum(each.reply_tokens or 0 for each in paid)
+    num_prompt = sum(each.prompt_tokens or 0 for each in paid)
+    num_reply = sum(each.reply_tokens or 0 for each in paid)
     paid_for = f"{len(paid)} new replies, {num_prompt} prompt and {num_reply} reply tokens, {cost}"
-    say(console, f"judged {len(found) - len(missing)} of {len(found)} answers; {paid_for}{why}")
-    return found
+    say(console, f"judged {len(judgements) - len(missing)} of {len(judgements)} answers; {paid_for}{why}")
+    return judgements
 
 
 def _look_up(
@@ -223,7 +227,7 @@ def with_ratings(record: Record, ratings: Ratings) -> Record:
 
 
 def recorded_ratings(
-    records: Iterable[Record], cells: Iterable[JudgedCell], folder: Path, console: Console
+    records: Iterable[Record], subsets: Iterable[JudgedSubset], folder: Path, console: Console
 ) -> tuple[Ratings, str | None]:
     """Returns the ratings of exactly the same requests in judgements.jsonl, and the signature of the judge; None if
     there are no such ratings. If the file has several judges, the last one counts. Raises ConfigError for a damaged
@@ -233,9 +237,9 @@ def recorded_ratings(
     if not lines:
         return {}, None
     settings = lines[-1].settings
-    known = {line.request: line.score for line in lines}
-    requests = make_requests(records, index_examples(cells), settings)
-    scores = {key: known.get(digest(request)) for key, request in requests.items()}
+    score_by_request = {line.request: line.score for line in lines}
+    requests = make_requests(records, index_examples(subsets), settings)
+    scores = {key: score_by_request.get(digest(request)) for key, request in requests.items()}
     num_rated = sum(score is not None for score in scores.values())
     if not num_rated:
         return {}, None
@@ -253,12 +257,12 @@ def read_ratings(folder: Path, signature: str) -> Ratings:
 def write_judgements(path: Path, judgements: Mapping[JudgementKey, Judgement], settings: JudgeSettings) -> None:
     """Writes one JSON line for each answer and judge. Lines of other answers or judges in the file are kept. Raises
     ConfigError if the file is damaged or the disk is not writable."""
-    kept = [
+    other_judgements = [
         line
         for line in _read_lines(path)
         if line.key not in judgements or line.settings.signature != settings.signature
     ]
-    lines = [json.dumps(line.model_dump(), ensure_ascii=False) for line in (*kept, *judgements.values())]
+    lines = [json.dumps(line.model_dump(), ensure_ascii=False) for line in (*other_judgements, *judgements.values())]
     with writing(path, "free the disk or fix the permissions"):
         write_atomically(path, "".join(f"{line}\n" for line in lines))
 
@@ -308,21 +312,23 @@ class Judging:
         if not self.is_dry_run:
             JudgeClient(self.settings)
 
-    def judge(self, records: Iterable[Record], cells: Iterable[JudgedCell], folder: Path, console: Console) -> Ratings:
+    def judge(
+        self, records: Iterable[Record], subsets: Iterable[JudgedSubset], folder: Path, console: Console
+    ) -> Ratings:
         """Returns the ratings, and writes them into the folder. Raises ConfigError
         if the judge replied to no request."""
-        found = judge_records(records, index_examples(cells), self.settings, console)
-        if found and all(judgement.reply is None for judgement in found.values()):
+        judgements = judge_records(records, index_examples(subsets), self.settings, console)
+        if judgements and all(judgement.reply is None for judgement in judgements.values()):
             raise ConfigError(
-                f"--judge {self.settings.model} at {self.settings.url}: rated 0 of {len(found)} answers: check "
+                f"--judge {self.settings.model} at {self.settings.url}: rated 0 of {len(judgements)} answers: check "
                 "--judge-base-url and the server, and repeat the command: what was measured is kept"
             )
-        write_judgements(folder / JUDGEMENTS_FILE, found, self.settings)
-        return {key: judgement.score for key, judgement in found.items()}
+        write_judgements(folder / JUDGEMENTS_FILE, judgements, self.settings)
+        return {key: judgement.score for key, judgement in judgements.items()}
 
-    def show(self, records: Iterable[Record], cells: Iterable[JudgedCell]) -> None:
+    def show(self, records: Iterable[Record], subsets: Iterable[JudgedSubset]) -> None:
         """Prints the requests that would be sent."""
-        show_requests(records, index_examples(cells), self.settings, stdout)
+        show_requests(records, index_examples(subsets), self.settings, stdout)
 
 
 def make_judging(

@@ -145,7 +145,8 @@ def make_messages(turns: Sequence[Turn], template: JudgeTemplate | None = None) 
         parts.append(f"[The Start of Assistant's Answer]\n{turns[0].answer}\n[The End of Assistant's Answer]")
         system, user = HELPFUL, "\n\n".join(parts)
     else:
-        number, parts = "second" if len(turns) == 2 else "last", []
+        number = "second" if len(turns) == 2 else "last"
+        parts = []
         criteria = TASK.format(displayed=" displayed below") + GENERAL
         criteria += FOCUS.format(which=f"{number} user ") + EXPLAIN
         if has_references:
@@ -189,8 +190,8 @@ def parse_rating(reply: str, answer: str = "", form: str = BRACKETS) -> float | 
         is_own = "\n" in quoted[0] or alone.fullmatch(outside, start, len(outside) if end < 0 else end)
         return quoted[0] if is_own and _squeeze(quoted[0][1:-1]) not in written else " "
 
-    found = rating.findall(QUOTED.sub(without_rating, outside))
-    value = float(found[-1]) if found else math.nan
+    ratings = rating.findall(QUOTED.sub(without_rating, outside))
+    value = float(ratings[-1]) if ratings else math.nan
     return value if LOWEST <= value <= HIGHEST else None
 
 
@@ -269,8 +270,8 @@ class JudgeRequest(TypedDict):
 Questions = Mapping[tuple[str, str, int], Example]  # by task, subset and index
 
 
-class JudgedCell(Protocol):
-    """A subset of a task with its examples, such as a cell of a run."""
+class JudgedSubset(Protocol):
+    """A subset of a task with its examples, such as that of a run."""
 
     @property
     def task(self) -> TaskSpec: ...
@@ -282,8 +283,8 @@ class JudgedCell(Protocol):
     def data(self) -> TaskData: ...
 
 
-def index_examples(cells: Iterable[JudgedCell]) -> Questions:
-    return {(cell.task.name, cell.subset, each.index): each for cell in cells for each in cell.data.examples}
+def index_examples(subsets: Iterable[JudgedSubset]) -> Questions:
+    return {(each.task.name, each.subset, example.index): example for each in subsets for example in each.data.examples}
 
 
 def make_requests(
@@ -293,7 +294,7 @@ def make_requests(
     to the answer, with the method's own answers from the records, and references that are texts if the judge sees
     references. Raises ConfigError if the judge's template fails."""
     by_key = {record.key: record for record in records}
-    found: dict[JudgementKey, JudgeRequest] = {}
+    requests: dict[JudgementKey, JudgeRequest] = {}
     for key, record in by_key.items():
         task, subset, index, repeat, turn = key
         example = questions[task, subset, index]
@@ -307,11 +308,11 @@ def make_requests(
                 )
                 for text, part in zip(example.turns, so_far, strict=False)
             ]
-            found[key, method] = {
+            requests[key, method] = {
                 "url": settings.url, "model": settings.model, "temperature": 0.0, "max_tokens": settings.max_tokens,
                 "messages": make_messages(turns, settings.template),
             }  # fmt: skip
-    return found
+    return requests
 
 
 def _join_texts(record: Record) -> str | None:

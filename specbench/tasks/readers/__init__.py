@@ -48,7 +48,8 @@ def csqa(row: Row) -> Row:
         columns = {key: [choice[key] for choice in nested["choices"]] for key in ("label", "text")}
         concept = nested.get("question_concept")
         row = {**row, "question": nested["stem"], "question_concept": concept, "choices": columns}
-    labels, right = list(row["choices"]["label"]), row.get("answerKey")
+    labels = list(row["choices"]["label"])
+    right = row.get("answerKey")
     if not templates.is_empty(right) and right not in labels:
         raise ConfigError(f"column 'answerKey' = {right!r} is none of the labels {', '.join(labels)}: correct it")
     return row
@@ -281,7 +282,8 @@ def livecodebench(row: Row) -> Row:
     if not cases:
         raise ConfigError("columns 'public_test_cases' and 'private_test_cases' hold no tests: correct the row")
     if cases[0]["testtype"] == "functional":
-        entry_point, method = CALL_METHOD, json.loads(row["metadata"])["func_name"]
+        entry_point = CALL_METHOD
+        method = json.loads(row["metadata"])["func_name"]
         lines = []
         for case in cases:
             arguments = [json.loads(line) for line in case["input"].split("\n") if line.strip()]

@@ -154,7 +154,9 @@ def is_denied(plain: str, start: int, end: int) -> bool:
 
 
 def _strength(plain: str, match: re.Match[str], label_starts: set[int]) -> Strength | None:
-    words, start, end = word_patterns(), match.start(), match.end()
+    words = word_patterns()
+    start = match.start()
+    end = match.end()
     is_capital, is_marked = bool(match["capital"]), bool(match["open"] and match["close"])
     is_at_start = not plain[:start].strip()
     # 1. By what follows the letter.
@@ -189,15 +191,15 @@ def _matches_before(pattern: re.Pattern[str], plain: str, end: int) -> bool:
 
 def _list_labels(plain: str, letters: str) -> set[int]:
     """Returns the positions of the labels in lists of options, such as "A) sea B) sky C) road"."""
-    found, run = set[int](), list[int]()
+    labels, run = set[int](), list[int]()
     for label in LABEL.finditer(plain):
         is_next = label[1] == letters[len(run) : len(run) + 1] and not is_denied(plain, *label.span())
         run = run if is_next else []
         if label[1] == letters[len(run)]:
             run.append(label.start(1))
         if len(run) >= min(3, len(letters)):
-            found.update(run)
-    return found
+            labels.update(run)
+    return labels
 
 
 def _letter_of(match: re.Match[str]) -> str:
@@ -210,14 +212,16 @@ ANSWER_KEY = "answer"  # the key of the right letter in a reference that is a ma
 def chosen_text(text: str, options: Mapping[str, str]) -> str | None:
     """Returns the letter of the only option that the answer names in words; None if it names none or several. If one
     option contains another, the longer one counts. An option that is ruled out wherever it occurs does not."""
-    answer, plain, found = f" {' '.join(words(text))} ", plain_text(text).lower(), list[str]()
+    answer = f" {' '.join(words(text))} "
+    plain = plain_text(text).lower()
+    named = list[str]()
     spoken = {letter: f" {' '.join(words(option))} " for letter, option in options.items() if words(option)}
     for letter, option in spoken.items():
         places = list(re.finditer(r"\W*".join(map(re.escape, option.split())), plain))
         is_ruled_out = places and all(is_denied(plain, *place.span()) for place in places)
         if option in answer and not is_ruled_out:
-            found.append(letter)
-    longest = [a for a in found if not any(a != b and spoken[a] in spoken[b] for b in found)]
+            named.append(letter)
+    longest = [a for a in named if not any(a != b and spoken[a] in spoken[b] for b in named)]
     return longest[0] if len(longest) == 1 else None
 
 

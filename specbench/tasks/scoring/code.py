@@ -57,7 +57,8 @@ def python_parts(text: str) -> list[str]:
     code on to where it no longer is Python."""
     if compiles(text):
         return [text]
-    lines, number = text.split("\n"), 0
+    lines = text.split("\n")
+    number = 0
     found: list[str] = []
     while number < len(lines) and len(found) < MAX_PARTS:
         if number == 0 or CODE.match(lines[number]):

@@ -106,7 +106,8 @@ def _number_words() -> tuple[re.Pattern[str], dict[str, int], frozenset[str]]:
 
 def _with_scale(match: re.Match[str]) -> str:
     """Returns 3 million as 3 times a number."""
-    scales, factor = _number_words()[1], 1
+    scales = _number_words()[1]
+    factor = 1
     for word in match[2].split():
         factor *= next(value for each, value in scales.items() if re.fullmatch(rf"{each}s?", word, re.IGNORECASE))
     return rf"\cdot {factor}{match[1] or ''}"

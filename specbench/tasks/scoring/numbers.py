@@ -51,13 +51,13 @@ def words_pattern(kind: str, before: str = r"(?<!\w)") -> str:
 @cache
 def factor(word: str) -> int:
     """Returns the value of a word that multiplies a number; 1 for an empty one."""
-    known = {
+    factors = {
         k: v
         for words in number_words().values()
         for kind in ("scales", "before")
         for k, v in words.get(kind, {}).items()
     }
-    return next((value for each, value in known.items() if re.fullmatch(each, word, re.IGNORECASE)), 1)
+    return next((value for each, value in factors.items() if re.fullmatch(each, word, re.IGNORECASE)), 1)
 
 
 SPACES = "\u0020\u00a0\u2009\u202f"
@@ -118,13 +118,15 @@ class WrittenNumber(NamedTuple):
 def written_numbers(text: str, decimal_comma: bool = False) -> list[WrittenNumber]:
     """Returns the numbers of a text in order. `decimal_comma`: whether "2.125" is 2125, as in German, or 2.125. "2,125"
     is 2125 in both cases: English marks are common in answers in all languages."""
-    plain, found, end = _plain(text), [], 0
+    plain = _plain(text)
+    numbers = []
+    end = 0
     for match in number_pattern(decimal_comma).finditer(plain):
         value = _value(match) * factor(match["before"] or "") * factor(match["after"] or "")
         is_negative = match["sign"] and not _is_joined(plain[max(0, match.start() - 2) : match.start()])
-        found.append(WrittenNumber(value.copy_negate() if is_negative else value, plain[end : match.start()]))
+        numbers.append(WrittenNumber(value.copy_negate() if is_negative else value, plain[end : match.start()]))
         end = match.end()
-    return found
+    return numbers
 
 
 def _plain(text: str) -> str:
@@ -306,11 +308,11 @@ def _numeral(written: str, language: str) -> Decimal | None:
         else:
             is_whole = (rest[:1].isspace() and len(rest.split()) <= 3) or re.fullmatch(COUNTED, rest) is not None
     else:
-        found = re.findall(r"[^\s.,;!?*()]+", text)
+        parts = re.findall(r"[^\s.,;!?*()]+", text)
         value, numeral = next(
-            (each for each in numerals if each[1].split() == found[: len(each[1].split())]), (None, "")
+            (each for each in numerals if each[1].split() == parts[: len(each[1].split())]), (None, "")
         )
-        others = found[len(numeral.split()) :]
+        others = parts[len(numeral.split()) :]
         is_part = any(re.fullmatch(words["more"], word) or word in words["numerals"] for word in others)
         is_whole = not is_part and len(others) <= (0 if numeral == words["article"] else 3)
     return Decimal(value) if value is not None and is_whole else None
@@ -341,7 +343,7 @@ def number(
         return {"accuracy": float(answered_number(text, answer_phrases, has_comma, code) in expected)}
 
     def read(text: str, reference: Reference) -> str:
-        found = answered_number(text, answer_phrases, has_comma, code)
-        return "no number found" if found is None else f"read {found:f}"
+        answer = answered_number(text, answer_phrases, has_comma, code)
+        return "no number found" if answer is None else f"read {answer:f}"
 
     return PerAnswer(("accuracy",), judge, read=read)

@@ -55,7 +55,8 @@ class Tester:
 
     def run(self) -> NoReturn:
         """Starts the program, runs the tests against it, and ends this process."""
-        printed, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)  # the output of prefix and tests is discarded
+        printed = os.dup(1)
+        nowhere = os.open(os.devnull, os.O_WRONLY)  # the output of prefix and tests is discarded
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
         names: dict[str, object] = {"__name__": "test"}

@@ -1,15 +1,13 @@
 from typing import Annotated, Any
 
-from pydantic import Field
-
-from specbench.plugin import DRAFTERS, Drafter, PointMass, Proposal
+from specbench.plugin import DRAFTERS, Drafter, Option, PointMass, Proposal
 
 
 @DRAFTERS.declare(provides={"probs"})
 class Repeat(Drafter):
     """Proposes the last token again."""
 
-    def __init__(self, models: Any, sampling: Any, *, times: Annotated[int, Field(ge=1)] = 3) -> None:
+    def __init__(self, models: Any, sampling: Any, *, times: Annotated[int, Option(ge=1)] = 3) -> None:
         self.times = times
 
     def prefill(self, prompt_ids: list[int]) -> None:

@@ -2,9 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import Field
-
-from specbench.plugin import RULES, Distributions, Proposal, Verification, VerificationRule, at_tokens
+from specbench.plugin import RULES, Distributions, Option, Proposal, Verification, VerificationRule, at_tokens
 
 
 class AtLeast(VerificationRule):
@@ -21,6 +19,6 @@ class AtLeast(VerificationRule):
 
 
 @RULES.declare(lossless=False)
-def at_least(*, probability: Annotated[float, Field(ge=0, le=1, description="Of the target, untruncated.")]) -> AtLeast:
+def at_least(*, probability: Annotated[float, Option(ge=0, le=1, description="Of the untruncated target.")]) -> AtLeast:
     """A draft token is accepted if the target gives it at least this probability."""
     return AtLeast(probability)

@@ -262,8 +262,6 @@ def write_skeleton(kind: str, name: str, folder: Path) -> list[Path]:
     if not re.fullmatch(NAMES[kind], name) or (is_plugin and keyword.iskeyword(module)):
         letters = "small letters, digits, - and _" if is_plugin else "letters, digits, -, _ and ."
         raise ConfigError(f"specbench new {kind} {name}: not a valid name: use {letters}, beginning with a letter")
-    if is_plugin and is_installed(module):
-        raise ConfigError(f"specbench new plugin {name}: Python has a module '{module}' already: choose another name")
 
     def named(text: str) -> str:
         return text.replace(f"my-{kind}", name).replace(f"my_{kind}", module)
@@ -274,6 +272,8 @@ def write_skeleton(kind: str, name: str, folder: Path) -> list[Path]:
     for path in [target] if is_plugin else written:
         if path.exists():
             raise ConfigError(f"{path}: already exists: choose another name, or remove it")
+    if is_plugin and is_installed(module):
+        raise ConfigError(f"specbench new plugin {name}: Python has a module '{module}' already: choose another name")
     for path, text in written.items():
         with writing(path, "choose another folder"):
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -158,9 +158,10 @@ def answers(
     from specbench.results.runs import finished_run
     from specbench.running.request import check_all, check_data
 
-    if limit != "all" and not (limit.isascii() and limit.isdigit() and int(limit) > 0):
-        raise ConfigError(f"--limit {limit:.40}: give a number of records from 1, or all")
-    most = None if limit == "all" else int(limit)
+    is_number = limit.isascii() and limit.isdigit() and int(limit) > 0
+    most = amount("--limit", limit) if is_number else None
+    if isinstance(most, float) or not (is_number or limit == "all"):
+        raise ConfigError(f"--limit {limit:.40}: give a number of records, or all")
     check_all([partial(finished_run, run), partial(check_data, data)])
     from specbench.running.recorded_prompts import Selection, shown_run  # imports torch
 

@@ -365,7 +365,7 @@ BAD_OPTIONS = {
     "unknown option": (("--limt", "1"), "No such option: --limt (Possible options: --limit"),
     "empty output": (("--output", ""), "--output '': is empty"),
     "empty leaderboard": (("--leaderboard", ""), "--leaderboard '': is empty"),
-    "long name of a leaderboard": (("--leaderboard", "x" * 300), "File name too long"),
+    "long name of a leaderboard": (("--leaderboard", "x" * 300), "a name of 300 bytes"),
     "leaderboard below a file": (("--leaderboard", "rows/mgsm_en.tsv/b.json"), "nothing was measured"),
     "revision of a folder": (("--target-revision", "main"), "is not on the hub: leave the revision out"),
 }

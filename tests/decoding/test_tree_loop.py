@@ -85,7 +85,7 @@ def p_value(name: str, sampling: Sampling) -> float:
         deviations = values - (rows[..., None] * values).sum(1, keepdim=True)
         excess += deviations.gather(1, drawn[..., None].expand(-1, -1, 3)).sum((0, 1))
         covariance += torch.einsum("nv,nvi,nvj->ij", rows, deviations, deviations)
-    assert min(ranks[rank] for rank in (0, 1, None)) > 10  # of the accepted siblings; None where none was
+    assert min(ranks[rank] for rank in (0, 1, None)) > 5  # of the accepted siblings; None where none was
     return float(chi2.sf(excess @ torch.linalg.solve(covariance, excess), 3))
 
 

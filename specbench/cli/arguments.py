@@ -107,15 +107,23 @@ def serving_of(servers: Path | None) -> "AbstractContextManager[Callable[[RunSpe
     return serving()
 
 
-def amount(option: str, text: str | None) -> int | float | None:
-    """Returns an option's number of examples, or a share below 1. Raises ConfigError for other values."""
-    if text is None:
-        return None
+def whole_number(option: str, text: str) -> int | None:
+    """Returns an option's number of examples; None if the text is no whole number from 1. Raises ConfigError for one
+    that is too large."""
     with suppress(ValueError):
         if (number := int(text)) >= 1:
             if number > LARGEST:
                 raise ConfigError(f"{option} {text:.40}: give at most {LARGEST}")
             return number
+    return None
+
+
+def amount(option: str, text: str | None) -> int | float | None:
+    """Returns an option's number of examples, or a share below 1. Raises ConfigError for other values."""
+    if text is None:
+        return None
+    if (number := whole_number(option, text)) is not None:
+        return number
     with suppress(ValueError):
         if 0 < (share := float(text)) < 1:
             return share

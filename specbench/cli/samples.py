@@ -17,6 +17,7 @@ from specbench.cli.arguments import (
     print_result,
     split,
     takes_run_options,
+    whole_number,
 )
 from specbench.core.console import counted, say, stderr, stdout
 from specbench.core.environment import EMBEDDED
@@ -158,9 +159,8 @@ def answers(
     from specbench.results.runs import finished_run
     from specbench.running.request import check_all, check_data
 
-    is_number = limit.isascii() and limit.isdigit() and int(limit) > 0
-    most = amount("--limit", limit) if is_number else None
-    if isinstance(most, float) or not (is_number or limit == "all"):
+    most = whole_number("--limit", limit)
+    if most is None and limit != "all":
         raise ConfigError(f"--limit {limit:.40}: give a number of records, or all")
     check_all([partial(finished_run, run), partial(check_data, data)])
     from specbench.running.recorded_prompts import Selection, shown_run  # imports torch

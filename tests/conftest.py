@@ -5,6 +5,7 @@ import contextlib
 import copy
 import gc
 import importlib
+import logging
 import os
 import sys
 from collections import Counter
@@ -17,8 +18,6 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["OMP_NUM_THREADS"] = "1"  # also of the processes that tests start
 
 import pytest
-
-from tests.support.processes import shorten_warm_ups
 
 if TYPE_CHECKING:
     import torch
@@ -67,9 +66,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported stays: the garbage collector need not look at it again and again."""
+    """What was imported stays: the garbage collector need not look at it again and again. Loggers of torch pass on
+    what they are told, as pytest otherwise adds its own handlers to each of them, six times a test."""
     import torch
 
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.partition(".")[0] == "torch" and isinstance(logger, logging.Logger):
+            logger.propagate = True
     torch.set_num_threads(1)
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)  # models are made and thrown away all the time
@@ -114,6 +117,8 @@ Outcome = tuple[int, str, str]
 
 @pytest.fixture(scope="session", autouse=True)
 def _short_warm_ups() -> Iterator[None]:
+    from tests.support.processes import shorten_warm_ups
+
     with pytest.MonkeyPatch.context() as patch:
         shorten_warm_ups(patch)
         yield

@@ -6,7 +6,7 @@ import math
 import os
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from importlib.metadata import entry_points
 from itertools import chain
 from pathlib import Path, PurePath
@@ -75,9 +75,13 @@ def method_keys(name: str) -> dict[str, object]:
 def load_file(path: str | Path) -> TaskSpec | MethodSpec:
     """Returns the task or method in a YAML file, as its keys decide. Its paths are relative to the file's folder."""
     path = Path(path)
-    data = yaml_files.read(path)
-    folder = path.resolve().parent
-    prefix = f"{path}: "
+    return _load_text(yaml_files.read_text(path), str(path), path.resolve().parent)
+
+
+@lru_cache(maxsize=256)  # specs are frozen, and a run loads each of its files about seven times
+def _load_text(text: str, place: str, folder: Path) -> TaskSpec | MethodSpec:
+    data = yaml_files.parse_mapping(text, place)
+    prefix = f"{place}: "
     if {"verification", "drafter", "decoder"} & data.keys():
         entry = data["decoder"].get("entry") if isinstance(data.get("decoder"), dict) else None
         if isinstance(entry, str) and is_file_entry(entry):

@@ -136,11 +136,21 @@ def _load_cached(text: str) -> Any:
 
 def read(path: Path) -> dict[str, Any]:
     """Returns the mapping in a file. Raises ConfigError if the file cannot be read or parsed, or is not a mapping."""
+    return parse_mapping(read_text(path), str(path))
+
+
+def read_text(path: Path) -> str:
+    """Returns the text of a YAML file. Raises ConfigError if it cannot be read or is of another kind."""
     if os.path.isdir(path):
         raise ConfigError(f"{path}: this is a folder, not a YAML file: give the path of the file")
     if path.suffix == ".jsonl" and os.path.isfile(path):
         raise ConfigError(f"{path}: this is a JSON lines file, not YAML: give a task's rows to `specbench run --data`")
-    data = parse(bounded.read_text(path, "check the path and the file", MAX_BYTES), str(path))
+    return bounded.read_text(path, "check the path and the file", MAX_BYTES)
+
+
+def parse_mapping(text: str, place: str) -> dict[str, Any]:
+    """Returns the mapping that a YAML text holds. Raises ConfigError if it cannot be parsed or is not a mapping."""
+    data = parse(text, place)
     if not isinstance(data, dict):
-        raise ConfigError(f"{path}: is not a mapping of keys to values: write `name: …` and the other keys")
+        raise ConfigError(f"{place}: is not a mapping of keys to values: write `name: …` and the other keys")
     return data

@@ -236,7 +236,9 @@ COUNTS_OF_ANSWERS = {
     "num_programs_ended": "programs that a limit ended (time, output), counted as wrong",
     "num_unjudged": "not rated by the judge (excluded from the mean rating)",
 }
-REASONING = {
+SHARES_OF_ANSWERS = {
+    "share_looping": "answers with a loop, %, ar → method",
+    "share_in_loops": "tokens in loops, %, ar → method",
     "reasoning_share": "reasoning tokens, which scores ignore, %, ar → method",
     "share_cut_in_reasoning": "answers that ended inside their reasoning and count as empty, %, ar → method",
 }
@@ -269,7 +271,7 @@ def _notes(row: Row) -> Iterator[tuple[str, str]]:
     for name, meaning in COUNTS_OF_ANSWERS.items():
         if number := row.value(name):
             yield meaning, counted(round(number), "answer")
-    for name, meaning in REASONING.items():
+    for name, meaning in SHARES_OF_ANSWERS.items():
         pair = row.value(f"{name}_ar"), row.value(name)
         if any(pair):
             yield meaning, " → ".join(f"{100 * (each or 0):.1f}" for each in pair)

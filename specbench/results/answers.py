@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from specbench.core.values import bytes_digest
 from specbench.records.columns import PassTimes
 from specbench.records.generation import External, Score, WarmUpRecord
+from specbench.records.loops import count_loop_tokens
 from specbench.records.records import Generation, Key, Record
 from specbench.records.store import RecordStore
 from specbench.tasks.judge import JUDGED
@@ -61,6 +62,7 @@ class Answer(msgspec.Struct, kw_only=True, gc=False):
     is_served: bool
     is_drafted_alone: bool
     num_new_tokens: int
+    num_loop_tokens: int  # that repeat themselves (records.loops)
     num_timed_tokens: int
     num_steps: int
     num_drafted: int
@@ -147,7 +149,8 @@ class Answer(msgspec.Struct, kw_only=True, gc=False):
             steps_digest=bytes_digest([steps.counts.tobytes()], 32),
             text_digest=bytes_digest([g.text.encode("utf-8", "surrogatepass")], 32),
             finish=g.finish, route=g.route, is_tree=g.is_tree, is_external=g.is_external, is_served=g.is_served,
-            is_drafted_alone=is_alone, num_new_tokens=g.num_new_tokens, num_timed_tokens=g.num_timed_tokens,
+            is_drafted_alone=is_alone, num_new_tokens=g.num_new_tokens, num_loop_tokens=loop_tokens_of(g),
+            num_timed_tokens=g.num_timed_tokens,
             num_steps=len(steps), num_drafted=g.num_drafted, num_draft_levels=total.drafted,
             num_verified=total.verified, num_accepted=total.accepted, num_emitted=total.emitted,
             target_passes=target_passes, emitted_by_passes=_emitted_by_passes(g, target_passes),
@@ -196,6 +199,10 @@ class Answer(msgspec.Struct, kw_only=True, gc=False):
         """What a server or an external decoder reported besides the answer."""
         assert self.external is not None
         return self.external
+
+
+def loop_tokens_of(g: Generation) -> int:
+    return count_loop_tokens(g.token_ids[:-1] if g.finish == "eos" else g.token_ids)
 
 
 def _token_passes(passes: PassTimes) -> NDArray[np.float64]:
@@ -266,6 +273,11 @@ def answers_of(
     return found
 
 
+def prompt_of(key: Key) -> Key:
+    """Returns the key of the first turn of the first answer to a prompt."""
+    return (*key[:3], 0, 0)
+
+
 Ratings = Mapping[tuple[Key, str], float | None]  # of a judge, by record and method
 Languages = Mapping[str, Mapping[str, str | None]]  # the code that texts are tested for, by task and subset
 
@@ -275,7 +287,7 @@ class RunAnswers:
 
     Of a run with more than MOST_KEPT answers, memory holds AR's and those of the two methods that were asked for last;
     they are read again from `records`. `decodes_with`: of each method. `problems`: how often answers have no score, by
-    the reason.
+    the reason. `looping`: the prompts to which some method, AR included, gave an answer with a loop.
     """
 
     def __init__(
@@ -283,6 +295,7 @@ class RunAnswers:
     ) -> None:
         self.records = records
         self.problems: Counter[str] = Counter()
+        self.looping: set[Key] = set()  # turn and repeat 0
         self._decodes_with, self._languages = decodes_with, languages
         self._answers: dict[tuple[str, str], dict[Key, Answer]] = {}
         self._num_kept = 0
@@ -295,14 +308,19 @@ class RunAnswers:
         for method, generation in record.methods.items():
             self.problems.update([generation.problem] if generation.problem else [])
             if method == BASELINE or self._num_kept <= MOST_KEPT:
-                self._keep(record, method)
+                num_loop_tokens = self._keep(record, method).num_loop_tokens
                 self._num_kept += 1
+            else:
+                num_loop_tokens = loop_tokens_of(generation)
+            if num_loop_tokens:
+                self.looping.add(prompt_of(record.key))
         if self._num_kept > MOST_KEPT:
             self._answers = {place: each for place, each in self._answers.items() if place[1] == BASELINE}
 
-    def _keep(self, record: Record, method: str) -> None:
+    def _keep(self, record: Record, method: str) -> Answer:
         (answer,) = answers_of([record], method, self._decodes_with[method], self._languages.get(record.task, {}))
         self._answers.setdefault((record.task, method), {})[record.key] = answer
+        return answer
 
     def keys(self, task: str) -> list[Key]:
         """Returns the keys of a task's records."""

@@ -16,7 +16,7 @@ from specbench.core.errors import ConfigError
 from specbench.results.conditions import FieldDifference, Sourced, check_together, conflicts, differences
 from specbench.results.leaderboard import ROWS, check_writable, edit_rows, load, merge_rows, read
 from specbench.results.metric_format import number
-from specbench.results.row import UNVERIFIABLE_FIELDS, Evidence, Row
+from specbench.results.row import LATER_METRICS, UNVERIFIABLE_FIELDS, Evidence, Row
 from specbench.results.runs import RecordedRun, RecordedRuns, finished_run, run_folder_of
 from specbench.results.verdict import FAILS_BELOW
 from specbench.tasks.judge import JUDGED
@@ -270,11 +270,16 @@ def compare_with_run(
     `verdict_in`: reads an audit's report; without it the verdict of an audit is not compared. Raises ConfigError if the
     row cannot be recomputed."""
     own = run.recompute_row(row)
+    stated = ["fairness"] if row.fairness is not None else []
+    if LATER_METRICS.isdisjoint(row.metrics):  # a row of an earlier version, which did not look for loops
+        metrics = {name: each for name, each in own.metrics.items() if name not in LATER_METRICS}
+        warnings = tuple(each for each in own.warnings if each.code != "loops")
+        own = own.model_copy(update={"metrics": metrics, "warnings": warnings})
+        stated.append("loops")
     values, own_values = (
         dotted.flat(each.model_dump(mode="json", exclude=set(UNVERIFIABLE_FIELDS))) for each in (row, own)
     )
     found = differences(values, own_values, "absent", _is_equal)
-    stated = ["fairness"] if row.fairness is not None else []
     if row.evidence is None:
         return found, stated
     found = [each for each in found if each.field != "verdict"]

@@ -3,19 +3,21 @@
 Intervals resample prompts, each with its repeats and AR's answers. Totals and medians have none.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import count, takewhile
 from statistics import median
 from typing import TypeVar
 
 import numpy as np
 
+from specbench.records.records import Key
 from specbench.results.answers import (
     BASELINE,
     NONE,
     Answer,
     acceptance_rates,
     length_columns,
+    prompt_of,
     speed_columns,
     verified_tokens,
 )
@@ -77,6 +79,29 @@ def accepted_tokens_per_step(own: Sequence[Answer], num_draft_tokens: int) -> tu
         for num_accepted, number in enumerate(answer.accepted_by_step[: len(counts)]):
             counts[num_accepted] += number
     return tuple(counts)
+
+
+def loops(
+    prompts: Resampler, own: Sequence[Answer], baseline: Sequence[Answer], looping: Collection[Key], *,
+    is_baseline: bool,
+) -> dict[str, Estimate]:  # fmt: skip
+    """Returns the shares of answers with a loop and of tokens in loops. If any method of the run loops, also speed-up
+    and τ without the prompts at which one does: the same prompts for all methods."""
+    found = {}
+    for suffix, side in (("", own), ("_ar", baseline)):
+        found[f"share_looping{suffix}"] = prompts.mean([float(a.num_loop_tokens > 0) for a in side], SHARE)
+        found[f"share_in_loops{suffix}"] = prompts.ratio(
+            [a.num_loop_tokens for a in side], [a.num_new_tokens for a in side], bounds=SHARE
+        )
+    kept = [place for place, answer in enumerate(own) if prompt_of(answer.key) not in looping]
+    if len(kept) == len(own):
+        return found
+    own, baseline = ([side[place] for place in kept] for side in (own, baseline))
+    speedup = Estimate(value=1.0) if is_baseline and kept else Estimate()
+    if kept and not is_baseline:
+        speedup = Resampler.of_times(own, prompts.seed).ratio(*speed_columns([own, baseline]))
+    length = Resampler.of(own, prompts.seed).ratio(*length_columns([own])) if kept else Estimate()
+    return found | {"speedup_without_loops": speedup, "mean_acceptance_length_without_loops": length}
 
 
 def consumption(prompts: Resampler, own: Sequence[Answer], baseline: Sequence[Answer]) -> dict[str, Estimate]:
@@ -189,7 +214,7 @@ def _median(values: Iterable[float | None] | Array) -> float | None:
 
 def metrics_of(
     own: Sequence[Answer], baseline: Sequence[Answer], method: MethodSpec, seed: int = 0,
-    scoring: Mapping[str, ScoringSpec] | None = None,
+    scoring: Mapping[str, ScoringSpec] | None = None, looping: Collection[Key] = (),
 ) -> dict[str, Estimate]:  # fmt: skip
     """Returns every metric of a method, with its parameters taken from the specification (see `summarize`)."""
     taken = routes_taken(own, method)
@@ -197,7 +222,7 @@ def metrics_of(
     return summarize(
         own, baseline, is_baseline=method.name == BASELINE, num_draft_tokens=part.most_draft_tokens,
         verification=method.verification.model_dump(), decodes_with=method.decodes_with,
-        drafts_token_by_token=part.drafts_token_by_token, seed=seed, scoring=scoring,
+        drafts_token_by_token=part.drafts_token_by_token, seed=seed, scoring=scoring, looping=looping,
     )  # fmt: skip
 
 
@@ -216,7 +241,7 @@ def routes_taken(own: Sequence[Answer], method: MethodSpec) -> list[str]:
 def summarize(
     own: Sequence[Answer], baseline: Sequence[Answer], *, is_baseline: bool, num_draft_tokens: int,
     verification: Mapping[str, object], decodes_with: str = "target", drafts_token_by_token: bool = True,
-    seed: int = 0, scoring: Mapping[str, ScoringSpec] | None = None,
+    seed: int = 0, scoring: Mapping[str, ScoringSpec] | None = None, looping: Collection[Key] = (),
 ) -> dict[str, Estimate]:  # fmt: skip
     """Returns every metric of a method's answers, paired with AR's answers to the same prompts.
 
@@ -224,7 +249,8 @@ def summarize(
     "drafter" if the drafter decodes alone, so that every pass is a draft pass; "random" if it does so for the queries
     whose record names it in `decoded_by`. Speeds and scores cover all queries, `mean_acceptance_length` those with
     target passes. `drafts_token_by_token`: whether each draft token takes a draft pass, as `speedup_expected` assumes.
-    `scoring`: scorer and language by subset; without it, the single score of a record is its accuracy.
+    `scoring`: scorer and language by subset; without it, the single score of a record is its accuracy. `looping`: the
+    prompts to which any method of the run gave an answer with a loop (`RunAnswers.looping`).
 
     If queries took several routes, each with its own drafter, `cost_ratio` and all that depends on it are null.
     """
@@ -239,6 +265,7 @@ def summarize(
         "ar_drift": ar_drift(baseline),
         **consumption(prompts, own, baseline),
         **acceptance(prompts, own, verification),
+        **loops(prompts, own, baseline, looping, is_baseline=is_baseline),
         **scores,
     }
     if any(a.is_tree for a in own):

@@ -48,6 +48,12 @@ ALL = "all"  # the subset of a row over all subsets of its task
 # are recomputed from the folder.
 UNVERIFIABLE_FIELDS = frozenset({"evidence", "fairness", "run"})
 LATER_FIELDS = frozenset({"common_ids", "context", "system", "template_date"})  # that rows of earlier versions lack
+LATER_METRICS = frozenset(
+    {
+        "share_looping", "share_looping_ar", "share_in_loops", "share_in_loops_ar", "speedup_without_loops",
+        "mean_acceptance_length_without_loops",
+    }
+)  # fmt: skip
 # The outcome of a measurement; all other fields identify what was measured.
 RESULT_FIELDS = frozenset(
     {
@@ -158,7 +164,7 @@ class RowWarning(FilePart):
 
     code: Literal[
         "wide_interval", "few_prompts", "ar_drift", "not_steady", "implausible", "trained_on_test",
-        "misread_head",
+        "misread_head", "loops",
         # of servers
         "baseline_unchecked", "drafts_nothing", "caches_unknown", "memory_not_stated", "settings_differ", "learns",
         "slow_client", "read_late", "answers_differ", "few_turns", "tokenizer_unchecked", "idle_unchecked",

@@ -292,6 +292,33 @@ _DECLARED = (
         lower_is_better=True,
     ),
     Metric(
+        "share_looping",
+        "share",
+        "answers with a loop: a run of 48 tokens or more that repeats up to 64 tokens at least four times",
+        lower_is_better=True,
+    ),
+    Metric(
+        "share_in_loops",
+        "share",
+        "a loop's first round is not in it",
+        "tokens in loops ÷ new tokens",
+        lower_is_better=True,
+    ),
+    Metric(
+        "speedup_without_loops",
+        "ratio",
+        "only if a method of the run loops; null if one does at every prompt",
+        "speedup without the prompts at which any method of the run, AR included, gave an answer with a loop",
+        label="speed-up without loops",
+    ),
+    Metric(
+        "mean_acceptance_length_without_loops",
+        "tokens",
+        "as speedup_without_loops",
+        "τ without these prompts",
+        label="τ without loops",
+    ),
+    Metric(
         "share_truncated",
         "share",
         "prompts that were too long for the models' context and were truncated in the middle",
@@ -315,7 +342,7 @@ _DECLARED = (
 # Metrics of which a row has the baseline's value too, besides tokens_per_second.
 _WITH_BASELINE = {
     "cpu_joules_per_token", "gpu_joules_per_token", "peak_host_bytes", "peak_device_bytes", "overhead_share",
-    "reasoning_share", "share_cut_in_reasoning",
+    "reasoning_share", "share_cut_in_reasoning", "share_looping", "share_in_loops",
 }  # fmt: skip
 _OF_BASELINE = [
     replace(each, name=f"{each.name}_ar", label=f"{each.name}_ar", meaning="the same for the baseline", formula="")

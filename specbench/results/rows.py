@@ -177,7 +177,7 @@ class MeasuredRun:
         }
         if any(each.code for each in scoring.values()):
             require("lingua", "the language of answers")
-        metrics = metrics_of(own, baseline, method, self.identity["seed"], scoring)
+        metrics = metrics_of(own, baseline, method, self.identity["seed"], scoring, self.answers.looping)
         if method.name in self.measurement.other_vocabulary:
             metrics |= dict.fromkeys(SPEEDUPS, Estimate())  # tokens of different vocabularies do not compare
         row = Row(

@@ -101,6 +101,7 @@ def warnings_of(
         and f"the drafter was trained on {num_trained_on} of the {row.n} measured prompts, as its training.json says, "
         "so it may know them better than others: measure prompts that it was not trained on, or train it on others",
         "misread_head": misread_head(row, own),
+        "loops": loops(row),
         **(served_warnings(row, own, baseline, identity) if identity and row.served and not row.is_baseline else {}),
     }
     return tuple(RowWarning.model_validate({"code": code, "text": text}) for code, text in texts.items() if text)
@@ -193,6 +194,29 @@ def implausible(row: Row) -> str | None:
     return (
         f"a speed-up of {lowest:.2f} or more is not possible with {length:.2f} tokens per target pass, so passes of ar "
         "were disturbed: measure again, with more prompts, a longer --warm-up, or nothing else running"
+    )
+
+
+MAX_CHANGE = 0.05  # of speed-up and τ by answers with loops
+
+
+def loops(row: Row) -> str | None:
+    """Warns of answers with loops that change the speed-up or τ. Drafters predict loops more easily than other text."""
+    pairs = {
+        label: (row.value(name), row.value(f"{name}_without_loops"))
+        for name, label in (("speedup", "speed-up"), ("mean_acceptance_length", "τ"))
+    }
+    changed = [
+        f"a {label} of {without:.2f} instead of {whole:.2f}"
+        for label, (whole, without) in pairs.items()
+        if whole and without and abs(whole / without - 1) > MAX_CHANGE
+    ]
+    if not changed:
+        return None
+    own, baseline = (row.value(f"share_looping{side}") or 0.0 for side in ("", "_ar"))
+    return (
+        f"{own:.0%} of its answers and {baseline:.0%} of ar's repeat themselves in loops; the prompts at which no "
+        f"method does give {' and '.join(changed)}: judge by these, or measure other prompts or fewer new tokens"
     )
 
 

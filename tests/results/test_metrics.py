@@ -6,11 +6,11 @@ import pytest
 
 from specbench.records.columns import Ints
 from specbench.results import metrics as of_answers
-from specbench.results.answers import Answer, answers_of
+from specbench.results.answers import Answer, RunAnswers, answers_of
 from specbench.results.metrics import expected_speedup
 from specbench.specs.catalogue import load_method
 from tests.support.answers import metrics_of, summarize
-from tests.support.records import autoregressive, changed, compared, generation
+from tests.support.records import autoregressive, changed, compared, generation, record
 
 
 def steps_by_accepted_tokens(generations, num_draft_tokens):
@@ -76,6 +76,10 @@ BY_HAND = {
     "accuracy_ar": 1.0,
     "accuracy_difference": -0.5,
     "num_unscored": 0,
+    "share_looping": 0.0,
+    "share_looping_ar": 0.0,
+    "share_in_loops": 0.0,
+    "share_in_loops_ar": 0.0,
     "share_truncated": 0.0,
     "share_cut_by_length": 0.5,
     "share_cut_by_context": 0.0,
@@ -105,6 +109,36 @@ def test_these_metrics_and_no_others(by_hand):
     many = summarize(MANY, "m", num_draft_tokens=3, verification=FUZZY)
     assert {name for name, metric in many.items() if metric.low is None} == WITHOUT_INTERVAL
     assert {metric.low for metric in by_hand.values()} == {None}
+
+
+def test_prompts_at_which_any_method_loops_are_left_out_for_all() -> None:
+    """Prompt 0 loops with the other method only, prompt 2 with AR only."""
+    quick, slow = ([[59, 59, 59, 60]], {"decode_seconds": 1.0}), ([[1, 1, 1, 2]] * 30, {"decode_seconds": 20.0})
+    made = {name: generation(steps, **times) for name, (steps, times) in {"quick": quick, "slow": slow}.items()}
+    plain = autoregressive(61, decode_seconds=40.0)
+    records = [
+        record({"ar": plain, "m": made["quick"], "other": changed(made["slow"], token_ids=[7] * 61)}, example=0),
+        record({"ar": plain, "m": made["slow"], "other": made["slow"]}, example=1),
+        record({"ar": changed(plain, token_ids=[7] * 61), "m": made["quick"], "other": made["slow"]}, example=2),
+    ]
+    answers = RunAnswers(dict.fromkeys(("ar", "m", "other"), "target"), {})
+    for each in records:
+        answers.add(each)
+    assert {key[2] for key in answers.looping} == {0, 2}
+    for name, share, of_ar in (("m", 0.0, 1 / 3), ("other", 1 / 3, 1 / 3)):
+        found = summarize(records, name, num_draft_tokens=59, verification=REJECTION, looping=answers.looping)
+        assert [found[f"share_looping{side}"].value for side in ("", "_ar")] == pytest.approx([share, of_ar])
+        assert found["share_in_loops_ar"].value == pytest.approx(59 / (3 * 61)), (
+            "without the first token and the end of the text"
+        )
+        assert found["speedup_without_loops"].value == pytest.approx(2.0)
+        assert found["mean_acceptance_length_without_loops"].value == pytest.approx(2.0)
+    assert found["speedup"].value == pytest.approx(2.0)
+    whole = summarize(records, "m", num_draft_tokens=59, verification=REJECTION, looping=answers.looping)
+    assert whole["speedup"].value == pytest.approx(120 / 22), "with loops it looks faster"
+    every = {each.key for each in records}
+    nothing = summarize(records, "m", num_draft_tokens=59, verification=REJECTION, looping=every)
+    assert nothing["speedup_without_loops"].value is None is nothing["mean_acceptance_length_without_loops"].value
 
 
 def test_an_early_rejection_leaves_drafted_tokens_unverified():

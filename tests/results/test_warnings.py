@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from specbench.cli import make_app
 from specbench.gate.check import check
 from specbench.records.generation import Generation
+from specbench.report.captions import marked_warnings
 from specbench.report.ranking import ranking_tables
 from specbench.report.tables import comparison_table, overview_table, run_table
 from specbench.results.answers import Answer
@@ -53,6 +54,18 @@ def test_a_sound_row_has_none() -> None:
     assert codes(measured(ar_drift=Estimate(value=1.0, low=0.97, high=1.03))) == []
     slow = Estimate(value=0.5, low=0.4, high=0.6)
     assert codes(measured(speedup=Estimate(value=1.0), ar_drift=slow)) == [], "the baseline beside itself"
+
+
+def test_loops_that_change_the_speed_up_or_the_acceptance_length_say_so() -> None:
+    def of(**values: float) -> Row:
+        return measured(share_looping=Estimate(value=0.25), **{name: Estimate(value=v) for name, v in values.items()})
+
+    small = {"speedup_without_loops": 1.45, "mean_acceptance_length": 2.0, "mean_acceptance_length_without_loops": 2.05}
+    assert codes(of(**small)) == []
+    text = text_of(of(**small | {"speedup_without_loops": 1.2}))
+    assert "25%" in text and "speed-up of 1.20 instead of 1.50" in text and "τ" not in text
+    assert "τ of 1.50 instead of 2.00" in text_of(of(**small | {"mean_acceptance_length_without_loops": 1.5}))
+    assert marked_warnings(of().model_copy(update={"warnings": warnings_of(of(speedup_without_loops=1.2), [], [])}))
 
 
 def test_a_wide_interval_says_how_many_prompts_it_takes() -> None:

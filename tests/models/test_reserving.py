@@ -100,12 +100,12 @@ def test_a_block_that_fits_compiles_nothing_more(
 
     monkeypatch.setattr(runner, "allocate_and_capture_for_trial", noted)
     code, _, said = specbench(
-        "run", "--task", "mgsm", "--subset", "en", "--data", "sample", "--limit", "4", "--method", "sd", "--output",
+        "run", "--task", "mgsm", "--subset", "en", "--data", "sample", "--limit", "2", "--method", "sd", "--output",
         "here", "--target", tiny_pair[0], "--drafter", tiny_pair[1], "--engine", "compiled", "--device", "cpu", "--set",
-        "generation.max_new_tokens=6",
+        "generation.max_new_tokens=3",
     )  # fmt: skip
     assert code == 0, said
-    assert len(numbers) == 4 and len(set(numbers)) == 1 and numbers[0][0] == 0 < len(made)
+    assert len(numbers) == 2 and len(set(numbers)) == 1 and numbers[0][0] == 0 < len(made)
 
 
 def test_a_run_with_trees_compiles_nothing_while_it_is_measured(
@@ -114,7 +114,7 @@ def test_a_run_with_trees_compiles_nothing_while_it_is_measured(
     code, _, said = specbench(
         "run", "--task", "mgsm", "--subset", "en", "--data", "sample", "--limit", "1", "--method",
         "sd,sd-tree,token-recycling,lookahead", "--output", "here", "--target", tiny_pair[0], "--drafter", tiny_pair[1],
-        "--engine", "compiled", "--device", "cpu", "--set", "generation.max_new_tokens=12",
+        "--engine", "compiled", "--device", "cpu", "--set", "generation.max_new_tokens=6",
     )  # fmt: skip
     assert code == 0, said
     lines = [json.loads(line) for line in (tmp_path / "here" / "compilations.jsonl").read_text().splitlines()]
@@ -149,7 +149,7 @@ def test_subsets_in_turns_have_their_own_room_and_compile_once(
 ) -> None:  # fmt: skip
     """A subset of short prompts and one of long prompts: each is measured in the room that it has alone."""
     for subset, words in (("en", 10), ("de", 300)):
-        (tmp_path / f"mgsm_{subset}.tsv").write_text("".join(f"{'a ' * words}{n}?\t1\n" for n in range(3)))
+        (tmp_path / f"mgsm_{subset}.tsv").write_text("".join(f"{'a ' * words}{n}?\t1\n" for n in range(2)))
     seen: list[tuple[str, int]] = []
     sized: list[str] = []
     measure, conversations = runner.measure, reserving.unanswered_conversations
@@ -172,6 +172,6 @@ def test_subsets_in_turns_have_their_own_room_and_compile_once(
     )  # fmt: skip
     assert code == 0, said
     (_, short), (_, long) = seen[:2]
-    assert short < long and seen == [("en", short), ("de", long)] * 3
+    assert short < long and seen == [("en", short), ("de", long)] * 2
     lines = [json.loads(line) for line in (tmp_path / "here" / "compilations.jsonl").read_text().splitlines()]
     assert [line["capacity"] for line in lines] == [short, long] and sized == ["en", "de"]

@@ -41,7 +41,7 @@ def special_ids(name: str) -> frozenset[int]:
 
 
 @pytest.mark.parametrize("name", EXACT)
-@settings(max_examples=35, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(text=texts)
 def test_a_text_comes_back_from_its_tokens_and_from_their_bytes(name: str, text: str) -> None:
     known = vocabulary(name)
@@ -67,7 +67,7 @@ def test_every_prefix_of_tokens_has_the_whole_characters_that_it_writes(name: st
 
 
 @pytest.mark.parametrize("name", ALL)
-@settings(max_examples=35, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(before=texts, text=texts)
 def test_tokens_behind_a_text_are_those_of_the_whole_or_nothing(name: str, before: str, text: str) -> None:
     known = vocabulary(name)
@@ -81,7 +81,7 @@ def test_tokens_behind_a_text_are_those_of_the_whole_or_nothing(name: str, befor
 
 
 @pytest.mark.parametrize("name", ALL)
-@settings(max_examples=35, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(text=texts)
 def test_no_text_spells_a_special_token(name: str, text: str) -> None:
     assert not special_ids(name) & set(vocabulary(name).encode(text))

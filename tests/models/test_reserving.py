@@ -47,19 +47,19 @@ def capacities(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 def test_a_conversation_that_grows_when_it_is_read_again_gets_room_before_it_is_measured(
     specbench: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: list[str]
 ) -> None:
-    """Random bytes are no text: of 150 that were written about 300 are read in the second turn."""
+    """Random bytes are no text: of 60 that were written about 120 are read in the second turn."""
     target = tiny.save(tmp_path / "target", num_hidden_layers=1)
     monkeypatch.setattr(causal_lm, "end_token_sources", lambda *given: {})
     asked = ("run", "--task", "mt_bench", "--subset", "writing", "--data", "sample", "--limit", "1", "--method", "ar",
-             "--target", str(target), "--set", "generation.max_new_tokens=150", "--engine", "compiled", "--device",
+             "--target", str(target), "--set", "generation.max_new_tokens=60", "--engine", "compiled", "--device",
              "cpu")  # fmt: skip
     code, _, said = specbench(*asked, "--output", "here")
     assert code == 0, said
     first, second = map(json.loads, (tmp_path / "here" / "records.jsonl").read_text().splitlines())
     lines = [json.loads(line) for line in (tmp_path / "here" / "compilations.jsonl").read_text().splitlines()]
-    assert [line["capacity"] for line in lines] == [384, 512] and sum(line["num_passes"] for line in lines) == len(made)
-    assert first["prompt_tokens"] + 150 < 384 < second["prompt_tokens"] + 150 <= 512
-    assert "for 512 tokens: " in said and "writing: compiled " in said
+    assert [line["capacity"] for line in lines] == [192, 256] and sum(line["num_passes"] for line in lines) == len(made)
+    assert first["prompt_tokens"] + 60 < 192 < second["prompt_tokens"] + 60 <= 256
+    assert "for 256 tokens: " in said and "writing: compiled " in said
 
     monkeypatch.setattr(runner, "allocate_and_capture_for_trial", lambda *given: iter(()))
     code, _, said = specbench(*asked, "--output", "there")
@@ -135,7 +135,7 @@ def test_an_audit_reserves_for_a_byte_drafter_by_its_own_count(
         numbers.append((len(made), len(capacities)))
 
     monkeypatch.setattr("specbench.analysis.audit.audit.allocate_and_capture_for", noted)
-    code, _, said = specbench("audit", *MGSM, "--subset", "ru", "--set", "generation.max_new_tokens=48", "--draws", "0",
+    code, _, said = specbench("audit", *MGSM, "--subset", "ru", "--set", "generation.max_new_tokens=24", "--draws", "0",
                              "--limit", "1")  # fmt: skip
     assert code == 0, said
     assert [name for name, _ in capacities] == ["embedded:drafter", "embedded:drafter-bytes"]

@@ -151,7 +151,7 @@ def test_greedy_speculative_equals_autoregressive(kind: str, draft_kind: str, ga
     target = make(kind)
     stranger = kind != draft_kind
     drafter = drafter_of(draft_kind, seed=int(stranger))
-    prompt = target.encode_prompt("A few words to", chat=False)
+    prompt = target.encode_prompt("A few words, ", chat=False)
     plain = autoregressive(target, prompt, StopRules(12))
     drafted = speculative(target, drafter, prompt, StopRules(12), gamma=gamma)
     assert drafted.token_ids == plain.token_ids

@@ -184,11 +184,12 @@ class Tester:
         return kind.__new__(kind)
 
     def _describe(self, error: BaseException) -> str:
-        line, trace = "", error.__traceback__
-        while trace is not None:
-            if trace.tb_frame.f_code.co_filename == "<test>" and (number := trace.tb_lineno):
-                line = f", test line {number}: {self.job['test'].splitlines()[number - 1].strip()}"
-            trace = trace.tb_next
+        number, traceback = 0, error.__traceback__
+        while traceback is not None:
+            if traceback.tb_frame.f_code.co_filename == "<test>":
+                number = traceback.tb_lineno or number
+            traceback = traceback.tb_next
+        line = f", test line {number}: {self.job['test'].splitlines()[number - 1].strip()}" if number else ""
         return f"{type(error).__name__}{': ' if str(error) else ''}{error}{line}"
 
 

@@ -131,7 +131,8 @@ def run_anew(program: str, output: Path) -> None:
         if any(f"{name}.".startswith(f"{each}.") for each in ANEW):
             del sys.modules[name]
             package, _, own_name = name.rpartition(".")
-            vars(sys.modules.get(package, sys)).pop(own_name, None)
+            if package in sys.modules:  # which has it as an attribute, too
+                vars(sys.modules[package]).pop(own_name, None)
     os.chdir(output.parent)
     os.environ["OPENAI_API_KEY"] = "some-secret"
     sys.stdout, sys.stderr = open(os.devnull, "w"), output.open("w", buffering=1)  # noqa: SIM115

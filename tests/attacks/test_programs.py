@@ -57,8 +57,8 @@ def joined(attacks: dict[str, dict[str, Any]]) -> ProgramTest:
     """All programs in one, and tests that pass if each program fails its own: the first that passes is named."""
     program, test = "", ""
     for number, (name, attack) in enumerate(attacks.items()):
-        program += f"names{number} = {{}}\nexec({attack['program']!r}, names{number})\nadd{number} = names{number}['add']\n"
-        program += f"def call{number}(*given): return add{number}(*given)\n"
+        program += f"names{number} = {{}}\nexec({attack['program']!r}, names{number})\n"
+        program += f"def call{number}(*given): return names{number}['add'](*given)\n"
         test += f"def test{number}(add):\n{indent(attack.get('test', TEST), '    ')}\n"
         test += f"try: test{number}(call{number})\nexcept BaseException: pass\nelse: raise RuntimeError({name!r})\n"
     return ProgramTest(program, test, tuple(f"call{number}" for number in range(len(attacks))))

@@ -1,5 +1,7 @@
 """Isolation by the Linux kernel: namespaces with their own root folder, users, and a filter of system calls."""
 
+from __future__ import annotations
+
 import ctypes
 import errno
 import os
@@ -7,7 +9,11 @@ import signal
 from collections.abc import Iterable
 from contextlib import suppress
 from struct import pack
-from typing import Any
+
+from specbench.tasks.sandbox.inside import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any
 
 PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE = 4, 8, 47, 2
 CAP_DAC_READ_SEARCH = 2

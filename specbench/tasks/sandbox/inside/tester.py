@@ -1,5 +1,7 @@
 """The trusted process of the sandbox: it starts the answerer, runs the tests, and reports whether they passed."""
 
+from __future__ import annotations
+
 import ast
 import builtins
 import json
@@ -11,10 +13,12 @@ import symtable
 import sys
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import Any, NoReturn
 
-from specbench.tasks.sandbox.inside import kernel
+from specbench.tasks.sandbox.inside import TYPE_CHECKING, kernel
 from specbench.tasks.sandbox.inside.answerer import NotPlain, decode, encode, receive, send
+
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
 
 
 def needed_names(test: str, defined: Collection[str], continued: str | None) -> list[str]:

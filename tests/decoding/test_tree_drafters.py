@@ -137,7 +137,7 @@ def test_draws_follow_the_target(name: str, sampling: Sampling) -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def _factors_are_found_once() -> Iterator[None]:
-    """The factor of `k_seq` is found by 60 halvings, of the same few rows of the tables in every draw."""
+    """The factor of `k_seq` is found by 30 halvings, of the same few rows of the tables in every draw."""
     found: dict[tuple[Any, ...], float] = {}
     find = tree_rules.k_seq_factor
 

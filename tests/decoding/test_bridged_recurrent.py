@@ -42,7 +42,7 @@ def twin(original: CausalLM, tokenizer_kind: str) -> CausalLM:
     return made
 
 
-def same_as_plain(method: str, models: ModelPair, num_tokens: int = 10) -> GenerationOutput:
+def same_as_plain(method: str, models: ModelPair, num_tokens: int = 7) -> GenerationOutput:
     """The method's generation, checked against AR's."""
     prompt = models.target.encode_prompt(TEXTS[0], chat=False)
     generation = generate(method, models, prompt, num_tokens)

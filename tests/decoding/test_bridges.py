@@ -122,7 +122,8 @@ def test_ids_are_common_if_they_mean_the_same_bytes() -> None:
     backend.decoder = decoders.Fuse()
     tokenizer = tokenizers_made_here.wrap(backend, eos_token="<|end|>")
     tokenizer.add_tokens(["<extra>"])
-    common = common_ids(byte_level, CausalLM(tiny.network(vocab_size=258, num_hidden_layers=1), tokenizer, "characters", None))
+    network = tiny.network(vocab_size=258, num_hidden_layers=1)
+    common = common_ids(byte_level, CausalLM(network, tokenizer, "characters", None))
     assert common is not None
     assert {"a", "<|end|>"} < {token for token, i in byte_level.vocabulary.items() if i in common}
     assert byte_level.vocabulary["Ġ"] not in common and len(common) < 257
@@ -131,9 +132,7 @@ def test_ids_are_common_if_they_mean_the_same_bytes() -> None:
 def test_another_number_of_logits_is_shared_where_both_have_one() -> None:
     narrow = small(vocab_size=255)
     assert common_ids(small(), narrow) == frozenset(range(255))
-    made = build_decoder(load_method("sd"), ModelPair(small(), narrow), GREEDY).generate(
-        [1, 256], StopRules(8), 1
-    )
+    made = build_decoder(load_method("sd"), ModelPair(small(), narrow), GREEDY).generate([1, 256], StopRules(8), 1)
     assert len(made.token_ids) == 8
 
 

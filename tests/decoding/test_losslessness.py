@@ -1,7 +1,7 @@
 """Losslessness against exact joint distributions of toy models, with controls that must fail.
 
 Each test draws 150 sequences from a vocabulary of three tokens, or 300 where drafts are read late, and compares their
-first three tokens (a fourth lets two tokens be drafted) with the exact distribution by chi-square at p > 1e-3; with that
+first three tokens (a fourth lets two tokens be drafted) with the exact distribution by chi-square at p > 1e-3; with so
 many every control fails at p < 1e-6, often at far less. Tests and controls share their tables, in which defects show.
 With the seeds fixed here the outcome is deterministic; over fresh seeds a correct method would fail one test in 1,000.
 """
@@ -176,8 +176,7 @@ def cut(expected: dict[tuple[int, ...], float], ends: frozenset[int]) -> dict[tu
 def test_a_draft_that_is_read_late_follows_the_target_over_its_end(
     rule: VerificationRule, ends: frozenset[int]
 ) -> None:
-    """The end of the draft alone, behind which the target goes on, or of the text, where the loop ends whatever the rule
-    is."""
+    """The end of the draft alone, behind which the target goes on, or of the text, where rules meet the same loop."""
     target, draft = late_pair()
     counts = draws(target, lambda: (ModelDrafter(draft, PLAIN), rule), 2, LATE_SEED, ends)
     assert chi_square_p(counts, cut(joint(target, PROMPT, 3), ends)) > 1e-3

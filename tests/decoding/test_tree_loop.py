@@ -33,7 +33,7 @@ Make = Callable[[CausalLM, Sampling], tuple[Drafter, VerificationRule]]
 
 def target() -> CausalLM:
     """A model whose attention is so strong that texts of a wrong mask or gather differ in a few hundred tokens."""
-    model = tiny.causal_lm("llama", vocab_size=VOCAB, num_hidden_layers=4)
+    model = tiny.causal_lm("llama", vocab_size=VOCAB, num_hidden_layers=6)
     for layer in model.model.model.layers:
         for projection in layer.self_attn.children():
             projection.weight.data *= 2

@@ -22,6 +22,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 BOARD = CHECKOUT / "leaderboards" / "demo.json"
 COMMANDS = [
     ["list"], ["--help"], ["schema"], ["list", "tasks"], ["show", "mgsm"], ["board", "list"],
+    ["train", "scdf", "--help"],
     ["leaderboard", "show", "board.json"],
     ["leaderboard", "validate", "board.json"],
     ["leaderboard", "merge", "board.json", "--leaderboard", "merged.json"],

@@ -201,7 +201,7 @@ def test_a_prompt_has_as_many_chances_to_differ_as_that_of_the_control(tmp_path)
 def test_near_ties_under_load_are_told_apart(tmp_path, gap, verdict) -> None:
     target, other = tied(gap)
     servers = {"ar": Script("vllm", model=target), "draft": Script("vllm", passes=SD, model=other)}
-    rows = run(tmp_path, overrides=SHORT, load=LEAST, **servers)
+    rows = run(tmp_path, 2, overrides=SHORT, load=LEAST, **servers)
     assert [row.verdict for row in rows] == ["greedy equal", verdict]
     assert ("answers_differ" in {each.code for each in rows[1].warnings}) == (verdict == "diverged")
     ties = [each.near_tie for window in read_windows(tmp_path / "run") for each in window.methods["draft"]]

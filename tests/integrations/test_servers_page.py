@@ -140,7 +140,7 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, ...
         folder, keys = tmp_path_factory.mktemp("marked"), {"memory": None} if "memory_not_stated" in codes else {}
         if "learns" in codes:
             return run_method(folder, "suffix", MARKED[codes])
-        return row_of(run(folder, MARKED[codes], **keys))
+        return row_of(run(folder, MARKED[codes], num_examples=1, **keys))
 
     return cache(make)
 

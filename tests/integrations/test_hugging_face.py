@@ -172,7 +172,7 @@ def test_top_k_is_off_unless_asked_for() -> None:
     pair = ModelPair(CausalLM(network, tiny.tokenizer(), "flat", None), CausalLM(network, tiny.tokenizer(), "f", None))
     for name in ("hf-sd", "hf-pld"):
         decoder = build_decoder(load_method(name), pair, Sampling(1.0))
-        assert len({t for s in range(4) for t in decoder.generate([1, 2], StopRules(24), s).token_ids}) > 60
+        assert len({t for s in range(3) for t in decoder.generate([1, 2], StopRules(24), s).token_ids}) > 50
         limited = build_decoder(load_method(name), pair, Sampling(1.0, top_p=0.1))
         assert len({t for s in range(2) for t in limited.generate([1, 2], StopRules(24), s).token_ids}) < 35
 

@@ -220,7 +220,7 @@ def test_log_probabilities_of_the_server_ar_are_those_of_this_process(servers) -
     served = served_target(server, target.vocab_size)
     assert served is not None
     thai = target.tokenizer("คำตอบคือ 12 บาท")["input_ids"]  # its characters have several tokens
-    for ids in (target.tokenizer("We add 2 and 3. 2 + 3 =")["input_ids"], thai, thai[:4], thai[:5]):
+    for ids in (target.tokenizer("We add 2 and 3. 2 + 3 =")["input_ids"], thai[:4], thai[:5]):
         for model in (served, target):
             model.reset()
         ours, theirs = (torch.log_softmax(model.score(ids, 3).logits, -1) for model in (target, served))

@@ -169,14 +169,7 @@ def skipping(tmp_path_factory: pytest.TempPathFactory) -> RunOutcome:
     told: dict[str, dict[str, Any]] = {"steps": {}, "histogram": {"summary": True}, "counters": {"tells": False}}
     methods = {name: {"passes": SKIPPING, "skips": True, **of} for name, of in (*told.items(), ("model", {}))}
     folder = tmp_path_factory.mktemp("skipping")
-    with servers_file(folder, several("vllm", **methods)) as file:
-        content = json.loads(file.read_text())
-        for name in told:
-            content["servers"][name]["speculation"]["method"] = "ngram"
-        file.write_text(json.dumps(content))
-        options = RunOptions(subsets=("en",), limit=1)
-        request = Request(["mgsm"], [], options, "", output=folder / "run", servers=file)
-        return execute(request, Console(file=io.StringIO()), load_served)
+    return run(folder, several("vllm", **methods), num_examples=1, methods=dict.fromkeys(told, "ngram"))
 
 
 @pytest.mark.parametrize(
@@ -277,9 +270,9 @@ def test_all_that_vllm_tells_of_its_settings_is_compared(tmp_path) -> None:
 
 
 def test_a_client_that_waits_beside_its_server_is_marked(tmp_path) -> None:
-    short = (*ANSWER[:7], 0)
-    plain = Script("llama.cpp", answer=short, delay_seconds=0.03, told_time=1.0)
-    draft = replace(plain, passes=passes_for(len(short), (3, 1, 0), 3))
+    short = (*ANSWER[:4], 0)
+    plain = Script("llama.cpp", answer=short, delay_seconds=0.06, told_time=1.0)
+    draft = replace(plain, passes=passes_for(len(short), (2, 0), 3))
     outcome = run(tmp_path, {"ar": plain, "draft": draft, "slow": replace(draft, told_time=0.5)}, num_examples=1)
     assert "slow_client" not in {each.code for each in row_of(outcome).warnings}
     (text,) = (each.text for each in row_of(outcome, "slow").warnings if each.code == "slow_client")

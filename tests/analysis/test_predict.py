@@ -133,7 +133,7 @@ def drawn_generation(rng: np.random.Generator, rate: float, num_draft_tokens: in
 @pytest.mark.parametrize("rate", [0.4, 0.8])
 def test_shorter_drafts_of_sampled_tokens_have_their_law(rate: float) -> None:
     rng = np.random.default_rng(7)
-    records = [drawn_generation(rng, rate, 5, 400) for _ in range(150)]
+    records = [drawn_generation(rng, rate, 5, 400) for _ in range(100)]
     verdicts = [RecordedVerdicts.of(record, 5, 400) for record in records]
     chance = last_token_acceptance(records, 5)
     assert chance == pytest.approx(rate, abs=0.04)

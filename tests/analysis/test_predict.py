@@ -59,7 +59,7 @@ def recorded(method: str) -> RecordedRow:
     return RecordedRow.of(RecordedRun(DEMO.with_suffix("") / "mgsm"), demo_rows()[number], PLAIN)
 
 
-@pytest.mark.parametrize("name", ["cnn_dm", "csqa", "dolly", "humaneval", "mgsm", "story", "wmt"])
+@pytest.mark.parametrize("name", ["humaneval", "mgsm", "story", "wmt"])
 @pytest.mark.parametrize("method", ["sd", "tli"])
 def test_the_recorded_draft_length_gives_the_recorded_steps_and_passes(method: str, name: str) -> None:
     task = load_task(name)
@@ -298,7 +298,7 @@ def test_runs_on_two_engines_have_what_was_predicted(run: Callable[..., Path], m
     speed-up within the interval that the other engine measured; with its own times they do not. The passes over static
     buffers are left uncompiled, as the clock is simulated."""
     paths = {
-        engine: run(times, "generation.max_new_tokens=24", engine=engine, subsets=("en",), limit=MIN_PROMPTS)
+        engine: run(times, "generation.max_new_tokens=16", engine=engine, subsets=("en",), limit=MIN_PROMPTS)
         for engine, times in ENGINES.items()
     }
     for here, there in (("eager", "compiled"), ("compiled", "eager")):

@@ -6,7 +6,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -32,11 +32,14 @@ def environment(device: str, dtype: str, attention: str, engine: str = "eager") 
         "platform": platform.platform(), "python": platform.python_version(),
         "versions": {
             "python": platform.python_version(),
-            **{name: _or_null(partial(version, name)) for name in PACKAGES},
+            **{name: _or_null(partial(_version, name)) for name in PACKAGES},
             "specbench": __version__,
         },
         "commit": commit(PACKAGE.parent),
     }  # fmt: skip
+
+
+_version = cache(version)  # which reads all of a package's metadata
 
 
 def commit(checkout: Path) -> str | None:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
-from importlib.metadata import version
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from specbench.core.environment import PACKAGE, called, num_sharing
 from specbench.core.values import WHOLE, bytes_digest, file_digest
 
 PACKAGES = ("torch", "transformers", "datasets")
+version = cache(metadata.version)  # which reads all of a package's metadata
 MEASURED_FILES = ("specbench", "tasks", "methods")  # changes of other files do not change the numbers
 
 
@@ -32,14 +33,11 @@ def environment(device: str, dtype: str, attention: str, engine: str = "eager") 
         "platform": platform.platform(), "python": platform.python_version(),
         "versions": {
             "python": platform.python_version(),
-            **{name: _or_null(partial(_version, name)) for name in PACKAGES},
+            **{name: _or_null(partial(version, name)) for name in PACKAGES},
             "specbench": __version__,
         },
         "commit": commit(PACKAGE.parent),
     }  # fmt: skip
-
-
-_version = cache(version)  # which reads all of a package's metadata
 
 
 def commit(checkout: Path) -> str | None:

@@ -9,7 +9,7 @@ order of its kernel, and gives the same bits: the order of its sums is the same.
 import copy
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from specbench.specs.components import Quantize
 
+Product = Callable[[torch.Tensor], torch.Tensor]
 GROUP = 32  # inputs that share a scale and a zero point in 4 bits
 INPUTS, OUTPUTS = 32, 16  # torch's kernels read beyond the weights unless the sizes are multiples of these
 
@@ -78,12 +79,16 @@ class StoredLinear(nn.Linear):
     def restore(self) -> None:
         """Turns the layer back into torch's, with the weights of `weight`."""
         weight = self.weight
-        for name in self.stored:
-            del self._buffers[name]
-            self._non_persistent_buffers_set.discard(name)
+        self.drop()
         self.__class__ = nn.Linear  # type: ignore[assignment]
         if "weight" not in self._parameters:
             self.register_parameter("weight", nn.Parameter(weight, requires_grad=False))
+
+    def drop(self) -> None:
+        """Frees what is stored."""
+        for name in self.stored:
+            del self._buffers[name]
+            self._non_persistent_buffers_set.discard(name)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if input.dtype != torch.bfloat16 or (torch.is_grad_enabled() and input.requires_grad):
@@ -127,6 +132,69 @@ class PackedLinear(StoredLinear):
     def product(self, input: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(input, self.packed, self.bias, "none", [], "")
         return found
+
+
+class JoinedProduct(nn.Module):
+    """The product of several packed layers that read the same input, such as queries, keys and values: one call reads
+    their weights faster than several. `sizes`: the outputs of each.
+
+    The first layer that is called with an input computes all, and each takes its part. The parts of an input that are
+    not taken are dropped with the next one.
+    """
+
+    packed: torch.Tensor
+    bias: torch.Tensor | None
+
+    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+        super().__init__()
+        self.sizes = [layer.out_features for layer in layers]
+        weight = torch.cat([layer.weight.detach() for layer in layers])
+        biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
+        self.register_buffer("packed", torch.ops.mkldnn._reorder_linear_weight(weight), persistent=False)
+        self.register_buffer("bias", torch.cat(biases) if biases else None, persistent=False)
+        self._input: torch.Tensor | None = None
+        self._parts: dict[int, torch.Tensor] = {}
+
+    def product(self, input: torch.Tensor) -> torch.Tensor:
+        """Returns the outputs of all layers side by side: [..., sum(sizes)]."""
+        found: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(input, self.packed, self.bias, "none", [], "")
+        return found
+
+    def part(self, number: int, input: torch.Tensor) -> torch.Tensor:
+        if self._input is not input or number not in self._parts:
+            self._input = input
+            self._parts = dict(enumerate(self.product(input).split(self.sizes, -1)))
+        found = self._parts.pop(number).contiguous()  # as a layer of its own returns it
+        if not self._parts:
+            self._input = None
+        return found
+
+
+class JoinedLinear(StoredLinear):
+    """A bfloat16 layer that is part of a joined product."""
+
+    kind = "packed"
+    stored = ("joined",)
+    joined: JoinedProduct
+    number: int
+
+    @property
+    def stored_bytes(self) -> int:
+        return 2 * self.in_features * self.out_features
+
+    def dense(self) -> torch.Tensor:
+        whole: torch.Tensor = self.joined.packed.to_dense()
+        return list(torch.split(whole, self.joined.sizes))[self.number].clone()
+
+    def product(self, input: torch.Tensor) -> torch.Tensor:
+        return self.joined.part(self.number, input)
+
+    def drop(self) -> None:
+        del self._modules["joined"]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "JoinedLinear":
+        memo[id(self.joined.packed)] = self.joined.packed
+        return super().__deepcopy__(memo)  # type: ignore[return-value]
 
 
 class Int8Linear(StoredLinear):
@@ -174,6 +242,29 @@ def pack(layer: nn.Linear, kept: bool) -> None:
     layer.store(kept, packed=torch.ops.mkldnn._reorder_linear_weight(weight))
 
 
+# Layers of attention and of gated networks that read the same input, as transformers' models name them.
+JOINED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+
+
+def join(layers: Sequence[nn.Linear]) -> None:
+    joined = JoinedProduct(layers)
+    for number, layer in enumerate(layers):
+        layer.__class__ = JoinedLinear
+        assert isinstance(layer, JoinedLinear)
+        layer.store(kept=False)
+        layer.joined, layer.number = joined, number
+
+
+def joinable(part: nn.Module, linear: Collection[nn.Linear], users: Mapping[int, int]) -> Iterator[list[nn.Linear]]:
+    """Yields the layers of a part of a network that can be joined: of the same inputs, all with a bias or none, and of
+    weights that no other layer has."""
+    for names in JOINED:
+        layers: list[Any] = [layer for name in names if (layer := getattr(part, name, None)) in linear]
+        same = {(layer.in_features, layer.bias is None) for layer in layers}
+        if len(layers) == len(names) and len(same) == 1 and all(users[id(layer.weight)] == 1 for layer in layers):
+            yield layers
+
+
 def quantize_8(layer: nn.Linear, kept: bool) -> None:
     """Rounds each weight to a multiple of its row's scale, which is exact in bfloat16."""
     weight = layer.weight.detach().float()
@@ -216,6 +307,11 @@ def store_weights(network: Any, quantize: Quantize = "none") -> None:
         for parameter in part.parameters(recurse=False):
             users[id(parameter)] = users.get(id(parameter), 0) + 1
     can_pack = packs_bfloat16()
+    if can_pack and quantize == "none":
+        for part in list(network.modules()):
+            for layers in joinable(part, set(linear), users):
+                join(layers)
+        linear = [layer for layer in linear if type(layer) is nn.Linear]
     for layer in linear:
         kept = users[id(layer.weight)] > 1
         fits = layer.in_features % INPUTS == 0 and layer.out_features % OUTPUTS == 0
@@ -248,42 +344,34 @@ MIN_CALLS = 3
 def product_rates(network: nn.Module) -> list[ProductRate]:
     """Times the products of each shape over one token, in the order of the layers, so that weights are read from memory
     as in a pass. A kernel that torch silently computes in another way has a fraction of the others' rate."""
-    by_shape: dict[tuple[str, int, int], list[nn.Linear]] = {}
+    by_shape: dict[tuple[str, int, int], list[tuple[Product, int]]] = {}
     for part in network.modules():
-        if isinstance(part, nn.Linear):
-            kind = part.kind if isinstance(part, StoredLinear) else "plain"
-            by_shape.setdefault((kind, part.out_features, part.in_features), []).append(part)
-    return [
-        ProductRate(*shape, len(layers), sum(map(bytes_of, layers)), rate_of(layers))
-        for shape, layers in by_shape.items()
-    ]
+        if isinstance(part, JoinedProduct):
+            shape = ("packed", *part.packed.shape)
+            by_shape.setdefault(shape, []).append((part.product, part.packed.nbytes))
+        elif isinstance(part, StoredLinear) and not isinstance(part, JoinedLinear):
+            shape = (part.kind, part.out_features, part.in_features)
+            by_shape.setdefault(shape, []).append((part.product, part.stored_bytes))
+        elif type(part) is nn.Linear:
+            shape = ("plain", part.out_features, part.in_features)
+            by_shape.setdefault(shape, []).append((part, part.weight.nbytes))
+    dtype = next(network.parameters()).dtype
+    rates = []
+    for (kind, num_outputs, num_inputs), products in by_shape.items():
+        num_bytes = sum(size for _, size in products)
+        row = torch.zeros((1, num_inputs), dtype=dtype)
+        seconds = fastest_round([product for product, _ in products], row)
+        rates.append(ProductRate(kind, num_outputs, num_inputs, len(products), num_bytes, num_bytes / seconds))
+    return rates
 
 
-def bytes_of(layer: nn.Linear) -> int:
-    """Returns the bytes of a layer's weights that a product reads."""
-    return layer.stored_bytes if isinstance(layer, StoredLinear) else layer.weight.nbytes
-
-
-def rate_of(layers: Sequence[nn.Linear]) -> float:
-    """Returns the bytes per second of the products of layers of one shape, in the fastest of several rounds."""
-    first = layers[0]
-    dtype = torch.bfloat16 if isinstance(first, StoredLinear) else first.weight.dtype
-    row = torch.zeros((1, first.in_features), dtype=dtype, device=device_of(first))
-    return sum(map(bytes_of, layers)) / min(rounds(layers, row))
-
-
-def device_of(layer: nn.Linear) -> torch.device:
-    return next(tensor.device for tensor in (*layer.parameters(), *layer.buffers()))
-
-
-def rounds(layers: Sequence[nn.Linear], row: torch.Tensor) -> Iterator[float]:
-    """Yields the seconds of one product with each layer, after a round that does not count."""
+def fastest_round(products: Sequence[Product], row: torch.Tensor) -> float:
+    """Returns the seconds of one call of each product, in the fastest of several rounds after the first."""
     end = time.perf_counter() + SECONDS
-    number = -1
-    while number < MIN_CALLS or time.perf_counter() < end:
+    seconds: list[float] = []
+    while len(seconds) <= MIN_CALLS or time.perf_counter() < end:
         start = time.perf_counter()
-        for layer in layers:
-            layer(row)
-        if number >= 0:
-            yield time.perf_counter() - start
-        number += 1
+        for product in products:
+            product(row)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds[1:])

@@ -21,6 +21,7 @@ from specbench.models.loading import load_model
 from specbench.models.packed import (
     Int4Linear,
     Int8Linear,
+    JoinedLinear,
     PackedLinear,
     StoredLinear,
     product_rates,
@@ -56,6 +57,11 @@ def stored_bytes(network: nn.Module) -> int:
     return sum(tensor.nbytes for tensor in tensors.values())
 
 
+def opaque(network: nn.Module) -> list[torch.Tensor]:
+    """The packed weights of a network."""
+    return [tensor for tensor in network.buffers() if tensor.layout == torch._mkldnn]  # type: ignore[attr-defined]
+
+
 @needs_packing
 @pytest.mark.parametrize(("num_outputs", "num_inputs"), [(64, 48), (33, 17), (7, 5), (128, 256)])
 @pytest.mark.parametrize("bias", [True, False])
@@ -81,7 +87,8 @@ def test_a_packed_network_gives_the_same_logits(kind: str, tied: bool) -> None:
     plain = tiny.network(kind, tie_word_embeddings=tied).to(torch.bfloat16)
     stored = copy.deepcopy(plain)
     store_weights(stored)
-    assert all(type(part) is PackedLinear for part in stored.modules() if isinstance(part, nn.Linear))
+    kinds = {type(part) for part in stored.modules() if isinstance(part, nn.Linear)}
+    assert kinds == {PackedLinear, JoinedLinear}
     first, second = causal_lm(plain), causal_lm(stored)
     for width in WIDTHS:
         ids = [(7 * place) % 250 for place in range(9 + width)]
@@ -133,7 +140,9 @@ def test_copies_share_the_packed_weights() -> None:
     ids = torch.arange(8)[None]
     for made in (own_copy(stored), copy.deepcopy(stored)):
         for own, other in zip(stored_layers(made), stored_layers(stored), strict=True):
-            assert own is not other and own.packed is other.packed  # type: ignore[attr-defined]
+            assert own is not other
+        for own, other in zip(opaque(made), opaque(stored), strict=True):
+            assert own is other
         with torch.inference_mode():
             assert torch.equal(made(ids).logits, stored(ids).logits)
 
@@ -312,6 +321,45 @@ def test_rates_are_of_each_kind_and_shape(monkeypatch: pytest.MonkeyPatch) -> No
     ]  # fmt: skip
     assert all(rate.bytes_per_second > 0 for rate in rates)
     assert [rate.num_bytes for rate in rates if rate.kind == "plain"] == [2 * 64 * 96]
+
+
+@needs_packing
+def test_joined_products_are_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "SECONDS", 0.0)
+    stored = network()
+    layers = [part.weight.nbytes for part in stored.modules() if isinstance(part, nn.Linear)]
+    store_weights(stored)
+    rates = product_rates(stored)
+    assert sum(rate.num_bytes for rate in rates) == sum(layers)
+    assert sorted(rate.number for rate in rates) == [1, 4, 4, 4, 4]  # output layer, q+k+v, o, gate+up, down
+
+
+@needs_packing
+def test_layers_of_one_input_are_joined_and_take_their_parts() -> None:
+    plain = network().model.layers[0].mlp
+    joined = copy.deepcopy(plain)
+    store_weights(joined)
+    gate, up = joined.gate_proj, joined.up_proj
+    assert (
+        type(gate) is type(up) is JoinedLinear and gate.joined is up.joined and type(joined.down_proj) is PackedLinear
+    )
+    first, second = torch.randn(2, 1, 5, 64).bfloat16().unbind()
+    with torch.inference_mode():
+        for layer, input in ((up, first), (gate, first), (gate, second), (gate, second), (up, first), (up, second)):
+            name = "gate_proj" if layer is gate else "up_proj"
+            found = layer(input)
+            assert torch.equal(found, getattr(plain, name)(input)) and found.is_contiguous()
+        gate(second)
+        assert gate.joined._input is None  # both parts are taken, and nothing is held
+
+
+@needs_packing
+def test_layers_whose_weights_are_shared_are_not_joined() -> None:
+    mlp = network().model.layers[0].mlp
+    mlp.up_proj.weight = mlp.gate_proj.weight
+    weight = mlp.gate_proj.weight
+    store_weights(mlp)
+    assert type(mlp.gate_proj) is PackedLinear and mlp.gate_proj.weight is weight is mlp.up_proj.weight
 
 
 @pytest.mark.real

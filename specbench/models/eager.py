@@ -174,7 +174,7 @@ class EagerSequence(CachedSequence):
         self._needs_positions = self.recurrent is not None and "position_ids" in parameters
         self._cache_name = cache_parameter(model.forward)
         # On a CPU, torch reads the keys anew for each query head. Passes in float32 keep the bits of transformers'.
-        self._groups_heads = self.device.type == "cpu" and model.dtype == torch.bfloat16
+        self.groups_heads = self.device.type == "cpu" and model.dtype == torch.bfloat16
 
     def reset(self) -> None:
         self._truncate(0)
@@ -218,7 +218,7 @@ class EagerSequence(CachedSequence):
             options["output_hidden_states"] = list(hidden_layers) if SELECTS_LAYERS else True
         states = self.recurrent
         feeding = nullcontext() if states is None else states.feeding(num_read, num_replayed, num_logits > 1)
-        grouping = attending_in_groups(self.model.config) if self._groups_heads else nullcontext()
+        grouping = attending_in_groups(self.model.config) if self.groups_heads else nullcontext()
         with feeding, self._timed(num_read), grouping:
             made = self.model(input_ids=tokens, **options)
         # A model without attention layers must have some state.

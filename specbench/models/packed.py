@@ -135,6 +135,18 @@ class PackedLinear(StoredLinear):
         return found
 
 
+class Pending:
+    """The last input of a joined product, and the outputs of the layers that have not taken theirs. It is no attribute
+    of the module itself, whose assignments take longer than a small product."""
+
+    def __init__(self) -> None:
+        self.input: torch.Tensor | None = None
+        self.parts: dict[int, torch.Tensor] = {}
+
+    def __deepcopy__(self, memo: object) -> "Pending":
+        return Pending()
+
+
 class JoinedProduct(nn.Module):
     """The product of several packed layers that read the same input, such as queries, keys and values: one call reads
     their weights faster than several. `sizes`: the outputs of each.
@@ -153,8 +165,7 @@ class JoinedProduct(nn.Module):
         biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
         self.register_buffer("packed", torch.ops.mkldnn._reorder_linear_weight(weight), persistent=False)
         self.register_buffer("bias", torch.cat(biases) if biases else None, persistent=False)
-        self._input: torch.Tensor | None = None
-        self._parts: dict[int, torch.Tensor] = {}
+        self.pending = Pending()
 
     def product(self, input: torch.Tensor) -> torch.Tensor:
         """Returns the outputs of all layers side by side: [..., sum(sizes)]."""
@@ -162,12 +173,13 @@ class JoinedProduct(nn.Module):
         return found
 
     def part(self, number: int, input: torch.Tensor) -> torch.Tensor:
-        if self._input is not input or number not in self._parts:
-            self._input = input
-            self._parts = dict(enumerate(self.product(input).split(self.sizes, -1)))
-        found = self._parts.pop(number).contiguous()  # as a layer of its own returns it
-        if not self._parts:
-            self._input = None
+        pending = self.pending
+        if pending.input is not input or number not in pending.parts:
+            pending.input = input
+            pending.parts = dict(enumerate(torch.split(self.product(input), self.sizes, -1)))
+        found = pending.parts.pop(number).contiguous()  # as a layer of its own returns it
+        if not pending.parts:
+            pending.input = None
         return found
 
 

@@ -360,7 +360,7 @@ def test_layers_of_one_input_are_joined_and_take_their_parts() -> None:
             found = layer(input)
             assert same(found, getattr(plain, name)(input)) and found.is_contiguous()
         gate(second)
-        assert gate.joined._input is None  # both parts are taken, and nothing is held
+        assert gate.joined.pending.input is None  # both parts are taken, and nothing is held
 
 
 @needs_packing

@@ -170,8 +170,8 @@ class Distributions(DenseProbs):
 
 
 def most_probable(logits: torch.Tensor) -> torch.Tensor:
-    """Returns the most probable token of each row, [num_rows]; of equal ones the first. On a CPU torch compares bfloat16
-    values one by one, and float32, in which they are exact, several at once."""
+    """Returns the most probable token of each row, [num_rows]; of equal ones the first. On a CPU torch compares values of
+    bfloat16 one at a time, and of float32, in which they are exact, several at once."""
     return (logits.float() if logits.device.type == "cpu" else logits).argmax(dim=-1)
 
 

@@ -170,8 +170,8 @@ class Distributions(DenseProbs):
 
 
 def most_probable(logits: torch.Tensor) -> torch.Tensor:
-    """Returns the most probable token of each row, [num_rows]; of equal ones the first. On a CPU torch compares values of
-    bfloat16 one at a time, and of float32, in which they are exact, several at once."""
+    """Returns the most probable token of each row, [num_rows]; of equal ones the first. On a CPU torch compares float32
+    several at once, and bfloat16, whose values float32 has too, one at a time."""
     return (logits.float() if logits.device.type == "cpu" else logits).argmax(dim=-1)
 
 

@@ -135,7 +135,7 @@ class Distributions(DenseProbs):
         """The most probable token of each row: [num_rows]."""
         if self._parts:
             return torch.cat([part.best for part in self._parts])
-        return self.logits.argmax(dim=-1)
+        return most_probable(self.logits)
 
     def draw(self, row: int, generator: torch.Generator) -> int:
         """Draws one token from row `row` of `probs`."""
@@ -169,10 +169,16 @@ class Distributions(DenseProbs):
         return super().residual(index, target_probs)
 
 
+def most_probable(logits: torch.Tensor) -> torch.Tensor:
+    """Returns the most probable token of each row, [num_rows]; of equal ones the first. On a CPU torch compares float32
+    several at once, and bfloat16, whose values float32 has too, one at a time."""
+    return (logits.float() if logits.device.type == "cpu" else logits).argmax(dim=-1)
+
+
 def process(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     """Returns probabilities [num_rows, vocab] after temperature, top-k and top-p, applied once each in this order."""
     if sampling.greedy:
-        return torch.nn.functional.one_hot(logits.argmax(dim=-1), logits.shape[-1]).float()
+        return torch.nn.functional.one_hot(most_probable(logits), logits.shape[-1]).float()
     scores = logits.float() / sampling.temperature
     if sampling.top_k is not None and sampling.top_k < scores.shape[-1]:
         kth = scores.topk(sampling.top_k, dim=-1).values[:, -1:]

@@ -12,6 +12,7 @@ from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 from specbench.core.errors import ConfigError
 from specbench.models.devices import is_out_of_memory, noting_memory, upload
+from specbench.models.fused import attending_in_groups
 from specbench.models.kv_cache import (
     PreallocatedLayer,
     by_layer_type,
@@ -172,6 +173,8 @@ class EagerSequence(CachedSequence):
         # Some hybrid models count positions from zero in every pass; models without attention take no positions.
         self._needs_positions = self.recurrent is not None and "position_ids" in parameters
         self._cache_name = cache_parameter(model.forward)
+        # On a CPU, torch reads the keys anew for each query head. Passes in float32 keep the bits of transformers'.
+        self.groups_heads = self.device.type == "cpu" and model.dtype == torch.bfloat16
 
     def reset(self) -> None:
         self._truncate(0)
@@ -215,7 +218,8 @@ class EagerSequence(CachedSequence):
             options["output_hidden_states"] = list(hidden_layers) if SELECTS_LAYERS else True
         states = self.recurrent
         feeding = nullcontext() if states is None else states.feeding(num_read, num_replayed, num_logits > 1)
-        with feeding, self._timed(num_read):
+        grouping = attending_in_groups(self.model.config) if self.groups_heads else nullcontext()
+        with feeding, self._timed(num_read), grouping:
             made = self.model(input_ids=tokens, **options)
         # A model without attention layers must have some state.
         is_cached = self.cache.has_previous_state() if first is None else first.length == num_before + num_read

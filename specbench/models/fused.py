@@ -1,4 +1,4 @@
-"""Faster attention, norms and linear layers for GPU passes over few tokens."""
+"""Faster attention, norms and linear layers for passes over few tokens."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,17 +24,21 @@ def grouped_attention(
     become rows of one query.
 
     query [1, num_heads, query_length, head_dim], key and value [1, num_key_heads, capacity, head_dim], a boolean
-    attention_mask [1, 1, query_length, capacity]; returns [1, query_length, num_heads, head_dim].
+    attention_mask [1, 1, query_length, capacity], or None, with which a single token attends to all keys; returns
+    [1, query_length, num_heads, head_dim].
     """
-    _, num_heads, length, head_dim = query.shape
+    num_rows, num_heads, length, head_dim = query.shape
     groups = num_heads // key.shape[1]
     is_plain = groups == 1 or length > LONGEST_GROUPED or kwargs.get("position_bias") is not None
-    if is_plain or attention_mask is None or attention_mask.shape[1] != 1:
+    has_own_mask = length > 1 if attention_mask is None else attention_mask.shape[1] != 1
+    if is_plain or has_own_mask or num_rows > 1:
         found, _ = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
         return found, None
     rows = query.reshape(1, key.shape[1], groups * length, head_dim)
-    mask = attention_mask if length == 1 else attention_mask.repeat(1, 1, groups, 1)
-    if torch.compiler.is_compiling():  # fuses scale, mask and softmax, which is faster than sdpa here
+    mask = attention_mask if attention_mask is None or length == 1 else attention_mask.repeat(1, 1, groups, 1)
+    if (
+        mask is not None and torch.compiler.is_compiling()
+    ):  # fuses scale, mask and softmax, which is faster than sdpa here
         scores = torch.matmul(rows, key.transpose(2, 3)).float() * (head_dim**-0.5 if scaling is None else scaling)
         weights = scores.masked_fill(~mask, float("-inf")).softmax(-1)
         attended = torch.matmul(weights.to(value.dtype), value)

@@ -27,10 +27,11 @@ from specbench.models.checkpoints import (
 )
 from specbench.models.devices import is_out_of_memory, too_large_error
 from specbench.models.objects import object_model
+from specbench.models.packed import has_bfloat16_instructions, packs_bfloat16, store_weights
 from specbench.models.scoring import same_logits
 from specbench.models.sources import is_local as is_local
 from specbench.models.sources import model_source as model_source
-from specbench.specs.components import DeviceMap, EngineName, Quantize
+from specbench.specs.components import DeviceMap, EngineName, Quantize, check_quantized
 
 TIMEOUT_SECONDS = 4
 
@@ -70,13 +71,16 @@ def load_model(
     """Returns a model by hub id, local folder, `embedded:NAME` for a model that comes with specbench, or `object:NAME`
     for a model of this process, which stays on its device and in its dtype.
 
-    - `dtype`: auto is float32 on a CPU (bfloat16 is slower there and rounds more), elsewhere the checkpoint's own.
+    - `dtype`: auto is the checkpoint's own; on a CPU it is float32, unless `computes_in_bfloat16` says otherwise.
     - `weights`: if False, only configuration and tokenizer are read. The model is then on torch's device `meta` and
       cannot compute, but its vocabulary, context limit, revision and encoded prompts are the real ones.
     - `engine`: graphs or compiled passes are used if the model supports them; otherwise it is eager, and `why_eager`
       holds the reason. auto is graphs on cuda, else eager.
     - `trust_remote_code`: runs the Python code of a checkpoint whose architecture transformers lacks.
-    - `quantize`: loads the weights in 4 or 8 bits. `device_map`: auto spreads them over all devices.
+    - `quantize`: loads the weights in 4 or 8 bits: by bitsandbytes on CUDA, by torch's own kernels on a CPU, where
+      activations are bfloat16. `device_map`: auto spreads them over all devices.
+
+    On a CPU, eager passes in bfloat16 have packed products; see `models.packed`. Objects stay as they are.
 
     Raises ConfigError in one line for a checkpoint that cannot be loaded or is not a causal language model, and for an
     engine that this machine does not support.
@@ -88,10 +92,15 @@ def load_model(
         make_passes(loaded, engine)
         return loaded
     chosen = choose_device(device)
+    is_cpu = chosen.type == "cpu" and device_map == "none"
+    if quantize != "none":
+        engine = "eager" if engine == "auto" else engine
+        if engine != "eager":
+            raise ConfigError(f"--quantize {quantize}: works only with --engine eager, not {engine}")
     engine = check_engine(engine, chosen.type)
     if quantize != "none":
-        check_quantize(quantize, chosen.type)
-    torch_dtype: Any = DTYPES.get(dtype) or (torch.float32 if chosen.type == "cpu" else "auto")
+        check_quantize(quantize, chosen.type, dtype, device_map)
+    torch_dtype: Any = DTYPES.get(dtype) or ("auto" if chosen.type != "cpu" else None)
     source = model_source(name)
     problem = None if is_local(source) else hub_problem(source, revision)
     hub: HubOptions = {  # without the hub, use the local cache
@@ -102,7 +111,12 @@ def load_model(
             if not weights:
                 model = build_on_meta(causal_config(source, hub), hub)
             else:
+                if torch_dtype is None:
+                    is_16_bit = quantize != "none" or computes_in_bfloat16(source, hub)
+                    torch_dtype = torch.bfloat16 if is_16_bit else torch.float32
                 model = load_network(source, torch_dtype, hub, chosen, quantize, device_map)
+                if is_cpu and engine == "eager" and model.dtype == torch.bfloat16:
+                    store_weights(model, quantize)
             tokenizer = AutoTokenizer.from_pretrained(source, **hub)
             loaded = CausalLM(model, tokenizer, name, checkpoint_identity(source, revision), quantize)
     except ConfigError as error:
@@ -113,7 +127,24 @@ def load_model(
     if weights:
         check_causal(loaded)
         make_passes(loaded, engine)
+        if is_cpu and loaded.why_eager is not None and loaded.model.dtype == torch.bfloat16:
+            store_weights(loaded.model)
     return loaded
+
+
+LARGE = 2**28  # parameters; the products of smaller networks read caches
+
+
+def computes_in_bfloat16(source: str, hub: HubOptions) -> bool:
+    """Returns whether a checkpoint of 16-bit weights is computed in them on this CPU: if it has instructions for them,
+    and reading the weights dominates a pass. Half the bytes are then read in half the time."""
+    if not (packs_bfloat16() and has_bfloat16_instructions()):
+        return False
+    config = causal_config(source, hub)
+    if getattr(config.get_text_config(), "dtype", None) != torch.bfloat16:
+        return False
+    num_parameters: int = sum(parameter.numel() for parameter in build_on_meta(config, hub).parameters())
+    return num_parameters >= LARGE
 
 
 def load_generation_config(name: str, revision: str | None) -> Any:
@@ -227,10 +258,13 @@ def load_weights(source: str, dtype: Any, hub: HubOptions, **options: Any) -> An
     return model
 
 
-def check_quantize(quantize: Quantize, device: str) -> None:
-    if device != "cuda":
-        raise ConfigError(f"--quantize {quantize}: needs a CUDA device, and this is {device}: leave it out")
-    bitsandbytes(f"--quantize {quantize}")
+def check_quantize(
+    quantize: Quantize, device: str, dtype: str = "auto", device_map: DeviceMap = "none"
+) -> None:  # fmt: skip
+    """Raises ConfigError unless a device of this type computes with such weights."""
+    check_quantized(quantize, device, dtype, device_map)
+    if device != "cpu":
+        bitsandbytes(f"--quantize {quantize}")
 
 
 def bitsandbytes(option: str) -> Any:
@@ -252,12 +286,13 @@ def load_network(
     """Returns a network on its device, or quantized, or spread over devices while it is loaded. Warns if a part of it
     is not on an accelerator. Raises ConfigError as `load_weights` does, and if there is too little memory."""
     options: dict[str, object] = {}
-    if quantize != "none" or device_map != "none":
+    uses_library = quantize != "none" and device.type != "cpu"  # on a CPU, `store_weights` quantizes
+    if uses_library or device_map != "none":
         require("accelerate", "--device-map auto" if quantize == "none" else f"--quantize {quantize}")
         if dtype == "auto":
             dtype = getattr(causal_config(source, hub), "dtype", None) or torch.bfloat16
         options["device_map"] = {"": device} if device_map == "none" else "auto"
-    if quantize != "none":
+    if uses_library:
         is_nf4 = quantize == "nf4"
         options["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=is_nf4, load_in_8bit=not is_nf4, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype

@@ -1,7 +1,7 @@
 """The models of a run: one target, and a draft model for every method that drafts with one."""
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
@@ -15,6 +15,7 @@ from specbench.decoding.bridges import share_ids
 from specbench.decoding.build import pauses
 from specbench.models.causal_lm import CausalLM, ModelPair, TextModel
 from specbench.models.loading import load_model
+from specbench.models.packed import packing_pays, stored_layers
 from specbench.models.scoring import VERBS, ScoringModel
 from specbench.running.prompts import PromptBudget, uses_chat
 from specbench.specs.components import EngineName, RowEngine
@@ -203,6 +204,20 @@ def load_drafters(
             "rows of another engine",
         )
     return by_part
+
+
+def choose_products(models: LoadedModels) -> Iterator[str]:
+    """Yields a line for each model of `--engine auto` whose products are packed, with the rates that a probe gave.
+    Makes them plain again if torch's own are faster: both have the same bits, up to those of CPUs without bfloat16."""
+    for model in dict.fromkeys((models.target, *models.drafters.values())):
+        found = packing_pays(getattr(model, "model", None))
+        if found is None:
+            continue
+        pays, rates = found
+        for layer in stored_layers(model.model) if not pays else ():
+            layer.restore()
+        kind = "packed products" if pays else "torch's own products: packed ones"
+        yield f"--engine auto: eager passes of {model.name} with {kind} ({rates} in a probe)"
 
 
 def warn_not_static(model: CausalLM, engine: EngineName, effect: str) -> None:

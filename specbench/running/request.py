@@ -33,7 +33,7 @@ from specbench.specs.catalogue import (
     namesake,
     with_overrides,
 )
-from specbench.specs.components import build
+from specbench.specs.components import build, check_quantized
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec, own_drafter, read_servers
 from specbench.specs.run_options import LEAST, SHARE, TARGET_OPTIONS, RunOptions, flag_of
@@ -271,9 +271,12 @@ def check_device(options: RunOptions) -> None:
     if options.quantize != "none" and options.engine in ("auto", "eager"):  # with others it does not go together
         if has_no_cuda:
             this = "cpu" if kind == "auto" else kind
-            raise ConfigError(f"--quantize {options.quantize}: needs a CUDA device, and this is {this}: leave it out")
-        require("bitsandbytes", f"--quantize {options.quantize}")
-        require("accelerate", f"--quantize {options.quantize}")
+            check_quantized(options.quantize, this, options.dtype, options.device_map)
+        elif kind == "cuda":
+            check_quantized(options.quantize, kind, options.dtype, options.device_map)
+        if not has_no_cuda and options.quantize != "int4":
+            require("bitsandbytes", f"--quantize {options.quantize}")
+            require("accelerate", f"--quantize {options.quantize}")
     elif options.device_map != "none":
         require("accelerate", f"--device-map {options.device_map}")
 

@@ -43,7 +43,8 @@ Text = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 Version = Annotated[int, Field(ge=1)]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-Quantize = Literal["none", "nf4", "int8"]  # of the target's weights
+Quantize = Literal["none", "nf4", "int8", "int4"]  # of the target's weights
+QUANTIZED_ON = {"cuda": ("nf4", "int8"), "cpu": ("int8", "int4")}  # by bitsandbytes, by torch's own kernels
 DeviceMap = Literal["none", "auto"]
 # auto: graphs if the device supports them and the models can be recorded, else eager.
 EngineName = Literal["auto", "eager", "graphs", "compiled"]
@@ -56,6 +57,20 @@ StaticEngine = Literal["graphs", "compiled"]  # engines with passes of fixed sha
 Chat = Literal["auto", "always", "never"]
 SamplingSource = Literal["task", "model"]
 PromptChecks = Literal["refuse", "warn"]
+
+
+def check_quantized(quantize: Quantize, device: str, dtype: str, device_map: str) -> None:
+    """Raises ConfigError unless a type of device computes with such weights, in this dtype."""
+    able = QUANTIZED_ON.get(device, ())
+    if quantize not in able:
+        needed = " or ".join(kind for kind, kinds in QUANTIZED_ON.items() if quantize in kinds)
+        needed = needed.replace("cuda", "a CUDA device").replace("cpu", "a CPU")
+        remedy = f"take --quantize {' or '.join(able)}" if able else "leave it out"
+        raise ConfigError(f"--quantize {quantize}: needs {needed}, and this is {device}: {remedy}")
+    if device == "cpu" and dtype not in ("auto", "bfloat16"):
+        raise ConfigError(f"--quantize {quantize}: computes in bfloat16 on a CPU: leave out --dtype {dtype}")
+    if device == "cpu" and device_map != "none":
+        raise ConfigError(f"--quantize {quantize}: there is one device, the CPU: leave out --device-map {device_map}")
 
 
 RECORDED = "recorded"  # context of specs that a run wrote: their components are known, and their options complete

@@ -91,11 +91,14 @@ class RunOptions:
     repeats: int = option(1, "Measurements per example.", least=1)
     seed: int = option(0, "Seed of every random stream.", least=0)
     dtype: Dtype = option(
-        "auto", "auto, float32, bfloat16 or float16; auto: float32 on a CPU, else the dtype of the checkpoint."
+        "auto",
+        "auto, float32, bfloat16 or float16; auto: the checkpoint's, but float32 on a CPU, unless the model is large "
+        "and the CPU multiplies bfloat16.",
     )
     device: Text = option("auto", "auto, cuda, mps or cpu; auto: the first available.")
     quantize: Quantize = option(
-        "none", "Precision of the target's weights: none, or nf4 or int8 by bitsandbytes; needs a CUDA device."
+        "none",
+        "Precision of the target's weights: none; nf4 or int8 by bitsandbytes on a CUDA device; int8 or int4 on a CPU.",
     )
     device_map: DeviceMap = option(
         "none", "auto: accelerate spreads the target over all devices; none: it is on one device."

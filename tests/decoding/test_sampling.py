@@ -33,6 +33,13 @@ def test_greedy_is_one_hot_on_the_best_token() -> None:
     assert probs.argmax(-1).tolist() == Distributions(LOGITS, Sampling()).best.tolist()
 
 
+def test_the_first_of_the_most_probable_tokens_is_taken_in_any_precision() -> None:
+    logits = torch.randint(0, 5, (6, 3000), generator=torch.Generator().manual_seed(0)).bfloat16()  # many are equal
+    expected = [row.tolist().index(4.0) for row in logits]
+    assert Distributions(logits, Sampling(0.0)).best.tolist() == expected
+    assert process(logits, Sampling(0.0)).argmax(-1).tolist() == expected
+
+
 def test_half_precision_logits_become_float32() -> None:
     rows = Distributions(LOGITS.bfloat16(), Sampling(1.0))
     assert rows.probs.dtype == rows.raw_probs.dtype == torch.float32

@@ -76,7 +76,8 @@ def test_a_target_on_several_devices_computes_the_same(tmp_path: Path, monkeypat
          "--device-map auto: works only with --engine eager, not compiled"),
         (["--quantize", "int8", "--engine", "graphs"], "--quantize int8: works only with --engine eager"),
         (["--device-map", "auto", "--device", "cpu"], "--device-map auto: selects the target's devices itself: "),
-        (["--quantize", "nf4", "--device", "cpu"], "--quantize nf4: needs a CUDA device, and this is cpu: leave it"),
+        (["--quantize", "nf4", "--device", "cpu"], "--quantize nf4: needs a CUDA device, and this is cpu: take "),
+        (["--quantize", "int4", "--device", "cpu", "--dtype", "float32"], "--quantize int4: computes in bfloat16 on"),
         (["--quantize", "nf5"], "--quantize nf5: did you mean 'nf4'?"),
         (["--device-map", "balanced"], "--device-map balanced: "),
     ],
@@ -109,7 +110,7 @@ def test_the_weights_are_quantized_while_they_are_loaded(
         return tiny.network(), {"missing_keys": []}
 
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", from_pretrained)
-    device = torch.device("cpu")
+    device = torch.device("cuda:0")
     load_network(source, torch.bfloat16, {}, device, quantize, "none")
     [options] = calls
     config = options["quantization_config"]
@@ -184,7 +185,7 @@ def test_a_quantized_target_that_is_too_large_is_one_line(tmp_path: Path, monkey
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", from_pretrained)
-    monkeypatch.setattr(loading, "check_quantize", lambda quantize, device: None)
+    monkeypatch.setattr(loading, "check_quantize", lambda *given: None)
     with pytest.raises(ConfigError, match=r"^cannot use model '.*': out of memory on cpu: its weights need 0\.00 GiB"):
         load_model(source, device="cpu", quantize="nf4")
 

@@ -100,10 +100,25 @@ class PassPoint(BaseModel):
         return "memory bound" if self.bandwidth_seconds >= self.arithmetic_seconds else "compute bound"
 
 
+class ProductPoint(BaseModel):
+    """The products over one token with weights of one kind (plain, packed, int8, int4) and shape, timed alone."""
+
+    kind: str
+    out_features: int
+    in_features: int
+    number: int
+    num_bytes: int
+    bytes_per_second: float
+
+
+SLOW = 0.5  # of the rate of copies
+SMALL = 2**24  # bytes of weights below which the calls themselves take a large part of the time
+
+
 class ModelRoofline(BaseModel):
     """One model. `bytes_read`, `operations`: of a pass over one token after the context. `bytes_per_second`: of copies,
     bytes read and written. `per_token`: seconds of autoregressive decoding; `overhead`: the part of it outside passes.
-    `share_of_bound`: the bound of a pass ÷ `per_token`."""
+    `share_of_bound`: the bound of a pass ÷ `per_token`. `products`: those of eager bfloat16 passes on a CPU."""
 
     model: ModelConditions
     bytes_read: float
@@ -114,6 +129,11 @@ class ModelRoofline(BaseModel):
     overhead: Quartiles
     share_of_bound: Ratio
     points: list[PassPoint]
+    products: list[ProductPoint] = []
+
+    def is_slow(self, product: ProductPoint) -> bool:
+        """Returns whether weights are read so slowly that torch may not use the kernel that they were stored for."""
+        return product.num_bytes >= SMALL and product.bytes_per_second < SLOW * self.bytes_per_second.median
 
     def at(self, query_length: int) -> PassPoint:
         return next(point for point in self.points if point.query_length == query_length)
@@ -172,7 +192,8 @@ SHOWN_RATES = (0.5, 0.7, 0.9)
 
 
 def tables(report: RooflineReport) -> list[Table]:
-    return [bounds_table(report), passes_table(report), drafts_table(report)]
+    made = [bounds_table(report), passes_table(report), drafts_table(report)]
+    return made + ([products_table(report)] if report.target.products or report.drafter.products else [])
 
 
 def bounds_table(report: RooflineReport) -> Table:
@@ -234,6 +255,21 @@ def drafts_table(report: RooflineReport) -> Table:
         f"{UNDECIDED} the interval includes 1",
     ]
     return Table("best draft length", _columns("α", "γ", "speed-up [95 %]"), rows, caption)
+
+
+def products_table(report: RooflineReport) -> Table:
+    rows = [
+        [role, product.kind, f"{product.number} of {product.in_features} → {product.out_features}",
+         f"{MEGA * product.num_bytes:.1f}",
+         f"{UNDECIDED if model.is_slow(product) else ''}{_three_digits(GIGA * product.bytes_per_second)}"]
+        for role, model in (("target", report.target), ("drafter", report.drafter)) for product in model.products
+    ]  # fmt: skip
+    caption = [
+        "each shape alone, over one token; plain: torch's own product, the others: of stored weights",
+        f"{UNDECIDED} less than {SLOW:.0%} of the copy bandwidth: the product may have fallen back to a slower kernel",
+    ]
+    columns = text_columns("", "weights", "layers", folds=False) + number_columns("MB", "GB/s")
+    return Table("products with weights", columns, rows, caption)
 
 
 def _columns(first: str, *others: str) -> tuple[Any, ...]:

@@ -3,7 +3,7 @@ medians over rounds."""
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from statistics import fmean, median, quantiles
 from typing import Any
@@ -19,6 +19,7 @@ from specbench.analysis.roofline.report import (
     ModelConditions,
     ModelRoofline,
     PassPoint,
+    ProductPoint,
     Quartiles,
     Ratio,
     RooflineReport,
@@ -37,6 +38,7 @@ from specbench.models.kv_cache import CACHE_NAMES
 from specbench.models.loading import load_model
 from specbench.models.machine import environment
 from specbench.models.meters import Clock, PassLog
+from specbench.models.packed import product_rates, stored_layers
 from specbench.running.capture_plan import num_compilations
 from specbench.running.models import engine_of, warn_not_static
 from specbench.specs.run_options import RunOptions
@@ -336,8 +338,12 @@ def work_of(model: CausalLM) -> Work:
     network = model.model
     head = network.get_output_embeddings()
     tables = {id(each.weight) for each in network.modules() if isinstance(each, torch.nn.Embedding)}
-    tables -= {id(head.weight)} if head is not None else set()  # the output layer reads a tied table whole
-    weight_bytes = matmul_weights = row_bytes = expert_bytes = expert_weights = 0
+    stored = stored_layers(network)
+    if head is not None and head not in stored:
+        tables -= {id(head.weight)}  # the output layer reads a tied table whole
+    weight_bytes = sum(layer.stored_bytes for layer in stored)
+    matmul_weights = sum(layer.in_features * layer.out_features for layer in stored)
+    row_bytes = expert_bytes = expert_weights = 0
     for name, weight in network.named_parameters():
         if id(weight) in tables:
             row_bytes += weight.element_size() * weight.shape[-1]
@@ -473,7 +479,10 @@ def measure_pair(options: RunOptions, context: int, repeats: int, progress: Say)
     assert options.target is not None and options.drafter is not None  # the command has defaults
     progress(f"loading {options.target} and {options.drafter}")
     load = partial(load_model, device=options.device, trust_remote_code=options.trust_remote_code)
-    target = load(options.target, revision=options.target_revision, dtype=options.dtype, engine=options.engine)
+    target = load(
+        options.target, revision=options.target_revision, dtype=options.dtype, engine=options.engine,
+        quantize=options.quantize,
+    )  # fmt: skip
     dtype = target.dtype if options.dtype == "auto" else options.dtype
     drafter = load(options.drafter, revision=options.drafter_revision, dtype=dtype, engine=target.engine)
     if target.why_eager is not None:
@@ -510,11 +519,16 @@ def roofline_of(
     # 3. The report.
     subjects = [
         (ModelConditions(
-            name=model.name, revision=model.revision, dtype=model.dtype, attention=model.attention,
+            name=model.name, revision=model.revision, dtype=model.precision, attention=model.attention,
             capacity=None if model.static is None else model.static.capacity,
         ), work)
         for model, work in zip(models, works, strict=True)
     ]  # fmt: skip
     engine = engine_of(target, [drafter])
-    machine = Machine(**environment(str(target.device), target.dtype, target.attention, engine))
-    return make_report(subjects[0], subjects[1], timings, context, environment=machine, seed=seed)
+    machine = Machine(**environment(str(target.device), target.precision, target.attention, engine))
+    report = make_report(subjects[0], subjects[1], timings, context, environment=machine, seed=seed)
+    # 4. Whether each product has the kernel for which its weights were stored.
+    for model, part in zip(models, (report.target, report.drafter), strict=True):
+        if model.device.type == "cpu" and model.static is None and model.model.dtype == torch.bfloat16:
+            part.products = [ProductPoint(**asdict(rate)) for rate in product_rates(model.model)]
+    return report

@@ -1,0 +1,412 @@
+"""Linear layers on a CPU whose weights are stored as torch's kernels read them: bfloat16 packed by oneDNN, and 8-bit or
+4-bit weights, whose products have bfloat16 activations.
+
+A product over few tokens takes the time of reading its weights. torch's plain bfloat16 product reads them at about half
+the rate at which the machine copies memory, since it reorders them in every call. The packed product reads them in the
+order of its kernel, and gives the same bits: the order of its sums is the same.
+"""
+
+import copy
+import platform
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from specbench.specs.components import Quantize
+
+Product = Callable[[torch.Tensor], torch.Tensor]
+GROUP = 32  # inputs that share a scale and a zero point in 4 bits
+INPUTS, OUTPUTS = 32, 16  # torch's kernels read beyond the weights unless the sizes are multiples of these
+
+
+def packs_bfloat16() -> bool:
+    """Returns whether torch has packed bfloat16 products for this CPU. They were tried on x86 only."""
+    if platform.machine().lower() not in ("x86_64", "amd64") or not torch.backends.mkldnn.is_available():
+        return False
+    try:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    except (AttributeError, RuntimeError):  # a build without oneDNN's linear layers
+        return False
+
+
+def has_bfloat16_instructions() -> bool:
+    """Returns whether this CPU multiplies bfloat16 (AVX-512 BF16 or AMX). Others convert the weights to float32."""
+    names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(bool(supported()) for name in names if (supported := getattr(torch.cpu, name, None)) is not None)
+
+
+class StoredLinear(nn.Linear):
+    """A linear layer that keeps its weights in another form, in place of `weight`.
+
+    Reading `weight` still works: it is computed, unless the embeddings share it, which keep it. So state dicts, copies
+    and heads that begin with the target's output layer find what they expect. A pass that needs gradients of its input
+    is computed with `weight`, and so is one in another dtype than bfloat16.
+    """
+
+    kind = "plain"
+    stored: tuple[str, ...] = ()  # the names of the buffers
+
+    @property
+    def weight(self) -> torch.Tensor:  # type: ignore[override]
+        kept = self._parameters.get("weight")
+        return self.dense() if kept is None else kept
+
+    @property
+    def stored_bytes(self) -> int:
+        """The bytes that a product reads."""
+        return sum(getattr(self, name).nbytes for name in self.stored)
+
+    def dense(self) -> torch.Tensor:
+        """Returns the weights that the product multiplies with, in bfloat16: [out_features, in_features]."""
+        raise NotImplementedError
+
+    def product(self, input: torch.Tensor) -> torch.Tensor:
+        """Returns input [..., in_features], in bfloat16, times the weights, plus the bias."""
+        raise NotImplementedError
+
+    def store(self, kept: bool, **tensors: torch.Tensor) -> None:
+        """Replaces the weight by `tensors`. `kept`: whether it stays readable as it is."""
+        if not kept:
+            del self._parameters["weight"]
+        for name, tensor in tensors.items():
+            self.register_buffer(name, tensor, persistent=False)
+
+    def restore(self) -> None:
+        """Turns the layer back into torch's, with the weights of `weight`."""
+        weight = self.weight
+        self.drop()
+        self.__class__ = nn.Linear  # type: ignore[assignment]
+        if "weight" not in self._parameters:
+            self.register_parameter("weight", nn.Parameter(weight, requires_grad=False))
+
+    def drop(self) -> None:
+        """Frees what is stored."""
+        for name in self.stored:
+            del self._buffers[name]
+            self._non_persistent_buffers_set.discard(name)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if input.dtype != torch.bfloat16 or (torch.is_grad_enabled() and input.requires_grad):
+            return functional.linear(input, self.weight, self.bias)
+        return self.product(input)
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[prefix + "weight"] = self.weight.detach()
+
+    def _load_from_state_dict(self, *given: Any, **named: Any) -> None:
+        self.restore()
+        self._load_from_state_dict(*given, **named)
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
+        made = fn(torch.empty(0, dtype=torch.bfloat16))
+        if made.dtype == torch.bfloat16 and made.device.type == "cpu":
+            return self
+        self.restore()  # another device or dtype has other products
+        return self._apply(fn, recurse)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "StoredLinear":
+        for name in self.stored:  # they never change, and oneDNN's cannot be copied
+            memo[id(getattr(self, name))] = getattr(self, name)
+        made = type(self).__new__(type(self))
+        memo[id(self)] = made
+        made.__dict__ = copy.deepcopy(self.__dict__, memo)
+        return made
+
+
+class PackedLinear(StoredLinear):
+    """A bfloat16 layer in the layout of oneDNN's kernel, which is opaque."""
+
+    kind = "packed"
+    stored = ("packed",)
+    packed: torch.Tensor
+
+    def dense(self) -> torch.Tensor:
+        return self.packed.to_dense()
+
+    def product(self, input: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(input, self.packed, self.bias, "none", [], "")
+        return found
+
+
+class Pending:
+    """The last input of a joined product, and the outputs of the layers that have not taken theirs. It is no attribute
+    of the module itself, whose assignments take longer than a small product."""
+
+    def __init__(self) -> None:
+        self.input: torch.Tensor | None = None
+        self.parts: dict[int, torch.Tensor] = {}
+
+    def __deepcopy__(self, memo: object) -> "Pending":
+        return Pending()
+
+
+class JoinedProduct(nn.Module):
+    """The product of several packed layers that read the same input, such as queries, keys and values: one call reads
+    their weights faster than several. `sizes`: the outputs of each.
+
+    The first layer that is called with an input computes all, and each takes its part. The parts of an input that are
+    not taken are dropped with the next one.
+    """
+
+    packed: torch.Tensor
+    bias: torch.Tensor | None
+
+    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+        super().__init__()
+        self.sizes = [layer.out_features for layer in layers]
+        weight = torch.cat([layer.weight.detach() for layer in layers])
+        biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
+        self.register_buffer("packed", torch.ops.mkldnn._reorder_linear_weight(weight), persistent=False)
+        self.register_buffer("bias", torch.cat(biases) if biases else None, persistent=False)
+        self.pending = Pending()
+
+    def product(self, input: torch.Tensor) -> torch.Tensor:
+        """Returns the outputs of all layers side by side: [..., sum(sizes)]."""
+        found: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(input, self.packed, self.bias, "none", [], "")
+        return found
+
+    def part(self, number: int, input: torch.Tensor) -> torch.Tensor:
+        pending = self.pending
+        if pending.input is not input or number not in pending.parts:
+            pending.input = input
+            pending.parts = dict(enumerate(torch.split(self.product(input), self.sizes, -1)))
+        found = pending.parts.pop(number).contiguous()  # as a layer of its own returns it
+        if not pending.parts:
+            pending.input = None
+        return found
+
+
+class JoinedLinear(StoredLinear):
+    """A bfloat16 layer that is part of a joined product."""
+
+    kind = "packed"
+    stored = ("joined",)
+    joined: JoinedProduct
+    number: int
+
+    @property
+    def stored_bytes(self) -> int:
+        return 2 * self.in_features * self.out_features
+
+    def dense(self) -> torch.Tensor:
+        whole: torch.Tensor = self.joined.packed.to_dense()
+        return list(torch.split(whole, self.joined.sizes))[self.number].clone()
+
+    def product(self, input: torch.Tensor) -> torch.Tensor:
+        return self.joined.part(self.number, input)
+
+    def drop(self) -> None:
+        del self._modules["joined"]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "JoinedLinear":
+        memo[id(self.joined.packed)] = self.joined.packed
+        return super().__deepcopy__(memo)  # type: ignore[return-value]
+
+
+class Int8Linear(StoredLinear):
+    """A layer in 8 bits: `codes` [out, in], with a scale for each output, `scales` [out]."""
+
+    kind = "int8"
+    stored = ("codes", "scales")
+    codes: torch.Tensor
+    scales: torch.Tensor
+
+    def dense(self) -> torch.Tensor:
+        return self.codes.to(torch.bfloat16) * self.scales[:, None]
+
+    def product(self, input: torch.Tensor) -> torch.Tensor:
+        rows = input.reshape(-1, self.in_features)
+        made = torch._weight_int8pack_mm(rows, self.codes, self.scales).view(*input.shape[:-1], self.out_features)
+        return made if self.bias is None else made + self.bias
+
+
+class Int4Linear(StoredLinear):
+    """A layer in 4 bits, `codes` in the layout of torch's kernel, with a scale and the value of code 8 for each GROUP
+    inputs of an output: `scales` [in ÷ GROUP, out, 2]."""
+
+    kind = "int4"
+    stored = ("codes", "scales")
+    codes: torch.Tensor
+    scales: torch.Tensor
+
+    def dense(self) -> torch.Tensor:
+        unit = torch.eye(self.in_features, dtype=torch.bfloat16)  # torch has no function that unpacks them
+        return self._multiply(unit).T.contiguous()
+
+    def product(self, input: torch.Tensor) -> torch.Tensor:
+        made = self._multiply(input.reshape(-1, self.in_features)).view(*input.shape[:-1], self.out_features)
+        return made if self.bias is None else made + self.bias
+
+    def _multiply(self, rows: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten._weight_int4pack_mm_for_cpu.default(rows, self.codes, GROUP, self.scales)  # type: ignore[no-any-return]
+
+
+def pack(layer: nn.Linear, kept: bool) -> None:
+    weight = layer.weight.detach()
+    layer.__class__ = PackedLinear
+    assert isinstance(layer, PackedLinear)
+    layer.store(kept, packed=torch.ops.mkldnn._reorder_linear_weight(weight))
+
+
+# Layers of attention and of gated networks that read the same input, as transformers' models name them.
+JOINED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+
+
+def join(layers: Sequence[nn.Linear]) -> None:
+    joined = JoinedProduct(layers)
+    for number, layer in enumerate(layers):
+        layer.__class__ = JoinedLinear
+        assert isinstance(layer, JoinedLinear)
+        layer.store(kept=False)
+        layer.joined, layer.number = joined, number
+
+
+def joinable(part: nn.Module, linear: Collection[nn.Linear], users: Mapping[int, int]) -> Iterator[list[nn.Linear]]:
+    """Yields the layers of a part of a network that can be joined: of the same inputs, all with a bias or none, and of
+    weights that no other layer has."""
+    for names in JOINED:
+        layers: list[Any] = [layer for name in names if (layer := getattr(part, name, None)) in linear]
+        same = {(layer.in_features, layer.bias is None) for layer in layers}
+        if len(layers) == len(names) and len(same) == 1 and all(users[id(layer.weight)] == 1 for layer in layers):
+            yield layers
+
+
+def quantize_8(layer: nn.Linear, kept: bool) -> None:
+    """Rounds each weight to a multiple of its row's scale, which is exact in bfloat16."""
+    weight = layer.weight.detach().float()
+    scales = (weight.abs().amax(1) / 127).clamp_min(torch.finfo(torch.bfloat16).tiny).bfloat16()
+    codes = (weight / scales.float()[:, None]).round_().clamp_(-127, 127).to(torch.int8)
+    layer.__class__ = Int8Linear
+    assert isinstance(layer, Int8Linear)
+    layer.store(kept, codes=codes, scales=scales)
+
+
+def quantize_4(layer: nn.Linear, kept: bool) -> None:
+    """Rounds each weight to one of 16 values between the least and the largest of its group."""
+    weight = layer.weight.detach().float().unflatten(1, (-1, GROUP))
+    low, high = weight.amin(2), weight.amax(2)
+    scales = ((high - low) / 15).clamp_min(torch.finfo(torch.bfloat16).tiny).bfloat16()
+    zeros = (low + 8 * scales.float()).bfloat16()  # the value of code 8
+    codes = ((weight - zeros.float()[..., None]) / scales.float()[..., None] + 8).round_().clamp_(0, 15)
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes.flatten(1).to(torch.int32), 1)
+    layer.__class__ = Int4Linear
+    assert isinstance(layer, Int4Linear)
+    layer.store(kept, codes=packed, scales=torch.stack([scales, zeros], 2).transpose(0, 1).contiguous())
+
+
+def stored_layers(network: nn.Module) -> list[StoredLinear]:
+    return [part for part in network.modules() if isinstance(part, StoredLinear)]
+
+
+@torch.no_grad()
+def store_weights(network: Any, quantize: Quantize = "none") -> None:
+    """Packs the bfloat16 linear layers of a network on a CPU, or stores them in 8 or 4 bits, one after another, so that
+    never more than one weight is there twice. Layers of sizes that the kernels of few bits do not read are packed.
+
+    The output layer of int4 has 8 bits, since its errors go directly into the logits. If the embeddings share its
+    weight, it gets a copy, and they keep theirs: they read single rows, which the packed layout hides.
+    """
+    head = network.get_output_embeddings() if hasattr(network, "get_output_embeddings") else None
+    linear = [part for part in network.modules() if type(part) is nn.Linear and part.weight.dtype == torch.bfloat16]
+    users: dict[int, int] = {}
+    for part in network.modules():
+        for parameter in part.parameters(recurse=False):
+            users[id(parameter)] = users.get(id(parameter), 0) + 1
+    can_pack = packs_bfloat16()
+    if can_pack and quantize == "none":
+        for part in list(network.modules()):
+            for layers in joinable(part, set(linear), users):
+                join(layers)
+        linear = [layer for layer in linear if type(layer) is nn.Linear]
+    for layer in linear:
+        kept = users[id(layer.weight)] > 1
+        fits = layer.in_features % INPUTS == 0 and layer.out_features % OUTPUTS == 0
+        if quantize == "int4" and fits and layer is not head:
+            quantize_4(layer, kept)
+        elif quantize != "none" and fits:
+            quantize_8(layer, kept)
+        elif can_pack:
+            pack(layer, kept)
+
+
+@dataclass(frozen=True)
+class ProductRate:
+    """The products of a network with weights of one kind and shape, for one token: their number, the bytes of all of
+    them, and the bytes that they read in a second."""
+
+    kind: str
+    out_features: int
+    in_features: int
+    number: int
+    num_bytes: int
+    bytes_per_second: float
+
+
+SECONDS = 0.2  # for the products of one shape
+MIN_CALLS = 3
+
+
+@torch.inference_mode()
+def product_rates(network: nn.Module) -> list[ProductRate]:
+    """Times the products of each shape over one token, in the order of the layers, so that weights are read from memory
+    as in a pass. A kernel that torch silently computes in another way has a fraction of the others' rate."""
+    by_shape: dict[tuple[str, int, int], list[tuple[Product, int]]] = {}
+    for part in network.modules():
+        if isinstance(part, JoinedProduct):
+            shape = ("packed", *part.packed.shape)
+            by_shape.setdefault(shape, []).append((part.product, part.packed.nbytes))
+        elif isinstance(part, StoredLinear) and not isinstance(part, JoinedLinear):
+            shape = (part.kind, part.out_features, part.in_features)
+            by_shape.setdefault(shape, []).append((part.product, part.stored_bytes))
+        elif type(part) is nn.Linear:
+            shape = ("plain", part.out_features, part.in_features)
+            by_shape.setdefault(shape, []).append((part, part.weight.nbytes))
+    dtype = next(network.parameters()).dtype
+    rates = []
+    for (kind, num_outputs, num_inputs), products in by_shape.items():
+        num_bytes = sum(size for _, size in products)
+        row = torch.zeros((1, num_inputs), dtype=dtype)
+        seconds = fastest_round([product for product, _ in products], row)
+        rates.append(ProductRate(kind, num_outputs, num_inputs, len(products), num_bytes, num_bytes / seconds))
+    return rates
+
+
+def fastest_round(products: Sequence[Product], row: torch.Tensor) -> float:
+    """Returns the seconds of one call of each product, in the fastest of several rounds after the first."""
+    end = time.perf_counter() + SECONDS
+    seconds: list[float] = []
+    while len(seconds) <= MIN_CALLS or time.perf_counter() < end:
+        start = time.perf_counter()
+        for product in products:
+            product(row)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds[1:])
+
+
+NUM_PROBED = 4  # layers
+
+
+@torch.inference_mode()
+def packing_pays(network: Any) -> tuple[bool, str] | None:
+    """Compares packed products with torch's own on some layers of the most frequent bytes. Returns whether the packed
+    ones are faster, and both rates as text; None if no layer is packed."""
+    by_shape: dict[tuple[int, int], list[StoredLinear]] = {}
+    for layer in stored_layers(network) if isinstance(network, nn.Module) else ():
+        if isinstance(layer, PackedLinear):
+            by_shape.setdefault((layer.out_features, layer.in_features), []).append(layer)
+    if not by_shape:
+        return None
+    layers = max(by_shape.values(), key=lambda layers: sum(layer.stored_bytes for layer in layers))[:NUM_PROBED]
+    row = torch.zeros((1, layers[0].in_features), dtype=torch.bfloat16)
+    weights = [(layer.dense(), layer.bias) for layer in layers]
+    plain: list[Product] = [partial(functional.linear, weight=weight, bias=bias) for weight, bias in weights]
+    num_bytes = sum(layer.stored_bytes for layer in layers)
+    own, packed = (num_bytes / fastest_round(calls, row) for calls in (plain, [layer.product for layer in layers]))
+    return packed > own, f"{packed / 1e9:.1f} GB/s, torch's own {own / 1e9:.1f}"

@@ -45,7 +45,7 @@ class ModelLoader:
     def load(self, name: str, revision: str | None = None) -> CausalLM:
         """Returns a model at a recorded revision. Raises ConfigError if its files have changed since."""
         if (name, revision) not in self._loaded:
-            is_commit = revision is not None and not revision.startswith("local-")
+            is_commit = revision is not None and not revision.startswith(("local-", "sha256-"))
             model = load_model(
                 name, revision=revision if is_commit else None, dtype=self.dtype, device=self.device,
                 weights=self.weights, quantize=self.quantize if self.weights else "none",

@@ -16,12 +16,12 @@ from specbench.decoding.bridges import share_ids
 from specbench.decoding.build import pauses
 from specbench.models.causal_lm import CausalLM, ModelPair, TextModel
 from specbench.models.gguf.files import is_gguf
-from specbench.models.gguf.options import CacheDtype, GgufOptions
+from specbench.models.gguf.options import GgufOptions
 from specbench.models.loading import load_model
 from specbench.models.scoring import VERBS, ScoringModel
 from specbench.running.prompts import PromptBudget, uses_chat
 from specbench.specs.components import EngineName, RowEngine
-from specbench.specs.method import MethodSpec, proposes_trees
+from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec, checkpoint_key, own_drafter
 from specbench.specs.run_options import TARGET_OPTIONS
 
@@ -169,14 +169,8 @@ def engine_for(engine: EngineName, methods: Sequence[MethodSpec], target: str) -
 
 
 def gguf_options(spec: RunSpec, name: str, tokenizer: str | None = None) -> dict[str, Any]:
-    """Returns the option of `load_model` by which a GGUF model is loaded; none for others. Keys and values are float32
-    if a method drafts trees: the rows of a tree are then those of its chains bit for bit."""
-    if not is_gguf(name):
-        return {}
-    reads_trees = any(proposes_trees(part) for part in parts(spec.methods))
-    automatic: CacheDtype = "float32" if reads_trees else "float16"
-    cache_dtype = automatic if spec.cache_dtype == "auto" else spec.cache_dtype
-    return {"gguf": GgufOptions(tokenizer, spec.gpu_layers, cache_dtype)}
+    """Returns the option of `load_model` by which a GGUF model is loaded; none for others."""
+    return {"gguf": GgufOptions(tokenizer, spec.gpu_layers, spec.cache_dtype)} if is_gguf(name) else {}
 
 
 def drafter_engine(engine: EngineName, target: CausalLM, name: str) -> EngineName:

@@ -44,7 +44,7 @@ Version = Annotated[int, Field(ge=1)]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Quantize = Literal["none", "nf4", "int8"]  # of the target's weights
 DeviceMap = Literal["none", "auto"]
-CacheDtype = Literal["auto", "float16", "float32"]  # of llama.cpp's keys and values
+CacheDtype = Literal["float16", "float32"]  # of llama.cpp's keys and values
 # auto: llama.cpp for GGUF files, graphs if the device supports them and the models can be recorded, else eager.
 EngineName = Literal["auto", "eager", "graphs", "compiled", "llama.cpp"]
 # The engine of a row; "… target" if the drafter runs eagerly, "… target, … drafter" if it has another engine, and

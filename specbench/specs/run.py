@@ -202,7 +202,7 @@ class RunSpec(Spec):
     engine: EngineName = "auto"
     tokenizer: Text | None = None  # of a GGUF target; None: its own
     gpu_layers: Annotated[int, Field(ge=0)] | None = None
-    cache_dtype: CacheDtype = "auto"
+    cache_dtype: CacheDtype = "float16"
     chat: Chat = "auto"
     chat_template_args: dict[str, Any] = Field(default_factory=dict)
     template_date: str | None = None  # "today" or YYYY-MM-DD; None: TEMPLATE_DATE, and that of a resumed run

@@ -119,9 +119,7 @@ class RunOptions:
         least=0,
     )
     cache_dtype: CacheDtype = option(
-        "auto",
-        "Type of llama.cpp's keys and values: float16, or float32 without flash attention; auto: float32 if a method "
-        "drafts trees, else float16.",
+        "float16", "Type of llama.cpp's keys and values: float16, or float32, which goes without flash attention."
     )
     chat: Chat = option("auto", "Chat template: auto (if the model has one), always or never.")
     chat_template_args: tuple[Text, ...] = option(

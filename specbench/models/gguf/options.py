@@ -1,9 +1,8 @@
 """How GGUF models are loaded."""
 
 from dataclasses import dataclass
-from typing import Literal
 
-CacheDtype = Literal["float16", "float32"]
+from specbench.specs.components import CacheDtype
 
 
 @dataclass(frozen=True)

@@ -390,6 +390,10 @@ def load_tokenizer(name: str, revision: str | None = None, *, trust_remote_code:
 
     Raises ConfigError for a tokenizer that cannot be loaded.
     """
+    if is_gguf(name):
+        from specbench.models.gguf.loading import checked_tokenizer
+
+        return checked_tokenizer(name, revision)
     source = model_source(name)
     local = is_local(source, needs_config=False)
     for manifest, kind in (("ngram.json", "an n-gram folder"), ("retrieval.json", "a datastore")):

@@ -7,6 +7,7 @@ from tempfile import mkdtemp
 import gguf
 import numpy as np
 import pytest
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from specbench.embedded import member_path
 from tools.llama_cpp.convert import write_gguf
@@ -42,7 +43,7 @@ def changed(source: Path, path: Path, old: bytes, new: bytes) -> Path:
 
 @cache
 def recurrent() -> Path:
-    """Returns a random Mamba with a token for each byte, and one that ends answers."""
+    """Returns a random Mamba with a token for each byte, one of two letters, and one that ends answers."""
     width, inner, state, conv, rank = 32, 64, 8, 4, 4
     draw = np.random.default_rng(0).normal
     path = folder() / "mamba.gguf"
@@ -57,15 +58,13 @@ def recurrent() -> Path:
     writer.add_ssm_inner_size(inner)
     writer.add_ssm_state_size(state)
     writer.add_ssm_time_step_rank(rank)
-    from transformers.convert_slow_tokenizer import bytes_to_unicode
-
-    tokens = [*bytes_to_unicode().values(), "<|end|>"]
+    tokens = [*bytes_to_unicode().values(), "ab", "<|end|>"]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)
-    writer.add_token_types([gguf.TokenType.NORMAL] * 256 + [gguf.TokenType.CONTROL])
-    writer.add_token_merges(["a b"][:0] or ["Ġ a"])
-    writer.add_eos_token_id(256)
+    writer.add_token_types([gguf.TokenType.NORMAL] * 257 + [gguf.TokenType.CONTROL])
+    writer.add_token_merges(["a b"])
+    writer.add_eos_token_id(257)
     writer.add_add_bos_token(False)
     shapes = {"ssm_in.weight": (2 * inner, width), "ssm_conv1d.weight": (inner, conv), "ssm_conv1d.bias": (inner,),
               "ssm_x.weight": (rank + 2 * state, inner), "ssm_dt.weight": (inner, rank), "ssm_dt.bias": (inner,),

@@ -185,7 +185,7 @@ def one_of(models: Sequence[str], wanted: str, where: str) -> str:
     if wanted.lower().endswith(SUFFIX):
         chosen = [name for name in models if wanted in (name, PurePosixPath(name).name) or wanted in shards_of(name)]
     else:
-        tag = re.compile(rf"(^|[-._/]){re.escape(wanted)}($|[-._/])", re.IGNORECASE)
+        tag = re.compile(rf"(^|[-._/]){re.escape(wanted)}($|[-./])", re.IGNORECASE)
         chosen = [name for name in models if tag.search(SHARD.sub("", name).removesuffix(SUFFIX))]
     if len(chosen) == 1:
         return chosen[0]

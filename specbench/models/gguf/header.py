@@ -94,6 +94,7 @@ class Header:
     values: dict[str, Any]
     types: dict[int, int]
     num_bytes: int
+    table_bytes: int = 0  # of the embeddings, of which a token reads one row, if the output layer is another tensor
 
     @property
     def architecture(self) -> str:
@@ -203,8 +204,9 @@ def _parsed(path: Path, reader: _Reader) -> Header:
     sizes = _block_sizes()
     types: dict[int, int] = {}
     num_bytes = end = 0
+    tables: dict[bytes, int] = {}
     for _ in range(num_tensors):
-        reader.string()
+        name = reader.string()
         num_dimensions = reader.number("u4")
         if num_dimensions > MOST_DIMENSIONS:
             raise ValueError(f"a tensor of {num_dimensions} dimensions")
@@ -214,6 +216,8 @@ def _parsed(path: Path, reader: _Reader) -> Header:
         per_block, block_bytes = sizes.get(kind, (1, 0))
         tensor_bytes = num_weights // per_block * block_bytes
         num_bytes += tensor_bytes
+        if name in (b"token_embd.weight", b"output.weight"):
+            tables[name] = tensor_bytes
         end = max(end, offset + tensor_bytes)
     alignment = int(values.get("general.alignment", 32)) or 32
     start = -(-reader.position // alignment) * alignment
@@ -222,7 +226,8 @@ def _parsed(path: Path, reader: _Reader) -> Header:
             f"{path}: is truncated: its tensors end at byte {start + end:,}, and it has {len(reader.data):,} bytes: "
             f"{FETCH}"
         )
-    return Header(path, values, types, num_bytes)
+    table_bytes = tables.get(b"token_embd.weight", 0) if len(tables) == 2 else 0
+    return Header(path, values, types, num_bytes, table_bytes)
 
 
 def _block_sizes() -> dict[int, tuple[int, int]]:

@@ -54,6 +54,15 @@ def load_gguf(
     return LlamaLM(network, file.header, tokenizer, name, file.identity, options.cache_dtype)
 
 
+def checked_tokenizer(name: str, revision: str | None) -> Any:
+    """Returns the tokenizer of a GGUF file."""
+    file = find_gguf(name, revision)
+    check_tokenizer_kind(file, None)
+    tokenizer = load_gguf_tokenizer(file)
+    check_tokenizer(tokenizer, file, None, own_tokenize(file))
+    return tokenizer
+
+
 def tokenize_by(network: LlamaNetwork) -> Tokenize:
     return lambda text, adds: network.tokenize(text, add_special=adds, parse_special=False)
 

@@ -262,3 +262,51 @@ def test_what_has_no_effect_is_refused(specbench: Callable[..., Outcome]) -> Non
     ):
         code, _, said = specbench(*RUN, *target, *words)
         assert code == 2 and said_of in said
+
+
+REAL_CHAINS = "sd,sd-block,pld,lookahead,token-recycling,slrs"
+
+
+@pytest.mark.real
+def test_a_public_model_writes_what_ar_writes(
+    real_models: Path, specbench: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    """Its passes do not depend on their width (Q4_1), so that every chain method writes AR's tokens; that of another
+    vocabulary too."""
+    target = str(real_models / "smollm2-135m.gguf")
+    words = ("--task", "gsm8k", "--data", "sample", "--limit", "1", "--set", "generation.max_new_tokens=48",
+             "--engine", "llama.cpp", "--target", target)  # fmt: skip
+    for drafter, methods in (("smollm2-135m", REAL_CHAINS), ("gemma3-270m", "slem,tli,union")):
+        code, _, said = specbench(
+            "run", *words, "--method", methods, "--drafter", str(real_models / f"{drafter}.gguf"), "--output", drafter
+        )  # fmt: skip
+        assert code == 0, said
+        assert {row.verdict for row in load(tmp_path / drafter / "leaderboard.json")} == {"greedy equal"}
+
+
+@pytest.mark.real
+def test_a_public_model_is_near_its_dequantized_folder(real_models: Path) -> None:
+    """llama.cpp rounds activations to 8 bits, torch does not; a wrong token or position would be far off."""
+    model = load_model(str(real_models / "smollm2-135m.gguf"), device="cpu", engine="llama.cpp")
+    network = load_model(str(real_models / "smollm2-135m"), device="cpu")
+    ids = network.encode_prompt("The capital of France is Paris, and the capital of Italy is Rome.", chat=False)
+    assert ids == model.encode_prompt("The capital of France is Paris, and the capital of Italy is Rome.", chat=False)
+    found, expected = (torch.log_softmax(each.score(ids, len(ids)).logits, dim=-1) for each in (model, network))
+    divergence = (expected.exp() * (expected - found)).sum(-1)
+    assert divergence.max() < 0.1 and (found.argmax(-1) == expected.argmax(-1)).float().mean() > 0.8
+    assert (expected.exp() * (expected - found.roll(1, 0))).sum(-1).mean() > 1  # of rows at other positions
+
+
+@pytest.mark.real
+def test_rows_of_a_tree_are_those_of_its_chains_bit_for_bit(real_models: Path) -> None:
+    """On a file whose passes do not depend on their width, with flash attention, which leaves masked tokens out."""
+    model = load_model(str(real_models / "smollm2-135m.gguf"), device="cpu", engine="llama.cpp")
+    model.check_trees()
+    ids, nodes = text(40), text(len(PARENTS), seed=1)
+    fresh(model, ids[:-1])
+    rows = model.score_tree(ids, nodes, PARENTS, len(nodes) + 1).logits
+    for node in range(len(nodes)):
+        chain = path_to(node)
+        fresh(model, ids[:-1])
+        row = model.score([*ids, *(nodes[each] for each in chain)], len(chain) + 1).logits[-1]
+        assert torch.equal(rows[1 + node], row)

@@ -6,8 +6,8 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
-from importlib.metadata import version
+from functools import cache, partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from specbench.core.values import WHOLE, bytes_digest, file_digest
 
 PACKAGES = ("torch", "transformers", "datasets")
 LLAMA_CPP = "llama-cpp-python"  # which has a version of llama.cpp; only rows of its engine name it
+version = cache(metadata.version)  # which reads all of a package's metadata
 MEASURED_FILES = ("specbench", "tasks", "methods")  # changes of other files do not change the numbers
 
 

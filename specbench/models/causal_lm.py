@@ -288,9 +288,14 @@ class CausalLM(TextModel, ScoringModel):
         return self.sequence.score_batch(ids, suffixes)
 
 
+DEQUANTIZED = " dequantized"  # after the type of a GGUF file whose weights are computed with in another dtype
+
+
 def split_precision(precision: str) -> tuple[str, Quantize]:
     """Returns the dtype and the quantization in `CausalLM.precision`, which is the dtype of rows."""
     quantization, is_quantized, dtype = precision.partition(" (")
+    if quantization.endswith(DEQUANTIZED):
+        return dtype.removesuffix(")"), "none"
     return (dtype.removesuffix(")"), quantization) if is_quantized else (precision, "none")  # type: ignore[return-value]
 
 

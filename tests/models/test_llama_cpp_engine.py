@@ -310,3 +310,9 @@ def test_rows_of_a_tree_are_those_of_its_chains_bit_for_bit(real_models: Path) -
         fresh(model, ids[:-1])
         row = model.score([*ids, *(nodes[each] for each in chain)], len(chain) + 1).logits[-1]
         assert torch.equal(rows[1 + node], row)
+
+
+def test_an_architecture_that_llama_cpp_lacks(tmp_path: Path) -> None:
+    path = gguf_files.changed(gguf_files.embedded("drafter"), tmp_path / "m.gguf", b"\0llama", b"\0xxxma")
+    with pytest.raises(ConfigError, match=r"m.gguf: llama.cpp cannot open it \(.*unknown model architecture: 'xxxma'"):
+        opened(path)

@@ -5,7 +5,7 @@ from typing import Any, Literal, NoReturn
 import torch
 
 from specbench.core.errors import ConfigError
-from specbench.models.causal_lm import CausalLM, TextModel
+from specbench.models.causal_lm import DEQUANTIZED, CausalLM, TextModel
 from specbench.models.gguf.engine import ALL_LAYERS, ENGINE, LlamaNetwork, LlamaSequence
 from specbench.models.gguf.header import Header
 from specbench.models.meters import Clock, PassLog
@@ -22,7 +22,7 @@ class DequantizedLM(CausalLM):
     @property
     def precision(self) -> str:
         """Such as "Q4_K_M dequantized (float32)"."""
-        return f"{self.header.precision} dequantized ({self.dtype})"
+        return f"{self.header.precision}{DEQUANTIZED} ({self.dtype})"
 
 
 class GgufLM(CausalLM):

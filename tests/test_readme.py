@@ -46,7 +46,12 @@ PARSED = {
 OTHER_PROGRAMS = ("python3", "pip", "pytest", "ruff", "mypy", "mkdocs", "llama-server", "vllm")
 NEED_MORE = ("lm-eval", "lm_eval:", "--servers", "served:", "--against")  # a network, servers, another installation
 MADE = re.compile(r"--(?:output|to|leaderboard) (\S+)")
-INSTEAD = {"Qwen/Qwen2.5-7B-Instruct": "embedded:target", "Qwen/Qwen2.5-0.5B-Instruct": "embedded:drafter"}
+INSTEAD = {
+    "Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF:Q4_K_M": "embedded:target",
+    "Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF:Q4_K_M": "embedded:drafter",
+    "Qwen/Qwen2.5-7B-Instruct": "embedded:target",
+    "Qwen/Qwen2.5-0.5B-Instruct": "embedded:drafter",
+}
 CHEAP = (
     "specbench list", "specbench show fsd", "specbench validate my-task.yaml my-method.yaml", "specbench schema",
     "specbench run --task my-task.yaml --method my-method.yaml --data .", "specbench board list",

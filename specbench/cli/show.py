@@ -13,6 +13,7 @@ from specbench.core.console import stdout
 from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError
 from specbench.core.registry import BRIDGES, DRAFTERS, READERS, RULES, SCORERS, Registry
+from specbench.models.gguf.files import is_gguf
 from specbench.specs.catalogue import is_path, load_file, load_method, load_task, method_names, task_names, unknown_name
 from specbench.specs.method import MethodSpec
 from specbench.specs.task import TaskSpec
@@ -164,7 +165,7 @@ def as_text(reference: Reference | None) -> str | None:
 
 def is_model(name: str) -> bool:
     """Returns whether a name is that of an embedded model, of a checkpoint's folder, or may be a hub id."""
-    if name.startswith(EMBEDDED) or (Path(name) / "config.json").is_file():
+    if name.startswith(EMBEDDED) or (Path(name) / "config.json").is_file() or is_gguf(name):
         return True
     return name.count("/") == 1 and not name.startswith((".", "/", "~")) and not Path(name).suffix
 
@@ -174,16 +175,23 @@ def model_lines(name: str) -> Iterator[str]:
     loaded. Raises ConfigError if the configuration or the tokenizer cannot be read."""
     from specbench.models.causal_lm import end_token_sources
     from specbench.models.checkpoints import checkpoint_sampling
+    from specbench.models.gguf.model import GgufLM
     from specbench.models.loading import load_generation_config, load_model
 
     model = load_model(name, device="cpu", weights=False)
     tokenizer = model.tokenizer
     generation = load_generation_config(name, None)
     revision = f" ({model.revision})" if model.revision else ""
-    yield from folded(f"{name}{revision}: a {type(model.model).__name__}")
+    if isinstance(model, GgufLM):
+        header = model.header
+        kind, end_sources = f"GGUF file of architecture {header.architecture}, {header.precision}", header.end_tokens
+    else:
+        kind = type(model.model).__name__
+        end_sources = end_token_sources(generation, model.model.config, tokenizer)
+    yield from folded(f"{name}{revision}: a {kind}")
     # 1. Tokens, and what ends an answer.
     sources: dict[int, list[str]] = {}
-    for source, ids in end_token_sources(generation, model.model.config, tokenizer).items():
+    for source, ids in end_sources.items():
         for index in ids:
             sources.setdefault(index, []).append(source)
     ends = [
@@ -192,8 +200,7 @@ def model_lines(name: str) -> Iterator[str]:
     ]
     lines = [
         f"context: {model.context_limit or 'no limit'}",
-        f"vocabulary: {model.vocab_size} tokens, {model.model.config.get_text_config().vocab_size} rows in the output "
-        "layer",
+        f"vocabulary: {model.vocab_size} tokens, {model.padded_vocab_size} rows in the output layer",
         f"begin: {tokenizer.bos_token or 'none'}",
         f"end: {', '.join(ends) or 'none, so that only stop strings and lengths end answers'}",
     ]

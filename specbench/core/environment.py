@@ -14,7 +14,8 @@ DISTRIBUTION = "specbench-lm"  # on PyPI, "specbench" is another project
 EXTRAS = {  # by import name
     "accelerate": "train", "peft": "train", "openai": "judge", "lm_eval": "lm-eval", "lingua": "language",
     "MeCab": "ja", "matplotlib": "plots", "ray": "ray", "wandb": "wandb", "mlflow": "mlflow",
-    "tensorboard": "tensorboard", "bitsandbytes": "quant", "xllamacpp": "llama-cpp", "gguf": "llama-cpp",
+    "tensorboard": "tensorboard", "bitsandbytes": "quant", "xllamacpp": "llama-cpp", "gguf": "gguf",
+    "llama_cpp": "gguf",
 }  # fmt: skip
 
 

@@ -53,7 +53,7 @@ def build_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) -> 
         return SelectingDecoder(method, models.target, either)
     # 2. A method with a loop of its own, whose passes no engine of this package runs.
     if method.decoder is not None:
-        if models.target.static is not None:
+        if models.target.engine != "eager":
             raise ConfigError(
                 f"method '{method.name}': external decoders ignore --engine {models.target.engine}: drop the method or "
                 "use --engine eager"

@@ -5,14 +5,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 
 from specbench.core.errors import ConfigError
 from specbench.core.values import text_digest
 from specbench.models.chat_template import ChatTemplate
-from specbench.models.eager import UNKNOWN, EagerSequence
+from specbench.models.eager import UNKNOWN, CachedSequence, EagerSequence
 from specbench.models.meters import Clock, PassLog
 from specbench.models.scoring import Draft, Output, Sampler, ScoringModel
 from specbench.models.vocabulary import Vocabulary
@@ -152,17 +152,25 @@ class CausalLM(TextModel, ScoringModel):
             tokenizer, name, revision, eos_token_ids=frozenset().union(*ends.values()),
             context_limit=context_limit_of(config), vocab_size=config.vocab_size,
         )  # fmt: skip
-        self.model = model
+        self._network = model
         self.quantization = quantization
-        self.device: torch.device = model.device
+        self._use(EagerSequence(model, name, self.vocab_size, PassLog(Clock(model.device))))
+
+    def _use(self, sequence: CachedSequence) -> None:
+        """Begins with a sequence, which makes all passes."""
+        self.sequence = sequence
+        self.device, self.passes = sequence.device, sequence.passes
         self.prefers_pending = self.device.type == "cuda"  # reading a token there waits for all queued work
-        self.passes = PassLog(Clock(self.device))
-        self.sequence: EagerSequence | StaticSequence = EagerSequence(model, name, self.vocab_size, self.passes)
         self.why_eager: str | None = None  # the reason if another engine was requested and failed
         self._keeps_prompt = False  # a reset then waits for the next pass, which may be over the same prompt
         self._is_reset = False
         self._prompt: tuple[list[int], int, tuple[int, ...]] | None = None  # what the first pass after a reset read
         self._prompt_output = Output(torch.empty(0))
+
+    @property
+    def model(self) -> Any:
+        """The network in torch."""
+        return self._network
 
     @property
     def padded_vocab_size(self) -> int:
@@ -173,7 +181,7 @@ class CausalLM(TextModel, ScoringModel):
     @property
     def static(self) -> "StaticSequence | None":
         """The sequence with recorded or compiled passes; None for the eager engine."""
-        return None if isinstance(self.sequence, EagerSequence) else self.sequence
+        return None if isinstance(self.sequence, EagerSequence) else cast("StaticSequence", self.sequence)
 
     def make_static(self, engine: StaticEngine = "compiled") -> None:
         """Switches to recorded or compiled passes. Raises CannotCompile if the model does not support them."""
@@ -184,12 +192,22 @@ class CausalLM(TextModel, ScoringModel):
         )
 
     @property
-    def engine(self) -> Literal["eager", "graphs", "compiled"]:
+    def engine(self) -> Literal["eager", "graphs", "compiled", "llama.cpp"]:
         return "eager" if self.static is None else self.static.engine
 
     @property
     def dtype(self) -> str:
         return str(self.model.dtype).removeprefix("torch.")
+
+    @property
+    def needs_room(self) -> bool:
+        """Whether growing its cache takes so long that room must be reserved before a generation is timed."""
+        return False
+
+    @property
+    def rounds(self) -> bool:
+        """Whether its passes round more than the dtype of its logits."""
+        return False
 
     @property
     def precision(self) -> str:
@@ -270,9 +288,14 @@ class CausalLM(TextModel, ScoringModel):
         return self.sequence.score_batch(ids, suffixes)
 
 
+DEQUANTIZED = " dequantized"  # after the type of a GGUF file whose weights are computed with in another dtype
+
+
 def split_precision(precision: str) -> tuple[str, Quantize]:
     """Returns the dtype and the quantization in `CausalLM.precision`, which is the dtype of rows."""
     quantization, is_quantized, dtype = precision.partition(" (")
+    if quantization.endswith(DEQUANTIZED):
+        return dtype.removesuffix(")"), "none"
     return (dtype.removesuffix(")"), quantization) if is_quantized else (precision, "none")  # type: ignore[return-value]
 
 

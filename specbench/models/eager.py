@@ -52,6 +52,10 @@ class CachedSequence:
         self.cached_ids = []
         self._tree = NO_TREE
 
+    def make_room(self, num_tokens: int) -> None:
+        """Provides buffers for `num_tokens` tokens, so that none are made while a generation is timed."""
+        self._ensure(num_tokens)
+
     def checkpoint(self) -> int:
         """Returns the number of cached tokens, to which `rollback` can return."""
         return len(self.cached_ids)

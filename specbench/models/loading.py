@@ -2,6 +2,7 @@
 
 import logging
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
@@ -26,6 +27,8 @@ from specbench.models.checkpoints import (
     one_line,
 )
 from specbench.models.devices import is_out_of_memory, too_large_error
+from specbench.models.gguf.files import is_gguf
+from specbench.models.gguf.options import GgufOptions
 from specbench.models.objects import object_model
 from specbench.models.packed import has_bfloat16_instructions, packs_bfloat16, store_weights
 from specbench.models.scoring import same_logits
@@ -66,19 +69,20 @@ def choose_device(name: str) -> torch.device:
 def load_model(
     name: str, *, revision: str | None = None, dtype: str = "auto", device: str = "auto", weights: bool = True,
     engine: EngineName = "eager", quantize: Quantize = "none", device_map: DeviceMap = "none",
-    trust_remote_code: bool = False,
+    trust_remote_code: bool = False, gguf: GgufOptions | None = None,
 ) -> CausalLM:  # fmt: skip
-    """Returns a model by hub id, local folder, `embedded:NAME` for a model that comes with specbench, or `object:NAME`
-    for a model of this process, which stays on its device and in its dtype.
+    """Returns a model by hub id, local folder, name of a GGUF file (see `gguf.files`), `embedded:NAME` for a model that
+    comes with specbench, or `object:NAME` for a model of this process, which stays on its device and in its dtype.
 
     - `dtype`: auto is the checkpoint's own; on a CPU it is float32, unless `computes_in_bfloat16` says otherwise.
     - `weights`: if False, only configuration and tokenizer are read. The model is then on torch's device `meta` and
       cannot compute, but its vocabulary, context limit, revision and encoded prompts are the real ones.
     - `engine`: graphs or compiled passes are used if the model supports them; otherwise it is eager, and `why_eager`
-      holds the reason. auto is graphs on cuda, else eager.
+      holds the reason. auto is graphs on cuda, else eager; for a GGUF file llama.cpp if it is installed.
     - `trust_remote_code`: runs the Python code of a checkpoint whose architecture transformers lacks.
     - `quantize`: loads the weights in 4 or 8 bits: by bitsandbytes on CUDA, by torch's own kernels on a CPU, where
       activations are bfloat16. `device_map`: auto spreads them over all devices.
+    - `gguf`: how a GGUF file is loaded.
 
     On a CPU, eager passes in bfloat16 have packed products; see `models.packed`. Objects stay as they are.
 
@@ -92,6 +96,13 @@ def load_model(
         make_passes(loaded, engine)
         return loaded
     chosen = choose_device(device)
+    if is_gguf(name):
+        return load_gguf_model(name, revision, dtype, chosen, engine, gguf or GgufOptions(), weights, trust_remote_code)
+    if engine == "llama.cpp":
+        raise ConfigError(
+            f"--engine llama.cpp: model '{name}' is no GGUF file: give one (FILE.gguf, or org/repo:Q4_K_M), or take "
+            "--engine auto"
+        )
     is_cpu = chosen.type == "cpu" and device_map == "none"
     if quantize != "none":
         engine = "eager" if engine == "auto" else engine
@@ -147,10 +158,34 @@ def computes_in_bfloat16(source: str, hub: HubOptions) -> bool:
     return num_parameters >= LARGE
 
 
+def load_gguf_model(
+    name: str, revision: str | None, dtype: str, device: torch.device, engine: EngineName, options: GgufOptions,
+    weights: bool, trust_remote_code: bool,
+) -> CausalLM:  # fmt: skip
+    """See `load_model`."""
+    from specbench.models.gguf.loading import gguf_engine, load_gguf
+
+    engine = gguf_engine(engine)
+    if engine != "llama.cpp":
+        engine = check_engine(engine, device.type)
+    torch_dtype = DTYPES.get(dtype) or (torch.float32 if device.type == "cpu" else torch.float16)
+    load = partial(load_tokenizer, trust_remote_code=trust_remote_code)
+    with doing(f"loading {name}"):
+        loaded = load_gguf(name, revision, engine, torch_dtype, device, options, load, weights=weights)
+    if weights:
+        if engine == "eager" and device.type == "cpu" and torch_dtype == torch.bfloat16:
+            store_weights(loaded.model)
+        check_causal(loaded)
+        make_passes(loaded, engine)
+    return loaded
+
+
 def load_generation_config(name: str, revision: str | None) -> Any:
     """Returns a model's generation config without loading the model; None if it has none."""
     if name.startswith(OBJECT):
         return object_model(name).model.generation_config
+    if is_gguf(name):
+        return None  # the file names no sampling
     source = model_source(name)
     is_offline = not is_local(source) and hub_problem(source, revision) is not None
     verbosity = transformers_logging.get_verbosity()
@@ -341,7 +376,7 @@ def check_causal(model: CausalLM) -> None:
         raise ConfigError(
             f"model '{model.name}' gives values that are not finite in {model.dtype}: try another --dtype"
         )
-    if not same_logits(whole, pieces):
+    if not same_logits(whole, pieces, rounds=model.rounds):
         raise ConfigError(
             f"model '{model.name}' is not a causal language model that can use a cache: its output depends on later "
             "tokens, or on earlier contents of the cache; choose another model"
@@ -392,6 +427,10 @@ def load_tokenizer(name: str, revision: str | None = None, *, trust_remote_code:
 
     Raises ConfigError for a tokenizer that cannot be loaded.
     """
+    if is_gguf(name):
+        from specbench.models.gguf.loading import checked_tokenizer
+
+        return checked_tokenizer(name, revision)
     source = model_source(name)
     local = is_local(source, needs_config=False)
     for manifest, kind in (("ngram.json", "an n-gram folder"), ("retrieval.json", "a datastore")):

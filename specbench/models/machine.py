@@ -16,6 +16,7 @@ from specbench.core.environment import PACKAGE, called, num_sharing
 from specbench.core.values import WHOLE, bytes_digest, file_digest
 
 PACKAGES = ("torch", "transformers", "datasets")
+LLAMA_CPP = "llama-cpp-python"  # which has a version of llama.cpp; only rows of its engine name it
 version = cache(metadata.version)  # which reads all of a package's metadata
 MEASURED_FILES = ("specbench", "tasks", "methods")  # changes of other files do not change the numbers
 
@@ -35,6 +36,7 @@ def environment(device: str, dtype: str, attention: str, engine: str = "eager") 
             "python": platform.python_version(),
             **{name: _or_null(partial(version, name)) for name in PACKAGES},
             "specbench": __version__,
+            **({LLAMA_CPP: _or_null(partial(version, LLAMA_CPP))} if "llama.cpp" in engine else {}),
         },
         "commit": commit(PACKAGE.parent),
     }  # fmt: skip
@@ -86,6 +88,10 @@ def _device_name(device: str) -> str:
 
     from specbench.models.meters import HOST  # which imports torch
 
+    kind, _, layers = device.partition(":")
+    if kind == "gpu":  # of llama.cpp, beside the CPU
+        name = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "GPU"
+        return f"{name} for {layers} layers"
     kind = torch.device(device).type
     if kind == "cuda":
         return torch.cuda.get_device_name(device)

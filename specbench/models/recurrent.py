@@ -8,7 +8,7 @@ the next replay is short: recurrent layers read such a pass in two pieces, all o
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from transformers.cache_utils import Cache, LinearAttentionCacheLayerMixin
@@ -103,16 +103,8 @@ class RecurrentStates:
             self._add(self.position, {index: copy_states(layer) for index, layer in self.layers.items()})
 
     def _add(self, position: int, snapshot: Snapshot) -> None:
-        """Adds the newest snapshot. If there are too many, drops the snapshot that saves the fewest replayed tokens
-        relative to its distance from the newest."""
-        self.snapshots[position] = snapshot
-        if len(self.snapshots) > NUM_SNAPSHOTS:
-            places = list(self.snapshots)
-            gaps = {
-                place: (after - before) / (position - place)
-                for before, place, after in zip(places, places[1:], places[2:], strict=False)
-            }
-            del self.snapshots[min(gaps, key=lambda place: gaps[place])]
+        """Adds the newest snapshot."""
+        self.snapshots = thinned({**self.snapshots, position: snapshot})
 
     @contextmanager
     def feeding(self, num_tokens: int, num_replayed: int, on_trial: bool) -> Iterator[None]:
@@ -196,6 +188,23 @@ class RecurrentStates:
             return torch.cat(outputs, dim=1)
 
         mixer.forward = in_pieces
+
+
+State = TypeVar("State")
+
+
+def thinned(snapshots: dict[int, State]) -> dict[int, State]:
+    """Returns snapshots by position, ascending. If there are too many, the one is left out that saves the fewest
+    replayed tokens relative to its distance from the newest."""
+    if len(snapshots) <= NUM_SNAPSHOTS:
+        return snapshots
+    places = list(snapshots)
+    gaps = {
+        place: (after - before) / (places[-1] - place)
+        for before, place, after in zip(places, places[1:], places[2:], strict=False)
+    }
+    dropped = min(gaps, key=lambda place: gaps[place])
+    return {place: snapshot for place, snapshot in snapshots.items() if place != dropped}
 
 
 def copy_states(layer: Any) -> list[torch.Tensor]:

@@ -147,8 +147,9 @@ MAX_SHIFT = {torch.float32: 1e-3}
 MAX_SHIFT_ROUNDED = 0.1
 
 
-def same_logits(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Returns whether two tensors of logits agree up to the rounding of their dtype."""
-    limit = MAX_SHIFT.get(first.dtype, MAX_SHIFT_ROUNDED)
+def same_logits(first: torch.Tensor, second: torch.Tensor, *, rounds: bool = False) -> bool:
+    """Returns whether two tensors of logits agree up to the rounding of their dtype. `rounds`: whether the passes round
+    more than that."""
+    limit = MAX_SHIFT_ROUNDED if rounds else MAX_SHIFT.get(first.dtype, MAX_SHIFT_ROUNDED)
     first, second = first.float(), second.float()
     return float((first - second).square().mean().sqrt()) <= limit * float(first.std()) + 1e-6

@@ -15,6 +15,7 @@ from specbench.core.console import counted
 from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError
 from specbench.core.table import Table, text_columns
+from specbench.models.gguf.files import is_gguf
 from specbench.models.loading import is_local
 from specbench.publish.suite_runs import SuiteRun
 from specbench.records.generation import Decoder, Record
@@ -154,7 +155,7 @@ def make_forecast(runs: Sequence[SuiteRun]) -> Forecast:
 def num_trials(run: SuiteRun) -> int:
     """Returns the number of trials of a run. Raises ConfigError if it cannot be known here."""
     spec = run_spec(run.request)
-    if spec.drafter is not None and not spec.drafter.startswith(EMBEDDED):
+    if spec.drafter is not None and not spec.drafter.startswith(EMBEDDED) and not is_gguf(spec.drafter):
         is_local(spec.drafter)
     embedded = spec.target.startswith(EMBEDDED)
     loaded = without_calibration(load_requested(spec, embedded, Console(file=StringIO())), spec.methods)

@@ -13,7 +13,7 @@ from typing import Any
 
 from specbench.core import dotted
 from specbench.core.errors import ConfigError
-from specbench.models.machine import environment
+from specbench.models.machine import LLAMA_CPP, environment
 from specbench.results.leaderboard import check_writable, load
 from specbench.results.metric_format import without_digest
 from specbench.results.row import Row
@@ -69,7 +69,7 @@ def conditions(row: Row) -> dict[str, object]:
     """Returns the conditions that must match, by name. Parts that may differ on their own have dotted names."""
     parts: dict[str, Mapping[str, object]] = {
         "sampling": dict(row.sampling),
-        "versions": {name: row.versions.get(name) for name in VERSIONS},
+        "versions": {name: row.versions.get(name) for name in versions_of(row)},
         "signatures": row.signatures,
         "shots": {"digest": row.shots.digest},  # their number is part of the task
         "served": {},
@@ -88,6 +88,11 @@ def conditions(row: Row) -> dict[str, object]:
         if name.startswith(("scorer ", "reader ")):
             found[f"code.{name}"] = revision
     return found
+
+
+def versions_of(row: Row) -> tuple[str, ...]:
+    """Returns the packages whose version changes the speed of a row."""
+    return (*VERSIONS, LLAMA_CPP) if "llama.cpp" in row.engine and row.served is None else VERSIONS
 
 
 BASELINE = "ar"
@@ -197,7 +202,7 @@ def shared_values(row: Row) -> Iterator[tuple[str, str, Any]]:
     method, model or data to which the value belongs."""
     yield "device", "", row.device
     yield "where methods run", "", "in servers" if row.served else "in this process"
-    for name in VERSIONS:
+    for name in versions_of(row):
         yield f"versions.{name}", "", row.versions.get(name)
     yield "intervals", "", row.intervals.model_dump_json()
     for field in ("task", "method"):

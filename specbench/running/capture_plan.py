@@ -199,6 +199,8 @@ def _allocate_and_capture(
     for need in compile_requirements(models, methods, decoders):
         sequence = need.model.static
         if sequence is None:
+            if need.model.needs_room:
+                need.model.sequence.make_room(room(need) + need.num_nodes)
             continue
         number, seconds = sequence.reserve(
             room(need) + need.num_nodes, sorted(need.lengths), need.packs, shapes=need.shapes, exactly=exactly,

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 from specbench.core import bounded
 from specbench.core.environment import OBJECT
@@ -14,6 +15,8 @@ from specbench.core.files import TRAINING_RECORD
 from specbench.decoding.bridges import share_ids
 from specbench.decoding.build import pauses
 from specbench.models.causal_lm import CausalLM, ModelPair, TextModel
+from specbench.models.gguf.files import is_gguf
+from specbench.models.gguf.options import GgufOptions
 from specbench.models.loading import load_model
 from specbench.models.packed import packing_pays, stored_layers
 from specbench.models.scoring import VERBS, ScoringModel
@@ -118,11 +121,12 @@ def set_template_options(
 
 
 def engine_of(target: CausalLM, drafters: Iterable[CausalLM]) -> RowEngine:
-    """Returns the engine of a target and its drafters. Drafters may be eager while the target's passes are recorded or
-    compiled, but not the reverse."""
-    if target.engine != "eager" and any(drafter.engine == "eager" for drafter in drafters):
-        return "graphs target" if target.engine == "graphs" else "compiled target"
-    return target.engine
+    """Returns the engine of a target and its drafters, which may have another: eager if theirs cannot be recorded or
+    compiled, and llama.cpp, or any but it, if only one of the two is a GGUF file."""
+    others = {drafter.engine for drafter in drafters} - {target.engine}
+    if "llama.cpp" in others:
+        return f"{target.engine} target, llama.cpp drafter"
+    return f"{target.engine} target" if others else target.engine
 
 
 def uses_bridge(method: MethodSpec) -> bool:
@@ -148,7 +152,8 @@ def load_models(spec: RunSpec, load: Callable[..., CausalLM] | None = None) -> L
     load = load or load_model
     target = load(
         spec.target, revision=spec.target_revision, dtype=spec.dtype, device=spec.device,
-        engine="eager" if spec.changes_target else engine_for(spec.engine, spec.methods),
+        engine="eager" if spec.changes_target else engine_for(spec.engine, spec.methods, spec.target),
+        **gguf_options(spec, spec.target, spec.tokenizer),
         **{name: value for name, default in TARGET_OPTIONS.items() if (value := getattr(spec, name)) != default},
     )  # fmt: skip
     set_template_options(target, spec.chat, spec.chat_template_args, spec.chosen_date)
@@ -157,9 +162,24 @@ def load_models(spec: RunSpec, load: Callable[..., CausalLM] | None = None) -> L
     return LoadedModels(target, load_drafters(spec, spec.methods, target, load))
 
 
-def engine_for(engine: EngineName, methods: Sequence[MethodSpec]) -> EngineName:
-    """Returns the engine for a run: replaces auto by eager if the code of a method runs its own passes."""
-    return "eager" if engine == "auto" and any(part.decoder is not None for part in parts(methods)) else engine
+def engine_for(engine: EngineName, methods: Sequence[MethodSpec], target: str) -> EngineName:
+    """Returns the engine for a run: replaces auto by eager if the code of a method runs its own passes, unless the
+    target is a GGUF file, of which eager passes would be those of another model."""
+    has_own = engine == "auto" and any(part.decoder is not None for part in parts(methods))
+    return "eager" if has_own and not is_gguf(target) else engine
+
+
+def gguf_options(spec: RunSpec, name: str, tokenizer: str | None = None) -> dict[str, Any]:
+    """Returns the option of `load_model` by which a GGUF model is loaded; none for others."""
+    return {"gguf": GgufOptions(tokenizer, spec.gpu_layers, spec.cache_dtype)} if is_gguf(name) else {}
+
+
+def drafter_engine(engine: EngineName, target: CausalLM, name: str) -> EngineName:
+    """Returns the engine of a drafter: the target's, unless only one of both is a GGUF file and the engine of the run
+    leaves theirs open."""
+    if target.engine == "llama.cpp" or (engine == "auto" and is_gguf(name)):
+        return "auto" if is_gguf(name) else "eager"
+    return target.engine
 
 
 def load_drafters(
@@ -167,7 +187,7 @@ def load_drafters(
 ) -> dict[str, CausalLM]:
     """Returns the draft models by the name of the method or route. Raises ConfigError, with the key that named the
     checkpoint."""
-    dtype = target.dtype if spec.dtype == "auto" else spec.dtype
+    dtype = target.dtype if spec.dtype == "auto" and target.engine != "llama.cpp" else spec.dtype
     device = str(target.device) if target.name.startswith(OBJECT) else spec.device
     loaded: dict[str, CausalLM] = {}
     by_part: dict[str, CausalLM] = {}
@@ -179,8 +199,9 @@ def load_drafters(
         if name not in loaded:
             try:
                 loaded[name] = load(
-                    name, revision=revision, dtype=dtype, device=device, engine=target.engine,
-                    trust_remote_code=spec.trust_remote_code,
+                    name, revision=revision, dtype=dtype, device=device,
+                    engine=drafter_engine(spec.engine, target, name), trust_remote_code=spec.trust_remote_code,
+                    **gguf_options(spec, name),
                 )  # fmt: skip
             except ConfigError as error:
                 if own_drafter(part, spec.target) is None:
@@ -191,6 +212,11 @@ def load_drafters(
             if name.startswith(OBJECT) and loaded[name].device != target.device:
                 raise ConfigError(
                     f"model '{name}' is on {loaded[name].device}, and the target on {target.device}: move it there"
+                )
+            if loaded[name].device.type != target.device.type:  # llama.cpp's logits are in the memory of the host
+                raise ConfigError(
+                    f"drafter '{name}' gives logits on {loaded[name].device}, and target '{target.name}' on "
+                    f"{target.device}: take --device cpu"
                 )
             template = loaded[name].chat_template
             template.args, template.date = spec.chat_template_args, target.chat_template.date

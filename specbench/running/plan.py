@@ -460,6 +460,7 @@ def run_identity(
         "system_instruction": spec.system_instruction,
         "chat_template_args": spec.chat_template_args or None,
         "trust_remote_code": spec.trust_remote_code or None,
+        "tokenizer": spec.tokenizer,
         "code_execution": permission.allowed() or None,  # answers have no scores without it
     }
     given = {name: value for name, value in settings.items() if value is not None}

@@ -22,7 +22,7 @@ from specbench.results.row import ALL, Row
 from specbench.results.runs import RecordedRun
 from specbench.running.prompts import PromptBudget, PromptRenderer, baseline_prompts, prompt_digest, truncate_examples
 from specbench.specs.catalogue import load_task, load_tasks
-from specbench.specs.components import Quantize
+from specbench.specs.components import EngineName, Quantize
 from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import Example, load_examples
 from specbench.tasks.scoring import Scorer, make_scorer
@@ -40,16 +40,17 @@ class ModelLoader:
     quantize: Quantize = "none"
     trust_remote_code: bool = False
     weights: bool = True
+    engine: EngineName = "eager"
     _loaded: dict[tuple[str, str | None], CausalLM] = field(default_factory=dict)
 
     def load(self, name: str, revision: str | None = None) -> CausalLM:
         """Returns a model at a recorded revision. Raises ConfigError if its files have changed since."""
         if (name, revision) not in self._loaded:
-            is_commit = revision is not None and not revision.startswith("local-")
+            is_commit = revision is not None and not revision.startswith(("local-", "sha256-"))
             model = load_model(
                 name, revision=revision if is_commit else None, dtype=self.dtype, device=self.device,
                 weights=self.weights, quantize=self.quantize if self.weights else "none",
-                trust_remote_code=self.trust_remote_code,
+                trust_remote_code=self.trust_remote_code, engine=self.engine,
             )  # fmt: skip
             if revision is not None and model.revision != revision:
                 raise ConfigError(
@@ -138,7 +139,11 @@ class Target:
 
     def __init__(self, run: RecordedRun, trust_remote_code: bool) -> None:
         self.run = run
-        self.loader = ModelLoader("auto", *split_precision(run.rows[0].dtype), trust_remote_code=trust_remote_code)
+        row = run.rows[0]
+        engine: EngineName = "llama.cpp" if row.engine.startswith("llama.cpp") else "eager"
+        self.loader = ModelLoader(
+            "auto", *split_precision(row.dtype), trust_remote_code=trust_remote_code, engine=engine
+        )
 
     def differences(
         self, row: Row, keys: Sequence[Key], candidate: Mapping[Key, Record], method: str, max_query_length: int

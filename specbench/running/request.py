@@ -18,6 +18,7 @@ from specbench.core.console import counted
 from specbench.core.environment import EMBEDDED, EXTRAS, OBJECT, is_installed, missing, require
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import LOGGERS
+from specbench.models.gguf.files import check_gguf, is_gguf
 from specbench.models.heads import published_head
 from specbench.models.sources import is_local, lacks_template, model_source
 from specbench.specs import yaml_files
@@ -176,6 +177,7 @@ def option_checks(options: RunOptions, *, needs_weights: bool = True) -> Iterato
 
 
 def model_checks(options: RunOptions, needs_weights: bool = True) -> Iterator[Callable[[], object]]:
+    yield partial(check_gguf_options, options)
     yield partial(check_model, options.target or TARGET, options.chat, needs_config=needs_weights)
     if options.drafter is not None:
         yield partial(check_model, options.drafter, needs_config=needs_weights)
@@ -244,6 +246,9 @@ def needs_drafter(keys: Mapping[str, Any]) -> bool:
 def check_model(name: str, chat: str = "auto", *, needs_config: bool = True) -> None:
     """Raises ConfigError for a folder or an embedded model that does not exist, and, with `chat` "always", for one
     without a chat template. `needs_config`: whether a folder with only a tokenizer is refused too."""
+    if is_gguf(name):
+        check_gguf(name)
+        return
     if name.startswith(OBJECT) or not (name.startswith(EMBEDDED) or is_local(name, needs_config=needs_config)):
         return
     folder = Path(model_source(name))
@@ -251,11 +256,40 @@ def check_model(name: str, chat: str = "auto", *, needs_config: bool = True) -> 
         raise ConfigError(f"--chat always: model '{name}' has no chat template; use --chat auto or never")
 
 
+def check_gguf_options(options: RunOptions) -> None:
+    """Raises ConfigError for --engine llama.cpp without a GGUF target, options that only GGUF files have, options that
+    have no effect on them, and missing packages."""
+    engine = options.engine
+    names = {"target": options.target or TARGET, "drafter": options.drafter}
+    found = {role: name for role, name in names.items() if name is not None and is_gguf(name)}
+    by_llama = engine == "llama.cpp" or (engine == "auto" and is_installed("llama_cpp"))
+    if engine == "llama.cpp":
+        if "target" not in found:
+            raise ConfigError(
+                f"--engine llama.cpp: target '{names['target']}' is no GGUF file: give one (FILE.gguf, or "
+                "org/repo:Q4_K_M), or take --engine auto"
+            )
+        require("llama_cpp", "--engine llama.cpp")
+    if "target" not in found:
+        refuse_options(options, ("tokenizer",), f"on '{names['target']}', which is no GGUF file")
+    if not found or not by_llama:
+        what = "without a GGUF file" if not found else f"with --engine {engine}, which dequantizes GGUF files"
+        refuse_options(options, ("gpu_layers", "cache_dtype"), what)
+    if "target" in found:
+        refuse_options(
+            options, ("quantize", "device_map"), f"on '{found['target']}', whose weights are quantized already"
+        )
+        if by_llama and options.drafter in (None, found.get("drafter")):
+            refuse_options(options, ("dtype",), "on models that llama.cpp computes")
+    if found and not by_llama:
+        require("accelerate", f"GGUF file '{next(iter(found.values()))}' without llama.cpp")
+
+
 def check_revision(role: str, name: str | None, revision: str | None) -> None:
     """Raises ConfigError for a revision of no model, or of one that is not on the hub, which would have no effect."""
     if revision is not None and name is None:
         raise ConfigError(f"--{role}-revision {revision}: needs --{role} with a hub id")
-    if revision is not None and (str(name).startswith((EMBEDDED, OBJECT)) or os.path.isdir(str(name))):
+    if revision is not None and (str(name).startswith((EMBEDDED, OBJECT)) or os.path.exists(str(name))):
         raise ConfigError(f"--{role}-revision {revision}: '{name}' is not on the hub: leave the revision out")
 
 

@@ -46,13 +46,18 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Quantize = Literal["none", "nf4", "int8", "int4"]  # of the target's weights
 QUANTIZED_ON = {"cuda": ("nf4", "int8"), "cpu": ("int8", "int4")}  # by bitsandbytes, by torch's own kernels
 DeviceMap = Literal["none", "auto"]
-# auto: graphs if the device supports them and the models can be recorded, else eager.
-EngineName = Literal["auto", "eager", "graphs", "compiled"]
-# The engine of a row; "… target" if the drafter runs eagerly, "served …" with the name and version of a server.
+CacheDtype = Literal["float16", "float32"]  # of llama.cpp's keys and values
+# auto: llama.cpp for GGUF files, graphs if the device supports them and the models can be recorded, else eager.
+EngineName = Literal["auto", "eager", "graphs", "compiled", "llama.cpp"]
+# The engine of a row; "… target" if the drafter runs eagerly, "… target, … drafter" if it has another engine, and
+# "served …" with the name and version of a server.
 RowEngine = (
-    Literal["eager", "graphs", "compiled", "graphs target", "compiled target"]
+    Literal[
+        "eager", "graphs", "compiled", "llama.cpp", "graphs target", "compiled target", "llama.cpp target",
+        "eager target, llama.cpp drafter", "graphs target, llama.cpp drafter", "compiled target, llama.cpp drafter",
+    ]
     | Annotated[str, Field(pattern=r"^served .+$")]
-)
+)  # fmt: skip
 StaticEngine = Literal["graphs", "compiled"]  # engines with passes of fixed shapes
 Chat = Literal["auto", "always", "never"]
 SamplingSource = Literal["task", "model"]

@@ -14,6 +14,7 @@ from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import ENGINES
 from specbench.specs.components import (
+    CacheDtype,
     Chat,
     DecoderSpec,
     DeviceMap,
@@ -199,6 +200,9 @@ class RunSpec(Spec):
     quantize: Quantize = "none"
     device_map: DeviceMap = "none"
     engine: EngineName = "auto"
+    tokenizer: Text | None = None  # of a GGUF target; None: its own
+    gpu_layers: Annotated[int, Field(ge=0)] | None = None
+    cache_dtype: CacheDtype = "float16"
     chat: Chat = "auto"
     chat_template_args: dict[str, Any] = Field(default_factory=dict)
     template_date: str | None = None  # "today" or YYYY-MM-DD; None: TEMPLATE_DATE, and that of a resumed run
@@ -243,7 +247,7 @@ class RunSpec(Spec):
 
     def check(self) -> None:
         for option, value in self.changes_target.items():
-            if self.engine in ("graphs", "compiled"):
+            if self.engine not in ("auto", "eager"):
                 raise ConfigError(f"{option} {value}: works only with --engine eager, not {self.engine}")
         if self.device_map != "none" and self.device != "auto":
             raise ConfigError(

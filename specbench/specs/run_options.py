@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_t
 from pydantic import Field, create_model
 
 from specbench.specs.components import (
+    CacheDtype,
     Chat,
     DeviceMap,
     Dtype,
@@ -75,8 +76,10 @@ class RunOptions:
     subsets: tuple[str, ...] | None = option(
         None, "Subsets (languages), separated by commas; by default all with data.", flag="--subset"
     )
-    target: Text | None = option(None, "Target model: hub id or folder; by default the embedded one.")
-    drafter: Text | None = option(None, "Draft model: hub id, folder, or embedded:NAME.")
+    target: Text | None = option(
+        None, "Target model: hub id, folder, GGUF file or org/repo:Q4_K_M; by default the embedded one."
+    )
+    drafter: Text | None = option(None, "Draft model: hub id, folder, GGUF file, or embedded:NAME.")
     target_revision: Text | None = option(None, "Hub revision of the target.")
     drafter_revision: Text | None = option(None, "Hub revision of the drafter.")
     data: Text | None = option(
@@ -106,7 +109,20 @@ class RunOptions:
     engine: EngineName = option(
         "auto",
         "How passes run. eager: as in transformers; graphs: recorded as CUDA graphs; compiled: by torch.compile; "
-        "auto: graphs on cuda, else eager.",
+        "llama.cpp: by its kernels, for GGUF files, which the others dequantize; auto: llama.cpp for GGUF files if it "
+        "is installed, graphs on cuda, else eager.",
+    )
+    tokenizer: Text | None = option(
+        None, "Tokenizer of a GGUF target: hub id or folder; by default the one in the file."
+    )
+    gpu_layers: int | None = option(
+        None,
+        "Layers of GGUF models that llama.cpp computes on a GPU; by default all if it was built for one, none with "
+        "--device cpu.",
+        least=0,
+    )
+    cache_dtype: CacheDtype = option(
+        "float16", "Type of llama.cpp's keys and values: float16, or float32, which goes without flash attention."
     )
     chat: Chat = option("auto", "Chat template: auto (if the model has one), always or never.")
     chat_template_args: tuple[Text, ...] = option(

@@ -327,4 +327,7 @@ def test_a_row_of_trees_has_their_size_and_no_acceptance_rate() -> None:
 
 
 def test_trees_leave_the_engine_to_the_device() -> None:
-    assert {engine_for("auto", [load_method("sd"), load_method(name)]) for name in ("sd-tree", "sd-block")} == {"auto"}
+    assert {
+        engine_for("auto", [load_method("sd"), load_method(name)], "embedded:target")
+        for name in ("sd-tree", "sd-block")
+    } == {"auto"}

@@ -34,13 +34,14 @@ from specbench.decoding.proposal import PointMass, Proposal
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import rejection
 from specbench.models.causal_lm import CausalLM, shortest_context
+from specbench.models.gguf.model import LlamaLM
 from specbench.models.kv_cache import CACHE_NAMES
 from specbench.models.loading import load_model
 from specbench.models.machine import environment
 from specbench.models.meters import Clock, PassLog
 from specbench.models.packed import product_rates, stored_layers
 from specbench.running.capture_plan import num_compilations
-from specbench.running.models import engine_of, warn_not_static
+from specbench.running.models import drafter_engine, engine_of, warn_not_static
 from specbench.specs.run_options import RunOptions
 from specbench.statistics.bootstrap import Array, Resampler
 
@@ -334,7 +335,26 @@ class Work:
         return 2.0 * (weights * query_length + attention)
 
 
+def gguf_work(model: LlamaLM) -> Work:
+    """Returns the work of a pass by llama.cpp, with all weights and full attention."""
+    header = model.header
+    num_layers, num_heads = (int(header.of_architecture(key) or 0) for key in ("block_count", "attention.head_count"))
+    num_kv = int(header.of_architecture("attention.head_count_kv") or num_heads)
+    head_dim = int(header.of_architecture("attention.key_length") or 0)
+    head_dim = head_dim or int(header.of_architecture("embedding_length") or 0) // max(num_heads, 1)
+    item_size = 4 if model.sequence.kind == "float32" else 2
+    window = header.of_architecture("attention.sliding_window")
+    layer = AttentionLayer(2 * num_kv * head_dim * item_size, 2 * num_heads * head_dim, window and int(window))
+    return Work(
+        weight_bytes=header.num_bytes - header.table_bytes,
+        row_bytes=header.table_bytes // max(1, model.padded_vocab_size),
+        matmul_weights=sum(header.types.values()), layers=(layer,) * num_layers,
+    )  # fmt: skip
+
+
 def work_of(model: CausalLM) -> Work:
+    if isinstance(model, LlamaLM):
+        return gguf_work(model)
     network = model.model
     head = network.get_output_embeddings()
     tables = {id(each.weight) for each in network.modules() if isinstance(each, torch.nn.Embedding)}
@@ -473,6 +493,11 @@ def make_quartiles(values: Sequence[float]) -> Quartiles:
     return Quartiles(median=median(values), low=low, high=high)
 
 
+def compute_dtype(model: CausalLM) -> torch.dtype:
+    """Returns the dtype of products that are compared with those of a model."""
+    return torch.float32 if isinstance(model, LlamaLM) else model.model.dtype
+
+
 def measure_pair(options: RunOptions, context: int, repeats: int, progress: Say) -> RooflineReport:
     """Loads and measures the target and the drafter of the options. `progress` gets lines of text. Raises ConfigError
     for a model that cannot be loaded, and for a context that does not fit into a model."""
@@ -484,7 +509,8 @@ def measure_pair(options: RunOptions, context: int, repeats: int, progress: Say)
         quantize=options.quantize,
     )  # fmt: skip
     dtype = target.dtype if options.dtype == "auto" else options.dtype
-    drafter = load(options.drafter, revision=options.drafter_revision, dtype=dtype, engine=target.engine)
+    engine = drafter_engine(options.engine, target, options.drafter)
+    drafter = load(options.drafter, revision=options.drafter_revision, dtype=dtype, engine=engine)
     if target.why_eager is not None:
         warn_not_static(target, options.engine, "these are the limits of --engine eager")
     elif drafter.why_eager is not None:
@@ -500,12 +526,14 @@ def roofline_of(
     models, lengths = (target, drafter), lengths_for((target, drafter), context)
     works = [work_of(model) for model in models]
     benchmarks = [
-        RateBenchmark(model.device, model.model.dtype, int(work.bytes_read(1, context)))
+        RateBenchmark(model.device, compute_dtype(model), int(work.bytes_read(1, context)))
         for model, work in zip(models, works, strict=True)
     ]
     # 1. All passes are prepared, over buffers as large as a run has them.
     for model in models:
-        if model.static is not None:
+        if model.static is None:
+            model.sequence.make_room(context + max(*lengths, NUM_TOKENS))
+        else:
             model.static.reserve(context + max(*lengths, NUM_TOKENS), lengths, progress=progress)
     drafter.reserve_draft(NUM_DRAFT_TOKENS, GREEDY)
     # 2. They are timed.

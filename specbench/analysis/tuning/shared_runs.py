@@ -316,7 +316,8 @@ def open_trials(spec: RunSpec, request: Request, console: Console, kind: str) ->
     set_threads(request.options.threads, embedded)
     loaded = without_calibration(load_data(spec, use_sample=embedded), spec.methods)
     # The target is loaded by itself: as a drafter, the same model has a cache of its own.
-    alone = spec.model_copy(update={"methods": spec.methods[:1], "engine": engine_for(spec.engine, spec.methods)})
+    engine = engine_for(spec.engine, spec.methods, spec.target)
+    alone = spec.model_copy(update={"methods": spec.methods[:1], "engine": engine})
     target = load_models(alone).target
     load = cache(load_model)
     models = LoadedModels(target, load_drafters(spec, spec.methods, target, load))

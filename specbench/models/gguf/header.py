@@ -1,0 +1,252 @@
+"""The header of a GGUF file: its metadata and the list of its tensors. Imports neither torch nor transformers.
+
+gguf's own reader makes an array of every token, which takes half a minute for 262,144 of them.
+"""
+
+import mmap
+import struct
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specbench.core.errors import ConfigError
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+STRING, ARRAY = 8, 9
+# Types of metadata by number, as numpy and struct name them.
+NUMBERS = {0: "u1", 1: "i1", 2: "u2", 3: "i2", 4: "u4", 5: "i4", 6: "f4", 7: "?", 10: "u8", 11: "i8", 12: "f8"}
+MOST_DIMENSIONS = 4
+FETCH = "fetch the file again"
+CONTROL, USER_DEFINED, BYTE = 3, 4, 6  # types of tokens
+NORMAL = 1
+TOKENIZERS = ("gpt2", "llama")  # byte-level BPE, and SentencePiece's BPE
+ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
+# Control tokens that end a turn, also where the file names no such token: as llama.cpp has them.
+TURN_ENDS = frozenset((
+    b"<|eot_id|>", b"<|eom_id|>", b"<|im_end|>", b"<|end|>", b"<end_of_turn>", b"<turn|>", b"<|endoftext|>",
+    b"<|end_of_text|>", b"<EOT>", b"_<EOT>", b"[EOT]", "<｜end▁of▁sentence｜>".encode(), b"<end_of_utterance>",
+    b"<|return|>", b"<|call|>",
+))  # fmt: skip
+
+
+class Truncated(ValueError):
+    """The file ends before its header."""
+
+
+class _Reader:
+    """Reads the values of a header one after another. Raises Truncated at the end of the file."""
+
+    def __init__(self, data: "mmap.mmap | bytes", order: str = "<") -> None:
+        self.data, self.order, self.position = data, order, 0
+
+    def take(self, num_bytes: int) -> bytes:
+        start, self.position = self.position, self.position + num_bytes
+        if self.position > len(self.data):
+            raise Truncated
+        return self.data[start : self.position]
+
+    def number(self, kind: str) -> Any:
+        kind = kind if kind == "?" else self.order + kind
+        return np.frombuffer(self.take(np.dtype(kind).itemsize), kind)[0].item()
+
+    def numbers(self, kind: str, count: int) -> "np.ndarray[Any, Any]":
+        kind = kind if kind == "?" else self.order + kind
+        return np.frombuffer(self.take(np.dtype(kind).itemsize * count), kind)
+
+    def string(self) -> bytes:
+        return self.take(self._length())
+
+    def strings(self, count: int) -> list[bytes]:
+        if 8 * count > len(self.data) - self.position:
+            raise Truncated
+        return [self.take(self._length()) for _ in range(count)]
+
+    def _length(self) -> int:
+        length: int = struct.unpack(f"{self.order}Q", self.take(8))[0]
+        return length
+
+    def value(self, kind: int) -> Any:
+        if kind in NUMBERS:
+            return self.number(NUMBERS[kind])
+        if kind == STRING:
+            return self.string().decode("utf-8", "replace")
+        if kind != ARRAY:
+            raise ValueError(f"metadata of type {kind}")
+        element, count = self.number("u4"), self.number("u8")
+        if element in NUMBERS:
+            return self.numbers(NUMBERS[element], count)
+        if element != STRING:
+            raise ValueError(f"metadata with an array of type {element}")
+        return self.strings(count)
+
+
+@dataclass(frozen=True)
+class Header:
+    """The header of a GGUF file. `values`: the metadata; strings of arrays are bytes. `types`: the number of weights by
+    the type of their tensor. `num_bytes`: of the tensors, as far as their types are known."""
+
+    path: Path
+    values: dict[str, Any]
+    types: dict[int, int]
+    num_bytes: int
+    table_bytes: int = 0  # of the embeddings, of which a token reads one row, if the output layer is another tensor
+
+    @property
+    def architecture(self) -> str:
+        return str(self.values.get("general.architecture", ""))
+
+    def of_architecture(self, key: str) -> Any:
+        """Returns a value whose key begins with the architecture; None if the file lacks it."""
+        return self.values.get(f"{self.architecture}.{key}")
+
+    def of_tokenizer(self, key: str) -> Any:
+        return self.values.get(f"tokenizer.ggml.{key}")
+
+    @property
+    def num_files(self) -> int:
+        """The number of files over which the model is split."""
+        return int(self.values.get("split.count") or 1)
+
+    @property
+    def context_length(self) -> int | None:
+        length = self.of_architecture("context_length")
+        return int(length) if length else None
+
+    @property
+    def tokens(self) -> list[bytes]:
+        found: list[bytes] = self.of_tokenizer("tokens")
+        return found
+
+    @cached_property
+    def token_types(self) -> list[int]:
+        found = self.of_tokenizer("token_type")
+        return [NORMAL] * len(self.tokens) if found is None else [int(each) for each in found]
+
+    @cached_property
+    def end_tokens(self) -> dict[str, list[int]]:
+        """The tokens that end an answer, by what says so: a key of the file, or the token's own text."""
+        keys = {key: self.of_tokenizer(key) for key in ENDS}
+        named = {f"tokenizer.ggml.{key}": [int(index)] for key, index in keys.items() if index is not None}
+        by_text = [
+            index for index, (token, kind) in enumerate(zip(self.tokens, self.token_types, strict=False))
+            if kind == CONTROL and token in TURN_ENDS
+        ]  # fmt: skip
+        return {**named, "the text of a control token": by_text}
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        return frozenset(index for ids in self.end_tokens.values() for index in ids)
+
+    @cached_property
+    def precision(self) -> str:
+        """The name of the file's mixture of types, such as Q4_K_M; without one, the type of most weights."""
+        import gguf
+
+        kind: Any = self.values.get("general.file_type")
+        try:
+            name = gguf.LlamaFileType(kind).name.removeprefix("MOSTLY_").removeprefix("ALL_")
+        except ValueError:
+            try:
+                name = gguf.GGMLQuantizationType(max(self.types, key=lambda each: self.types[each])).name
+            except ValueError:  # newer than the package
+                return "GGUF of an unknown type"
+        return name
+
+
+def read_header(path: Path) -> Header:
+    """Returns the header of a GGUF file. Raises ConfigError for a file that is none, has another byte order or
+    version, is not whole, or lacks what every model has."""
+    stat = path.stat()
+    return _read(path, stat.st_size, stat.st_mtime_ns)
+
+
+@lru_cache(maxsize=4)
+def _read(path: Path, size: int, changed: int) -> Header:
+    """See `read_header`. `size`, `changed`: of the file, since it is read once as long as it does not change."""
+
+    def wrong(problem: str, remedy: str = FETCH) -> ConfigError:
+        return ConfigError(f"{path}: {problem}: {remedy}")
+
+    if size < 24:
+        raise wrong(f"has {size} bytes, which is no GGUF file")
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        if data[:4] != MAGIC:
+            pointer = data[:40].startswith(b"version https://git-lfs")
+            raise wrong("is a pointer of Git LFS, not the file" if pointer else "is no GGUF file (it begins otherwise)")
+        reader = _Reader(data)
+        reader.position = 4
+        version = reader.number("u4")
+        if version not in VERSIONS:
+            if int.from_bytes(version.to_bytes(4, "little"), "big") in VERSIONS:
+                raise wrong("is a big-endian file", "take one for little-endian machines")
+            raise wrong(f"has version {version} of GGUF, and this reads {VERSIONS[0]} and {VERSIONS[1]}", "convert it")
+        try:
+            return _checked(_parsed(path, reader), size)
+        except Truncated:
+            raise wrong(f"is truncated: its header goes beyond its {size:,} bytes") from None
+        except (ValueError, MemoryError, OverflowError) as error:
+            raise wrong(f"cannot be read ({error})") from error
+
+
+def _parsed(path: Path, reader: _Reader) -> Header:
+    num_tensors, num_values = reader.number("u8"), reader.number("u8")
+    if max(num_tensors, num_values) > len(reader.data):
+        raise Truncated
+    values: dict[str, Any] = {}
+    for _ in range(num_values):
+        key = reader.string().decode("utf-8", "replace")
+        values[key] = reader.value(reader.number("u4"))
+    sizes = _block_sizes()
+    types: dict[int, int] = {}
+    num_bytes = end = 0
+    tables: dict[bytes, int] = {}
+    for _ in range(num_tensors):
+        name = reader.string()
+        num_dimensions = reader.number("u4")
+        if num_dimensions > MOST_DIMENSIONS:
+            raise ValueError(f"a tensor of {num_dimensions} dimensions")
+        num_weights = prod(int(each) for each in reader.numbers("u8", num_dimensions))
+        kind, offset = reader.number("u4"), reader.number("u8")
+        types[kind] = types.get(kind, 0) + num_weights
+        per_block, block_bytes = sizes.get(kind, (1, 0))
+        tensor_bytes = num_weights // per_block * block_bytes
+        num_bytes += tensor_bytes
+        if name in (b"token_embd.weight", b"output.weight"):
+            tables[name] = tensor_bytes
+        end = max(end, offset + tensor_bytes)
+    alignment = int(values.get("general.alignment", 32)) or 32
+    start = -(-reader.position // alignment) * alignment
+    if num_tensors and start + end > len(reader.data):
+        raise ConfigError(
+            f"{path}: is truncated: its tensors end at byte {start + end:,}, and it has {len(reader.data):,} bytes: "
+            f"{FETCH}"
+        )
+    table_bytes = tables.get(b"token_embd.weight", 0) if len(tables) == 2 else 0
+    return Header(path, values, types, num_bytes, table_bytes)
+
+
+def _block_sizes() -> dict[int, tuple[int, int]]:
+    """Returns weights and bytes of a block of each type."""
+    import gguf
+
+    return {int(kind): size for kind, size in gguf.GGML_QUANT_SIZES.items()}
+
+
+def _checked(header: Header, size: int) -> Header:
+    """Returns a header. Raises ConfigError if it lacks what a language model has."""
+    path = header.path
+    if not header.architecture:
+        raise ConfigError(f"{path}: general.architecture is missing: {FETCH}, or convert the model again")
+    if header.values.get("general.type", "model") != "model" or header.architecture == "clip":
+        kind = header.values.get("general.type", header.architecture)
+        raise ConfigError(f"{path}: general.type = '{kind}': give the file of the language model")
+    if int(header.values.get("split.no") or 0) == 0 and not header.of_tokenizer("tokens"):
+        raise ConfigError(
+            f"{path}: tokenizer.ggml.tokens is missing: it holds no language model's tokens: take another"
+        )
+    return header

@@ -1,0 +1,128 @@
+"""Loads the model of a GGUF file: with llama.cpp's passes, or in torch with its weights dequantized by transformers."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
+
+from specbench.core.environment import is_installed, require
+from specbench.core.errors import ConfigError
+from specbench.models.causal_lm import CausalLM
+from specbench.models.checkpoints import one_line
+from specbench.models.devices import is_out_of_memory
+from specbench.models.gguf.engine import ALL_LAYERS, ENGINE, PACKAGE, LlamaNetwork, library
+from specbench.models.gguf.files import GgufFile, find_gguf
+from specbench.models.gguf.model import DequantizedLM, GgufLM, LlamaLM
+from specbench.models.gguf.options import GgufOptions
+from specbench.models.gguf.tokenizer import Tokenize, check_tokenizer, load_gguf_tokenizer
+from specbench.specs.components import EngineName
+
+LoadTokenizer = Callable[[str], Any]  # by hub id or folder
+
+
+def gguf_engine(engine: EngineName) -> EngineName:
+    """Returns the engine of a GGUF model: for auto llama.cpp if it is installed, else eager. Raises ConfigError if
+    llama.cpp is asked for and missing."""
+    if engine == "auto":
+        return ENGINE if is_installed(PACKAGE) else "eager"
+    if engine == ENGINE:
+        library()
+    return engine
+
+
+def load_gguf(
+    name: str, revision: str | None, engine: EngineName, dtype: Any, device: torch.device, options: GgufOptions,
+    load_tokenizer: LoadTokenizer, *, weights: bool = True,
+) -> CausalLM:  # fmt: skip
+    """Returns a GGUF model. `engine`: see `gguf_engine`; any but llama.cpp gives a model in torch, of `dtype` and on
+    `device`. `load_tokenizer`: loads that of `options`. `weights`: if False, only the header and the tokenizer are
+    read."""
+    file = find_gguf(name, revision)
+    check_tokenizer_kind(file, options.tokenizer)
+    tokenizer = load_gguf_tokenizer(file) if options.tokenizer is None else load_tokenizer(options.tokenizer)
+    if not weights:
+        check_tokenizer(tokenizer, file, options.tokenizer, own_tokenize(file))
+        return GgufLM(file.header, tokenizer, name, file.identity)
+    if engine != ENGINE:
+        check_tokenizer(tokenizer, file, options.tokenizer, own_tokenize(file))
+        return DequantizedLM(load_dequantized(file, dtype, device), file.header, tokenizer, name, file.identity)
+    network = LlamaNetwork(file.path, layers_on_gpu(device, options.gpu_layers))
+    check_tokenizer(tokenizer, file, options.tokenizer, tokenize_by(network))
+    return LlamaLM(network, file.header, tokenizer, name, file.identity, options.cache_dtype)
+
+
+def checked_tokenizer(name: str, revision: str | None) -> Any:
+    """Returns the tokenizer of a GGUF file."""
+    file = find_gguf(name, revision)
+    check_tokenizer_kind(file, None)
+    tokenizer = load_gguf_tokenizer(file)
+    check_tokenizer(tokenizer, file, None, own_tokenize(file))
+    return tokenizer
+
+
+def tokenize_by(network: LlamaNetwork) -> Tokenize:
+    return lambda text, adds: network.tokenize(text, add_special=adds, parse_special=False)
+
+
+def own_tokenize(file: GgufFile) -> Tokenize | None:
+    """Returns llama.cpp's tokenizer of a file whose weights it does not read; None if it is not installed."""
+    if not is_installed(PACKAGE):
+        return None
+    try:
+        return tokenize_by(LlamaNetwork(file.path, only_vocabulary=True))
+    except ConfigError:  # a model that only transformers reads
+        return None
+
+
+def layers_on_gpu(device: torch.device, wanted: int | None) -> int:
+    """Returns the number of layers that a GPU computes. Raises ConfigError if llama.cpp was built without one."""
+    able = bool(library().llama_supports_gpu_offload())
+    if wanted and not able:
+        raise ConfigError(f"--gpu-layers {wanted}: this llama-cpp-python was built without a GPU: leave it out")
+    if wanted is not None:
+        return wanted
+    return ALL_LAYERS if able and device.type != "cpu" else 0
+
+
+def load_dequantized(file: GgufFile, dtype: Any, device: torch.device) -> Any:
+    """Returns the network of a file in torch, with its weights dequantized. Raises ConfigError for an architecture or a
+    type of weights that transformers lacks, and if there is too little memory."""
+    require("accelerate", f"GGUF file '{file.path}' without llama.cpp")
+    if len(file.paths) > 1:
+        raise ConfigError(f"{file.path}: transformers reads no GGUF model in several files: take --engine {ENGINE}")
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                str(file.path.parent), gguf_file=file.path.name, dtype=dtype, output_loading_info=True
+            )
+        network: Any = loaded[0].to(device).eval()
+    except Exception as error:  # of many classes
+        if is_out_of_memory(error):
+            raise ConfigError(
+                f"{file.path}: out of memory on {device} while its weights are dequantized: free memory, or take "
+                f"--engine {ENGINE}, which computes with them as they are"
+            ) from error
+        raise ConfigError(
+            f"{file.path}: general.architecture = '{file.header.architecture}': transformers cannot load it "
+            f"({one_line(error)}): take --engine {ENGINE}"
+        ) from error
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+    if lacking := sorted(loaded[1]["missing_keys"]):
+        raise ConfigError(
+            f"{file.path}: it lacks {len(lacking)} tensors that transformers' {type(network).__name__} has, such as "
+            f"{lacking[0]}: take --engine {ENGINE}, or fetch the file again"
+        )
+    return network
+
+
+def check_tokenizer_kind(file: GgufFile, source: str | None) -> None:
+    if source is None and not file.header.of_tokenizer("model"):
+        raise ConfigError(f"{file.path}: tokenizer.ggml.model is missing: give a tokenizer with --tokenizer")

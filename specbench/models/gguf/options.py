@@ -1,0 +1,16 @@
+"""How GGUF models are loaded."""
+
+from dataclasses import dataclass
+
+from specbench.specs.components import CacheDtype
+
+
+@dataclass(frozen=True)
+class GgufOptions:
+    """How GGUF models are loaded. `tokenizer`: a folder or hub id whose tokenizer is used; None: the file's.
+    `gpu_layers`: the number of layers that a GPU computes; None: all if llama.cpp was built for one and the device is
+    not the CPU. `cache_dtype`: the type of keys and values; float32 also leaves flash attention out."""
+
+    tokenizer: str | None = None
+    gpu_layers: int | None = None
+    cache_dtype: CacheDtype = "float16"

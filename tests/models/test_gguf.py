@@ -1,0 +1,177 @@
+"""GGUF files: their names, headers and tokenizers, models in torch with dequantized weights, and what is refused."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from specbench.core.errors import ConfigError
+from specbench.core.values import WHOLE, file_digest
+from specbench.models.gguf.files import find_gguf, is_gguf, models_among, one_of
+from specbench.models.gguf.header import read_header
+from specbench.models.gguf.tokenizer import check_tokenizer, load_gguf_tokenizer
+from specbench.models.loading import load_model
+from tests.support import gguf_files, tiny
+
+Outcome = tuple[int, str, str]
+
+
+@pytest.fixture(scope="module")
+def file() -> Path:
+    return gguf_files.embedded("drafter")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("model.gguf", True), ("folder/MODEL.GGUF", True), ("org/repo:Q4_K_M", True), ("org/repo:sub/m.gguf", True),
+        ("org/repo", False), ("embedded:target", False), ("object:model", False), ("folder", False), ("a:b", False),
+    ],
+)  # fmt: skip
+def test_names(name: str, expected: bool) -> None:
+    assert is_gguf(name) is expected
+
+
+def test_a_folder_with_one_file_is_a_model(file: Path, tmp_path: Path) -> None:
+    shutil.copy(file, tmp_path / "model.gguf")
+    (tmp_path / "mmproj-model.gguf").write_bytes(b"GGUF")
+    assert is_gguf(str(tmp_path)) and find_gguf(str(tmp_path)).path == tmp_path / "model.gguf"
+    shutil.copy(file, tmp_path / "other.gguf")
+    find_gguf.cache_clear()
+    with pytest.raises(ConfigError, match=r"several GGUF models \(model.gguf, other.gguf\): give the file"):
+        find_gguf(str(tmp_path))
+    (tmp_path / "config.json").write_text("{}")
+    assert not is_gguf(str(tmp_path))
+
+
+def test_header_and_identity(file: Path) -> None:
+    header = read_header(file)
+    assert (header.architecture, header.precision, header.context_length) == ("llama", "F32", 2048)
+    assert len(header.tokens) == 2048 and header.end_ids
+    assert find_gguf(str(file)).identity == f"sha256-{file_digest(file, WHOLE)}"
+
+
+def test_names_of_quantizations() -> None:
+    files = ["m-Q4_K_M.gguf", "m-Q4_K_S.gguf", "Q8_0/m-Q8_0-00001-of-00002.gguf", "Q8_0/m-Q8_0-00002-of-00002.gguf",
+             "mmproj-m-f16.gguf", "README.md"]  # fmt: skip
+    models = models_among(files)
+    assert len(models) == 3
+    assert one_of(models, "q4_k_m", "m") == "m-Q4_K_M.gguf"
+    assert one_of(models, "Q8_0", "m") == "Q8_0/m-Q8_0-00001-of-00002.gguf"
+    assert one_of(models, "m-Q4_K_S.gguf", "m") == "m-Q4_K_S.gguf"
+    for wanted, problem in (("Q4", "no such file"), ("Q4_K", "no such file"), ("m", "several files have this name")):
+        with pytest.raises(ConfigError, match=problem):
+            one_of(models, wanted, "model 'org/m'")
+
+
+def test_a_file_in_the_hubs_cache_is_found_without_the_hub(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit, repo = "0123456789abcdef0123456789abcdef01234567", tmp_path / "models--org--tiny"
+    (repo / "snapshots" / commit).mkdir(parents=True)
+    shutil.copy(file, repo / "snapshots" / commit / "tiny-Q4_K_M.gguf")
+    (repo / "refs").mkdir()
+    (repo / "refs" / "main").write_text(commit)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    for name in ("org/tiny:Q4_K_M", "org/tiny:tiny-Q4_K_M.gguf"):
+        assert find_gguf(name).path.read_bytes() == file.read_bytes()
+    with pytest.raises(ConfigError, match=r"model 'org/tiny:Q8_0': the repository has no such file"):
+        find_gguf("org/tiny:Q8_0")
+    with pytest.raises(ConfigError, match=r"cannot load model 'org/absent:Q8_0': the hub does not provide it"):
+        find_gguf("org/absent:Q8_0")
+
+
+def test_files_that_are_no_whole_model(file: Path, tmp_path: Path) -> None:
+    content = file.read_bytes()
+    broken = {
+        "cut.gguf": (content[: len(content) // 2], "is truncated: its tensors end at byte"),
+        "header.gguf": (content[:5000], "is truncated: its header goes beyond its 5,000 bytes"),
+        "short.gguf": (b"GGUF", "has 4 bytes, which is no GGUF file"),
+        "text.gguf": (b"x" * 100, "is no GGUF file"),
+        "lfs.gguf": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "is a pointer of Git LFS"),
+        "big.gguf": (content[:4] + content[4:8][::-1] + content[8:], "is a big-endian file"),
+        "new.gguf": (content[:4] + b"\x09\0\0\0" + content[8:], "has version 9 of GGUF"),
+        "counts.gguf": (content[:8] + b"\xff" * 8 + content[16:], "is truncated"),
+        "notokens.gguf": (content.replace(b"ggml.tokens", b"ggml.tekens"), "tokenizer.ggml.tokens is missing"),
+        "m-00001-of-00002.gguf": (content, "is one of 2 parts, and m-00002-of-00002.gguf is missing beside it"),
+    }
+    for name, (data, problem) in broken.items():
+        path = tmp_path / name
+        path.write_bytes(data)
+        with pytest.raises(ConfigError, match=problem) as caught:
+            find_gguf(str(path))
+        assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+    with pytest.raises(ConfigError, match=r"does not exist \(.* has big.gguf, counts.gguf"):
+        find_gguf(str(tmp_path / "absent.gguf"))
+
+
+def test_a_tokenizer_that_transformers_lacks(file: Path, tmp_path: Path) -> None:
+    path = gguf_files.changed(file, tmp_path / "kind.gguf", b"gpt2", b"abcd")
+    with pytest.raises(ConfigError, match=r"tokenizer.ggml.model = 'abcd': .*--tokenizer"):
+        load_model(str(path), device="cpu", weights=False)
+
+
+def test_a_tokenizer_with_other_tokens(file: Path) -> None:
+    found = find_gguf(str(file))
+    check_tokenizer(load_gguf_tokenizer(found), found, None, None)
+    with pytest.raises(ConfigError, match=r"tokenizer.ggml.tokens: .* of 2,048 are others in the tokenizer of --"):
+        check_tokenizer(tiny.tokenizer(), found, "tiny", None)
+    with pytest.raises(ConfigError, match=r"it has 2,048 tokens, and the tokenizer .* makes token 3,"):
+        check_tokenizer(tiny.tokenizer(num_extra=3000), found, "tiny", None)
+
+
+def test_a_tokenizer_that_splits_otherwise(file: Path) -> None:
+    """llama.cpp's is not needed to show it: one that makes a token of each byte."""
+    found, tokenizer = find_gguf(str(file)), load_gguf_tokenizer(find_gguf(str(file)))
+
+    def split(text: str, adds: bool) -> list[int]:
+        return [token for character in text for token in tokenizer(character)["input_ids"]]
+
+    with pytest.raises(ConfigError, match=r"tokenizer.ggml.pre = 'gpt-2': llama.cpp splits a sample of text into"):
+        check_tokenizer(tokenizer, found, None, split)
+    with pytest.warns(UserWarning, match="splits a sample of text"):  # the user's choice
+        check_tokenizer(tokenizer, found, "org/model", split)
+
+
+def test_dequantized_it_is_the_checkpoint(file: Path) -> None:
+    model, network = load_model(str(file), device="cpu", engine="eager"), load_model("embedded:drafter", device="cpu")
+    ids = list(range(40))
+    torch.testing.assert_close(model.score(ids, 30).logits, network.score(ids, 30).logits, atol=1e-4, rtol=1e-4)
+    assert (model.engine, model.precision) == ("eager", "F32 dequantized (float32)")
+    assert model.revision == find_gguf(str(file)).identity and model.eos_token_ids == network.eos_token_ids
+
+
+def test_a_run_tells_that_weights_are_dequantized(
+    file: Path, specbench: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    words = ("run", "--target", str(file), "--engine", "eager", "--task", "mgsm", "--subset", "en", "--data", "sample",
+             "--limit", "1", "--method", "pld", "--set", "generation.max_new_tokens=6", "--output", "here")  # fmt: skip
+    code, printed, said = specbench(*words)
+    assert code == 0, said
+    assert "F32 dequantized (float32)" in printed
+
+
+def test_the_engine_needs_a_gguf_target(specbench: Callable[..., Outcome]) -> None:
+    code, _, said = specbench("run", "--task", "mgsm", "--method", "pld", "--engine", "llama.cpp")
+    assert code == 2 and "target 'embedded:target' is no GGUF file: give one" in said
+    code, _, said = specbench("run", "--task", "mgsm", "--method", "pld", "--tokenizer", "x")
+    assert code == 2 and "--tokenizer x: has no effect on 'embedded:target', which is no GGUF file" in said
+
+
+def test_a_missing_binding_is_told_at_once(
+    file: Path, specbench: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specbench.core.environment.is_installed", lambda name: name != "llama_cpp")
+    code, _, said = specbench(
+        "run", "--task", "mgsm", "--method", "pld", "--target", str(file), "--engine", "llama.cpp"
+    )
+    assert code == 2 and "--engine llama.cpp: needs llama_cpp: pip install 'specbench-lm[gguf]'" in said
+
+
+def test_a_model_is_shown(file: Path, specbench: Callable[..., Outcome]) -> None:
+    code, printed, said = specbench("show", str(file))
+    assert code == 0, said
+    shown = " ".join(printed.split())
+    assert "a GGUF file of architecture llama, F32" in shown and "2048 tokens" in shown and "sha256-" in shown

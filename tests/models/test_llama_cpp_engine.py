@@ -1,0 +1,314 @@
+"""The engine llama.cpp: logits of the same weights in torch, its cache, trees, batches and snapshots, and whole runs.
+
+The models are embedded ones with float32 weights, whose passes do not depend on the width, and a random Mamba.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+
+from specbench.core.errors import ConfigError
+from specbench.models.causal_lm import CausalLM
+from specbench.models.gguf.options import GgufOptions
+from specbench.models.loading import load_model
+from specbench.results.leaderboard import load
+from tests.support import gguf_files
+
+gguf_files.needs_llama_cpp()
+
+Outcome = tuple[int, str, str]
+PARENTS = (-1, -1, 0, 0, 1, 2, 2, 5, 3, 4)
+CLOSE = {"atol": 2e-3, "rtol": 1e-3}
+
+
+def opened(path: Path, dtype: str = "float32") -> CausalLM:
+    return load_model(str(path), device="cpu", engine="llama.cpp", gguf=GgufOptions(cache_dtype=dtype))
+
+
+@pytest.fixture(scope="module")
+def model() -> CausalLM:
+    return opened(gguf_files.embedded("drafter"))
+
+
+@pytest.fixture(scope="module")
+def mamba() -> CausalLM:
+    return opened(gguf_files.recurrent())
+
+
+def text(length: int, seed: int = 0) -> list[int]:
+    return Random(seed).choices(range(1, 200), k=length)
+
+
+def path_to(node: int) -> list[int]:
+    found = []
+    while node >= 0:
+        found.append(node)
+        node = PARENTS[node]
+    return found[::-1]
+
+
+def fresh(model: CausalLM, ids: list[int], num_logits: int = 1) -> torch.Tensor:
+    model.reset()
+    return model.score(ids, num_logits).logits
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-3), ("float16", 5e-2)])
+def test_its_logits_are_those_of_the_weights_in_torch(dtype: str, tolerance: float) -> None:
+    model, network = opened(gguf_files.embedded("drafter"), dtype), load_model("embedded:drafter", device="cpu")
+    ids = text(40)
+    found, expected = model.score(ids, 30).logits, network.score(ids, 30).logits
+    assert found.dtype == torch.float32 and found.shape == expected.shape
+    torch.testing.assert_close(found, expected, atol=tolerance, rtol=1e-3)
+    assert (model.engine, model.precision, model.attention) == (
+        "llama.cpp", "F32", {"float32": "float32 K/V", "float16": "flash, float16 K/V"}[dtype]
+    )  # fmt: skip
+
+
+def test_logits_stay_what_they_are_in_later_passes(model: CausalLM) -> None:
+    first = fresh(model, text(8))
+    kept = first.clone()
+    model.score(text(9, seed=1), 1)
+    assert torch.equal(first, kept)
+
+
+def test_rejected_tokens_leave_nothing_behind(model: CausalLM) -> None:
+    ids = text(30)
+    expected = fresh(model, [*ids, 7, 8])
+    fresh(model, ids)
+    model.score([*ids, 9, 10, 11], 4)  # a draft of which nothing is accepted
+    torch.testing.assert_close(model.score([*ids, 7, 8], 1).logits, expected, **CLOSE)
+    assert [length for length, _ in model.passes.read()][-1] == 2
+
+
+def test_a_cache_that_grows_keeps_the_text() -> None:
+    model = opened(gguf_files.embedded("drafter"))
+    ids = text(500)
+    fresh(model, ids)
+    before = model.sequence.capacity
+    model.passes.clear()
+    grown = model.score(text(500) + text(40, seed=1), 1).logits
+    assert model.sequence.capacity > before
+    assert [length for length, _ in model.passes.read()] == [40]  # nothing was read again
+    torch.testing.assert_close(grown, fresh(model, text(500) + text(40, seed=1)), **CLOSE)
+
+
+def test_room_is_made_before_a_generation(model: CausalLM) -> None:
+    model.sequence.make_room(3000)
+    assert model.sequence.capacity >= 3000
+
+
+def test_a_prompt_longer_than_a_batch_is_one_pass(model: CausalLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = text(100)
+    expected = fresh(model, ids, 60)
+    monkeypatch.setattr("specbench.models.gguf.engine.BATCH", 32)
+    model.passes.clear()
+    torch.testing.assert_close(fresh(model, ids, 60), expected, **CLOSE)
+    assert [length for length, _ in model.passes.read()] == [100]
+
+
+@pytest.mark.parametrize("num_cached", [0, 5, 20])
+def test_each_node_of_a_tree_sees_its_ancestors_alone(model: CausalLM, num_cached: int) -> None:
+    """Also if text before the tree is read in the same pass, and if the tree grows."""
+    model.check_trees()
+    ids, nodes = text(20), text(len(PARENTS), seed=1)
+    chains = [fresh(model, [*ids, *(nodes[each] for each in path_to(node))]) for node in range(len(nodes))]
+    rows = torch.cat([fresh(model, ids), *chains])
+
+    def begin() -> None:
+        model.reset()
+        if num_cached:
+            model.score(ids[:num_cached], 1)
+
+    begin()
+    torch.testing.assert_close(model.score_tree(ids, nodes, PARENTS, len(nodes) + 1).logits, rows, **CLOSE)
+    begin()
+    first = model.score_tree(ids, nodes[:2], PARENTS[:2], 3).logits
+    second = model.score_tree(ids, nodes[:5], PARENTS[:5], 3).logits
+    third = model.score_tree(ids, nodes, PARENTS, 5).logits
+    torch.testing.assert_close(torch.cat([first, second, third]), rows, **CLOSE)
+    # What is kept of it is the text from then on.
+    kept = path_to(7)
+    model.keep_path(kept)
+    whole = [*ids, *(nodes[each] for each in kept), 3]
+    model.passes.clear()
+    after = model.score(whole, 1).logits
+    assert [length for length, _ in model.passes.read()] == [1]
+    torch.testing.assert_close(after, fresh(model, whole), **CLOSE)
+
+
+def test_a_tree_that_is_rejected_leaves_nothing_behind(model: CausalLM) -> None:
+    model.check_trees()
+    ids, nodes = text(12), text(len(PARENTS), seed=1)
+    expected = fresh(model, [*ids, 5])
+    model.reset()
+    model.score_tree(ids, nodes, PARENTS, 1)
+    model.keep_path([])
+    torch.testing.assert_close(model.score([*ids, 5], 1).logits, expected, **CLOSE)
+
+
+def test_a_tree_with_more_leaves_than_sequences_is_refused(model: CausalLM) -> None:
+    model.check_trees()
+    model.reset()
+    with pytest.raises(ConfigError, match="more than 255 leaves"):
+        model.score_tree(text(4), [1] * 256, [-1] * 256, 1)
+    model.reset()
+
+
+@pytest.mark.parametrize("which", ["model", "mamba"])
+def test_alternative_continuations(which: str, request: pytest.FixtureRequest) -> None:
+    model: CausalLM = request.getfixturevalue(which)
+    ids, suffixes = text(10), [[number % 90 + 1, 3] for number in range(70)]  # more than one pass holds
+    expected = torch.cat([fresh(model, [*ids, *suffix]) for suffix in suffixes[::23]])
+    model.reset()
+    found = model.score_batch(ids, suffixes)
+    torch.testing.assert_close(found[::23], expected, **CLOSE)
+    assert model.sequence.cached_ids == ids
+    torch.testing.assert_close(model.score([*ids, 4], 1).logits, fresh(model, [*ids, 4]), **CLOSE)
+
+
+def test_a_recurrent_model_returns_to_a_kept_state(mamba: CausalLM) -> None:
+    """Of a text of 30 tokens, drafts of which 0 to 3 tokens are accepted."""
+    ids = text(30)
+    for accepted in range(4):
+        whole = [*ids, 40, *range(50, 50 + accepted), 9]
+        expected = fresh(mamba, whole)
+        fresh(mamba, ids)
+        mamba.score([*ids, 40, 50, 51, 52, 53], 5)
+        mamba.passes.clear()
+        torch.testing.assert_close(mamba.score(whole, 1).logits, expected, **CLOSE)
+        assert [length for length, _ in mamba.passes.read()] == [accepted + 2]  # from the state after the prompt
+    with pytest.raises(ConfigError, match="recurrent layers, which cannot read a draft tree"):
+        mamba.check_trees()
+
+
+def test_what_needs_the_network_is_refused_in_one_line(model: CausalLM) -> None:
+    with pytest.raises(ConfigError, match="its network in torch: take --engine eager"):
+        model.model  # noqa: B018
+    model.hidden_layers = (1,)
+    try:
+        with pytest.raises(ConfigError, match="gives no hidden states"):
+            model.score([1, 2], 1)
+    finally:
+        model.hidden_layers = ()
+        model.reset()
+
+
+CHAINS = "sd,sd-block,pld,lookahead,token-recycling,synthetic,slem,tli,union,slrs,sd-tree"
+RUN = ("run", "--task", "mgsm", "--subset", "en", "--data", "sample", "--limit", "1", "--threads", "1", "--output",
+       "here", "--set", "generation.max_new_tokens=12")  # fmt: skip
+
+
+def test_every_method_writes_what_ar_writes(specbench: Callable[..., Outcome], tmp_path: Path) -> None:
+    pair = ("--target", gguf_files.embedded("drafter"), "--drafter", gguf_files.embedded("drafter-scdf"))
+    code, _, said = specbench(*RUN, *map(str, pair), "--method", CHAINS, "--engine", "llama.cpp")
+    assert code == 0, said
+    (record,) = map(json.loads, (tmp_path / "here" / "records.jsonl").read_text().splitlines())
+    answers = {name: answer["token_ids"] for name, answer in record["methods"].items()}
+    assert len(answers) == 12 and set(map(tuple, answers.values())) == {tuple(answers["ar"])}
+    rows = load(tmp_path / "here" / "leaderboard.json")
+    assert {row.verdict for row in rows} == {"greedy equal"}
+    row = rows[0]
+    assert (row.engine, row.dtype, row.attention) == ("llama.cpp", "F32", "flash, float16 K/V")
+    assert row.target_revision.startswith("sha256-") and row.versions["llama-cpp-python"]
+    # The folder goes on under the same conditions only.
+    code, _, said = specbench(*RUN, *map(str, pair), "--method", CHAINS)
+    assert code == 0 and "measured already" in said
+    code, _, said = specbench(*RUN, *map(str, pair), "--method", CHAINS, "--cache-dtype", "float32")
+    assert code == 2 and "environment.attention" in said
+
+
+def test_methods_draw_at_a_temperature(specbench: Callable[..., Outcome], tmp_path: Path) -> None:
+    pair = ("--target", str(gguf_files.embedded("drafter")), "--drafter", str(gguf_files.embedded("drafter-scdf")))
+    code, _, said = specbench(*RUN, *pair, "--method", "sd,fsd-low,slem", "--set", "generation.temperature=1.0")
+    assert code == 0, said
+
+
+@pytest.mark.parametrize(
+    ("target", "drafter", "engine"),
+    [("gguf", "torch", "llama.cpp target"), ("torch", "gguf", "eager target, llama.cpp drafter")],
+)
+def test_only_one_of_both_is_a_gguf_file(
+    specbench: Callable[..., Outcome], tmp_path: Path, target: str, drafter: str, engine: str
+) -> None:
+    names = {
+        "--target": {"gguf": gguf_files.embedded("drafter"), "torch": "embedded:drafter"}[target],
+        "--drafter": {"gguf": gguf_files.embedded("drafter-bpe"), "torch": "embedded:drafter-bpe"}[drafter],
+    }
+    words = [word for name, value in names.items() for word in (name, str(value))]
+    code, _, said = specbench(*RUN, *words, "--method", "slem,pld")
+    assert code == 0, said
+    rows = {row.method_name: row for row in load(tmp_path / "here" / "leaderboard.json")}
+    assert rows["slem"].engine == engine and rows["slem"].verdict == "greedy equal"
+    assert rows["pld"].engine == rows["ar"].engine == engine.partition(" target")[0]
+
+
+@pytest.mark.parametrize("method", ["hf-pld", "medusa", "eagle3"])
+def test_methods_of_the_network_are_refused(specbench: Callable[..., Outcome], method: str) -> None:
+    code, _, said = specbench(*RUN, "--target", str(gguf_files.embedded("drafter")), "--method", method)
+    assert code == 2 and len(said.strip().splitlines()) <= 2 and f"method '{method}'" in said
+
+
+def test_what_has_no_effect_is_refused(specbench: Callable[..., Outcome]) -> None:
+    target = ("--target", str(gguf_files.embedded("drafter")), "--method", "pld")
+    for words, said_of in (
+        (("--dtype", "bfloat16"), "--dtype bfloat16: has no effect on models that llama.cpp computes"),
+        (("--quantize", "int8"), "--quantize int8: has no effect"),
+        (("--engine", "eager", "--cache-dtype", "float32"), "--cache-dtype float32: has no effect with --engine eager"),
+        (("--gpu-layers", "3"), "built without a GPU"),
+    ):
+        code, _, said = specbench(*RUN, *target, *words)
+        assert code == 2 and said_of in said
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(("drafter", "methods"), [("smollm2-135m", "sd,sd-block,pld"), ("qwen-coder-0.5b", "slem,tli")])
+def test_a_public_model_writes_what_ar_writes(
+    real_models: Path, specbench: Callable[..., Outcome], tmp_path: Path, drafter: str, methods: str
+) -> None:
+    """Its passes do not depend on their width (Q4_1), so that every chain method writes AR's tokens, with a drafter
+    of another vocabulary too."""
+    target, other = (str(real_models / f"{name}.gguf") for name in ("smollm2-135m", drafter))
+    code, _, said = specbench(
+        *RUN, "--target", target, "--drafter", other, "--method", methods, "--engine", "llama.cpp", "--chat", "never",
+        "--warm-up", "0",
+    )  # fmt: skip
+    assert code == 0, said
+    assert {row.verdict for row in load(tmp_path / "here" / "leaderboard.json")} == {"greedy equal"}
+
+
+@pytest.mark.real
+def test_a_public_model_is_near_its_dequantized_folder(real_models: Path) -> None:
+    """llama.cpp rounds activations to 8 bits, torch does not; a wrong token or position would be far off."""
+    model = load_model(str(real_models / "smollm2-135m.gguf"), device="cpu", engine="llama.cpp")
+    network = load_model(str(real_models / "smollm2-135m"), device="cpu")
+    ids = network.encode_prompt("The capital of France is Paris, and the capital of Italy is Rome.", chat=False)
+    assert ids == model.encode_prompt("The capital of France is Paris, and the capital of Italy is Rome.", chat=False)
+    found, expected = (torch.log_softmax(each.score(ids, len(ids)).logits, dim=-1) for each in (model, network))
+    divergence = (expected.exp() * (expected - found)).sum(-1)
+    assert divergence.max() < 0.1 and (found.argmax(-1) == expected.argmax(-1)).float().mean() > 0.8
+    assert (expected.exp() * (expected - found.roll(1, 0))).sum(-1).mean() > 1  # of rows at other positions
+
+
+@pytest.mark.real
+def test_rows_of_a_tree_are_those_of_its_chains_bit_for_bit(real_models: Path) -> None:
+    """On a file whose passes do not depend on their width, with flash attention, which leaves masked tokens out."""
+    model = load_model(str(real_models / "smollm2-135m.gguf"), device="cpu", engine="llama.cpp")
+    model.check_trees()
+    ids, nodes = text(40), text(len(PARENTS), seed=1)
+    fresh(model, ids[:-1])
+    rows = model.score_tree(ids, nodes, PARENTS, len(nodes) + 1).logits
+    for node in range(len(nodes)):
+        chain = path_to(node)
+        fresh(model, ids[:-1])
+        row = model.score([*ids, *(nodes[each] for each in chain)], len(chain) + 1).logits[-1]
+        assert torch.equal(rows[1 + node], row)
+
+
+def test_an_architecture_that_llama_cpp_lacks(tmp_path: Path) -> None:
+    path = gguf_files.changed(gguf_files.embedded("drafter"), tmp_path / "m.gguf", b"\0llama", b"\0xxxma")
+    with pytest.raises(ConfigError, match=r"m.gguf: llama.cpp cannot open it \(.*unknown model architecture: 'xxxma'"):
+        opened(path)

@@ -1,0 +1,88 @@
+"""GGUF files made at test time: of the embedded models, and of a random recurrent one."""
+
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import gguf
+import numpy as np
+import pytest
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+from specbench.embedded import member_path
+from tools.llama_cpp.convert import write_gguf
+
+NO_BINDING = "llama-cpp-python is not installed: pip install 'specbench-lm[gguf]' (it is built from source)"
+
+
+def needs_llama_cpp() -> None:
+    """Skips a module's tests without the binding, and says why."""
+    pytest.importorskip("llama_cpp", reason=NO_BINDING)
+
+
+@cache
+def folder() -> Path:
+    return Path(mkdtemp(prefix="gguf-"))
+
+
+@cache
+def embedded(name: str) -> Path:
+    """Returns an embedded model as a GGUF file with float32 weights."""
+    path = folder() / f"{name}.gguf"
+    write_gguf(member_path(name), path)
+    return path
+
+
+def changed(source: Path, path: Path, old: bytes, new: bytes) -> Path:
+    """Writes a copy in which the first `old` is replaced by as many bytes."""
+    content = source.read_bytes()
+    assert len(old) == len(new) and old in content
+    path.write_bytes(content.replace(old, new, 1))
+    return path
+
+
+@cache
+def recurrent() -> Path:
+    """Returns a random Mamba with a token for each byte, one of two letters, and one that ends answers."""
+    width, inner, state, conv, rank = 32, 64, 8, 4, 4
+    draw = np.random.default_rng(0).normal
+    path = folder() / "mamba.gguf"
+    writer = gguf.GGUFWriter(str(path), "mamba")
+    writer.add_context_length(512)
+    writer.add_embedding_length(width)
+    writer.add_feed_forward_length(0)
+    writer.add_head_count(0)
+    writer.add_block_count(2)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_ssm_conv_kernel(conv)
+    writer.add_ssm_inner_size(inner)
+    writer.add_ssm_state_size(state)
+    writer.add_ssm_time_step_rank(rank)
+    tokens = [*bytes_to_unicode().values(), "ab", "<|end|>"]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([gguf.TokenType.NORMAL] * 257 + [gguf.TokenType.CONTROL])
+    writer.add_token_merges(["a b"])
+    writer.add_eos_token_id(257)
+    writer.add_add_bos_token(False)
+    shapes = {"ssm_in.weight": (2 * inner, width), "ssm_conv1d.weight": (inner, conv), "ssm_conv1d.bias": (inner,),
+              "ssm_x.weight": (rank + 2 * state, inner), "ssm_dt.weight": (inner, rank), "ssm_dt.bias": (inner,),
+              "ssm_out.weight": (width, inner)}  # fmt: skip
+
+    def add(name: str, values: "np.ndarray") -> None:
+        writer.add_tensor(name, values.astype(np.float32))
+
+    add("token_embd.weight", draw(size=(len(tokens), width)))
+    add("output_norm.weight", np.ones(width))
+    for block in range(2):
+        add(f"blk.{block}.attn_norm.weight", np.ones(width))
+        for name, shape in shapes.items():
+            add(f"blk.{block}.{name}", draw(size=shape) * 0.3)
+        add(f"blk.{block}.ssm_a", -np.exp(draw(size=(inner, state))))
+        add(f"blk.{block}.ssm_d", np.ones(inner))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path

@@ -43,10 +43,11 @@ from specbench.decoding.proposal import Proposal
 from specbench.decoding.proposal import Verification as Decision
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.verification import Fuzzy, VerificationRule, count_leading, exact_match, rejection
+from specbench.models.batch_width import BaselineAnswer, measure_noise, near_tie_tolerance
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.eager import EagerSequence
 from specbench.models.heads.eagle import EagleModel
-from specbench.models.near_ties import BaselineAnswer, Greedy, count_ties, measure_noise
+from specbench.models.near_ties import Greedy, find_differences
 from specbench.models.scoring import Output, ScoringModel
 from specbench.records.generation import External, Record
 from specbench.report.captions import verdict_of
@@ -504,7 +505,10 @@ def test_verdicts_from_records(target: TableModel) -> None:
         spec = sd if method == "sd" else load_method(method)
         different = different_answers(answers_of(records, spec.name), answers_of(records, "ar")) if greedy else []
         found = [each for each in records if each.key in different]
-        num_near_ties, _ = count_ties(found, spec, model, lambda _: [0, 1]) if found else (0, 0.0)
+        answers = [BaselineAnswer("", [0, 1], each.methods["ar"].token_ids.tolist()) for each in found]
+        outputs = [each.methods[spec.name].token_ids.tolist() for each in found]
+        tolerance = near_tie_tolerance(model, answers, spec.most_draft_tokens + 1) if found else 0.0
+        num_near_ties = sum(each.near_tie for each in find_differences(model, answers, outputs, tolerance))
         return verdict_of_records(
             spec, greedy=greedy, num_records=len(records), num_different=len(found), num_near_ties=num_near_ties
         )

@@ -27,8 +27,8 @@ LONG_PREFIX = 512  # tokens of other prompts before the longer prefix
 
 # kept: a whole answer in passes of this width, which are all kept. prompt: a whole answer in one pass. chain, tree: a
 # pass on the prefix that the single passes read, too. after: a single pass after a pass of this width that was kept,
-# whose keys and values it reads. Only the first two are free of rollbacks, so that they alone make the noise: a fault in
-# rolling back, or in the mask of a tree, is none of the width.
+# whose keys and values it reads. Only the first two are free of rollbacks, so that they alone make the noise: a fault
+# in rolling back, or in the mask of a tree, is none of the width.
 Compared = Literal["chain", "after", "tree", "after tree", "kept", "prompt"]
 Prefix = Literal["short", "long"]
 Found: TypeAlias = "tuple[Compared, int, int, torch.Tensor]"
@@ -188,8 +188,8 @@ def measure_batch_width(
 ) -> BatchWidth:  # fmt: skip
     """Compares passes over 2 … `max_width` tokens, and over trees of `tree_width` tokens with their root, with passes
     over one token each, along AR's answers. The short form gives the noise. `whole`: also compares passes on one
-    prefix, repeats them, drops wrong drafts, reads after a longer prefix, and times the passes. The model keeps only its
-    last sequence."""
+    prefix, repeats them, drops wrong drafts, reads after a longer prefix, and times the passes. The model keeps only
+    its last sequence."""
     import torch
 
     measured = _Measurement(target, max(2, max_width), tree_width, whole)

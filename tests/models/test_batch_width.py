@@ -41,7 +41,7 @@ def answers_of(target: CausalLM) -> list[BaselineAnswer]:
 
 
 def found_by(
-    target: CausalLM, method: str = "sd", rule: Any = None, stop: StopRules = STOP
+    target: CausalLM, method: str = "sd", rule: Any = None, num_noise_tokens: int = 24
 ) -> tuple[list[TokenDifference], BatchWidth]:
     """The differences of a method with a drafter that is sometimes wrong, and what is known of the target."""
     decoder = build_decoder(load_method(method), ModelPair(target, twin(SometimesWrong)), GREEDY)
@@ -49,13 +49,14 @@ def found_by(
     if rule is not None:
         decoder = DraftingDecoder(decoder.method, target, decoder.drafter, rule, GREEDY)
     answers = answers_of(target)
-    outputs = [decoder.generate(each.prompt_ids, stop, 0).token_ids for each in answers]
+    outputs = [decoder.generate(each.prompt_ids, STOP, 0).token_ids for each in answers]
     most = decoder.method.most_draft_tokens + 1
-    width = measure_batch_width(target, beginnings(answers), most, tree_width([decoder]))
+    starts = [BaselineAnswer(each.name, each.prompt_ids, each.token_ids[:num_noise_tokens]) for each in answers]
+    width = measure_batch_width(target, starts, most, tree_width([decoder]))
     tolerance = width.noise(most, tree_width([decoder])).tolerance
 
     def again(index: int, position: int) -> Any:
-        return decoder.record_passes(answers[index].prompt_ids, stop, 0, position)
+        return decoder.record_passes(answers[index].prompt_ids, STOP, 0, position)
 
     return find_differences(target, answers, outputs, tolerance, decode_again=again), width
 
@@ -198,13 +199,9 @@ def test_a_width_that_no_sample_shows_is_not_blamed_on_the_state() -> None:
                 return CausalLM.score(self, ids, num_logits, pending)
             return super().score(ids, num_logits, pending)
 
-    target = twin(Late)
-    found, _ = found_by(target)
+    found, width = found_by(twin(Late), num_noise_tokens=8)
     own = [each for each in found if each.kind != "near-tie"]
-    noise = measure_batch_width(
-        target, [BaselineAnswer(a.name, a.prompt_ids, a.token_ids[:8]) for a in answers_of(target)], 6
-    )
-    assert noise.noise().tolerance < 1e-3 and own and kinds(own) == {"width"}
+    assert width.noise().tolerance < 1e-3 and own and kinds(own) == {"width"}
 
 
 # What is measured.
@@ -217,7 +214,7 @@ def test_the_rows_of_every_width_are_compared() -> None:
     assert set(short) == {"chain", "after", "tree", "after tree", "kept", "prompt"}
     chains = [each for each in measured.changes if each.compared == "chain" and each.prefix == "short"]
     assert [each.width for each in chains] == [2, 3, 4]
-    assert chains[0].num_positions == 3 * 22 and all(each.max_change < 1e-3 for each in measured.changes)
+    assert chains[0].num_positions == 3 * 6 * 2 and all(each.max_change < 1e-3 for each in measured.changes)
     assert all(each.same_as is not None and each.same_as <= each.width for each in chains)
     assert all(each.seconds is not None and each.cost is not None for each in chains)
     assert measured.repeated and measured.rolled_back and measured.prefixes["short"] == (20, 43)

@@ -272,8 +272,8 @@ def width_caption(report: AuditReport, width: BatchWidth) -> Iterator[str]:
         yield (
             "the target depends on the width of a pass: gaps between logits change by up to "
             f"{noise.max_gap_change:.2g}, and AR writes another token on {width.num_changed} of "
-            f"{counted(width.num_prompts, 'prompt')}. Twice that change, {noise.tolerance:.2g}, is what the width explains "
-            "of a difference from AR"
+            f"{counted(width.num_prompts, 'prompt')}. Twice that change, {noise.tolerance:.2g}, is what the width "
+            "explains of a difference from AR"
         )
 
 

@@ -23,8 +23,10 @@ from specbench.decoding.proposal import PointMass, Proposal, TreeProposal
 from specbench.decoding.verification import ExactMatch
 from specbench.models.loading import load_model
 from specbench.models.objects import object_digest
+from specbench.report.captions import verdict_word
 from specbench.report.display import Results
 from specbench.results.leaderboard import load as load_rows
+from specbench.results.runs import RecordedRun
 from tests.support import tiny
 
 CHECKOUT = str(Path(__file__).resolve().parents[1])
@@ -360,3 +362,28 @@ def test_an_interrupt_stays_one(measure: Measure, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("specbench.running.measure.measure", interrupted)
     with pytest.raises(KeyboardInterrupt):
         measure("ar")
+
+
+def test_a_difference_from_ar_says_its_kind(measure: Measure) -> None:
+    results = measure(specbench.Method("model", rule=trust, lossless=True, name="trusting"), limit=2)
+    row = results.rows[-1]
+    assert row.verdict == "diverged" and row.divergence is not None and row.divergence.rule > 0
+    assert row.divergence.total == row.divergence.rule and not row.divergence.not_repeated
+    assert verdict_word(row) == "diverged (rule)"
+    # What the folder holds gives the same row; files of earlier versions have no kinds.
+    file = results.path / "measurements.json"
+    content = json.loads(file.read_text())
+    (ties,) = content["measurements"][-1]["ties"]
+    assert RecordedRun(results.path).rows[-1].divergence == row.divergence
+    kinds = ties.pop("divergence")
+    file.write_text(json.dumps(content))
+    old = RecordedRun(results.path).rows[-1]
+    assert old.divergence is None and old.verdict == "diverged"
+    for changed, verdict in (({"rule": 0, "width": kinds["rule"]}, "width only"), ({"rule": 9}, None)):
+        ties["divergence"] = kinds | changed
+        file.write_text(json.dumps(content))
+        if verdict is not None:
+            assert RecordedRun(results.path).rows[-1].verdict == verdict
+            continue
+        with pytest.raises(ConfigError, match="divergence: has the kinds of 9 differences"):
+            _ = RecordedRun(results.path).rows

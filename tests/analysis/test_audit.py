@@ -577,6 +577,9 @@ def test_command_reports_and_exits_by_what_it_finds(call: Specbench, wrong_metho
     assert found["ar"]["reason"].endswith("not rejected: give more --draws")
     assert "0 of 1 lossy method failed the sampling test, as expected." in " ".join(out.split())
     assert "wrong – diverged: its greedy output is not AR's" in out and "AR wrote" in out and "logit gap" in out
+    kinds = found["wrong"]["greedy"]["divergence"]
+    assert kinds["rule"] == 2 and found["wrong"]["reason"].startswith("its greedy output is not AR's (rule 2)")
+    assert found["wrong"]["greedy"]["example"]["kind"] == "rule"
     assert max(map(len, out.splitlines())) <= 100
     assert f"the first {NUM_TOKENS - 2} draft positions and as many steps of a text" in " ".join(out.split())
     code, out, err = call("--method", "sd,fsd", "--draws", "0", "--json")
@@ -585,6 +588,26 @@ def test_command_reports_and_exits_by_what_it_finds(call: Specbench, wrong_metho
     assert [each["verdict"] for each in again["verdicts"]] == ["undecided", "undecided", "lossy by design"]
     assert again["verdicts"][0]["reason"] == "it was not sampled"
     assert again["control"] is None and again["subsets"] == ["en", "ja"]
+
+
+def test_the_batch_width_of_a_target_is_shown(call: Specbench) -> None:
+    """Without methods nothing else is tested, with methods their widths are."""
+    code, out, err = call("--batch-width")
+    assert code == 0, err
+    assert "batch width · " in out and "passes of 6, kept" in out and "audit · " not in out
+    assert "gives the same rows; after wrong draft tokens were read and dropped it gives the same rows" in " ".join(
+        out.split()
+    )
+    code, out, err = call("--method", "sd-tree", "--batch-width", "--draws", "0", "--json")
+    assert code == 0, err
+    report = json.loads(out)
+    assert [each["method"] for each in report["verdicts"]] == ["ar", "sd-tree"] and report["dtype"] == "float32"
+    changes = report["batch_width"]["changes"]
+    trees = {each["width"] for each in changes if each["compared"] == "tree"}
+    chains = {each["width"] for each in changes if each["compared"] == "kept"}
+    assert len(trees) == 1 and trees < chains and all(each["max_change"] < 1e-3 for each in changes)
+    code, out, err = call("--method", "sd", "--draws", "0", "--json")
+    assert code == 0 and json.loads(out)["batch_width"] is None
 
 
 def test_all_says_what_could_not_be_run(call: Specbench) -> None:

@@ -31,8 +31,8 @@ gc.disable()  # until all tests are collected, which takes a fifth longer with i
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Returns one worker more than CPU cores, since some tests wait for servers and processes."""
-    return (os.cpu_count() or 1) + 1
+    """Returns two workers more than CPU cores, since some tests wait for servers and processes."""
+    return (os.cpu_count() or 1) + 2
 
 
 @pytest.hookimpl(trylast=True)  # markers are known by then

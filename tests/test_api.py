@@ -49,6 +49,16 @@ def measure(tiny_pair: tuple[str, str], tmp_path: Path, monkeypatch: pytest.Monk
     return call
 
 
+@pytest.fixture(scope="module")
+def finished(tiny_pair: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """A run over two subsets."""
+    target, drafter = tiny_pair
+    return specbench.run(
+        "mgsm", "pld", target=target, drafter=drafter, data="sample", subsets=["en", "de"], limit=1, overrides=SHORT,
+        quiet=True, output=tmp_path_factory.mktemp("finished") / "out",
+    )  # fmt: skip
+
+
 def loaded(folder: str) -> tuple[Any, Any]:
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), AutoTokenizer.from_pretrained(folder)
 
@@ -104,8 +114,8 @@ def test_progress_is_the_only_output(measure: Measure, capsys: pytest.CaptureFix
     assert out == "" and "\nmeasuring 1 example into runs/mgsm-sd-" in err
 
 
-def test_the_forms_of_results(measure: Measure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    results = measure("pld", subsets=["en", "de"], limit=1)
+def test_the_forms_of_results(finished: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = finished
     html = results._repr_html_()
     assert html.count("<table>") == html.count("</table>") == len(list(results.tables())) == 2
     columns = results.columns()
@@ -123,25 +133,24 @@ def test_the_forms_of_results(measure: Measure, tmp_path: Path, monkeypatch: pyt
         results.to_pandas()
 
 
-def test_pandas_gets_the_columns(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
-    results = measure("ar")
+def test_pandas_gets_the_columns(finished: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         import pandas
     except ImportError:
         pandas = type(sys)("pandas")
         pandas.DataFrame = lambda rows: rows  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "pandas", pandas)
-    frame = results.to_pandas()
-    assert list(frame["method"] if hasattr(frame, "columns") else [row["method"] for row in frame]) == ["ar"]
+    frame = finished.to_pandas()
+    names = list(frame["method"] if hasattr(frame, "columns") else [row["method"] for row in frame])
+    assert names == [row.method_name for row in finished.rows] and {*names} == {"ar", "pld"}
 
 
-def test_a_picture(measure: Measure, tmp_path: Path) -> None:
+def test_a_picture(finished: Results, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    results = measure("pld")
-    assert results.plot(tmp_path / "speed.png")._repr_png_().startswith(b"\x89PNG")
+    assert finished.plot(tmp_path / "speed.png")._repr_png_().startswith(b"\x89PNG")
     assert (tmp_path / "speed.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(ConfigError, match="unknown picture format"):
-        results.plot("speed.doc")
+        finished.plot("speed.doc")
 
 
 def test_a_run_is_loaded_compared_and_checked(measure: Measure) -> None:

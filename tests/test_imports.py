@@ -6,9 +6,11 @@ import os
 import shutil
 import subprocess
 import sys
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
+import transformers.models.llama.modeling_llama  # noqa: F401
 import yaml
 
 from specbench.core.environment import DISTRIBUTION, EXTRAS
@@ -19,7 +21,8 @@ from tools.way import TRACE, layers, told
 CHECKOUT = Path(__file__).resolve().parents[1]
 BOARD = CHECKOUT / "leaderboards" / "demo.json"
 COMMANDS = [
-    ["--help"], ["list"], ["schema"], ["list", "tasks"], ["show", "mgsm"], ["board", "list"],
+    ["list"], ["--help"], ["schema"], ["list", "tasks"], ["show", "mgsm"], ["board", "list"],
+    ["train", "scdf", "--help"],
     ["leaderboard", "show", "board.json"],
     ["leaderboard", "validate", "board.json"],
     ["leaderboard", "merge", "board.json", "--leaderboard", "merged.json"],
@@ -29,6 +32,7 @@ COMMANDS = [
     ["check", "--baseline", "before", "--candidate", "after"],
 ]  # fmt: skip
 TOO_FEW = 2  # prompts of this run for the verdict of `check`
+NOT_FOR_A_LIST = ("torch", "numpy", "specbench.decoding.drafters", "specbench.models", "specbench.results")
 PROGRAM = f"""
 import sys
 from specbench.cli import main
@@ -40,37 +44,33 @@ for words in {COMMANDS}:
         code = end.code
     heavy = [name for name in ("torch", "transformers", "datasets", "pandas", "sacrebleu") if name in sys.modules]
     print(words, "ended with", code, heavy, file=sys.stderr)
+    if words == ["list"]:
+        print("the list imported:", [name for name in {NOT_FOR_A_LIST} if name in sys.modules], file=sys.stderr)
 """
 
 
-def test_commands_that_read_start_without_torch(tmp_path: Path) -> None:
-    write(tmp_path / "board.json", load(BOARD)[:14])  # without its records
+@pytest.fixture(scope="module")
+def read(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
+    """One process that runs the commands that only read, in a folder with what they read."""
+    folder, rows = tmp_path_factory.mktemp("read"), load(BOARD)
+    write(folder / "board.json", rows[:14])  # without its records
     for name in ("before", "after"):
-        shutil.copytree(BOARD.with_suffix("") / "csqa", tmp_path / name)
-        write(tmp_path / name / "leaderboard.json", [row for row in load(BOARD) if row.run == "demo/csqa"])
-    records = tmp_path / "after" / "records.jsonl"  # another run than the one before it
+        shutil.copytree(BOARD.with_suffix("") / "csqa", folder / name)
+        write(folder / name / "leaderboard.json", [row for row in rows if row.run == "demo/csqa"])
+    records = folder / "after" / "records.jsonl"  # another run than the one before it
     records.write_text(records.read_text(encoding="utf-8").replace('"process":"', '"process":"0'), encoding="utf-8")
-    done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True, check=True)
-    told = [line for line in done.stderr.splitlines() if " ended with " in line]
+    return subprocess.run([sys.executable, "-c", PROGRAM], cwd=folder, capture_output=True, text=True, check=True)
+
+
+def test_commands_that_read_start_without_torch(read: subprocess.CompletedProcess[str]) -> None:
+    told = [line for line in read.stderr.splitlines() if " ended with " in line]
     assert told == [f"{words} ended with {TOO_FEW if words[0] == 'check' else 0} []" for words in COMMANDS]
 
 
-NOT_FOR_A_LIST = ("torch", "numpy", "specbench.decoding.drafters", "specbench.models", "specbench.results")
-LIST = f"""
-import sys
-from specbench.cli import main
-sys.argv = ["specbench", "list"]
-try:
-    main()
-except SystemExit as end:
-    assert end.code == 0
-print("imported:", [name for name in {NOT_FOR_A_LIST} if name in sys.modules], file=sys.stderr)
-"""
-
-
-def test_the_list_of_names_reads_the_files_of_methods_without_their_code() -> None:
-    done = subprocess.run([sys.executable, "-c", LIST], capture_output=True, text=True, check=True)
-    assert done.stderr.splitlines() == ["imported: []"] and "token-recycling" in done.stdout
+def test_the_list_of_names_reads_the_files_of_methods_without_their_code(
+    read: subprocess.CompletedProcess[str],
+) -> None:
+    assert "the list imported: []" in read.stderr.splitlines() and "token-recycling" in read.stdout
 
 
 UNUSED = (  # by a run of `sd` without a judge
@@ -113,6 +113,7 @@ SUITE = {"name": "one", "tasks": [{"task": "mgsm", "subsets": ["en"]}], "methods
          "pairs": {"embedded": None}}  # fmt: skip
 WITHOUT_EXTRAS = f"""
 import sys
+sys.modules.update(dict.fromkeys({[*EXTRAS]}))
 {SHORT_WARM_UPS}
 from specbench.cli import main
 for words in {[MEASURED, *NEEDS.values()]}:
@@ -122,33 +123,34 @@ for words in {[MEASURED, *NEEDS.values()]}:
     except SystemExit as end:
         print("ended with", end.code, file=sys.stderr)
 """
-WITH_EXTRAS = f"""
-import sys
-for name in {[*EXTRAS]}:
-    sys.modules.pop(name)
-{PLAIN_RUN}"""
-BOTH = f"""
-import os, sys
-sys.modules.update(dict.fromkeys({[*EXTRAS]}))
-import transformers.models.llama.modeling_llama
-for name, program in (("without", {WITHOUT_EXTRAS!r}), ("with", {WITH_EXTRAS!r})):
-    if os.fork() == 0:
-        sys.stderr = open(name, "w", buffering=1)
-        exec(program)
-        break
-    assert os.wait()[1] == 0, open(name).read()
-"""
+ANEW = ("specbench", *EXTRAS, *UNUSED)
+
+
+def run_anew(program: str, output: Path) -> None:
+    """Runs a program in this process as one would that has imported nothing of ANEW; its errors go to a file."""
+    for name in [*sys.modules]:
+        if any(f"{name}.".startswith(f"{each}.") for each in ANEW):
+            del sys.modules[name]
+            package, _, own_name = name.rpartition(".")
+            if package in sys.modules:  # which has it as an attribute, too
+                vars(sys.modules[package]).pop(own_name, None)
+    os.chdir(output.parent)
+    os.environ["OPENAI_API_KEY"] = "some-secret"
+    sys.stdout, sys.stderr = open(os.devnull, "w"), output.open("w", buffering=1)  # noqa: SIM115
+    exec(program, {})
 
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder where two processes ran commands, one without the packages of the extras and one with them. Both are
-    forked from one that has imported what takes long, without the extras: torch and transformers' Llama."""
+    forked from this one, which has imported what takes long: torch and transformers' Llama."""
     folder = tmp_path_factory.mktemp("started")
     (folder / "suite.yaml").write_text(yaml.safe_dump(SUITE), encoding="utf-8")
-    variables = {**os.environ, "OPENAI_API_KEY": "some-secret"}
-    done = subprocess.run([sys.executable, "-c", BOTH], cwd=folder, env=variables, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    for name, program in (("without", WITHOUT_EXTRAS), ("with", PLAIN_RUN)):
+        process = get_context("fork").Process(target=run_anew, args=(program, folder / name))
+        process.start()
+        process.join(100)
+        assert process.exitcode == 0, (folder / name).read_text(encoding="utf-8")
     return folder
 
 

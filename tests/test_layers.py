@@ -22,16 +22,17 @@ def module_name(path: Path) -> str:
 
 
 MODULES = {module_name(path): path for path in PACKAGE.rglob("*.py") if "inside" not in path.parts}
+Imports = list[ast.Import | ast.ImportFrom]
 
 
-def imports(tree: ast.Module) -> Iterator[str]:
+def imports(nodes: Imports) -> Iterator[str]:
     """The modules that a file imports anywhere, also those that only type checkers import."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "specbench":
             for alias in node.names:
                 name = f"{node.module}.{alias.name}"
                 yield name if name in MODULES else str(node.module)
-        elif isinstance(node, ast.Import):
+        else:
             yield from (alias.name for alias in node.names if alias.name in MODULES)
 
 
@@ -39,9 +40,19 @@ Graph = dict[str, set[str]]
 
 
 @pytest.fixture(scope="module")
-def graph() -> Graph:
+def nodes() -> dict[str, Imports]:
+    """The statements by which every module of the package imports."""
+    trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
+    return {
+        name: [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+        for name, tree in trees.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def graph(nodes: dict[str, Imports]) -> Graph:
     """What every module of the package imports."""
-    return {name: set(imports(ast.parse(path.read_text(encoding="utf-8")))) - {name} for name, path in MODULES.items()}
+    return {name: {*imports(found)} - {name} for name, found in nodes.items()}
 
 
 def package(module: str) -> str:
@@ -127,11 +138,10 @@ def test_the_embedded_family_imports_only_the_core(graph: Graph) -> None:
     assert not others, "\n".join(sorted(others))
 
 
-def test_no_import_is_relative() -> None:
-    relative = [
-        name for name, path in MODULES.items() for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ImportFrom) and node.level
-    ]  # fmt: skip
+def test_no_import_is_relative(nodes: dict[str, Imports]) -> None:
+    relative = {
+        name for name, found in nodes.items() for node in found if isinstance(node, ast.ImportFrom) and node.level
+    }  # fmt: skip
     assert not relative
 
 

@@ -246,13 +246,17 @@ def test_drafts_report_the_distribution_that_they_are_drawn_from(case: Case, pre
     drafter = model_drafter(pair, sampling, temperature=case["draft_temperature"])
     generator = torch.Generator().manual_seed(0)
     drawn = torch.zeros_like(right)
-    for _ in range(NUM_DRAWS // 4):
+    for _ in range(NUM_DRAWS // 20):
         drafter.prefill([0])
-        proposal = drafter.propose([0], 4, generator)
+        proposal = drafter.propose([0], 20, generator)
         assert proposal.probs is not None
-        torch.testing.assert_close(proposal.probs.probs, right.expand(4, -1), atol=1e-5, rtol=0)
+        torch.testing.assert_close(proposal.probs.probs, right.expand(20, -1), atol=1e-5, rtol=0)
         drawn += torch.bincount(torch.tensor(proposal.token_ids), minlength=len(right))
     assert float((drawn / NUM_DRAWS - right).abs().max()) < CLOSE
+
+
+NUM_REJECTIONS = 500
+CLOSE_TO_RESIDUAL = 0.1  # four standard errors of a share; drawn from p, every case differs by twice as much or more
 
 
 @pytest.mark.parametrize("case", cases("residuals"))
@@ -264,11 +268,11 @@ def test_tokens_behind_a_rejection_are_drawn_from_the_residual(case: Case) -> No
     found = draft.residual(torch.tensor([0]), target.probs[0])
     torch.testing.assert_close(found / found.sum(), right)
     generator = torch.Generator().manual_seed(0)
-    verifications = [rejection(Proposal(drafted, draft), target, generator) for _ in range(NUM_DRAWS)]
+    verifications = [rejection(Proposal(drafted, draft), target, generator) for _ in range(NUM_REJECTIONS)]
     rejected = [each.next_token for each in verifications if each.num_accepted == 0]
-    assert abs(1 - len(rejected) / NUM_DRAWS - case["accepted"]) < CLOSE
+    assert abs(1 - len(rejected) / NUM_REJECTIONS - case["accepted"]) < CLOSE_TO_RESIDUAL
     drawn = torch.bincount(torch.tensor(rejected), minlength=len(right)) / len(rejected)
-    assert float((drawn - right).abs().max()) < CLOSE
+    assert float((drawn - right).abs().max()) < CLOSE_TO_RESIDUAL
 
 
 @pytest.mark.parametrize("case", cases("heads"))

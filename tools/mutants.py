@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -44,9 +44,11 @@ class Mutant:
     old: str
     new: str
 
-    def file(self, root: Path) -> Path:
-        """Returns the source file that holds `old`. Raises Unfit unless exactly one place of one file does."""
-        found = {path: path.read_text().count(self.old) for path in sorted((root / "specbench").rglob("*.py"))}
+    def file(self, root: Path, texts: Mapping[Path, str] | None = None) -> Path:
+        """Returns the source file that holds `old`. Raises Unfit unless exactly one place of one file does. `texts`:
+        those of all source files, if they are read already."""
+        texts = source_texts(root) if texts is None else texts
+        found = {path: text.count(self.old) for path, text in texts.items()}
         places = {path.relative_to(root): count for path, count in found.items() if count}
         if sum(places.values()) != 1:
             told = ", ".join(f"{path} ({count} times)" for path, count in places.items()) or "in no file"
@@ -61,6 +63,11 @@ class Mutant:
         (root / path).write_text((root / path).read_text().replace(self.old, self.new))
         compile((root / path).read_text(), str(path), "exec")
         return path
+
+
+def source_texts(root: Path) -> dict[Path, str]:
+    """Returns the source files of the package with their texts."""
+    return {path: path.read_text() for path in sorted((root / "specbench").rglob("*.py"))}
 
 
 def read_table(path: Path = TABLE) -> list[Mutant]:

@@ -7,7 +7,7 @@ from here, so that no file of docs/ repeats an option, a key, a metric or an exi
 import argparse
 import inspect
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
@@ -41,30 +41,11 @@ OPTIONS = {name: each for name, each in RUN_OPTIONS.items() if name not in ("tar
 
 def pages() -> dict[str, str]:
     """Returns the Markdown of every page by its path below docs/."""
-    made = {
-        "commands": commands(),
-        "python": python(),
-        "tasks": tasks(),
-        "methods": methods(),
-        "components": components(),
-        "suites": keys(
-            "Keys of suites and boards", {"Suites and boards": SuiteSpec, "Published tables": PublishedTable}
-        ),
-        "servers": keys(
-            "Keys of a servers file",
-            {
-                "Servers": ServersSpec,
-                "One server": ServerSpec,
-                "Speculation of a server": SpeculationSpec,
-                "Start of a server": StartSpec,
-                "Load": LoadSpec,
-            },
-        ),
-        "training": training(),
-        "metrics": metrics(),
-        "surroundings": surroundings(),
-    }
-    return {f"reference/{name}.md": text for name, text in made.items()}
+    return {path(name): make() for name, make in MAKERS.items()}
+
+
+def path(name: str) -> str:
+    return f"reference/{name}.md"
 
 
 def commands() -> str:
@@ -285,6 +266,31 @@ def escaped(text: str) -> str:
     """Returns a text in which nothing outside of backticks is markup."""
     parts = re.split(r"(`[^`]*`)", text)
     return "".join(part if part.startswith("`") else re.sub(r"([*<\[\]])", r"\\\1", part) for part in parts)
+
+
+MAKERS: dict[str, Callable[[], str]] = {  # of the pages, by name
+    "commands": commands,
+    "python": python,
+    "tasks": tasks,
+    "methods": methods,
+    "components": components,
+    "suites": lambda: keys(
+        "Keys of suites and boards", {"Suites and boards": SuiteSpec, "Published tables": PublishedTable}
+    ),
+    "servers": lambda: keys(
+        "Keys of a servers file",
+        {
+            "Servers": ServersSpec,
+            "One server": ServerSpec,
+            "Speculation of a server": SpeculationSpec,
+            "Start of a server": StartSpec,
+            "Load": LoadSpec,
+        },
+    ),
+    "training": training,
+    "metrics": metrics,
+    "surroundings": surroundings,
+}
 
 
 def on_files(files: Any, config: Any) -> Any:

@@ -4,8 +4,9 @@ import io
 import os
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from typing import Annotated
 
@@ -68,6 +69,12 @@ def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
     return app
 
 
+@cache  # a script may call many commands
+def parser_of(first: str) -> Callable[..., int | None]:
+    """Returns what parses and runs a command line that begins with a word."""
+    return typer.main.get_command(make_app([first] if first in COMMANDS else COMMANDS))
+
+
 def main() -> None:
     """Parses the command line, runs its command and exits. A user error is one line on stderr and exit code 2."""
     for stream in (sys.stdout, sys.stderr):
@@ -78,9 +85,9 @@ def main() -> None:
         try:
             check_words(sys.argv[1:])
             first = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
-            app = make_app([first] if first in COMMANDS else COMMANDS)
+            command = parser_of(first)
             with Heartbeat(stderr):
-                code = int(app(standalone_mode=False) or 0)
+                code = int(command(standalone_mode=False) or 0)
         except (ConfigError, UsageError, RuntimeError, MemoryError) as error:
             code = report(error)
         if code == INTERRUPTED:  # for a KeyboardInterrupt some versions of typer return it, others raise Abort

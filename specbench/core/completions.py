@@ -133,7 +133,8 @@ class Completions:
         self.stopped = threading.Event()
         # At lower levels these log headers, in which a server may echo the key.
         for name in ("openai", "httpx2", "httpcore2"):
-            logging.getLogger(name).setLevel(logging.WARNING)
+            if (logger := logging.getLogger(name)).level < logging.WARNING:  # setting it makes all loggers slower
+                logger.setLevel(logging.WARNING)
 
     def ask(self, path: str, request: Mapping[str, object]) -> Reply:
         """Returns the reply to a request to a path such as `chat/completions`. Repeats failed requests that may succeed

@@ -151,7 +151,8 @@ class KSeq(DescendingRule):
 
 
 def k_seq_factor(target_probs: torch.Tensor, draft_probs: torch.Tensor, num_drafts: int) -> float:
-    """Returns the smallest ρ in [1, k] with 1 − (1 − β)^k ≤ ρ β, where β = Σ min(q, p/ρ) (arXiv:2310.15141, §4.3)."""
+    """Returns the smallest ρ in [1, k] with 1 − (1 − β)^k ≤ ρ β, where β = Σ min(q, p/ρ) (arXiv:2310.15141, §4.3), as
+    closely as the probabilities are known, which are float32. Any larger ρ is as lossless."""
 
     def is_large_enough(factor: float) -> bool:
         share = float(torch.minimum(draft_probs, target_probs / factor).sum())
@@ -160,7 +161,7 @@ def k_seq_factor(target_probs: torch.Tensor, draft_probs: torch.Tensor, num_draf
     low, high = 1.0, float(num_drafts)
     if is_large_enough(low):
         return low
-    for _ in range(60):
+    for _ in range(30):
         middle = (low + high) / 2
         low, high = (low, middle) if is_large_enough(middle) else (middle, high)
     return high

@@ -6,8 +6,8 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
-from importlib.metadata import version
+from functools import cache, partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from specbench.core.environment import PACKAGE, called, num_sharing
 from specbench.core.values import WHOLE, bytes_digest, file_digest
 
 PACKAGES = ("torch", "transformers", "datasets")
+version = cache(metadata.version)  # which reads all of a package's metadata
 MEASURED_FILES = ("specbench", "tasks", "methods")  # changes of other files do not change the numbers
 
 

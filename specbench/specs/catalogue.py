@@ -75,10 +75,10 @@ def method_keys(name: str) -> dict[str, object]:
 def load_file(path: str | Path) -> TaskSpec | MethodSpec:
     """Returns the task or method in a YAML file, as its keys decide. Its paths are relative to the file's folder."""
     path = Path(path)
-    return _load_text(yaml_files.read_text(path), str(path), path.resolve().parent)
+    return _load_text(yaml_files.read_text(path), str(path), path.resolve().parent).model_copy(deep=True)
 
 
-@lru_cache(maxsize=256)  # specs are frozen, and a run loads each of its files about seven times
+@lru_cache(maxsize=256)  # a run loads each of its files about seven times, and a copy takes a seventh of the time
 def _load_text(text: str, place: str, folder: Path) -> TaskSpec | MethodSpec:
     data = yaml_files.parse_mapping(text, place)
     prefix = f"{place}: "

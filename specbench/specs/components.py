@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 from collections.abc import Mapping
+from functools import cache
 from itertools import pairwise
 from textwrap import dedent
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
@@ -100,6 +101,7 @@ def build(
         return model.model_validate(data, context=context)
 
 
+@cache
 def key_docstrings(model: type) -> dict[str, str]:
     """Returns the docstrings below the keys of a class, without those of its bases."""
     try:

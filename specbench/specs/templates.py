@@ -81,7 +81,7 @@ def size_of(value: Any) -> int:
             stack += [*each, *each.values()]
         elif isinstance(each, list | tuple | set | frozenset):
             stack += each
-        if size > MAX_CHARACTERS:
+        if size + len(stack) > MAX_CHARACTERS:  # each that is left counts at least one
             raise TooMuch(TOO_LONG)
     return size
 
@@ -190,7 +190,8 @@ def _with_charge(name: str, filter_: Any) -> Any:
 
     @pass_context
     def charging(context: Context, value: Any, *args: Any, **kwargs: Any) -> Any:
-        value = charge_result(value) if isinstance(value, Iterator) else value
+        if isinstance(value, Iterator) or (name == "sort" and isinstance(value, str)):  # which takes long
+            value = charge_result(iter(value))
         bound_growth(name, value, *args, *kwargs.values())
         first = {"context": context, "eval_context": context.eval_ctx, "environment": context.environment}
         return charge_result(filter_(*([first[kind]] if kind else []), value, *args, **kwargs))

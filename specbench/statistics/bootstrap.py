@@ -112,6 +112,14 @@ def _counts(num_resamples: int, num_prompts: int, seed: tuple[int, int]) -> NDAr
     return counts.astype(np.min_scalar_type(counts.max()))
 
 
+@lru_cache(maxsize=8)  # all numbers over the same groups resample the same prompts
+def _group_counts(sizes: tuple[int, ...], seed: int) -> list[NDArray[np.integer]]:
+    """Returns how often each unit of each group is drawn in each of NUM_RESAMPLES resamples."""
+    generator = np.random.default_rng(seed)
+    drawn = [generator.multinomial(size, np.full(size, 1 / size), size=NUM_RESAMPLES) for size in sizes]
+    return [counts.astype(np.min_scalar_type(counts.max(initial=0))) for counts in drawn]
+
+
 def _drawn(num_resamples: int, num_units: int, seed: tuple[int, int]) -> NDArray[np.int64]:
     return np.random.default_rng(seed).integers(num_units, size=(num_resamples, num_units))
 
@@ -354,13 +362,11 @@ class Resampler:
         group are drawn together with all their numbers, so that these stay paired; each group keeps its size.
 
         groups: disjoint units, [..., num_units, num_columns] each → [..., 1 + NUM_RESAMPLES, num_columns] each."""
-        generator = np.random.default_rng(self.seed)
-        sums = []
-        for group in groups:
-            num_units = group.shape[-2]
-            counts = generator.multinomial(num_units, np.full(num_units, 1 / num_units), size=NUM_RESAMPLES)
-            sums.append(np.concatenate([group.sum(axis=-2, keepdims=True), counts @ group], axis=-2))
-        return sums
+        drawn = _group_counts(tuple(group.shape[-2] for group in groups), self.seed)
+        return [
+            np.concatenate([group.sum(axis=-2, keepdims=True), counts.astype(np.float64) @ group], axis=-2)
+            for group, counts in zip(groups, drawn, strict=True)
+        ]
 
     def of_sums(
         self, groups: Sequence[Array], function: Callable[[Sequence[Array]], Array],

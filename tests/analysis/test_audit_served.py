@@ -25,10 +25,11 @@ from specbench.running.execute import execute
 from specbench.running.request import Request
 from specbench.specs.run_options import RunOptions
 from tests.support import tiny
-from tests.support.drawn_answers import SHORT, model, tied
+from tests.support.drawn_answers import model, tied
 from tests.support.scripted_server import SD, Script, servers_file
 
 QUIET = Console(file=io.StringIO())
+SHORT = ("generation.max_new_tokens=8",)
 
 
 def biased(ids: Sequence[int]) -> dict[int, float]:
@@ -118,7 +119,7 @@ def test_whole_answers_at_another_temperature_need_the_target(tmp_path) -> None:
 
 @pytest.mark.usefixtures("_one_prompt")
 def test_too_few_draws_to_catch_the_control_are_no_proof(tmp_path) -> None:
-    report = audited(tmp_path, scripts(), num_draws=12)
+    report = audited(tmp_path, scripts(), num_draws=6)
     assert verdict(report, "draft").verdict == "undecided"
     assert "the test lacks power: control (AR at 1.5 times the temperature) not rejected" in str(
         verdict(report, "draft").reason

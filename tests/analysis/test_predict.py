@@ -59,7 +59,7 @@ def recorded(method: str) -> RecordedRow:
     return RecordedRow.of(RecordedRun(DEMO.with_suffix("") / "mgsm"), demo_rows()[number], PLAIN)
 
 
-@pytest.mark.parametrize("name", ["cnn_dm", "csqa", "dolly", "humaneval", "mgsm", "story", "wmt"])
+@pytest.mark.parametrize("name", ["humaneval", "mgsm", "story", "wmt"])
 @pytest.mark.parametrize("method", ["sd", "tli"])
 def test_the_recorded_draft_length_gives_the_recorded_steps_and_passes(method: str, name: str) -> None:
     task = load_task(name)
@@ -133,7 +133,7 @@ def drawn_generation(rng: np.random.Generator, rate: float, num_draft_tokens: in
 @pytest.mark.parametrize("rate", [0.4, 0.8])
 def test_shorter_drafts_of_sampled_tokens_have_their_law(rate: float) -> None:
     rng = np.random.default_rng(7)
-    records = [drawn_generation(rng, rate, 5, 400) for _ in range(150)]
+    records = [drawn_generation(rng, rate, 5, 400) for _ in range(100)]
     verdicts = [RecordedVerdicts.of(record, 5, 400) for record in records]
     chance = last_token_acceptance(records, 5)
     assert chance == pytest.approx(rate, abs=0.04)
@@ -298,7 +298,7 @@ def test_runs_on_two_engines_have_what_was_predicted(run: Callable[..., Path], m
     speed-up within the interval that the other engine measured; with its own times they do not. The passes over static
     buffers are left uncompiled, as the clock is simulated."""
     paths = {
-        engine: run(times, "generation.max_new_tokens=24", engine=engine, subsets=("en",), limit=MIN_PROMPTS)
+        engine: run(times, "generation.max_new_tokens=16", engine=engine, subsets=("en",), limit=MIN_PROMPTS)
         for engine, times in ENGINES.items()
     }
     for here, there in (("eager", "compiled"), ("compiled", "eager")):

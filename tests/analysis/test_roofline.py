@@ -49,6 +49,12 @@ def _short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"specbench.analysis.roofline.roofline.{name}", 1e-4)
 
 
+@pytest.fixture
+def _few_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Generations have 8 tokens and not 32, for tests that do not judge how many there are."""
+    monkeypatch.setattr("specbench.analysis.roofline.roofline.NUM_TOKENS", 8)
+
+
 def test_the_work_of_a_pass_is_that_counted_by_hand() -> None:
     work = work_of(tiny.causal_lm())
     assert work.matmul_weights == 4 * LAYER + HEAD
@@ -277,9 +283,9 @@ def test_ratios_are_of_the_same_round() -> None:
     assert (found.low, found.value, found.high) == pytest.approx((1.2, 1.2, 1.2))
 
 
-@pytest.mark.usefixtures("_short_turns")
+@pytest.mark.usefixtures("_short_turns", "_few_tokens")
 def test_everything_is_measured_in_every_round() -> None:
-    models = (tiny.causal_lm(), tiny.causal_lm(seed=1))
+    models = (tiny.causal_lm(num_hidden_layers=1), tiny.causal_lm(seed=1, num_hidden_layers=1))
     rounds: list[str] = []
     found = measure(models, benchmarks(), 16, (1, 2, 6), repeats=2, seed=0, progress=rounds.append)
     assert rounds == [
@@ -293,9 +299,9 @@ def test_everything_is_measured_in_every_round() -> None:
     assert all(0 < out < step for out, step in zip(found.step_overhead, found.per_step, strict=True))
 
 
-@pytest.mark.usefixtures("_short_turns")
+@pytest.mark.usefixtures("_short_turns", "_few_tokens")
 def test_a_drafter_with_fewer_tokens_drafts_those_that_both_have() -> None:
-    models = (tiny.causal_lm(vocab_size=297), tiny.causal_lm(seed=1))
+    models = (tiny.causal_lm(vocab_size=297, num_hidden_layers=1), tiny.causal_lm(seed=1, num_hidden_layers=1))
     assert len(measure(models, benchmarks(), 16, (1, 6), repeats=1, seed=0).per_step) == 1
 
 
@@ -303,7 +309,7 @@ def benchmarks() -> list[RateBenchmark]:
     return [RateBenchmark(torch.device("cpu"), torch.float32, 1)] * 2
 
 
-@pytest.mark.usefixtures("_short_turns")
+@pytest.mark.usefixtures("_short_turns", "_few_tokens")
 def test_compiled_passes_are_measured_over_buffers_as_large_as_a_run_has_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -321,7 +327,7 @@ def test_compiled_passes_are_measured_over_buffers_as_large_as_a_run_has_them(
     assert report.target.model.capacity == report.drafter.model.capacity == 192
 
 
-@pytest.mark.usefixtures("_short_turns")
+@pytest.mark.usefixtures("_short_turns", "_few_tokens")
 def test_what_is_compiled_while_it_is_measured_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = count()
     monkeypatch.setattr("specbench.analysis.roofline.roofline.num_compilations", lambda: next(numbers))
@@ -380,14 +386,16 @@ def test_wrong_words_end_in_one_line(
     assert code == 2 and out == "" and err.splitlines()[-1].startswith(said) and err.count("error: ") == 1
 
 
-@pytest.mark.usefixtures("_short_turns")
+@pytest.mark.usefixtures("_short_turns", "_few_tokens")
 def test_the_command_prints_writes_and_draws(specbench, tiny_pair: tuple[str, str], tmp_path: Path) -> None:
     pair = ["limit", "--target", tiny_pair[0], "--drafter", tiny_pair[1], "--repeats", "1", "--context", "16"]
-    code, out, err = specbench(*pair, "--output", "made/limit.json", "--plot", "limit.png", "--seed", "3")
+    code, out, err = specbench(*pair, "--output", "made/limit.json", "--plot", "limit.svg", "--seed", "3")
     assert code == 0, err
     report = RooflineReport.model_validate_json((tmp_path / "made" / "limit.json").read_text(encoding="utf-8"))
-    assert out.splitlines()[-2:] == ["report: made/limit.json", "picture: limit.png"]
-    assert report.verdict in " ".join(out.split()) and (tmp_path / "limit.png").stat().st_size > 0
+    assert out.splitlines()[-2:] == ["report: made/limit.json", "picture: limit.svg"]
+    assert report.verdict in " ".join(out.split()) and (tmp_path / "limit.svg").read_text(encoding="utf-8").endswith(
+        "</svg>\n"
+    )
     assert max(report.verification_cost) == 96 and report.context == 16
     assert max(map(len, out.splitlines())) <= 100
     assert (report.seed, report.repeats, report.target.model.capacity) == (3, 1, None)

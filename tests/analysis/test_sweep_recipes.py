@@ -23,10 +23,10 @@ Specbench = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def arguments(tmp_path: Path, tiny_pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Five questions in each of two languages, on a random pair."""
+    """Three questions in each of two languages, on a random pair."""
     monkeypatch.setattr("specbench.models.machine.commit", lambda checkout: None)  # of a checkout at work
     for language in ("en", "de"):
-        lines = [f"Question {i}: what is {i} + {i}?\t{2 * i}" for i in range(5)]
+        lines = [f"Question {i}: what is {i} + {i}?\t{2 * i}" for i in range(3)]
         (tmp_path / f"mgsm_{language}.tsv").write_text("\n".join(lines), encoding="utf-8")
     return ["sweep", "--task", "mgsm", "--target", tiny_pair[0], "--drafter", tiny_pair[1], "--data", str(tmp_path),
             "--subset", "en,de", "--set", "generation.max_new_tokens=4"]  # fmt: skip
@@ -35,9 +35,9 @@ def arguments(tmp_path: Path, tiny_pair: tuple[str, str], monkeypatch: pytest.Mo
 def test_both_temperatures_are_swept_together(specbench: Specbench, arguments: list[str], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     recipe = ["--recipe", "joint-temperature", "--values", "1,0", "--runs", "out"]
-    code, out, err = specbench(*arguments, "--method", "fsd", *recipe, "--plot", "t.png", "--leaderboard", "b.json")
+    code, out, err = specbench(*arguments, "--method", "fsd", *recipe, "--plot", "t.svg", "--leaderboard", "b.json")
     assert code == 0, err
-    assert "target and drafter at one temperature" in out and Path("t.png").read_bytes().startswith(b"\x89PNG")
+    assert "target and drafter at one temperature" in out and "</svg>" in Path("t.svg").read_text(encoding="utf-8")
     rows = [row for row in load("b.json") if row.method.startswith("fsd@")]
     assert {(row.subset, row.sampling.temperature) for row in rows} == {
         (subset, temperature) for subset in ("en", "de", "all") for temperature in (0.0, 1.0)
@@ -71,12 +71,12 @@ def test_the_temperatures() -> None:
 def test_the_order_of_a_run(specbench: Specbench, arguments: list[str]) -> None:
     pytest.importorskip("matplotlib")
     recipe = ["--method", "sd", "--recipe", "language-order", "--samples", "6", "--runs", "out"]
-    code, out, err = specbench(*arguments, *recipe, "--plot", "order.png", "--leaderboard", "b.json")
+    code, out, err = specbench(*arguments, *recipe, "--plot", "order.svg", "--leaderboard", "b.json")
     assert code == 0, err
     assert (
         "rank correlation" not in out
         and "rank of the" in out
-        and Path("order.png").read_bytes().startswith(b"\x89PNG")
+        and "</svg>" in Path("order.svg").read_text(encoding="utf-8")
         and len(load("b.json")) == 6
     )
     code, out, err = specbench(*arguments, *recipe, "--json")

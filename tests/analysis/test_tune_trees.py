@@ -141,7 +141,7 @@ def test_which_methods_have_a_shape() -> None:
 
 def test_a_tree_is_tuned_and_its_file_runs(call: Callable[..., tuple[str, str]], tiny_pair: tuple[str, str]) -> None:
     """A model that drafts for itself: the first child is always the accepted one, so that a chain is best."""
-    same = {"drafter": tiny_pair[0]}
+    same = {"drafter": tiny_pair[0], "overrides": ["generation.max_new_tokens=10"]}
     _, err = call("sd-tree", output="my-tree.yaml", sizes="2,6", **same)
     said = " ".join(err.split())
     assert "acceptance by rank: 1.000" in said and re.search(r"drafting [0-9.]+ \+ [0-9.]+ per level", said)
@@ -151,7 +151,7 @@ def test_a_tree_is_tuned_and_its_file_runs(call: Callable[..., tuple[str, str]],
     assert spec.drafter.options["num_nodes"] == spec.drafter.options["depth"] == spec.num_draft_tokens <= 6
     assert spec.calibration is not None and "sizes-2-6" in {path.name for path in Path(".").rglob("sizes-2-6")}
     run(task="mgsm", method="my-tree.yaml", target=tiny_pair[0], drafter=tiny_pair[0], data=".", subsets="en",
-        limit=6, overrides=["generation.max_new_tokens=8"], output=Path("out"))  # fmt: skip
+        limit=6, overrides=["generation.max_new_tokens=2"], output=Path("out"))  # fmt: skip
 
 
 def test_the_levels_are_those_that_were_measured() -> None:
@@ -169,7 +169,7 @@ def test_the_size_of_a_growing_tree_is_tuned(
     call: Callable[..., tuple[str, str]], tiny_pair: tuple[str, str], tmp_path: Path
 ) -> None:
     head = saved_head("eagle", load_model(tiny_pair[0]), tmp_path / "head")
-    overrides = ["generation.max_new_tokens=12", f"drafter.path={head}", "drafter.top_k=3"]
+    overrides = ["generation.max_new_tokens=8", f"drafter.path={head}", "drafter.top_k=3"]
     _, err = call("eagle2", output="my-tree.yaml", sizes="3,9", drafter=None, overrides=overrides)
     spec = load_file("my-tree.yaml")
     assert isinstance(spec, MethodSpec) and spec.drafter.options["num_nodes"] in (3, 9)
@@ -186,7 +186,7 @@ def test_the_levels_of_a_growing_tree_are_tuned(
     call: Callable[..., tuple[str, str]], tiny_pair: tuple[str, str], tmp_path: Path
 ) -> None:
     head = saved_head("eagle", load_model(tiny_pair[0]), tmp_path / "head")
-    overrides = ["generation.max_new_tokens=12", f"drafter.path={head}", "drafter.top_k=3"]
+    overrides = ["generation.max_new_tokens=8", f"drafter.path={head}", "drafter.top_k=3"]
     _, err = call("eagle2", output="levels.yaml", lengths="1,2", drafter=None, overrides=overrides)
     assert "draft length: " in err
 

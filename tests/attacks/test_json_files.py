@@ -21,11 +21,11 @@ TEXTS = {  # JSON, or what makes it → what the error tells
     "brackets": (lambda: "[" * 1_000_000, "exceeds 64 levels"),
     "mappings": (lambda: '{"a":' * 1_000_000, "exceeds 64 levels"),
     "closed brackets": ("[" * 500 + "]" * 500, "exceeds 64 levels"),
-    "a number of 20 MB": (lambda: "9" * 20_000_000, "has a number of 20,000,000"),
+    "a number of 2 MB": (lambda: "9" * 2_000_000, "has a number of 2,000,000"),
     "a number of 400 digits": ('{"format": 4, "rows": ' + "9" * 400 + "}", "has a number of 400 digits"),
-    "a fraction of 20 MB": (
-        lambda: '{"format": 0.' + "1" * 20_000_000 + ', "rows": []}',
-        "has a number of 20,000,002 digits",
+    "a fraction of 2 MB": (
+        lambda: '{"format": 0.' + "1" * 2_000_000 + ', "rows": []}',
+        "has a number of 2,000,002 digits",
     ),
     "too many bytes": (lambda: " " * (MAX_BYTES + 1), "exceeds 67,108,864 bytes"),
     "6 million lists": (lambda: "[" + "[]," * 6_000_000 + "1]", "exceed 536,870,912 bytes of memory"),
@@ -77,7 +77,7 @@ def test_a_leaderboard_is_refused(specbench, tmp_path, name):
 @pytest.mark.parametrize(
     "command", [("site", "x.json", "--output", "site"), ("leaderboard", "show", "x.json")], ids=str
 )
-@pytest.mark.parametrize("name", ["brackets", "a number of 20 MB", "a key twice"])
+@pytest.mark.parametrize("name", ["brackets", "a number of 2 MB", "a key twice"])
 def test_other_commands_refuse_it_too(specbench, tmp_path, name, command):
     put(tmp_path / "x.json", name)
     with within_bounds():
@@ -97,7 +97,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("file", ["specs.json", "records.jsonl"])
-@pytest.mark.parametrize("name", ["brackets", "closed brackets", "a number of 20 MB", "a key twice"])
+@pytest.mark.parametrize("name", ["brackets", "closed brackets", "a number of 2 MB", "a key twice"])
 def test_a_file_of_a_run_is_refused(specbench, run, tmp_path, file, name):
     shutil.copytree(run, tmp_path / "run")
     put(tmp_path / "run" / file, name, times=2 if file == "records.jsonl" else 1)
@@ -107,7 +107,7 @@ def test_a_file_of_a_run_is_refused(specbench, run, tmp_path, file, name):
     assert f"run/{file}" in outcome[2]
 
 
-@pytest.mark.parametrize("name", ["brackets", "closed brackets", "a number of 20 MB", "6 million mappings"])
+@pytest.mark.parametrize("name", ["brackets", "closed brackets", "a number of 2 MB", "6 million mappings"])
 def test_a_whole_record_beyond_a_bound_is_told_and_not_cut_off(tmp_path, name):
     path = tmp_path / "records.jsonl"
     put(path, name, times=2)
@@ -117,14 +117,14 @@ def test_a_whole_record_beyond_a_bound_is_told_and_not_cut_off(tmp_path, name):
     assert path.stat().st_size == size
 
 
-@pytest.mark.parametrize("name", [name for name in TEXTS if name not in ("too many bytes", "6 million lists")])
+@pytest.mark.parametrize("name", [name for name in TEXTS if name != "too many bytes" and "6 million" not in name])
 def test_an_estimate_passes_over_a_broken_record(tmp_path, name):
     put(tmp_path / "records.jsonl", name)
     with within_bounds():
         assert list(records_in(tmp_path)) == []
 
 
-@pytest.mark.parametrize("name", ["brackets", "a number of 20 MB", "6 million mappings", "not UTF-8"])
+@pytest.mark.parametrize("name", ["brackets", "a number of 2 MB", "6 million mappings", "not UTF-8"])
 def test_the_mark_of_a_site_is_no_danger(specbench, tmp_path, name):
     write(tmp_path / "x.json", some_rows(1))
     (tmp_path / "site").mkdir()

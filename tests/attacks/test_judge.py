@@ -4,6 +4,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from io import StringIO
@@ -131,13 +132,27 @@ def test_a_form_of_the_key_would_be_found(form: str) -> None:
     assert holds_key(f"before {forms(KEY)[form]} after") and not holds_key("before (key) after")
 
 
+@pytest.fixture(scope="module")
+def asked(servers: tuple[HostileServer, HostileServer], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a judge that has asked a good server once."""
+    folder = tmp_path_factory.mktemp("asked")
+    servers[0].play({})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_API_KEY", KEY)
+        patch.setenv("NO_PROXY", "127.0.0.1")
+        assert judged(settings_of(servers[0], folder), folder)[0] == 7
+    return folder
+
+
 @pytest.fixture
-def kept(tmp_path: Path, servers: tuple[HostileServer, HostileServer]) -> tuple[HostileServer, JudgeSettings, Path]:
+def kept(
+    tmp_path: Path, servers: tuple[HostileServer, HostileServer], asked: Path
+) -> tuple[HostileServer, JudgeSettings, Path]:
     """A good server, a judge that has asked it once, and the file of its reply."""
     server, _ = servers
     server.play({})
+    shutil.copytree(asked, tmp_path, dirs_exist_ok=True)
     settings = settings_of(server, tmp_path)
-    assert judged(settings, tmp_path)[0] == 7
     (path,) = settings.cache.rglob("*.json")
     return server, settings, path
 
@@ -148,8 +163,8 @@ def test_a_file_of_the_cache(attack: dict[str, Any], kept: Any, tmp_path: Path) 
     request = json.loads(path.read_text())["request"]
     text = attack["text"] if "text" in attack else json.dumps({"request": request, "reply": attack["reply"]})
     path.write_bytes(filled(text, ""))
-    assert judged(settings, tmp_path)[0] == 7 and server.num_requests == 2
-    assert judged(settings, tmp_path)[0] == 7 and server.num_requests == 2, "the file is a good one again"
+    assert judged(settings, tmp_path)[0] == 7 and server.num_requests == 1
+    assert judged(settings, tmp_path)[0] == 7 and server.num_requests == 1, "the file is a good one again"
 
 
 def a_link(path: Path) -> None:
@@ -167,7 +182,7 @@ def test_no_file_in_the_cache(make: Callable[[Path], None], kept: Any, tmp_path:
     server, settings, path = kept
     path.unlink()
     make(path)
-    assert judged(settings, tmp_path)[0] == 7 and server.num_requests == 2
+    assert judged(settings, tmp_path)[0] == 7 and server.num_requests == 1
     assert path.is_file() and not path.is_symlink()
     assert make is not a_link or (path.parent / "elsewhere").read_text() == "precious"
 

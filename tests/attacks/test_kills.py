@@ -3,9 +3,10 @@
 import json
 import random
 import signal
-import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,21 @@ def test_a_run_that_is_killed_again_and_again_loses_and_doubles_nothing(tmp_path
             pair.result()
 
 
-def test_a_run_that_is_killed_once_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[__name__], "METHODS", ["sd"])
-    to_first, _ = finish(tmp_path / "whole")
-    killed_and_finished(tmp_path / "one", tmp_path / "whole", 1, to_first)
+def test_a_run_that_is_killed_once_goes_on(specbench: Callable[..., Any], tmp_path: Path) -> None:
+    """Killed after its first record and cut in the middle of the last one: what is whole stays as it is."""
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    run, again = ([*arguments(each)[1:], "--method", "sd", "--limit", "1"] for each in (whole, broken))
+    assert specbench(*run)[0] == 0
+    killed = get_context("fork").Process(target=specbench, args=again)
+    killed.start()
+    while not recorded(broken) and killed.is_alive():
+        time.sleep(0.001)
+    killed.kill()
+    killed.join()
+    kept = recorded(broken)
+    assert killed.exitcode == -signal.SIGKILL and 0 < len(kept) < len(recorded(whole))
+    with (broken / "records.jsonl").open("ab") as file:
+        file.write(next(iter(kept.values()))[:100])
+    assert specbench(*again)[0] == 0
+    assert kept.items() <= recorded(broken).items()
+    check_same(broken, whole)

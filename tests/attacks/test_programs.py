@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import pytest
@@ -13,8 +14,8 @@ from tests.attacks.world import MODES, isolation, world
 from tests.support.read_yaml import read_yaml
 
 FOLDER = Path(__file__).parent / "programs"
-HARM, FORGERIES = (
-    {attack["name"]: attack for attack in read_yaml(FOLDER / file)} for file in ("harm.yaml", "forgeries.yaml")
+HARM, FORGERIES, CALLS = (
+    {attack["name"]: attack for attack in read_yaml(FOLDER / f"{file}.yaml")} for file in ("harm", "forgeries", "calls")
 )
 PROGRAMS = HARM | FORGERIES
 TEST = "assert add(1, 2) == 3\nassert add(5, 5) == 10\n"
@@ -34,7 +35,7 @@ def contains(mode: str, attack: dict[str, Any]) -> bool:
         pytest.param(name, mode, marks=[pytest.mark.slow] if mode == "limits" and name in FORGERIES else [])
         for name, attack in PROGRAMS.items()
         for mode in MODES
-        if contains(mode, attack)
+        if contains(mode, attack) and mode in attack.get("mode", mode)
     ],
 )
 def test_a_program_does_no_harm_and_does_not_pass(name: str, mode: str) -> None:
@@ -50,6 +51,29 @@ def test_a_program_does_no_harm_and_does_not_pass(name: str, mode: str) -> None:
         outcome = run_program(job, QUICK if attack.get("ends") == "timed out" else LONG, isolation(mode))
         assert place.harm(outcome.reason + outcome.output) == ""
     assert outcome.status == attack.get("ends", "failed"), outcome.reason
+
+
+def joined(attacks: dict[str, dict[str, Any]]) -> ProgramTest:
+    """All programs in one, and tests that pass if each program fails its own: the first that passes is named."""
+    program, test = "", ""
+    for number, (name, attack) in enumerate(attacks.items()):
+        program += f"names{number} = {{}}\nexec({attack['program']!r}, names{number})\n"
+        program += f"def call{number}(*given): return names{number}['add'](*given)\n"
+        test += f"def test{number}(add):\n{indent(attack.get('test', TEST), '    ')}\n"
+        test += f"try: test{number}(call{number})\nexcept BaseException: pass\nelse: raise RuntimeError({name!r})\n"
+    return ProgramTest(program, test, tuple(f"call{number}" for number in range(len(attacks))))
+
+
+@pytest.mark.parametrize("mode", ["strongest", pytest.param("limits", marks=pytest.mark.slow)])
+def test_nothing_that_a_call_returns_or_raises_passes(mode: str) -> None:
+    outcome = run_program(joined(CALLS), LONG, isolation(mode))
+    assert outcome.status == "passed", outcome.reason
+
+
+def test_a_control_an_answer_that_is_right_is_named_among_them() -> None:
+    right = {"program": "def add(a, b): return a + b"}
+    outcome = run_program(joined({**CALLS, "is right": right}), LONG, isolation("strongest"))
+    assert outcome.status == "failed" and "RuntimeError: is right" in outcome.reason, outcome.reason
 
 
 @pytest.mark.parametrize("name", [name for name, attack in PROGRAMS.items() if "outside" in attack])

@@ -4,7 +4,6 @@ import socket
 import subprocess
 import tempfile
 import threading
-import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,14 +44,15 @@ class World:
 
     def harm(self, said: str) -> str:
         """What a program that said this achieved, "" for nothing."""
-        time.sleep(0.05)  # a server hears of a connection a moment later
+        with socket.create_connection(("127.0.0.1", self.port)) as own:
+            own.recv(1)  # ends when the server has heard of this connection, and so of all before it
         happened = {
             DID_IT: DID_IT in said,
             "read the file": SECRET in said,
             "removed the file": not self.secret.exists(),
             "wrote a file": self.secret.with_name(self.secret.name + ".added").exists(),
             "killed another process": self.victim.poll() is not None,
-            "reached the server": bool(self.heard),
+            "reached the server": len(self.heard) > 1,
         }
         return ", ".join(text for text, true in happened.items() if true)
 

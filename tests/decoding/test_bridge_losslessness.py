@@ -1,6 +1,6 @@
 """The bridges between toy vocabularies follow the target's exact joint distribution; altered ones do not.
 
-As in test_losslessness.py: chi-square of the first three tokens of 250 sequences at p > 1e-3, seeds fixed. A control
+As in test_losslessness.py: chi-square of the first three tokens of 200 sequences at p > 1e-3, seeds fixed. A control
 is a test with an altered method: with the same tables, in which a defect shows most, and the same number of sequences
 it fails at p < 1e-6.
 """
@@ -26,7 +26,7 @@ from tests.support.distributions import PLAIN, PROMPT, chi_square_p, draws
 from tests.support.string_bridges import joint as shaped_joint
 from tests.support.toys import TextModel, joint
 
-NUM_DRAWS = 250
+NUM_DRAWS, NUM_SHAPED_DRAWS = 200, 250
 PAIRS: dict[str, tuple[Sequence[str | None], Sequence[str | None]]] = {
     "each side has its own": (("a", "b", "ab", "d"), ("b", "c", "a", "ba")),
     "prefixes of one another": (("a", "b", "ab", "abb"), ("a", "b", "bb", "abb", "abba")),
@@ -35,7 +35,7 @@ PAIRS: dict[str, tuple[Sequence[str | None], Sequence[str | None]]] = {
     "an ordinary token ends the drafter's texts": (("a", "b", "c", "d"), ("b", "c", "a", "d")),
 }
 CONTROLLED = "each side has its own"  # the pair of most controls
-TABLES = {"tli": 1, "union": 2, "slem": 13}  # seeds of its tables, by method
+TABLES = {"tli": (6, 2.5), "union": (2, 1.5), "slem": (6, 2.5)}  # seed and spread of its tables, by method
 LATER = ("prefixes of one another", "one is a part of the other")  # run with the slow tests
 
 
@@ -73,7 +73,7 @@ def p_value(method: str, name: str, rule: Any = None) -> float:
     Every pair meets the methods whose rule sees the drafter's probabilities, and these meet every draft length; exact
     match, the rule of slem, sees none."""
     seed = 1 + (list(PAIRS).index(name) + list(RULES).index(method)) % 3
-    target, draft = models(name, TABLES[method] if name == CONTROLLED else seed)
+    target, draft = models(name, *(TABLES[method] if name == CONTROLLED else (seed,)))
     drafter = drafter_of(method, target, draft, PLAIN)
     num_draws = 2 * NUM_DRAWS if (method, name) == ("union", CONTROLLED) else NUM_DRAWS  # as a control needs
     counts = draws(target, drafter, rule or RULES[method], seed % 3 + 1, seed, num_draws=num_draws)
@@ -142,7 +142,7 @@ def shaped_p_value(method: str, name: str, draft_temperature: float | None) -> f
     drafter = drafter_of(method, target, draft, SHAPED, draft_temperature)
     expected = {tokens: mass for tokens, mass in shaped_joint(target, 3, SHAPED).items() if mass > 0}
     assert len(expected) < target.vocab_size**3
-    counts = draws(target, drafter, RULES[method], 2, 2, SHAPED, NUM_DRAWS)
+    counts = draws(target, drafter, RULES[method], 2, 2, SHAPED, NUM_SHAPED_DRAWS)
     assert set(counts) <= set(expected)
     return chi_square_p(counts, expected)
 
@@ -262,7 +262,7 @@ def one(
 def test_the_chance_of_a_draft_token_counts_the_ends_that_are_drafted(method: str, late: bool, gamma: int) -> None:
     """Σ min(p, q) of what is verified is given no end. Per position where a token was to be drawn as many are accepted
     as the unconditional number says; the conditional one, the control, is far off."""
-    found = one(method, gamma, late, num_tokens=300)
+    found = one(method, gamma, late, num_tokens=200)
     assert found.draw_overlap is not None and found.positions["overlap"] is not None
     assert found.draw_overlap == pytest.approx([PER_DRAW[method]] * len(found.draw_overlap), abs=1e-6)
     num_verified = sum(step.num_verified for step in found.steps)
@@ -270,7 +270,7 @@ def test_the_chance_of_a_draft_token_counts_the_ends_that_are_drafted(method: st
     num_ends = len(found.draw_overlap) - num_verified
     accepted = sum(step.num_accepted for step in found.steps)
     error = (PER_DRAW[method] * (1 - PER_DRAW[method]) / len(found.draw_overlap)) ** 0.5
-    assert num_ends > 60 and accepted / len(found.draw_overlap) == pytest.approx(PER_DRAW[method], abs=4 * error)
+    assert num_ends > 40 and accepted / len(found.draw_overlap) == pytest.approx(PER_DRAW[method], abs=4 * error)
     assert accepted / len(found.draw_overlap) < GIVEN_NO_END[method] - 6 * error
 
 

@@ -1,5 +1,6 @@
 """Recurrent and hybrid models behind bridges, where drafts are translated and thrown back: the emitted ids are AR's."""
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -17,7 +18,21 @@ OURS, THEIRS, WITH_ADDED = "other_byte_bpe", {"slrs": "bytes_only"}, "byte_bpe_w
 NOISE = 0.01
 
 
+@cache
 def model(network_kind: str, tokenizer_kind: str, seed: int) -> CausalLM:
+    """One model for all tests, which leaves nothing of one prompt to the next."""
+    return new_model(network_kind, tokenizer_kind, seed)
+
+
+@cache
+def plain(network_kind: str, tokenizer_kind: str, seed: int, num_tokens: int) -> list[int]:
+    """The tokens of plain decoding."""
+    target = new_model(network_kind, tokenizer_kind, seed)
+    prompt = target.encode_prompt(TEXTS[0], chat=False)
+    return generate("ar", ModelPair(target), prompt, num_tokens).token_ids
+
+
+def new_model(network_kind: str, tokenizer_kind: str, seed: int) -> CausalLM:
     tokenizer = ALL[tokenizer_kind]()
     network = tiny.network(network_kind, seed, vocab_size=len(tokenizer), **tiny.two_layers(network_kind))
     return CausalLM(network, tokenizer, f"tiny-{network_kind}-{tokenizer_kind}", None)
@@ -27,7 +42,7 @@ def model(network_kind: str, tokenizer_kind: str, seed: int) -> CausalLM:
 def twin(original: CausalLM, tokenizer_kind: str) -> CausalLM:
     """Nearly the same network with its tokens renamed: what both vocabularies write has nearly the same embedding and
     logit, so that drafts are right until the first close call."""
-    made = model(original.model.config.model_type, tokenizer_kind, seed=9)
+    made = new_model(original.model.config.model_type, tokenizer_kind, seed=9)
     known = original.text_vocabulary.id_of
     pairs = [(row, known[written]) for written, row in made.text_vocabulary.id_of.items() if written in known]
     rows, sources = (list(column) for column in zip(*pairs, strict=True))
@@ -42,11 +57,13 @@ def twin(original: CausalLM, tokenizer_kind: str) -> CausalLM:
     return made
 
 
-def same_as_plain(method: str, models: ModelPair, num_tokens: int = 10) -> GenerationOutput:
-    """The method's generation, checked against AR's."""
-    prompt = models.target.encode_prompt(TEXTS[0], chat=False)
-    generation = generate(method, models, prompt, num_tokens)
-    assert generation.token_ids == generate("ar", models, prompt, num_tokens).token_ids
+def same_as_plain(
+    method: str, kind: str, tokenizer_kind: str, drafter: CausalLM, num_tokens: int = 7
+) -> GenerationOutput:
+    """The generation of a method whose target has seed 1, checked against plain decoding."""
+    target = model(kind, tokenizer_kind, 1)
+    generation = generate(method, ModelPair(target, drafter), target.encode_prompt(TEXTS[0], chat=False), num_tokens)
+    assert generation.token_ids == plain(kind, tokenizer_kind, 1, num_tokens)
     assert sum(step.num_drafted for step in generation.steps) > 0
     return generation
 
@@ -54,17 +71,16 @@ def same_as_plain(method: str, models: ModelPair, num_tokens: int = 10) -> Gener
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("kind", RECURRENT)
 def test_a_recurrent_drafter(kind: str, method: str) -> None:
-    drafter = model(kind, THEIRS.get(method, "byte_bpe"), seed=2)
+    drafter = model(kind, THEIRS.get(method, "byte_bpe"), 2)
     assert drafter.sequence.recurrent is not None
-    same_as_plain(method, ModelPair(model("llama", OURS, seed=1), drafter))
+    same_as_plain(method, "llama", OURS, drafter)
 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("kind", RECURRENT)
 def test_a_recurrent_target(kind: str, method: str) -> None:
-    target = model(kind, OURS, seed=1)
-    assert target.sequence.recurrent is not None
-    same_as_plain(method, ModelPair(target, model("llama", THEIRS.get(method, "byte_bpe"), seed=2)))
+    assert model(kind, OURS, 1).sequence.recurrent is not None
+    same_as_plain(method, kind, OURS, model("llama", THEIRS.get(method, "byte_bpe"), 2))
 
 
 @pytest.mark.slow
@@ -72,7 +88,7 @@ def test_a_recurrent_target(kind: str, method: str) -> None:
 @pytest.mark.parametrize("kind", RECURRENT)
 def test_recurrent_models_that_agree_in_part(kind: str, method: str) -> None:
     """Drafts are kept whole, in part and not at all."""
-    target = model(kind, "byte_bpe", seed=1)
-    generation = same_as_plain(method, ModelPair(target, twin(target, WITH_ADDED)), num_tokens=24)
+    drafter = twin(model(kind, "byte_bpe", 1), WITH_ADDED)
+    generation = same_as_plain(method, kind, "byte_bpe", drafter, num_tokens=24)
     num_accepted = sum(step.num_accepted for step in generation.steps)
     assert 0 < num_accepted < sum(step.num_verified for step in generation.steps)

@@ -15,7 +15,8 @@ from specbench.specs.catalogue import load_method
 from specbench.specs.run import embedded_drafter
 
 MAX_NEW_TOKENS = 32
-OF_ANOTHER_VOCABULARY = ("slem", "tli")
+FEWER = 20  # new tokens, enough of all methods but those that copy from the text so far
+NEVER_REBUILD = ("slem", "tli")  # the cache of a drafter of another vocabulary
 OWN_DRAFTERS = {"slem": "drafter-bpe", "tli": "drafter-bpe", "slrs": "drafter-bytes"}
 LOSSLESS = ("sd", "tli", "union", "slem", "slrs", "ngram", "pld", "rest")
 
@@ -25,9 +26,9 @@ FEW = range(1)  # languages, by their numbers: those of the fast tests
 ALL = range(11)
 
 
-def generate(method: str, models: ModelPair, prompt: list[int]) -> GenerationOutput:
+def generate(method: str, models: ModelPair, prompt: list[int], num_tokens: int = FEWER) -> GenerationOutput:
     decoder = build_decoder(load_method(method), models, Sampling(0.0))
-    return decoder.generate(prompt, StopRules(MAX_NEW_TOKENS, models.target.eos_token_ids), seed=0)
+    return decoder.generate(prompt, StopRules(num_tokens, models.target.eos_token_ids), seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def expected(embedded_pair: ModelPair, embedded_prompts: dict[str, list[list[int
 
     @cache
     def of_language(number: int) -> tuple[list[int], list[int]]:
-        return prompts[number], generate("ar", embedded_pair, prompts[number]).token_ids
+        return prompts[number], generate("ar", embedded_pair, prompts[number], MAX_NEW_TOKENS).token_ids
 
     return of_language
 
@@ -70,18 +71,23 @@ def test_greedy_output_is_that_of_the_target(
     method: str, languages: Sequence[int], embedded_pair: ModelPair, expected: Expected
 ) -> None:
     """Bridges lose little: most text that a drafter of another vocabulary writes is what the target would have
-    written."""
+    written. After the prefill a draft pass reads what was emitted and the tail that its tokenizer cuts anew: a few
+    tokens."""
     spec = load_method(method)
     assert spec.lossless
     drafter = load_model(embedded_drafter(spec.bridge.type), device="cpu") if spec.needs_drafter else None
     models = ModelPair(embedded_pair.target, drafter)
     steps = []
+    num_tokens = MAX_NEW_TOKENS if method == "pld" else FEWER
     for prompt, token_ids in map(expected, languages):
-        generation = generate(method, models, prompt)
-        assert generation.token_ids == token_ids
+        generation = generate(method, models, prompt, num_tokens)
+        assert generation.token_ids == token_ids[:num_tokens]
         steps += generation.steps
+        if method in NEVER_REBUILD:
+            lengths = [length for length, _ in generation.draft_passes]
+            assert max(lengths) < 24 < len(prompt) and sum(lengths) < 3 * len(lengths)
     num_accepted = sum(step.num_accepted for step in steps)
-    assert num_accepted > 0.1 * sum(len(expected(number)[1]) for number in languages)
+    assert num_accepted > 0.1 * sum(len(expected(number)[1][:num_tokens]) for number in languages)
     if method in OWN_DRAFTERS:
         assert embedded_drafter(spec.bridge.type) == f"embedded:{OWN_DRAFTERS[method]}"
         floor = 0.6 if languages == ALL else 0.5  # a few prompts are too few to say more
@@ -102,21 +108,7 @@ def test_a_drafter_made_for_another_bridge_changes_nothing(
     steps = []
     for prompt, token_ids in map(expected, languages):
         generation = generate(method, models, prompt)
-        assert generation.token_ids == token_ids
+        assert generation.token_ids == token_ids[:FEWER]
         steps += generation.steps
     floor = 0.6 if method == "slrs" else 0.0
     assert sum(step.num_accepted for step in steps) > floor * sum(step.num_verified for step in steps)
-
-
-@pytest.mark.parametrize(("method", "languages"), with_languages([(name,) for name in OF_ANOTHER_VOCABULARY]))
-def test_the_draft_cache_is_never_rebuilt(
-    method: str, languages: Sequence[int], embedded_pair: ModelPair, expected: Expected
-) -> None:
-    """After the prefill a draft pass reads what was emitted and the tail that its tokenizer cuts anew: a few tokens."""
-    drafter = load_model("embedded:drafter-bpe", device="cpu")
-    for prompt, _ in map(expected, languages):
-        lengths = [
-            length for length, _ in generate(method, ModelPair(embedded_pair.target, drafter), prompt).draft_passes
-        ]
-        assert max(lengths) < 24 < len(prompt)
-        assert sum(lengths) < 3 * len(lengths)

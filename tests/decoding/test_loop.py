@@ -28,8 +28,8 @@ def test_greedy_speculative_equals_autoregressive_on_networks(kind: str) -> None
     target = tiny.causal_lm(kind, **options)
     twin = SometimesWrong(tiny.network(kind, **options), tiny.tokenizer(), "twin", None)
     prompt = target.encode_prompt("A few words to begin with.", chat=False)
-    plain = autoregressive(target, prompt, StopRules(20))
-    drafted = speculative(target, twin, prompt, StopRules(20))
+    plain = autoregressive(target, prompt, StopRules(12))
+    drafted = speculative(target, twin, prompt, StopRules(12))
     assert drafted.token_ids == plain.token_ids
     assert 0 < sum(step.num_accepted for step in drafted.steps) < sum(step.num_drafted for step in drafted.steps)
 
@@ -38,10 +38,10 @@ def test_greedy_speculative_equals_autoregressive_on_networks(kind: str) -> None
 def test_greedy_autoregressive_equals_generate(kind: str) -> None:
     model = tiny.causal_lm(kind, **tiny.two_layers(kind))
     prompt = model.encode_prompt("Once upon a time", chat=False)
-    expected = model.model.generate(torch.tensor([prompt]), max_new_tokens=24, do_sample=False)[
+    expected = model.model.generate(torch.tensor([prompt]), max_new_tokens=12, do_sample=False)[
         0, len(prompt) :
     ].tolist()
-    assert autoregressive(model, prompt, StopRules(24)).token_ids == expected
+    assert autoregressive(model, prompt, StopRules(12)).token_ids == expected
 
 
 def test_a_perfect_drafter_needs_one_pass_per_gamma_plus_one_tokens() -> None:

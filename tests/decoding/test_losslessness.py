@@ -1,8 +1,8 @@
 """Losslessness against exact joint distributions of toy models, with controls that must fail.
 
-Each test draws 300 sequences from a vocabulary of three tokens and compares their first three tokens (a fourth lets
-two tokens be drafted) with the exact distribution by chi-square at p > 1e-3; with that many every control fails at
-p < 1e-6, often at far less.
+Each test draws 150 sequences from a vocabulary of three tokens, or 300 where drafts are read late, and compares their
+first three tokens (a fourth lets two tokens be drafted) with the exact distribution by chi-square at p > 1e-3; with so
+many every control fails at p < 1e-6, often at far less. Tests and controls share their tables, in which defects show.
 With the seeds fixed here the outcome is deterministic; over fresh seeds a correct method would fail one test in 1,000.
 """
 
@@ -28,9 +28,10 @@ from specbench.decoding.verification import (
     exact_match,
     rejection,
 )
-from tests.support.distributions import NUM_DRAWS, PLAIN, PROMPT, VOCAB, chi_square_p
+from tests.support.distributions import PLAIN, PROMPT, VOCAB, chi_square_p
 from tests.support.toys import TableModel, TextModel, joint
 
+NUM_DRAWS, NUM_LATE_DRAWS = 150, 300
 NEVER: frozenset[int] = frozenset()
 
 
@@ -44,7 +45,7 @@ def draws(
     generator = torch.Generator().manual_seed(seed)
     drafter, rule = make()
     counts: Counter[tuple[int, ...]] = Counter()
-    for _ in range(NUM_DRAWS):
+    for _ in range(NUM_LATE_DRAWS if target.prefers_pending else NUM_DRAWS):
         generation = decode(
             target, drafter, rule, PROMPT, num_draft_tokens=gamma, sampling=PLAIN,
             stop=StopRules(max_new_tokens=4, eos_token_ids=ends), generator=generator,
@@ -53,25 +54,25 @@ def draws(
     return counts
 
 
-def pair(seed: int) -> tuple[TableModel, TableModel]:
+def pair(seed: int = 1) -> tuple[TableModel, TableModel]:
     return TableModel(VOCAB, seed), TableModel(VOCAB, seed + 1000)
 
 
 def test_autoregressive_decoding_follows_the_target() -> None:
-    target, _ = pair(1)
+    target, _ = pair()
     assert chi_square_p(draws(target, lambda: (NoDrafter(), rejection), 0, 1), joint(target, PROMPT, 3)) > 1e-3
 
 
-@pytest.mark.parametrize(("seed", "gamma"), [(1, 1), (1, 2), (2, 2)])
-def test_speculative_decoding_follows_the_target(seed: int, gamma: int) -> None:
+@pytest.mark.parametrize("gamma", [1, 2])
+def test_speculative_decoding_follows_the_target(gamma: int) -> None:
     """With one draft token the third token can be a bonus token, with two it can be the second draft."""
-    target, draft = pair(seed)
-    counts = draws(target, lambda: (ModelDrafter(draft, PLAIN), rejection), gamma, seed)
+    target, draft = pair()
+    counts = draws(target, lambda: (ModelDrafter(draft, PLAIN), rejection), gamma, 1)
     assert chi_square_p(counts, joint(target, PROMPT, 3)) > 1e-3
 
 
 def test_greedy_drafts_are_lossless_too() -> None:
-    target, draft = pair(4)
+    target, draft = pair()
     counts = draws(target, lambda: (ModelDrafter(draft, Sampling(0.0)), rejection), 2, 4)
     assert chi_square_p(counts, joint(target, PROMPT, 3)) > 1e-3
 
@@ -92,7 +93,7 @@ def swapped(proposal: Proposal, target: Distributions, generator: torch.Generato
 
 
 def test_control_swapped_distributions_are_caught() -> None:
-    target, draft = pair(1)
+    target, draft = pair()
     counts = draws(target, lambda: (ModelDrafter(draft, PLAIN), swapped), 2, 1)
     assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-6
 
@@ -106,20 +107,20 @@ def wrong_bonus(proposal: Proposal, target: Distributions, generator: torch.Gene
 
 
 def test_control_wrong_bonus_token_is_caught() -> None:
-    target, draft = pair(1)
+    target, draft = pair()
     counts = draws(target, lambda: (ModelDrafter(draft, PLAIN), wrong_bonus), 1, 1)
     assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-6
 
 
 def test_control_fuzzy_rule_is_caught() -> None:
-    target, draft = pair(1)
+    target, draft = pair()
     rule = Fuzzy(divergence="js", threshold=0.5)
     counts = draws(target, lambda: (ModelDrafter(draft, PLAIN), rule), 2, 1)
     assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-6
 
 
 def test_fuzzy_at_zero_follows_the_target() -> None:
-    target, draft = pair(2)
+    target, draft = pair()
     rule = Fuzzy(divergence="js", threshold=0.0)
     counts = draws(target, lambda: (ModelDrafter(draft, PLAIN), rule), 2, 2)
     assert chi_square_p(counts, joint(target, PROMPT, 3)) > 1e-3
@@ -162,16 +163,20 @@ def cut(expected: dict[tuple[int, ...], float], ends: frozenset[int]) -> dict[tu
     return masses
 
 
-@pytest.mark.parametrize("ends", [NEVER, ENDS], ids=["the draft", "the text"])
 @pytest.mark.parametrize(
-    "rule",
-    [rejection, exact_match, BlockVerification(), Traversal(), RecursiveRejection(), KSeq()],
-    ids=lambda rule: type(rule).__name__,
+    ("rule", "ends"),
+    [
+        *(
+            pytest.param(rule, NEVER, id=f"{type(rule).__name__}-the draft")
+            for rule in (rejection, exact_match, BlockVerification(), Traversal(), RecursiveRejection(), KSeq())
+        ),
+        pytest.param(rejection, ENDS, id="Rejection-the text"),
+    ],
 )
 def test_a_draft_that_is_read_late_follows_the_target_over_its_end(
     rule: VerificationRule, ends: frozenset[int]
 ) -> None:
-    """The end of the draft alone, behind which the target goes on, or of the text."""
+    """The end of the draft alone, behind which the target goes on, or of the text, where rules meet the same loop."""
     target, draft = late_pair()
     counts = draws(target, lambda: (ModelDrafter(draft, PLAIN), rule), 2, LATE_SEED, ends)
     assert chi_square_p(counts, cut(joint(target, PROMPT, 3), ends)) > 1e-3
@@ -260,10 +265,10 @@ class LateMask(ModelDrafter):
         return made
 
 
-@pytest.mark.parametrize(("seed", "late"), [(1, False), (2, True)])
-def test_a_drafter_that_lacks_a_token_follows_the_target(seed: int, late: bool) -> None:
-    target, draft = few_differ(seed, late)
-    counts = draws(target, lambda: (ModelDrafter(draft, PLAIN), rejection), 2, seed)
+@pytest.mark.parametrize("late", [False, True])
+def test_a_drafter_that_lacks_a_token_follows_the_target(late: bool) -> None:
+    target, draft = few_differ(1, late)
+    counts = draws(target, lambda: (ModelDrafter(draft, PLAIN), rejection), 2, 1)
     assert chi_square_p(counts, joint(target, PROMPT, 3)) > 1e-3
 
 
@@ -275,7 +280,7 @@ def test_control_a_mask_behind_the_draw_is_caught() -> None:
 
 def test_a_drafter_that_pauses_follows_the_target() -> None:
     """It drafts the first two tokens only."""
-    target, draft = pair(1)
+    target, draft = pair()
 
     def pausing() -> tuple[object, VerificationRule]:
         drafter = ModelDrafter(draft, PLAIN)

@@ -35,6 +35,9 @@ PAIRS: dict[str, tuple[Texts, Texts]] = {
 }
 
 
+OVERLAPPING = 4  # seed of the tables of the first pair, in which the path of a draft is far from ψ
+
+
 class StringModel(TextModel):
     """A table model that also scores batches; `batches` holds the number of suffixes of each."""
 
@@ -167,7 +170,7 @@ def test_the_target_is_followed(number: int, name: str, sampling: Sampling) -> N
     the cases has every pair, and both lengths with both samplings."""
     seed = 1 + (number + [PLAIN, SHAPED].index(sampling)) % 2
     gamma = 2 * seed - 1
-    target, draft = models(name, seed)
+    target, draft = models(name, OVERLAPPING if name == "segmentations overlap" else seed)
     counts = draws(target, bridged(target, draft, sampling), rejection, gamma, seed, sampling)
     assert chi_square_p(counts, joint(target, 3, sampling)) > 1e-3
 
@@ -180,7 +183,8 @@ def test_greedy_drafts_are_lossless_too() -> None:
 
 
 def test_control_the_drafted_path_alone_in_place_of_psi_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a token can be drafted in several ways, the probability of one of them is too little."""
+    """Where a token can be drafted in several ways, the probability of one of them is too little. With the same tables,
+    draws and draft length ψ itself passes in the test above."""
     drawn: dict[Psi, float] = {}
     draw_token = Psi.draw
 
@@ -192,9 +196,8 @@ def test_control_the_drafted_path_alone_in_place_of_psi_is_caught(monkeypatch: p
             drawn[self] *= float(row._distributions.probs[row._index, draft_token])
         return token, path
 
-    target, draft = models("segmentations overlap", 4)
+    target, draft = models("segmentations overlap", OVERLAPPING)
     drafter = bridged(target, draft, PLAIN)
-    assert chi_square_p(draws(target, drafter, rejection, 1, 1), joint(target, 3, PLAIN)) > 1e-3
     monkeypatch.setattr(Psi, "draw", recorded)
     monkeypatch.setattr(StringProbs, "token_probs", lambda self, ids: torch.tensor([drawn[psi] for psi in self._psis]))
     assert chi_square_p(draws(target, drafter, rejection, 1, 1), joint(target, 3, PLAIN)) < 1e-6
@@ -254,13 +257,13 @@ def test_accepts_at_least_as_much_as_exact_match(name: str, seed: int) -> None:
     expected = float(torch.minimum(target_probs, psi).sum())
     assert expected >= float((target_probs * psi).sum())
     accepted = 0
-    for _ in range(300):
+    for _ in range(200):
         proposal = drafter.propose(PROMPT, 1, generator)
         assert proposal.probs is not None
         token = torch.tensor(proposal.token_ids)
         kept = torch.rand((), generator=generator) * proposal.probs.token_probs(token)
         accepted += int(proposal.token_ids[0] != OUT_OF_VOCABULARY and bool(kept < target_probs[token]))
-    assert accepted / 300 == pytest.approx(expected, abs=5 * (expected * (1 - expected) / 300) ** 0.5 + 1e-3)
+    assert accepted / 200 == pytest.approx(expected, abs=5 * (expected * (1 - expected) / 200) ** 0.5 + 1e-3)
 
 
 @pytest.mark.parametrize("draft_sampling", [Sampling(0.0), PLAIN])
@@ -268,13 +271,13 @@ def test_accepts_at_least_as_much_as_exact_match(name: str, seed: int) -> None:
 def test_greedy_decoding_is_unchanged(name: str, draft_sampling: Sampling) -> None:
     """Without any ψ: the draft model reads only what is drafted."""
     num_accepted = 0
-    for seed in range(3):
+    for seed in range(2):
         target, draft = models(name, seed)
         drafter = bridged(target, draft, Sampling(0.0), draft_sampling)
         outputs = [
             decode(
                 target, made, rejection, PROMPT, num_draft_tokens=gamma, sampling=Sampling(0.0),
-                stop=StopRules(max_new_tokens=30), generator=torch.Generator().manual_seed(seed),
+                stop=StopRules(max_new_tokens=20), generator=torch.Generator().manual_seed(seed),
             )
             for made, gamma in ((NoDrafter(), 0), (drafter, 3))
         ]  # fmt: skip
@@ -416,7 +419,7 @@ def test_sampling_from_the_embedded_target_stays_below_the_cap(
     for prompts in list(embedded_prompts.values())[:1]:
         generation = decode(
             target, drafter, rejection, prompts[0], num_draft_tokens=2, sampling=PLAIN,
-            stop=StopRules(max_new_tokens=24, eos_token_ids=target.eos_token_ids), generator=generator,
+            stop=StopRules(max_new_tokens=16, eos_token_ids=target.eos_token_ids), generator=generator,
         )  # fmt: skip
         assert generation.positions["draft_prob"] is not None
         assert all(0 < prob <= 1 + 1e-6 for prob in generation.positions["draft_prob"])

@@ -22,12 +22,13 @@ from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from specbench.statistics.bootstrap import Estimate
 from tests.support import tiny
-from tests.support.distributions import NUM_DRAWS, VOCAB, chi_square_p
+from tests.support.distributions import VOCAB, chi_square_p
 from tests.support.rows import row
 from tests.support.toys import TableModel, joint
 
 GREEDY, PLAIN = Sampling(0.0), Sampling(1.0)
 GAMMA = 5
+NUM_DRAWS = 150  # the control fails at p < 1e-80 with them
 
 
 def synthetic(acceptance: float):
@@ -56,10 +57,10 @@ def counts(generations: list[GenerationOutput]) -> tuple[int, int]:
 def test_verified_tokens_are_accepted_with_the_given_probability(
     num_texts: int, acceptance: float, sampling: Sampling
 ) -> None:
-    """Within four standard deviations of the binomial over some 300 verified tokens, or 1,000."""
+    """Within four standard deviations of the binomial over some 180 verified tokens, or 600."""
     made = decoder(acceptance, sampling)
-    verified, accepted = counts([made.generate([seed, 3], StopRules(200), seed) for seed in range(num_texts)])
-    assert verified > 115 * num_texts
+    verified, accepted = counts([made.generate([seed, 3], StopRules(120), seed) for seed in range(num_texts)])
+    assert verified > 65 * num_texts
     assert accepted / verified == pytest.approx(acceptance, abs=4 * (acceptance * (1 - acceptance) / verified) ** 0.5)
 
 
@@ -126,7 +127,7 @@ def test_models_that_round_meet_what_they_rehearsed(sampling: Sampling, dtype: t
     for each in (target, draft):
         each.model.to(dtype)
     made = build_decoder(synthetic(0.8), ModelPair(target, draft), sampling)
-    generation = made.generate([5, 6, 7, 1], StopRules(32), 1)
+    generation = made.generate([5, 6, 7, 1], StopRules(20), 1)
     assert [length for length, _ in generation.target_passes] == [step.num_drafted + 1 for step in generation.steps]
     assert len(generation.draft_passes) == sum(step.num_drafted for step in generation.steps)
 
@@ -152,7 +153,7 @@ def test_without_a_rehearsal_it_is_as_lossless_and_no_older_script_is_replayed()
 
 
 def test_it_decodes_with_real_models_and_their_caches() -> None:
-    models = ModelPair(tiny.causal_lm(seed=0), tiny.causal_lm(seed=1))
+    models = ModelPair(*(tiny.causal_lm(seed=seed, num_hidden_layers=1) for seed in range(2)))
     made = build_decoder(synthetic(1.0), models, GREEDY)
     generation = made.generate([5, 6, 7], StopRules(20), 0)
     assert generation.token_ids == plain(models.target).generate([5, 6, 7], StopRules(20), 0).token_ids

@@ -58,7 +58,7 @@ def test_the_law_of_the_tokens_is_the_targets(name: str, draws: str, widths: tup
     assert distance(RULES[name], p, drafts, len(widths) + 1) < EXACT
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("length", [1, 2, 3])
 def test_block_verification_is_exact_and_never_accepts_less(length: int, seed: int) -> None:
     p, q = table(seed), table(seed + 1000)
@@ -78,7 +78,7 @@ def root_cases(seed: int, width: int, draws: str) -> tuple[torch.Tensor, torch.T
 
 @pytest.mark.parametrize(("name", "draws"), CASES)
 def test_no_rule_accepts_more_than_the_optimum_of_its_drafts(name: str, draws: str) -> None:
-    for seed, width in itertools.product(range(3), (2, 3)):
+    for seed, width in itertools.product(range(2), (2, 3)):
         p, q, drafts = root_cases(seed, width, draws)
         expected = law(RULES[name], table(seed), trees(table(seed + 1000), (width,), draws), 2)[1]
         assert expected <= optimum(p, drafts) + EXACT

@@ -56,7 +56,7 @@ from tests.support import tiny
 from tests.support.records import generation as made_generation
 from tools.gate.simulated import CLOCKS, shares
 
-NUM_PROMPTS = 20
+NUM_PROMPTS = MIN_PROMPTS
 
 
 class SimulatedClock:
@@ -110,7 +110,7 @@ def run(tmp_path_factory, models, patch):
             options=RunOptions(
                 subsets=("en", "sw"), target=str(models / target), drafter=str(models / drafter),
                 data="sample", limit=limit, device="cpu", threads=1,
-                overrides=("generation.max_new_tokens=6", *overrides),
+                overrides=("generation.max_new_tokens=4", *overrides),
             ),
         )  # fmt: skip
         execute(request, Console(quiet=True))
@@ -191,11 +191,11 @@ def with_another_token(records):
 
 
 def test_repetitions_raise_no_alarm(base, again, tmp_path):
-    folders = [redrawn(base, tmp_path / str(seed), seed) for seed in range(4)]
+    folders = [redrawn(base, tmp_path / str(seed), seed) for seed in range(2)]
     for folder in [again, *folders]:
         report = check(str(base), str(folder), 0.03)
         assert report.result == "fine" and report.exit_code == 0 and report.num_tolerant == 4, said(report)
-    assert all(finding.candidate.startswith("10 equal") for each in report.compared for finding in each.findings
+    assert all(finding.candidate.startswith("8 equal") for each in report.compared for finding in each.findings
                if finding.what == "outputs")  # fmt: skip
 
 
@@ -216,7 +216,7 @@ def speeds_that_fell(report):
 
 def test_interleaved_every_method_is_compared_with_itself_and_ar_too(base, tmp_path):
     """So that a slow-down of what AR and the methods share is found, which no speed-up shows."""
-    for seed in range(3):
+    for seed in range(2):
         same = again_interleaved(base, tmp_path / f"same-{seed}", seed)
         report = check(str(base), str(same), 0.01, interleaved=True)
         assert report.result == "fine" and report.num_tolerant == 6, said(report)
@@ -243,7 +243,7 @@ def test_interleaved_the_times_of_other_outputs_are_left_out(base, tmp_path):
     report = check(str(base), str(with_records(base, tmp_path / "two", change)), 0.01, interleaved=True)
     (fsd,) = [each for each in report.compared if each.method == "fsd"]
     assert speeds_that_fell(report) == set()
-    assert any(text.startswith("times of 2 of 20 outputs of all: they have other tokens") for text in fsd.not_compared)
+    assert any(text.startswith("times of 2 of 16 outputs of all: they have other tokens") for text in fsd.not_compared)
     num_changed = NUM_PROMPTS
     report = check(str(base), str(with_records(base, tmp_path / "all", change)), 0.01, interleaved=True)
     assert "no equal answers of more than one token" in said(report) and report.exit_code == 2
@@ -292,7 +292,7 @@ def test_a_rule_that_is_wrong_is_caught_by_its_outputs(base, tmp_path):
     report = check(str(base), str(copy), 0.03)
     assert report.exit_code == 1 and regressions(report) == {("sd", "outputs")}
     (finding,) = [finding for each in report.compared for finding in each.regressions]
-    assert "9 equal, 1 other" in str(finding) and "token 3" in finding.detail
+    assert "7 equal, 1 other" in str(finding) and "token 3" in finding.detail
 
 
 def test_other_draws_are_no_regression(base, tmp_path):
@@ -303,7 +303,7 @@ def test_other_draws_are_no_regression(base, tmp_path):
     sd = next(each for each in report.compared if each.method == "sd")
     assert report.exit_code == 0 and LENGTH in {finding.what for finding in sd.findings}
     assert any(text.startswith("α and passes of all outputs") for text in sd.not_compared)
-    assert any("9 equal, 1 other (outputs of a lossy or sampling" in str(finding) for finding in sd.findings)
+    assert any("7 equal, 1 other (outputs of a lossy or sampling" in str(finding) for finding in sd.findings)
 
 
 def test_counts_have_noise_where_rounding_may_differ(base, tmp_path):
@@ -358,7 +358,7 @@ def test_another_tokenizer_cannot_be_compared(base, run, models, tmp_path):
         file.write_text(json.dumps(content), encoding="utf-8")
     report = check(str(base), str(run("other", 6, "other-drafter", target="other", limit=1)), 0.03)
     assert report.exit_code == 2
-    assert "target_revision: local-" in said(report) and "n: 10 in the baseline, 1 in the candidate" in said(report)
+    assert "target_revision: local-" in said(report) and "n: 8 in the baseline, 1 in the candidate" in said(report)
     named = edited(base, tmp_path / "named", target_revision="local-0")
     assert check(str(base), str(named), 0.03, ignore=["target"]).exit_code == 2, "the name may differ, not the files"
 
@@ -371,7 +371,7 @@ def test_prompts_of_another_length_cannot_be_compared(base, tmp_path):
 
     copy = with_records(base, tmp_path / "longer", longer)
     report = check(str(base), str(copy), 0.03)
-    assert report.exit_code == 2 and "en: prompt_tokens differs in 1 of 10 records" in said(report)
+    assert report.exit_code == 2 and "en: prompt_tokens differs in 1 of 8 records" in said(report)
 
 
 def test_conditions_that_differ_are_named_with_both_values(base, tmp_path):
@@ -536,7 +536,7 @@ def test_a_run_that_was_cut_short_is_refused(base, tmp_path):
     copy = shutil.copytree(base, tmp_path / "cut")
     lines = (copy / "records.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     (copy / "records.jsonl").write_text("".join(lines[:-3]), encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"mgsm/en has a row of n = 10 and records of 9: repeat its command"):
+    with pytest.raises(ConfigError, match=r"mgsm/en has a row of n = 8 and records of 7: repeat its command"):
         check(str(base), str(copy), 0.03)
 
 

@@ -75,29 +75,36 @@ def by_rate(hurried, tmp_path_factory) -> tuple[Path, list[Row]]:
     return folder / "run", run(folder, limit=1, ar=slow, load=load)
 
 
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("load")
+    run(folder, load={"concurrency": [2, 1], "windows": 5, "requests": 2})
+    return folder / "run"
+
+
 def answer(sent: float, reads: list[tuple[float, int]], passes: int | None, example: int = 0) -> LoadAnswer:
     return LoadAnswer(example, sent, [1] * sum(n for _, n in reads), passes, reads)
 
 
-def test_each_level_has_a_row_for_each_server(tmp_path, hurried) -> None:
-    rows = run(tmp_path, load={"concurrency": [2, 1], "rate": [4], "windows": 5, "requests": 2})
-    assert [(load_of(row).kind, load_of(row).level, row.method_name) for row in rows] == [
-        (kind, level, name)
-        for kind, level in (("concurrency", 1), ("concurrency", 2), ("rate", 4)) for name in ("ar", "draft")
-    ]  # fmt: skip
-    assert [load_of(row).windows * load_of(row).requests for row in rows] == [10, 10, 20, 20, 40, 40]
+def test_each_level_has_a_row_for_each_server(measured, by_rate) -> None:
+    by_concurrency = [row for row in load_leaderboard(measured / "leaderboard.json") if row.level]
+    for rows, levels in ((by_concurrency, [("concurrency", 1), ("concurrency", 2)]),
+                         (by_rate[1], [("concurrency", 1), ("rate", 2)])):  # fmt: skip
+        found = [(load_of(row).kind, load_of(row).level, row.method_name) for row in rows]
+        assert found == [(*level, name) for level in levels for name in ("ar", "draft")]
+        assert [load_of(row).windows * load_of(row).requests for row in rows] == [10, 10, 20, 20]
     emitted = sum(accepted + 1 for _, accepted in SD)
-    for row in rows:
-        assert load_of(row).windows == 5 and row.n == 3
+    for row in (*by_concurrency, *by_rate[1]):
+        assert load_of(row).windows == 5 and row.n == (3 if row in by_concurrency else 1)
         assert row.verdict == "greedy equal"
         tau, ratio = (row.value(name) for name in ("mean_acceptance_length", "pass_ratio"))
         assert tau == pytest.approx(1.0 if row.method_name == "ar" else emitted / len(SD))
         assert ratio is not None and row.value("speedup_user") == pytest.approx(tau / ratio)
         assert row.metrics["tokens_per_second_user"].low is not None
         assert (row.value("ttft_p99_seconds") or 0) >= (row.value("ttft_seconds") or 0) > 0
-    assert rows[0].value("speedup") == 1.0
-    by_concurrency, by_rate = load_tables(rows)
-    assert by_concurrency.title == "mgsm · en · load by concurrency" and by_rate.title == "mgsm · en · load by rate"
+    assert by_concurrency[0].value("speedup") == 1.0
+    titles = [table.title for table in load_tables([*by_concurrency, *by_rate[1][2:]])]
+    assert titles == ["mgsm · en · load by concurrency", "mgsm · en · load by rate"]
 
 
 def test_a_level_by_rate_has_ratios_of_latencies_and_no_speed_up(by_rate) -> None:
@@ -139,16 +146,17 @@ def test_as_many_requests_are_in_flight_as_the_level_says_and_all_servers_get_th
                 in_flight[0] -= 1
 
     monkeypatch.setattr(load.ServedDecoder, "generate_under_load", counted)
-    run(tmp_path, load={"concurrency": [3], "windows": 2}, draft=Script("vllm", SD, delay_seconds=0.002))
+    load_of_3 = {"concurrency": [3], "windows": 2, "requests": 2}
+    run(tmp_path, load=load_of_3, draft=Script("vllm", SD, delay_seconds=0.002))
     assert most[0] == 3
     windows = read_windows(tmp_path / "run")
     for window in windows:
         first, second = ([each.example for each in window.methods[name]] for name in ("ar", "draft"))
-        assert first == second == [number % 3 for number in range(12)]
+        assert first == second == [number % 3 for number in range(6)]
 
 
 def test_windows_are_resumed_and_a_failure_is_one_line(tmp_path) -> None:
-    keys = {"load": {"concurrency": [2], "windows": 2, "requests": 2}}
+    keys = {"load": LEAST, "limit": 1}
     run(tmp_path, **keys)
     file = tmp_path / "run/load.jsonl"
     first, _ = file.read_text().splitlines()
@@ -193,7 +201,7 @@ def test_a_prompt_has_as_many_chances_to_differ_as_that_of_the_control(tmp_path)
 def test_near_ties_under_load_are_told_apart(tmp_path, gap, verdict) -> None:
     target, other = tied(gap)
     servers = {"ar": Script("vllm", model=target), "draft": Script("vllm", passes=SD, model=other)}
-    rows = run(tmp_path, overrides=SHORT, load=LEAST, **servers)
+    rows = run(tmp_path, 2, overrides=SHORT, load=LEAST, **servers)
     assert [row.verdict for row in rows] == ["greedy equal", verdict]
     assert ("answers_differ" in {each.code for each in rows[1].warnings}) == (verdict == "diverged")
     ties = [each.near_tie for window in read_windows(tmp_path / "run") for each in window.methods["draft"]]
@@ -203,18 +211,18 @@ def test_near_ties_under_load_are_told_apart(tmp_path, gap, verdict) -> None:
 def test_a_load_is_warmed_up_until_it_is_steady(tmp_path, monkeypatch) -> None:
     """A tenth of the expected time is enough for one block here; more than that gives as many as the rule needs."""
     monkeypatch.setattr("specbench.running.warm_up.is_steady", lambda times: False)
-    first, row = run(tmp_path / "short", load=LEAST, warm_up=0.0)
+    first, row = run(tmp_path / "short", 1, load=LEAST, warm_up=0.0)
     assert [each.warm_up and (each.warm_up.blocks, each.warm_up.steady) for each in (first, row)] == [(1, None)] * 2
     monkeypatch.setattr("specbench.integrations.served.concurrency.MAX_SHARE", 1e9)
     monkeypatch.setattr("specbench.running.warm_up.is_steady", lambda times: len(times) >= 3)
-    steady = run(tmp_path / "steady", load=LEAST)
+    steady = run(tmp_path / "steady", 1, load=LEAST)
     assert [row.warm_up and (row.warm_up.blocks, row.warm_up.steady) for row in steady] == [(3, True), (3, True)]
     first, second = read_windows(tmp_path / "steady/run")
     assert set(first.warm_up or ()) == {"ar", "draft"} and second.warm_up == {}
     monkeypatch.setattr("specbench.running.warm_up.is_steady", lambda times: False)
     for module in ("integrations.served.concurrency", "running.warm_up"):
         monkeypatch.setattr(f"specbench.{module}.MAX_BLOCKS_CPU", 9)
-    _, row = run(tmp_path / "not", load=LEAST)
+    _, row = run(tmp_path / "not", 1, load=LEAST)
     assert row.warm_up is not None and row.warm_up.blocks == 9 and row.warm_up.steady is False
     assert "not_steady" in {each.code for each in row.warnings}
 
@@ -285,13 +293,6 @@ def test_a_wrong_load_is_one_line(tmp_path, value, message) -> None:
         read_servers(path)
 
 
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("load")
-    run(folder, load={"concurrency": [1, 2], "windows": 5, "requests": 2})
-    return folder / "run"
-
-
 def test_rows_of_a_load_are_recomputed_from_the_run(measured, specbench) -> None:
     board = measured / "leaderboard.json"
     rows = load_leaderboard(board)
@@ -353,7 +354,7 @@ def test_the_picture_has_a_curve_for_each_server_and_marks_the_break_even() -> N
 
 def test_subsets_together_have_a_row_at_each_level(tmp_path) -> None:
     scripts = {"ar": Script("vllm", AR), "draft": Script("vllm", SD)}
-    with servers_file(tmp_path, scripts, load={"concurrency": [2], "windows": 2, "requests": 2}) as file:
+    with servers_file(tmp_path, scripts, load=LEAST) as file:
         options = RunOptions(subsets=("en", "de"), limit=2)
         request = Request(["mgsm"], [], options, "", output=tmp_path / "run", servers=file)
         outcome = execute(request, Console(file=io.StringIO()), load_served)

@@ -39,7 +39,7 @@ def evaluate(folder: Path, names: list[str], lm: SpecbenchLM, **options: Any) ->
 
 
 def request(prompt: str, doc: int = 0, task: str = "t", **gen_kwargs: Any) -> Instance:
-    return Instance("generate_until", {}, (prompt, {"max_gen_toks": 12, **gen_kwargs}), 0, (task, doc, 1))
+    return Instance("generate_until", {}, (prompt, {"max_gen_toks": 8, **gen_kwargs}), 0, (task, doc, 1))
 
 
 def model(pair: tuple[str, str], method: str = "sd", **options: Any) -> SpecbenchLM:
@@ -56,7 +56,7 @@ def test_importing_registers_the_model() -> None:
 def test_columns_stand_beside_the_scores(tiny_pair: tuple[str, str], tmp_path: Path) -> None:
     write_task(tmp_path, "sums")
     lm = model(tiny_pair, baseline=True, override="num_draft_tokens=3")
-    row = evaluate(tmp_path, ["sums"], lm)["results"]["sums"]
+    row = evaluate(tmp_path, ["sums"], lm, limit=3)["results"]["sums"]
     steps = [list(answer.own.steps) for answer in lm.answers]
     rates = [sum(step[2] for step in each) / sum(step[1] for step in each) for each in steps]
     assert row["exact_match,none"] == 0.0
@@ -261,7 +261,7 @@ def test_reasoning_is_no_part_of_an_answer(tmp_path: Path) -> None:
 
 
 def test_a_long_prompt_keeps_its_end(tiny_pair: tuple[str, str]) -> None:
-    long, short = "x" * 2000 + "the end", "x" * (1024 - 12 - 7) + "the end"
+    long, short = "x" * 2000 + "the end", "x" * (1024 - 8 - 7) + "the end"
     first, second = model(tiny_pair).generate_until([request(long, 0), request(short, 1)])
     assert first == second
 

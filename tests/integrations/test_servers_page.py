@@ -110,9 +110,22 @@ COUNTS: dict[str, tuple[dict[str, Script], str]] = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Row]:
+    """Rows of the servers of COUNTS: those of one engine are measured beside one server `ar`."""
+    found: dict[str, Row] = {}
+    for engine in ("vllm", "lmdeploy"):
+        names = {f"method-{n}": case for n, case in enumerate(COUNTS) if COUNTS[case][0]["ar"].engine == engine}
+        folder, scripts = tmp_path_factory.mktemp("counted"), {n: COUNTS[case][0]["draft"] for n, case in names.items()}
+        methods = {name: COUNTS[case][1] for name, case in names.items()}
+        outcome = run(folder, {"ar": Script(engine), **scripts}, num_examples=1, methods=methods)
+        found |= {case: row_of(outcome, name) for name, case in names.items()}
+    return found
+
+
 @pytest.mark.parametrize("case", COUNTS)
-def test_listed_counts_have_the_listed_source(tmp_path, case) -> None:
-    row = run_method(tmp_path, COUNTS[case][1], COUNTS[case][0])
+def test_listed_counts_have_the_listed_source(counted, case) -> None:
+    row = counted[case]
     assert row.served is not None and is_of(listed()["acceptance from"][case], row.served.acceptance_source)
     if row.served.acceptance_source.startswith("none"):
         assert row.value("acceptance_rate") is None and row.value("speedup") is not None
@@ -140,7 +153,7 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, ...
         folder, keys = tmp_path_factory.mktemp("marked"), {"memory": None} if "memory_not_stated" in codes else {}
         if "learns" in codes:
             return run_method(folder, "suffix", MARKED[codes])
-        return row_of(run(folder, MARKED[codes], **keys))
+        return row_of(run(folder, MARKED[codes], num_examples=1, **keys))
 
     return cache(make)
 

@@ -15,6 +15,7 @@ import torch
 from specbench.core.errors import ConfigError
 from specbench.decoding.build import build_decoder
 from specbench.decoding.drafters import heads
+from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.checkpoints import fingerprint
@@ -426,29 +427,34 @@ def test_what_does_not_fit_is_refused(case: str, tmp_path: Path) -> None:
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("methods", "config", "tensors"),
-    [("eagle3-chain,eagle3", specforge(), eagle3_tensors()), ("eagle,eagle2", EAGLE1, eagle1_tensors())],
-)
-def test_heads_run(
-    methods: str, config: Config, tensors: Tensors, tmp_path: Path, specbench: Callable[..., tuple[int, str, str]]
-) -> None:
+def test_heads_run(tmp_path: Path, specbench: Callable[..., tuple[int, str, str]]) -> None:
     """A chain and trees: their greedy answers are AR's."""
     folder = tiny.save(tmp_path / "target", num_hidden_layers=NUM_LAYERS)
-    head = save_head(tmp_path / "head", config, tensors)
+    head = save_head(tmp_path / "head", specforge(), eagle3_tensors())
     code, _, error = specbench(
-        "run", "--task", "mgsm", "--subset", "en", "--method", f"ar,{methods}", "--target", str(folder), "--limit", "1",
-        "--data", "sample", "--set", f"drafter.path={head}", "--set", "generation.max_new_tokens=10",
+        "run", "--task", "mgsm", "--subset", "en", "--method", "ar,eagle3-chain,eagle3", "--target", str(folder),
+        "--limit", "1", "--data", "sample", "--set", f"drafter.path={head}", "--set", "generation.max_new_tokens=6",
         "--output", "run",
     )  # fmt: skip
     assert code == 0, error
     identity = json.loads(Path("run/run.json").read_text())
-    for name in methods.split(","):
+    (line,) = Path("run/records.jsonl").read_text().splitlines()
+    answers = json.loads(line)["methods"]
+    for name in ("eagle3-chain", "eagle3"):
         assert identity["drafters"][name] == {"name": str(head), "revision": fingerprint(str(head))}
-        for line in Path("run/records.jsonl").read_text().splitlines():
-            answers = json.loads(line)["methods"]
-            assert answers[name]["token_ids"] == answers["ar"]["token_ids"]
-            assert sum(step[0] for step in answers[name]["steps"]) > 0
+        assert answers[name]["token_ids"] == answers["ar"]["token_ids"]
+        assert sum(step[0] for step in answers[name]["steps"]) > 0
+
+
+def test_heads_of_eagle_1_write_the_tokens_of_ar(tmp_path: Path) -> None:
+    head = save_head(tmp_path / "head", EAGLE1, eagle1_tensors())
+    specs = [load_method("ar"), load_method("eagle"), load_method("eagle2")]
+    specs[1:] = with_overrides([], specs[1:], [f"drafter.path={head}"])[1]
+    plain, *drafted = (
+        build_decoder(spec, ModelPair(target()), Sampling(0.0)).generate(PROMPT, StopRules(6), seed=1) for spec in specs
+    )
+    for output in drafted:
+        assert output.token_ids == plain.token_ids and sum(step.num_drafted for step in output.steps) > 0
 
 
 # A target without attention and MLP, whose hidden state is the embedding of the last token, and heads that pass it on
@@ -460,7 +466,7 @@ AXIS = torch.zeros(WIDTH).index_fill_(0, torch.tensor([0]), 1.0)
 @cache
 def writer(alternates: bool) -> CausalLM:
     """A target that writes FIRST for ever, or FIRST and SECOND alternately."""
-    network = tiny.network("llama", num_hidden_layers=NUM_LAYERS)
+    network = tiny.network("llama", num_hidden_layers=4)
     signs = torch.where(torch.arange(VOCAB) % 2 == 1, 1.0, -1.0 if alternates else 1.0)  # FIRST is odd
     with torch.no_grad():
         for layer in network.model.layers:
@@ -482,7 +488,7 @@ def mirror_head(folder: Path, norm_output: bool, *, drafts: torch.Tensor) -> str
         tensors[name] = torch.zeros_like(tensors[name])
     tensors["norm.weight"] = -torch.ones(WIDTH)
     tensors["lm_head.weight"][FIRST], tensors["lm_head.weight"][SECOND] = drafts, -drafts
-    config = {**specforge(norm_output=norm_output), "draft_vocab_size": VOCAB}
+    config = specforge(norm_output=norm_output, draft_vocab_size=VOCAB, eagle_config={AUX_KEY: [0, 1, 2]})
     return str(save_head(folder, config, tensors))
 
 

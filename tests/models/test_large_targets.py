@@ -19,7 +19,7 @@ from specbench.results.leaderboard import load
 from tests.support import tiny
 
 SHORT = ["--task", "mgsm", "--method", "sd", "--subset", "en", "--limit", "1", "--data", "sample",
-         "--set", "generation.max_new_tokens=12"]  # fmt: skip
+         "--set", "generation.max_new_tokens=6"]  # fmt: skip
 GIB = 2**30
 
 

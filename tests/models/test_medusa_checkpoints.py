@@ -164,9 +164,9 @@ def test_medusa_1_runs(names_path: bool, tmp_path: Path, specbench: Callable[...
     folder = medusa_1(tmp_path / "medusa")
     options = ["--set", f"drafter.path={folder}"] if names_path else []
     code, _, error = specbench(
-        "run", "--task", "mgsm", "--subset", "en", "--method", "ar,medusa", "--target", str(folder), "--limit", "2",
+        "run", "--task", "mgsm", "--subset", "en", "--method", "ar,medusa", "--target", str(folder), "--limit", "1",
         "--data", "sample", "--set", "num_draft_tokens=3", "--set", "drafter.num_nodes=9",
-        "--set", "drafter.head_chances=[[.5,.2],[.4,.2],[.3,.1]]", "--set", "generation.max_new_tokens=12",
+        "--set", "drafter.head_chances=[[.5,.2],[.4,.2],[.3,.1]]", "--set", "generation.max_new_tokens=6",
         "--output", "run", *options,
     )  # fmt: skip
     assert code == 0, error

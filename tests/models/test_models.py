@@ -26,7 +26,7 @@ from tests.support.engines import plain_logits
 def test_scores_equal_a_plain_pass_after_any_history(kind: str) -> None:
     model, rng = tiny.causal_lm(kind, **tiny.two_layers(kind)), random.Random(0)
     ids = [rng.randrange(256) for _ in range(20)]
-    for _ in range(15):
+    for _ in range(10):
         num_logits = rng.randint(1, 6)
         ids = ids[: rng.randint(10, len(ids))] + [rng.randrange(256) for _ in range(rng.randint(num_logits, 12))]
         torch.testing.assert_close(

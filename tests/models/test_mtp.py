@@ -64,7 +64,7 @@ def test_mtp_runs(tmp_path: Path, specbench: Callable[..., tuple[int, str, str]]
     folder = save_mellum(tmp_path / "mellum")
     code, _, error = specbench(
         "run", "--task", "mgsm", "--subset", "en", "--method", "ar,mtp", "--target", str(folder), "--limit", "1",
-        "--data", "sample", "--set", "num_draft_tokens=2", "--set", "generation.max_new_tokens=12", "--output", "run",
+        "--data", "sample", "--set", "num_draft_tokens=2", "--set", "generation.max_new_tokens=6", "--output", "run",
     )  # fmt: skip
     assert code == 0, error
     answers = json.loads(Path("run/records.jsonl").read_text())["methods"]

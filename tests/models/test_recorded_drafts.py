@@ -143,7 +143,7 @@ def test_generations_with_recorded_drafts_are_those_without(
         return made
 
     pairs = (ModelPair(model(), model(1)), ModelPair(with_graphs(), with_graphs(1)))
-    found = [decoder(pair).generate(IDS, StopRules(24), seed=3) for pair in pairs]
+    found = [decoder(pair).generate(IDS, StopRules(12), seed=3) for pair in pairs]
     assert recordings.count("draft") == 2
     assert found[0].token_ids == found[1].token_ids and found[0].steps == found[1].steps
     assert [n for n, _ in found[0].draft_passes] == [n for n, _ in found[1].draft_passes]
@@ -267,7 +267,7 @@ def test_prompts_are_read_by_recorded_passes(
         return read_eagerly(self, tokens, *given, **named)
 
     monkeypatch.setattr(StaticPasses, "read_eagerly", noted)
-    for num_prompt in (7, 63, 64, 65, 150, 256, 257, 300):
+    for num_prompt in (7, 64, 65, 256, 257):
         for num_before in (0, 40, 300):
             layers = rng.choice([(), LAYERS])
             ids = [rng.randrange(250) for _ in range(min(num_before + num_prompt, 383))]
@@ -305,7 +305,7 @@ def test_methods_whose_prompts_are_recorded_write_the_tokens_of_the_eager_engine
             LoadedModels(pair.target, {name: pair.drafter}), [method], 120, lambda line: None, decoders=[decoder]
         )
         num_recorded = len(recordings)
-        found.append([decoder.generate(list(range(length)), StopRules(10), seed=3) for length in (5, 64, 90)])
+        found.append([decoder.generate(list(range(length)), StopRules(6), seed=3) for length in (5, 64, 90)])
         assert len(recordings) == num_recorded
     for expected, other in zip(*found, strict=True):
         assert other.token_ids == expected.token_ids and other.steps == expected.steps

@@ -79,7 +79,7 @@ def fed(model: CausalLM) -> list[int]:
 def walk(model: CausalLM, num_moves: int, seed: int) -> None:
     """Throw back to random positions, feed random tokens, alone and in batches; compare with passes without a cache."""
     rng = random.Random(seed)
-    ids = [rng.randrange(256) for _ in range(30)]
+    ids = [rng.randrange(256) for _ in range(20)]
     for _ in range(num_moves):
         num_logits = rng.choice([1, 1, 1, 2, 5])
         num_kept = len(ids) - rng.choice([0, 0, 1, 2, 5, 20])
@@ -102,7 +102,7 @@ def test_any_history_gives_the_logits_of_a_plain_pass(kind: str) -> None:
     check_causal(model)
     walk(model, NUM_MOVES, seed=1)
     model.reset()
-    walk(model, 5, seed=2)
+    walk(model, 2, seed=2)
 
 
 @pytest.mark.parametrize("kind", ["qwen3_5_text", "mamba2", "mamba", "falcon_h1"])
@@ -139,9 +139,8 @@ def test_control_positions_that_start_again_are_caught() -> None:
 
 
 PAIRS = [
-    ("qwen3_5_text", "qwen3_5_text"), ("qwen3_5_text", "mamba"), ("mamba2", "mamba2"), ("mamba2", "gemma2"),
-    ("mamba", "falcon_h1"), ("mamba", "mamba"), ("falcon_h1", "mamba2"), ("gemma2", "mamba2"),
-    ("gemma3_text", "qwen3_5_text"), ("llama", "mamba"),
+    ("qwen3_5_text", "qwen3_5_text"), ("mamba2", "mamba2"), ("mamba2", "gemma2"), ("mamba", "falcon_h1"),
+    ("mamba", "mamba"), ("falcon_h1", "mamba2"), ("gemma3_text", "qwen3_5_text"),
 ]  # fmt: skip
 
 
@@ -152,27 +151,27 @@ def test_greedy_speculative_equals_autoregressive(kind: str, draft_kind: str, ga
     target = make(kind)
     stranger = kind != draft_kind
     drafter = drafter_of(draft_kind, seed=int(stranger))
-    prompt = target.encode_prompt("A few words to begin with.", chat=False)
-    plain = autoregressive(target, prompt, StopRules(16))
-    drafted = speculative(target, drafter, prompt, StopRules(16), gamma=gamma)
+    prompt = target.encode_prompt("A few words, ", chat=False)
+    plain = autoregressive(target, prompt, StopRules(12))
+    drafted = speculative(target, drafter, prompt, StopRules(12), gamma=gamma)
     assert drafted.token_ids == plain.token_ids
     if not stranger:
         assert 0 < sum(step.num_accepted for step in drafted.steps) < sum(step.num_drafted for step in drafted.steps)
 
 
-@pytest.mark.parametrize("kind", ["qwen3_5_text", "mamba2", "mamba", "falcon_h1"])
+@pytest.mark.parametrize("kind", ["qwen3_5_text", "mamba2", "mamba"])
 def test_a_step_feeds_only_what_was_accepted_and_what_is_drafted(kind: str) -> None:
     """One target pass a step: the tokens accepted in the step before again, the newest token and the drafts."""
     gamma, target, drafter = 5, make(kind), drafter_of(kind)
     prompt = target.encode_prompt("A prompt of more than a few tokens, never to be fed again.", chat=False)
-    generation = speculative(target, drafter, prompt, StopRules(32), gamma=gamma)
+    generation = speculative(target, drafter, prompt, StopRules(20), gamma=gamma)
     steps = generation.steps
     assert {step.num_accepted < step.num_drafted for step in steps[:-1]} == {True, False}
     replays = [0, *(step.num_accepted + 1 if step.num_accepted < step.num_drafted else 0 for step in steps[:-1])]
     expected = [replay + 1 + step.num_drafted for replay, step in zip(replays, steps, strict=True)]
     assert [length for length, _ in generation.target_passes] == expected
     # The drafter learns from its first way back that it needs a snapshot before each pass.
-    again = speculative(target, drafter, prompt, StopRules(32), gamma=gamma)
+    again = speculative(target, drafter, prompt, StopRules(20), gamma=gamma)
     assert again.token_ids == generation.token_ids
     first, second = ([length for length, _ in run.draft_passes] for run in (generation, again))
     assert len(first) == len(second) == sum(step.num_drafted for step in steps)
@@ -183,13 +182,13 @@ def test_a_step_feeds_only_what_was_accepted_and_what_is_drafted(kind: str) -> N
 def test_snapshots_of_speculative_decoding_cost_the_baseline_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Autoregressive decoding takes a snapshot now and then, whatever was decoded with the model before."""
     target, prompt, taken = make("qwen3_5_text"), list(range(20)), list[int]()
-    speculative(target, drafter_of("qwen3_5_text"), prompt, StopRules(40), gamma=3)
+    speculative(target, drafter_of("qwen3_5_text"), prompt, StopRules(12), gamma=3)
     add = RecurrentStates._add
     monkeypatch.setattr(
         RecurrentStates, "_add", lambda self, place, kept: taken.append(place) or add(self, place, kept)
     )
-    autoregressive(target, prompt, StopRules(100))
-    assert taken == list(range(20 - PROMPT_TAIL, 20 + 99, MAX_REPLAY))
+    autoregressive(target, prompt, StopRules(60))
+    assert taken == list(range(20 - PROMPT_TAIL, 20 + 59, MAX_REPLAY))
 
 
 def test_a_long_draft_is_replayed_at_most_by_half() -> None:

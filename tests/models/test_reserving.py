@@ -47,19 +47,19 @@ def capacities(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 def test_a_conversation_that_grows_when_it_is_read_again_gets_room_before_it_is_measured(
     specbench: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: list[str]
 ) -> None:
-    """Random bytes are no text: of 150 that were written about 300 are read in the second turn."""
+    """Random bytes are no text: of 60 that were written about 120 are read in the second turn."""
     target = tiny.save(tmp_path / "target", num_hidden_layers=1)
     monkeypatch.setattr(causal_lm, "end_token_sources", lambda *given: {})
     asked = ("run", "--task", "mt_bench", "--subset", "writing", "--data", "sample", "--limit", "1", "--method", "ar",
-             "--target", str(target), "--set", "generation.max_new_tokens=150", "--engine", "compiled", "--device",
+             "--target", str(target), "--set", "generation.max_new_tokens=60", "--engine", "compiled", "--device",
              "cpu")  # fmt: skip
     code, _, said = specbench(*asked, "--output", "here")
     assert code == 0, said
     first, second = map(json.loads, (tmp_path / "here" / "records.jsonl").read_text().splitlines())
     lines = [json.loads(line) for line in (tmp_path / "here" / "compilations.jsonl").read_text().splitlines()]
-    assert [line["capacity"] for line in lines] == [384, 512] and sum(line["num_passes"] for line in lines) == len(made)
-    assert first["prompt_tokens"] + 150 < 384 < second["prompt_tokens"] + 150 <= 512
-    assert "for 512 tokens: " in said and "writing: compiled " in said
+    assert [line["capacity"] for line in lines] == [192, 256] and sum(line["num_passes"] for line in lines) == len(made)
+    assert first["prompt_tokens"] + 60 < 192 < second["prompt_tokens"] + 60 <= 256
+    assert "for 256 tokens: " in said and "writing: compiled " in said
 
     monkeypatch.setattr(runner, "allocate_and_capture_for_trial", lambda *given: iter(()))
     code, _, said = specbench(*asked, "--output", "there")
@@ -100,12 +100,12 @@ def test_a_block_that_fits_compiles_nothing_more(
 
     monkeypatch.setattr(runner, "allocate_and_capture_for_trial", noted)
     code, _, said = specbench(
-        "run", "--task", "mgsm", "--subset", "en", "--data", "sample", "--limit", "4", "--method", "sd", "--output",
+        "run", "--task", "mgsm", "--subset", "en", "--data", "sample", "--limit", "2", "--method", "sd", "--output",
         "here", "--target", tiny_pair[0], "--drafter", tiny_pair[1], "--engine", "compiled", "--device", "cpu", "--set",
-        "generation.max_new_tokens=6",
+        "generation.max_new_tokens=3",
     )  # fmt: skip
     assert code == 0, said
-    assert len(numbers) == 4 and len(set(numbers)) == 1 and numbers[0][0] == 0 < len(made)
+    assert len(numbers) == 2 and len(set(numbers)) == 1 and numbers[0][0] == 0 < len(made)
 
 
 def test_a_run_with_trees_compiles_nothing_while_it_is_measured(
@@ -114,7 +114,7 @@ def test_a_run_with_trees_compiles_nothing_while_it_is_measured(
     code, _, said = specbench(
         "run", "--task", "mgsm", "--subset", "en", "--data", "sample", "--limit", "1", "--method",
         "sd,sd-tree,token-recycling,lookahead", "--output", "here", "--target", tiny_pair[0], "--drafter", tiny_pair[1],
-        "--engine", "compiled", "--device", "cpu", "--set", "generation.max_new_tokens=12",
+        "--engine", "compiled", "--device", "cpu", "--set", "generation.max_new_tokens=6",
     )  # fmt: skip
     assert code == 0, said
     lines = [json.loads(line) for line in (tmp_path / "here" / "compilations.jsonl").read_text().splitlines()]
@@ -135,7 +135,7 @@ def test_an_audit_reserves_for_a_byte_drafter_by_its_own_count(
         numbers.append((len(made), len(capacities)))
 
     monkeypatch.setattr("specbench.analysis.audit.audit.allocate_and_capture_for", noted)
-    code, _, said = specbench("audit", *MGSM, "--subset", "ru", "--set", "generation.max_new_tokens=48", "--draws", "0",
+    code, _, said = specbench("audit", *MGSM, "--subset", "ru", "--set", "generation.max_new_tokens=24", "--draws", "0",
                              "--limit", "1")  # fmt: skip
     assert code == 0, said
     assert [name for name, _ in capacities] == ["embedded:drafter", "embedded:drafter-bytes"]
@@ -149,7 +149,7 @@ def test_subsets_in_turns_have_their_own_room_and_compile_once(
 ) -> None:  # fmt: skip
     """A subset of short prompts and one of long prompts: each is measured in the room that it has alone."""
     for subset, words in (("en", 10), ("de", 300)):
-        (tmp_path / f"mgsm_{subset}.tsv").write_text("".join(f"{'a ' * words}{n}?\t1\n" for n in range(3)))
+        (tmp_path / f"mgsm_{subset}.tsv").write_text("".join(f"{'a ' * words}{n}?\t1\n" for n in range(2)))
     seen: list[tuple[str, int]] = []
     sized: list[str] = []
     measure, conversations = runner.measure, reserving.unanswered_conversations
@@ -172,6 +172,6 @@ def test_subsets_in_turns_have_their_own_room_and_compile_once(
     )  # fmt: skip
     assert code == 0, said
     (_, short), (_, long) = seen[:2]
-    assert short < long and seen == [("en", short), ("de", long)] * 3
+    assert short < long and seen == [("en", short), ("de", long)] * 2
     lines = [json.loads(line) for line in (tmp_path / "here" / "compilations.jsonl").read_text().splitlines()]
     assert [line["capacity"] for line in lines] == [short, long] and sized == ["en", "de"]

@@ -62,7 +62,7 @@ def test_trees_are_those_of_the_eager_engine_after_any_history(
     eager, other = reserved(kind, attention, shapes)
     assert other.static is not None and other.static.capacity == 128
     num_made, rng = len(made), random.Random(0)
-    ids = [rng.randrange(256) for _ in range(20)]
+    ids = [rng.randrange(256) for _ in range(60)]
     longest = 0
     while longest < 112:
         tokens, parents = random_tree(rng, rng.randint(1, 12), 256)
@@ -133,8 +133,7 @@ def test_a_tree_grows_level_by_level_in_the_same_passes(made: list[str]) -> None
     torch.testing.assert_close(found[1], found[0], **CLOSE)
 
 
-@pytest.mark.parametrize("reserves", [True, False])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "reserves"), [*((kind, True) for kind in KINDS), ("gemma3_text", False)])
 def test_hidden_states_are_those_of_the_eager_engine(kind: str, reserves: bool, made: list[str]) -> None:
     """Of prompts, chains and trees, of tokens that no earlier pass read, near the end of the buffers too."""
     layers = (0, 1, -1)
@@ -207,7 +206,7 @@ def test_methods_with_trees_write_the_tokens_of_the_eager_engine(
     num_made = len(made)
     for length in (3, 20, 108):  # the last fills the buffers
         prompt = [(7 * place) % 13 for place in range(length)]
-        expected, other = (each.generate(prompt, StopRules(12), seed=5) for each in found)
+        expected, other = (each.generate(prompt, StopRules(8), seed=5) for each in found)
         assert other.token_ids == expected.token_ids and other.steps == expected.steps
         assert [n for n, _ in other.target_passes] == [n for n, _ in expected.target_passes]
         assert [n for n, _ in other.draft_passes] == [n for n, _ in expected.draft_passes]

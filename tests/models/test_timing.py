@@ -71,10 +71,12 @@ def test_passes_are_part_of_the_decode_time_and_the_prefill_is_not() -> None:
 
 
 @pytest.mark.parametrize(("name", "drafter"), [("sd", "drafter"), ("slem", "drafter-bpe"), ("slrs", "drafter-bytes")])
-def test_the_parts_of_a_generation_lie_inside_its_decode_time(name: str, drafter: str) -> None:
+def test_the_parts_of_a_generation_lie_inside_its_decode_time(
+    name: str, drafter: str, embedded_pair: ModelPair
+) -> None:
     """What is neither a pass nor a choice nor a tokenizer's work is left: not less than nothing, by rounding. The rule
     of slrs makes draft passes, which count as passes alone."""
-    models = ModelPair(load_model("embedded:target"), load_model(f"embedded:{drafter}"))
+    models = ModelPair(embedded_pair.target, load_model(f"embedded:{drafter}", device="cpu"))
     decoder = build_decoder(load_method(name), models, Sampling(1.0))
     ids = models.target.encode_prompt("Question: 2 + 2 = ?", chat=False)
     stop = StopRules(12, models.target.eos_token_ids, stop_strings=("###",), decode_text=models.target.decode_text)

@@ -27,7 +27,7 @@ KINDS = ("llama", "qwen2", "mistral", "gemma2", "gemma3_text")  # full, sliding,
 
 
 def with_attention(kind: str, attention: str) -> CausalLM:
-    model = tiny.causal_lm(kind)
+    model = tiny.causal_lm(kind, **tiny.two_layers(kind))
     model.model.set_attn_implementation(attention)
     return model
 
@@ -42,7 +42,8 @@ def with_attention(kind: str, attention: str) -> CausalLM:
 def test_a_pass_over_a_tree_equals_one_pass_per_path(kind: str, attention: str) -> None:
     """After any history, with windows shorter than the sequence, and with up to three tokens before the tree that are
     not cached yet."""
-    model, single, rng = with_attention(kind, attention), tiny.causal_lm(kind), random.Random(0)
+    model, rng = with_attention(kind, attention), random.Random(0)
+    single = tiny.causal_lm(kind, **tiny.two_layers(kind))
     ids = [rng.randrange(256) for _ in range(20)]
     for _ in range(6):
         tokens, parents = random_tree(rng, rng.randint(1, 12), 256)
@@ -168,7 +169,7 @@ def test_sampled_trees_follow_the_target() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_greedy_trees_give_the_tokens_of_autoregressive_decoding(kind: str) -> None:
     model = tiny.causal_lm(kind, num_hidden_layers=2)
-    own = generated(model, NoDrafter(), 40, 0, 0.0)
+    own = generated(model, NoDrafter(), 24, 0, 0.0)
 
     class Lookahead(RandomTrees):
         """Trees of random tokens, with the right continuation of up to three tokens as one path of every second."""
@@ -179,7 +180,7 @@ def test_greedy_trees_give_the_tokens_of_autoregressive_decoding(kind: str) -> N
             return TreeProposal([*right, *other], [*range(-1, len(right) - 1), *([-1] * len(other))])
 
     drafter = Lookahead(256, 5)
-    assert generated(model, drafter, 40, 0, 0.0) == own
+    assert generated(model, drafter, 24, 0, 0.0) == own
     assert drafter.observed[0] == (0, 0) and any(accepted > 1 for _, accepted in drafter.observed)
 
 

@@ -29,8 +29,13 @@ def test_a_run_with_more_answers_than_memory_holds_has_the_same_rows(monkeypatch
 
 
 def test_rows_of_a_recorded_run_need_no_torch() -> None:
-    code = "import sys; from tests.results.test_answers import rows; rows(); assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+    code = (
+        "import sys; from pathlib import Path; from specbench.results.rows import MeasuredRun; "
+        "from specbench.results.runs import RecordedRun; run = RecordedRun(Path(sys.argv[1])); "
+        "MeasuredRun(run.identity, run.tasks, run.method_specs, run.measurements[-1], run.answers).rows(); "
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code, DEMO], check=True)
 
 
 def test_an_answer_after_a_different_turn_is_not_compared() -> None:

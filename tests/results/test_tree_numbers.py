@@ -114,15 +114,14 @@ def exact_bound(p: torch.Tensor, q: torch.Tensor, width: int) -> float:
     )
 
 
-@pytest.mark.parametrize("width", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("gap", [5.0, 16.0, 30.0, 33.0, 35.0, 40.0, 80.0])
 @pytest.mark.parametrize("num_sharp", [1, 2, 3, 6])
 @pytest.mark.parametrize("seeds", [(0,), pytest.param((1, 2, 3), marks=pytest.mark.slow)], ids=["few", "more"])
 def test_the_optimum_of_a_sharp_draft_distribution_is_that_of_exact_arithmetic(
-    seeds: tuple[int, ...], num_sharp: int, gap: float, width: int
+    seeds: tuple[int, ...], num_sharp: int, gap: float
 ) -> None:
     """One token, or several that are equal, far above the others; and a gap below each token."""
-    for seed in seeds:
+    for seed, width in itertools.product(seeds, range(1, 6)):
         logits = random_probs(seed + 100).log()
         steps = [gap * (num_sharp - token) * (token < num_sharp) for token in range(WIDE)]
         q = torch.softmax(logits + (torch.tensor(steps) if num_sharp == WIDE else gap * torch.tensor(steps).sign()), 0)

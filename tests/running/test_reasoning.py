@@ -156,7 +156,7 @@ def test_the_tags_of_a_task() -> None:
             changed(tags)
 
 
-TASKS = ("mgsm", "gsm8k", "humaneval", "math500")
+TASKS = ("mgsm", "humaneval", "math500")
 LIMIT = 3
 
 
@@ -186,7 +186,7 @@ def answers(is_chat: bool) -> dict[str, str]:
 
 @pytest.mark.parametrize("chat", ["auto", "never"])
 def test_a_model_that_reasons_is_scored_by_its_answers(specbench: Any, tmp_path: Path, chat: str) -> None:
-    """Four tasks as a user runs them; with `auto` the chat template writes the opening tag, else the model."""
+    """Tasks of three scorers; with `auto` the chat template writes the opening tag, else the model."""
     found = answers(chat == "auto")
     folder = reasoning_model.save(tmp_path / "model", opens=True)
     with reasoning_model.scripted(lambda prompt: next((found[key] for key in found if key in prompt), "x" * 99)):

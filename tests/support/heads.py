@@ -163,10 +163,10 @@ class PlainEagle:
         layers; tokens: the one after each position, of which there may be more: then the head continues alone."""
         states = [self.project(each) for each in features]
         while True:
-            outputs = self.layer(states, tokens)
+            output = self.layer(states, tokens)
             if len(states) == len(tokens):
-                return self.head(outputs[-1])
-            states.append(self.norm("norm.weight", outputs[-1]) if self.feeds_norm else outputs[-1])
+                return self.head(output)
+            states.append(self.norm("norm.weight", output) if self.feeds_norm else output)
 
     def project(self, features: Sequence[torch.Tensor]) -> torch.Tensor:
         values = [feature.double() for feature in features]
@@ -179,7 +179,8 @@ class PlainEagle:
             joined = self.norm("input_norm.weight", joined)
         return self.weight("fc.weight") @ joined
 
-    def layer(self, states: Sequence[torch.Tensor], tokens: Sequence[int]) -> list[torch.Tensor]:
+    def layer(self, states: Sequence[torch.Tensor], tokens: Sequence[int]) -> torch.Tensor:
+        """The output at the last state."""
         inputs, residuals = [], []
         for state, token in zip(states, tokens, strict=False):
             embedding = self.embeddings[token].double()
@@ -192,25 +193,23 @@ class PlainEagle:
                 joined = joined + self.weight("fc.bias") if "fc.bias" in self.tensors else joined
                 inputs.append(joined)
                 residuals.append(joined)
-        outputs = []
-        for position, residual in enumerate(residuals):
-            middle = residual + self.attention(inputs, position)
-            read = self.norm(f"{self.prefix}.post_attention_layernorm.weight", middle)
-            gate, up = (self.weight(f"{self.prefix}.mlp.{name}_proj.weight") @ read for name in ("gate", "up"))
-            made = self.weight(f"{self.prefix}.mlp.down_proj.weight") @ (gate * torch.sigmoid(gate) * up)
-            outputs.append(middle + made)
-        return outputs
+        middle = residuals[-1] + self.attention(inputs)
+        read = self.norm(f"{self.prefix}.post_attention_layernorm.weight", middle)
+        gate, up = (self.weight(f"{self.prefix}.mlp.{name}_proj.weight") @ read for name in ("gate", "up"))
+        return middle + self.weight(f"{self.prefix}.mlp.down_proj.weight") @ (gate * torch.sigmoid(gate) * up)
 
-    def attention(self, inputs: Sequence[torch.Tensor], position: int) -> torch.Tensor:
+    def attention(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+        """What the last input attends to."""
         made = []
+        keys = [
+            [self.rotated(self.part("k", head, read), position) for position, read in enumerate(inputs)]
+            for head in range(KV_HEADS)
+        ]
         for head in range(HEADS):
-            query = self.rotated(self.part("q", head, inputs[position]), position)
+            query = self.rotated(self.part("q", head, inputs[-1]), len(inputs) - 1)
             kv_head = head * KV_HEADS // HEADS
-            scores, values = [], []
-            for earlier in range(position + 1):
-                key = self.rotated(self.part("k", kv_head, inputs[earlier]), earlier)
-                scores.append(query @ key / math.sqrt(self.head_dim))
-                values.append(self.part("v", kv_head, inputs[earlier]))
+            scores = [query @ key / math.sqrt(self.head_dim) for key in keys[kv_head]]
+            values = [self.part("v", kv_head, read) for read in inputs]
             chances = torch.softmax(torch.stack(scores), dim=0)
             made.append(sum(chance * value for chance, value in zip(chances, values, strict=True)))
         return self.weight(f"{self.prefix}.self_attn.o_proj.weight") @ torch.cat(made)

@@ -56,7 +56,7 @@ def write_task(folder: Path, name: str, rows: Sequence[dict[str, Any]] = ROWS, *
         "output_type": "generate_until",
         "doc_to_text": "Question: {{question}}\nAnswer:",
         "doc_to_target": "{{answer}}",
-        "generation_kwargs": {"until": ["Question:"], "do_sample": False, "max_gen_toks": 12},
+        "generation_kwargs": {"until": ["Question:"], "do_sample": False, "max_gen_toks": 8},
         "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
         "metadata": {"version": 2.0},
         **keys,

@@ -20,8 +20,16 @@ SKIPPING = ((0, 0), (0, 0), (3, 3), (0, 0), (3, 1), (2, 0), (0, 0))
 SKIPPING += ((0, 0),) * (len(Script("vllm").answer) - 1 - sum(accepted + 1 for _, accepted in SKIPPING))
 
 
-def run(folder: Path, scripts: Mapping[str, Script], num_examples: int = NUM_EXAMPLES, **keys: Any) -> RunOutcome:
+def run(
+    folder: Path, scripts: Mapping[str, Script], num_examples: int = NUM_EXAMPLES,
+    methods: Mapping[str, str] | None = None, **keys: Any,
+) -> RunOutcome:  # fmt: skip
+    """Runs servers. `methods`: the speculation methods of those that are not declared with a draft model."""
     with servers_file(folder, scripts, **keys) as file:
+        content = json.loads(file.read_text())
+        for name, method in (methods or {}).items():
+            content["servers"][name]["speculation"]["method"] = method
+        file.write_text(json.dumps(content))
         request = Request(
             ["mgsm"], [], RunOptions(subsets=("en",), limit=num_examples), "specbench run", output=folder / "run",
             servers=file,
@@ -44,10 +52,4 @@ def records(folder: Path) -> list[dict[str, Any]]:
 
 def run_method(folder: Path, method: str, scripts: Mapping[str, Script]) -> Row:
     """Runs servers the second of which is declared with a speculation method."""
-    with servers_file(folder, scripts) as file:
-        content = json.loads(file.read_text())
-        content["servers"]["draft"]["speculation"]["method"] = method
-        file.write_text(json.dumps(content))
-        options = RunOptions(subsets=("en",), limit=NUM_EXAMPLES)
-        request = Request(["mgsm"], [], options, "", output=folder / "run", servers=file)
-        return row_of(execute(request, Console(file=io.StringIO()), load_served))
+    return row_of(run(folder, scripts, methods={"draft": method}))

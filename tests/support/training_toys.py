@@ -6,7 +6,9 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -75,22 +77,32 @@ def spec_of(**settings: Any) -> TrainSpec:
     return build(TrainSpec, {**given, **settings})
 
 
-def drafter(folder: Path) -> CausalLM:
-    """A random drafter, saved beside the output."""
-    source = folder / "drafter"
-    if not source.exists():
-        tiny.save(source, num_hidden_layers=1, hidden_size=16, intermediate_size=16)
-    return load_model(str(source), device="cpu")
+@cache
+def saved_drafter() -> TemporaryDirectory[str]:
+    """The folder of a random drafter, there as long as the process of the tests."""
+    folder = TemporaryDirectory(prefix="specbench-drafter-")
+    tiny.save(Path(folder.name), num_hidden_layers=1, hidden_size=16, intermediate_size=16)
+    return folder
+
+
+def drafter(source: Path | None = None) -> CausalLM:
+    """The saved drafter, or that of another folder."""
+    return load_model(str(source or saved_drafter().name), device="cpu")
+
+
+def untrained() -> dict[str, torch.Tensor]:
+    """The weights of the drafter that a training begins with."""
+    return weights(Path(saved_drafter().name))
 
 
 def train_toy(
-    folder: Path, name: str = "out", objective: ToyObjective | None = None, **settings: Any
+    folder: Path, name: str = "out", objective: ToyObjective | None = None, source: Path | None = None, **settings: Any
 ) -> TrainingRecord:
     """Train a tiny drafter into `folder / name`, or resume."""
     spec = spec_of(**settings)
     output = OutputFolder(folder / name)
     output.check()
-    model = drafter(folder)
+    model = drafter(source)
     identity = {"settings": spec.model_dump(mode="json", exclude={"checkpoint_every"})}
     with output.held(identity) if make_accelerator(spec).is_main_process else nullcontext():
         num_steps = spec.num_steps or NUM_STEPS

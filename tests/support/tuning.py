@@ -23,7 +23,7 @@ def call(
     def run_it(method: str, **options: Any) -> tuple[str, str]:
         options |= {name: Path(options[name]) for name in ("runs", "output") if name in options}
         given = {"task": "mgsm", "target": tiny_pair[0], "drafter": tiny_pair[1], "data": ".", "subsets": "en"}
-        tune(method=method, **{**given, "overrides": ["generation.max_new_tokens=10"], **options})
+        tune(method=method, **{**given, "overrides": ["generation.max_new_tokens=6"], **options})
         captured = capsys.readouterr()
         return captured.out, captured.err
 

@@ -336,15 +336,15 @@ def test_agrees_with_the_filters_of_lm_eval(language):
 @pytest.mark.parametrize(
     "text",
     [
-        "\n" * 100_000,
-        "####" + " $" * 50_000,
-        "The answer is 5" + " " * 100_000 + "6",
-        "1\n\nQ" * 20_000,
-        " .5" * 30_000,
+        "\n" * 30_000,
+        "####" + " $" * 15_000,
+        "The answer is 5" + " " * 30_000 + "6",
+        "1\n\nQ" * 7_500,
+        " .5" * 10_000,
     ],
     ids=["lines", "a final line", "a gap", "questions", "points"],
 )
-def test_a_text_of_100_kb_is_read_in_linear_time(text: str) -> None:
-    """In quadratic time each would take minutes."""
+def test_a_text_of_30_kb_is_read_in_linear_time(text: str) -> None:
+    """In quadratic time each would take many seconds."""
     found = answered_number(text, ["The answer is"], language="en")
     assert found is None or found.is_finite()

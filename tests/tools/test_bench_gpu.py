@@ -58,7 +58,7 @@ def test_rows_are_printed_as_numbers_with_intervals(monkeypatch: pytest.MonkeyPa
 def args(monkeypatch: pytest.MonkeyPatch) -> argparse.Namespace:
     """Arguments for the tiny shapes on the CPU. Texts are short, so that a difference of times may be negative."""
     for name in ("passes.NUM_TOKENS", "passes.CONTEXT", "formula.NUM_PROMPT_TOKENS", "formula.NUM_NEW_TOKENS"):
-        monkeypatch.setattr(f"tools.bench_gpu.{name}", 12)
+        monkeypatch.setattr(f"tools.bench_gpu.{name}", 8)
     words = "bench_gpu --engines transformers,eager,graphs --shapes tiny --device cpu --prompts 2 --processes 1"
     monkeypatch.setattr(bench.sys, "argv", words.split())
     return bench.parsed()

@@ -7,7 +7,7 @@ import torch
 
 from tests.support import tiny
 from tools.engines import __main__ as script
-from tools.engines import compiling, methods
+from tools.engines import compiling, methods, products
 
 SLOW, FAST = [(10, 1.0)] * 12, [(10, 0.25)] * 12
 
@@ -54,16 +54,8 @@ def test_a_command_that_fails_ends_the_script():
         script.said("json.tool", "missing.json")
 
 
-@pytest.fixture
-def products():
-    """The script that times matrix products: it imports the compiler, which takes two seconds."""
-    from tools.engines import products
-
-    return products
-
-
 @pytest.mark.slow
-def test_bare_products_are_those_of_every_linear_layer(products):
+def test_bare_products_are_those_of_every_linear_layer():
     network = tiny.network(num_hidden_layers=1)
     linear = [module for module in network.modules() if isinstance(module, torch.nn.Linear)]
     torch.manual_seed(0)
@@ -76,7 +68,7 @@ def test_bare_products_are_those_of_every_linear_layer(products):
             torch.testing.assert_close(own, torch.nn.functional.linear(given, module.weight), rtol=1e-4, atol=1e-5)
 
 
-def test_a_line_has_the_ratio_of_the_pairs_and_not_of_the_medians(products):
+def test_a_line_has_the_ratio_of_the_pairs_and_not_of_the_medians():
     """The machine is three times as slow in the second turn, and in the third for one token alone."""
     found = {("pass", 1): [0.001, 0.003, 0.003], ("pass", 6): [0.002, 0.006, 0.002], ("calls", 0): [0.0001] * 3}
     calls, one, six = products.lines(found)

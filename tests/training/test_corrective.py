@@ -141,7 +141,7 @@ def test_the_sampled_estimator_converges_to_the_full_one() -> None:
     random = torch.Generator().manual_seed(0)
     target_logits, draft_logits = (torch.randn(3, 8, generator=random).double() for _ in range(2))
     full = cross_entropy_full(target_logits, draft_logits)
-    number = 200_000
+    number = 20_000
 
     def sampled(logits: torch.Tensor) -> torch.Tensor:
         tokens = torch.multinomial(logits.softmax(-1), number, replacement=True, generator=random)
@@ -243,10 +243,11 @@ def test_proxies_against_known_tables() -> None:
         return of
 
     drafts = [Sample("", (0, *ids), 1) for ids in product(range(4), repeat=5)] * 4
-    found = proxy_acceptance(drafts, logits(0.4), logits(0.8), 64, seed=0)
+    found = proxy_acceptance(drafts, logits(0.4), logits(0.8), 512, seed=0)
     assert found == pytest.approx(sum(2.0**-k for k in range(1, 6)) / 5, abs=0.01)
-    assert found == proxy_acceptance(drafts, logits(0.4), logits(0.8), 64, seed=0)
-    assert found != proxy_acceptance(drafts, logits(0.4), logits(0.8), 64, seed=1)
-    assert proxy_acceptance(drafts, logits(0.8), logits(0.4), 64, seed=0) == 1.0
-    assert prompt_misfit(drafts, logits(0.4), 64) == pytest.approx(0.6)
+    few = drafts[::16]
+    first, again, other = (proxy_acceptance(few, logits(0.4), logits(0.8), 64, seed=seed) for seed in (0, 0, 1))
+    assert first == again != other
+    assert proxy_acceptance(few, logits(0.8), logits(0.4), 64, seed=0) == 1.0
+    assert prompt_misfit(few, logits(0.4), 64) == pytest.approx(0.6)
     assert prompt_misfit([Sample("", (1,), 1)], logits(0.4), 64) is None

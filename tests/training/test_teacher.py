@@ -28,7 +28,7 @@ JOBS = [
 
 
 def generator(
-    model: CausalLM, temperature: float, ends: frozenset[int] = frozenset({256}), number: int = 16
+    model: CausalLM, temperature: float, ends: frozenset[int] = frozenset({256}), number: int = 8
 ) -> Generator:
     return Generator(model.model, 257, ends, Sampling(temperature), number)
 
@@ -48,7 +48,7 @@ def test_batches_change_nothing(kind: str) -> None:
 
 
 def test_greedy_continuations_are_those_of_the_decoding_loop() -> None:
-    model = tiny.causal_lm()
+    model = tiny.causal_lm(num_hidden_layers=1)
     found = generator(model, 0.0, frozenset()).continue_all(JOBS, 7)
     for job, tokens in zip(JOBS, found, strict=True):
         ids = list(job.prompt_ids)
@@ -58,7 +58,7 @@ def test_greedy_continuations_are_those_of_the_decoding_loop() -> None:
 
 
 def test_rows_that_ended_change_nothing_for_the_others() -> None:
-    model, ends = tiny.causal_lm(), frozenset(range(0, 257, 5))
+    model, ends = tiny.causal_lm(num_hidden_layers=1), frozenset(range(0, 257, 5))
     free = generator(model, 1.0, frozenset(), 24).continue_all(JOBS * 4, 28)
     found = generator(model, 1.0, ends, 24).continue_all(JOBS * 4, 28)
     lengths = set()
@@ -79,7 +79,7 @@ def test_draws_follow_the_distribution() -> None:
 
 
 def test_samples_have_the_target_s_frequencies_at_each_temperature() -> None:
-    model = tiny.causal_lm()
+    model = tiny.causal_lm(num_hidden_layers=1)
     jobs = [GenerationJob((5, 6, 7), seed) for seed in range(2000)]
     logits = model.score([5, 6, 7], 1).logits
     for temperature, other in itertools.permutations((0.7, 2.0)):
@@ -91,7 +91,7 @@ def test_samples_have_the_target_s_frequencies_at_each_temperature() -> None:
 
 
 def test_what_is_kept_is_not_generated_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, asked = tiny.causal_lm(), []
+    model, asked = tiny.causal_lm(num_hidden_layers=1), []
     original = Generator.batches
 
     def counting(self: Generator, jobs: Any, batch_size: int) -> Any:
@@ -100,7 +100,7 @@ def test_what_is_kept_is_not_generated_again(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(Generator, "batches", counting)
 
-    def ask(jobs: list[GenerationJob], temperature: float = 1.0, number: int = 16, of: CausalLM = model) -> Any:
+    def ask(jobs: list[GenerationJob], temperature: float = 1.0, number: int = 4, of: CausalLM = model) -> Any:
         asked.clear()
         return GenerationCache(tmp_path).continuations(of, generator(of, temperature, number=number), jobs, 4)
 
@@ -108,7 +108,7 @@ def test_what_is_kept_is_not_generated_again(tmp_path: Path, monkeypatch: pytest
     assert found[-1] == found[0] and len(asked) == len(JOBS)
     assert ask(JOBS) == found[:-1] and not asked
     assert ask([GenerationJob(JOBS[1].prompt_ids, 99)]) != found[1:2] and len(asked) == 1
-    for change in ({"temperature": 0.5}, {"number": 8}, {"of": tiny.causal_lm(seed=3)}):
+    for change in ({"temperature": 0.5}, {"number": 3}, {"of": tiny.causal_lm(seed=3, num_hidden_layers=1)}):
         ask(JOBS[:1], **change)
         assert len(asked) == 1, change
     ask(JOBS[:1], temperature=0.0)

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 from accelerate.state import AcceleratorState
-from safetensors.torch import load_file
 from torch import nn
 
 from specbench.core.errors import ConfigError
@@ -34,6 +33,7 @@ from tests.support.training_toys import (
     same,
     spec_of,
     train_toy,
+    untrained,
     weights,
 )
 
@@ -80,9 +80,8 @@ def test_killed_training_resumes_to_the_bit(whole: Path, tmp_path: Path) -> None
         lambda: train_toy(
             tmp_path, objective=ToyObjective(killed_at(3))
         ),  # before the first checkpoint, between two passes
+        lambda: killed_in(tmp_path, "state.pt"),  # while it is moved into place
         lambda: train_toy(tmp_path, objective=ToyObjective(killed_at(7))),  # after it, with three more logged passes
-        lambda: killed_in(tmp_path, "state.pt"),  # while the second is moved into place
-        lambda: train_toy(tmp_path, objective=ToyObjective(killed_at(8))),  # between two steps
         lambda: killed_in(tmp_path, "model.safetensors"),  # while the finished drafter is
         lambda: killed_in(tmp_path, "training.json"),
     ]
@@ -104,7 +103,7 @@ def test_another_objective_gives_other_bits_in_as_many_passes(whole: Path, tmp_p
 def test_a_step_is_an_update_whatever_is_accumulated(tmp_path: Path) -> None:
     """Steps, checkpoints, the learning rate and the log count updates: more passes for each change none of them."""
     found = {}
-    for num_passes in (1, 3):
+    for num_passes in (1, 2):
         name = f"passes-{num_passes}"
         record = train_toy(tmp_path, name, gradient_accumulation=num_passes, warmup=3, checkpoint_every=3, log_every=2)
         curve = record.curves[0]
@@ -113,7 +112,7 @@ def test_a_step_is_an_update_whatever_is_accumulated(tmp_path: Path) -> None:
         assert {point["num_tokens"] for point in curve["steps"]} == {32 * num_passes}
         found[num_passes] = ([(point["step"], point["learning_rate"]) for point in curve["steps"]],
                              list(curve["validation"]))  # fmt: skip
-    assert found[1] == found[3]
+    assert found[1] == found[2]
     assert found[1][1] == ["3", "5"] and [step for step, _ in found[1][0]] == [1, 2, 3, 4, 5]
     assert [rate for _, rate in found[1][0]][:3] == pytest.approx([0.01 / 3, 0.02 / 3, 0.01])
 
@@ -121,7 +120,7 @@ def test_a_step_is_an_update_whatever_is_accumulated(tmp_path: Path) -> None:
 def test_passes_are_accumulated_with_their_weights(tmp_path: Path) -> None:
     """Two passes are one AdamW update with half the sum of the weighted gradients."""
     settings = {"num_steps": 1, "warmup": 0, "schedule": "constant", "clip": 0, "weight_decay": 0.1}
-    model = drafter(tmp_path).model
+    model = drafter().model
     toy = ToyObjective()
     losses = [toy.losses(seed)(model).mean() * weight / 2 for seed, weight in enumerate((0.75, 0.25, 0.75, 0.25))]
     torch.stack(losses).sum().backward()
@@ -131,7 +130,7 @@ def test_passes_are_accumulated_with_their_weights(tmp_path: Path) -> None:
     spec = spec_of(**settings)
     output = files.OutputFolder(tmp_path / "out")
     with output.held({}):
-        train.train_drafter(drafter(tmp_path), ToyObjective(), spec, output, train.Console(quiet=True), 1)
+        train.train_drafter(drafter(), ToyObjective(), spec, output, train.Console(quiet=True), 1)
     made = weights(tmp_path / "out")
     for name, value in expected.items():
         if name in made:
@@ -140,11 +139,11 @@ def test_passes_are_accumulated_with_their_weights(tmp_path: Path) -> None:
 
 def test_a_part_without_weight_changes_nothing(tmp_path: Path) -> None:
     train_toy(tmp_path, "still", ToyObjective(weights=(0.0, 0.0)), weight_decay=0, num_steps=2)
-    before = load_file(tmp_path / "drafter" / "model.safetensors")
+    before = untrained()
     assert all(torch.equal(before[name], value) for name, value in weights(tmp_path / "still").items())
 
 
-def test_gradient_checkpointing_changes_no_loss(whole: Path, tmp_path: Path) -> None:
+def test_gradient_checkpointing_changes_no_loss(tmp_path: Path) -> None:
     saw: list[bool] = []
 
     class Looking(ToyObjective):
@@ -152,12 +151,12 @@ def test_gradient_checkpointing_changes_no_loss(whole: Path, tmp_path: Path) -> 
             saw.append(drafter.is_gradient_checkpointing)  # type: ignore[arg-type]
             return super().parts(drafter, number)
 
-    train_toy(tmp_path, "plain", Looking(), num_steps=1)
+    plain = train_toy(tmp_path, "plain", Looking(), num_steps=2)
     assert saw and not any(saw)
     saw.clear()
-    saving = train_toy(tmp_path, "saving", Looking(), gradient_checkpointing=True)
+    saving = train_toy(tmp_path, "saving", Looking(), num_steps=2, gradient_checkpointing=True)
     assert saw and all(saw)
-    for one, other in zip(curves(whole)[0]["steps"], saving.curves[0]["steps"], strict=True):
+    for one, other in zip(plain.curves[0]["steps"], saving.curves[0]["steps"], strict=True):
         assert one["loss"] == pytest.approx(other["loss"], abs=1e-5)
 
 
@@ -175,7 +174,7 @@ def test_bfloat16_computes_in_it_and_stores_the_checkpoints_own_precision(whole:
 def test_adapters_are_merged_into_a_plain_checkpoint(tmp_path: Path) -> None:
     train_toy(tmp_path, lora={"rank": 2}, learning_rate=0.1, num_steps=2)
     assert not list((tmp_path / "out").glob("adapter*"))
-    before, after = load_file(tmp_path / "drafter" / "model.safetensors"), weights(tmp_path / "out")
+    before, after = untrained(), weights(tmp_path / "out")
     assert before.keys() == after.keys()
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed and all("proj" in name for name in changed)

@@ -43,12 +43,11 @@ def test_a_finished_folder_holds_the_checkpoint_and_its_record(tmp_path: Path) -
 
 
 def test_the_record_names_the_dtype_that_is_stored(tmp_path: Path) -> None:
-    tiny.save(tmp_path / "drafter", num_hidden_layers=1, hidden_size=16, intermediate_size=16)
-    AutoModelForCausalLM.from_pretrained(tmp_path / "drafter", dtype=torch.bfloat16).save_pretrained(
-        tmp_path / "drafter"
-    )
+    source = tmp_path / "drafter"
+    tiny.save(source, num_hidden_layers=1, hidden_size=16, intermediate_size=16)
+    AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16).save_pretrained(source)
     for name, settings in (("out", {"num_steps": 1}), ("adapters", {"num_steps": 1, "lora": {"rank": 2}})):
-        record = train_toy(tmp_path, name, **settings)
+        record = train_toy(tmp_path, name, source=source, **settings)
         assert record.models["stored_dtype"] == "bfloat16"
         assert {value.dtype for value in weights(tmp_path / name).values()} == {torch.bfloat16}
 

@@ -33,7 +33,7 @@ def training_rows(
     return [{"task": name, **WORLDS[name].draw(subset, False, random)} for name, subset in drawn]
 
 
-def held_out_rows(task: str, num_per_subset: int, seed: int) -> list[dict[str, Any]]:
+def held_out_rows(task: str, num_per_subset: int, seed: int, max_draws: int = MAX_DRAWS) -> list[dict[str, Any]]:
     """Returns `num_per_subset` different held-out rows for each subset of a task, with ids such as `en-0`.
 
     Every task has its own draws, seeded by its place in the table; otherwise the tasks of a family would have the same
@@ -43,14 +43,14 @@ def held_out_rows(task: str, num_per_subset: int, seed: int) -> list[dict[str, A
     rows: list[dict[str, Any]] = []
     for subset in WORLDS[task].weights():
         different: dict[str, dict[str, Any]] = {}
-        for _ in range(MAX_DRAWS):
+        for _ in range(max_draws):
             if len(different) == num_per_subset:
                 break
             row = WORLDS[task].draw(subset, True, random)
             different.setdefault(row["_key"], row)
         else:
             raise ValueError(f"task {task}, subset {subset}: {num_per_subset} different held-out rows were asked for, "
-                             f"{MAX_DRAWS} draws gave {len(different)}; ask for fewer")  # fmt: skip
+                             f"{max_draws} draws gave {len(different)}; ask for fewer")  # fmt: skip
         rows += [{**row, "task": task, "id": f"{subset}-{number}"} for number, row in enumerate(different.values())]
     return rows
 

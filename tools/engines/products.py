@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch._inductor.compile_fx import compile_fx
 from torch.nn import functional
 
 from specbench.analysis.roofline.roofline import TimedPasses
@@ -72,6 +71,8 @@ def compiled_products(network: nn.Module, num_tokens: int) -> Call:
     found: list[Call] = []
 
     def backend(graph: torch.fx.GraphModule, examples: list[torch.Tensor]) -> Callable[..., Any]:
+        from torch._inductor.compile_fx import compile_fx  # which takes two seconds
+
         function: Any = compile_fx(graph, examples, config_patches=PASS_OPTIONS)
 
         def run(*inputs: Any) -> Any:

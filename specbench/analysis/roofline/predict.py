@@ -70,19 +70,22 @@ class RecordedVerdicts:
         """Returns the steps with drafts of at most `num_draft_tokens`, and the number of missing verdicts. `unknown`
         takes the place of a missing verdict: True gives the fewest possible steps, False the most."""
         counts, num_missing, start = [], 0, 1
-        while start < len(self.accepted):
+        accepted, num_tokens = self.accepted, len(self.accepted)
+        while start < num_tokens:
             length = max(0, min(num_draft_tokens, self.most_tokens - start - 1))
             end, place = start + min(length, self.drafted.get(start, length)), start
-            while place < min(end, len(self.accepted)):
-                verdict = self.accepted[place]
-                num_missing += verdict is None
-                is_accepted = unknown if verdict is None else verdict
-                end = place + 1 if (place + 1, not is_accepted) in self.ends else end
-                if not is_accepted:
+            while place < end and place < num_tokens:
+                verdict = accepted[place]
+                if verdict is None:
+                    num_missing += 1
+                    verdict = unknown
+                if self.ends and (place + 1, not verdict) in self.ends:
+                    end = place + 1
+                if not verdict:
                     break
                 place += 1
-            is_rejected = place < min(end, len(self.accepted))
-            emitted = min(place + 1, len(self.accepted)) - start
+            is_rejected = place < end and place < num_tokens
+            emitted = min(place + 1, num_tokens) - start
             counts.append(StepCounts(end - start, place - start + is_rejected, place - start, emitted))
             start = place + 1
         return counts, num_missing

@@ -1,5 +1,6 @@
 """A page of a run's answers, one file that needs no other."""
 
+from functools import cache
 from importlib.resources import files as package_files
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,9 @@ if TYPE_CHECKING:  # imports torch, which the other pages do not need
     from specbench.running.recorded_prompts import ShownRun
 
 
+@cache
 def environment() -> Environment:
+    """The templates of all pages, each compiled once."""
     return Environment(
         loader=PackageLoader("specbench.publish.site"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,

@@ -95,17 +95,16 @@ def pages(entries: Entries, title: str, num_answers: int = 0) -> Iterator[Page]:
         "predicted.html": {"plot": prediction_plot(entries), "frame": FRAME},
     }
     content = {name: values for name, values in content.items() if next(iter(values.values()))}
-    templates = environment()
     days = sorted({entry.row.created[:10] for entry in rows})  # without that of the build: it changes no page
-    templates.globals = {
-        **templates.globals, "title": title, "version": __version__, "num_rows": len(rows),
+    shared = {
+        "title": title, "version": __version__, "num_rows": len(rows),
         "dates": days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}", "root": "",
         "about": measured_models([entry.row for entry in rows]),
         "tabs": [(name, heading) for name, heading in TABS.items() if name in ("index.html", *content)],
     }  # fmt: skip
 
     def render(name: str, **values: Any) -> str:
-        return templates.get_template(name).render(**values)
+        return environment().get_template(name).render(shared | values)
 
     for name in ASSETS:
         yield name, asset(name)

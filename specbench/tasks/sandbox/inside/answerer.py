@@ -4,6 +4,8 @@ messages between the tester and this process are plain values as JSON, which con
 It sends only the values of calls, so it cannot report a passed test.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import resource
@@ -12,7 +14,11 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from fractions import Fraction
 from numbers import Integral, Real
-from typing import Any
+
+from specbench.tasks.sandbox.inside import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any
 
 MAX_BYTES = 8 * 2**20  # of one message
 MAX_THREADS = 64  # of a program, the first one included

@@ -1,14 +1,19 @@
 """Isolation by the Linux kernel: namespaces with their own root folder, users, and a filter of system calls."""
 
+from __future__ import annotations
+
 import ctypes
 import errno
 import os
 import signal
 from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
 from struct import pack
-from typing import Any
+
+from specbench.tasks.sandbox.inside import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any
 
 PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE = 4, 8, 47, 2
 CAP_DAC_READ_SEARCH = 2
@@ -152,7 +157,7 @@ def enter_namespaces(readable: Iterable[str], outer_user: int | None, disk_mib: 
         os.waitpid(child, 0)
         os._exit(0)
     with suppress(OSError):  # a program could mount more disk space in nested namespaces
-        Path("/proc/sys/user/max_user_namespaces").write_text("0")
+        _write("/proc/sys/user/max_user_namespaces", "0")
     _new_root(sorted(readable), disk_mib)
 
 
@@ -166,9 +171,9 @@ def _unshare_mapped(outer_user: int | None) -> None:
         os.close(ready[1])
         if os.read(ready[0], 1):
             if outer_user is None:
-                Path(f"/proc/{child}/setgroups").write_text("deny")
-            Path(f"/proc/{child}/uid_map").write_text(_mapping(user, outer_user))
-            Path(f"/proc/{child}/gid_map").write_text(_mapping(group, outer_user))
+                _write(f"/proc/{child}/setgroups", "deny")
+            _write(f"/proc/{child}/uid_map", _mapping(user, outer_user))
+            _write(f"/proc/{child}/gid_map", _mapping(group, outer_user))
             os.write(mapped[1], b"1")
         os.waitpid(child, 0)
         os._exit(0)
@@ -178,6 +183,11 @@ def _unshare_mapped(outer_user: int | None) -> None:
     os.write(ready[1], b"1")
     if not os.read(mapped[0], 1):
         raise PermissionError("users cannot be mapped")
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w") as file:  # pathlib would take an eighth of the time in which this process starts
+        file.write(text)
 
 
 def _mapping(own: int, outer_user: int | None) -> str:

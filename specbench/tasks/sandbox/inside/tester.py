@@ -1,5 +1,7 @@
 """The trusted process of the sandbox: it starts the answerer, runs the tests, and reports whether they passed."""
 
+from __future__ import annotations
+
 import ast
 import builtins
 import json
@@ -9,13 +11,14 @@ import signal
 import subprocess
 import symtable
 import sys
-import traceback
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import Any, NoReturn
 
-from specbench.tasks.sandbox.inside import kernel
+from specbench.tasks.sandbox.inside import TYPE_CHECKING, kernel
 from specbench.tasks.sandbox.inside.answerer import NotPlain, decode, encode, receive, send
+
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
 
 
 def needed_names(test: str, defined: Collection[str], continued: str | None) -> list[str]:
@@ -181,9 +184,12 @@ class Tester:
         return kind.__new__(kind)
 
     def _describe(self, error: BaseException) -> str:
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if frame.filename == "<test>" and frame.lineno]
-        line = f", test line {lines[-1]}: {self.job['test'].splitlines()[lines[-1] - 1].strip()}" if lines else ""
+        number, traceback = 0, error.__traceback__
+        while traceback is not None:
+            if traceback.tb_frame.f_code.co_filename == "<test>":
+                number = traceback.tb_lineno or number
+            traceback = traceback.tb_next
+        line = f", test line {number}: {self.job['test'].splitlines()[number - 1].strip()}" if number else ""
         return f"{type(error).__name__}{': ' if str(error) else ''}{error}{line}"
 
 

@@ -181,7 +181,7 @@ def find_differences(
             own = decode_again(index, position)
         num_ties += is_tie
         repeated = None if own is None else list(own.token_ids[: position + 1]) == list(output[: position + 1])
-        change = own.state_change(position) if own is not None and repeated else None
+        change = own.state_change(target, position) if own is not None and repeated else None
         # In this order: a wrong rule or state may show at a near-tie too.
         kind: Kind = "unknown"
         if own is not None and own.not_argmax is not None:

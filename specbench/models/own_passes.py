@@ -25,21 +25,20 @@ class OwnPasses:
     """A second decoding of one prompt. `not_argmax`: the first position whose token does not have the highest logit of
     the row that the method's own pass gave for it; None: each has. `row`: that of the position in question."""
 
-    model: ScoringModel
     prompt_ids: Sequence[int]
     token_ids: Sequence[int]
     not_argmax: int | None
     row: OwnRow | None
 
-    def state_change(self, position: int) -> float | None:
-        """Returns how far the row of a position is from what the target gives after the same text: the largest change
+    def state_change(self, target: ScoringModel, position: int) -> float | None:
+        """Returns how far the row of a position is from what `target` gives after the same text: the largest change
         of a gap between logits. The text is read anew three times: in one pass, with its last token in a pass of its
         own, and by a pass that begins where the method's did and is as wide; the nearest of them counts, as the width
         of a pass is no fault of the state. None if the position has no row."""
         if self.row is None:
             return None
         ids = [*self.prompt_ids, *self.token_ids[:position]]
-        rows = independent_rows(self.model, ids, self.row.num_before, self.row.width)
+        rows = independent_rows(target, ids, self.row.num_before, self.row.width)
         own = self.row.logits
         return min(max(gap_change(row, own), gap_change(own, row)) for row in rows)
 
@@ -121,4 +120,4 @@ class PassRecorder(ScoringModel):
     def own_passes(self, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> OwnPasses:
         """Returns what was noted, given the tokens that were emitted."""
         wrong = (at for at, (token, best) in enumerate(zip(token_ids, self.best, strict=False)) if token not in best)
-        return OwnPasses(self.model, prompt_ids, token_ids, next(wrong, None), self.row)
+        return OwnPasses(prompt_ids, token_ids, next(wrong, None), self.row)

@@ -4,7 +4,9 @@ from collections import Counter
 import pytest
 from rich.console import Console
 
+from specbench.models.near_ties import Divergence
 from specbench.report.captions import verdict_word, why_unscored
+from specbench.report.compare import ComparedSubset, changes_table
 from specbench.report.tables import comparison_table, run_table
 from specbench.results.row import Evidence, RowWarmUp
 from specbench.statistics.bootstrap import Estimate
@@ -344,3 +346,14 @@ def test_long_names_leave_the_verdict_readable():
     words = [word for line in lines[:-4] for word in line.split()]
     assert words.count("greedy") == 2 and words.count("baseline") == 1
     assert all(" 62.5" in line for line in lines if "12346" in line)
+
+
+def test_a_comparison_tells_the_kinds_of_differences_of_both_sides():
+    first = row(metrics=METRICS, verdict="greedy equal", sampling={"temperature": 0.0})
+    second = first.model_copy(update={"verdict": "width only", "divergence": Divergence(width=3)})
+    both = ComparedSubset(first, second, 0, same_counts=False, agreement=None, changes=())
+    caption = changes_table(both).caption
+    assert "verdict: greedy equal → width only" in caption
+    assert "width 3: the target itself depends on the width of a pass" in caption
+    equal = ComparedSubset(first, first, 0, same_counts=False, agreement=None, changes=())
+    assert not any(line.startswith("verdict") for line in changes_table(equal).caption)

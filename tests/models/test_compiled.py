@@ -581,7 +581,7 @@ def test_an_audit_makes_the_passes_of_a_run_and_stands_beside_the_eager_engine(
     assert specbench("run", *asked)[0] == 0
     of_a_run, _ = set(passes), passes.clear()
     with monkeypatch.context() as patch:
-        made = SimpleNamespace(noise=lambda: NOISE)  # measuring it reads whole texts at once
+        made = SimpleNamespace(noise=lambda *given: NOISE)  # measuring it reads whole texts at once
         patch.setattr("specbench.analysis.audit.audit.measure_batch_width", lambda *given, **named: made)
         code, printed, said = specbench("audit", *asked, "--draws", "0")
     assert code == 0, said

@@ -145,7 +145,12 @@ class Audit:
         width = measure_batch_width(self.target, answers, most, trees, whole=self.shows_width)
         noise = width.noise()
         allowance = 4 * noise.mean_square_change / self.sampling.temperature**2  # twice the measured amplitude
-        greedy = {subject.name: self._compare_greedy(subject, answers, noise) for subject in self.subjects}
+        greedy = {
+            subject.name: self._compare_greedy(
+                subject, answers, width.noise(subject.num_draft_tokens + 1, subject.tree_width)
+            )
+            for subject in self.subjects
+        }
         cuts: list[Cut] = []
         tests: dict[str, SampleTest] = {}
         controls: dict[int, ControlTest] = {}

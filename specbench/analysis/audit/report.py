@@ -220,7 +220,7 @@ def audit_table(audit: AuditReport) -> Table:
 
 
 WIDTH_COLUMNS: tuple[Column, ...] = (
-    *text_columns("rows of", "after"),
+    *text_columns("rows of", folds=False), *text_columns("after", folds=False),
     *number_columns("bit-\nequal", "median\n|Δlogit|", "largest\n|Δlogit|", "largest\nΔgap", "argmax\nflips",
                     "largest\ngap there", "total\nvariation", "KL", "same as\nwidth", "v(n)"),
 )  # fmt: skip

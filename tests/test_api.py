@@ -23,8 +23,11 @@ from specbench.decoding.proposal import PointMass, Proposal, TreeProposal
 from specbench.decoding.verification import ExactMatch
 from specbench.models.loading import load_model
 from specbench.models.objects import object_digest
+from specbench.report.captions import verdict_word
 from specbench.report.display import Results
 from specbench.results.leaderboard import load as load_rows
+from specbench.results.row import Row
+from specbench.results.runs import RecordedRun
 from tests.support import tiny
 
 CHECKOUT = str(Path(__file__).resolve().parents[1])
@@ -369,3 +372,27 @@ def test_an_interrupt_stays_one(measure: Measure, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("specbench.running.measure.measure", interrupted)
     with pytest.raises(KeyboardInterrupt):
         measure("ar")
+
+
+def test_a_difference_from_ar_says_its_kind(measure: Measure) -> None:
+    results = measure(specbench.Method("model", rule=trust, lossless=True, name="trusting"), limit=2)
+    row = results.rows[-1]
+    assert row.verdict == "diverged" and row.divergence is not None and row.divergence.rule > 0
+    assert row.divergence.total == row.divergence.rule and not row.divergence.not_repeated
+    assert verdict_word(row) == "diverged (rule)"
+    # What the folder holds gives the same row; files of earlier versions have no kinds.
+    file = results.path / "measurements.json"
+    content = json.loads(file.read_text())
+    (ties,) = content["measurements"][-1]["ties"]
+
+    def again(kinds: dict[str, int] | None) -> Row:
+        ties["divergence"] = kinds
+        file.write_text(json.dumps({"measurements": content["measurements"]}))
+        return RecordedRun(results.path).recompute_row(row)
+
+    kinds = ties["divergence"]
+    assert again(kinds) == row.model_copy(update={"run": again(kinds).run})
+    assert (again(None).divergence, again(None).verdict) == (None, "diverged")
+    assert again(kinds | {"rule": 0, "width": kinds["rule"]}).verdict == "width only"
+    with pytest.raises(ConfigError, match="divergence: has the kinds of 9 differences"):
+        again(kinds | {"rule": 9})

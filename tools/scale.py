@@ -80,7 +80,7 @@ def make_run(
                 different.update((*place, name) for name in names if token_ids[name] != token_ids["ar"])
     ties = {(each["task"], each["subset"], each["method"]): each for each in measurement["ties"]}
     measurement["ties"] = [
-        {**each, "num_different": different[place], "num_near_ties": different[place]}
+        {**each, "num_different": different[place], "num_near_ties": different[place], "divergence": None}
         for place, each in ties.items() if different[place]
     ]  # fmt: skip
     content["measurements"]["measurements"] = [measurement]

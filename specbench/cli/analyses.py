@@ -279,6 +279,14 @@ def audit(
     options: RunOptions,
     draws: Annotated[int, typer.Option(help="Samples of each method for the distribution test; 0: no test.")] = 1200,
     temperature: Annotated[float, typer.Option(help="Temperature of the samples.")] = 1.0,
+    batch_width: Annotated[
+        bool,
+        flag(
+            "--batch-width",
+            help="Also tell how the target's logits depend on the number of tokens that a pass reads; without --method "
+            "tell nothing else.",
+        ),
+    ] = False,
     output: Report = None,
     leaderboard: Annotated[
         Path | None, path_option(help="Leaderboard JSON; its rows of these methods and models get the verdict.")
@@ -292,6 +300,9 @@ def audit(
     Test 2: --draws short samples of each method are tested against the target's exact probabilities. More samples find
     smaller errors. With --servers they are tested against samples of the server ar or, with --target, against that
     target in this process.
+
+    Before any verdict the target itself is tested: its logits may depend on the number of tokens that a pass reads.
+    --batch-width prints this test.
     """
     from specbench.core.files import check_output, write_output
     from specbench.running.request import Request, check_request
@@ -299,12 +310,13 @@ def audit(
     tasks = split(task)
     if len(tasks) != 1:
         raise ConfigError(f"--task {task}: an audit uses the prompts of one task: give one")
-    request = Request(tasks, split(method or ""), options, command_line(), servers=servers)
+    methods = split(method or "") or (["ar"] if batch_width and servers is None else [])
+    request = Request(tasks, methods, options, command_line(), servers=servers)
     if output is not None:
         check_output("--output", output)
     check_request(request)
     from specbench.analysis.audit.audit import run_audit  # imports torch
-    from specbench.analysis.audit.report import audit_table, paragraphs
+    from specbench.analysis.audit.report import report_parts
     from specbench.core.console import counted
     from specbench.results.leaderboard import check_writable, load, set_verdicts
     from specbench.results.leaderboard_files import relative
@@ -313,10 +325,10 @@ def audit(
         load(leaderboard)
         check_writable(leaderboard)
     with serving_of(servers) as load_servers, status_line("loading") as say:
-        report = run_audit(request, draws, temperature, say, stderr, load_servers)
+        report = run_audit(request, draws, temperature, say, stderr, load_servers, shows_width=batch_width)
     if output is not None:
         write_output("--output", output, report.model_dump_json(indent=2) + "\n")
-    print_result(report, as_json, lambda: [audit_table(report), *paragraphs(report)])
+    print_result(report, as_json, lambda: report_parts(report))
     if leaderboard is not None:
         place = None if output is None else relative(output, leaderboard)
         num_rows = set_verdicts(leaderboard, partial(report.verdict_of, place=place))

@@ -13,6 +13,8 @@ from specbench.decoding.loop import GenerationOutput, StopRules, decode
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import VerificationRule
 from specbench.models.causal_lm import CausalLM, TextModel
+from specbench.models.own_passes import OwnPasses, PassRecorder
+from specbench.models.scoring import ScoringModel
 from specbench.specs.method import MethodSpec
 from specbench.specs.task import GenerationSpec
 
@@ -42,6 +44,11 @@ class Decoder:
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> GenerationOutput:
         """Decodes one prompt with the random stream of `seed`."""
         raise NotImplementedError
+
+    def record_passes(self, prompt_ids: list[int], stop: StopRules, seed: int, position: int) -> OwnPasses | None:
+        """Decodes one prompt again and returns the rows that its own passes gave; None for a decoder whose passes are
+        not known. `position`: the new token whose whole row is kept."""
+        return None
 
     def select_decoder(self, seed: int, query: QueryInfo = UNKNOWN) -> "Decoder":
         """Returns the decoder for one query: itself, unless the method distributes queries over several decoders."""
@@ -86,16 +93,27 @@ class DraftingDecoder(Decoder):
 
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> GenerationOutput:
         """Decodes one prompt with the random stream of `seed`, after a dry run if the drafter needs one."""
-        places = [part.place for part in (self.drafter, self.rule) if isinstance(part, OUTSIDE)]
-        with same_torch_state(places[0]) if places else nullcontext():
-            self.drafter.rehearse(lambda: self._decode(prompt_ids, stop, seed))
-            output = self._decode(prompt_ids, stop, seed)
+        output = self._generate(self.model, prompt_ids, stop, seed)
         return replace(output, ttft_seconds=self.select_seconds + (output.ttft_seconds or 0.0))
 
-    def _decode(self, prompt_ids: list[int], stop: StopRules, seed: int) -> GenerationOutput:
+    def record_passes(self, prompt_ids: list[int], stop: StopRules, seed: int, position: int) -> OwnPasses:
+        """Decodes one prompt again up to the new token `position`, and returns the rows that its own passes gave. The
+        drafts before it are as long as without this limit."""
+        most = min(stop.max_new_tokens, position + 1 + self.method.num_draft_tokens)
+        recorder = PassRecorder(self.model, len(prompt_ids), position)
+        output = self._generate(recorder, prompt_ids, replace(stop, max_new_tokens=most), seed)
+        return recorder.own_passes(prompt_ids, output.token_ids)
+
+    def _generate(self, target: ScoringModel, prompt_ids: list[int], stop: StopRules, seed: int) -> GenerationOutput:
+        places = [part.place for part in (self.drafter, self.rule) if isinstance(part, OUTSIDE)]
+        with same_torch_state(places[0]) if places else nullcontext():
+            self.drafter.rehearse(lambda: self._decode(target, prompt_ids, stop, seed))
+            return self._decode(target, prompt_ids, stop, seed)
+
+    def _decode(self, target: ScoringModel, prompt_ids: list[int], stop: StopRules, seed: int) -> GenerationOutput:
         generator = torch.Generator(device=self.model.device).manual_seed(seed)
         return decode(
-            self.model, self.drafter, self.rule, prompt_ids, num_draft_tokens=self.method.num_draft_tokens,
+            target, self.drafter, self.rule, prompt_ids, num_draft_tokens=self.method.num_draft_tokens,
             sampling=self.sampling, stop=stop, generator=generator,
         )  # fmt: skip
 
@@ -104,6 +122,12 @@ def drafting_decoders(decoders: Iterable[Decoder]) -> Iterator[DraftingDecoder]:
     for decoder in (part for each in decoders for part in each.parts):
         if isinstance(decoder, DraftingDecoder):
             yield decoder
+
+
+def tree_width(decoders: Iterable[Decoder]) -> int | None:
+    """Returns the number of tokens of the widest pass over a draft tree with its root; None if all draft chains."""
+    lengths = (each.drafter.tree_lengths(each.method.num_draft_tokens) for each in drafting_decoders(decoders))
+    return max((length for each in lengths for length in each), default=None)
 
 
 def stream_seed(*parts: str | int) -> int:

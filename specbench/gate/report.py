@@ -136,7 +136,7 @@ def output_finding(subset: str, num_equal: int, num_different: int, found: Seque
         detail = "outputs of a lossy or sampling method may differ" if num_different else ""
         now = f"{num_equal} equal" + f", {num_different} other" * bool(num_different)
         return Finding(OUTPUTS, subset, before, now, regressed=False, detail=detail)
-    serious = [each for each in found if not each.near_tie]
+    serious = [each for each in found if not each.is_explained]
     counts = {"equal": num_equal, "near-ties": len(found) - len(serious), "other": len(serious)}
     now = ", ".join(f"{number} {name}" for name, number in counts.items() if number or name == "equal")
     detail = ""

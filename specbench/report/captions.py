@@ -154,8 +154,34 @@ def untested_lines(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
 
 
 def verdict_word(row: Row) -> str:
-    """Returns the verdict as tables show it; "baseline" for the baseline, which has none."""
-    return "baseline" if row.is_baseline else row.verdict
+    """Returns the verdict as tables show it; "baseline" for the baseline, which has none. "diverged" has its kinds, if
+    they are known."""
+    if row.is_baseline:
+        return "baseline"
+    kinds = row.divergence.kinds.keys() - {"unknown"} if own_divergence(row) and row.divergence is not None else ()
+    return f"{row.verdict} ({', '.join(name for name in DIVERGED if name in kinds)})" if kinds else row.verdict
+
+
+# What a difference from AR's greedy answers says of the method, by its kind.
+DIVERGED = {
+    "rule": "an emitted token is not the argmax of the method's own pass",
+    "state": "the method's own pass gave other logits than the target gives after the same text",
+    "width": "the target itself depends on the width of a pass",
+    "unknown": "the method's own passes are not known",
+}
+
+
+def own_divergence(row: Row) -> bool:
+    """Returns whether the verdict of a row is about its own outputs, whose kinds of differences are known."""
+    return row.evidence is None and row.verdict == "diverged" and row.divergence is not None
+
+
+def divergence_of(row: Row) -> str:
+    """Returns what the kinds of differences of a row say, with the number of answers; empty if they are not known."""
+    if row.evidence is not None or row.divergence is None or row.verdict not in ("diverged", "width only"):
+        return ""
+    counts = row.divergence.kinds
+    return "; ".join(f"{name} {counts[name]}: {meaning}" for name, meaning in DIVERGED.items() if name in counts)
 
 
 def verdict_of(row: Row) -> str:
@@ -175,7 +201,8 @@ def verdict_of(row: Row) -> str:
         return f"{row.verdict}, as its external decoder states: not measured"
     if row.verdict not in SOURCES and (row.verdict in ("lossless", "undecided") or row.sampling.temperature):
         return f"{row.verdict}, stated without evidence"
-    return f"{row.verdict} ({SOURCES.get(row.verdict, OWN_OUTPUTS)})"
+    kinds = "; ".join(filter(None, (SOURCES.get(row.verdict, OWN_OUTPUTS), divergence_of(row))))
+    return f"{row.verdict} ({kinds})"
 
 
 def stated_verdicts(rows: Sequence[Row]) -> list[str]:

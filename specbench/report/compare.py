@@ -9,7 +9,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.table import Table, number_columns, text_columns
 from specbench.models.near_ties import first_difference
 from specbench.records.records import Generation, Record
-from specbench.report.captions import FEW, marked, warning_lines
+from specbench.report.captions import FEW, divergence_of, marked, verdict_word, warning_lines
 from specbench.results.conditions import FieldDifference, conditions_that_differ, differences, flat_fields
 from specbench.results.metric_format import NULL, interval, metric_of, number
 from specbench.results.paired import KINDS, MetricChange, Pairs, pair_up
@@ -137,6 +137,11 @@ class Comparison:
                     **({"loads": [each.first.level, each.second.level]} if each.first.level else {}),
                     "methods": [each.first.method_name, each.second.method_name],
                     "paired_prompts": each.num_paired,
+                    "verdicts": [each.first.verdict, each.second.verdict],
+                    "divergence": [
+                        None if row.divergence is None else row.divergence.model_dump()
+                        for row in (each.first, each.second)
+                    ],
                     **({"agreement": vars(each.agreement)} if each.agreement else {}),
                     "changes": {
                         change.metric: {
@@ -333,4 +338,8 @@ def _caption(each: ComparedSubset) -> list[str]:
         lines.append("all outputs and steps are equal; the intervals account for prompts that were not measured")
     if each.agreement is not None:
         lines += each.agreement.lines()
+    verdicts = [verdict_word(row) for row in (each.first, each.second)]
+    if any(row.verdict in ("near-tie only", "width only", "diverged") for row in (each.first, each.second)):
+        lines.append(f"verdict: {verdicts[0]} → {verdicts[1]}")
+        lines += dict.fromkeys(filter(None, map(divergence_of, (each.first, each.second))))
     return [*lines, *([FEW] if each.has_few_prompts else [])]

@@ -93,7 +93,7 @@ def load_row(row: Row, windows: Sequence[LoadWindow], load: RowLoad) -> Row:
             "served": row.served.model_copy(update={"load": load}), "quality": None, "signatures": {},
             "n": len(examples), "subsets": dict(subsets) if row.subset == ALL else {}, "repeats": 1,
             "created": datetime.fromtimestamp(own[-1].measured_at, UTC).isoformat(timespec="seconds"),
-            "accepted_tokens_per_step": None, "warm_up": warm_up, "verdict": verdict,
+            "accepted_tokens_per_step": None, "warm_up": warm_up, "verdict": verdict, "divergence": None,
             "metrics": metrics_of(answers, plain, int(load.level) if load.kind == "concurrency" else None),
         }
     )  # fmt: skip

@@ -308,7 +308,9 @@ def _is_equal(mine: Any, other: Any) -> bool:
 def expected_verdict(row: Row, own: Row) -> str:
     """Returns the verdict that a row with this evidence may have. A rule that is lossy by design keeps this verdict,
     and outputs that differ are never lossless, whatever an audit found. `own`: the row recomputed from its run."""
-    if own.verdict == "lossy by design" or (own.verdict in ("near-tie only", "diverged") and row.verdict in CLEAN):
+    if own.verdict == "lossy by design" or (
+        own.verdict in ("near-tie only", "width only", "diverged") and row.verdict in CLEAN
+    ):
         return own.verdict
     if row.verdict == "lossless" and (found := row.evidence) is not None:  # needs greedy outputs, and passing draws
         passed = found.p_value is not None and found.p_value >= FAILS_BELOW

@@ -16,6 +16,7 @@ from pydantic import (
 )
 
 from specbench.core.values import all_known, text_digest
+from specbench.models.near_ties import Divergence
 from specbench.records.generation import WarmUpRecord
 from specbench.results.fairness import FairnessSummary, GroupNumbers
 from specbench.specs.components import RowEngine
@@ -47,7 +48,8 @@ ALL = "all"  # the subset of a row over all subsets of its task
 # Fields that are added later, or that only the file has, so that the run's folder cannot confirm them. All other fields
 # are recomputed from the folder.
 UNVERIFIABLE_FIELDS = frozenset({"evidence", "fairness", "run"})
-LATER_FIELDS = frozenset({"common_ids", "context", "system", "template_date"})  # that rows of earlier versions lack
+# Fields and metrics that rows of earlier versions lack.
+LATER_FIELDS = frozenset({"common_ids", "context", "divergence", "system", "template_date"})
 LATER_METRICS = frozenset(
     {
         "share_looping", "share_looping_ar", "share_in_loops", "share_in_loops_ar", "speedup_without_loops",
@@ -57,8 +59,8 @@ LATER_METRICS = frozenset(
 # The outcome of a measurement; all other fields identify what was measured.
 RESULT_FIELDS = frozenset(
     {
-        "metrics", "accepted_tokens_per_step", "warnings", "shots", "quality", "signatures", "verdict", "evidence",
-        "fairness", "intervals", "created", "command", "request", "run", "warm_up", "context", "common_ids",
+        "metrics", "accepted_tokens_per_step", "warnings", "shots", "quality", "signatures", "verdict", "divergence",
+        "evidence", "fairness", "intervals", "created", "command", "request", "run", "warm_up", "context", "common_ids",
     }
 )  # fmt: skip
 
@@ -242,6 +244,7 @@ class Row(FilePart):
     run: Place | None = None  # the run's folder, relative to the file's; null: the file's own folder, or unknown
     lossless: bool  # the claim of the rule, or of the author of external code
     verdict: str = "not audited"  # the result of comparing outputs: specbench.results.verdict
+    divergence: Divergence | None = None  # kinds of differences from AR's own greedy answers; null: none, or not known
     evidence: Evidence | None = None  # the audit behind the verdict; null if the verdict is of the row's own outputs
     quality: str | None = None  # the metric of the main score; null if nothing is scored, or subsets have others
     signatures: dict[str, str] = Field(default_factory=dict)  # how scores were computed, where a name is not enough

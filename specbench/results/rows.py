@@ -9,16 +9,18 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import reduce
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt
+from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt, model_validator
 
 from specbench.core import bounded
 from specbench.core.environment import require
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.files import write_atomically, writing
 from specbench.core.values import text_digest
+from specbench.models.near_ties import Divergence
 from specbench.records.records import Key, keys_of
 from specbench.results.answers import BASELINE, Answer, RunAnswers, different_answers
 from specbench.results.metrics import accepted_tokens_per_step, metrics_of, routes_taken
@@ -52,8 +54,9 @@ class MeasuredSubset(FilePart):
 
 
 class Ties(FilePart):
-    """The number of greedy answers of a method that differ from AR's, and how many of these differences are near-ties
-    within `tolerance` (`specbench.models.near_ties`)."""
+    """The number of greedy answers of a method that differ from AR's, how many of these differences are near-ties, and
+    the kinds of all others (`specbench.models.near_ties`); null in files of earlier versions. `tolerance`: the largest
+    change of a gap between logits that the width of a pass explains."""
 
     task: str
     subset: str
@@ -61,6 +64,14 @@ class Ties(FilePart):
     num_different: PositiveInt
     num_near_ties: NonNegativeInt
     tolerance: FiniteFloat
+    divergence: Divergence | None = None
+
+    @model_validator(mode="after")
+    def _check_kinds(self) -> Self:
+        num_others = self.num_different - self.num_near_ties
+        if self.divergence is not None and self.divergence.total != num_others:
+            raise ValueError(f"divergence: has the kinds of {self.divergence.total} differences, not of {num_others}")
+        return self
 
 
 class ModelContext(FilePart):
@@ -187,6 +198,7 @@ class MeasuredRun:
             system=self._system(task, parts), sampling=sampling, created=_measured_at(own),
             served=serving_of(own, baseline, method.name, self.identity),
             verdict=self._verdict(method, parts, own, baseline, greedy=sampling.temperature == 0),
+            divergence=self._divergence(method, parts),
             quality=main_metric(scoring, metrics),
             signatures=signatures(scoring, own)
             | ({JUDGED: self.judge} if self.judge and JUDGED in metrics else {}),
@@ -259,15 +271,13 @@ class MeasuredRun:
         *, greedy: bool,
     ) -> str:  # fmt: skip
         task = parts[0].task
-        subsets = {part.subset for part in parts}
-        ties = [
-            each for each in self.measurement.ties
-            if (each.task, each.method) == (task, method.name) and each.subset in subsets
-        ]  # fmt: skip
+        ties = self._ties(method, parts)
+        divergence = self._divergence(method, parts)
         num_noted = sum(each.num_different for each in ties)
         num_different = len(different_answers(own, baseline)) if greedy else 0
         num_near_ties = sum(each.num_near_ties for each in ties)
-        if "servers" in self.identity and num_different != num_near_ties:
+        is_explained = num_different == num_near_ties + (divergence.width if divergence is not None else 0)
+        if "servers" in self.identity and not is_explained:
             knows_ties = num_noted == num_different
             return served_verdict(control_outcomes(baseline), len(own), num_different, knows_ties=knows_ties)
         if declares_lossless(method) is not False and num_noted != num_different:
@@ -277,8 +287,19 @@ class MeasuredRun:
             )
         return verdict_of_records(
             method, greedy=greedy, num_records=len(own), num_different=num_different,
-            num_near_ties=num_near_ties,
+            num_near_ties=num_near_ties, divergence=divergence,
         )  # fmt: skip
+
+    def _ties(self, method: MethodSpec, parts: Sequence[MeasuredSubset]) -> list[Ties]:
+        place = parts[0].task, method.name
+        subsets = {part.subset for part in parts}
+        return [each for each in self.measurement.ties if (each.task, each.method) == place and each.subset in subsets]
+
+    def _divergence(self, method: MethodSpec, parts: Sequence[MeasuredSubset]) -> Divergence | None:
+        """Returns the kinds of the differences that are no near-ties; None if there are none, or they are not known."""
+        ties = [each for each in self._ties(method, parts) if each.num_different != each.num_near_ties]
+        known = [each.divergence for each in ties if each.divergence is not None]
+        return reduce(Divergence.__add__, known) if known and len(known) == len(ties) else None
 
 
 def sampling_of(task: TaskSpec, subset: str) -> RowSampling:

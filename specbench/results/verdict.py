@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from typing import Literal
 
+from specbench.models.near_ties import Divergence
 from specbench.results.answers import Answer
 from specbench.specs.method import MethodSpec
 
-RecordVerdict = Literal["greedy equal", "near-tie only", "diverged", "lossy by design", "not audited"]
+RecordVerdict = Literal["greedy equal", "near-tie only", "width only", "diverged", "lossy by design", "not audited"]
 FALSE_ALARM = 1e-3  # an upper limit of the probability that the distribution test fails for a correct method
 NUM_TOKENS = 5  # tokens of a drawn answer: one from the prefill, three draft tokens and a bonus token
 NUM_LONG_TOKENS = 16  # tokens of a drawn answer for methods that draft nothing in short ones
@@ -19,18 +20,22 @@ def declares_lossless(method: MethodSpec) -> bool | None:
 
 
 def verdict_of_records(
-    method: MethodSpec, *, greedy: bool, num_records: int, num_different: int, num_near_ties: int
-) -> RecordVerdict:
+    method: MethodSpec, *, greedy: bool, num_records: int, num_different: int, num_near_ties: int,
+    divergence: Divergence | None = None,
+) -> RecordVerdict:  # fmt: skip
     """Returns the verdict that the answers of a run allow. Equal answers give "greedy equal": only the draws of an
     audit can show that a method is lossless at a temperature. Single sampled answers prove nothing, so a sampled run is
-    "not audited", like a run without records."""
+    "not audited", like a run without records. `divergence`: the kinds of the differences that are no near-ties, if they
+    are known."""
     if declares_lossless(method) is False:
         return "lossy by design"
     if not greedy or not num_records:
         return "not audited"
     if not num_different:
         return "greedy equal"
-    return "near-tie only" if num_near_ties == num_different else "diverged"
+    if num_near_ties == num_different:
+        return "near-tie only"
+    return "width only" if divergence is not None and divergence.is_width_only else "diverged"
 
 
 BEYOND_CONTROL = 0.01  # below this p-value, answers differ more often than repeated answers of `ar`

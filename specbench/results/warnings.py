@@ -309,7 +309,7 @@ def served_warnings(
         f"({', '.join(f'{number} of {name!r}' for name, number in num_late.items() if number)} answers): measure again "
         "with nothing else running",
         "answers_differ": num_different
-        and row.verdict != "near-tie only"
+        and row.verdict not in ("near-tie only", "width only")
         and f"{num_different} of {counted(len(answers), 'answer')} differ from those of the server 'ar', which itself "
         f"changed {again.count(False)} of {counted(len(again), 'answer')} when asked again: run both with "
         "batch-invariant kernels, and run specbench audit --servers",

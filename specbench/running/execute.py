@@ -10,9 +10,13 @@ from rich.console import Console
 from specbench.core.environment import is_installed
 from specbench.core.progress import doing
 from specbench.decoding.bridges import common_ids
-from specbench.decoding.decoder import drafting_decoders
-from specbench.models.near_ties import count_ties
+from specbench.decoding.decoder import Decoder, QueryInfo, drafting_decoders, tree_width
+from specbench.models.batch_width import BaselineAnswer, BatchWidth, beginnings, measure_batch_width
+from specbench.models.near_ties import Divergence, find_differences
+from specbench.models.own_passes import OwnPasses
+from specbench.models.scoring import ScoringModel
 from specbench.records.folder import write_specs
+from specbench.records.records import Record
 from specbench.records.store import RecordStore
 from specbench.records.windows import read_windows
 from specbench.report.captions import why_unscored
@@ -25,9 +29,9 @@ from specbench.results.rows import MeasuredRun, MeasuredSubset, Measurement, Mod
 from specbench.results.scores import languages_of
 from specbench.results.verdict import declares_lossless
 from specbench.running.events import Events, RunListener, Trackers
-from specbench.running.measure import Scheduler, announce_trials, schedulers
+from specbench.running.measure import Scheduler, announce_trials, schedulers, trial_seed
 from specbench.running.models import LoadedModels, has_other_vocabulary, load_models, parts, training_prompts
-from specbench.running.plan import Plan, make_plan
+from specbench.running.plan import Plan, SubsetRun, make_plan
 from specbench.running.progress import RunProgress, report_kept_results
 from specbench.running.prompts import baseline_prompts, uses_chat
 from specbench.running.request import Judge, Request
@@ -200,18 +204,70 @@ def measurement_of(plan: Plan, records: RecordStore, answers: RunAnswers) -> Mea
 
 
 def _ties(plan: Plan, records: RecordStore, answers: RunAnswers) -> Iterator[Ties]:
+    """Yields the kinds of differences between greedy answers and AR's. One measurement of how the target depends on the
+    width of a pass serves all methods of a subset."""
     for run in plan.subset_runs:
-        if run.task.generation.temperature != 0:
+        target = plan.models.scoring
+        if run.task.generation.temperature != 0 or target is None:
             continue
         keys = [key for key in records if key[:2] == (run.task.name, run.subset)]
         examples = {(run.subset, example.index): example for example in run.data.examples}
         prompts = baseline_prompts(examples, {run.subset: run.renderer}, records, plan.models.target)
-        for method in plan.spec.methods:
-            if declares_lossless(method) is False:
-                continue
-            different = different_answers(answers.of(keys, method.name), answers.of(keys, BASELINE))
-            differing = [records[key] for key in different]
-            if differing and (target := plan.models.scoring) is not None:
-                num_near_ties, tolerance = count_ties(differing, method, target, prompts)
-                yield Ties(task=run.task.name, subset=run.subset, method=method.name, num_different=len(differing),
-                           num_near_ties=num_near_ties, tolerance=tolerance)  # fmt: skip
+        baseline = answers.of(keys, BASELINE)
+        judged = [each for each in run.decoders if declares_lossless(each.method) is not False]
+        differing = {
+            each.method.name: [records[key] for key in different_answers(answers.of(keys, each.method.name), baseline)]
+            for each in judged
+        }
+        decoders = [each for each in judged if differing[each.method.name]]
+        if not decoders:
+            continue
+        # 1. The noise, along AR's first answers that differ.
+        every = {record.key: record for each in decoders for record in differing[each.method.name]}
+        known = {key: answer_of(record, prompts) for key, record in sorted(every.items())}
+        most = max(each.method.most_draft_tokens for each in decoders) + 1
+        width = measure_batch_width(target, beginnings(list(known.values())), most, tree_width(decoders))
+        # 2. The differences of each method.
+        for decoder in decoders:
+            name = decoder.method.name
+            own = differing[name]
+            again = DecodedAgain(plan, run, decoder, own, [known[record.key] for record in own])
+            yield again.ties(target, width)
+
+
+def answer_of(record: Record, prompt_ids: Callable[[Record], list[int]]) -> BaselineAnswer:
+    return BaselineAnswer(
+        f"{record.subset} {record.id}", prompt_ids(record), record.methods[BASELINE].token_ids.tolist()
+    )
+
+
+@dataclass(frozen=True)
+class DecodedAgain:
+    """The answers of a method that differ from AR's, with the same history on both sides, which are decoded again to
+    record the rows of the method's own passes."""
+
+    plan: Plan
+    run: SubsetRun
+    decoder: Decoder
+    records: Sequence[Record]
+    answers: Sequence[BaselineAnswer]
+
+    def ties(self, target: ScoringModel, width: BatchWidth) -> Ties:
+        method = self.decoder.method
+        noise = width.noise(method.most_draft_tokens + 1, tree_width([self.decoder]))
+        outputs = [record.methods[method.name].token_ids.tolist() for record in self.records]
+        found = find_differences(target, self.answers, outputs, noise.tolerance, decode_again=self.decode)
+        return Ties(
+            task=self.run.task.name, subset=self.run.subset, method=method.name, num_different=len(found),
+            num_near_ties=sum(each.near_tie for each in found), tolerance=noise.tolerance,
+            divergence=Divergence.of(found),
+        )  # fmt: skip
+
+    def decode(self, index: int, position: int) -> OwnPasses | None:
+        record = self.records[index]
+        seed = trial_seed(self.plan.spec.seed, record.key, self.decoder.method.name)
+        example = next(each for each in self.run.data.examples if each.index == record.example)
+        query = QueryInfo(self.run.task.language, example.turns[record.turn])
+        selected = self.decoder.select_decoder(seed, query)
+        stop = selected.stop_rules(self.run.task.generation, self.run.context_limit)
+        return selected.record_passes(self.answers[index].prompt_ids, stop, seed, position)

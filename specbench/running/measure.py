@@ -183,8 +183,7 @@ def measure_method(
     run = trial.run
     example = trial.example
     name = decoder.method.name
-    turn = [trial.turn] if trial.turn else []
-    seed = stream_seed(spec.seed, run.task.name, run.subset, example.index, trial.repeat, name, *turn)
+    seed = trial_seed(spec.seed, (run.task.name, run.subset, example.index, trial.repeat, trial.turn), name)
     selected = decoder.select_decoder(seed, QueryInfo(run.task.language, example.turns[trial.turn]))
     needs_none = run.task.scorer is not None and not run.task.scorer.features.needs_reference
     reference = "" if trial.reference is None and needs_none else trial.reference
@@ -200,6 +199,12 @@ def measure_method(
         **selected.record_fields, **consumed,
         truncated_tokens=trial.num_cut(answers) if trial.turn else None,
     )  # fmt: skip
+
+
+def trial_seed(seed: int, key: Key, method: str) -> int:
+    """Returns the seed of a method's random stream for a trial. `seed`: that of the run."""
+    task, subset, example, repeat, turn = key
+    return stream_seed(seed, task, subset, example, repeat, method, *([turn] if turn else []))
 
 
 def record_of(

@@ -12,9 +12,10 @@ from itertools import islice
 
 from specbench.core.environment import EMBEDDED, set_threads
 from specbench.core.errors import ConfigError, nearest
+from specbench.models.batch_width import BaselineAnswer, near_tie_tolerance
 from specbench.models.causal_lm import CausalLM, ids_digest, split_precision
 from specbench.models.loading import load_model
-from specbench.models.near_ties import BaselineAnswer, TokenDifference, find_differences, near_tie_tolerance
+from specbench.models.near_ties import TokenDifference, find_differences
 from specbench.records.records import Key, Record
 from specbench.report.shown import ShownPrompt, ShownRecord
 from specbench.results.answers import BASELINE, with_same_history

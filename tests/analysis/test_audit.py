@@ -43,10 +43,11 @@ from specbench.decoding.proposal import Proposal
 from specbench.decoding.proposal import Verification as Decision
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.verification import Fuzzy, VerificationRule, count_leading, exact_match, rejection
+from specbench.models.batch_width import BaselineAnswer, measure_noise, near_tie_tolerance
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.eager import EagerSequence
 from specbench.models.heads.eagle import EagleModel
-from specbench.models.near_ties import BaselineAnswer, Greedy, count_ties, measure_noise
+from specbench.models.near_ties import Greedy, find_differences
 from specbench.models.scoring import Output, ScoringModel
 from specbench.records.generation import External, Record
 from specbench.report.captions import verdict_of
@@ -504,7 +505,10 @@ def test_verdicts_from_records(target: TableModel) -> None:
         spec = sd if method == "sd" else load_method(method)
         different = different_answers(answers_of(records, spec.name), answers_of(records, "ar")) if greedy else []
         found = [each for each in records if each.key in different]
-        num_near_ties, _ = count_ties(found, spec, model, lambda _: [0, 1]) if found else (0, 0.0)
+        answers = [BaselineAnswer("", [0, 1], each.methods["ar"].token_ids.tolist()) for each in found]
+        outputs = [each.methods[spec.name].token_ids.tolist() for each in found]
+        tolerance = near_tie_tolerance(model, answers, spec.most_draft_tokens + 1) if found else 0.0
+        num_near_ties = sum(each.near_tie for each in find_differences(model, answers, outputs, tolerance))
         return verdict_of_records(
             spec, greedy=greedy, num_records=len(records), num_different=len(found), num_near_ties=num_near_ties
         )
@@ -573,6 +577,9 @@ def test_command_reports_and_exits_by_what_it_finds(call: Specbench, wrong_metho
     assert found["ar"]["reason"].endswith("not rejected: give more --draws")
     assert "0 of 1 lossy method failed the sampling test, as expected." in " ".join(out.split())
     assert "wrong – diverged: its greedy output is not AR's" in out and "AR wrote" in out and "logit gap" in out
+    kinds = found["wrong"]["greedy"]["divergence"]
+    assert kinds["rule"] == 2 and found["wrong"]["reason"].startswith("its greedy output is not AR's (rule 2)")
+    assert found["wrong"]["greedy"]["example"]["kind"] == "rule"
     assert max(map(len, out.splitlines())) <= 100
     assert f"the first {NUM_TOKENS - 2} draft positions and as many steps of a text" in " ".join(out.split())
     code, out, err = call("--method", "sd,fsd", "--draws", "0", "--json")
@@ -581,6 +588,26 @@ def test_command_reports_and_exits_by_what_it_finds(call: Specbench, wrong_metho
     assert [each["verdict"] for each in again["verdicts"]] == ["undecided", "undecided", "lossy by design"]
     assert again["verdicts"][0]["reason"] == "it was not sampled"
     assert again["control"] is None and again["subsets"] == ["en", "ja"]
+
+
+def test_the_batch_width_of_a_target_is_shown(call: Specbench) -> None:
+    """Without methods nothing else is tested, with methods their widths are."""
+    code, out, err = call("--batch-width")
+    assert code == 0, err
+    assert "batch width · " in out and "passes of 6, kept" in out and "audit · " not in out
+    assert "gives the same rows; after wrong draft tokens were read and dropped it gives the same rows" in " ".join(
+        out.split()
+    )
+    code, out, err = call("--method", "sd-tree", "--batch-width", "--draws", "0", "--json")
+    assert code == 0, err
+    report = json.loads(out)
+    assert [each["method"] for each in report["verdicts"]] == ["ar", "sd-tree"] and report["dtype"] == "float32"
+    changes = report["batch_width"]["changes"]
+    trees = {each["width"] for each in changes if each["compared"] == "tree"}
+    chains = {each["width"] for each in changes if each["compared"] == "kept"}
+    assert len(trees) == 1 and trees < chains and all(each["max_change"] < 1e-3 for each in changes)
+    code, out, err = call("--method", "sd", "--draws", "0", "--json")
+    assert code == 0 and json.loads(out)["batch_width"] is None
 
 
 def test_all_says_what_could_not_be_run(call: Specbench) -> None:

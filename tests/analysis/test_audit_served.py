@@ -147,6 +147,13 @@ def test_near_ties_are_told_by_the_log_probabilities_of_the_server_ar(tmp_path, 
     assert found.greedy.num_near_ties == (3 if expected == "near-tie only" else 0)
 
 
+def test_the_passes_of_a_server_have_no_chosen_width(tmp_path) -> None:
+    with servers_file(tmp_path, scripts()) as file:
+        request = Request(["mgsm"], [], RunOptions(subsets=("en",), limit=3, overrides=SHORT), "", servers=file)
+        with pytest.raises(ConfigError, match="--batch-width: a server chooses the width of its passes itself"):
+            run_audit(request, 0, 1.0, str, QUIET, load_served, shows_width=True)
+
+
 def test_a_server_without_log_probabilities_leaves_differences_undecided(tmp_path) -> None:
     target, other = tied(1e-7)
     servers = scripts(other, target, tells_log_probs=False)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from specbench.analysis.audit.report import AuditedIdentity, AuditReport, MethodVerdict, SampleTest, verdict_in_report
-from specbench.models.near_ties import Greedy, Noise
+from specbench.models.batch_width import Noise
+from specbench.models.near_ties import Greedy
 from specbench.results.leaderboard import load, set_verdicts
 from specbench.results.leaderboard_files import FROM_REPORT, Validity, add_runs, expected_verdict, merge_files, validate
 from specbench.results.row import DIGEST, UNVERIFIABLE_FIELDS, Row, with_digest

@@ -228,7 +228,7 @@ def test_nothing_is_made_up_for_a_decoder_without_counts(code: Path, pair: Model
     assert known == {
         "num_prompts_timed", "new_tokens", "tokens_per_second", "tokens_per_second_ar", "speedup", "speedup_e2e",
         "ttft_seconds", "tpot_seconds", "overhead_share_ar", "share_cut_by_length", "share_cut_by_context",
-        "share_truncated",
+        "share_truncated", "share_looping", "share_looping_ar", "share_in_loops", "share_in_loops_ar",
     }  # fmt: skip
 
 

@@ -164,8 +164,8 @@ def test_6_answers_in_three_languages(tmp_path, servers) -> None:
 
 @pytest.mark.slow
 def test_a_server_that_forces_its_acceptance_has_the_rate_that_was_set(tmp_path, servers, monkeypatch) -> None:
-    monkeypatch.setattr("specbench.models.near_ties.NUM_NOISE_TOKENS", 4)  # each takes requests to the server ar
-    monkeypatch.setattr("specbench.models.near_ties.NUM_NOISE_ANSWERS", 1)
+    monkeypatch.setattr("specbench.models.batch_width.NUM_NOISE_TOKENS", 4)  # each takes requests to the server ar
+    monkeypatch.setattr("specbench.models.batch_width.NUM_NOISE_ANSWERS", 1)
     row = serve(tmp_path, servers, ("ar", "forced"), subsets=("en",), limit=5).rows[-1]
     rate = brentq(lambda rate: expected_speedup(rate, NUM_DRAFT_TOKENS, cost_ratio=0.0) - FORCED_LENGTH, 0.0, 1.0)
     num_passes = sum(row.accepted_tokens_per_step or ())

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,9 +22,9 @@ from specbench.decoding.loop import GenerationOutput, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models import compiling as check_compilable
 from specbench.models import static_passes
+from specbench.models.batch_width import Noise
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model
-from specbench.models.near_ties import Noise
 from specbench.models.scoring import Output, PassShape
 from specbench.models.static_passes import StaticPasses, StaticSequence, capacity_for
 from specbench.records.generation import Record
@@ -580,9 +581,8 @@ def test_an_audit_makes_the_passes_of_a_run_and_stands_beside_the_eager_engine(
     assert specbench("run", *asked)[0] == 0
     of_a_run, _ = set(passes), passes.clear()
     with monkeypatch.context() as patch:
-        patch.setattr(
-            "specbench.analysis.audit.audit.measure_noise", lambda *given: NOISE
-        )  # which reads whole texts at once
+        made = SimpleNamespace(noise=lambda *given: NOISE)  # measuring it reads whole texts at once
+        patch.setattr("specbench.analysis.audit.audit.measure_batch_width", lambda *given, **named: made)
         code, printed, said = specbench("audit", *asked, "--draws", "0")
     assert code == 0, said
     assert passes == of_a_run

@@ -4,12 +4,15 @@ from collections import Counter
 import pytest
 from rich.console import Console
 
-from specbench.report.captions import why_unscored
+from specbench.models.near_ties import Divergence
+from specbench.report.captions import verdict_word, why_unscored
+from specbench.report.compare import ComparedSubset, changes_table
 from specbench.report.tables import comparison_table, run_table
-from specbench.results.row import RowWarmUp
+from specbench.results.row import Evidence, RowWarmUp
 from specbench.statistics.bootstrap import Estimate
 from tests.support.report_rows import METRICS, row
 
+EVIDENCE = Evidence(task="mgsm", subsets=("en",), num_prompts=8, num_draws=None, temperature=None, p_value=None)
 SUBSETS = ["bn", "de", "en", "es", "fr", "ja", "ru", "sw", "te", "th", "zh"]
 
 
@@ -165,6 +168,23 @@ def test_a_verdict_is_said_with_what_it_comes_from(verdict, temperature, said):
     """An audit puts its verdict in place of that of the run's own outputs, and a sampled run's outputs say nothing."""
     text = rendered(rows(verdict=verdict, sampling={"temperature": temperature}))
     assert said in [line.strip() for line in text.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "kinds", "said"),
+    [
+        ("width only", {"width": 2}, "width only (this run's outputs compared with AR's; width 2: the target itself"),
+        ("diverged", {"rule": 1, "width": 2}, "diverged (this run's outputs compared with AR's; rule 1: an emitted"),
+        ("diverged", {"unknown": 1}, "diverged (this run's outputs compared with AR's; unknown 1: the method's own"),
+    ],
+)
+def test_the_kinds_of_differences_are_said(verdict, kinds, said):
+    made = rows(verdict=verdict, divergence=kinds, sampling={"temperature": 0.0})
+    assert f"verdict: {said}" in " ".join(rendered(made, width=300).split())
+    words = {"width only": "width only", "diverged": "diverged (rule, width)" if "rule" in kinds else "diverged"}
+    assert verdict_word(made[0]) == words[verdict]
+    audited = made[0].model_copy(update={"evidence": EVIDENCE})
+    assert verdict_word(audited) == verdict, "an audit's verdict is not about the run's own outputs"
 
 
 def test_verdicts_that_differ_are_told_apart():
@@ -326,3 +346,14 @@ def test_long_names_leave_the_verdict_readable():
     words = [word for line in lines[:-4] for word in line.split()]
     assert words.count("greedy") == 2 and words.count("baseline") == 1
     assert all(" 62.5" in line for line in lines if "12346" in line)
+
+
+def test_a_comparison_tells_the_kinds_of_differences_of_both_sides():
+    first = row(metrics=METRICS, verdict="greedy equal", sampling={"temperature": 0.0})
+    second = first.model_copy(update={"verdict": "width only", "divergence": Divergence(width=3)})
+    both = ComparedSubset(first, second, 0, same_counts=False, agreement=None, changes=())
+    caption = changes_table(both).caption
+    assert "verdict: greedy equal → width only" in caption
+    assert "width 3: the target itself depends on the width of a pass" in caption
+    equal = ComparedSubset(first, first, 0, same_counts=False, agreement=None, changes=())
+    assert not any(line.startswith("verdict") for line in changes_table(equal).caption)

@@ -38,16 +38,18 @@ from specbench.core.environment import EMBEDDED, set_threads
 from specbench.core.errors import ConfigError
 from specbench.core.progress import Say
 from specbench.decoding.build import build_decoder
-from specbench.decoding.decoder import Decoder, DraftingDecoder, stream_seed
+from specbench.decoding.decoder import Decoder, DraftingDecoder, stream_seed, tree_width
 from specbench.decoding.drafters import ModelDrafter
 from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.integrations.external import load_entry
 from specbench.integrations.served.decoder import SERVED, ServedDecoder
 from specbench.integrations.served.engine import Engine
+from specbench.models.batch_width import BaselineAnswer, Noise, measure_batch_width
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model
-from specbench.models.near_ties import BaselineAnswer, DecodeText, Greedy, Noise, compare_greedy, measure_noise
+from specbench.models.near_ties import DecodeText, Greedy, compare_greedy
+from specbench.models.own_passes import OwnPasses
 from specbench.models.scoring import ScoringModel
 from specbench.results.verdict import NUM_LONG_TOKENS, NUM_TOKENS, declares_lossless
 from specbench.running.capture_plan import allocate_and_capture_for
@@ -66,6 +68,7 @@ from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
 
 NUM_SAMPLE_PROMPTS = 3
+WIDTH_ONLY = "each token that differs is the argmax of its own pass: the target itself depends on the width of a pass"
 NOT_COUNTED = "it does not count accepted draft tokens, so it may have accepted none"
 MIN_ACCEPTED = 20  # draft tokens: with fewer of them a test says little about a method
 TOO_FEW = f"a verdict needs {MIN_ACCEPTED} accepted draft tokens"
@@ -78,7 +81,8 @@ CONTROL = ""  # no method has this name
 @dataclass
 class AuditedMethod:
     """A method under audit. `greedy`, `drawing`: its decoders for greedy decoding and for samples; None if it cannot
-    decode in this way, for the reason in `note`."""
+    decode in this way, for the reason in `note`. `tree_width`: the tokens of its widest pass over a tree; None: it
+    drafts chains."""
 
     name: str
     declared_lossless: bool | None
@@ -86,6 +90,7 @@ class AuditedMethod:
     greedy: Decoder | None
     drawing: Decoder | None
     note: str | None = None
+    tree_width: int | None = None
 
     def refuse(self, part: str, error: ConfigError) -> None:
         self.note = "; ".join(filter(None, [self.note, f"{part} not run: {error}"]))
@@ -107,7 +112,7 @@ class Audit:
     for no distribution test. `progress` gets lines of text. `models`: the methods' models, which read the prompt of
     many samples only once. `is_served`: whether servers answer. `reference`: "ar" if the target of the servers is not
     in this process, so that its exact probabilities are not known: then samples are compared with further samples of
-    the first server, which is AR."""
+    the first server, which is AR. `shows_width`: measures all that the report tells of the width of a pass."""
 
     subjects: Sequence[AuditedMethod]
     prompts: Sequence[AuditPrompt]
@@ -122,6 +127,7 @@ class Audit:
     models: Sequence[CausalLM] = ()
     is_served: bool = False
     reference: Reference = "target"
+    shows_width: bool = False
 
     def findings(self) -> AuditFindings:
         """Returns the verdicts. A method that raises ConfigError is "not run", with the reason."""
@@ -132,9 +138,19 @@ class Audit:
             BaselineAnswer(each.name, each.ids, ar.greedy.generate(each.ids, each.stop, 0).token_ids)
             for each in self.prompts
         ]
-        noise = measure_noise(self.target, answers, max(subject.num_draft_tokens for subject in self.subjects) + 1)
+        most = max(subject.num_draft_tokens for subject in self.subjects) + 1
+        if len(self.subjects) == 1:
+            most = MAX_WIDTH  # nothing is drafted: the widths of no method are asked for
+        trees = max((subject.tree_width for subject in self.subjects if subject.tree_width), default=None)
+        width = measure_batch_width(self.target, answers, most, trees, whole=self.shows_width)
+        noise = width.noise()
         allowance = 4 * noise.mean_square_change / self.sampling.temperature**2  # twice the measured amplitude
-        greedy = {subject.name: self._compare_greedy(subject, answers, noise) for subject in self.subjects}
+        greedy = {
+            subject.name: self._compare_greedy(
+                subject, answers, width.noise(subject.num_draft_tokens + 1, subject.tree_width)
+            )
+            for subject in self.subjects
+        }
         cuts: list[Cut] = []
         tests: dict[str, SampleTest] = {}
         controls: dict[int, ControlTest] = {}
@@ -152,7 +168,8 @@ class Audit:
             decide_verdict(subject, greedy[subject.name], tests, controls, answer_tests) for subject in self.subjects
         ]
         return AuditFindings(
-            reference=self.reference, noise=noise, prompts=[self._name_of(cut) for cut in cuts], verdicts=verdicts,
+            reference=self.reference, noise=noise, batch_width=width if self.shows_width else None,
+            prompts=[self._name_of(cut) for cut in cuts], verdicts=verdicts,
             control=controls.get(NUM_TOKENS), long_control=controls.get(NUM_LONG_TOKENS),
         )  # fmt: skip
 
@@ -172,8 +189,15 @@ class Audit:
         is_counted = steps or reported or not is_external
         num_accepted = sum(reported, sum(step.num_accepted for step in steps)) if is_counted else None
         outputs = [generation.token_ids for generation in generations]
+
+        def decode_again(index: int, position: int) -> OwnPasses | None:
+            prompt, decoder = self.prompts[index], subject.greedy
+            if not isinstance(decoder, Decoder):
+                return None
+            return decoder.record_passes(prompt.ids, prompt.stop, 0, position)
+
         return compare_greedy(
-            self.target, answers, outputs, noise.tolerance, self.decode_text, num_verified, num_accepted
+            self.target, answers, outputs, noise.tolerance, self.decode_text, num_verified, num_accepted, decode_again
         )
 
     def _test_samples(self, cuts: Sequence[Cut], allowance: float) -> dict[tuple[str, int], SampleTest]:
@@ -289,8 +313,11 @@ def decide_verdict(
     if subject.declared_lossless is False:
         name = "lossy by design"
     elif greedy is not None and greedy.num_diverged:
-        name = "diverged"
-        reasons.append("its greedy output is not AR's")
+        kinds = greedy.divergence
+        is_width = kinds is not None and kinds.is_width_only
+        name = "width only" if is_width else "diverged"
+        why = f" ({kinds})" if kinds is not None and kinds.kinds.keys() != {"unknown"} and not is_width else ""
+        reasons.append(WIDTH_ONLY if is_width else f"its greedy output is not AR's{why}")
     elif greedy is not None and greedy.num_near_ties:
         name = "near-tie only"
     if name != "lossy by design" and samples is not None and samples.failed:
@@ -301,7 +328,7 @@ def decide_verdict(
         reasons.append("its sampled answers are less or more probable than those of the target")
     control = None if samples is None else controls.get(samples.most_tokens)
     caveats = reasons_for_doubt(subject, greedy, control, tests)
-    if name in ("lossless", "near-tie only") and caveats:
+    if name in ("lossless", "near-tie only", "width only") and caveats:
         name = "undecided"
         reasons += caveats
     if name == "lossless" and greedy is not None and subject.drawing is None:
@@ -352,15 +379,19 @@ HOTTER = 1.5
 EAGER = "ar (eager)"
 NUM_PROMPTS = 8  # at least, from all subsets in turn
 MAX_NEW_TOKENS = 96
+MAX_WIDTH = 6  # tokens of a pass over five draft tokens, for a target without methods
 
 
 def run_audit(
     request: Request, num_draws: int, temperature: float, progress: Say, console: Console,
-    load_servers: Callable[[RunSpec], LoadedModels] | None = None,
+    load_servers: Callable[[RunSpec], LoadedModels] | None = None, *, shows_width: bool = False,
 ) -> AuditReport:  # fmt: skip
     """Audits the methods of a request, or all known methods if the request names only "all". `progress` gets lines of
     text; `console` gets lines about subsets that have no files. `load_servers`: returns the servers of the request, if
     it has any; then the request's target, if named, is loaded into this process and scores their answers.
+
+    `shows_width`: whether the report tells how the target depends on the width of a pass; of a request without methods
+    it tells nothing else.
 
     Raises ConfigError for a named method that does not fit the models. With "all", such a method is "not run", with the
     reason.
@@ -374,8 +405,15 @@ def run_audit(
             "decoding is audited in any case, and --draws 0 leaves them out"
         )
     own_target = None if load_servers is None else request.options.target
+    if shows_width and load_servers is not None and own_target is None:
+        raise ConfigError(
+            "--batch-width: a server chooses the width of its passes itself: give --target with its target, which is "
+            "tested in this process, or leave it out"
+        )
     if own_target is not None:
         request = replace(request, options=replace(request.options, target=None))
+    is_alone = shows_width and load_servers is None and set(request.methods) <= {AR}
+    num_draws = 0 if is_alone else num_draws
     strict = ALL not in request.methods
     methods, left_out = requested_methods(request)
     request = replace(request, methods=methods)
@@ -406,7 +444,7 @@ def run_audit(
     fitting = [method for method in spec.methods if method.name in decoders]
     control, drafter = make_control(fitting, models, sampling)
     decoders_in_use = [each for subject in subjects for each in (subject.greedy, subject.drawing) if each is not None]
-    if target.static is not None:
+    if target.static is not None and not is_alone:
         # AR on the eager engine shows whether both engines write the same text. It is no part of the noise floor: the
         # audit must not tolerate a difference between the engines.
         eager = ModelPair(CausalLM(target.model, target.tokenizer, target.name, target.revision))
@@ -422,11 +460,11 @@ def run_audit(
     findings = Audit(
         subjects, prompts, scoring, partial(token_text, target), drafter, control, sampling,
         num_draws, spec.seed, progress, list(reading.values()), is_served=load_servers is not None,
-        reference="ar" if load_servers is not None and own_target is None else "target",
+        reference="ar" if load_servers is not None and own_target is None else "target", shows_width=shows_width,
     ).findings()  # fmt: skip
     conditions = models.environment()
     return AuditReport(
-        **{**dict(findings), "verdicts": [*findings.verdicts, *unfit, *without_drafter]},
+        **{**dict(findings), "verdicts": [] if is_alone else [*findings.verdicts, *unfit, *without_drafter]},
         task=spec.tasks[0].name, subsets=[subset for _, subset, _ in loaded], target=target.name,
         target_revision=target.revision, drafters={name: model.name for name, model in models.drafters.items()},
         identities=identities, dtype=conditions["dtype"], engine=conditions["engine"], device=conditions["device"],
@@ -499,6 +537,7 @@ def make_subject(method: MethodSpec, pair: ModelPair, sampling: Sampling) -> Aud
     subject = AuditedMethod(method.name, declared, method.most_draft_tokens, greedy=None, drawing=None)
     try:
         subject.greedy = build_decoder(method, pair, GREEDY)
+        subject.tree_width = tree_width([subject.greedy])
     except ConfigError as error:
         subject.refuse("greedy", error)
         subject.drawing = build_decoder(method, pair, sampling)

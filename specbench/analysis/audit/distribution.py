@@ -34,7 +34,7 @@ from specbench.decoding.loop import GenerationOutput, StopRules
 from specbench.decoding.proposal import Proposal, Step, Verification
 from specbench.decoding.sampling import Distributions, Sampling, process
 from specbench.decoding.verification import VerificationRule, rejection
-from specbench.models.near_ties import BaselineAnswer
+from specbench.models.batch_width import BaselineAnswer
 from specbench.models.scoring import ScoringModel
 from specbench.results.verdict import NUM_TOKENS
 

@@ -9,7 +9,8 @@ from pydantic import BaseModel
 from specbench.core import bounded
 from specbench.core.console import counted
 from specbench.core.table import Column, Table, number_columns, text_columns
-from specbench.models.near_ties import Greedy, Noise
+from specbench.models.batch_width import BatchWidth, Noise
+from specbench.models.near_ties import Greedy
 from specbench.results.metric_format import NULL
 from specbench.results.row import Evidence as RowEvidence
 from specbench.results.row import Row
@@ -18,7 +19,7 @@ from specbench.specs.components import build
 from specbench.statistics.bootstrap import FilePart
 
 VerdictName = Literal[
-    "lossless", "greedy equal", "near-tie only", "diverged", "lossy by design", "undecided", "not run"
+    "lossless", "greedy equal", "near-tie only", "width only", "diverged", "lossy by design", "undecided", "not run"
 ]
 
 Reference = Literal["target", "ar"]
@@ -97,10 +98,11 @@ class AuditFindings(FilePart):
     """The verdicts, and the evidence that they share. `reference`: samples are tested against the exact probabilities
     of the target, or, if a server holds the target, against other samples of AR. `prompts`: the names of the prompts of
     the samples, and the ends of their texts. `long_control`: the control with long samples, if a method drafted nothing
-    in short samples."""
+    in short samples. `batch_width`: null unless --batch-width asks for it."""
 
     reference: Reference = "target"
     noise: Noise
+    batch_width: BatchWidth | None = None
     prompts: list[str]
     control: ControlTest | None
     long_control: ControlTest | None = None
@@ -162,7 +164,7 @@ class AuditReport(AuditFindings):
                 truncation = (row.sampling.top_k, row.sampling.top_p)
                 covers = samples is not None and truncation == (self.top_k, self.top_p)
             clean = verdict.verdict in ("lossless", "greedy equal")
-            own_finding = row.evidence is None and row.verdict in ("diverged", "near-tie only")
+            own_finding = row.evidence is None and row.verdict in ("diverged", "near-tie only", "width only")
             if verdict.verdict in ("undecided", "not run") or (clean and own_finding) or not covers:
                 return None
             return verdict.verdict, RowEvidence(
@@ -184,7 +186,11 @@ def verdict_in_report(path: Path, row: Row) -> tuple[str, RowEvidence] | None:
 VERDICT_MEANINGS = (
     "lossless: greedy outputs and samples passed. greedy equal: the greedy outputs are AR's, token by token; "
     "it cannot sample. near-tie only: outputs differ from AR's only where two tokens are nearly "
-    "tied. diverged: outputs or samples are not the target's. lossy by design: its rule does not claim to be lossless. "
+    "tied. width only: each output is the target's by the method's own passes, but the target itself depends on the "
+    "width of a pass, the number of tokens that it reads: no fault of the method. diverged: outputs or samples are not "
+    "the target's (rule: an emitted token is not the argmax of the method's own pass; state: that pass gave other "
+    "logits than the target gives after the same text; unknown: its passes are not known). "
+    "lossy by design: its rule does not claim to be lossless. "
     "undecided: no difference was found, but this audit was too weak to find one; the method's line says why."
 )
 COLUMNS: tuple[Column, ...] = (
@@ -201,9 +207,74 @@ DRAW_TESTS = {
 ANSWER_SCORERS = {"target": "the target in this process", "ar": "the server 'ar'"}
 
 
+def report_parts(audit: AuditReport) -> "list[Table | str]":
+    """Returns what is printed: the verdicts, if methods were audited, and how the target depends on the width of a
+    pass."""
+    width = [] if audit.batch_width is None else [width_table(audit)]
+    return [*([audit_table(audit)] if audit.verdicts else []), *paragraphs(audit), *width]
+
+
 def audit_table(audit: AuditReport) -> Table:
     title = f"audit · {audit.task} · {audit.target}"
     return Table(title, COLUMNS, [cells(verdict) for verdict in audit.verdicts], caption(audit))
+
+
+WIDTH_COLUMNS: tuple[Column, ...] = (
+    *text_columns("rows of", folds=False), *text_columns("after", folds=False),
+    *number_columns("bit-\nequal", "median\n|Δlogit|", "largest\n|Δlogit|", "largest\nΔgap", "argmax\nflips",
+                    "largest\ngap there", "total\nvariation", "KL", "same as\nwidth", "v(n)"),
+)  # fmt: skip
+
+
+def width_table(report: AuditReport) -> Table:
+    """Returns the table of a target's dependence on the width of its passes."""
+    width = report.batch_width
+    assert width is not None
+    rows = []
+    for each in width.changes:
+        first, last = width.prefixes[each.prefix]
+        rows.append([
+            ROWS_OF[each.compared].format(each.width), f"{first}–{last}", f"{each.share_equal:.0%}",
+            f"{each.median_change:.2g}", f"{each.max_change:.2g}", f"{each.max_gap_change:.2g}",
+            f"{len(each.flip_gaps)}/{each.num_positions}", f"{each.flip_gaps[0]:.2g}" if each.flip_gaps else NULL,
+            f"{each.total_variation:.1g}", f"{each.divergence:.1g}",
+            NULL if each.same_as is None else str(each.same_as), NULL if each.cost is None else f"{each.cost:.2f}",
+        ])  # fmt: skip
+    title = f"batch width · {report.target} · {report.dtype} · {report.engine}"
+    return Table(title, WIDTH_COLUMNS, rows, list(width_caption(report, width)))
+
+
+ROWS_OF = {
+    "chain": "pass of {}", "after": "1 after pass of {}", "tree": "tree of {}", "after tree": "1 after path of tree",
+    "kept": "passes of {}, kept", "prompt": "one pass",
+}  # fmt: skip
+
+
+def width_caption(report: AuditReport, width: BatchWidth) -> Iterator[str]:
+    noise = width.noise()
+    yield (
+        f"rows of logits against those of passes over one token on the same prefix (“after”: its tokens), along AR's "
+        f"answers to {counted(width.num_prompts, 'prompt')} of {report.task} {', '.join(report.subsets)}; "
+        f"{report.dtype} on {report.device}, {report.engine}. “same as width”: the smallest width whose rows are the "
+        "same bit for bit. v(n): the fastest pass in fastest passes over one token. “kept”: an answer in passes that "
+        "are all kept, as decoding does; these and “one pass” make the width noise"
+    )
+    if width.repeated is not None:
+        same = {True: "the same rows", False: "OTHER ROWS"}
+        rolled_back = "the same rows" if width.rolled_back else f"other rows (by up to {width.rollback_change:.2g})"
+        yield (
+            f"a pass that is repeated gives {same[width.repeated]}; after wrong draft tokens were read and dropped it "
+            f"gives {rolled_back}"
+        )
+    if width.is_independent:
+        yield "the target does not depend on the width of a pass: greedy outputs of a lossless method equal AR's"
+    else:
+        yield (
+            "the target depends on the width of a pass: gaps between logits change by up to "
+            f"{noise.max_gap_change:.2g}, and AR writes another token on {width.num_changed} of "
+            f"{counted(width.num_prompts, 'prompt')}. Twice that change, {noise.tolerance:.2g}, is what the width "
+            "explains of a difference from AR"
+        )
 
 
 def cells(verdict: MethodVerdict) -> list[str]:
@@ -287,6 +358,8 @@ def evidence(verdict: MethodVerdict) -> Iterator[str]:
         tokens = (difference.ar_token, difference.method_token)
         own, other = ("nothing (it had ended)" if token is None else repr(token) for token in tokens)
         gap = "" if difference.gap is None else f", logit gap {difference.gap:.3g}"
+        if difference.kind is not None and difference.kind != "unknown":
+            gap += f", {difference.kind}"
         yield f"Prompt {difference.prompt}, new token {difference.position}: AR wrote {own}, it wrote {other}{gap}"
     samples = verdict.distribution
     if samples is not None and samples.failed:

@@ -13,7 +13,8 @@ from specbench.core.values import json_digest
 from specbench.decoding.decoder import stream_seed
 from specbench.decoding.loop import StopRules
 from specbench.integrations.served.decoder import ServedDecoder
-from specbench.models.near_ties import BaselineAnswer, find_differences, near_tie_tolerance
+from specbench.models.batch_width import BaselineAnswer, near_tie_tolerance
+from specbench.models.near_ties import find_differences
 from specbench.models.scoring import ScoringModel
 from specbench.records.generation import WarmUpRecord
 from specbench.records.store import RecordStore
@@ -166,7 +167,7 @@ class LoadScheduler:
                 self._tolerances[place] = tolerance
             for own, answer in others:
                 (difference,) = find_differences(scoring, [answer], [own.token_ids], self._tolerances[place])
-                own.near_tie = difference.near_tie
+                own.near_tie = difference.is_explained
 
 
 def answers(

@@ -1,0 +1,407 @@
+"""How a target's logits depend on the number of tokens that one pass reads, its *width*.
+
+Kernels for one row and for several sum in another order, and some quantise activations otherwise. So a method that is
+exact may still write other tokens than AR: its target is, at these places, another one. The measurement here says by
+how much, and gives the tolerance of near-ties.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+
+from specbench.statistics.bootstrap import FilePart
+
+if TYPE_CHECKING:
+    import torch
+
+    from specbench.models.scoring import ScoringModel
+
+SAFETY = 2.0  # the measured positions are a sample: the logits of others may change twice as much
+ULPS = 2.0  # a tolerance is at least this many rounding steps of the largest logit
+NUM_TOP = 10
+NUM_NOISE_ANSWERS = 4
+NUM_NOISE_TOKENS = 64
+LONG_PREFIX = 512  # tokens of other prompts before the longer prefix
+
+# kept: a whole answer in passes of this width, which are all kept. prompt: a whole answer in one pass. chain, tree: a
+# pass on the prefix that the single passes read, too. after: a single pass after a pass of this width that was kept,
+# whose keys and values it reads. Only the first two are free of rollbacks, so that they alone make the noise: a fault
+# in rolling back, or in the mask of a tree, is none of the width.
+Compared = Literal["chain", "after", "tree", "after tree", "kept", "prompt"]
+Prefix = Literal["short", "long"]
+Found: TypeAlias = "tuple[Compared, int, int, torch.Tensor]"
+
+
+@dataclass(frozen=True)
+class BaselineAnswer:
+    """A prompt and AR's greedy output for it."""
+
+    name: str
+    prompt_ids: list[int]
+    token_ids: list[int]
+
+
+class Noise(FilePart):
+    """The change of the target's logits with the number of tokens that one pass scores.
+
+    `num_changed`: prompts for which AR picks another token at some position if computed with other query lengths.
+    `max_gap_change`: the largest change of a gap between the highest logit and one of the next nine. `tolerance`:
+    SAFETY times that; a gap beyond it is not explained by the width. `mean_square_change`: E_p[(Δ ln p)²] per position,
+    the noise in the probabilities of a correct method.
+    """
+
+    num_prompts: int
+    num_positions: int
+    num_changed: int
+    max_gap_change: float
+    tolerance: float
+    mean_square_change: float
+
+
+class WidthChange(FilePart):
+    """The rows of logits of passes of one width against those of passes over one token each.
+
+    `num_equal`: rows that are equal bit for bit. `median_change`, `max_change`: of the rows' largest |Δlogit|.
+    `flip_gaps`: for each row with another argmax, the gap between the two highest logits of the single pass.
+    `total_variation`, `divergence`: the mean total variation and KL divergence of the distributions at temperature 1.
+    `same_as`: the smallest width whose rows are the same bit for bit; 1: those of single passes; null: not compared.
+    `seconds`: the fastest pass; `cost`: in fastest single passes; null: not timed.
+    """
+
+    compared: Compared
+    width: int
+    prefix: Prefix = "short"
+    num_positions: int
+    num_equal: int
+    median_change: float
+    max_change: float
+    max_gap_change: float
+    flip_gaps: tuple[float, ...]
+    total_variation: float
+    divergence: float
+    same_as: int | None = None
+    seconds: float | None = None
+    cost: float | None = None
+
+    @property
+    def share_equal(self) -> float:
+        return self.num_equal / self.num_positions
+
+
+class BatchWidth(FilePart):
+    """The dependence of a target on the width of its passes, along AR's answers.
+
+    `prefixes`: the shortest and longest prefix of each kind, in tokens. `repeated`: whether a second pass of the same
+    width gave the same rows; `rolled_back`: whether it did so after wrong draft tokens were read and dropped; null: not
+    tried. `rollback_change`: their largest |Δlogit|. `rounding`: the rounding step of the largest logit.
+    """
+
+    num_prompts: int
+    num_positions: int
+    num_changed: int
+    mean_square_change: float
+    rounding: float
+    prefixes: dict[Prefix, tuple[int, int]]
+    changes: tuple[WidthChange, ...]
+    repeated: bool | None = None
+    rolled_back: bool | None = None
+    rollback_change: float | None = None
+
+    @property
+    def is_independent(self) -> bool:
+        """Whether every row of every width equals that of single passes, bit for bit."""
+        return all(each.num_equal == each.num_positions for each in self.changes)
+
+    def noise(self, max_width: int | None = None, tree_width: int | None = None) -> Noise:
+        """Returns the noise of passes over up to `max_width` tokens, None: of all that were measured, and over trees
+        of `tree_width` tokens."""
+        used = [
+            each.max_gap_change for each in self.changes
+            if each.compared == "prompt" or (each.compared == "kept" and (
+                max_width is None or each.width <= max(2, max_width) or each.width == tree_width))
+        ]  # fmt: skip
+        largest = max(used, default=0.0)
+        return Noise(
+            num_prompts=self.num_prompts, num_positions=self.num_positions, num_changed=self.num_changed,
+            max_gap_change=largest, tolerance=max(SAFETY * largest, ULPS * self.rounding),
+            mean_square_change=self.mean_square_change,
+        )  # fmt: skip
+
+
+@dataclass
+class _Rows:
+    """What is known of the rows of one width."""
+
+    num_equal: int = 0
+    changes: list[float] = field(default_factory=list)
+    gap_change: float = 0.0
+    flip_gaps: list[float] = field(default_factory=list)
+    total_variation: float = 0.0
+    divergence: float = 0.0
+    seconds: list[float] = field(default_factory=list)
+
+    def add(self, alone: "torch.Tensor", rows: "torch.Tensor") -> None:
+        """Adds rows [n, vocab] and those of single passes at the same places."""
+        self.num_equal += int((alone == rows).all(dim=-1).sum())
+        self.changes += largest_changes(alone, rows).tolist()
+        self.gap_change = max(self.gap_change, gap_change(alone, rows))
+        highest = alone.float().topk(2, dim=-1).values
+        flipped = alone.argmax(dim=-1) != rows.argmax(dim=-1)
+        self.flip_gaps += (highest[:, 0] - highest[:, 1])[flipped].tolist()
+        logs, others = (each.float().log_softmax(dim=-1) for each in (alone, rows))
+        self.total_variation += float((logs.exp() - others.exp()).abs().sum()) / 2
+        self.divergence += float((logs.exp() * (logs - others)).nan_to_num().sum())
+
+    def result(self, compared: Compared, width: int, prefix: Prefix, same_as: int | None, single: float) -> WidthChange:
+        num, seconds = len(self.changes), min(self.seconds, default=None)
+        return WidthChange(
+            compared=compared, width=width, prefix=prefix, num_positions=num, num_equal=self.num_equal,
+            median_change=median(self.changes), max_change=max(self.changes), max_gap_change=self.gap_change,
+            flip_gaps=tuple(sorted(self.flip_gaps, reverse=True)), total_variation=self.total_variation / num,
+            divergence=max(0.0, self.divergence / num), same_as=same_as, seconds=seconds,
+            cost=seconds / single if seconds is not None and single else None,
+        )  # fmt: skip
+
+
+def measure_noise(
+    target: "ScoringModel", answers: Sequence[BaselineAnswer], max_query_length: int, tree_width: int | None = None
+) -> Noise:
+    """Returns the noise of the target's logits along AR's answers. The model keeps only its last sequence."""
+    return measure_batch_width(target, answers, max_query_length, tree_width).noise()
+
+
+def beginnings(answers: Sequence[BaselineAnswer]) -> list[BaselineAnswer]:
+    """Returns the beginnings of the first answers, along which the noise of a run is measured."""
+    return [BaselineAnswer(a.name, a.prompt_ids, a.token_ids[:NUM_NOISE_TOKENS]) for a in answers[:NUM_NOISE_ANSWERS]]
+
+
+def near_tie_tolerance(target: "ScoringModel", answers: Sequence[BaselineAnswer], max_query_length: int) -> float:
+    """Returns the tolerance in logits, measured along the beginnings of the first NUM_NOISE_ANSWERS answers."""
+    return measure_noise(target, beginnings(answers), max_query_length).tolerance
+
+
+def measure_batch_width(
+    target: "ScoringModel", answers: Sequence[BaselineAnswer], max_width: int, tree_width: int | None = None,
+    *, whole: bool = False,
+) -> BatchWidth:  # fmt: skip
+    """Compares passes over 2 … `max_width` tokens, and over trees of `tree_width` tokens with their root, with passes
+    over one token each, along AR's answers. The short form gives the noise. `whole`: also compares passes on one
+    prefix, repeats them, drops wrong drafts, reads after a longer prefix, and times the passes. The model keeps only
+    its last sequence."""
+    import torch
+
+    measured = _Measurement(target, max(2, max_width), tree_width, whole)
+    with torch.inference_mode():
+        for answer in answers:
+            measured.along(answer, "short")
+        if whole:
+            limit = getattr(target, "context_limit", None) or math.inf
+            before = [token for answer in answers for token in (*answer.prompt_ids, *answer.token_ids)]
+            for answer in answers:
+                room = limit - len(answer.prompt_ids) - len(answer.token_ids) - max(max_width, tree_width or 0)
+                num = int(min(LONG_PREFIX, len(before), room))
+                if num > 0:
+                    prefix = [*before[:num], *answer.prompt_ids]
+                    measured.along(BaselineAnswer(answer.name, prefix, answer.token_ids), "long")
+    return measured.result(len(answers))
+
+
+class _Measurement:
+    """A measurement under way: what is known of the rows of each prefix, kind of pass, and width."""
+
+    def __init__(self, target: "ScoringModel", max_width: int, tree_width: int | None, whole: bool) -> None:
+        self.target, self.max_width, self.tree_width, self.whole = target, max_width, tree_width, whole
+        self.rows: dict[tuple[Prefix, Compared, int], _Rows] = {}
+        self.differing: set[tuple[Prefix, int, int]] = set()  # pairs of widths whose rows differ
+        self.lengths: dict[Prefix, list[int]] = {}
+        self.single_seconds: dict[Prefix, list[float]] = {}
+        self.rounding = self.squares = 0.0
+        self.num_positions = 0
+        self.changed: set[str] = set()
+        self.repeated: bool | None = None
+        self.rolled_back: bool | None = None
+        self.rollback_change: float | None = None
+
+    def along(self, answer: BaselineAnswer, prefix: Prefix) -> None:
+        """Measures along one answer."""
+        import torch
+
+        target, start, num = self.target, len(answer.prompt_ids), len(answer.token_ids)
+        ids = [*answer.prompt_ids, *answer.token_ids]
+        self.lengths.setdefault(prefix, []).extend([start, start + num - 1])
+        # 1. Single passes, then the answer in passes of 2, 3, … tokens, and in one pass. Nothing is rolled back.
+        found: list[Found] = []  # rows, and the index of the first
+        single = self._kept(ids, start, 1)
+        widths = {*range(2, self.max_width + 1), *([self.tree_width] if self.tree_width else [])}
+        for width in sorted(width for width in widths if width > 1):
+            found.append(("kept", width, 0, self._kept(ids, start, width)))
+        target.reset()
+        found.append(("prompt", 0, 0, target.score(ids[:-1], num).logits.clone()))
+        # 2. Passes on the same prefix.
+        if self.whole:
+            found += self._blocks(ids, start, prefix)
+        # 3. All of them against the single passes.
+        chosen = torch.tensor(answer.token_ids, device=single.device)
+        squares = [0.0]
+        for compared, width, first, rows in found:
+            expected = single[first : first + len(rows)]
+            self.rows.setdefault((prefix, compared, width), _Rows()).add(expected, rows)
+            if compared in ("kept", "prompt"):
+                squares.append(log_change(expected, rows))
+                if prefix == "short" and bool((rows.argmax(-1) != chosen).any()):
+                    self.changed.add(answer.name)
+        self.rounding = max(self.rounding, torch.finfo(single.dtype).eps * float(single.float().abs().max()))
+        if prefix == "short":
+            self.num_positions += num
+            self.squares += max(squares)
+
+    def _kept(self, ids: list[int], start: int, width: int) -> "torch.Tensor":
+        """Returns the rows before each token of an answer, from passes of `width` tokens that are all kept."""
+        import torch
+
+        self.target.reset()
+        rows = [self.target.score(ids[:start], 1).logits[-1:].clone()]
+        for place in range(start, len(ids) - 1, width):
+            end = min(place + width, len(ids) - 1)
+            rows.append(self.target.score(ids[:end], end - place).logits.clone())
+        return torch.cat(rows)
+
+    def _blocks(self, ids: list[int], start: int, prefix: Prefix) -> "list[Found]":
+        """Measures in blocks of `max_width` tokens. In each the wide passes come first and the single ones last, so
+        that all of them follow keys and values that single passes wrote."""
+        import torch
+
+        found: list[Found] = []
+        self.target.reset()
+        self.target.score(ids[:start], 1)
+        done = 0
+        while (num_left := len(ids) - 1 - start - done) > 0:
+            place, width = start + done, min(self.max_width, num_left)
+            # 1. Passes over several tokens, the widest first.
+            wide = {length: self._pass(ids, place, length, prefix) for length in range(width, 1, -1)}
+            found += [("chain", length, done + 1, rows) for length, rows in wide.items()]
+            if width > 1:
+                self._repeat(ids, place, width, wide[width])
+            if 1 < width < num_left:  # the pass after one that is kept reads its keys and values
+                self._pass(ids, place, width, prefix)
+                found.append(("after", width, done + width + 1, self._next(ids[: place + width + 1])))
+            if self.tree_width is not None:
+                found += self._tree(ids, place, done, self.tree_width)
+            # 2. Passes over one token.
+            singles = [self._pass(ids, place + number, 1, prefix)[0] for number in range(width)]
+            self._classify(prefix, {1: torch.stack(singles), **wide})
+            done += width
+        return found
+
+    def _pass(self, ids: list[int], place: int, width: int, prefix: Prefix) -> "torch.Tensor":
+        """Returns the rows of a pass over `width` tokens after the first `place`, all that is cached afterwards."""
+        clock = self.target.passes.clock if self.whole else None
+        start = clock.now() if clock is not None else 0.0
+        rows = self.target.score(ids[: place + width], width).logits.clone()
+        if clock is not None:
+            seconds = clock.now() - start
+            if width == 1:
+                self.single_seconds.setdefault(prefix, []).append(seconds)
+            else:
+                self.rows.setdefault((prefix, "chain", width), _Rows()).seconds.append(seconds)
+        return rows
+
+    def _next(self, ids: list[int]) -> "torch.Tensor":
+        return self.target.score(ids, 1).logits.clone()
+
+    def _repeat(self, ids: list[int], place: int, width: int, rows: "torch.Tensor") -> None:
+        """Makes a pass again, and once more after a pass over wrong tokens."""
+        import torch
+
+        length, vocab = place + width, rows.shape[-1]
+        same = torch.equal(self.target.score(ids[:length], width).logits, rows)
+        self.repeated = same and self.repeated is not False
+        wrong = [(token + 1) % vocab for token in ids[place + 1 : length]]
+        self.target.score([*ids[: place + 1], *wrong], width)
+        again = self.target.score(ids[:length], width).logits
+        self.rolled_back = torch.equal(again, rows) and self.rolled_back is not False
+        change = float(largest_changes(again, rows).max())
+        self.rollback_change = max(self.rollback_change or 0.0, change)
+
+    def _tree(self, ids: list[int], place: int, done: int, width: int) -> "list[Found]":
+        """Reads a tree of `width` − 1 nodes: the next tokens, each behind wrong siblings. Returns the rows of the right
+        tokens, and the row after their path was kept."""
+        num_nodes, num_left = width - 1, len(ids) - 2 - place
+        depth = min(num_nodes, self.max_width - 1, num_left)
+        if depth < 1:
+            return []
+        nodes: list[int] = []
+        parents: list[int] = []
+        path: list[int] = []
+        for level in range(depth):
+            num = num_nodes // depth + (level < num_nodes % depth)
+            right = ids[place + 1 + level]
+            parents += [path[-1] if path else -1] * num
+            nodes += [(right + number) % self._vocab(ids) for number in range(num - 1, 0, -1)] + [right]
+            path.append(len(nodes) - 1)
+        rows = self.target.score_tree(ids[: place + 1], nodes, parents, width).logits[[0, *(node + 1 for node in path)]]
+        found: list[Found] = [("tree", width, done + 1, rows.clone())]
+        self.target.keep_path(path)
+        if depth < num_left:
+            found.append(("after tree", width, done + depth + 2, self._next(ids[: place + depth + 2])))
+        return found
+
+    def _vocab(self, ids: list[int]) -> int:
+        return getattr(self.target, "vocab_size", None) or max(ids) + 1
+
+    def _classify(self, prefix: Prefix, wide: "dict[int, torch.Tensor]") -> None:
+        import torch
+
+        for longer, rows in wide.items():
+            for shorter, others in wide.items():
+                num = min(shorter, longer) if min(shorter, longer) > 1 else len(rows)
+                if shorter < longer and not torch.equal(rows[:num], others[:num]):
+                    self.differing.add((prefix, shorter, longer))
+
+    def result(self, num_prompts: int) -> BatchWidth:
+        singles = {prefix: min(seconds) for prefix, seconds in self.single_seconds.items()}
+        longest = max((end - start + 1 for start, end in self._spans()), default=1)
+        changes = []
+        for (prefix, compared, width), rows in sorted(self.rows.items(), key=lambda item: self._order(item[0])):
+            if not rows.changes:
+                continue
+            same = [
+                shorter for shorter in range(1, width + 1) if (prefix, shorter, width) not in self.differing
+            ] if compared == "chain" else [None]  # fmt: skip
+            changes.append(rows.result(compared, width or longest, prefix, same[0], singles.get(prefix, 0.0)))
+        return BatchWidth(
+            num_prompts=num_prompts, num_positions=self.num_positions, num_changed=len(self.changed),
+            mean_square_change=self.squares / max(1, self.num_positions), rounding=self.rounding,
+            prefixes={prefix: (min(lengths), max(lengths)) for prefix, lengths in self.lengths.items()},
+            changes=tuple(changes), repeated=self.repeated, rolled_back=self.rolled_back,
+            rollback_change=self.rollback_change,
+        )  # fmt: skip
+
+    def _spans(self) -> list[tuple[int, int]]:
+        return [(lengths[at], lengths[at + 1]) for lengths in self.lengths.values() for at in range(0, len(lengths), 2)]
+
+    @staticmethod
+    def _order(key: tuple[Prefix, Compared, int]) -> tuple[bool, int, int]:
+        prefix, compared, width = key
+        return prefix == "long", list(get_args(Compared)).index(compared), width
+
+
+def largest_changes(first: "torch.Tensor", second: "torch.Tensor") -> "torch.Tensor":
+    """Returns the largest |Δlogit| of each row. Logits that are −∞ in both rows do not differ."""
+    return (second.float() - first.float()).nan_to_num().abs().amax(dim=-1)
+
+
+def gap_change(first: "torch.Tensor", second: "torch.Tensor") -> float:
+    """Returns the largest change of a distance between the highest logit of a position and another of its NUM_TOP
+    highest."""
+    top = first.topk(min(NUM_TOP, first.shape[-1]), dim=-1).indices
+    moved = (second.float() - first.float()).gather(-1, top)
+    return float((moved[..., :1] - moved).abs().max())
+
+
+def log_change(first: "torch.Tensor", second: "torch.Tensor") -> float:
+    """Returns Σ over positions of E_p[(Δ ln p)²]."""
+    logs, others = (rows.float().log_softmax(dim=-1) for rows in (first, second))
+    return float((logs.exp() * (logs - others).square()).nan_to_num().sum())

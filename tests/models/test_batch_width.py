@@ -1,0 +1,314 @@
+"""How a target depends on the width of its passes, and the kinds of differences from AR: each defect, planted in a tiny
+network, has its right name."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from specbench.decoding.build import build_decoder
+from specbench.decoding.decoder import DraftingDecoder, tree_width
+from specbench.decoding.loop import StopRules
+from specbench.decoding.proposal import Proposal, Verification
+from specbench.decoding.sampling import Distributions, Sampling
+from specbench.decoding.verification import rejection
+from specbench.models.batch_width import BaselineAnswer, BatchWidth, beginnings, measure_batch_width
+from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.models.eager import EagerSequence, tree_inputs
+from specbench.models.loading import load_model
+from specbench.models.near_ties import NEARLY_TIED, Divergence, TokenDifference, find_differences
+from specbench.models.own_passes import independent_rows
+from specbench.models.scoring import Output
+from specbench.specs.catalogue import load_method
+from tests.support import tiny
+from tests.support.loops import GREEDY, SometimesWrong, autoregressive
+from tests.support.toys import TableModel
+
+STOP = StopRules(max_new_tokens=24)
+PROMPTS = [list(range(start, start + 20)) for start in (30, 60, 90)]
+
+
+def twin(kind: type[CausalLM] = CausalLM) -> CausalLM:
+    return kind(tiny.network(num_hidden_layers=2), tiny.tokenizer(), "tiny", None)
+
+
+def answers_of(target: CausalLM) -> list[BaselineAnswer]:
+    return [
+        BaselineAnswer(str(number), ids, autoregressive(target, ids, STOP).token_ids)
+        for number, ids in enumerate(PROMPTS)
+    ]
+
+
+def found_by(
+    target: CausalLM, method: str = "sd", rule: Any = None, num_noise_tokens: int = 24
+) -> tuple[list[TokenDifference], BatchWidth]:
+    """The differences of a method with a drafter that is sometimes wrong, and what is known of the target."""
+    decoder = build_decoder(load_method(method), ModelPair(target, twin(SometimesWrong)), GREEDY)
+    assert isinstance(decoder, DraftingDecoder)
+    if rule is not None:
+        decoder = DraftingDecoder(decoder.method, target, decoder.drafter, rule, GREEDY)
+    answers = answers_of(target)
+    outputs = [decoder.generate(each.prompt_ids, STOP, 0).token_ids for each in answers]
+    most = decoder.method.most_draft_tokens + 1
+    starts = [BaselineAnswer(each.name, each.prompt_ids, each.token_ids[:num_noise_tokens]) for each in answers]
+    width = measure_batch_width(target, starts, most, tree_width([decoder]))
+    tolerance = width.noise(most, tree_width([decoder])).tolerance
+
+    def again(index: int, position: int) -> Any:
+        return decoder.record_passes(answers[index].prompt_ids, STOP, 0, position)
+
+    return find_differences(target, answers, outputs, tolerance, decode_again=again), width
+
+
+def kinds(found: Sequence[TokenDifference]) -> set[str | None]:
+    assert found, "the planted defect changes no output: the control is none"
+    assert all(each.repeated for each in found)
+    return {each.kind for each in found}
+
+
+# A right method on a target whose passes round alike.
+
+
+@pytest.mark.parametrize("method", ["sd", "sd-tree"])
+def test_a_correct_method_does_not_differ(method: str) -> None:
+    found, width = found_by(twin(), method)
+    assert not found and width.num_changed == 0
+    assert width.noise().tolerance < 1e-3
+
+
+# Faults of the state.
+
+
+class StaleRow(EagerSequence):
+    """Whenever tokens are dropped, the last kept one gets the key and value of the first dropped one."""
+
+    def rollback(self, num_tokens: int) -> None:
+        is_cut = 0 < num_tokens < len(self.cached_ids)
+        super().rollback(num_tokens)
+        for layer in self._attention_layers if is_cut else ():
+            for buffer in (layer.keys, layer.values):
+                assert buffer is not None
+                buffer[:, :, num_tokens - 1] = buffer[:, :, num_tokens]
+
+
+class OffByOne(EagerSequence):
+    """After tokens were dropped, all positions are one too high, until the sequence is reset."""
+
+    shift = 0
+
+    def reset(self) -> None:
+        super().reset()
+        self.shift = 0
+
+    def rollback(self, num_tokens: int) -> None:
+        self.shift = max(self.shift, int(0 < num_tokens < len(self.cached_ids)))
+        super().rollback(num_tokens)
+
+    def _options(self, tokens: torch.Tensor, num_logits: int) -> dict[str, object]:
+        num = len(self.cached_ids) + self.shift
+        return super()._options(tokens, num_logits) | {
+            "position_ids": torch.arange(num, num + tokens.shape[1]).expand(tokens.shape)
+        }
+
+
+@pytest.mark.parametrize("broken", [StaleRow, OffByOne])
+def test_a_fault_in_rolling_back_is_one_of_the_state(broken: type[EagerSequence]) -> None:
+    target = twin()
+    target.sequence = broken(target.model, target.name, target.vocab_size, target.passes)
+    found, width = found_by(target)
+    assert kinds(found) == {"state"}
+    assert all(each.state_change is not None and each.state_change > width.noise().tolerance for each in found)
+    measured = measure_batch_width(target, beginnings(answers_of(target)), 6, whole=True)
+    assert not measured.rolled_back and measured.repeated is False  # a repeated pass drops its own tokens first
+
+
+def test_a_wrong_tree_mask_is_a_fault_of_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    def as_chain(model: Any, windows: Any, num_prefix: int, parents: Sequence[int], *others: Any) -> Any:
+        return tree_inputs(model, windows, num_prefix, range(-1, len(parents) - 1), *others)
+
+    monkeypatch.setattr("specbench.models.eager.tree_inputs", as_chain)
+    found, width = found_by(twin(), "sd-tree")
+    assert kinds(found) == {"state"}
+    whole = measure_batch_width(twin(), beginnings(answers_of(twin())), 6, 12, whole=True)
+    tree, chain = (next(each for each in whole.changes if each.compared == name) for name in ("tree", "chain"))
+    assert tree.max_change > 100 * chain.max_change and width.noise().tolerance < 1e-3
+
+
+# Faults of the rule.
+
+
+def unjudged(proposal: Proposal, target: Distributions, generator: torch.Generator) -> Verification:
+    """Accepts the first draft token, whatever the target says."""
+    if not proposal.num_drafted:
+        return rejection(proposal, target, generator)
+    return Verification(1, target.draw(1, generator))
+
+
+def test_a_draft_that_is_emitted_unjudged_is_a_fault_of_the_rule() -> None:
+    found, _ = found_by(twin(), rule=unjudged)
+    assert kinds(found) == {"rule"}
+    assert Divergence.of(found).rule == len(found) and not Divergence.of(found).is_width_only
+
+
+# A target that depends on the width of its passes, and one that is undecided.
+
+
+class DependsOnWidth(CausalLM):
+    """A pass that gives several rows prefers token 7 by 5."""
+
+    def score(self, ids: list[int], num_logits: int, pending: torch.Tensor | None = None) -> Output:
+        output = super().score(ids, num_logits, pending)
+        logits = output.logits.clone()
+        logits[:, 7] += 5.0 * (num_logits > 1)
+        return Output(logits, output.hidden)
+
+
+class Undecided(CausalLM):
+    """The two best tokens are 1e-5 apart, the other way round in a pass that gives several rows."""
+
+    def score(self, ids: list[int], num_logits: int, pending: torch.Tensor | None = None) -> Output:
+        output = super().score(ids, num_logits, pending)
+        logits = output.logits.clone()
+        best = logits.topk(2, dim=-1)
+        logits.scatter_(1, best.indices[:, 1:], best.values[:, :1] + (1e-5 if num_logits > 1 else -1e-5))
+        return Output(logits, output.hidden)
+
+
+def test_a_target_that_depends_on_the_width_is_named() -> None:
+    found, width = found_by(twin(DependsOnWidth))
+    assert "width" in kinds(found) and kinds(found) <= {"width", "near-tie"}
+    divergence = Divergence.of(found)
+    assert divergence.is_width_only and str(divergence) == f"width {divergence.width}"
+    assert width.num_changed > 0 and width.noise().max_gap_change == pytest.approx(5.0, abs=0.01)
+    assert all(each.gap is not None and each.gap > NEARLY_TIED for each in found if each.kind == "width")
+
+
+def test_a_tie_is_a_near_tie() -> None:
+    found, width = found_by(twin(Undecided))
+    assert kinds(found) == {"near-tie"} and all(each.near_tie for each in found)
+    assert not Divergence.of(found).total and width.noise().tolerance < 1e-3
+
+
+def test_a_width_that_no_sample_shows_is_not_blamed_on_the_state() -> None:
+    """Only after long texts does the width matter: the noise of the beginnings does not tell."""
+
+    class Late(DependsOnWidth):
+        def score(self, ids: list[int], num_logits: int, pending: torch.Tensor | None = None) -> Output:
+            if len(ids) < 36:
+                return CausalLM.score(self, ids, num_logits, pending)
+            return super().score(ids, num_logits, pending)
+
+    found, width = found_by(twin(Late), num_noise_tokens=8)
+    own = [each for each in found if each.kind != "near-tie"]
+    assert width.noise().tolerance < 1e-3 and own and kinds(own) == {"width"}
+
+
+# What is measured.
+
+
+def test_the_rows_of_every_width_are_compared() -> None:
+    target = twin()
+    measured = measure_batch_width(target, beginnings(answers_of(target)), 4, 7, whole=True)
+    short = {each.compared: each.width for each in measured.changes if each.prefix == "short"}
+    assert set(short) == {"chain", "after", "tree", "after tree", "kept", "prompt"}
+    chains = [each for each in measured.changes if each.compared == "chain" and each.prefix == "short"]
+    assert [each.width for each in chains] == [2, 3, 4]
+    assert chains[0].num_positions == 3 * 6 * 2 and all(each.max_change < 1e-3 for each in measured.changes)
+    assert all(each.same_as is not None and each.same_as <= each.width for each in chains)
+    assert all(each.seconds is not None and each.cost is not None for each in chains)
+    assert measured.repeated and measured.rolled_back and measured.prefixes["short"] == (20, 43)
+    assert measured.prefixes["long"][0] == 20 + 3 * 44
+    assert BatchWidth.model_validate_json(measured.model_dump_json()) == measured
+
+
+def test_a_target_with_one_row_at_a_time_does_not_depend_on_the_width() -> None:
+    target = TableModel(5, 1)
+    tokens = autoregressive(target, [0, 1], STOP).token_ids
+    measured = measure_batch_width(target, [BaselineAnswer("", [0, 1], tokens)], 4, 6, whole=True)
+    assert measured.is_independent and measured.num_changed == 0 and measured.repeated and measured.rolled_back
+    assert {each.same_as for each in measured.changes if each.compared == "chain"} == {1}
+    assert all(each.total_variation == each.divergence == 0 and not each.flip_gaps for each in measured.changes)
+    noise = measured.noise()
+    assert noise.max_gap_change == 0 and 0 < noise.tolerance < 1e-5
+
+
+def test_flips_have_the_gap_of_the_single_pass() -> None:
+    target = twin(DependsOnWidth)
+    measured = measure_batch_width(target, beginnings(answers_of(target)), 3, whole=True)
+    chain = next(each for each in measured.changes if each.compared == "chain")
+    assert chain.flip_gaps and all(0 <= gap <= 5 for gap in chain.flip_gaps)
+    assert chain.flip_gaps == tuple(sorted(chain.flip_gaps, reverse=True))
+    assert chain.same_as == chain.width and chain.total_variation > 0.01 and chain.divergence > 0.001
+
+
+def test_independent_readings_share_nothing_with_the_cache() -> None:
+    target = twin()
+    expected = independent_rows(target, PROMPTS[0], 15, 9)
+    target.score(PROMPTS[1], 1)
+    assert len(expected) == 3
+    assert all(torch.equal(*pair) for pair in zip(expected, independent_rows(target, PROMPTS[0], 15, 9), strict=True))
+    assert all(torch.allclose(expected[0], row, atol=1e-4) for row in expected)
+
+
+def test_a_method_that_is_not_repeated_is_unknown() -> None:
+    """A second decoding that gives other tokens has no row of the token in question."""
+    target = twin()
+    answers = answers_of(target)
+    decoder = build_decoder(load_method("sd"), ModelPair(target, twin(SometimesWrong)), GREEDY)
+    wrong = [[*each.token_ids[:5], (each.token_ids[5] + 1) % 200, *each.token_ids[6:]] for each in answers]
+
+    def again(index: int, position: int) -> Any:
+        return decoder.record_passes(answers[index].prompt_ids, STOP, 0, position)
+
+    found = find_differences(target, answers, wrong, 1e-3, decode_again=again)
+    assert {(each.kind, each.repeated) for each in found} == {("unknown", False)}
+    assert Divergence.of(found) == Divergence(unknown=3, not_repeated=3)
+
+
+@pytest.mark.parametrize(
+    ("gap", "tolerance", "kind"),
+    [
+        (0.1, 0.2, "near-tie"),
+        (0.6, 2.0, "near-tie"),
+        (0.8, 2.0, "width"),
+        (0.1, 0.05, "unknown"),
+        (3.0, 2.0, "unknown"),
+    ],
+)
+def test_kinds_without_own_passes(monkeypatch: pytest.MonkeyPatch, gap: float, tolerance: float, kind: str) -> None:
+    monkeypatch.setattr("specbench.models.near_ties.logit_gap", lambda *given: gap)
+    (found,) = find_differences(TableModel(5, 1), [BaselineAnswer("", [0], [1, 2])], [[1, 3]], tolerance)
+    assert found.kind == kind and found.near_tie == (kind == "near-tie") and found.repeated is None
+    assert found.is_explained == (kind != "unknown")
+
+
+# Public models.
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["smollm2-135m", "gemma3-270m"])
+def test_public_models_differ_by_near_ties_and_width_only(real_models: Any, name: str, dtype: str) -> None:
+    target = load_model(str(real_models / name), dtype=dtype, device="cpu")
+    texts = ["The capital of France is", "def add(a, b):\n    return", "1, 2, 3, 4, 5, 6,"]
+    stop = StopRules(max_new_tokens=24)
+    decoder = build_decoder(load_method("pld"), ModelPair(target), Sampling(0.0))
+    answers = []
+    for text in texts:
+        ids = target.encode_prompt(text, chat=False)
+        answers.append(BaselineAnswer(text, ids, autoregressive(target, ids, stop).token_ids))
+    most = decoder.method.most_draft_tokens + 1
+    whole = measure_batch_width(target, answers[:1], 3, whole=True)
+    assert whole.repeated and whole.rolled_back
+    measured = measure_batch_width(target, answers, most)
+    outputs = [decoder.generate(each.prompt_ids, stop, 0).token_ids for each in answers]
+
+    def again(index: int, position: int) -> Any:
+        return decoder.record_passes(answers[index].prompt_ids, stop, 0, position)
+
+    found = find_differences(target, answers, outputs, measured.noise(most).tolerance, decode_again=again)
+    assert {each.kind for each in found} <= {"near-tie", "width"}
+    assert all(each.total_variation < 0.2 for each in (*whole.changes, *measured.changes))
+    if dtype == "float32":
+        assert not found and measured.noise(most).tolerance < 0.05

@@ -57,7 +57,8 @@ def verdict(report: AuditReport, method: str) -> MethodVerdict:
 
 @pytest.mark.slow
 def test_a_server_that_draws_as_the_target_is_lossless_and_a_biased_one_is_not(tmp_path) -> None:
-    report = audited(tmp_path, {**scripts(), "biased": Script("vllm", passes=SD, model=biased)})
+    servers = {**scripts(), "biased": Script("vllm", passes=SD, model=biased)}
+    report = audited(tmp_path, servers, overrides=("generation.max_new_tokens=24",))  # fewer have no proof in them
     assert [each.verdict for each in report.verdicts] == ["lossless", "lossless", "diverged"]
     assert report.control is not None and report.control.caught and report.reference == "ar"
     wrong = verdict(report, "biased")

@@ -288,7 +288,7 @@ def test_a_missing_target_is_said_before_a_missing_drafter(specbench: Specbench)
 def test_memory_that_runs_out_is_one_line(
     error: Exception, specbench: Specbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(*given: Any) -> None:
+    def failing(*given: Any, **named: Any) -> None:
         raise error
 
     monkeypatch.setattr("specbench.analysis.audit.audit.run_audit", failing)

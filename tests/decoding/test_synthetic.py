@@ -135,18 +135,18 @@ def test_models_that_round_meet_what_they_rehearsed(sampling: Sampling, dtype: t
 @pytest.mark.parametrize("sampling", [GREEDY, PLAIN], ids=["greedy", "sampled"])
 def test_what_leaves_its_rehearsal_is_refused_and_not_measured(sampling: Sampling) -> None:
     made = decoder(0.8, sampling)
-    made.drafter.rehearse(lambda: made._decode([1, 2], StopRules(60), 0))
+    made.drafter.rehearse(lambda: made._decode(made.model, [1, 2], StopRules(60), 0))
     made.model.table = made.model.table.flip(2)
     with pytest.raises(ConfigError, match=r"differs from its rehearsal after \d+ new tokens"):
-        made._decode([1, 2], StopRules(60), 0)
-    made.drafter.rehearse(lambda: made._decode([1, 2], StopRules(20), 0))
+        made._decode(made.model, [1, 2], StopRules(60), 0)
+    made.drafter.rehearse(lambda: made._decode(made.model, [1, 2], StopRules(20), 0))
     with pytest.raises(ConfigError, match="differs from its rehearsal"):  # which ended before
-        made._decode([1, 2], StopRules(60), 0)
+        made._decode(made.model, [1, 2], StopRules(60), 0)
 
 
 def test_without_a_rehearsal_it_is_as_lossless_and_no_older_script_is_replayed() -> None:
     made = decoder(0.5)
-    first, second = (made._decode([1, 2], StopRules(60), seed) for seed in (0, 1))
+    first, second = (made._decode(made.model, [1, 2], StopRules(60), seed) for seed in (0, 1))
     assert first.token_ids == second.token_ids == plain(made.model).generate([1, 2], StopRules(60), 0).token_ids
     assert first.steps != second.steps
     assert made.generate([1, 2], StopRules(60), 1).steps == second.steps

@@ -196,7 +196,7 @@ def test_states_that_cannot_be_cropped_are_read_late_as_well(kind: str, sampling
 
 
 def late_as_early(late_decoder: Decoder, early_decoder: Decoder) -> GenerationOutput:
-    late, early = (made.generate(PROMPT, StopRules(28), seed=3) for made in (late_decoder, early_decoder))
+    late, early = (made.generate(PROMPT, StopRules(40), seed=3) for made in (late_decoder, early_decoder))
     for passes, others in ((late.draft_passes, early.draft_passes), (late.target_passes, early.target_passes)):
         assert [length for length, _ in passes] == [length for length, _ in others]
     assert late.token_ids == early.token_ids and late.steps == early.steps

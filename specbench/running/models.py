@@ -236,7 +236,7 @@ def choose_products(models: LoadedModels) -> Iterator[str]:
     """Yields a line for each model of `--engine auto` whose products are packed, with the rates that a probe gave.
     Makes them plain again if torch's own are faster: both have the same bits, up to those of CPUs without bfloat16."""
     for model in dict.fromkeys((models.target, *models.drafters.values())):
-        found = packing_pays(getattr(model, "model", None))
+        found = packing_pays(model.model) if isinstance(model, CausalLM) and model.engine == "eager" else None
         if found is None:
             continue
         pays, rates = found

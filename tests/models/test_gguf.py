@@ -11,8 +11,10 @@ from specbench.core.errors import ConfigError
 from specbench.core.values import WHOLE, file_digest
 from specbench.models.gguf.files import find_gguf, is_gguf, models_among, one_of
 from specbench.models.gguf.header import read_header
+from specbench.models.gguf.model import GgufLM
 from specbench.models.gguf.tokenizer import check_tokenizer, load_gguf_tokenizer
 from specbench.models.loading import load_model
+from specbench.running.models import LoadedModels, choose_products
 from tests.support import gguf_files, tiny
 
 Outcome = tuple[int, str, str]
@@ -175,3 +177,9 @@ def test_a_model_is_shown(file: Path, specbench: Callable[..., Outcome]) -> None
     assert code == 0, said
     shown = " ".join(printed.split())
     assert "a GGUF file of architecture llama, F32" in shown and "2048 tokens" in shown and "sha256-" in shown
+
+
+def test_products_are_chosen_for_models_in_torch_only() -> None:
+    """A model by llama.cpp refuses to show a network."""
+    model = object.__new__(GgufLM)
+    assert list(choose_products(LoadedModels(model, {}))) == []

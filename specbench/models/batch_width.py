@@ -8,6 +8,7 @@ how much, and gives the tolerance of near-ties.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from statistics import median
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
@@ -219,6 +220,7 @@ class _Measurement:
         self.single_seconds: dict[Prefix, list[float]] = {}
         self.rounding = self.squares = 0.0
         self.num_positions = 0
+        self.longest = 1  # tokens of an answer
         self.changed: set[str] = set()
         self.repeated: bool | None = None
         self.rolled_back: bool | None = None
@@ -231,6 +233,7 @@ class _Measurement:
         target, start, num = self.target, len(answer.prompt_ids), len(answer.token_ids)
         ids = [*answer.prompt_ids, *answer.token_ids]
         self.lengths.setdefault(prefix, []).extend([start, start + num - 1])
+        self.longest = max(self.longest, num)
         # 1. Single passes, then the answer in passes of 2, 3, … tokens, and in one pass. Nothing is rolled back.
         found: list[Found] = []  # rows, and the index of the first
         single = self._kept(ids, start, 1)
@@ -354,15 +357,13 @@ class _Measurement:
     def _classify(self, prefix: Prefix, wide: "dict[int, torch.Tensor]") -> None:
         import torch
 
-        for longer, rows in wide.items():
-            for shorter, others in wide.items():
-                num = min(shorter, longer) if min(shorter, longer) > 1 else len(rows)
-                if shorter < longer and not torch.equal(rows[:num], others[:num]):
-                    self.differing.add((prefix, shorter, longer))
+        for shorter, longer in combinations(sorted(wide), 2):
+            num = shorter if shorter > 1 else longer  # of single passes there are as many as of the widest
+            if not torch.equal(wide[longer][:num], wide[shorter][:num]):
+                self.differing.add((prefix, shorter, longer))
 
     def result(self, num_prompts: int) -> BatchWidth:
         singles = {prefix: min(seconds) for prefix, seconds in self.single_seconds.items()}
-        longest = max((end - start + 1 for start, end in self._spans()), default=1)
         changes = []
         for (prefix, compared, width), rows in sorted(self.rows.items(), key=lambda item: self._order(item[0])):
             if not rows.changes:
@@ -370,7 +371,7 @@ class _Measurement:
             same = [
                 shorter for shorter in range(1, width + 1) if (prefix, shorter, width) not in self.differing
             ] if compared == "chain" else [None]  # fmt: skip
-            changes.append(rows.result(compared, width or longest, prefix, same[0], singles.get(prefix, 0.0)))
+            changes.append(rows.result(compared, width or self.longest, prefix, same[0], singles.get(prefix, 0.0)))
         return BatchWidth(
             num_prompts=num_prompts, num_positions=self.num_positions, num_changed=len(self.changed),
             mean_square_change=self.squares / max(1, self.num_positions), rounding=self.rounding,
@@ -378,9 +379,6 @@ class _Measurement:
             changes=tuple(changes), repeated=self.repeated, rolled_back=self.rolled_back,
             rollback_change=self.rollback_change,
         )  # fmt: skip
-
-    def _spans(self) -> list[tuple[int, int]]:
-        return [(lengths[at], lengths[at + 1]) for lengths in self.lengths.values() for at in range(0, len(lengths), 2)]
 
     @staticmethod
     def _order(key: tuple[Prefix, Compared, int]) -> tuple[bool, int, int]:

@@ -108,9 +108,8 @@ def load_model(
         engine = "eager" if engine == "auto" else engine
         if engine != "eager":
             raise ConfigError(f"--quantize {quantize}: works only with --engine eager, not {engine}")
-    engine = check_engine(engine, chosen.type)
-    if quantize != "none":
         check_quantize(quantize, chosen.type, dtype, device_map)
+    engine = check_engine(engine, chosen.type)
     torch_dtype: Any = DTYPES.get(dtype) or ("auto" if chosen.type != "cpu" else None)
     source = model_source(name)
     problem = None if is_local(source) else hub_problem(source, revision)

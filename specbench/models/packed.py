@@ -338,8 +338,8 @@ def store_weights(network: Any, quantize: Quantize = "none") -> None:
 
 @dataclass(frozen=True)
 class ProductRate:
-    """The products of a network with weights of one kind and shape, for one token: their number, the bytes of all of
-    them, and the bytes that they read in a second."""
+    """The products of a network with weights of one kind (plain, packed, int8, int4) and shape, for one token: their
+    number, the bytes of all of them, and the bytes that they read in a second."""
 
     kind: str
     out_features: int

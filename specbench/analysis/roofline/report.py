@@ -10,6 +10,7 @@ from typing import Any, Generic
 from pydantic import BaseModel, FiniteFloat
 
 from specbench.core.table import Table, number_columns, text_columns
+from specbench.models.packed import ProductRate
 from specbench.report.captions import model_name
 from specbench.report.display import reach, save_picture
 from specbench.results.metric_format import NULL, with_interval
@@ -100,17 +101,6 @@ class PassPoint(BaseModel):
         return "memory bound" if self.bandwidth_seconds >= self.arithmetic_seconds else "compute bound"
 
 
-class ProductPoint(BaseModel):
-    """The products over one token with weights of one kind (plain, packed, int8, int4) and shape, timed alone."""
-
-    kind: str
-    out_features: int
-    in_features: int
-    number: int
-    num_bytes: int
-    bytes_per_second: float
-
-
 SLOW = 0.5  # of the rate of copies
 SMALL = 2**24  # bytes of weights below which the calls themselves take a large part of the time
 
@@ -129,9 +119,9 @@ class ModelRoofline(BaseModel):
     overhead: Quartiles
     share_of_bound: Ratio
     points: list[PassPoint]
-    products: list[ProductPoint] = []
+    products: list[ProductRate] = []
 
-    def is_slow(self, product: ProductPoint) -> bool:
+    def is_slow(self, product: ProductRate) -> bool:
         """Returns whether weights are read so slowly that torch may not use the kernel that they were stored for."""
         return product.num_bytes >= SMALL and product.bytes_per_second < SLOW * self.bytes_per_second.median
 

@@ -3,7 +3,7 @@ medians over rounds."""
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean, median, quantiles
 from typing import Any
@@ -19,7 +19,6 @@ from specbench.analysis.roofline.report import (
     ModelConditions,
     ModelRoofline,
     PassPoint,
-    ProductPoint,
     Quartiles,
     Ratio,
     RooflineReport,
@@ -558,5 +557,5 @@ def roofline_of(
     # 4. Whether each product has the kernel for which its weights were stored.
     for model, part in zip(models, (report.target, report.drafter), strict=True):
         if model.device.type == "cpu" and model.static is None and model.model.dtype == torch.bfloat16:
-            part.products = [ProductPoint(**asdict(rate)) for rate in product_rates(model.model)]
+            part.products = product_rates(model.model)
     return report

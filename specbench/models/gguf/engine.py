@@ -35,7 +35,7 @@ BATCH = 2048  # tokens that one llama_decode reads at most
 ALL_LAYERS = -1
 WARNING = 3  # of ggml's log levels
 KIND_OF_CACHE = {"float16": 1, "float32": 0}  # ggml's types
-NO_SLOT, ABORTED = 1, 2  # results of llama_decode
+NO_SLOT = 1  # a result of llama_decode
 
 
 @cache
@@ -327,8 +327,9 @@ class LlamaSequence(CachedSequence):
             )
         tokens = ids if pending is None else [*ids, *pending.tolist()]
         first = len(tokens) - num_read
-        if self.model.is_recurrent and not parents:
-            self._keep_states_for(num_read, num_replayed, num_logits > 1)
+        # A recurrent model keeps its state before tokens that may be rejected, as models.recurrent does for layers.
+        if not parents and (num_logits > 1 or self._goes_back):
+            self._keep_state()
         start = self.passes.clock.mark()
         if parents:
             rows = self._read_tree(tokens, parents, first, num_logits)
@@ -439,12 +440,8 @@ class LlamaSequence(CachedSequence):
             self.context.restore(state)
             yield logits
 
-    # Recurrent models: a state is kept before tokens that may be rejected, as models.recurrent keeps those of layers.
-    def _keep_states_for(self, num_read: int, num_replayed: int, on_trial: bool) -> None:
-        if on_trial or self._goes_back:
-            self._keep_state()
-
     def _keep_state(self) -> None:
+        """Of a recurrent model only: others are cut at any position."""
         position = len(self.cached_ids)
         if self.model.is_recurrent and position and position not in self._snapshots:
             self._snapshots = thinned({**self._snapshots, position: self.context.state()})

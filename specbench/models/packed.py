@@ -222,6 +222,7 @@ class Int8Linear(StoredLinear):
 BASE = 254  # of the two digits of an input, each of -127 to 127
 LARGEST = 127 * BASE + 126  # the largest input: one more would round to a first digit of 128
 MOST_INPUTS = 2**31 // (255 * 127)  # whose sum fits into 32 bits
+LEAST_WEIGHTS = 2**20  # of a layer: in smaller ones, making the digits takes longer than reading weights faster saves
 LEAST = 1e-30  # the largest value of a row that is not taken for 0
 
 
@@ -355,7 +356,7 @@ def quantize_8(layer: nn.Linear, kept: bool) -> None:
     weight = layer.weight.detach().float()
     scales = (weight.abs().amax(1) / 127).clamp_min(torch.finfo(torch.bfloat16).tiny).bfloat16()
     codes = (weight / scales.float()[:, None]).round_().clamp_(-127, 127).to(torch.int8)
-    digits = multiplies_digits() and layer.in_features <= MOST_INPUTS
+    digits = multiplies_digits() and layer.in_features <= MOST_INPUTS and layer.weight.numel() >= LEAST_WEIGHTS
     layer.__class__ = DigitsLinear if digits else Int8Linear
     assert isinstance(layer, StoredLinear)
     layer.store(kept, scales=scales, **({"packed": prepacked(codes, scales)} if digits else {"codes": codes}))

@@ -35,7 +35,6 @@ from specbench.training.heads import output_weight
 from tests.support import tiny
 
 needs_packing = pytest.mark.skipif(not packed.packs_bfloat16(), reason="torch has no packed products here")
-BYTES = DigitsLinear if packed.multiplies_digits() else Int8Linear
 WIDTHS = (1, 2, 3, 6, 16, 17, 70)
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16}  # which the kernels of few bits read
 BITS: list[tuple[Any, float]] = [("int8", 0.02), ("int4", 0.2)]  # and the error of a layer's outputs
@@ -200,7 +199,7 @@ def test_products_of_few_bits_are_those_of_the_weights_that_the_layer_shows(quan
     plain = linear(48, 64)
     layers = nn.Sequential(copy.deepcopy(plain))
     store_weights(layers, quantize)
-    assert type(layers[0]) is {"int8": BYTES, "int4": Int4Linear}[quantize]
+    assert type(layers[0]) is {"int8": Int8Linear, "int4": Int4Linear}[quantize]
     dense = layers[0].weight
     assert dense.shape == plain.weight.shape and dense.dtype == torch.bfloat16
     with torch.inference_mode():
@@ -217,7 +216,14 @@ def test_products_of_few_bits_are_those_of_the_weights_that_the_layer_shows(quan
 needs_digits = pytest.mark.skipif(not packed.multiplies_digits(), reason="bytes are not multiplied without loss here")
 
 
+@pytest.fixture
+def digits_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small layers have digits too."""
+    monkeypatch.setattr(packed, "LEAST_WEIGHTS", 0)
+
+
 @needs_digits
+@pytest.mark.usefixtures("digits_everywhere")
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("outlier", [1.0, 300.0])
 def test_products_by_digits_are_exact_up_to_the_rounding_of_inputs_and_outputs(bias: bool, outlier: float) -> None:
@@ -240,6 +246,7 @@ def test_products_by_digits_are_exact_up_to_the_rounding_of_inputs_and_outputs(b
 
 
 @needs_digits
+@pytest.mark.usefixtures("digits_everywhere")
 def test_rows_of_products_by_digits_do_not_depend_on_other_rows() -> None:
     layers = nn.Sequential(linear(64, 608))
     store_weights(layers, "int8")
@@ -251,15 +258,35 @@ def test_rows_of_products_by_digits_do_not_depend_on_other_rows() -> None:
         assert layers(rows[:0]).shape == (0, 64)
 
 
-def test_bytes_go_to_the_kernel_of_torch_where_integer_products_lose_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+@needs_digits
+@pytest.mark.parametrize("name", ["multiplies_digits", "MOST_INPUTS", "LEAST_WEIGHTS"])
+def test_layers_without_digits_have_the_same_weights(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(packed, "LEAST_WEIGHTS", 48 * 64)
     own, other = (nn.Sequential(linear(48, 64)) for _ in range(2))
     store_weights(own, "int8")
-    monkeypatch.setattr(packed, "multiplies_digits", lambda: False)
+    monkeypatch.setattr(packed, name, {"MOST_INPUTS": 63, "LEAST_WEIGHTS": 48 * 64 + 1}.get(name, lambda: False))
     store_weights(other, "int8")
-    assert type(other[0]) is Int8Linear and torch.equal(own[0].weight, other[0].weight)
+    assert type(own[0]) is DigitsLinear and type(other[0]) is Int8Linear
+    assert torch.equal(own[0].weight, other[0].weight)
     rows = torch.randn(3, 64).bfloat16()
     with torch.inference_mode():
         assert same_logits(own(rows), other(rows))
+
+
+@needs_digits
+@pytest.mark.usefixtures("digits_everywhere")
+def test_a_network_of_digits_is_copied_and_loses_them(tmp_path: Path) -> None:
+    stored = network()
+    store_weights(stored, "int8")
+    assert {type(layer) for layer in stored_layers(stored)} == {DigitsLinear, JoinedLinear, PackedLinear}
+    made, ids = own_copy(stored), torch.arange(8)[None]
+    assert all(first is second for first, second in zip(opaque(made), opaque(stored), strict=True))
+    with torch.inference_mode():
+        found = stored(ids).logits
+        assert torch.equal(made(ids).logits, found)
+        for layer in stored_layers(stored):
+            layer.restore()
+        assert not stored_layers(stored) and same_logits(stored(ids).logits, found)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no FBGEMM"), AttributeError("no such operator")])

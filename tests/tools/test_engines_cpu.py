@@ -24,7 +24,7 @@ def test_each_way_has_a_line_and_its_products(tmp_path: Path, monkeypatch: pytes
         found = cpu.measured(cpu.Given(source, None, list(range(200))), ways, 2, turns.append, together)
     lines = found.lines
     assert tuple(line.way for line in lines) == ways and not found.left_out
-    begun = [text.partition(":")[0] for text in turns if "turn" in text]
+    begun = [text.partition(":")[0] for text in turns if ": turn " in text]
     assert begun == (list(ways) * 3 if together else [way for way in ways for _ in range(3)])  # the first do not count
     assert all(len(line.token) == len(line.copies) == len(line.passes[6]) == 2 for line in lines)
     assert all(len(line.cells()) == len(cpu.HEAD) for line in lines)

@@ -38,6 +38,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal, get_args
@@ -371,6 +372,7 @@ class Measured:
                 self.take_turn(line, side, benchmark, counts=turn >= 0)
         for line, side, _ in ready:
             self.lines.append(line)
+            say(" | ".join(line.cells()))
             for rate in (
                 product_rates(side.model.model) if side.model and line.way not in ("compiled", "llama.cpp") else ()
             ):
@@ -490,7 +492,7 @@ def main() -> None:
         ids: list[int] = tokenizer(TEXT.read_text(encoding="utf-8"))["input_ids"][:NUM_TEXT_TOKENS]
         model = Given(name, given.gguf[place] if place < len(given.gguf) else None, ids)
         with torch.no_grad():
-            found = measured(model, ways, given.turns, lambda text: None, given.together)
+            found = measured(model, ways, given.turns, partial(print, file=sys.stderr, flush=True), given.together)
         parts.append((model, found))
         print(f"\n{name}\n" + markdown_table(HEAD, [line.cells() for line in found.lines]))
         print("\n".join((*(f"not run: {text}" for text in found.left_out), *found.products)), flush=True)

@@ -9,7 +9,6 @@ from typing import Any, Literal, TypedDict
 import huggingface_hub
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, GenerationConfig
-from transformers.utils import logging as transformers_logging
 
 from specbench.core.environment import OBJECT, missing, require
 from specbench.core.errors import ConfigError, NeedsCode
@@ -25,6 +24,7 @@ from specbench.models.checkpoints import (
     checkpoint_sampling,
     explain_failure,
     one_line,
+    quiet_transformers,
 )
 from specbench.models.devices import is_out_of_memory, too_large_error
 from specbench.models.gguf.files import is_gguf
@@ -187,16 +187,13 @@ def load_generation_config(name: str, revision: str | None) -> Any:
         return None  # the file names no sampling
     source = model_source(name)
     is_offline = not is_local(source) and hub_problem(source, revision) is not None
-    verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()  # its warnings are about its own `generate`
     try:
-        return GenerationConfig.from_pretrained(source, revision=revision or "main", local_files_only=is_offline)
+        with quiet_transformers():
+            return GenerationConfig.from_pretrained(source, revision=revision or "main", local_files_only=is_offline)
     except Exception as error:  # it checks some values, and fails at others
         if isinstance(error, OSError) and not (Path(source) / "generation_config.json").is_file():
             return None  # it has no such file, or no such revision, which loading the model reports
         raise ConfigError(f"model '{name}': cannot read its generation_config.json ({one_line(error)})") from error
-    finally:
-        transformers_logging.set_verbosity(verbosity)
 
 
 def model_sampling(name: str, revision: str | None) -> CheckpointSampling:
@@ -271,17 +268,10 @@ def load_weights(source: str, dtype: Any, hub: HubOptions, **options: Any) -> An
     """
     config = causal_config(source, hub)
     check_weights(source, config, build_on_meta(config, hub))
-    transformers_logging.disable_progress_bar()
-    verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
-                source, dtype=dtype, output_loading_info=True, **hub, **options
-            )
-    finally:
-        transformers_logging.set_verbosity(verbosity)
+    with quiet_transformers():
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            source, dtype=dtype, output_loading_info=True, **hub, **options
+        )
     model, info = loaded
     if info["missing_keys"]:
         missing = sorted(info["missing_keys"])

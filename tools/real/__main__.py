@@ -9,9 +9,14 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from specbench.core.files import write_atomically
+
 from .archive import pack
 from .board import Archives
 from .cells import CELLS, ROOT, Cell, chosen
+from .measured import Measured
+from .page import page as document
+from .page import readme_part
 from .workplace import Workplace
 
 
@@ -28,6 +33,7 @@ def main() -> None:
     parser.add_argument("--trial", action="store_true", help="one prompt of 16 tokens in each subset, all below --work")
     parser.add_argument("--list", action="store_true", help="list the cells")
     parser.add_argument("--page-only", action="store_true", help="measure nothing: board and page from the archives")
+    parser.add_argument("--readme", action="store_true", help="print the README's table of the real pair")
     given = parser.parse_args()
     cells = chosen(given.only)
     if given.trial:
@@ -40,6 +46,9 @@ def main() -> None:
         return
     if given.page_only:
         write(archives, given.page)
+        return
+    if given.readme:
+        print(readme_part(Measured({cell.name: archives.unpacked(cell) for cell in archives.measured(CELLS)})))
         return
     if given.models is None:
         parser.error("MODELS_DIR is missing: the folder of the models")
@@ -79,8 +88,11 @@ def measure(cell: Cell, place: Workplace, archives: Archives, page: Path) -> boo
 
 def write(archives: Archives, page: Path) -> None:
     """Writes the board and the page from all archives."""
-    for name, reason in archives.write_board(archives.measured(CELLS)).items():
+    measured = archives.measured(CELLS)
+    for name, reason in archives.write_board(measured).items():
         print(f"{name}: not on the board: {reason}", flush=True)
+    found = Measured({cell.name: archives.unpacked(cell) for cell in measured})
+    write_atomically(page, document(found))
 
 
 if __name__ == "__main__":

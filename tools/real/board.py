@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specbench.core.errors import ConfigError
+from specbench.results.leaderboard import write
 from specbench.results.leaderboard_files import add_runs
 
 from .archive import unpack
@@ -42,6 +43,8 @@ class Archives:
                 add_runs([self.unpacked(cell)], fresh)
             except ConfigError as error:
                 refused[cell.name] = str(error)
-        if fresh.exists():
-            fresh.replace(self.board)
+        if not fresh.exists():
+            write(fresh, [])
+        fresh.replace(self.board)
+        fresh.with_name(f".{fresh.name}.lock").unlink(missing_ok=True)
         return refused

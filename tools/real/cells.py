@@ -129,39 +129,43 @@ def foreign(name: str, data: Data, methods: tuple[str, ...], minutes: int, sampl
     )
 
 
-FOREIGN_MGSM = foreign("mgsm", MGSM, ("slem", "tli", "union", "slrs"), 20)
+FOREIGN_MGSM = foreign("mgsm", MGSM, ("slem", "tli", "union", "slrs"), 25)
 FOREIGN_MGSM_T1 = foreign("mgsm", MGSM, ("slem", "tli", "union", "slrs"), 20, sampled=True)
-FOREIGN_WMT = foreign("wmt", WMT, ("slem", "tli", "union"), 12)
+FOREIGN_WMT = foreign("wmt", WMT, ("slem", "tli", "union"), 15)
 
+# Minutes include the verdicts, for which answers that differ from AR's are decoded again.
 CELLS = (
-    Cell("gsm8k-chains", "main", GSM8K, CHAINS, 23),
-    Cell("humaneval-chains", "main", HUMANEVAL, CHAINS, 28),
-    Cell("spec-bench-chains", "main", SPEC_BENCH, CHAINS, 18),
-    Cell("gsm8k-levels", "main", GSM8K, LEVELS, 24),
-    gguf("gsm8k-q4", GSM8K, 19),
-    Cell("gsm8k-int8", "precision", GSM8K, PLAIN, 15, precision=INT8),
+    Cell("gsm8k-chains", "main", GSM8K, CHAINS, 28),
+    Cell("humaneval-chains", "main", HUMANEVAL, CHAINS, 33),
+    Cell("gsm8k-levels", "main", GSM8K, LEVELS, 27),
+    Cell("spec-bench-chains", "main", SPEC_BENCH, CHAINS, 22),
+    gguf("gsm8k-q4", GSM8K, 22),
+    Cell("gsm8k-int8", "precision", GSM8K, PLAIN, 18, precision=INT8),
     *FOREIGN_MGSM,
-    Cell("gsm8k-trees", "main", GSM8K, TREES, 27),
-    Cell("gsm8k-guesses", "main", GSM8K, GUESSES, 28),
-    Cell("gsm8k-vocabulary", "main", GSM8K, OTHER_VOCABULARY, 19),
+    Cell("gsm8k-vocabulary", "main", GSM8K, OTHER_VOCABULARY, 23),
+    Cell("wmt-chains", "main", WMT, ("sd", "pld", "lookahead"), 10),
     Cell("mgsm-fairness", "fairness", MGSM_FAIR, ("sd",), 18, settings=T1, fairness=True),
     Cell("gsm8k-curve-reverse-kl", "curve", GSM8K, curve("reverse_kl"), 24),
     Cell("gsm8k-curve-js", "curve", GSM8K, curve("js"), 20),
     Cell("low-resource", "ngram", LOW_RESOURCE, ("sd-4", "ngram-low-resource"), 16),
-    Cell("humaneval-levels", "main", HUMANEVAL, LEVELS, 29),
-    *FOREIGN_WMT,
+    Cell("gsm8k-trees", "main", GSM8K, TREES, 32),
+    Cell("gsm8k-guesses", "main", GSM8K, GUESSES, 34),
     *FOREIGN_MGSM_T1,
-    Cell("humaneval-trees", "main", HUMANEVAL, TREES, 33),
-    Cell("humaneval-guesses", "main", HUMANEVAL, GUESSES, 35),
-    gguf("humaneval-q4", HUMANEVAL, 23),
-    Cell("humaneval-int8", "precision", HUMANEVAL, PLAIN, 18, precision=INT8),
-    gguf("spec-bench-q4", SPEC_BENCH, 16),
-    Cell("spec-bench-int8", "precision", SPEC_BENCH, PLAIN, 13, precision=INT8),
-    Cell("spec-bench-levels", "main", SPEC_BENCH, LEVELS, 19),
-    Cell("spec-bench-trees", "main", SPEC_BENCH, TREES, 22),
-    Cell("spec-bench-guesses", "main", SPEC_BENCH, GUESSES, 22),
-    Cell("humaneval-vocabulary", "main", HUMANEVAL, OTHER_VOCABULARY, 23),
-    Cell("spec-bench-vocabulary", "main", SPEC_BENCH, OTHER_VOCABULARY, 15),
+    *FOREIGN_WMT,
+    Cell("humaneval-levels", "main", HUMANEVAL, LEVELS, 31),
+    gguf("humaneval-q4", HUMANEVAL, 27),
+    Cell("humaneval-int8", "precision", HUMANEVAL, PLAIN, 22, precision=INT8),
+    gguf("spec-bench-q4", SPEC_BENCH, 18),
+    Cell("spec-bench-int8", "precision", SPEC_BENCH, PLAIN, 15, precision=INT8),
+    Cell("spec-bench-trees", "main", SPEC_BENCH, TREES, 27),
+    Cell("spec-bench-guesses", "main", SPEC_BENCH, GUESSES, 28),
+    Cell("humaneval-sd-tree", "main", HUMANEVAL, ("sd-tree",), 18),
+    Cell("humaneval-rest", "main", HUMANEVAL, ("rest",), 29),
+    Cell("humaneval-lookahead", "main", HUMANEVAL, ("lookahead",), 26),
+    Cell("humaneval-token-recycling", "main", HUMANEVAL, ("token-recycling",), 24),
+    Cell("spec-bench-levels", "main", SPEC_BENCH, LEVELS, 20),
+    Cell("humaneval-vocabulary", "main", HUMANEVAL, OTHER_VOCABULARY, 28),
+    Cell("spec-bench-vocabulary", "main", SPEC_BENCH, OTHER_VOCABULARY, 18),
     Cell("gsm8k-curve-tv", "curve", GSM8K, curve("tv"), 24),
     Cell(
         "mgsm-scdf", "fairness", MGSM_FAIR, ("sd", "scdf-trained"), 25, settings=T1, fairness=True, needs_trained=True
@@ -190,7 +194,10 @@ def run_words(cell: Cell, data: str | None, threads: int) -> list[str]:
 
 
 def fairness_words(cell: Cell, threads: int) -> list[str]:
-    return ["fairness", f"cells/{cell.name}", "--samples", "0", "--threads", str(threads), "--json"]
+    run = f"cells/{cell.name}"
+    first, *others = cell.methods
+    runs = [word for other in others for word in ("--before", f"{run}:{first}", "--after", f"{run}:{other}")] or [run]
+    return ["fairness", *runs, "--samples", "0", "--threads", str(threads), "--json"]
 
 
 def chosen(names: Sequence[str]) -> list[Cell]:

@@ -11,6 +11,7 @@ import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -149,7 +150,7 @@ def low_resource(data: Path | None) -> Iterator[str]:
         yield line.split("\t")[1]
 
 
-def rows(file: Path) -> list[dict[str, object]]:
+def rows(file: Path) -> list[dict[str, Any]]:
     """Returns the rows of a file of JSON lines, which may be compressed."""
     raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
     return [json.loads(line) for line in raw.decode("utf-8").splitlines() if line.strip()]

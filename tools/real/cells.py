@@ -79,8 +79,8 @@ def fuzzy_name(divergence: str, threshold: float) -> str:
 
 # Shipped methods with another drafter (the keys that are replaced), by the name of the file in the work folder.
 CHANGED: dict[str, tuple[str, dict[str, Any]]] = {
-    "ngram": ("ngram", {"drafter": {"type": "ngram", "path": "stores/general-ngram"}}),
-    "rest": ("rest", {"drafter": {"type": "retrieval", "num_nodes": 64, "max_match": 16,
+    "ngram-general": ("ngram", {"drafter": {"type": "ngram", "path": "stores/general-ngram"}}),
+    "rest-general": ("rest", {"drafter": {"type": "retrieval", "num_nodes": 64, "max_match": 16,
                                   "path": "stores/general-retrieval"}}),
     "slem-smollm2": ("slem", {"drafter": checkpoint(SMOLLM)}),
     "tli-smollm2": ("tli", {"drafter": checkpoint(SMOLLM)}),
@@ -105,7 +105,7 @@ def made_methods() -> dict[str, dict[str, Any]]:
     return found
 
 
-CHAINS, TREES, GUESSES = ("sd", "pld", "ngram"), ("rest", "sd-tree"), ("lookahead", "token-recycling")
+CHAINS, TREES, GUESSES = ("sd", "pld", "ngram-general"), ("rest-general", "sd-tree"), ("lookahead", "token-recycling")
 OTHER_VOCABULARY = ("slem-smollm2", "tli-smollm2")
 LEVELS = ("sd", "fsd-low", "fsd-med", "fsd-high")
 PLAIN = ("sd", "pld")
@@ -160,7 +160,7 @@ CELLS = (
     Cell("spec-bench-trees", "main", SPEC_BENCH, TREES, 27),
     Cell("spec-bench-guesses", "main", SPEC_BENCH, GUESSES, 28),
     Cell("humaneval-sd-tree", "main", HUMANEVAL, ("sd-tree",), 18),
-    Cell("humaneval-rest", "main", HUMANEVAL, ("rest",), 29),
+    Cell("humaneval-rest", "main", HUMANEVAL, ("rest-general",), 29),
     Cell("humaneval-lookahead", "main", HUMANEVAL, ("lookahead",), 26),
     Cell("humaneval-token-recycling", "main", HUMANEVAL, ("token-recycling",), 24),
     Cell("spec-bench-levels", "main", SPEC_BENCH, LEVELS, 20),
@@ -179,7 +179,7 @@ def run_words(cell: Cell, data: str | None, threads: int) -> list[str]:
     made = made_methods()
     methods = [f"methods/{name}.yaml" if name in made else name for name in cell.methods]
     words = ["run", "--task", cell.data.task, "--method", ",".join(methods)]
-    if cell.data.subsets and data is not None:
+    if cell.data.subsets:
         words += ["--subset", ",".join(cell.data.subsets)]
     words += ["--target", cell.target.path, "--drafter", cell.drafter.path]
     words += {LLAMA_CPP: ["--engine", "llama.cpp"], INT8: ["--quantize", "int8", "--dtype", "bfloat16"]}.get(

@@ -30,11 +30,15 @@ A row has this name as its target or drafter. To measure the hub's weights, put 
 
 {conditions}
 
-Rows are the first ones of public test files: {data}. The archived records have no reference answers, and prompts by
-their digest. Intervals are 95 % over prompts. Each cell has its own AR, beside which its methods are
-measured; a method of several cells has a line for each. n-gram models and datastores are of Python's standard library,
-of rows of GSM8K and HumanEval behind the measured ones, and of QMSum. `fsd-low`, `fsd-med` and `fsd-high` have the
-thresholds of the embedded pair; the [curve](#fuzzy-speculative-decoding-accuracy-against-speed) has others.
+Rows are the first ones of public test files:
+
+{data}
+
+The archived records have no reference answers, and prompts by their digest. Intervals are 95 % over prompts. Each cell
+has its own AR, beside which its methods are measured; a method of several cells has a line for each. `ngram-general`
+and `rest-general` draft from Python's standard library, rows of GSM8K and HumanEval behind the measured ones and QMSum.
+`fsd-low`, `fsd-med` and `fsd-high` have the thresholds of the embedded pair; the
+[curve](#fuzzy-speculative-decoding-accuracy-against-speed) has others.
 
 | measured | not measured yet |
 | --- | --- |
@@ -44,7 +48,7 @@ MAIN = """
 ## Qwen2.5-Coder 1.5B with the 0.5B
 
 bfloat16, greedy. `slem-smollm2` and `tli-smollm2` have SmolLM2-135M as their drafter, which has another vocabulary.
-`loops`: the share of answers with a loop, AR → method. α of `rest`, `sd-tree` and other trees is not defined.
+`loops`: the share of answers with a loop, AR → method. α of `rest-general`, `sd-tree` and other trees is not defined.
 """
 PRECISION = """
 ## Other precisions of the same target
@@ -117,12 +121,12 @@ def conditions(found: Measured, done: Sequence[Cell]) -> str:
 
 
 def data_words() -> str:
-    """Returns the prompts of each task as a text."""
+    """Returns a line for the prompts of each task."""
     words = []
     for data in dict.fromkeys(cell.data for cell in CELLS):
         subsets = f" ({', '.join(data.subsets)})" if len(data.subsets) > 1 else ""
-        words.append(f"{data.task}{subsets}, {data.num_prompts} prompts, at most {data.tokens} new tokens")
-    return "; ".join(words)
+        words.append(f"- {data.task}{subsets}: {data.num_prompts} prompts, at most {data.tokens} new tokens")
+    return "\n".join(words)
 
 
 HEADS = ["cell", "method", "γ", "α", "τ", "c", "tok/s", "speed-up", "ar → method", "difference", "verdict", "loops %"]

@@ -58,7 +58,7 @@ class Workplace:
             return "llama-cpp-python is not installed (pip install 'specbench[gguf]')"
         if cell.needs_trained and self.trained is None:
             return "it needs a trained drafter (--trained FOLDER)"
-        if cell.data.folder in ("low_resource", "tatoeba") and self.data is None:
+        if cell.data.folder == "low_resource" and self.data is None:
             return "it needs --data: there is no bundled sample of these rows"
         return None
 

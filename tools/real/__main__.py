@@ -54,7 +54,10 @@ def main() -> None:
         parser.error("MODELS_DIR is missing: the folder of the models")
     place = Workplace(given.work.resolve(), given.models.resolve(), given.data, given.trained, given.threads)
     place.prepare()
-    failed = [cell.name for cell in cells if not measure(cell, place, archives, given.page)]
+    try:
+        failed = [cell.name for cell in cells if not measure(cell, place, archives, given.page)]
+    except KeyboardInterrupt:
+        raise SystemExit("interrupted: the same command goes on") from None
     if failed:
         raise SystemExit(f"not measured: {', '.join(failed)}")
 

@@ -29,9 +29,8 @@ class Measured:
         return self._runs[name]
 
     def whole(self, cell: Cell) -> list[Row]:
-        """Returns the cell's rows over all subsets, in the order of its methods, after AR's."""
-        rows = {row.method_name: row for row in rows_of_subsets(self.run(cell.name).rows, ())}
-        return [rows[name] for name in ("ar", *cell.methods) if name in rows]
+        """Returns the rows over all subsets of a cell as it was measured: AR's, then those of its methods."""
+        return rows_of_subsets(self.run(cell.name).rows, ())
 
     def row(self, name: str, method: str, subset: str | None = None) -> Row:
         rows = rows_of_subsets(self.run(name).rows_of(method), () if subset is None else (subset,))

@@ -157,9 +157,13 @@ def methods_table(found: Measured, cells: Sequence[Cell], prefix: str) -> str:
     heads = [*HEADS]
     heads[8] = f"{score_heading([row for _, row in pairs])}, {HEADS[8]}"
     lines = [method_line(cell.name.removeprefix(prefix), row) for cell, row in pairs]
-    rows = [row for _, row in pairs]
-    reasons = warning_lines(rows, [f"{cell.name}, {row.method_name}" for cell, row in pairs])
-    return table(heads, lines, 2) + "".join(f"\n{reason}\n" for reason in reasons)
+    return table(heads, lines, 2) + reasons(pairs)
+
+
+def reasons(pairs: Sequence[tuple[Cell, Row]]) -> str:
+    """The reasons of the marks of a table."""
+    lines = warning_lines([row for _, row in pairs], [f"{cell.name}, {row.method_name}" for cell, row in pairs])
+    return "".join(f"\n{line}\n" for line in lines)
 
 
 def task_part(found: Measured, task: str) -> str:
@@ -199,15 +203,17 @@ def precision_part(found: Measured) -> str:
     names = {"": "bfloat16", INT8: "int8", LLAMA_CPP: "Q4_K_M, llama.cpp"}
     cells = measured_cells(CELLS, found, "precision")
     cells += [cell for cell in measured_cells(CELLS, found, "main") if cell.name.endswith("-chains")]
-    lines = []
+    lines, marked = [], []
     for task in ("gsm8k", "humaneval", "spec_bench"):
         for cell in sorted((each for each in cells if each.data.task == task), key=lambda each: each.precision):
             for row in (each for each in found.whole(cell) if each.method_name in ("ar", "sd", "pld")):
                 line = method_line(TITLES[task], row)
                 lines.append([line[0], names[cell.precision], *line[1:]])
+                marked.append((cell, row))
     if not measured_cells(CELLS, found, "precision"):
         return NOT_YET
-    return table(["task", "precision", *HEADS[1:8], f"score, {HEADS[8]}", *HEADS[9:]], lines, 3)
+    heads = ["task", "precision", *HEADS[1:8], f"score, {HEADS[8]}", *HEADS[9:]]
+    return table(heads, lines, 3) + reasons(marked)
 
 
 def curve_points(found: Measured) -> Iterator[tuple[str, float, Row]]:

@@ -467,8 +467,9 @@ def run_audit(
         **{**dict(findings), "verdicts": [] if is_alone else [*findings.verdicts, *unfit, *without_drafter]},
         task=spec.tasks[0].name, subsets=[subset for _, subset, _ in loaded], target=target.name,
         target_revision=target.revision, drafters={name: model.name for name, model in models.drafters.items()},
-        identities=identities, dtype=conditions["dtype"], engine=conditions["engine"], device=conditions["device"],
-        temperature=temperature, top_k=sampling.top_k, top_p=sampling.top_p, num_draws=num_draws, seed=spec.seed,
+        identities=identities, dtype=conditions["dtype"], engine=conditions["engine"], pass_width=target.pass_width,
+        device=conditions["device"], temperature=temperature, top_k=sampling.top_k, top_p=sampling.top_p,
+        num_draws=num_draws, seed=spec.seed,
     )  # fmt: skip
 
 

@@ -194,14 +194,18 @@ def measure_batch_width(
     """Compares passes over 2 … `max_width` tokens, and over trees of `tree_width` tokens with their root, with passes
     over one token each, along AR's answers. The short form gives the noise. `whole`: also compares passes on one
     prefix, repeats them, drops wrong drafts, reads after a longer prefix, and times the passes. The model keeps only
-    its last sequence."""
+    its last sequence.
+
+    A server, which chooses the widths of its passes, is asked only for the rows along each answer that it wrote, and
+    for those after the same text as a prompt."""
     import torch
 
+    is_timed = whole and not target.chooses_width
     measured = _Measurement(target, max(2, max_width), tree_width, whole)
     with torch.inference_mode():
         for answer in answers:
             measured.along(answer, "short")
-        if whole:
+        if is_timed:
             limit = getattr(target, "context_limit", None) or math.inf
             before = [token for answer in answers for token in (*answer.prompt_ids, *answer.token_ids)]
             for answer in answers:
@@ -210,7 +214,7 @@ def measure_batch_width(
                 if num > 0:
                     prefix = [*before[:num], *answer.prompt_ids]
                     measured.along(BaselineAnswer(answer.name, prefix, answer.token_ids), "long")
-        if whole and answers:
+        if is_timed and answers:
             measured.time_padding(answers[0])
     return measured.result(len(answers))
 
@@ -245,12 +249,12 @@ class _Measurement:
         found: list[Found] = []  # rows, and the index of the first
         single = self._kept(ids, start, 1)
         widths = {*range(2, self.max_width + 1), *([self.tree_width] if self.tree_width else [])}
-        for width in sorted(width for width in widths if width > 1):
+        for width in sorted(width for width in widths if width > 1 and not target.chooses_width):
             found.append(("kept", width, 0, self._kept(ids, start, width)))
         target.reset()
         found.append(("prompt", 0, 0, target.score(ids[:-1], num).logits.clone()))
         # 2. Passes on the same prefix.
-        if self.whole:
+        if self.whole and not target.chooses_width:
             found += self._blocks(ids, start, prefix)
         # 3. All of them against the single passes.
         chosen = torch.tensor(answer.token_ids, device=single.device)

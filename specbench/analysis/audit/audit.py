@@ -405,11 +405,6 @@ def run_audit(
             "decoding is audited in any case, and --draws 0 leaves them out"
         )
     own_target = None if load_servers is None else request.options.target
-    if shows_width and load_servers is not None and own_target is None:
-        raise ConfigError(
-            "--batch-width: a server chooses the width of its passes itself: give --target with its target, which is "
-            "tested in this process, or leave it out"
-        )
     if own_target is not None:
         request = replace(request, options=replace(request.options, target=None))
     is_alone = shows_width and load_servers is None and set(request.methods) <= {AR}

@@ -258,14 +258,24 @@ def width_cells(each: WidthChange, lengths: tuple[int, int]) -> list[str]:
 
 def width_caption(report: AuditReport, width: BatchWidth) -> Iterator[str]:
     noise = width.noise()
-    yield (
-        "Each line compares rows of logits with those of passes over one token, along AR's answers to "
-        f"{counted(width.num_prompts, 'prompt')} of {report.task} {', '.join(report.subsets)}; {report.dtype} on "
-        f"{report.device}, {report.engine}. A pass of n tokens, or a tree, follows the same cached tokens as those "
-        "passes, and is then dropped; “kept” passes follow each other, as in decoding. Δ is the change of a "
-        "logit, Δgap that of a gap between the highest logit and one of the next nine, TV the mean total variation at "
-        "temperature 1."
+    answers = (
+        f"AR's answers to {counted(width.num_prompts, 'prompt')} of {report.task} {', '.join(report.subsets)}; "
+        f"{report.dtype} on {report.device}, {report.engine}"
     )
+    if report.reference == "ar":
+        yield (
+            "The line compares log-probabilities that the server 'ar' reports for the most probable tokens: after "
+            f"tokens that it wrote itself, and after the same text as a prompt, along {answers}. It chooses the widths "
+            "of its passes itself, so that nothing is known of the others. Δ is the change of a log-probability, Δgap "
+            "that of a gap between the highest and one of the next nine, TV the mean total variation."
+        )
+    else:
+        yield (
+            f"Each line compares rows of logits with those of passes over one token, along {answers}. A pass of n "
+            "tokens, or a tree, follows the same cached tokens as those passes, and is then dropped; “kept” passes "
+            "follow each other, as in decoding. Δ is the change of a logit, Δgap that of a gap between the highest "
+            "logit and one of the next nine, TV the mean total variation at temperature 1."
+        )
     yield (
         "after: cached tokens; equal: rows that are equal bit for bit; flips: rows with another argmax (and the "
         "largest gap there); same as: the smallest width with the same rows; v(n): the fastest pass in fastest passes "

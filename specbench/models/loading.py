@@ -69,7 +69,7 @@ def choose_device(name: str) -> torch.device:
 def load_model(
     name: str, *, revision: str | None = None, dtype: str = "auto", device: str = "auto", weights: bool = True,
     engine: EngineName = "eager", quantize: Quantize = "none", device_map: DeviceMap = "none",
-    trust_remote_code: bool = False, gguf: GgufOptions | None = None,
+    trust_remote_code: bool = False, gguf: GgufOptions | None = None, pass_width: int | None = None,
 ) -> CausalLM:  # fmt: skip
     """Returns a model by hub id, local folder, name of a GGUF file (see `gguf.files`), `embedded:NAME` for a model that
     comes with specbench, or `object:NAME` for a model of this process, which stays on its device and in its dtype.
@@ -82,7 +82,8 @@ def load_model(
     - `trust_remote_code`: runs the Python code of a checkpoint whose architecture transformers lacks.
     - `quantize`: loads the weights in 4 or 8 bits: by bitsandbytes on CUDA, by torch's own kernels on a CPU, where
       activations are bfloat16. `device_map`: auto spreads them over all devices.
-    - `gguf`: how a GGUF file is loaded.
+    - `gguf`: how a GGUF file is loaded. `pass_width`: the rows of which every pass is made, see
+      `CachedSequence.fix_width`.
 
     On a CPU, eager passes in bfloat16 have packed products; see `models.packed`. Objects stay as they are.
 
@@ -94,10 +95,12 @@ def load_model(
         engine = check_engine(engine, loaded.device.type)
         check_causal(loaded)
         make_passes(loaded, engine)
-        return loaded
+        return with_width(loaded, pass_width)
     chosen = choose_device(device)
     if is_gguf(name):
-        return load_gguf_model(name, revision, dtype, chosen, engine, gguf or GgufOptions(), weights, trust_remote_code)
+        options = gguf or GgufOptions()
+        loaded = load_gguf_model(name, revision, dtype, chosen, engine, options, weights, trust_remote_code)
+        return with_width(loaded, pass_width if weights else None)
     if engine == "llama.cpp":
         raise ConfigError(
             f"--engine llama.cpp: model '{name}' is no GGUF file: give one (FILE.gguf, or org/repo:Q4_K_M), or take "
@@ -139,6 +142,13 @@ def load_model(
         make_passes(loaded, engine)
         if is_cpu and loaded.why_eager is not None and loaded.model.dtype == torch.bfloat16:
             store_weights(loaded.model)
+        with_width(loaded, pass_width)
+    return loaded
+
+
+def with_width(loaded: CausalLM, pass_width: int | None) -> CausalLM:
+    if pass_width is not None:
+        loaded.sequence.fix_width(pass_width)
     return loaded
 
 

@@ -55,8 +55,9 @@ def check_tokenizer(tokenizer: Any, file: GgufFile, source: str | None, tokenize
     other = f"the tokenizer of --tokenizer '{source}'" if source else "transformers' tokenizer"
     remedy = "give that of the model" if source else "give the one of the original model with --tokenizer"
     own, theirs = file_tokens(header), tokenizer_tokens(tokenizer, header)
+    decoder = tokenizer.added_tokens_decoder  # made anew at each access: Gemma's has 6,400 entries
     # Classes of transformers add special tokens of their own, which no text but their names makes.
-    if (largest := max((i for i in theirs if i not in tokenizer.added_tokens_decoder), default=0)) >= len(own):
+    if (largest := max((i for i in theirs if i not in decoder), default=0)) >= len(own):
         raise ConfigError(f"{file.path}: it has {len(own):,} tokens, and {other} makes token {largest:,}: {remedy}")
     differing = [
         index for index, written in enumerate(own)
@@ -68,7 +69,7 @@ def check_tokenizer(tokenizer: Any, file: GgufFile, source: str | None, tokenize
             f"{file.path}: tokenizer.ggml.tokens: {len(differing):,} of {len(own):,} are others in {other}, such as "
             f"{first}: {own[first]!r:.40} and {theirs.get(first)!r:.40}: {remedy}"
         )
-    added = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
+    added = {index for index, token in decoder.items() if token.special}
     special = added | set(tokenizer.all_special_ids)
     ends = {index for ids in header.end_tokens.values() for index in ids}
     if lacking := sorted(ends - special):

@@ -125,7 +125,7 @@ def check_files(source: str) -> None:
 
 
 def check_readable(source: str) -> None:
-    """Raises ConfigError as `check_files` does, and if the config.json of a local folder, or its generation_config.json,
+    """Raises ConfigError as `check_files` does, and if config.json of a local folder, or its generation_config.json,
     is not a JSON mapping within bounds: transformers would go on without the latter's end tokens. Hub ids are not
     checked."""
     check_files(source)

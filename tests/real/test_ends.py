@@ -8,11 +8,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from specbench.decoding.build import build_decoder
 from specbench.decoding.loop import StopRules, WrittenText
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model, load_tokenizer, model_sampling
-from tests.support.loops import autoregressive
-from tests.support.public_models import Answered, answered, generate, outputs_of
+from specbench.specs.catalogue import load_method
+from tests.support.loops import GREEDY, autoregressive
+from tests.support.public_models import Answered, answered, generate
 
 pytestmark = pytest.mark.real
 
@@ -126,15 +128,16 @@ def known(smollm: CausalLM) -> Answered:
 def test_answers_end_at_a_stop_string_that_spans_tokens(method: str, known: Answered, smollm_drafter: CausalLM) -> None:
     """The stop strings begin and end inside tokens, or are a character of several tokens."""
     target, num_hit = known.target, 0
-    models = ModelPair(target, smollm_drafter)
+    decoder = build_decoder(load_method(method), ModelPair(target, smollm_drafter), GREEDY)
     for number, answer in enumerate(known.answers):
         whole = target.decode_text(answer.token_ids)
-        stop = "lue (B" if number == 0 else whole[8]
+        first, last = (len(target.decode_text(answer.token_ids[:length])) for length in (3, 6))
+        stop = whole[first + 1 : last - 1] if number == 0 else whole[8]
         rules = StopRules(NUM_TOKENS, target.eos_token_ids, (stop,), target.decode_text)
         texts = [target.decode_text(answer.token_ids[:length]) for length in range(len(answer.token_ids) + 1)]
         expected = next(length for length, text in enumerate(texts) if stop in text)
         assert stop not in target.tokenizer.convert_ids_to_tokens(answer.token_ids[:expected])
-        (output,) = outputs_of(method, models, Answered(target, rules, [answer], ["stop"], known.width)).outputs
+        output = decoder.generate(answer.prompt_ids, rules, seed=0)
         assert output.finish == "stop" and output.token_ids == answer.token_ids[:expected]
         written = WrittenText.of(rules, answer.prompt_ids, output.token_ids)
         assert written.text == whole[: whole.index(stop)]
@@ -146,7 +149,8 @@ def test_a_drafted_end_token_ends_the_answer_and_is_kept(known: Answered, smollm
     """The drafter ends the answer, or the target does; what follows is dropped, and the text has no special token."""
     (end,) = known.target.eos_token_ids
     for method in ("sd", "sd-tree"):
-        output = outputs_of(method, ModelPair(known.target, smollm_drafter), known).outputs[0]
+        decoder = build_decoder(load_method(method), ModelPair(known.target, smollm_drafter), GREEDY)
+        output = decoder.generate(known.answers[0].prompt_ids, known.stop, seed=0)
         assert output.finish == "eos" and output.token_ids == known.answers[0].token_ids
         assert output.token_ids.index(end) == len(output.token_ids) - 1
         assert "<|im_end|>" not in known.target.decode_text(output.token_ids)

@@ -91,8 +91,9 @@ def outputs_of(
     _, (spec,) = with_overrides([], [load_method(method)], overrides)
     decoder = build_decoder(spec, models, sampling)
     outputs = [decoder.generate(each.prompt_ids, known.stop, number) for number, each in enumerate(known.answers)]
-    differences = []
-    if sampling.greedy:
+    written = [each.token_ids for each in outputs]
+    differences: list[TokenDifference] = []
+    if sampling.greedy and written != [each.token_ids for each in known.answers]:
         tolerance = known.tolerance
         if tree := tree_width([decoder]):
             tree_noise = measure_batch_width(known.target, known.answers[:1], 1, tree).noise(1, tree)
@@ -101,7 +102,6 @@ def outputs_of(
         def again(index: int, position: int) -> OwnPasses | None:
             return decoder.record_passes(known.answers[index].prompt_ids, known.stop, index, position)
 
-        written = [each.token_ids for each in outputs]
         differences = find_differences(known.target, known.answers, written, tolerance, decode_again=again)
     steps = [step for output in outputs for step in output.steps]
     return Outputs(

@@ -144,11 +144,14 @@ def check_files(source: str) -> None:
 
 
 def check_readable(source: str) -> None:
-    """Raises ConfigError as `check_files` does, and if the config.json of a local folder is not a JSON mapping within
-    bounds. Hub ids are not checked."""
+    """Raises ConfigError as `check_files` does, and if config.json of a local folder, or its generation_config.json,
+    is not a JSON mapping within bounds: transformers would go on without the latter's end tokens. Hub ids are not
+    checked."""
     check_files(source)
     if Path(source).is_dir():
-        bounded.read_mapping(Path(source) / "config.json", "restore it from the checkpoint", strict=False)
+        generation = Path(source) / "generation_config.json"
+        for path in [Path(source) / "config.json", *([generation] if generation.is_file() else [])]:
+            bounded.read_mapping(path, "restore it from the checkpoint", strict=False)
 
 
 def check_sizes(config: Any) -> None:

@@ -123,6 +123,8 @@ def load_model(
         with doing(f"loading {name}"):
             if not weights:
                 model = build_on_meta(causal_config(source, hub), hub)
+                if (generation := read_generation_config(source, revision, problem is not None)) is not None:
+                    model.generation_config = generation  # its end tokens
             else:
                 if torch_dtype is None:
                     is_16_bit = quantize != "none" or computes_in_bfloat16(source, hub)
@@ -198,12 +200,21 @@ def load_generation_config(name: str, revision: str | None) -> Any:
     source = model_source(name)
     is_offline = not is_local(source) and hub_problem(source, revision) is not None
     try:
+        return read_generation_config(source, revision, is_offline)
+    except ConfigError as error:
+        raise ConfigError(f"model '{name}': {error}") from error
+
+
+def read_generation_config(source: str, revision: str | None, is_offline: bool) -> Any:
+    """Returns the generation config of a folder or hub id; None if it has none. `is_offline`: reads only local files.
+    Raises ConfigError for one that transformers refuses."""
+    try:
         with quiet_transformers():
             return GenerationConfig.from_pretrained(source, revision=revision or "main", local_files_only=is_offline)
     except Exception as error:  # it checks some values, and fails at others
         if isinstance(error, OSError) and not (Path(source) / "generation_config.json").is_file():
             return None  # it has no such file, or no such revision, which loading the model reports
-        raise ConfigError(f"model '{name}': cannot read its generation_config.json ({one_line(error)})") from error
+        raise ConfigError(f"cannot read its generation_config.json ({one_line(error)})") from error
 
 
 def model_sampling(name: str, revision: str | None) -> CheckpointSampling:

@@ -59,6 +59,7 @@ from specbench.models.loading import load_model
 from specbench.models.machine import environment
 from specbench.models.meters import HOST
 from specbench.models.packed import product_rates
+from tools.engines.gguf import Bare, context_of
 
 Way = Literal[
     "transformers", "eager", "compiled", "int8", "int4", "llama.cpp", "llama.cpp bare", "openvino", "onnxruntime",
@@ -211,18 +212,14 @@ def llama_cpp_side(given: Given) -> Side:
 
 def bare_side(given: Given) -> Side:
     """The calls of tools.engines.gguf, with arrays that are filled before."""
-    try:
-        bare: Any = importlib.import_module("tools.engines.gguf")
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"{error}") from error
     side = llama_cpp_side(given)
     model, ids = side.model, given.ids
     assert model is not None
     model.sequence.make_room(CONTEXT + NUM_TOKENS + max(LENGTHS))  # type: ignore[union-attr]
     side.begin()
-    context = bare.context_of(model)
-    batches = {length: bare.Bare(context, ids[CONTEXT : CONTEXT + length], CONTEXT) for length in LENGTHS}
-    steps = [bare.Bare(context, [ids[CONTEXT + place]], CONTEXT + place) for place in range(NUM_TOKENS)]
+    context = context_of(model)
+    batches = {length: Bare(context, ids[CONTEXT : CONTEXT + length], CONTEXT) for length in LENGTHS}
+    steps = [Bare(context, [ids[CONTEXT + place]], CONTEXT + place) for place in range(NUM_TOKENS)]
 
     def read(length: int) -> None:
         batches[length]()

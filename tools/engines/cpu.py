@@ -97,7 +97,7 @@ class Line:
             f"{1e3 * median(self.token):.1f}", or_dash(single, lambda turns: f"{1e3 * median(turns):.1f}"),
             or_dash(num_bytes and single and num_bytes / median(single), lambda rate: f"{rate / 1e9:.1f}"),
             or_dash(self.copies, lambda copies: f"{quotient(copies, self.token):.2f}"),
-            *(or_dash(single, lambda turns, n=n: f"{quotient(self.passes[n], turns):.2f}") for n in LENGTHS[1:]),
+            *(f"{quotient(self.passes[n], single):.2f}" if single else "–" for n in LENGTHS[1:]),
             or_dash(self.divergence, lambda value: f"{value:.4f}"), or_dash(self.flips, lambda value: f"{value:.1%}"),
         ]  # fmt: skip
 
@@ -215,7 +215,7 @@ def bare_side(given: Given) -> Side:
     side = llama_cpp_side(given)
     model, ids = side.model, given.ids
     assert model is not None
-    model.sequence.make_room(CONTEXT + NUM_TOKENS + max(LENGTHS))  # type: ignore[union-attr]
+    model.sequence.make_room(CONTEXT + NUM_TOKENS + max(LENGTHS))
     side.begin()
     context = context_of(model)
     batches = {length: Bare(context, ids[CONTEXT : CONTEXT + length], CONTEXT) for length in LENGTHS}
@@ -225,8 +225,12 @@ def bare_side(given: Given) -> Side:
         batches[length]()
         context.cut(CONTEXT)
 
+    def run() -> None:
+        for step in steps:
+            step()
+
     def token() -> float:
-        seconds = seconds_of(lambda: [step() for step in steps])
+        seconds = seconds_of(run)
         context.cut(CONTEXT)
         return seconds / len(steps)
 

@@ -52,9 +52,11 @@ def test_ways_that_cannot_be_run_are_named_with_the_reason(monkeypatch: pytest.M
 def test_the_page_has_a_section_for_each_model() -> None:
     line = cpu.Line("openvino", 1.0, None, token=[0.002])
     found = cpu.Measured([line], ["eager: 1"], ["llama.cpp: no file"])
-    asked = argparse.Namespace(models=["/models/small"], gguf=[], threads=2, turns=9, together=False)
+    asked = argparse.Namespace(
+        models=["/models/small"], gguf=[], ways=",".join(cpu.WAYS), threads=2, turns=3, together=False
+    )
     text = "".join(cpu.page(asked, [(cpu.Given("/models/small", None, []), found)]))
-    assert "`python -m tools.engines.cpu small --write`" in text and "## small\n" in text
+    assert "`python -m tools.engines.cpu small --turns 3 --write`" in text and "## small\n" in text
     assert "| openvino | 1.0 | – | 2.0 | – |" in text and "- llama.cpp: no file\n" in text and "eager: 1" in text
 
 

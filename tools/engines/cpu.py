@@ -32,6 +32,7 @@ import argparse
 import gc
 import importlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -73,6 +74,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TEXT = ROOT / "README.md"
 PAGE = ROOT / "docs" / "measured" / "cpu.md"
 NUM_TEXT_TOKENS = 200
+TURNS = 9
 Passes = dict[int, Callable[[], object]]  # by the number of tokens
 Say = Callable[[str], None]
 
@@ -153,6 +155,12 @@ def passes_of(model: CausalLM, ids: list[int]) -> Passes:
 
 
 def side_of(model: CausalLM, ids: list[int], token: Callable[[], float] | None = None) -> Side:
+    room = max(len(ids), CONTEXT + NUM_TOKENS, CONTEXT + max(LENGTHS))
+    if model.static is None:
+        model.sequence.make_room(room)
+    else:
+        model.static.reserve(room, LENGTHS)
+
     def begin() -> None:
         model.reset()
         model.score(ids[:CONTEXT], 1)
@@ -215,7 +223,6 @@ def bare_side(given: Given) -> Side:
     side = llama_cpp_side(given)
     model, ids = side.model, given.ids
     assert model is not None
-    model.sequence.make_room(CONTEXT + NUM_TOKENS + max(LENGTHS))
     side.begin()
     context = context_of(model)
     batches = {length: Bare(context, ids[CONTEXT : CONTEXT + length], CONTEXT) for length in LENGTHS}
@@ -430,7 +437,9 @@ def measured(given: Given, ways: Sequence[str], num_turns: int, say: Say, togeth
 
 PAGE_HEAD = """# Ways to compute on a CPU
 
-`{command}` wrote this page on {device} with {threads}, torch {torch} and transformers {transformers}, commit {commit}.
+`{command}` wrote this page on {device} with {threads}, torch {torch} and transformers {transformers}, commit
+{commit}. The load of the machine was {load:.1f} on {cores} cores when it ended; a busy machine is slower than these
+ways are.
 [Large models on a CPU](../notes/cpu.md) says what each way does.
 
 - transformers: its passes in bfloat16 with torch's own products, and the tokens of its own `generate`.
@@ -448,11 +457,15 @@ PAGE_HEAD = """# Ways to compute on a CPU
 def page(given: argparse.Namespace, parts: Sequence[tuple[Given, Measured]]) -> Iterator[str]:
     known = environment("cpu", "bfloat16", "sdpa")
     names = " ".join(Path(model).name for model in given.models)
+    names += f" --turns {given.turns}" if given.turns != TURNS else ""
+    names += f" --ways '{given.ways}'" if given.ways != ",".join(WAYS) else ""
+    names += " --together" if given.together else ""
     files = f" --gguf {' '.join(Path(file).name for file in given.gguf)}" if given.gguf else ""
     yield PAGE_HEAD.format(
         command=f"python -m tools.engines.cpu {names}{files} --write", device=known["device"].partition(",")[0],
         threads=f"{given.threads} thread{'s' if given.threads > 1 else ''}", torch=known["versions"]["torch"],
         transformers=known["versions"]["transformers"], commit=(known["commit"] or "unknown")[:7], context=CONTEXT,
+        load=os.getloadavg()[0], cores=os.cpu_count(),
         turns=given.turns, text=NUM_TEXT_TOKENS,
         order=", in which all ways alternate" if given.together else ", one way after another",
     )  # fmt: skip
@@ -473,7 +486,7 @@ def main() -> None:
         "--gguf", nargs="*", default=[], metavar="FILE", help="GGUF files of the models, in their order"
     )
     parser.add_argument("--ways", default=",".join(WAYS), help="the others are compared with the first")
-    parser.add_argument("--turns", type=int, default=9)
+    parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--together", action="store_true", help="load all ways of a model at once")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")

@@ -201,6 +201,7 @@ class RunSpec(Spec):
     device_map: DeviceMap = "none"
     engine: EngineName = "auto"
     tokenizer: Text | None = None  # of a GGUF target; None: its own
+    drafter_tokenizer: Text | None = None  # of a GGUF drafter
     gpu_layers: Annotated[int, Field(ge=0)] | None = None
     cache_dtype: CacheDtype = "float16"
     chat: Chat = "auto"

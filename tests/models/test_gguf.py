@@ -159,6 +159,15 @@ def test_dequantized_it_is_the_checkpoint(file: Path) -> None:
     assert model.revision == find_gguf(str(file)).identity and model.eos_token_ids == network.eos_token_ids
 
 
+def test_a_model_in_several_files_is_dequantized(file: Path, tmp_path: Path) -> None:
+    parts = gguf_files.split(file, tmp_path)
+    assert len(parts) > 1 and parts[0].name.startswith("model-00001-of-0000")
+    whole, model = (load_model(str(path), device="cpu", engine="eager") for path in (file, parts[1]))
+    ids = list(range(40))
+    assert torch.equal(model.score(ids, 30).logits, whole.score(ids, 30).logits)
+    assert model.revision != whole.revision  # which is of the files
+
+
 def test_a_run_tells_that_weights_are_dequantized(
     file: Path, specbench: Callable[..., Outcome], tmp_path: Path
 ) -> None:

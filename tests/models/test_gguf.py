@@ -183,6 +183,12 @@ def test_the_engine_needs_a_gguf_target(specbench: Callable[..., Outcome]) -> No
     assert code == 2 and "target 'embedded:target' is no GGUF file: give one" in said
     code, _, said = specbench("run", "--task", "mgsm", "--method", "pld", "--tokenizer", "x")
     assert code == 2 and "--tokenizer x: has no effect on 'embedded:target', which is no GGUF file" in said
+    code, _, said = specbench("run", "--task", "mgsm", "--method", "sd", "--drafter-tokenizer", "x")
+    assert code == 2 and "--drafter-tokenizer x: has no effect without --drafter" in said
+    code, _, said = specbench(
+        "run", "--task", "mgsm", "--method", "sd", "--drafter", "embedded:drafter", "--drafter-tokenizer", "x"
+    )
+    assert code == 2 and "--drafter-tokenizer x: has no effect on 'embedded:drafter', which is no GGUF file" in said
 
 
 def test_a_missing_binding_is_told_at_once(

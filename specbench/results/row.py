@@ -226,6 +226,7 @@ class Row(FilePart):
     device: str
     attention: str
     engine: RowEngine = "eager"  # "… target": only the target's passes are recorded or compiled
+    pass_width: PositiveInt | None = None  # the rows of which each pass of the target was made; null: its tokens
     versions: dict[str, str | None]
     commit: str | None
     command: str

@@ -42,6 +42,7 @@ class ModelLoader:
     trust_remote_code: bool = False
     weights: bool = True
     engine: EngineName = "eager"
+    pass_width: int | None = None
     _loaded: dict[tuple[str, str | None], CausalLM] = field(default_factory=dict)
 
     def load(self, name: str, revision: str | None = None) -> CausalLM:
@@ -51,7 +52,7 @@ class ModelLoader:
             model = load_model(
                 name, revision=revision if is_commit else None, dtype=self.dtype, device=self.device,
                 weights=self.weights, quantize=self.quantize if self.weights else "none",
-                trust_remote_code=self.trust_remote_code, engine=self.engine,
+                trust_remote_code=self.trust_remote_code, engine=self.engine, pass_width=self.pass_width,
             )  # fmt: skip
             if revision is not None and model.revision != revision:
                 raise ConfigError(
@@ -143,8 +144,9 @@ class Target:
         row = run.rows[0]
         engine: EngineName = "llama.cpp" if row.engine.startswith("llama.cpp") else "eager"
         self.loader = ModelLoader(
-            "auto", *split_precision(row.dtype), trust_remote_code=trust_remote_code, engine=engine
-        )
+            "auto", *split_precision(row.dtype), trust_remote_code=trust_remote_code, engine=engine,
+            pass_width=row.pass_width,
+        )  # fmt: skip
 
     def differences(
         self, row: Row, keys: Sequence[Key], candidate: Mapping[Key, Record], method: str, max_query_length: int

@@ -170,6 +170,9 @@ class Context:
         self._batch.logits = self._outputs.ctypes.data_as(ctypes.POINTER(ctypes.c_int8))
         self._batch.seq_id = self._pointers.ctypes.data_as(ctypes.POINTER(ctypes.POINTER(ctypes.c_int32)))
         self._text = np.zeros(1, dtype=np.int32)  # the sequences of a token of the text
+        self._describes_text = False  # whether all tokens of the arrays belong to the text
+        # Views of llama.cpp's logits: the address of its buffer, and views by their numbers of rows and columns.
+        self._views: tuple[int, dict[tuple[int, int], torch.Tensor]] = (0, {})
 
     def close(self) -> None:
         self._close()
@@ -186,9 +189,10 @@ class Context:
         self._outputs[:number] = 0
         self._outputs[:number][outputs] = 1
         if sequences is None:
-            self._counts[:number] = 1
-            self._pointers[:number] = self._text.ctypes.data
+            if not self._describes_text:
+                self._counts[:], self._pointers[:], self._describes_text = 1, self._text.ctypes.data, True
         else:
+            self._describes_text = False
             counts = [len(each) for each in sequences]
             ids = np.fromiter((index for each in sequences for index in each), dtype=np.int32)
             self._counts[:number] = counts
@@ -212,9 +216,16 @@ class Context:
         pointer = self.api.llama_get_logits_ith(self.handle, first)
         if not pointer:
             raise ConfigError(f"{self.network.path}: llama.cpp gives no logits: take --engine eager, or another file")
-        size = self.network.num_tokens
-        buffer = (ctypes.c_float * (num_rows * size)).from_address(ctypes.addressof(pointer.contents))
-        return torch.frombuffer(buffer, dtype=torch.float32).view(num_rows, size)[:, :num_columns]
+        # The buffer mostly stays where it is, and to make a view takes as long as to copy a row.
+        address = ctypes.addressof(pointer.contents)
+        shape = (num_rows, num_columns)
+        if address != self._views[0] or shape not in self._views[1]:
+            size = self.network.num_tokens
+            buffer = (ctypes.c_float * (num_rows * size)).from_address(address)
+            view = torch.frombuffer(buffer, dtype=torch.float32).view(num_rows, size)[:, :num_columns]
+            kept = self._views[1] if address == self._views[0] else {}
+            self._views = (address, {**kept, shape: view})
+        return self._views[1][shape]
 
     def state(self) -> "np.ndarray[Any, Any]":
         """Returns the state of the text, by which `restore` returns to it."""
@@ -270,6 +281,18 @@ class LlamaSequence(CachedSequence):
     @property
     def capacity(self) -> int:
         return self.context.capacity
+
+    def fix_width(self, num_rows: int) -> None:
+        """See CachedSequence. Only passes of one row are alike: of several rows llama.cpp computes some by other
+        kernels than the rest."""
+        if num_rows != 1:
+            raise ConfigError(
+                f"--pass-width {num_rows}: llama.cpp computes the rows of one pass by several kernels: give 1, or take "
+                "--engine eager"
+            )
+        if self.model.is_recurrent:
+            raise ConfigError(f"--pass-width 1: model '{self.name}' has recurrent layers: leave the option out")
+        self.pass_width = num_rows
 
     def reset(self) -> None:
         super().reset()
@@ -327,6 +350,7 @@ class LlamaSequence(CachedSequence):
             )
         tokens = ids if pending is None else [*ids, *pending.tolist()]
         first = len(tokens) - num_read
+        num_logits = max(1, num_logits)  # of a part of a pass, none may be wanted
         # A recurrent model keeps its state before tokens that may be rejected, as models.recurrent does for layers.
         if not parents and (num_logits > 1 or self._goes_back):
             self._keep_state()

@@ -9,7 +9,6 @@ from typing import Any, Literal, TypedDict
 import huggingface_hub
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, GenerationConfig
-from transformers.utils import logging as transformers_logging
 
 from specbench.core.environment import OBJECT, missing, require
 from specbench.core.errors import ConfigError, NeedsCode
@@ -25,6 +24,7 @@ from specbench.models.checkpoints import (
     checkpoint_sampling,
     explain_failure,
     one_line,
+    quiet_transformers,
 )
 from specbench.models.devices import is_out_of_memory, too_large_error
 from specbench.models.gguf.files import is_gguf
@@ -123,6 +123,8 @@ def load_model(
         with doing(f"loading {name}"):
             if not weights:
                 model = build_on_meta(causal_config(source, hub), hub)
+                if (generation := read_generation_config(source, revision, problem is not None)) is not None:
+                    model.generation_config = generation  # its end tokens
             else:
                 if torch_dtype is None:
                     is_16_bit = quantize != "none" or computes_in_bfloat16(source, hub)
@@ -197,16 +199,22 @@ def load_generation_config(name: str, revision: str | None) -> Any:
         return None  # the file names no sampling
     source = model_source(name)
     is_offline = not is_local(source) and hub_problem(source, revision) is not None
-    verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()  # its warnings are about its own `generate`
     try:
-        return GenerationConfig.from_pretrained(source, revision=revision or "main", local_files_only=is_offline)
+        return read_generation_config(source, revision, is_offline)
+    except ConfigError as error:
+        raise ConfigError(f"model '{name}': {error}") from error
+
+
+def read_generation_config(source: str, revision: str | None, is_offline: bool) -> Any:
+    """Returns the generation config of a folder or hub id; None if it has none. `is_offline`: reads only local files.
+    Raises ConfigError for one that transformers refuses."""
+    try:
+        with quiet_transformers():
+            return GenerationConfig.from_pretrained(source, revision=revision or "main", local_files_only=is_offline)
     except Exception as error:  # it checks some values, and fails at others
         if isinstance(error, OSError) and not (Path(source) / "generation_config.json").is_file():
             return None  # it has no such file, or no such revision, which loading the model reports
-        raise ConfigError(f"model '{name}': cannot read its generation_config.json ({one_line(error)})") from error
-    finally:
-        transformers_logging.set_verbosity(verbosity)
+        raise ConfigError(f"cannot read its generation_config.json ({one_line(error)})") from error
 
 
 def model_sampling(name: str, revision: str | None) -> CheckpointSampling:
@@ -281,17 +289,10 @@ def load_weights(source: str, dtype: Any, hub: HubOptions, **options: Any) -> An
     """
     config = causal_config(source, hub)
     check_weights(source, config, build_on_meta(config, hub))
-    transformers_logging.disable_progress_bar()
-    verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
-                source, dtype=dtype, output_loading_info=True, **hub, **options
-            )
-    finally:
-        transformers_logging.set_verbosity(verbosity)
+    with quiet_transformers():
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            source, dtype=dtype, output_loading_info=True, **hub, **options
+        )
     model, info = loaded
     if info["missing_keys"]:
         missing = sorted(info["missing_keys"])

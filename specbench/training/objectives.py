@@ -50,30 +50,32 @@ class SampleObjective:
         by_length: bool = False,
     ) -> None:  # fmt: skip
         self._batch_size, self._seed, self._token_losses = batch_size, seed, token_losses
-        self._by_length = by_length
         self.samples, self.held_out = split_held_out(samples, share, seed)
         self.num_items = len(self.samples)  # of an epoch
-        if by_length:
-            self.samples.sort(key=lambda sample: len(sample.ids))
+        # The batches of every epoch, if they do not change.
+        self._batches = batches_of(self.samples, batch_size) if by_length else []
+        self._of_validation = batches_of(self.held_out, MINI_BATCH)
 
     def parts(self, drafter: nn.Module, number: int) -> list[LossPart]:
         """Returns the mini-batches of a batch. Their weights sum to 1."""
-        samples = self.batch(number)
-        total = sum(sample.num_learnt for sample in samples)
+        batches = [self._batches[self._place(number)]] if self._batches else batches_of(self.batch(number), MINI_BATCH)
+        total = sum(batch.num_learnt for batch in batches)
         return [
-            LossPart(batch.groups, batch.num_learnt / total, partial(self._token_losses, batch))
-            for batch in batches_of(samples, self._batch_size if self._by_length else MINI_BATCH)
+            LossPart(batch.groups, batch.num_learnt / total, partial(self._token_losses, batch)) for batch in batches
         ]
 
     def batch(self, number: int) -> list[Sample]:
         """Returns the samples of a pass. Every epoch has each sample once, in a different order."""
-        per_epoch = -(-len(self.samples) // self._batch_size)
-        epoch, place = divmod(number, per_epoch)
-        if self._by_length:
-            start = shuffled(per_epoch, self._seed, "epoch", epoch)[place] * self._batch_size
-            return self.samples[start : start + self._batch_size]
+        if self._batches:
+            return list(self._batches[self._place(number)].samples)
+        epoch, place = divmod(number, -(-len(self.samples) // self._batch_size))
         order = shuffled(len(self.samples), self._seed, "epoch", epoch)
         return [self.samples[i] for i in order[place * self._batch_size : (place + 1) * self._batch_size]]
+
+    def _place(self, number: int) -> int:
+        """Returns the number of a pass's batch among those that do not change."""
+        epoch, place = divmod(number, len(self._batches))
+        return shuffled(len(self._batches), self._seed, "epoch", epoch)[place]
 
     def rows(self, drafter: nn.Module, number: int, losses: GroupLosses) -> list[LogRow]:
         return [{"lang": group, "loss": loss, "num_tokens": size} for group, (loss, size) in losses.items()]
@@ -83,9 +85,8 @@ class SampleObjective:
         """Returns the mean loss over the held-out tokens, if any."""
         if not self.held_out:
             return None
-        batches = batches_of(self.held_out, MINI_BATCH)
-        total = sum(float(self._token_losses(batch, drafter).double().sum()) for batch in batches)
-        return total / sum(batch.num_learnt for batch in batches)
+        total = sum(float(self._token_losses(batch, drafter).double().sum()) for batch in self._of_validation)
+        return total / sum(batch.num_learnt for batch in self._of_validation)
 
 
 def split_held_out(samples: Sequence[Sample], share: float, seed: int) -> tuple[list[Sample], list[Sample]]:
@@ -241,7 +242,7 @@ def build_objective(
         losses = SoftTargets(target, samples, spec.distill.top_k, spec.generation_batch)
     elif isinstance(drafter, DraftHead):
         drafter.choose_vocabulary(spec, samples)
-        losses = HeadLosses(spec, target)
+        losses = HeadLosses(spec, target, drafter.model)
     else:
 
         def losses(batch: Batch, drafter: nn.Module) -> Tensor:

@@ -138,6 +138,9 @@ class Eagle3Spec(HeadSpec):
     """Draft steps unrolled in training; from the second on, the head reads its own states."""
     draft_vocab_size: Positive | None = None
     """Size of the draft vocabulary: the most frequent tokens of the training texts; null: all tokens."""
+    warm_start: bool = True
+    """A new head starts with the target's last layer, where it fits, and so needs fewer answers. The paper starts with
+    random weights."""
 
 
 class LoraSpec(Spec):

@@ -124,6 +124,20 @@ def test_a_tokenizer_with_other_tokens(file: Path) -> None:
         check_tokenizer(tiny.tokenizer(num_extra=3000), found, "tiny", None)
 
 
+def test_added_tokens_are_listed_a_few_times_only(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers makes the dictionary anew at each access: once per token, Gemma's check would take minutes."""
+    found, tokenizer, reads = find_gguf(str(file)), load_gguf_tokenizer(find_gguf(str(file))), []
+    added = type(tokenizer).added_tokens_decoder.fget
+
+    def counted(self: object) -> dict[int, object]:
+        reads.append(self)
+        return dict(added(self))
+
+    monkeypatch.setattr(type(tokenizer), "added_tokens_decoder", property(counted))
+    check_tokenizer(tokenizer, found, None, None)
+    assert 0 < len(reads) < 10
+
+
 def test_a_tokenizer_that_splits_otherwise(file: Path) -> None:
     """llama.cpp's is not needed to show it: one that makes a token of each byte."""
     found, tokenizer = find_gguf(str(file)), load_gguf_tokenizer(find_gguf(str(file)))

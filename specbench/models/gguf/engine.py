@@ -170,6 +170,9 @@ class Context:
         self._batch.logits = self._outputs.ctypes.data_as(ctypes.POINTER(ctypes.c_int8))
         self._batch.seq_id = self._pointers.ctypes.data_as(ctypes.POINTER(ctypes.POINTER(ctypes.c_int32)))
         self._text = np.zeros(1, dtype=np.int32)  # the sequences of a token of the text
+        self._describes_text = False  # whether all tokens of the arrays belong to the text
+        # Views of llama.cpp's logits: the address of its buffer, and views by their numbers of rows and columns.
+        self._views: tuple[int, dict[tuple[int, int], torch.Tensor]] = (0, {})
 
     def close(self) -> None:
         self._close()
@@ -186,9 +189,10 @@ class Context:
         self._outputs[:number] = 0
         self._outputs[:number][outputs] = 1
         if sequences is None:
-            self._counts[:number] = 1
-            self._pointers[:number] = self._text.ctypes.data
+            if not self._describes_text:
+                self._counts[:], self._pointers[:], self._describes_text = 1, self._text.ctypes.data, True
         else:
+            self._describes_text = False
             counts = [len(each) for each in sequences]
             ids = np.fromiter((index for each in sequences for index in each), dtype=np.int32)
             self._counts[:number] = counts
@@ -212,9 +216,16 @@ class Context:
         pointer = self.api.llama_get_logits_ith(self.handle, first)
         if not pointer:
             raise ConfigError(f"{self.network.path}: llama.cpp gives no logits: take --engine eager, or another file")
-        size = self.network.num_tokens
-        buffer = (ctypes.c_float * (num_rows * size)).from_address(ctypes.addressof(pointer.contents))
-        return torch.frombuffer(buffer, dtype=torch.float32).view(num_rows, size)[:, :num_columns]
+        # The buffer mostly stays where it is, and to make a view takes as long as to copy a row.
+        address = ctypes.addressof(pointer.contents)
+        shape = (num_rows, num_columns)
+        if address != self._views[0] or shape not in self._views[1]:
+            size = self.network.num_tokens
+            buffer = (ctypes.c_float * (num_rows * size)).from_address(address)
+            view = torch.frombuffer(buffer, dtype=torch.float32).view(num_rows, size)[:, :num_columns]
+            kept = self._views[1] if address == self._views[0] else {}
+            self._views = (address, {**kept, shape: view})
+        return self._views[1][shape]
 
     def state(self) -> "np.ndarray[Any, Any]":
         """Returns the state of the text, by which `restore` returns to it."""

@@ -1,17 +1,15 @@
 """Loads the model of a GGUF file: with llama.cpp's passes, or in torch with its weights dequantized by transformers."""
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
-from transformers.utils import logging as transformers_logging
 
 from specbench.core.environment import is_installed, require
 from specbench.core.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
-from specbench.models.checkpoints import one_line
+from specbench.models.checkpoints import one_line, quiet_transformers
 from specbench.models.devices import is_out_of_memory
 from specbench.models.gguf.engine import ALL_LAYERS, ENGINE, PACKAGE, LlamaNetwork, library
 from specbench.models.gguf.files import GgufFile, find_gguf
@@ -93,12 +91,8 @@ def load_dequantized(file: GgufFile, dtype: Any, device: torch.device) -> Any:
     require("accelerate", f"GGUF file '{file.path}' without llama.cpp")
     if len(file.paths) > 1:
         raise ConfigError(f"{file.path}: transformers reads no GGUF model in several files: take --engine {ENGINE}")
-    verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet_transformers():
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 str(file.path.parent), gguf_file=file.path.name, dtype=dtype, output_loading_info=True
             )
@@ -113,8 +107,6 @@ def load_dequantized(file: GgufFile, dtype: Any, device: torch.device) -> Any:
             f"{file.path}: general.architecture = '{file.header.architecture}': transformers cannot load it "
             f"({one_line(error)}): take --engine {ENGINE}"
         ) from error
-    finally:
-        transformers_logging.set_verbosity(verbosity)
     if lacking := sorted(loaded[1]["missing_keys"]):
         raise ConfigError(
             f"{file.path}: it lacks {len(lacking)} tensors that transformers' {type(network).__name__} has, such as "

@@ -65,6 +65,15 @@ def test_rows_say_how_the_weights_were_made() -> None:
     assert run_words(CELLS[0], None, 2)[words.index("--data") + 1] == "sample"
 
 
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
+def test_a_drafter_is_given_by_the_command_or_by_the_methods(cell: Cell) -> None:
+    """A run refuses both at once."""
+    made = made_methods()
+    named = {"checkpoint" in made.get(name, {}).get("drafter", {}) for name in cell.methods}
+    assert len(named) == 1
+    assert ("--drafter" in run_words(cell, "data", 2)) != named.pop()
+
+
 def test_an_unknown_cell_is_refused() -> None:
     with pytest.raises(SystemExit, match="gsm8k-chain: no such cell; there are gsm8k-chains, "):
         chosen(["gsm8k-chain"])

@@ -54,6 +54,7 @@ def main() -> None:
         parser.error("MODELS_DIR is missing: the folder of the models")
     place = Workplace(given.work.resolve(), given.models.resolve(), given.data, given.trained, given.threads)
     place.prepare()
+    write(archives, given.page)
     try:
         failed = [cell.name for cell in cells if not measure(cell, place, archives, given.page)]
     except KeyboardInterrupt:

@@ -149,21 +149,24 @@ HEAD = """# Batch width
 
 A pass over several tokens does not compute like as many passes over one token
 ([why](../notes/losslessness.md#in-every-run)). The tables tell by how much, for four public models. AR's greedy answers
-to {prompts} prompts, {tokens} tokens each, are read again: in passes of 2 to {width} tokens, in one pass over the whole
+to {prompts} prompts, {tokens} tokens each, are read again: in passes of 2 to {width} tokens, in one pass over prompt and
 answer, and as draft trees of {tree} tokens. Each row of logits is compared with that of a pass over one token. There is
 one thread, and no model is a checkpoint of the hub: the folders are dequantized from the GGUF files (Q4_1 for SmolLM2,
 Q4_K_M for the others), and the weights of the smaller Qwen come from an AWQ release. So a folder and its GGUF file hold
 the same weights under other kernels.
 
+`--pass-width N` makes all passes of N rows ([passes of one width](../notes/losslessness.md#passes-of-one-width)).
+
 """
 TEXT = """
 *equal*: the share of rows that are equal bit for bit, in passes of 2 to {width} tokens; *long*: the same after {long}
-tokens; *one pass*: of the pass over the whole answer; *tree*: of the tokens that the tree has in common with the
-answer. *classes*: passes of these widths give the same rows. *largest*: the largest change of a logit. *gap*: the
-largest change of a gap between the highest logit and one of the next nine, in answers that are read without rolling
-back; twice that is what the width explains of a difference from AR. *flips*: rows with another argmax, of all rows of
-passes of 2 to {width} tokens, after both prefixes. *TV*: the largest mean total variation of a width, at temperature 1.
-*AR*: prompts on which AR would write another token. In every part a repeated pass gave the same rows{exceptions}.
+tokens; *one pass*: of the pass over prompt and answer; *tree*: of the tokens that the tree has in common with the
+answer. *classes*: passes of these widths give the same rows. *largest*: the largest change of a logit in any of these
+passes. *gap*: the largest change of a gap between the highest logit and one of the next nine, in answers that are read
+without rolling back; twice that is what the width explains of a difference from AR. *flips*: rows with another argmax,
+of all rows of passes of 2 to {width} tokens, after both prefixes. *TV*: the largest mean total variation of a kind of
+pass, at temperature 1. *AR*: prompts on which AR would write another token. In every part a repeated pass gave the same
+rows{exceptions}.
 
 """
 COLUMNS = ("way", "equal", "long", "one pass", "tree", "classes", "largest", "gap", "flips", "TV", "AR")  # fmt: skip
@@ -208,18 +211,22 @@ def cells(way: str, width: BatchWidth) -> list[str]:
 def page(parts: dict[str, dict[str, dict[str, Any]]]) -> str:
     """Returns the page of the finished parts, by model and way."""
     tables, others, longest = [], [], 0
-    for model, by_way in parts.items():
-        rows, problems = [], []
+    for model in MODELS:
+        by_way = parts.get(model, {})
+        rows, notes = [], []
         for name, part in by_way.items():
             if "problem" in part:
-                problems.append(part["problem"])
+                notes.append(f"{name}: {part['problem']}.")
                 continue
             width = BatchWidth.model_validate(part["batch_width"])
             longest = max(longest, width.prefixes["long"][1] if "long" in width.prefixes else 0)
             rows.append(cells(name, width))
             if not width.repeated:
                 others.append(f"{model} {name}")
-        tables.append(f"## {model}\n\n" + markdown_table(COLUMNS, rows) + "".join(f"\n\n{each}" for each in problems))
+        if missing := [way.name for way in WAYS if way.name not in by_way]:
+            notes.append(f"Not measured yet: {'; '.join(missing)}." if rows else "Not measured yet.")
+        table = [markdown_table(COLUMNS, rows).rstrip("\n")] if rows else []
+        tables.append("\n\n".join([f"## {model}", *table, *notes]))
     text = TEXT.format(
         width=MAX_WIDTH, long=f"up to {longest}", exceptions=f", but for {', '.join(others)}" if others else ""
     )

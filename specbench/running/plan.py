@@ -459,6 +459,7 @@ def run_identity(
         "chat_template_args": spec.chat_template_args or None,
         "trust_remote_code": spec.trust_remote_code or None,
         "tokenizer": spec.tokenizer,
+        "drafter_tokenizer": spec.drafter_tokenizer,
         "code_execution": permission.allowed() or None,  # answers have no scores without it
     }
     given = {name: value for name, value in settings.items() if value is not None}

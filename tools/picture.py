@@ -40,7 +40,7 @@ DEMO = Picture(
 REAL = Picture(
     ROOT / "leaderboards" / "real.json", PICTURES / "real.svg",
     {"gsm8k": "gsm8k: math", "humaneval": "humaneval: Python", "spec_bench": "spec_bench: six kinds"},
-    ("sd", "fsd-low", "fsd-high", "sd-tree", "slem-smollm2", "tli-smollm2", "pld", "ngram-general", "lookahead",
+    ("sd", "fsd-low", "fsd-high", "sd-tree", "slem", "tli", "pld", "ngram-general", "lookahead",
      "token-recycling", "rest-general"),
     QWEN.path,
 )  # fmt: skip

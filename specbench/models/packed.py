@@ -246,8 +246,9 @@ class DigitsLinear(StoredLinear):
         return self.in_features * self.out_features + self.scales.nbytes
 
     def dense(self) -> torch.Tensor:
-        codes, _ = torch.ops.quantized.linear_unpack(self.packed)
-        return codes.int_repr().to(torch.bfloat16) * self.scales[:, None]
+        weight, _ = torch.ops.quantized.linear_unpack(self.packed)
+        codes: torch.Tensor = weight.int_repr()
+        return codes.to(torch.bfloat16) * self.scales[:, None]
 
     def product(self, input: torch.Tensor) -> torch.Tensor:
         rows = input.reshape(-1, self.in_features)
@@ -259,7 +260,7 @@ class DigitsLinear(StoredLinear):
         torch.div(low, BASE, out=high).round_()
         low.sub_(high, alpha=BASE)
         made = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default(digits, 1.0, 128, self.packed)
-        found = made[number:].add_(made[:number], alpha=BASE).mul_(unit)
+        found: torch.Tensor = made[number:].add_(made[:number], alpha=BASE).mul_(unit)
         if self.bias is not None:
             found.add_(self.bias)
         return found.to(torch.bfloat16).view(*input.shape[:-1], self.out_features)

@@ -201,7 +201,7 @@ def load_drafters(
                 loaded[name] = load(
                     name, revision=revision, dtype=dtype, device=device,
                     engine=drafter_engine(spec.engine, target, name), trust_remote_code=spec.trust_remote_code,
-                    **gguf_options(spec, name),
+                    **gguf_options(spec, name, spec.drafter_tokenizer if name == spec.drafter else None),
                 )  # fmt: skip
             except ConfigError as error:
                 if own_drafter(part, spec.target) is None:

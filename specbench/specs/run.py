@@ -202,6 +202,7 @@ class RunSpec(Spec):
     engine: EngineName = "auto"
     pass_width: Annotated[int, Field(ge=1)] | None = None  # rows of every pass of the target; None: its tokens
     tokenizer: Text | None = None  # of a GGUF target; None: its own
+    drafter_tokenizer: Text | None = None  # of a GGUF drafter
     gpu_layers: Annotated[int, Field(ge=0)] | None = None
     cache_dtype: CacheDtype = "float16"
     chat: Chat = "auto"

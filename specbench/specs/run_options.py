@@ -121,6 +121,9 @@ class RunOptions:
     tokenizer: Text | None = option(
         None, "Tokenizer of a GGUF target: hub id or folder; by default the one in the file."
     )
+    drafter_tokenizer: Text | None = option(
+        None, "Tokenizer of a GGUF drafter: hub id or folder; by default the one in the file."
+    )
     gpu_layers: int | None = option(
         None,
         "Layers of GGUF models that llama.cpp computes on a GPU; by default all if it was built for one, none with "

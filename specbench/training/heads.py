@@ -24,8 +24,16 @@ from specbench.models.heads.eagle import EagleHead, EagleLayout
 from specbench.models.heads.eagle_checkpoint import eagle_files, load_eagle
 from specbench.models.heads.medusa import MedusaHeads, load_medusa, medusa_files
 from specbench.models.scoring import same_logits
-from specbench.training.passes import MAX_CACHED_BYTES, Batch, Sample, accepts_argument, in_float32, unwrapped
-from specbench.training.spec import TrainSpec
+from specbench.training.passes import (
+    MAX_CACHED_BYTES,
+    MAX_LOGITS,
+    Batch,
+    Sample,
+    accepts_argument,
+    in_float32,
+    unwrapped,
+)
+from specbench.training.spec import MedusaSpec, TrainSpec
 
 DraftNetwork = MedusaHeads | EagleHead
 
@@ -54,9 +62,6 @@ class DraftStep(NamedTuple):
 
     learnt: Tensor
     states: Tensor
-
-
-MAX_LOGITS = 2**26  # of the target in one pass, since a real vocabulary takes more memory than all hidden states
 
 
 @torch.no_grad()
@@ -109,15 +114,17 @@ class TargetPasses:
         if id(batch) in self._kept:
             return self._kept[id(batch)][1]
         output = read_by_target(self._target, batch, self._head, needs_logits=not self._is_linear)
+        logits = output.logits
         if self._is_linear is None:
-            assert output.logits is not None
-            self._is_linear = same_logits(output.logits, self._product(output.last), rounds=self._target.rounds)
+            assert logits is not None
+            self._is_linear = same_logits(logits, self._product(output.last), rounds=self._target.rounds)
+        logits = None if self._is_linear else logits  # the first batch gives the same values as any other
         if self._token_ids is not None:
             is_drafted = torch.zeros(self._target.vocab_size, dtype=torch.bool, device=self._token_ids.device)
             is_drafted[self._token_ids] = True
             size = max(1, MAX_LOGITS // self._target.vocab_size)
-            logits = [self._product(last) for last in output.last.split(size)] if self._is_linear else [output.logits]
-            output = output._replace(is_covered=torch.cat([is_drafted[each.argmax(-1)] for each in logits]))
+            parts = (self._product(last) for last in output.last.split(size)) if logits is None else (logits,)
+            output = output._replace(is_covered=torch.cat([is_drafted[part.argmax(-1)] for part in parts]))
         if self._is_linear:
             output = output._replace(logits=None)
             if output.num_bytes <= self._free:
@@ -188,7 +195,7 @@ class HeadLosses:
 
         def of_part(states: Tensor, learnt: Tensor) -> Tensor:
             probs = torch.softmax(in_float32(teacher[learnt]), dim=-1)
-            logits = in_float32(draft_logits(head, number, states))
+            logits = in_float32(draft_logits(head, number, states)[:, : teacher.shape[-1]])  # the rest is padding
             return torch.logsumexp(logits, dim=-1) - (probs * logits).sum(-1)
 
         size = max(1, MAX_CHUNK // teacher.shape[-1])
@@ -267,15 +274,7 @@ class DraftHead:
         """Returns the head that the settings name, or a new one. Raises ConfigError."""
         if spec.drafter is None:
             torch.manual_seed(stream_seed(spec.seed, "head"))
-            model: MedusaHeads | EagleHead
-            if spec.medusa is not None:  # it starts with a scaled copy of the target's output layer
-                weight = output_weight(target)
-                heads = MedusaHeads(spec.medusa.num_heads, spec.medusa.num_blocks, weight.shape[1], len(weight))
-                for output in heads.output_layers():
-                    output.weight.data = OUTPUT_SCALE * weight.float()
-                model = heads
-            else:
-                model = new_eagle(spec, target)
+            model = new_medusa(spec.medusa, target) if spec.medusa is not None else new_eagle(spec, target)
             return cls(model.to(target.device), target, f"new {spec.kind}", None)
         checkpoint = read_checkpoint(spec.drafter, spec.drafter_revision)
         checkpoint.expect("medusa" if spec.medusa else "eagle3" if spec.eagle3 else "eagle")
@@ -328,6 +327,19 @@ def output_weight(target: CausalLM) -> Tensor:
     return weight.detach()[: target.vocab_size]
 
 
+def new_medusa(spec: MedusaSpec, target: CausalLM) -> MedusaHeads:
+    """Returns heads with scaled copies of the target's output layer, or with that layer itself."""
+    weight = output_weight(target)
+    heads = MedusaHeads(spec.num_heads, spec.num_blocks, weight.shape[1], len(weight) if spec.own_output else 1)
+    if spec.own_output:
+        for output in heads.output_layers():
+            output.weight.data = OUTPUT_SCALE * weight.float()
+    else:
+        heads.vocab_size = len(weight)
+        heads.share_output(target.model.get_output_embeddings())
+    return heads
+
+
 def new_eagle(spec: TrainSpec, target: CausalLM) -> EagleHead:
     """Returns a head with random weights; for EAGLE-3, with the target's output layer and a scaled norm, and in a warm
     start with the target's last layer."""
@@ -378,8 +390,10 @@ def start_warm(head: EagleHead, target: CausalLM) -> None:
     for block, name in parts:
         of_target = getattr(getattr(getattr(last, block, None), name, None), "weight", None)
         of_head = getattr(getattr(own, block), name).weight
-        columns = of_head[:, -of_target.shape[1] :] if isinstance(of_target, Tensor) else None
-        if columns is None or columns.shape != of_target.shape:
+        if not isinstance(of_target, Tensor):
+            return
+        columns = of_head[:, -of_target.shape[1] :]
+        if columns.shape != of_target.shape:
             return
         pairs.append((of_head, columns, of_target))
     norms = (own.hidden_norm, "input_layernorm"), (own.post_attention_layernorm, "post_attention_layernorm")

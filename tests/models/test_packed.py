@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from specbench.analysis.roofline.roofline import work_of
 from specbench.core.errors import ConfigError
 from specbench.integrations.transformers_decoders import own_copy
-from specbench.models import loading, packed
+from specbench.models import loading, machine, packed
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import load_model
 from specbench.models.packed import (
@@ -500,3 +500,20 @@ def test_auto_says_which_products_a_probe_found_faster_and_takes_them(
     assert line.startswith(f"--engine auto: eager passes of {source} with {kind}")
     assert bool(stored_layers(model.model)) is pays
     assert not list(choose_products(LoadedModels(load_model(source, device="cpu"), {})))  # float32
+
+
+@pytest.mark.parametrize(
+    ("asked", "given", "said"),
+    [("1", "always [madvise] never", True), ("0", "always [madvise] never", False),
+     ("1", "[always] madvise never", False), ("1", None, False)],
+)  # fmt: skip
+def test_the_device_of_a_row_says_that_torch_asks_for_huge_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str, given: str | None, said: bool
+) -> None:
+    file = tmp_path / "enabled"
+    if given is not None:
+        file.write_text(given + "\n")
+    monkeypatch.setattr(machine, "HUGE_PAGES", file)
+    monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", asked)
+    device = machine.environment("cpu", "bfloat16", "sdpa")["device"]
+    assert (", huge pages" in device) is said

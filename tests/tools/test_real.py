@@ -65,6 +65,15 @@ def test_rows_say_how_the_weights_were_made() -> None:
     assert run_words(CELLS[0], None, 2)[words.index("--data") + 1] == "sample"
 
 
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
+def test_a_drafter_is_given_by_the_command_or_by_the_methods(cell: Cell) -> None:
+    """A run refuses both at once."""
+    made = made_methods()
+    named = {"checkpoint" in made.get(name, {}).get("drafter", {}) for name in cell.methods}
+    assert len(named) == 1
+    assert ("--drafter" in run_words(cell, "data", 2)) != named.pop()
+
+
 def test_an_unknown_cell_is_refused() -> None:
     with pytest.raises(SystemExit, match="gsm8k-chain: no such cell; there are gsm8k-chains, "):
         chosen(["gsm8k-chain"])
@@ -169,6 +178,31 @@ def test_cells_are_measured_once_and_archived(tool: SimpleNamespace, tmp_path: P
     tool.call("--page-only")
     assert len(tool.commands) == 3
     assert (tool.board.read_bytes(), tool.page.read_bytes()) == before
+
+
+def test_an_interrupted_cell_goes_on_unless_another_version_began_it(
+    tool: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tool.call("--only", "first")
+    tool.board.with_suffix("").joinpath("first.tar.xz").unlink()
+    folder = tmp_path / "work" / "cells" / "first"
+    tool.call("--only", "first")  # stopped between the end of the run and its archive: nothing is measured again
+    assert len(tool.commands) == 1
+    tool.board.with_suffix("").joinpath("first.tar.xz").unlink()
+    (folder / "leaderboard.json").unlink()
+    records = (folder / "records.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    (folder / "records.jsonl").write_text(records[0], encoding="utf-8")  # as after kill -9
+    tool.call("--only", "first")
+    assert (folder / "records.jsonl").read_text(encoding="utf-8").startswith(records[0])
+    tool.board.with_suffix("").joinpath("first.tar.xz").unlink()
+    (folder / "leaderboard.json").unlink()
+    identity = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    identity["environment"]["commit"] = "0123456"
+    (folder / "run.json").write_text(json.dumps(identity), encoding="utf-8")
+    capsys.readouterr()
+    tool.call("--only", "first")
+    assert (folder.with_name("first.of-0123456") / "records.jsonl").is_file()
+    assert not (folder / "records.jsonl").read_text(encoding="utf-8").startswith(records[0])
 
 
 def test_the_page_and_the_claims_are_of_the_rows(tool: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal, get_args
@@ -58,6 +59,7 @@ from specbench.models.loading import load_model
 from specbench.models.machine import environment
 from specbench.models.meters import HOST
 from specbench.models.packed import product_rates
+from tools.engines.gguf import Bare, context_of
 
 Way = Literal[
     "transformers", "eager", "compiled", "int8", "int4", "llama.cpp", "llama.cpp bare", "openvino", "onnxruntime",
@@ -95,7 +97,7 @@ class Line:
             f"{1e3 * median(self.token):.1f}", or_dash(single, lambda turns: f"{1e3 * median(turns):.1f}"),
             or_dash(num_bytes and single and num_bytes / median(single), lambda rate: f"{rate / 1e9:.1f}"),
             or_dash(self.copies, lambda copies: f"{quotient(copies, self.token):.2f}"),
-            *(or_dash(single, lambda turns, n=n: f"{quotient(self.passes[n], turns):.2f}") for n in LENGTHS[1:]),
+            *(f"{quotient(self.passes[n], single):.2f}" if single else "–" for n in LENGTHS[1:]),
             or_dash(self.divergence, lambda value: f"{value:.4f}"), or_dash(self.flips, lambda value: f"{value:.1%}"),
         ]  # fmt: skip
 
@@ -210,25 +212,25 @@ def llama_cpp_side(given: Given) -> Side:
 
 def bare_side(given: Given) -> Side:
     """The calls of tools.engines.gguf, with arrays that are filled before."""
-    try:
-        bare: Any = importlib.import_module("tools.engines.gguf")
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"{error}") from error
     side = llama_cpp_side(given)
     model, ids = side.model, given.ids
     assert model is not None
-    model.sequence.make_room(CONTEXT + NUM_TOKENS + max(LENGTHS))  # type: ignore[union-attr]
+    model.sequence.make_room(CONTEXT + NUM_TOKENS + max(LENGTHS))
     side.begin()
-    context = bare.context_of(model)
-    batches = {length: bare.Bare(context, ids[CONTEXT : CONTEXT + length], CONTEXT) for length in LENGTHS}
-    steps = [bare.Bare(context, [ids[CONTEXT + place]], CONTEXT + place) for place in range(NUM_TOKENS)]
+    context = context_of(model)
+    batches = {length: Bare(context, ids[CONTEXT : CONTEXT + length], CONTEXT) for length in LENGTHS}
+    steps = [Bare(context, [ids[CONTEXT + place]], CONTEXT + place) for place in range(NUM_TOKENS)]
 
     def read(length: int) -> None:
         batches[length]()
         context.cut(CONTEXT)
 
+    def run() -> None:
+        for step in steps:
+            step()
+
     def token() -> float:
-        seconds = seconds_of(lambda: [step() for step in steps])
+        seconds = seconds_of(run)
         context.cut(CONTEXT)
         return seconds / len(steps)
 
@@ -371,6 +373,7 @@ class Measured:
                 self.take_turn(line, side, benchmark, counts=turn >= 0)
         for line, side, _ in ready:
             self.lines.append(line)
+            say(" | ".join(line.cells()))
             for rate in (
                 product_rates(side.model.model) if side.model and line.way not in ("compiled", "llama.cpp") else ()
             ):
@@ -490,7 +493,7 @@ def main() -> None:
         ids: list[int] = tokenizer(TEXT.read_text(encoding="utf-8"))["input_ids"][:NUM_TEXT_TOKENS]
         model = Given(name, given.gguf[place] if place < len(given.gguf) else None, ids)
         with torch.no_grad():
-            found = measured(model, ways, given.turns, lambda text: None, given.together)
+            found = measured(model, ways, given.turns, partial(print, file=sys.stderr, flush=True), given.together)
         parts.append((model, found))
         print(f"\n{name}\n" + markdown_table(HEAD, [line.cells() for line in found.lines]))
         print("\n".join((*(f"not run: {text}" for text in found.left_out), *found.products)), flush=True)

@@ -54,6 +54,7 @@ def main() -> None:
         parser.error("MODELS_DIR is missing: the folder of the models")
     place = Workplace(given.work.resolve(), given.models.resolve(), given.data, given.trained, given.threads)
     place.prepare()
+    write(archives, given.page)
     try:
         failed = [cell.name for cell in cells if not measure(cell, place, archives, given.page)]
     except KeyboardInterrupt:
@@ -63,12 +64,13 @@ def main() -> None:
 
 
 def list_cells(cells: list[Cell], archives: Archives) -> None:
-    """Prints the cells with their estimates."""
+    """Prints the cells with their estimates, and the sum of those that are not measured."""
+    left = 0
     for cell in cells:
-        state = "measured" if archives.archive(cell).is_file() else f"{cell.minutes} min"
-        print(f"{cell.name:<26} {state:>9}  {cell.data.num_prompts:>3} prompts  {', '.join(cell.methods)}")
-    left = sum(cell.minutes for cell in cells if not archives.archive(cell).is_file())
-    print(f"{len(cells)} cells, {left} minutes left")
+        is_measured = archives.archive(cell).is_file()
+        left += 0 if is_measured else cell.minutes
+        state = "measured" if is_measured else f"{cell.minutes} min ({left / 60:.1f} h)"
+        print(f"{cell.name:<26} {state:>15}  {cell.data.num_prompts:>3} prompts  {', '.join(cell.methods)}")
 
 
 def measure(cell: Cell, place: Workplace, archives: Archives, page: Path) -> bool:

@@ -59,10 +59,6 @@ class Cell:
     needs_trained: bool = False
 
 
-def checkpoint(model: RealModel, **options: Any) -> dict[str, Any]:
-    return {"type": "model", "checkpoint": model.path, **options}
-
-
 def fuzzy(divergence: str, threshold: float) -> dict[str, Any]:
     """A method file of fuzzy speculative decoding, with greedy drafts as `fsd` has them."""
     return {
@@ -82,8 +78,7 @@ CHANGED: dict[str, tuple[str, dict[str, Any]]] = {
     "ngram-general": ("ngram", {"drafter": {"type": "ngram", "path": "stores/general-ngram"}}),
     "rest-general": ("rest", {"drafter": {"type": "retrieval", "num_nodes": 64, "max_match": 16,
                                   "path": "stores/general-retrieval"}}),
-    "slem-smollm2": ("slem", {"drafter": checkpoint(SMOLLM)}),
-    "tli-smollm2": ("tli", {"drafter": checkpoint(SMOLLM)}),
+    "sd-untrained": ("sd", {"drafter": {"type": "model", "checkpoint": QWEN_DRAFTER.path}}),
     "ngram-low-resource": ("ngram", {"drafter": {"type": "ngram", "path": "stores/low-resource-ngram"},
                                      "num_draft_tokens": 4}),
     "sd-4": ("sd", {"num_draft_tokens": 4}),
@@ -106,7 +101,7 @@ def made_methods() -> dict[str, dict[str, Any]]:
 
 
 CHAINS, TREES, GUESSES = ("sd", "pld", "ngram-general"), ("rest-general", "sd-tree"), ("lookahead", "token-recycling")
-OTHER_VOCABULARY = ("slem-smollm2", "tli-smollm2")
+OTHER_VOCABULARY = ("slem", "tli")
 LEVELS = ("sd", "fsd-low", "fsd-med", "fsd-high")
 PLAIN = ("sd", "pld")
 T1 = ("generation.temperature=1",)
@@ -142,7 +137,7 @@ CELLS = (
     gguf("gsm8k-q4", GSM8K, 22),
     Cell("gsm8k-int8", "precision", GSM8K, PLAIN, 18, precision=INT8),
     *FOREIGN_MGSM,
-    Cell("gsm8k-vocabulary", "main", GSM8K, OTHER_VOCABULARY, 23),
+    Cell("gsm8k-vocabulary", "main", GSM8K, OTHER_VOCABULARY, 23, drafter=SMOLLM),
     Cell("wmt-chains", "main", WMT, ("sd", "pld", "lookahead"), 10),
     Cell("mgsm-fairness", "fairness", MGSM_FAIR, ("sd",), 18, settings=T1, fairness=True),
     Cell("gsm8k-curve-reverse-kl", "curve", GSM8K, curve("reverse_kl"), 24),
@@ -164,11 +159,18 @@ CELLS = (
     Cell("humaneval-lookahead", "main", HUMANEVAL, ("lookahead",), 26),
     Cell("humaneval-token-recycling", "main", HUMANEVAL, ("token-recycling",), 24),
     Cell("spec-bench-levels", "main", SPEC_BENCH, LEVELS, 20),
-    Cell("humaneval-vocabulary", "main", HUMANEVAL, OTHER_VOCABULARY, 28),
-    Cell("spec-bench-vocabulary", "main", SPEC_BENCH, OTHER_VOCABULARY, 18),
+    Cell("humaneval-vocabulary", "main", HUMANEVAL, OTHER_VOCABULARY, 28, drafter=SMOLLM),
+    Cell("spec-bench-vocabulary", "main", SPEC_BENCH, OTHER_VOCABULARY, 18, drafter=SMOLLM),
     Cell("gsm8k-curve-tv", "curve", GSM8K, curve("tv"), 24),
     Cell(
-        "mgsm-scdf", "fairness", MGSM_FAIR, ("sd", "scdf-trained"), 25, settings=T1, fairness=True, needs_trained=True
+        "mgsm-scdf",
+        "fairness",
+        MGSM_FAIR,
+        ("sd-untrained", "scdf-trained"),
+        25,
+        settings=T1,
+        fairness=True,
+        needs_trained=True,
     ),
 )
 
@@ -181,7 +183,9 @@ def run_words(cell: Cell, data: str | None, threads: int) -> list[str]:
     words = ["run", "--task", cell.data.task, "--method", ",".join(methods)]
     if cell.data.subsets:
         words += ["--subset", ",".join(cell.data.subsets)]
-    words += ["--target", cell.target.path, "--drafter", cell.drafter.path]
+    words += ["--target", cell.target.path]
+    if not any("checkpoint" in made.get(name, {}).get("drafter", {}) for name in cell.methods):
+        words += ["--drafter", cell.drafter.path]  # which method files with a drafter of their own refuse
     words += {LLAMA_CPP: ["--engine", "llama.cpp"], INT8: ["--quantize", "int8", "--dtype", "bfloat16"]}.get(
         cell.precision, ["--dtype", "bfloat16"]
     )

@@ -47,7 +47,7 @@ and `rest-general` draft from Python's standard library, rows of GSM8K and Human
 MAIN = """
 ## Qwen2.5-Coder 1.5B with the 0.5B
 
-bfloat16, greedy. `slem-smollm2` and `tli-smollm2` have SmolLM2-135M as their drafter, which has another vocabulary.
+bfloat16, greedy. `slem` and `tli` have SmolLM2-135M as their drafter, which has another vocabulary.
 `loops`: the share of answers with a loop, AR → method. α of `rest-general`, `sd-tree` and other trees is not defined.
 """
 PRECISION = """

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -16,6 +17,7 @@ from typing import Any
 import yaml
 
 from specbench.core.files import write_atomically
+from specbench.models.machine import commit
 
 from .archive import FILES, OPTIONAL
 from .cells import LLAMA_CPP, ROOT, Cell, fairness_words, made_methods, run_words
@@ -73,7 +75,8 @@ class Workplace:
         """Runs the cell, or continues it. Returns whether it is finished."""
         for store in stores(cell):
             self.make_store(store)
-        if not self.specbench(cell.name, self.words(cell)):
+        self.set_aside(cell)
+        if not self.is_finished(cell) and not self.specbench(cell.name, self.words(cell)):
             return False
         report = self.run_folder(cell) / OPTIONAL[0]
         if cell.fairness and not report.exists():
@@ -82,6 +85,23 @@ class Workplace:
                 return False
             write_atomically(report, (self.folder / "logs" / f"{cell.name}-fairness.txt").read_text(encoding="utf-8"))
         return all((self.run_folder(cell) / name).is_file() for name in FILES)
+
+    def is_finished(self, cell: Cell) -> bool:
+        """Whether the cell's run has ended: its rows are written last."""
+        return (self.run_folder(cell) / FILES[-1]).is_file()
+
+    def set_aside(self, cell: Cell) -> None:
+        """Renames the folder of an interrupted run of another version of specbench, which no version continues."""
+        file = self.run_folder(cell) / "run.json"
+        if self.is_finished(cell) or not file.is_file():
+            return
+        begun = json.loads(file.read_text(encoding="utf-8"))["environment"]["commit"]
+        if begun == commit(ROOT):
+            return
+        kept = file.parent.with_name(f"{cell.name}.of-{begun}")
+        shutil.rmtree(kept, ignore_errors=True)
+        file.parent.rename(kept)
+        print(f"{cell.name}: was begun by commit {begun}: measured anew; its records are in {kept}", flush=True)
 
     def specbench(self, name: str, words: Sequence[str]) -> bool:
         """Runs specbench; its output goes into logs/NAME.txt, its errors to the terminal. Returns whether it ended

@@ -27,6 +27,7 @@ from specbench.models.eager import MAX_ROWS, NO_TREE, CachedSequence
 from specbench.models.meters import PassLog
 from specbench.models.recurrent import thinned
 from specbench.models.scoring import Output
+from specbench.specs.components import CacheDtype
 
 ENGINE: Literal["llama.cpp"] = "llama.cpp"
 PACKAGE = "llama_cpp"  # llama-cpp-python
@@ -132,7 +133,7 @@ class Context:
     """The cache of a network for `capacity` tokens and `num_sequences` sequences. `kind`: the type of its keys and
     values: float16 with flash attention, or float32 without."""
 
-    def __init__(self, network: LlamaNetwork, name: str, capacity: int, num_sequences: int, kind: str) -> None:
+    def __init__(self, network: LlamaNetwork, name: str, capacity: int, num_sequences: int, kind: CacheDtype) -> None:
         self.network = network
         self.api = api = network.api
         params = api.llama_context_default_params()
@@ -227,20 +228,23 @@ class Context:
             self._views = (address, {**kept, shape: view})
         return self._views[1][shape]
 
-    def state(self) -> "np.ndarray[Any, Any]":
-        """Returns the state of the text, by which `restore` returns to it."""
-        size = self.api.llama_state_seq_get_size(self.handle, 0)
+    def state(self, sequence: int = 0) -> "np.ndarray[Any, Any]":
+        """Returns the state of a sequence, by default of the text, by which `restore` returns to it."""
+        size = self.api.llama_state_seq_get_size(self.handle, sequence)
         found = np.empty(size, dtype=np.uint8)
         written = self.api.llama_state_seq_get_data(
-            self.handle, found.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8)), size, 0
+            self.handle, found.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8)), size, sequence
         )
         assert written == size, f"llama.cpp wrote {written} bytes of a state of {size}"
         return found
 
     def restore(self, state: "np.ndarray[Any, Any]") -> None:
         self.clear()
+        self._write(state, 0)
+
+    def _write(self, state: "np.ndarray[Any, Any]", sequence: int) -> None:
         read = self.api.llama_state_seq_set_data(
-            self.handle, state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8)), state.size, 0
+            self.handle, state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8)), state.size, sequence
         )
         assert read == state.size, f"llama.cpp read {read} bytes of a state of {state.size}"
 
@@ -256,6 +260,17 @@ class Context:
         if start < end:
             self.api.llama_memory_seq_cp(self.memory, source, target, start, end)
 
+    def append(self, sequence: int, start: int, end: int) -> None:
+        """Makes the tokens of a sequence at positions from `start`, where the text ends, to before `end` part of the
+        text. They move right behind it: in the gaps that a tree leaves, llama.cpp would put later tokens, and sums over
+        the cache would have another order than those of a text that was never drafted."""
+        self.api.llama_memory_seq_rm(self.memory, sequence, 0, start)
+        self.api.llama_memory_seq_rm(self.memory, sequence, end, -1)
+        state = self.state(sequence)
+        self.keep_text()
+        self._write(state, sequence)
+        self.copy(sequence, 0, start, end)
+
     def keep_text(self) -> None:
         """Drops all tokens that do not belong to the text."""
         self.api.llama_memory_seq_keep(self.memory, 0)
@@ -267,7 +282,7 @@ class LlamaSequence(CachedSequence):
     model: LlamaNetwork
 
     def __init__(
-        self, network: LlamaNetwork, name: str, vocab_size: int, passes: PassLog, kind: str = "float16"
+        self, network: LlamaNetwork, name: str, vocab_size: int, passes: PassLog, kind: CacheDtype = "float16"
     ) -> None:
         super().__init__(network, name, vocab_size, passes)
         self.kind = kind
@@ -426,7 +441,11 @@ class LlamaSequence(CachedSequence):
 
     def _move(self, start: int, places: list[int]) -> None:
         if places:
-            self.context.copy(self._holders[places[-1] - start], 0, start, start + len(places))
+            sequence, end = self._holders[places[-1] - start], start + len(places)
+            if places == list(range(start, end)):  # right behind the text already
+                self.context.copy(sequence, 0, start, end)
+            else:
+                self.context.append(sequence, start, end)
         self.context.keep_text()
 
     def _read_suffixes(self, suffixes: list[list[int]]) -> Iterator[torch.Tensor]:

@@ -149,11 +149,11 @@ HEAD = """# Batch width
 
 A pass over several tokens does not compute like as many passes over one token
 ([why](../notes/losslessness.md#in-every-run)). The tables tell by how much, for four public models. AR's greedy answers
-to {prompts} prompts, {tokens} tokens each, are read again: in passes of 2 to {width} tokens, in one pass over prompt and
-answer, and as draft trees of {tree} tokens. Each row of logits is compared with that of a pass over one token. There is
-one thread, and no model is a checkpoint of the hub: the folders are dequantized from the GGUF files (Q4_1 for SmolLM2,
-Q4_K_M for the others), and the weights of the smaller Qwen come from an AWQ release. So a folder and its GGUF file hold
-the same weights under other kernels.
+to {prompts} prompts, {tokens} tokens each, are read again: in passes of 2 to {width} tokens, in one pass over prompt
+and answer, and as draft trees of {tree} tokens. Each row of logits is compared with that of a pass over one token.
+There is one thread, and no model is a checkpoint of the hub: the folders are dequantized from the GGUF files (Q4_1 for
+SmolLM2, Q4_K_M for the others), and the weights of the smaller Qwen come from an AWQ release. So a folder and its GGUF
+file hold the same weights under other kernels.
 
 `--pass-width N` makes all passes of N rows ([passes of one width](../notes/losslessness.md#passes-of-one-width)).
 

@@ -88,7 +88,8 @@ class CachedSequence:
         # 2. One pass over all else. Recurrent layers may have been rolled back further than the others: they replay.
         num_cached = len(self.cached_ids)
         num_read, num_replayed = num_tokens - num_cached, num_kept - num_cached
-        output = self._read_parts(ids, pending, (), num_read, num_replayed, num_logits, hidden_layers)
+        read = self._read if self.pass_width is None else self._read_parts
+        output = read(ids, pending, (), num_read, num_replayed, num_logits, hidden_layers)
         self.cached_ids += ids[num_cached:]
         self.cached_ids += [UNKNOWN] * (num_tokens - len(self.cached_ids))
         return Output(output.logits[-num_logits:, : self.vocab_size], output.hidden)
@@ -111,7 +112,8 @@ class CachedSequence:
             self.rollback(num_cached)
         # 2. One pass over all else. The cache then holds the text and behind it the tree, until `keep_path` ends it.
         num_read = len(ids) + len(tree_ids) - num_cached
-        output = self._read_parts([*ids, *tree_ids], None, parents, num_read, 0, num_logits, hidden_layers)
+        read = self._read if self.pass_width is None else self._read_parts
+        output = read([*ids, *tree_ids], None, parents, num_read, 0, num_logits, hidden_layers)
         self.cached_ids, self._tree = list(ids), tree
         return Output(output.logits[-num_logits:, : self.vocab_size], output.hidden)
 
@@ -151,10 +153,8 @@ class CachedSequence:
         self, ids: list[int], pending: torch.Tensor | None, parents: Sequence[int], num_read: int, num_replayed: int,
         num_logits: int, hidden_layers: Sequence[int],
     ) -> Output:  # fmt: skip
-        """See `_read`, which reads all, or as many tokens at a time as a pass has rows. These parts count as one
-        pass."""
-        if self.pass_width is None:
-            return self._read(ids, pending, parents, num_read, num_replayed, num_logits, hidden_layers)
+        """See `_read`, which reads as many tokens at a time as a pass has rows. These parts count as one pass."""
+        assert self.pass_width is not None and not num_replayed
         tokens = ids if pending is None else [*ids, *pending.tolist()]
         total, num_text = len(tokens), len(tokens) - len(parents)
         first_pass = self.passes.num_passes

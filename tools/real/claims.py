@@ -210,8 +210,8 @@ CLAIMS = (
           at_once(rates("smollm2-gemma-mgsm-t1", "union", "tli"), rates("gemma-smollm2-mgsm-t1", "union", "tli")),
           "the theorem is of one position with the same prefix; whole answers are drawn apart"),
     Claim("2502.05202", "String-level rejection accepts more than exact match (theorem 3.2), and costs more",
-          "no figures", ("smollm2-gemma-mgsm-t1",),
-          at_once(rates("smollm2-gemma-mgsm-t1", "slem", "slrs"), faster("smollm2-gemma-mgsm-t1", "slem", "slrs")),
+          "no figures", ("smollm2-gemma-strings-t1",),
+          at_once(rates("smollm2-gemma-strings-t1", "slem", "slrs"), faster("smollm2-gemma-strings-t1", "slem", "slrs")),
           "slrs drafts one token a step, slem five, whose later ones are accepted less"),
 )  # fmt: skip
 UNTESTED = (

@@ -35,6 +35,7 @@ GSM8K = Data("gsm8k", "gsm8k", 30, 256)
 SPEC_BENCH = Data("spec_bench", "spec_bench", 5, 128, num_subsets=6)
 LANGUAGES = ("en", "de", "es", "ja", "bn", "sw")
 MGSM = Data("mgsm", "mgsm", 6, 128, LANGUAGES)
+MGSM_SHORT = Data("mgsm", "mgsm", 5, 32, LANGUAGES)
 MGSM_FAIR = Data("mgsm", "mgsm", 8, 128, LANGUAGES)
 WMT = Data("wmt", "tatoeba", 8, 64, ("de-en", "en-de", "ja-en", "en-ja"))
 LOW_RESOURCE = Data("low_resource_mt", "low_resource", 20, 64, ("chr", "que", "yor"))
@@ -125,7 +126,9 @@ def foreign(name: str, data: Data, methods: tuple[str, ...], minutes: int, sampl
 
 
 FOREIGN_MGSM = foreign("mgsm", MGSM, ("slem", "tli", "union", "slrs"), 25)
-FOREIGN_MGSM_T1 = foreign("mgsm", MGSM, ("slem", "tli", "union", "slrs"), 20, sampled=True)
+FOREIGN_MGSM_T1 = foreign("mgsm", MGSM, ("slem", "tli", "union"), 22, sampled=True)
+# At a temperature slrs reads dozens of draft contexts for a token.
+FOREIGN_STRINGS_T1 = foreign("strings", MGSM_SHORT, ("slem", "slrs"), 30, sampled=True)
 FOREIGN_WMT = foreign("wmt", WMT, ("slem", "tli", "union"), 15)
 
 # Minutes include the verdicts, for which answers that differ from AR's are decoded again.
@@ -147,6 +150,7 @@ CELLS = (
     Cell("gsm8k-guesses", "main", GSM8K, GUESSES, 34),
     *FOREIGN_MGSM_T1,
     *FOREIGN_WMT,
+    *FOREIGN_STRINGS_T1,
     Cell("humaneval-levels", "main", HUMANEVAL, LEVELS, 31),
     gguf("humaneval-q4", HUMANEVAL, 27),
     Cell("humaneval-int8", "precision", HUMANEVAL, PLAIN, 22, precision=INT8),

@@ -168,6 +168,7 @@ def divergences_differ(found: Measured) -> str:
     return "greatest speed-up at a loss of at most 5 points: " + ", ".join(words)
 
 
+STRINGS = "smollm2-gemma-strings-t1"
 SMALL = "one small pair of coder models on a CPU, 30 prompts, short answers"
 CLAIMS = (
     Claim("2510.02128", "Languages that a drafter fits worse gain less", "α 62.5 % in English, 54.5 % in Japanese",
@@ -210,8 +211,8 @@ CLAIMS = (
           at_once(rates("smollm2-gemma-mgsm-t1", "union", "tli"), rates("gemma-smollm2-mgsm-t1", "union", "tli")),
           "the theorem is of one position with the same prefix; whole answers are drawn apart"),
     Claim("2502.05202", "String-level rejection accepts more than exact match (theorem 3.2), and costs more",
-          "no figures", ("smollm2-gemma-mgsm-t1",),
-          at_once(rates("smollm2-gemma-mgsm-t1", "slem", "slrs"), faster("smollm2-gemma-mgsm-t1", "slem", "slrs")),
+          "no figures", (STRINGS,),
+          at_once(rates(STRINGS, "slem", "slrs"), faster(STRINGS, "slem", "slrs")),
           "slrs drafts one token a step, slem five, whose later ones are accepted less"),
 )  # fmt: skip
 UNTESTED = (

@@ -9,7 +9,10 @@ from tools.drafters.workplace import Workplace, checkpoint
 from .prompts import COLUMN, SUBSETS, TEXTS
 
 # One common choice for all parts, made on the validation loss of 30 steps on 32 answers.
-COMMON = ("--set", f"data.column={COLUMN}", "--set", "max_new_tokens=192", "--dtype", "bfloat16", "--threads", "1")
+COMMON = (
+    "--set", f"data.column={COLUMN}", "--set", "max_new_tokens=192", "--set", "checkpoint_every=25",
+    "--dtype", "bfloat16", "--threads", "1",
+)  # fmt: skip
 SETTINGS: Mapping[str, tuple[str, ...]] = {
     "eagle3": (
         "--learning-rate", "1e-3", "--set", "eagle3.draft_vocab_size=8192", "--set", "eagle3.batch_size=4",

@@ -5,6 +5,7 @@ Every prompt has its own random stream, so that results do not depend on the bat
 
 import json
 import sqlite3
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -173,7 +174,8 @@ class GenerationCache:
             names = list(missing)
             num_made = 0
             line = ""
-            with doing(noun) as tell:
+            started = time.monotonic()
+            with doing(f"0/{len(missing)} {noun}") as tell:
                 for batch in make(list(missing.values())) if missing else ():
                     new = {names[index]: value for index, value in batch}
                     texts = [(key, json.dumps(value, ensure_ascii=False)) for key, value in new.items()]
@@ -182,7 +184,8 @@ class GenerationCache:
                     known |= new
                     num_made += len(new)
                     line = f"{num_made}/{len(missing)} {noun} ({len(keys) - len(missing)} from the cache)"
-                    tell(line)
+                    seconds_left = (time.monotonic() - started) / num_made * (len(missing) - num_made)
+                    tell(f"{line} · {seconds_left:.0f} s left")
             if line and self._console is not None:
                 say(self._console, line)
         return [known[key] for key in keys]

@@ -1,0 +1,137 @@
+"""The tool that trains heads for a public target: its halves of the prompts, its commands, and its page."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench.statistics.bootstrap import Estimate
+from tests.support.rows import row
+from tools.drafters.workplace import Workplace
+from tools.heads import __main__ as tool
+from tools.heads import parts
+from tools.heads.page import Point, draw, page
+from tools.heads.parts import PARTS, Part, measure, train
+from tools.heads.prompts import COLUMN, SUBSETS, TEXTS, digest_of, is_measured, split_rows
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Workplace:
+    return Workplace(tmp_path)
+
+
+def test_the_halves_share_no_row_and_no_question(place: Workplace) -> None:
+    number = split_rows(place, None)
+    prompts = [json.loads(line)[COLUMN] for line in place.path(TEXTS).read_text().splitlines()]
+    assert len(prompts) == number > 20
+    for task in SUBSETS:
+        halves = [place.path("data", half, f"{task}.jsonl").read_text().splitlines() for half in ("train", "measured")]
+        assert halves[0] and not {*halves[0]} & {*halves[1]}
+        for line in halves[1]:
+            question = json.loads(line).get("question") or json.loads(line)["turns"][0]
+            assert not any(question in prompt for prompt in prompts)
+    before = digest_of(place)
+    assert split_rows(place, None) == number and digest_of(place) == before
+
+
+def test_a_question_of_another_set_is_found() -> None:
+    measured = [json.dumps({"turns": ['Is "a" one?\nYes or no?']})]
+    assert is_measured('Q: Is "a" one?\nYes or no?\nA: Let\'s think step by step.', measured)
+    assert is_measured('Is "a" one?\nYes or no?', measured) and not is_measured("Is b one?", measured)
+
+
+def test_other_data_are_of_a_folder(place: Workplace, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"has no gsm8k/\*\.jsonl"):
+        split_rows(place, tmp_path)
+    for task, found in {
+        "gsm8k": [{"question": f"How many {n}?", "answer": f"#### {n}"} for n in range(4)],
+        "spec_bench": [{"question_id": n, "category": "qa", "turns": [f"Who is {n}?"]} for n in range(4)],
+    }.items():
+        (tmp_path / "rows" / task).mkdir(parents=True)
+        (tmp_path / "rows" / task / "x.jsonl").write_text("".join(json.dumps(each) + "\n" for each in found))
+    # Spec-Bench has no rows of the other groups here, which a real folder has.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(SUBSETS, "spec_bench", ("qa",))
+        assert split_rows(place, tmp_path / "rows") == 4
+    prompts = place.path(TEXTS).read_text()
+    assert all(text in prompts for text in ("How many 0?", "How many 2?", "Who is 0?", "Who is 2?"))
+
+
+@dataclass(frozen=True)
+class Told(Workplace):
+    """Runs nothing and keeps the words of the commands."""
+
+    words: list[tuple[str, ...]] = field(default_factory=list)
+
+    def specbench(self, made: str, *words: str) -> None:
+        self.words.append(words)
+
+
+@pytest.mark.parametrize("part", [Part("eagle3", 32, 10), Part("medusa", 100, 3), Part("distill", 100, 3)])
+def test_commands_are_understood(specbench: Run, tmp_path: Path, part: Part, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The head's folder holds something else, which is said after the settings have been read."""
+    monkeypatch.chdir(tmp_path)
+    place = Told(tmp_path)
+    split_rows(place, None)
+    train(place, part, "embedded:target")
+    measure(place, part, "embedded:target")
+    place.path(part.folder).mkdir(parents=True)
+    place.path(part.folder, "config.json").write_text("{}")
+    for words in place.words:
+        code, _, err = specbench(*words)
+        assert code == 2 and part.folder in err.splitlines()[-1] and "problems" not in err, err
+
+
+def test_sizes_grow_so_that_the_first_parts_are_done_first() -> None:
+    for kind in parts.SETTINGS:
+        sizes = [(part.num_answers, part.epochs) for part in PARTS if part.kind == kind]
+        assert sizes == sorted(sizes, key=lambda size: size[0]) and len({part.name for part in PARTS}) == len(PARTS)
+
+
+def test_the_page_shows_each_part_and_says_what_is_missing(place: Workplace, tmp_path: Path) -> None:
+    def point(part: Part, tau: float) -> Point:
+        metrics = {"mean_acceptance_length": Estimate(value=tau, low=tau - 0.1, high=tau + 0.1),
+                   "speedup": Estimate(value=1.2), "acceptance_rate": Estimate(value=0.44)}  # fmt: skip
+        kinds = ("chain", "tree") if part.kind == "eagle3" else ("tree",)
+        return Point(part, 72, 14000, 9_800_000, 98.0, 12.9, {kind: row(metrics=metrics) for kind in kinds}, row())
+
+    found = [point(PARTS[0], 1.4), point(PARTS[1], 1.5), point(Part("medusa", 100, 3), 1.3)]
+    place.path("commands").mkdir()
+    place.path("commands", "trained-eagle3-32-10-training.json.txt").write_text("specbench train eagle3 …")
+    text = page(place, found, "models/smollm2-135m", 307, "abc")
+    assert (
+        "| eagle3-32-10 | 32 | 14,000 | 72 | 9.8 M | 1.6 min | 12.90 | 1.40 [1.30, 1.50] | 1.40 [1.30, 1.50] |" in text
+    )
+    assert "| medusa-100-3 | 100 | 14,000 | 72 | 9.8 M | 1.6 min | 12.90 | – | 1.30 [1.20, 1.40] |" in text
+    assert "This edition lacks distill-100-3, eagle3-100-10" in text and "specbench train eagle3 …" in text
+    draw(found, tmp_path / "heads.png")
+    assert (tmp_path / "heads.png").stat().st_size > 5000
+
+
+@pytest.mark.slow
+def test_the_whole_tool_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    small: Any = ("--set", f"data.column={COLUMN}", "--set", "max_new_tokens=8", "--threads", "1")
+    monkeypatch.setattr(parts, "COMMON", small)
+    monkeypatch.setitem(
+        parts.SETTINGS, "eagle3", ("--set", "eagle3.validation_share=0", "--set", "eagle3.batch_size=4")
+    )
+    monkeypatch.setattr(parts, "RUN", ("--limit", "1", "--set", "generation.max_new_tokens=4", "--threads", "1"))
+    monkeypatch.setattr(tool, "PARTS", (Part("eagle3", 8, 1),))
+    monkeypatch.setattr("tools.heads.page.PARTS", (Part("eagle3", 8, 1), Part("medusa", 8, 1)))
+    words = ["heads", "embedded:target", "--work", str(tmp_path / "work"), "--output", str(tmp_path / "docs")]
+    monkeypatch.setattr("sys.argv", words)
+    tool.main()
+    text = (tmp_path / "docs" / "heads.md").read_text()
+    assert "| eagle3-8-1 | 8 |" in text and "This edition lacks medusa-8-1" in text
+    assert (tmp_path / "docs" / "heads.png").exists()
+    monkeypatch.setattr(Workplace, "_run", lambda *_: pytest.fail("it is there"))
+    tool.main()
+    monkeypatch.setattr("sys.argv", [*words, "--only", "eagle3-9"])
+    with pytest.raises(SystemExit, match="no such part"):
+        tool.main()

@@ -1,0 +1,184 @@
+"""What the parts came to, as one Markdown page with its picture."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specbench.report.display import reach, save_picture
+from specbench.results.leaderboard import load
+from specbench.results.metric_format import without_digest
+from specbench.results.row import Row
+from tools.drafters.cells import interval, number, table
+from tools.drafters.workplace import Workplace
+
+from .parts import NODES, NUM_DRAFT_TOKENS, PARTS, SETTINGS, Part
+
+PICTURE = "heads.png"
+TITLES = {"eagle3": "EAGLE-3", "medusa": "Medusa", "distill": "distilled drafter"}
+
+
+@dataclass(frozen=True)
+class Point:
+    """A part that is measured: its training, and the rows over all subsets by what its methods draft, chain or tree.
+    `num_tokens`: of all answers that were learnt, each counted once."""
+
+    part: Part
+    num_steps: int
+    num_tokens: int
+    num_parameters: int
+    cpu_seconds: float
+    validation: float | None
+    rows: dict[str, Row]
+    ar: Row
+
+
+def points(place: Workplace) -> list[Point]:
+    """Returns the parts that are measured, in order."""
+    return [point_of(place, part) for part in PARTS if place.path(part.run, "leaderboard.json").exists()]
+
+
+def point_of(place: Workplace, part: Part) -> Point:
+    record: dict[str, Any] = json.loads(place.path(part.record).read_text(encoding="utf-8"))
+    curve = record["curves"][record["chosen"]]
+    rows = {
+        without_digest(row.method).partition("@")[0]: row
+        for row in load(place.path(part.run, "leaderboard.json"))
+        if row.subset == "all"
+    }
+    return Point(
+        part=part, num_steps=len(curve["steps"]),
+        num_tokens=round(sum(step["num_tokens"] for step in curve["steps"]) / part.epochs),
+        num_parameters=record["models"]["num_trained_parameters"],
+        cpu_seconds=record["cost"]["cpu_seconds"], validation=curve["validation_loss"],
+        rows={name.rpartition("-")[2]: row for name, row in rows.items() if name != "ar"}, ar=rows["ar"],
+    )  # fmt: skip
+
+
+def page(place: Workplace, found: Sequence[Point], target: str, num_prompts: int, digest: str) -> str:
+    return "\n".join([
+        heading(found, target, num_prompts, digest), curve(found), results(found), reading(), repeated(place),
+    ])  # fmt: skip
+
+
+def heading(found: Sequence[Point], target: str, num_prompts: int, digest: str) -> str:
+    row = found[0].ar
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(row.versions.items()) if version)
+    left = [part.name for part in PARTS if part not in [point.part for point in found]]
+    missing = f"\n\nThis edition lacks {', '.join(left)}: the same command goes on with them." if left else ""
+    return f"""# Heads trained for a public model
+
+`python -m tools.heads MODEL --data DIR` trains and measures everything here and writes this page. The target is
+`{target.rpartition("/")[2]}` (SmolLM2-135M-Instruct, 30 layers, {(row.target_revision or "").removeprefix("local-")});
+its weights are dequantised from a Q4_1 file and differ from the hub's. The trained weights are not shipped.
+
+- **Prompts**: {num_prompts} of GSM8K and Spec-Bench in the target's chat template, the even rows of each; the odd ones
+  are measured, and none of their questions is learnt. Digest of both halves: {digest}.
+- **Answers**: the target's own, greedy, at most 192 tokens, in batches of 32.
+- **Training**: {row.device}; bfloat16 passes, float32 weights; one setting for all parts of a kind, chosen on the
+  validation loss of 30 steps. Measured rows took no part in any choice.
+- **Measured**: {row.n} prompts of Spec-Bench (mt_bench with both turns, translation, qa, math_reasoning), greedy, at
+  most 64 tokens a turn, {row.dtype}. Chains draft {NUM_DRAFT_TOKENS} tokens, trees have {NODES} nodes. {versions}.
+- Other programs ran on the machine: speed-ups are rough. τ, α and CPU time do not depend on them.{missing}
+"""
+
+
+def curve(found: Sequence[Point]) -> str:
+    head = [
+        "part",
+        "answers",
+        "their tokens",
+        "steps",
+        "parameters",
+        "CPU time",
+        "validation loss",
+        "τ, chain",
+        "τ, tree",
+    ]
+    lines = []
+    for point in found:
+        taus = [point.rows[kind].metric("mean_acceptance_length") if kind in point.rows else None
+                for kind in ("chain", "tree")]  # fmt: skip
+        lines.append([
+            point.part.name, str(point.part.num_answers), f"{point.num_tokens:,}", str(point.num_steps),
+            f"{point.num_parameters / 1e6:.1f} M", f"{point.cpu_seconds / 60:.1f} min", loss_of(point),
+            *(interval(tau) for tau in taus),
+        ])  # fmt: skip
+    return f"""## The curve: data, steps → τ
+
+The name of a part is kind, answers, epochs. Validation losses can be compared within a kind. CPU time is that of the
+steps; the answers take about a second of CPU time each.
+
+{table(head, lines)}
+![τ over the steps]({PICTURE})
+"""
+
+
+def loss_of(point: Point) -> str:
+    return "–" if point.validation is None else f"{point.validation:.2f}"
+
+
+def results(found: Sequence[Point]) -> str:
+    head = ["part", "method", "α", "τ", "c", "speed-up", "loops", "verdict"]
+    lines = [
+        [point.part.name, kind, number(row.metric("acceptance_rate")), interval(row.metric("mean_acceptance_length")),
+         number(row.metric("cost_ratio")), interval(row.metric("speedup")),
+         f"{100 * (row.value('share_in_loops') or 0):.0f} %", row.verdict]
+        for point in found for kind, row in point.rows.items()
+    ]  # fmt: skip
+    return f"""## Each part beside AR
+
+c is the cost of a draft pass in target passes; loops is the share of tokens in [loops](../notes/losslessness.md), which
+are easy to draft. Rows of trees have no α.
+
+{table(head, lines)}"""
+
+
+def reading() -> str:
+    return """## What to expect
+
+The papers' heads learn from 60,000 conversations and more, on GPUs, for targets of 7 billion parameters and more. Here
+a few hundred answers and minutes of one CPU core show the direction only. A head for a model of 135 million parameters
+is also a hard case: the target's passes are cheap, so that little is saved by each.
+"""
+
+
+def repeated(place: Workplace) -> str:
+    """The commands of what is there, in order."""
+    folder = place.path("commands")
+    lines = [(folder / f"{name.replace('/', '-')}.txt") for part in PARTS
+             for name in (part.record, f"{part.run}/leaderboard.json")]  # fmt: skip
+    told = "\n".join(path.read_text(encoding="utf-8") for path in lines if path.exists())
+    return f"""## Commands
+
+In the folder that `--work` names; the tool writes the files under `data` and `methods` in it:
+
+```bash
+{told}
+```
+"""
+
+
+def draw(found: Sequence[Point], path: Path) -> None:
+    """τ over the steps on a logarithmic axis; a line for each kind, what it drafts, and number of answers."""
+    lines: dict[tuple[str, str, int], list[Point]] = {}
+    for point in found:
+        for kind in point.rows:
+            lines.setdefault((point.part.kind, kind, point.part.num_answers), []).append(point)
+
+    def panel(axes: Any) -> None:
+        for (of, kind, count), members in lines.items():
+            members.sort(key=lambda point: point.num_steps)
+            taus = [point.rows[kind].metric("mean_acceptance_length") for point in members]
+            color = f"C{list(SETTINGS).index(of) * 2 + (kind == 'tree')}"
+            marker = {32: "o", 100: "s", 300: "D"}.get(count, "^")
+            axes.errorbar([point.num_steps for point in members], [tau.value for tau in taus], yerr=reach(taus),
+                          fmt=f"{marker}-", capsize=3, color=color,
+                          label=f"{TITLES[of]}, {kind}, {count} answers")  # fmt: skip
+        axes.set_xscale("log")
+        axes.set_xlabel("training steps of 4 answers")
+        axes.set_ylabel("τ, tokens per step, 95 %")
+        axes.legend(frameon=False, fontsize="small")
+
+    save_picture([[panel]], path, size=(8, 4.5))

@@ -22,8 +22,9 @@ MAX_SHOWN = 8  # existing folders that a message about a missing folder lists
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Hides transformers' warnings, which are about its own `generate`, and its progress bars during the block."""
-    verbosity, has_bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    """Hides transformers' warnings during the block, which are about its own `generate`; and its progress bars from
+    then on, as specbench tells itself what it does."""
+    verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     try:
@@ -32,8 +33,6 @@ def quiet_transformers() -> Iterator[None]:
             yield
     finally:
         transformers_logging.set_verbosity(verbosity)
-        if has_bars:
-            transformers_logging.enable_progress_bar()
 
 
 def explain_failure(name: str, source: str, hub_problem: str | None, error: Exception, files: str) -> str:

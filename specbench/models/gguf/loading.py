@@ -2,6 +2,8 @@
 
 import warnings
 from collections.abc import Callable
+from contextlib import redirect_stderr
+from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,6 +24,7 @@ from specbench.models.gguf.options import GgufOptions
 from specbench.models.gguf.tokenizer import Tokenize, check_tokenizer, load_gguf_tokenizer
 from specbench.specs.components import EngineName
 
+NEEDED = {"gpt2": "merges", "llama": "scores"}  # by tokenizer.ggml.model
 LoadTokenizer = Callable[[str], Any]  # by hub id or folder
 
 
@@ -97,7 +100,8 @@ def load_dequantized(file: GgufFile, dtype: Any, device: torch.device) -> Any:
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     try:
-        with warnings.catch_warnings(), TemporaryDirectory(prefix="gguf-") as folder:
+        # Its progress is shown whatever its verbosity.
+        with warnings.catch_warnings(), redirect_stderr(StringIO()), TemporaryDirectory(prefix="gguf-") as folder:
             warnings.simplefilter("ignore")
             path = file.path if len(file.paths) == 1 else joined(file, Path(folder))
             loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -147,3 +151,8 @@ def joined(file: GgufFile, folder: Path) -> Path:
 def check_tokenizer_kind(file: GgufFile, source: str | None) -> None:
     if source is None and not file.header.of_tokenizer("model"):
         raise ConfigError(f"{file.path}: tokenizer.ggml.model is missing: give a tokenizer with --tokenizer")
+    needed = NEEDED.get(str(file.header.of_tokenizer("model")))
+    if source is None and needed is not None and file.header.of_tokenizer(needed) is None:
+        raise ConfigError(
+            f"{file.path}: tokenizer.ggml.{needed} is missing: give the one of the original model with --tokenizer"
+        )

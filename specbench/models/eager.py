@@ -35,6 +35,14 @@ NO_TREE: Tree = ([], ())
 UNKNOWN = -2  # the id of a cached token that only the device knows
 
 
+def cannot_read_trees(name: str) -> ConfigError:
+    """Returns the error for a draft tree of a model whose layers keep one state of the text."""
+    return ConfigError(
+        f"model '{name}' has recurrent layers, which cannot read a draft tree in one pass; use a method that drafts "
+        "chains"
+    )
+
+
 class CachedSequence:
     """A model's cached sequence, which is extended by passes of one engine."""
 
@@ -345,10 +353,7 @@ class EagerSequence(CachedSequence):
         """Raises ConfigError if a single pass cannot read a draft tree: recurrent layers depend on the path, and some
         attention has no mask per token."""
         if self.recurrent is not None:
-            raise ConfigError(
-                f"model '{self.name}' has recurrent layers, which cannot read a draft tree in one pass; use a method "
-                "that drafts chains"
-            )
+            raise cannot_read_trees(self.name)
         check_attention(self.model, self.name)
 
     def _move(self, start: int, places: list[int]) -> None:

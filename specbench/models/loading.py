@@ -32,11 +32,10 @@ from specbench.models.gguf.options import GgufOptions
 from specbench.models.objects import object_model
 from specbench.models.packed import has_bfloat16_instructions, packs_bfloat16, store_weights
 from specbench.models.scoring import same_logits
+from specbench.models.sources import TIMEOUT_SECONDS
 from specbench.models.sources import is_local as is_local
 from specbench.models.sources import model_source as model_source
 from specbench.specs.components import DeviceMap, EngineName, Quantize, check_quantized
-
-TIMEOUT_SECONDS = 4
 
 
 class HubOptions(TypedDict):

@@ -115,6 +115,12 @@ def test_a_tokenizer_that_transformers_lacks(file: Path, tmp_path: Path) -> None
         load_model(str(path), device="cpu", weights=False)
 
 
+def test_a_tokenizer_without_its_merges(file: Path, tmp_path: Path) -> None:
+    path = gguf_files.changed(file, tmp_path / "m.gguf", b"ggml.merges", b"ggml.mergez")
+    with pytest.raises(ConfigError, match=r"m.gguf: tokenizer.ggml.merges is missing: .*--tokenizer"):
+        load_model(str(path), device="cpu", weights=False)
+
+
 def test_a_tokenizer_with_other_tokens(file: Path) -> None:
     found = find_gguf(str(file))
     check_tokenizer(load_gguf_tokenizer(found), found, None, None)

@@ -387,16 +387,16 @@ def test_a_public_model_draws(real_models: Path, specbench: Callable[..., Outcom
 
 
 @pytest.mark.real
-def test_a_public_model_has_drafters_made_of_texts(
-    real_models: Path, specbench: Callable[..., Outcome], tmp_path: Path
+@pytest.mark.parametrize(("kind", "method"), [("ngram", "ngram"), ("retrieval", "rest")])
+def test_a_public_model_has_a_drafter_made_of_texts(
+    real_models: Path, specbench: Callable[..., Outcome], tmp_path: Path, kind: str, method: str
 ) -> None:
     target = real_models / "smollm2-135m.gguf"
-    for kind, method in (("ngram", "ngram"), ("retrieval", "rest")):
-        words = ("--task", "mgsm", "--subset", "en", "--data", "sample", "--target", str(target), "--output", kind)
-        code, _, said = specbench("train", kind, *words)
-        assert code == 0, said
-        real_rows(specbench, tmp_path, target, target, method, "--set", f"drafter.path={kind}", "--output", method)
-        assert load(tmp_path / method / "leaderboard.json")[-1].verdict == "greedy equal"
+    words = ("--task", "mgsm", "--subset", "en", "--data", "sample", "--target", str(target), "--output", kind)
+    code, _, said = specbench("train", kind, *words)
+    assert code == 0, said
+    rows = real_rows(specbench, tmp_path, target, target, method, "--set", f"drafter.path={kind}")
+    assert rows[method].verdict == "greedy equal"
 
 
 @pytest.mark.real
@@ -435,5 +435,7 @@ def test_a_model_in_several_files(model: CausalLM, tmp_path: Path) -> None:
 
 def test_an_architecture_that_llama_cpp_lacks(tmp_path: Path) -> None:
     path = gguf_files.changed(gguf_files.embedded("drafter"), tmp_path / "m.gguf", b"\0llama", b"\0xxxma")
-    with pytest.raises(ConfigError, match=r"m.gguf: llama.cpp cannot open it \(.*unknown model architecture: 'xxxma'"):
+    with pytest.raises(
+        ConfigError, match=r"m.gguf: general.architecture = 'xxxma': llama.cpp cannot open it \(unknown model "
+    ):
         opened(path)

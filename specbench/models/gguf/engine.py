@@ -23,7 +23,8 @@ import torch
 from specbench.core.environment import missing, require
 from specbench.core.errors import ConfigError
 from specbench.core.values import depths
-from specbench.models.eager import MAX_ROWS, NO_TREE, CachedSequence
+from specbench.models.eager import MAX_ROWS, NO_TREE, CachedSequence, cannot_read_trees
+from specbench.models.gguf.header import read_header
 from specbench.models.meters import PassLog
 from specbench.models.recurrent import thinned
 from specbench.models.scoring import Output
@@ -73,7 +74,8 @@ class _Log:
         """Returns the first of the last errors in one line, without the name of a function, and forgets all."""
         lines = [line.partition(": ")[2] or line for line in self.lines if "error" in line or "fail" in line]
         self.lines = []
-        return " ".join((lines or ["no reason given"])[0].split())[:200]
+        found = " ".join((lines or ["no reason given"])[0].split())
+        return found.replace("error loading model: ", "").replace("error loading model vocabulary: ", "")[:200]
 
 
 _LOG = _Log()
@@ -100,7 +102,8 @@ class LlamaNetwork:
         self.handle = self.api.llama_model_load_from_file(str(path).encode(), params)
         if not self.handle:
             raise ConfigError(
-                f"{path}: llama.cpp cannot open it ({_LOG.reason()}): take another file, or --engine eager"
+                f"{path}: general.architecture = '{read_header(path).architecture}': llama.cpp cannot open it "
+                f"({_LOG.reason()}): take another file, or --engine eager"
             )
         self._close = weakref.finalize(self, self.api.llama_model_free, self.handle)
         self.vocab = self.api.llama_model_get_vocab(self.handle)
@@ -333,10 +336,7 @@ class LlamaSequence(CachedSequence):
 
     def check_trees(self) -> None:
         if self.model.is_recurrent:
-            raise ConfigError(
-                f"model '{self.name}' has recurrent layers, which cannot read a draft tree in one pass; use a method "
-                "that drafts chains"
-            )
+            raise cannot_read_trees(self.name)
         self._num_sequences = int(self.model.api.llama_max_parallel_sequences())
 
     def _ensure(self, num_tokens: int) -> None:

@@ -1,6 +1,8 @@
 """Loads the model of a GGUF file: with llama.cpp's passes, or in torch with its weights dequantized by transformers."""
 
 from collections.abc import Callable
+from contextlib import redirect_stderr
+from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,6 +22,7 @@ from specbench.models.gguf.options import GgufOptions
 from specbench.models.gguf.tokenizer import Tokenize, check_tokenizer, load_gguf_tokenizer
 from specbench.specs.components import EngineName
 
+NEEDED = {"gpt2": "merges", "llama": "scores"}  # by tokenizer.ggml.model
 LoadTokenizer = Callable[[str], Any]  # by hub id or folder
 
 
@@ -92,7 +95,8 @@ def load_dequantized(file: GgufFile, dtype: Any, device: torch.device) -> Any:
     type of weights that transformers lacks, and if there is too little memory."""
     require("accelerate", f"GGUF file '{file.path}' without llama.cpp")
     try:
-        with quiet_transformers(), TemporaryDirectory(prefix="gguf-") as folder:
+        # The bar of dequantizing is shown whatever transformers' verbosity.
+        with quiet_transformers(), redirect_stderr(StringIO()), TemporaryDirectory(prefix="gguf-") as folder:
             path = file.path if len(file.paths) == 1 else joined(file, Path(folder))
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 str(path.parent), gguf_file=path.name, dtype=dtype, output_loading_info=True
@@ -139,3 +143,8 @@ def joined(file: GgufFile, folder: Path) -> Path:
 def check_tokenizer_kind(file: GgufFile, source: str | None) -> None:
     if source is None and not file.header.of_tokenizer("model"):
         raise ConfigError(f"{file.path}: tokenizer.ggml.model is missing: give a tokenizer with --tokenizer")
+    needed = NEEDED.get(str(file.header.of_tokenizer("model")))
+    if source is None and needed is not None and file.header.of_tokenizer(needed) is None:
+        raise ConfigError(
+            f"{file.path}: tokenizer.ggml.{needed} is missing: give the one of the original model with --tokenizer"
+        )

@@ -123,13 +123,22 @@ NUM_STEPS = {
     "distill": "800 (as in the paper)",
     **{kind: f"the number that {kind}.epochs needs" for kind in ("finetune", "medusa", "eagle", "eagle3")},
 }
-NOT_FOR_A_CORPUS = ("drafter", "drafter_revision", "threads", "num_steps", "learning_rate", "own_dtype", "own_device")
+NOT_FOR_A_CORPUS = (
+    "drafter",
+    "drafter_revision",
+    "threads",
+    "num_steps",
+    "learning_rate",
+    "own_dtype",
+    "own_device",
+    "init_layers",
+)
 
 
 def trainer(kind: str) -> Callable[..., None]:
     """Returns the command of one kind. --set sets the keys that have no option."""
     if kind in KINDS:
-        without: tuple[str, ...] = ("corpus", "more", "column", "order")
+        without: tuple[str, ...] = ("corpus", "more", "column", "order", *(("init_layers",) if kind in HEADS else ()))
     else:
         has_order = "order" in CORPUS_MODELS[kind].model_fields
         without = NOT_FOR_A_CORPUS if has_order else (*NOT_FOR_A_CORPUS, "order")
@@ -146,6 +155,10 @@ def trainer(kind: str) -> Callable[..., None]:
         column: Column = None,
         order: Annotated[int | None, typer.Option(help="Longest n-gram, in tokens; by default 2 (bigrams).")] = None,
         output: Annotated[Path | None, path_option(help=FOLDERS[kind])] = None,
+        init_layers: Annotated[
+            str | None,
+            typer.Option(help="Start with so many layers of the target (or of --drafter), or with these: 0,1,29."),
+        ] = None,
         num_steps: Annotated[
             int | None, typer.Option(help=f"Updates of the weights; by default {NUM_STEPS.get(kind)}.")
         ] = None,
@@ -167,6 +180,7 @@ def trainer(kind: str) -> Callable[..., None]:
         from specbench.specs import yaml_files
         from specbench.training.spec import read_settings
 
+        layers = None if init_layers is None else yaml_files.parse(f"[{init_layers}]", f"--init-layers {init_layers}")
         place = f"--learning-rate {learning_rate}"
         rates = None if learning_rate is None else yaml_files.parse(f"[{learning_rate}]", place)
         values = {
@@ -174,6 +188,7 @@ def trainer(kind: str) -> Callable[..., None]:
             "data.subsets": options.subsets, "data.limit": options.limit, "data.source": options.data,
             "data.text": files_by_language(text), "data.corpus": [*(corpus or []), *(more or [])] or None,
             "data.column": column, "order": order, "output": output and str(output), "num_steps": num_steps,
+            "init_layers": layers[0] if isinstance(layers, list) and len(layers) == 1 else layers,
             "learning_rate": rates, "seed": seed, "dtype": own_dtype, "device": own_device,
             "trust_remote_code": options.trust_remote_code or None,
         }  # fmt: skip

@@ -59,7 +59,7 @@ class LoadedModels:
 
     def identity(self) -> dict[str, object]:
         """Returns the parts of a run's identity about its models, other than their names and revisions."""
-        return {}
+        return {} if self.target.pass_width is None else {"pass_width": self.target.pass_width}
 
     def log_into(self, folder: Path) -> None:
         """Makes servers log into the run's folder. Models in this process have no logs."""

@@ -45,6 +45,7 @@ class ModelLoader:
     trust_remote_code: bool = False
     weights: bool = True
     engine: EngineName = "eager"
+    pass_width: int | None = None
     gguf: Mapping[str, GgufOptions] = field(default_factory=dict)
     _loaded: dict[tuple[str, str | None], CausalLM] = field(default_factory=dict)
 
@@ -58,6 +59,7 @@ class ModelLoader:
                 name, revision=revision if is_commit else None, dtype=self.dtype, device=self.device,
                 weights=self.weights, quantize=self.quantize if self.weights else "none",
                 trust_remote_code=self.trust_remote_code, engine=engine, gguf=self.gguf.get(name),
+                pass_width=self.pass_width,
             )  # fmt: skip
             if revision is not None and model.revision != revision:
                 raise ConfigError(
@@ -161,7 +163,7 @@ class Target:
         engine: EngineName = "llama.cpp" if row.engine.startswith("llama.cpp") else "eager"
         self.loader = ModelLoader(
             "auto", *split_precision(row.dtype), trust_remote_code=trust_remote_code, engine=engine,
-            gguf=gguf_options_of(row),
+            pass_width=row.pass_width, gguf=gguf_options_of(row),
         )  # fmt: skip
 
     def differences(

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 from transformers import DynamicCache, LlamaConfig
 
 from specbench.core.errors import ConfigError
@@ -21,40 +23,133 @@ from specbench.models.heads.checkpoints import read_checkpoint
 from specbench.models.heads.eagle import EagleHead, EagleLayout
 from specbench.models.heads.eagle_checkpoint import eagle_files, load_eagle
 from specbench.models.heads.medusa import MedusaHeads, load_medusa, medusa_files
-from specbench.training.passes import Batch, Sample, in_float32, unwrapped
-from specbench.training.spec import TrainSpec
+from specbench.models.scoring import same_logits
+from specbench.training.passes import (
+    MAX_CACHED_BYTES,
+    MAX_LOGITS,
+    Batch,
+    Sample,
+    accepts_argument,
+    in_float32,
+    unwrapped,
+)
+from specbench.training.spec import MedusaSpec, TrainSpec
 
 DraftNetwork = MedusaHeads | EagleHead
 
 
 class TargetOutput(NamedTuple):
-    """The target's output for a batch: the ids that it reads [num_rows, length], the hidden states of each layer
-    [num_rows, length, width], and the logits before every learnt token [num_learnt, vocab_size]."""
+    """The target's pass over a batch: the ids that it reads [num_rows, length], the hidden states of each layer that
+    the head reads [num_rows, length, width], the last hidden state before every learnt token [num_learnt, width], and,
+    if they do not follow from it, the logits there [num_learnt, vocab_size]. `is_covered`: whether the most probable
+    token is in the draft vocabulary [num_learnt]; None without a restricted one."""
 
     ids: Tensor
     hidden: Sequence[Tensor]
-    logits: Tensor
+    last: Tensor
+    logits: Tensor | None = None
+    is_covered: Tensor | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        found = (*self.hidden, self.last, self.logits, self.is_covered)
+        return sum(values.nbytes for values in found if values is not None)
 
 
 class DraftStep(NamedTuple):
-    """The output of one draft step for the learnt tokens with the indices `learnt` [num_drafted]: logits
-    [num_drafted, draft_vocab_size] and the head's states [num_drafted, width] (Medusa: the target's states)."""
+    """One draft step for the learnt tokens with the indices `learnt` [num_drafted]: the states of the head (Medusa: of
+    the target) that its output layer reads, [num_drafted, width]."""
 
     learnt: Tensor
-    logits: Tensor
     states: Tensor
 
 
 @torch.no_grad()
-def read_by_target(target: CausalLM, batch: Batch, head: DraftNetwork) -> TargetOutput:
-    """Returns the target's logits and the hidden states that a head reads."""
+def read_by_target(target: CausalLM, batch: Batch, head: DraftNetwork, needs_logits: bool = True) -> TargetOutput:
+    """Returns the target's hidden states that a head reads, and its logits if they are needed."""
     last = target.model.config.get_text_config().num_hidden_layers
     layers = head.layout.hidden_layers if isinstance(head, EagleHead) else (last,)
     ids = batch.ids[:, :-1].to(target.device)
-    output = target.model(input_ids=ids, use_cache=False, output_hidden_states=list(layers))
     rows, columns = batch.places.to(target.device)
-    hidden = [output.hidden_states[layer].float() for layer in layers]
-    return TargetOutput(ids, hidden, output.logits[rows, columns, : target.vocab_size])
+    first = int(columns.min())
+    num_kept = ids.shape[1] - first if needs_logits else 1
+    options = {"logits_to_keep": num_kept} if accepts_argument(target.model, "logits_to_keep") else {}
+    # The rows of a batch are as long as each other here, so that parts of it give what the whole gives.
+    num_rows = max(1, MAX_LOGITS // (num_kept * target.padded_vocab_size)) if needs_logits else len(ids)
+    hidden: list[list[Tensor]] = []
+    logits: list[Tensor] = []
+    for start in range(0, len(ids), num_rows):
+        part = ids[start : start + num_rows]
+        output = target.model(input_ids=part, use_cache=False, output_hidden_states=[*{*layers, last}], **options)
+        hidden.append([output.hidden_states[layer] for layer in (*layers, last)])
+        if needs_logits:
+            of_part = (rows >= start) & (rows < start + num_rows)
+            kept = output.logits[:, -num_kept:, : target.vocab_size]
+            logits.append(kept[rows[of_part] - start, columns[of_part] - first])
+    *states, final = (torch.cat(parts) for parts in zip(*hidden, strict=True))
+    return TargetOutput(ids, states, final[rows, columns], torch.cat(logits) if needs_logits else None)
+
+
+class TargetPasses:
+    """The target's passes over the batches of a training. Every epoch has the same batches, so the hidden states are
+    kept as far as `limit_bytes` reach. The logits are not: they take a hundred times as much, and are the product of
+    the output layer with the last hidden state. Targets that change them afterwards are read in every epoch.
+
+    A batch always gives the same values, whether they are kept or not, and whatever was read before.
+    """
+
+    def __init__(self, target: CausalLM, head: DraftNetwork, limit_bytes: int = MAX_CACHED_BYTES) -> None:
+        self._target, self._head, self._free = target, head, limit_bytes
+        self._kept: dict[int, tuple[Batch, TargetOutput]] = {}
+        self._is_linear: bool | None = None  # whether the output layer is all that follows the last hidden state
+        self._output: Any = target.model.get_output_embeddings()
+        d2t = None if isinstance(head, MedusaHeads) else head.d2t
+        self._token_ids = None if d2t is None else torch.arange(len(d2t), device=d2t.device) + d2t
+        if self._token_ids is not None:
+            self._weight = output_weight(target).index_select(0, self._token_ids)
+            bias = getattr(self._output, "bias", None)
+            self._bias = None if bias is None else bias.detach().index_select(0, self._token_ids)
+
+    def __call__(self, batch: Batch) -> TargetOutput:
+        if id(batch) in self._kept:
+            return self._kept[id(batch)][1]
+        output = read_by_target(self._target, batch, self._head, needs_logits=not self._is_linear)
+        logits = output.logits
+        if self._is_linear is None:
+            assert logits is not None
+            self._is_linear = same_logits(logits, self._product(output.last), rounds=self._target.rounds)
+        logits = None if self._is_linear else logits  # the first batch gives the same values as any other
+        if self._token_ids is not None:
+            is_drafted = torch.zeros(self._target.vocab_size, dtype=torch.bool, device=self._token_ids.device)
+            is_drafted[self._token_ids] = True
+            size = max(1, MAX_LOGITS // self._target.vocab_size)
+            parts = (self._product(last) for last in output.last.split(size)) if logits is None else (logits,)
+            output = output._replace(is_covered=torch.cat([is_drafted[part.argmax(-1)] for part in parts]))
+        if self._is_linear:
+            output = output._replace(logits=None)
+            if output.num_bytes <= self._free:
+                self._free -= output.num_bytes
+                self._kept[id(batch)] = (batch, output)  # the batch too, since an id may be given again
+        return output
+
+    @torch.no_grad()
+    def _product(self, last: Tensor) -> Tensor:
+        made: Tensor = self._output(last)[:, : self._target.vocab_size]
+        return made
+
+    @torch.no_grad()
+    def teacher(self, output: TargetOutput) -> Tensor:
+        """Returns the target's logits over the draft vocabulary, before every learnt token:
+        [num_learnt, draft_vocab_size]. Their softmax is the target's distribution, normalised over this vocabulary."""
+        if output.logits is not None:
+            return output.logits if self._token_ids is None else output.logits.index_select(-1, self._token_ids)
+        if self._token_ids is None:
+            return self._product(output.last)
+        return functional.linear(output.last, self._weight, self._bias)
+
+
+MAX_CHUNK = 2**25  # draft logits that are computed at once
+MAX_GRAPH = 2**29  # draft logits that are kept for the gradients; more are computed a second time there
 
 
 class HeadLosses:
@@ -65,76 +160,95 @@ class HeadLosses:
     the distance to the target's hidden state (smooth L1, mean over its elements; arXiv:2401.15077, §3.2).
     """
 
-    def __init__(self, spec: TrainSpec, target: CausalLM) -> None:
+    def __init__(self, spec: TrainSpec, target: CausalLM, head: DraftNetwork) -> None:
         assert spec.head is not None
         if spec.medusa is not None:
             self.num_steps = spec.medusa.num_heads
         elif (eagle := spec.eagle or spec.eagle3) is not None:
             self.num_steps = eagle.num_draft_steps
         self.target = target
+        self.read = TargetPasses(target, head)
         self.decay = spec.head.decay
         self.logit_weight = spec.eagle.logit_weight if spec.eagle is not None else 1.0
         self.state_weight = spec.eagle.state_weight if spec.eagle is not None else 0.0
 
     def __call__(self, batch: Batch, model: nn.Module) -> Tensor:
         head: DraftNetwork = unwrapped(model)
-        output = read_by_target(self.target, batch, head)
-        teacher, is_covered = draft_teacher(head, output.logits)
+        output = self.read(batch)
+        teacher = self.read.teacher(output)
         rows, columns = batch.places.to(self.target.device)
         total = torch.zeros(len(rows), device=self.target.device)
         for number, step in enumerate(draft_steps(head, output, batch, self.num_steps)):
-            entropy = -(teacher[step.learnt] * torch.log_softmax(in_float32(step.logits), dim=-1)).sum(-1)
-            loss = self.logit_weight * entropy * is_covered[step.learnt]
+            loss = self.logit_weight * self._entropy(head, number, step, teacher)
+            if output.is_covered is not None:
+                loss = loss * output.is_covered[step.learnt]
             if self.state_weight:
-                wanted = output.hidden[0][rows[step.learnt], columns[step.learnt]]
+                wanted = output.hidden[0][rows[step.learnt], columns[step.learnt]].float()
                 distance = functional.smooth_l1_loss(step.states, wanted, reduction="none")
                 loss = loss + self.state_weight * distance.mean(-1)
             total = total.index_add(0, step.learnt, self.decay**number * loss)
         return total
 
+    def _entropy(self, head: DraftNetwork, number: int, step: DraftStep, teacher: Tensor) -> Tensor:
+        """Returns the cross-entropy of a draft step with the target's distribution, in parts, since the logits of a
+        real vocabulary take more memory than everything else: [num_drafted]."""
 
-def draft_teacher(head: DraftNetwork, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the target's probabilities over the draft vocabulary, [num_learnt, draft_vocab_size], and whether the
-    target's most probable token is in it, [num_learnt]."""
-    probs = torch.softmax(in_float32(logits), dim=-1)
-    if isinstance(head, MedusaHeads) or head.d2t is None:
-        return probs, torch.ones(len(probs), dtype=torch.bool, device=probs.device)
-    token_ids = torch.arange(len(head.d2t), device=probs.device) + head.d2t
-    is_drafted = torch.zeros(probs.shape[-1], dtype=torch.bool, device=probs.device).index_fill_(0, token_ids, True)
-    kept = probs.index_select(-1, token_ids)
-    return kept / kept.sum(-1, keepdim=True).clamp_min(1e-20), is_drafted[probs.argmax(-1)]
+        def of_part(states: Tensor, learnt: Tensor) -> Tensor:
+            probs = torch.softmax(in_float32(teacher[learnt]), dim=-1)
+            logits = in_float32(draft_logits(head, number, states)[:, : teacher.shape[-1]])  # the rest is padding
+            return torch.logsumexp(logits, dim=-1) - (probs * logits).sum(-1)
+
+        size = max(1, MAX_CHUNK // teacher.shape[-1])
+        parts = zip(step.states.split(size), step.learnt.split(size), strict=True)
+        if torch.is_grad_enabled() and teacher.numel() * self.num_steps > MAX_GRAPH:
+            keep_none = partial(checkpoint, of_part, use_reentrant=False, preserve_rng_state=False)
+            return torch.cat([keep_none(*part) for part in parts])
+        return torch.cat([of_part(*part) for part in parts])
+
+
+def draft_logits(head: DraftNetwork, number: int, states: Tensor) -> Tensor:
+    """Returns the logits of draft step `number`, from 0, over the draft vocabulary: [num_drafted, draft_vocab_size]."""
+    return head.draft_logits(states) if isinstance(head, EagleHead) else head.head_logits(number, states)
 
 
 def draft_steps(head: DraftNetwork, output: TargetOutput, batch: Batch, num_steps: int) -> Iterator[DraftStep]:
-    """Yields the output of draft steps 1, 2, … for the learnt tokens that have enough text before them."""
+    """Yields draft steps 1, 2, … for the learnt tokens that have enough text before them."""
     rows, columns = batch.places.to(output.ids.device)
-    states = unroll(head, output, num_steps) if isinstance(head, EagleHead) else list(output.hidden) * num_steps
+    hidden = [states.float() for states in output.hidden]
+    if isinstance(head, EagleHead):
+        start = max(0, int(columns.min()) - num_steps)
+        states = unroll(head, output.ids, hidden, num_steps, start)
+    else:
+        states = hidden * num_steps
     for step in range(num_steps):
         learnt = (columns > step).nonzero()[:, 0]
-        step_states = states[step][rows[learnt], columns[learnt] - 1 - step]
-        logits = head.draft_logits(step_states) if isinstance(head, EagleHead) else head.head_logits(step, step_states)
-        yield DraftStep(learnt, logits, step_states)
+        yield DraftStep(learnt, states[step][rows[learnt], columns[learnt] - 1 - step])
 
 
-def unroll(head: EagleHead, output: TargetOutput, num_steps: int) -> list[Tensor]:
-    """Returns the head's states of each draft step: [num_rows, length, width].
+def unroll(
+    head: EagleHead, ids: Tensor, hidden: Sequence[Tensor], num_steps: int, start: int = 0
+) -> list[Tensor]:  # fmt: skip
+    """Returns the head's states of each draft step: [num_rows, length, width]. From the second step on, those before
+    position `start` are 0.
 
     Position i of step s drafts token i + 2 + s from the target's states up to i and the tokens up to i + 1 + s. It
     attends to the target's states up to i and to its own states of earlier steps (the training-time test of
-    arXiv:2503.01840, §3.2).
+    arXiv:2503.01840, §3.2). So of the prompt only the first step is needed.
     """
-    length = output.ids.shape[1]
+    length = ids.shape[1]
     cache = DynamicCache()
-    states = head.project(output.hidden)
+    states = head.project(hidden)
     unrolled: list[Tensor] = []
-    past = torch.ones(length, length, dtype=torch.bool, device=output.ids.device).tril()
-    diagonal = torch.eye(length, dtype=torch.bool, device=output.ids.device)
+    past = torch.ones(length, length, dtype=torch.bool, device=ids.device).tril()
+    diagonal = torch.eye(length - start, dtype=torch.bool, device=ids.device)
     for step in range(num_steps):
-        tokens = functional.pad(output.ids[:, 1 + step :], (0, min(length, 1 + step)))[:, :length]
-        mask = torch.cat([past, *([diagonal] * step)], dim=1)[None, None]
-        positions = torch.arange(step, step + length, device=output.ids.device)[None]
-        unrolled.append(head(tokens, states, positions, mask, cache))
-        states = head.next_states(unrolled[-1])
+        first = start if step else 0
+        tokens = functional.pad(ids[:, 1 + step :], (0, min(length, 1 + step)))[:, first:length]
+        mask = torch.cat([past[first:], *([diagonal] * step)], dim=1)[None, None]
+        positions = torch.arange(step + first, step + length, device=ids.device)[None]
+        made = head(tokens, states, positions, mask, cache)
+        unrolled.append(functional.pad(made, (0, 0, first, 0)))
+        states = head.next_states(made[:, start - first :])
     return unrolled
 
 
@@ -146,8 +260,10 @@ class DraftHead:
     """A head that is trained for a target, with the attributes that a training records. Its weights are float32."""
 
     def __init__(self, model: MedusaHeads | EagleHead, target: CausalLM, name: str, revision: str | None) -> None:
-        self.model: Any = model.float()
+        self.model: Any = model
         self.target, self.name, self.revision = target, name, revision
+        for parameter in self.own_parameters.values():  # embeddings and output layer may be the target's
+            parameter.data = parameter.data.float()
         self.tokenizer, self.context_limit = target.tokenizer, target.context_limit
         self.device = target.device
         self.dtype = "float32"
@@ -158,15 +274,7 @@ class DraftHead:
         """Returns the head that the settings name, or a new one. Raises ConfigError."""
         if spec.drafter is None:
             torch.manual_seed(stream_seed(spec.seed, "head"))
-            model: MedusaHeads | EagleHead
-            if spec.medusa is not None:  # it starts with a scaled copy of the target's output layer
-                weight = output_weight(target)
-                heads = MedusaHeads(spec.medusa.num_heads, spec.medusa.num_blocks, weight.shape[1], len(weight))
-                for output in heads.output_layers():
-                    output.weight.data = OUTPUT_SCALE * weight.float()
-                model = heads
-            else:
-                model = new_eagle(spec, target)
+            model = new_medusa(spec.medusa, target) if spec.medusa is not None else new_eagle(spec, target)
             return cls(model.to(target.device), target, f"new {spec.kind}", None)
         checkpoint = read_checkpoint(spec.drafter, spec.drafter_revision)
         checkpoint.expect("medusa" if spec.medusa else "eagle3" if spec.eagle3 else "eagle")
@@ -219,8 +327,22 @@ def output_weight(target: CausalLM) -> Tensor:
     return weight.detach()[: target.vocab_size]
 
 
+def new_medusa(spec: MedusaSpec, target: CausalLM) -> MedusaHeads:
+    """Returns heads with scaled copies of the target's output layer, or with that layer itself."""
+    weight = output_weight(target)
+    heads = MedusaHeads(spec.num_heads, spec.num_blocks, weight.shape[1], len(weight) if spec.own_output else 1)
+    if spec.own_output:
+        for output in heads.output_layers():
+            output.weight.data = OUTPUT_SCALE * weight.float()
+    else:
+        heads.vocab_size = len(weight)
+        heads.share_output(target.model.get_output_embeddings())
+    return heads
+
+
 def new_eagle(spec: TrainSpec, target: CausalLM) -> EagleHead:
-    """Returns a head with random weights; for EAGLE-3, with the target's output layer and a scaled norm."""
+    """Returns a head with random weights; for EAGLE-3, with the target's output layer and a scaled norm, and in a warm
+    start with the target's last layer."""
     given = target.model.config.get_text_config()
     fields = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "rms_norm_eps",
               "head_dim", "rope_parameters", "max_position_embeddings", "bos_token_id", "eos_token_id")  # fmt: skip
@@ -242,5 +364,45 @@ def new_eagle(spec: TrainSpec, target: CausalLM) -> EagleHead:
         head.lm_head.weight = nn.Parameter(output_weight(target).float().clone())
         norms = [module for module in target.model.modules() if type(module).__name__.endswith("RMSNorm")]
         if norms:
-            head.norm.weight.data = NORM_SCALE * norms[-1].weight.detach().float()
+            head.norm.weight.data = NORM_SCALE * gain_of(norms[-1])
+        if spec.eagle3 is not None and spec.eagle3.warm_start:
+            start_warm(head, target)
     return head
+
+
+def gain_of(norm: nn.Module) -> Tensor:
+    """Returns what an RMS norm multiplies with, which is the weight, or 1 + weight in some models."""
+    weight: Any = norm.weight
+    with torch.no_grad():
+        return norm(torch.ones_like(weight)).float()  # type: ignore[no-any-return]
+
+
+def start_warm(head: EagleHead, target: CausalLM) -> None:
+    """Gives a new EAGLE-3 head the target's last layer, which continues the last of the hidden states that the head
+    reads. What the head has and the layer lacks, such as the part of the attention that reads the embeddings, begins at
+    0. A target whose last layer is of another kind changes nothing."""
+    layers: Any = getattr(target.model.get_decoder(), "layers", None)
+    last, own = (layers[-1] if layers is not None else None), head.midlayer
+    parts = [("self_attn", name) for name in ("q_proj", "k_proj", "v_proj", "o_proj")]
+    parts += [("mlp", name) for name in ("gate_proj", "up_proj", "down_proj")]
+    width = head.config.hidden_size
+    pairs = []
+    for block, name in parts:
+        of_target = getattr(getattr(getattr(last, block, None), name, None), "weight", None)
+        of_head = getattr(getattr(own, block), name).weight
+        if not isinstance(of_target, Tensor):
+            return
+        columns = of_head[:, -of_target.shape[1] :]
+        if columns.shape != of_target.shape:
+            return
+        pairs.append((of_head, columns, of_target))
+    norms = (own.hidden_norm, "input_layernorm"), (own.post_attention_layernorm, "post_attention_layernorm")
+    with torch.no_grad():
+        for whole, columns, weight in pairs:
+            whole.zero_()
+            columns.copy_(weight)
+        for norm, name in norms:
+            if isinstance(of_target := getattr(last, name, None), nn.Module):
+                norm.weight.copy_(gain_of(of_target))
+        head.fc.weight.zero_()
+        head.fc.weight[:, -width:].copy_(torch.eye(width))

@@ -4,6 +4,7 @@ curve and the same log."""
 import csv
 import io
 import math
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -14,7 +15,7 @@ from typing import Any, Protocol
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import gather_object
+from accelerate.utils import broadcast_object_list, gather_object
 from torch import Tensor, nn
 
 from specbench.core.errors import ConfigError
@@ -62,6 +63,7 @@ def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:  # tied one
 
 
 Optimizers = Sequence[tuple[torch.optim.Optimizer, float]]  # each with its share of the learning rate
+SAVE_SECONDS = 300.0  # between checkpoints at most, since a step of a large target takes long
 ADAMW_SHARE = 0.15  # of the learning rate of Muon, for the other parameters
 
 
@@ -201,18 +203,27 @@ class Loop:
         """Runs all steps after the checkpoint until the end, or until a loss or a gradient is not finite. Raises
         ConfigError if the disk is full."""
         done = load_checkpoint(self.folder, self.model, self.optimizers)
+        saved = time.monotonic()
         with CostMeter(self.accelerator.device, done.cost) as meter, bar(done.num_done) as progress:
             try:
                 for step in range(done.num_done + 1, self.num_steps + 1):
                     done.curve.append(self.step(step, done.log))
                     done.num_done = step
-                    if self.is_due(step, self.spec.checkpoint_every):
-                        self._checkpoint(done, meter, output)
+                    is_due = self.is_due(step, self.spec.checkpoint_every)
+                    if is_due or self._agree(time.monotonic() - saved >= SAVE_SECONDS):
+                        self._checkpoint(done, meter, output, validates=is_due)
+                        saved = time.monotonic()
                     progress.report(done.curve[-1])
             except FloatingPointError as error:
                 done.lost = str(error)
                 done.cost = meter.cost()
         return done
+
+    def _agree(self, wish: bool) -> bool:
+        """Returns whether the main process wishes it, in all processes."""
+        if self.accelerator.num_processes == 1:
+            return wish
+        return bool(broadcast_object_list([wish])[0])
 
     def is_due(self, step: int, every: int) -> bool:
         return step % every == 0 or step == self.num_steps
@@ -280,9 +291,12 @@ class Loop:
             optimizer.zero_grad(set_to_none=True)
         return rate
 
-    def _checkpoint(self, done: RateProgress, meter: CostMeter, output: OutputFolder) -> None:
-        with self._evaluating():
-            held_out = self.objective.validation(self.model)
+    def _checkpoint(self, done: RateProgress, meter: CostMeter, output: OutputFolder, validates: bool) -> None:
+        """Saves the state, after a validation if it is due. Saving changes nothing in the training."""
+        held_out = None
+        if validates:
+            with self._evaluating():
+                held_out = self.objective.validation(self.model)
         if held_out is not None:
             check_finite(held_out, "the validation loss", done.num_done)
             done.validation[done.num_done] = float(held_out)

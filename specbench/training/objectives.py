@@ -20,6 +20,7 @@ from specbench.training.heads import DraftHead, HeadLosses
 from specbench.training.loop import GroupLosses, LogRow, LossPart
 from specbench.training.passes import (
     MAX_CACHED_BYTES,
+    MAX_LOGITS,
     Batch,
     Sample,
     batches_of,
@@ -40,40 +41,47 @@ class SampleObjective:
 
     `share` of each group's prompts (at least one) is held out with all answers. The seed determines the prompts. A
     prompt that is held out of one group is not learnt in any. The last batch of an epoch may be smaller. With
-    `by_length`, a batch is one forward pass over samples of similar length; otherwise its samples are drawn from all.
+    `by_length`, a batch is one forward pass over samples of similar length, the same in every epoch; otherwise its
+    samples are drawn from all, and a forward pass has at most `max_positions` tokens.
     """
 
     columns: tuple[str, ...] = ("lang", "loss", "num_tokens")
 
     def __init__(
         self, samples: Sequence[Sample], batch_size: int, share: float, seed: int, token_losses: TokenLosses,
-        by_length: bool = False,
+        by_length: bool = False, max_positions: int | None = None,
     ) -> None:  # fmt: skip
         self._batch_size, self._seed, self._token_losses = batch_size, seed, token_losses
-        self._by_length = by_length
+        self._max_positions = max_positions
         self.samples, self.held_out = split_held_out(samples, share, seed)
         self.num_items = len(self.samples)  # of an epoch
-        if by_length:
-            self.samples.sort(key=lambda sample: len(sample.ids))
+        # The batches of every epoch, if they do not change.
+        self._batches = batches_of(self.samples, batch_size) if by_length else []
+        self._of_validation = batches_of(self.held_out, MINI_BATCH, max_positions)
 
     def parts(self, drafter: nn.Module, number: int) -> list[LossPart]:
         """Returns the mini-batches of a batch. Their weights sum to 1."""
-        samples = self.batch(number)
-        total = sum(sample.num_learnt for sample in samples)
+        if self._batches:
+            batches = [self._batches[self._place(number)]]
+        else:
+            batches = batches_of(self.batch(number), MINI_BATCH, self._max_positions)
+        total = sum(batch.num_learnt for batch in batches)
         return [
-            LossPart(batch.groups, batch.num_learnt / total, partial(self._token_losses, batch))
-            for batch in batches_of(samples, self._batch_size if self._by_length else MINI_BATCH)
+            LossPart(batch.groups, batch.num_learnt / total, partial(self._token_losses, batch)) for batch in batches
         ]
 
     def batch(self, number: int) -> list[Sample]:
         """Returns the samples of a pass. Every epoch has each sample once, in a different order."""
-        per_epoch = -(-len(self.samples) // self._batch_size)
-        epoch, place = divmod(number, per_epoch)
-        if self._by_length:
-            start = shuffled(per_epoch, self._seed, "epoch", epoch)[place] * self._batch_size
-            return self.samples[start : start + self._batch_size]
+        if self._batches:
+            return list(self._batches[self._place(number)].samples)
+        epoch, place = divmod(number, -(-len(self.samples) // self._batch_size))
         order = shuffled(len(self.samples), self._seed, "epoch", epoch)
         return [self.samples[i] for i in order[place * self._batch_size : (place + 1) * self._batch_size]]
+
+    def _place(self, number: int) -> int:
+        """Returns the number of a pass's batch among those that do not change."""
+        epoch, place = divmod(number, len(self._batches))
+        return shuffled(len(self._batches), self._seed, "epoch", epoch)[place]
 
     def rows(self, drafter: nn.Module, number: int, losses: GroupLosses) -> list[LogRow]:
         return [{"lang": group, "loss": loss, "num_tokens": size} for group, (loss, size) in losses.items()]
@@ -83,9 +91,8 @@ class SampleObjective:
         """Returns the mean loss over the held-out tokens, if any."""
         if not self.held_out:
             return None
-        batches = batches_of(self.held_out, MINI_BATCH)
-        total = sum(float(self._token_losses(batch, drafter).double().sum()) for batch in batches)
-        return total / sum(batch.num_learnt for batch in batches)
+        total = sum(float(self._token_losses(batch, drafter).double().sum()) for batch in self._of_validation)
+        return total / sum(batch.num_learnt for batch in self._of_validation)
 
 
 def split_held_out(samples: Sequence[Sample], share: float, seed: int) -> tuple[list[Sample], list[Sample]]:
@@ -155,7 +162,8 @@ class SoftTargets:
         self._target, self._top_k = target, top_k
         num_bytes = sum(sample.num_learnt for sample in samples) * top_k * ENTRY_BYTES
         unique = list(dict.fromkeys(samples)) if num_bytes <= limit_bytes else []
-        self._home = {sample: batch for batch in batches_of(unique, batch_size) for sample in batch.samples}
+        homes = batches_of(unique, batch_size, max_positions(target))
+        self._home = {sample: batch for batch in homes for sample in batch.samples}
         self._kept: dict[Sample, tuple[Tensor, Tensor]] = {}
 
     def __call__(self, batch: Batch, drafter: nn.Module) -> Tensor:
@@ -180,6 +188,11 @@ class SoftTargets:
     @torch.no_grad()
     def _scored(self, batch: Batch) -> tuple[Tensor, Tensor]:
         return truncated_probs(learnt_logits(self._target.model, batch, self._target.vocab_size), self._top_k)
+
+
+def max_positions(target: CausalLM) -> int:
+    """Returns how many tokens a forward pass may have whose logits over the target's vocabulary are all in memory."""
+    return max(1, MAX_LOGITS // target.vocab_size)
 
 
 def raw_samples(tokenizer: Any, data: TrainingData, max_tokens: int, end: int | None = None) -> list[Sample]:
@@ -241,13 +254,16 @@ def build_objective(
         losses = SoftTargets(target, samples, spec.distill.top_k, spec.generation_batch)
     elif isinstance(drafter, DraftHead):
         drafter.choose_vocabulary(spec, samples)
-        losses = HeadLosses(spec, target)
+        losses = HeadLosses(spec, target, drafter.model)
     else:
 
         def losses(batch: Batch, drafter: nn.Module) -> Tensor:
             return cross_entropy_sampled(batch.learnt_ids, learnt_logits(drafter, batch, target.vocab_size))
 
-    return SampleObjective(samples, spec.batch_size, spec.validation_share, spec.seed, losses, by_length=is_head)
+    return SampleObjective(
+        samples, spec.batch_size, spec.validation_share, spec.seed, losses, by_length=is_head,
+        max_positions=max_positions(target),
+    )  # fmt: skip
 
 
 def fitting_prompts(

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 MAX_CACHED_BYTES = 2**30  # of the target's cached outputs
+MAX_LOGITS = 2**27  # of one pass: those of a real vocabulary take more memory than all hidden states
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,17 @@ class Batch:
         ]).T  # fmt: skip
 
 
-def batches_of(samples: Sequence[Sample], batch_size: int) -> list[Batch]:
-    ordered = sorted(samples, key=lambda sample: len(sample.ids))
-    return [Batch(ordered[start : start + batch_size]) for start in range(0, len(ordered), batch_size)]
+def batches_of(samples: Sequence[Sample], batch_size: int, max_positions: int | None = None) -> list[Batch]:
+    """Returns the samples in batches of similar length. A batch of several samples has at most `max_positions`, with
+    padding."""
+    batches: list[list[Sample]] = []
+    for sample in sorted(samples, key=lambda sample: len(sample.ids)):
+        last = batches[-1] if batches else []
+        is_full = max_positions is not None and (len(last) + 1) * len(sample.ids) > max_positions
+        if not last or len(last) == batch_size or is_full:
+            batches.append([])
+        batches[-1].append(sample)
+    return [Batch(batch) for batch in batches]
 
 
 def learnt_logits(model: nn.Module, batch: Batch, vocab_size: int) -> Tensor:

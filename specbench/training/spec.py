@@ -114,6 +114,15 @@ class MedusaSpec(HeadSpec):
     """Number of heads, and so the maximum draft length."""
     num_blocks: Annotated[int, Field(ge=0, le=4)] = 1
     """Residual blocks of each head."""
+    own_output: bool = True
+    """Each head has its own output layer, as in the paper. false: all use the target's, which is not trained. Then the
+    heads are small also beside a small target."""
+
+    @model_validator(mode="after")
+    def _check_blocks(self) -> "MedusaSpec":
+        if not self.own_output and not self.num_blocks:
+            raise ConfigError("medusa.num_blocks = 0: nothing would be learnt with own_output=false: give 1 or more")
+        return self
 
 
 class EagleSpec(HeadSpec):
@@ -138,6 +147,9 @@ class Eagle3Spec(HeadSpec):
     """Draft steps unrolled in training; from the second on, the head reads its own states."""
     draft_vocab_size: Positive | None = None
     """Size of the draft vocabulary: the most frequent tokens of the training texts; null: all tokens."""
+    warm_start: bool = True
+    """A new head starts with the target's last layer, where it fits, and so needs fewer answers. The paper starts with
+    random weights."""
 
 
 class LoraSpec(Spec):
@@ -184,7 +196,7 @@ class DataSpec(Spec):
 
 Kind = Literal["scdf", "distill", "finetune", "medusa", "eagle", "eagle3"]
 HEADS = ("medusa", "eagle", "eagle3")
-NOT_FOR_HEADS = ("lora", "gradient_checkpointing", "quantize")  # a head is one layer
+NOT_FOR_HEADS = ("lora", "gradient_checkpointing", "quantize", "init_layers")  # a head is one layer
 
 # P0's STEPS = 1,000 (printed "10,00") counts draws of languages. GRAD_ACCUM = 4 draws make an update: App. D.1 divides
 # the weights of each draw by GRAD_ACCUM and clips "before stepping every GRAD_ACCUM mini-batches". That is 250 updates.
@@ -232,6 +244,9 @@ class TrainSpec(Spec):
     """The draft model or head to train; null: a new head."""
     drafter_revision: str | None = None
     """Hub revision of the drafter."""
+    init_layers: Positive | tuple[Annotated[int, Field(ge=0)], ...] | None = None
+    """Start with some layers of the drafter, by default of the target: their number, evenly spaced from the first to
+    the last, or a list such as [0, 1, 29]; null: all layers."""
     trust_remote_code: bool = False
     """Run the Python code that comes with a checkpoint whose architecture transformers lacks."""
     data: DataSpec
@@ -301,6 +316,10 @@ class TrainSpec(Spec):
         given = {key: value for key, value in data.items() if key in ("lora",) or value is not None}
         if given.get("lora") == "none":
             given["lora"] = None
+        if "init_layers" in given and "drafter" not in given:  # part of the target
+            target = {key: given.get(key) for key in ("target", "target_revision")}
+            given["drafter"] = target["target"] or cls.model_fields["target"].default
+            given["drafter_revision"] = given.get("drafter_revision", target["target_revision"])
         return {**DEFAULTS[kind], kind: {}, **given}
 
     @field_validator("learning_rate", mode="before")
@@ -317,6 +336,8 @@ class TrainSpec(Spec):
             )
         if self.quantize == "nf4" and self.lora is None:
             raise ConfigError("quantize = 'nf4': 4-bit weights cannot be trained: also give lora.rank=16")
+        if self.quantize == "nf4" and self.init_layers is not None:
+            raise ConfigError("init_layers: 4-bit weights cannot be copied layer by layer: also give quantize=none")
         if self.kind in ("scdf", "distill") and self.num_steps is None:
             raise ConfigError("num_steps: the key 'num_steps' is missing: add it")
         if self.head is None and self.optimizer != "adamw":

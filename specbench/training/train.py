@@ -31,6 +31,7 @@ from specbench.models.machine import environment
 from specbench.models.meters import CostMeter
 from specbench.training.data import WORLD, is_measured, load_data, total_steps, warn_of_overlap
 from specbench.training.heads import DraftHead
+from specbench.training.layers import with_layers
 from specbench.training.loop import Loop, Objective, load_checkpoint, set_weights, trained_parameters, write_log
 from specbench.training.objectives import build_objective
 from specbench.training.output import (
@@ -206,7 +207,10 @@ def load_role(spec: TrainSpec, role: Literal["target", "drafter"], **options: An
     if options.get("quantize", "none") != "none":
         options["dtype"] = "bfloat16"
     name, revision = getattr(spec, role), getattr(spec, f"{role}_revision")
-    return load_model(name, revision=revision, trust_remote_code=spec.trust_remote_code, **options)
+    loaded = load_model(name, revision=revision, trust_remote_code=spec.trust_remote_code, **options)
+    if role == "drafter" and spec.init_layers is not None:
+        return with_layers(loaded, spec.init_layers)
+    return loaded
 
 
 def prepare_network(drafter: CausalLM | DraftHead, spec: TrainSpec) -> nn.Module:

@@ -107,7 +107,7 @@ def test_training_reads_what_drafting_reads(kind: str) -> None:
     head: EagleHead = new_head(kind, model).model
     samples = [Sample("en", tuple(PROMPT), 5), Sample("en", tuple(PROMPT[:13]), 5)]
     found = read_by_target(model, Batch(samples), head)
-    steps = unroll(head, found, 3)
+    steps = unroll(head, found.ids, found.hidden, 3)
     for row, sample in enumerate(samples):
         ids = list(sample.ids)
         hidden = hidden_of(model, ids, head.layout.hidden_layers)

@@ -209,6 +209,26 @@ def test_a_recurrent_model_returns_to_a_kept_state(mamba: CausalLM) -> None:
         mamba.check_trees()
 
 
+def test_passes_of_one_row(mamba: CausalLM) -> None:
+    """Chains and trees are read token by token, and count as one pass."""
+    model, plain = opened(gguf_files.embedded("drafter"), "float16"), opened(gguf_files.embedded("drafter"), "float16")
+    model.sequence.fix_width(1)
+    for each in (model, plain):
+        each.check_trees()
+    ids, nodes = text(9), text(len(PARENTS), seed=1)
+    model.passes.clear()
+    rows = model.score(ids, 9).logits.clone()
+    assert [length for length, _ in model.passes.read()] == [9]
+    assert torch.equal(rows, torch.cat([fresh(model, ids[:end]) for end in range(1, 10)]))
+    torch.testing.assert_close(rows, plain.score(ids, 9).logits, atol=5e-2, rtol=1e-3)
+    trees = [each.score_tree(ids, nodes, PARENTS, len(nodes) + 1).logits for each in (model, plain)]
+    torch.testing.assert_close(*trees, atol=5e-2, rtol=1e-3)
+    with pytest.raises(ConfigError, match=r"^--pass-width 6: llama.cpp computes the rows of one pass by several"):
+        model.sequence.fix_width(6)
+    with pytest.raises(ConfigError, match=r"^--pass-width 1: model .* has recurrent layers"):
+        mamba.sequence.fix_width(1)
+
+
 def test_what_needs_the_network_is_refused_in_one_line(model: CausalLM) -> None:
     with pytest.raises(ConfigError, match="its network in torch: take --engine eager"):
         model.model  # noqa: B018

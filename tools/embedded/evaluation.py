@@ -16,7 +16,7 @@ from specbench.models.heads.checkpoints import read_checkpoint
 from specbench.models.heads.eagle_checkpoint import load_eagle
 from specbench.models.heads.medusa import load_medusa
 from specbench.models.loading import load_model
-from specbench.training.heads import draft_steps, read_by_target
+from specbench.training.heads import draft_logits, draft_steps, read_by_target
 from specbench.training.passes import Sample, batches_of
 from specbench.training.teacher import GenerationJob, Generator
 from tools.embedded.recipes import CorpusRecipe, Recipe, TrainedMember
@@ -189,7 +189,8 @@ def head_agreement(folder: Path, name: str, outputs: TargetOutputs) -> list[floa
     for batch in batches_of(samples, BATCH):
         found = read_by_target(target, batch, head)
         for depth, step in enumerate(draft_steps(head, found, batch, NUM_DEPTHS)):
-            hits[depth] += int((step.logits.argmax(-1) == batch.learnt_ids[step.learnt]).sum())
+            logits = draft_logits(head, depth, step.states)
+            hits[depth] += int((logits.argmax(-1) == batch.learnt_ids[step.learnt]).sum())
             counts[depth] += len(step.learnt)
     return [round(hit / count, 4) for hit, count in zip(hits, counts, strict=True)]
 

@@ -300,6 +300,18 @@ class LlamaSequence(CachedSequence):
     def capacity(self) -> int:
         return self.context.capacity
 
+    def fix_width(self, num_rows: int) -> None:
+        """See CachedSequence. Only passes of one row are alike: of several rows llama.cpp computes some by other
+        kernels than the rest."""
+        if num_rows != 1:
+            raise ConfigError(
+                f"--pass-width {num_rows}: llama.cpp computes the rows of one pass by several kernels: give 1, or take "
+                "--engine eager"
+            )
+        if self.model.is_recurrent:
+            raise ConfigError(f"--pass-width 1: model '{self.name}' has recurrent layers: leave the option out")
+        self.pass_width = num_rows
+
     def reset(self) -> None:
         super().reset()
         self.context.clear()
@@ -353,6 +365,7 @@ class LlamaSequence(CachedSequence):
             )
         tokens = ids if pending is None else [*ids, *pending.tolist()]
         first = len(tokens) - num_read
+        num_logits = max(1, num_logits)  # of a part of a pass, none may be wanted
         # A recurrent model keeps its state before tokens that may be rejected, as models.recurrent does for layers.
         if not parents and (num_logits > 1 or self._goes_back):
             self._keep_state()

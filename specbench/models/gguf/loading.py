@@ -1,6 +1,5 @@
 """Loads the model of a GGUF file: with llama.cpp's passes, or in torch with its weights dequantized by transformers."""
 
-import warnings
 from collections.abc import Callable
 from contextlib import redirect_stderr
 from io import StringIO
@@ -10,12 +9,11 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
-from transformers.utils import logging as transformers_logging
 
 from specbench.core.environment import is_installed, require
 from specbench.core.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
-from specbench.models.checkpoints import one_line
+from specbench.models.checkpoints import one_line, quiet_transformers
 from specbench.models.devices import is_out_of_memory
 from specbench.models.gguf.engine import ALL_LAYERS, ENGINE, PACKAGE, LlamaNetwork, library
 from specbench.models.gguf.files import GgufFile, find_gguf
@@ -96,13 +94,9 @@ def load_dequantized(file: GgufFile, dtype: Any, device: torch.device) -> Any:
     """Returns the network of a file in torch, with its weights dequantized. Raises ConfigError for an architecture or a
     type of weights that transformers lacks, and if there is too little memory."""
     require("accelerate", f"GGUF file '{file.path}' without llama.cpp")
-    verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
     try:
-        # Its progress is shown whatever its verbosity.
-        with warnings.catch_warnings(), redirect_stderr(StringIO()), TemporaryDirectory(prefix="gguf-") as folder:
-            warnings.simplefilter("ignore")
+        # Its progress bar is shown whatever its verbosity.
+        with quiet_transformers(), redirect_stderr(StringIO()), TemporaryDirectory(prefix="gguf-") as folder:
             path = file.path if len(file.paths) == 1 else joined(file, Path(folder))
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 str(path.parent), gguf_file=path.name, dtype=dtype, output_loading_info=True
@@ -118,8 +112,6 @@ def load_dequantized(file: GgufFile, dtype: Any, device: torch.device) -> Any:
             f"{file.path}: general.architecture = '{file.header.architecture}': transformers cannot load it "
             f"({one_line(error)}): take --engine {ENGINE}"
         ) from error
-    finally:
-        transformers_logging.set_verbosity(verbosity)
     if lacking := sorted(loaded[1]["missing_keys"]):
         raise ConfigError(
             f"{file.path}: it lacks {len(lacking)} tensors that transformers' {type(network).__name__} has, such as "

@@ -8,10 +8,9 @@ from typing import Any
 
 from tokenizers import pre_tokenizers
 from transformers import PreTrainedTokenizerFast
-from transformers.utils import logging as transformers_logging
 
 from specbench.core.errors import ConfigError
-from specbench.models.checkpoints import one_line
+from specbench.models.checkpoints import one_line, quiet_transformers
 from specbench.models.gguf.files import GgufFile
 from specbench.models.gguf.header import BYTE, CONTROL, USER_DEFINED, Header
 from specbench.models.vocabulary import BYTE as SPELT_BYTE
@@ -31,19 +30,16 @@ Tokenize = Callable[[str, bool], list[int]]  # by llama.cpp: a text, and whether
 
 def load_gguf_tokenizer(file: GgufFile) -> Any:
     """Returns transformers' conversion of the tokenizer in a file. Raises ConfigError for a kind that it lacks."""
-    verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
     try:
         # The class for a checkpoint's architecture would read the file by gguf's slow reader, to find that class.
-        tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(str(file.path.parent), gguf_file=file.path.name)
+        with quiet_transformers():
+            tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(str(file.path.parent), gguf_file=file.path.name)
     except Exception as error:  # of many classes
         kind = file.header.of_tokenizer("model")
         raise ConfigError(
             f"{file.path}: tokenizer.ggml.model = '{kind}': transformers cannot make its tokenizer "
             f"({one_line(error)}): give the one of the original model with --tokenizer"
         ) from error
-    finally:
-        transformers_logging.set_verbosity(verbosity)
     if file.header.of_tokenizer("pre") in SINGLE_DIGITS:
         tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]

@@ -50,14 +50,29 @@ class MedusaHeads(nn.ModuleList):
 
     def head_logits(self, number: int, states: torch.Tensor) -> torch.Tensor:
         """Returns the logits of one head, [..., vocab_size], from hidden states [..., width]."""
+        made: torch.Tensor = self.output_layers()[number](self._last_states(number, states))
+        return made
+
+    def _last_states(self, number: int, states: torch.Tensor) -> torch.Tensor:
+        """Returns what the output layer of a head reads, [..., width]."""
         parts = self[number]
         assert isinstance(parts, nn.ModuleList)
-        for part in parts:
-            states = part(states)
+        for block in parts[:-1]:
+            states = block(states)
         return states
+
+    def share_output(self, layer: nn.Linear) -> None:
+        """Gives all heads one output layer."""
+        for parts in self:
+            assert isinstance(parts, nn.ModuleList)
+            parts[-1] = layer
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Returns the logits of all heads, [num_heads, ..., vocab_size], from hidden states [..., width]."""
+        first, *others = self.output_layers()
+        if all(layer is first for layer in others):  # its weights are read once
+            made: torch.Tensor = first(torch.stack([self._last_states(number, states) for number in range(len(self))]))
+            return made
         return torch.stack([self.head_logits(number, states) for number in range(len(self))])
 
 
@@ -112,6 +127,8 @@ def load_medusa(checkpoint: HeadCheckpoint, target: CausalLM) -> MedusaHeads:
     with torch.device("meta"):
         heads = MedusaHeads(num_heads, num_blocks, width, vocab_size, has_bias=any("bias" in name for name in tensors))
     assign(heads, checkpoint, tensors)
+    if shared is not None:
+        heads.share_output(heads.output_layers()[0])
     place(heads, target)
     return heads
 
@@ -125,6 +142,12 @@ def medusa_files(heads: MedusaHeads, tensors: Tensors, target: CausalLM) -> tupl
         "medusa_fc_bias": any(name.endswith("bias") for name in tensors),
         "hidden_size": target.model.config.get_text_config().hidden_size, "vocab_size": heads.vocab_size,
     }  # fmt: skip
+    first = f"0.{heads.num_blocks}.weight"
+    if first not in tensors:  # all heads have the target's output layer, which is stored once
+        weight = target.model.get_output_embeddings().weight.detach()[: heads.vocab_size]
+        dtype = next(iter(tensors.values())).dtype
+        config["original_lm_head"] = True
+        tensors = {**tensors, first: weight.to("cpu", dtype, copy=True).contiguous()}
     return config, {
         blocks.get(name, f"lm_heads.{name.partition('.')[0]}.weight"): tensor for name, tensor in tensors.items()
     }

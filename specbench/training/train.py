@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from huggingface_hub import cached_assets_path
 from rich.console import Console
 from torch import nn
@@ -191,6 +192,7 @@ def make_accelerator(spec: TrainSpec) -> Accelerator:
         raise ConfigError(
             f"quantize = 'nf4': needs a GPU with CUDA, and this training is on {device.type}: train with quantize=none"
         )
+    AcceleratorState._reset_state()  # one training after another in this process may have another precision
     return Accelerator(cpu=device.type == "cpu", mixed_precision="bf16" if dtype_of(spec) == "bfloat16" else "no")
 
 

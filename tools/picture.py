@@ -1,18 +1,50 @@
-"""Draws the speed-ups of leaderboards/demo.json, by task and method, into docs/pictures/speedups.svg."""
+"""Draws the speed-ups of the boards demo and real, by task and method, into docs/pictures. Only rows that are there."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from specbench.results.leaderboard import load
 from specbench.results.row import Row
+from tools.real.models import QWEN
 
 ROOT = Path(__file__).resolve().parents[1]
-BOARD = ROOT / "leaderboards" / "demo.json"
-PICTURE = ROOT / "docs" / "pictures" / "speedups.svg"
-TASKS = {"mgsm": "mgsm: math in 11 languages", "wmt": "wmt: translation", "humaneval": "humaneval: Python"}
-METHODS = ("sd", "fsd", "slem", "tli", "ngram", "pld")
-LEFT, TOP, WIDTH, LINE, GAP = 58, 46, 236, 24, 22  # of a panel, in pixels
+PICTURES = ROOT / "docs" / "pictures"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """`tasks`: the title of each panel by its task. `target`: of the rows, and its `engine`; None: all are of one."""
+
+    board: Path
+    file: Path
+    tasks: Mapping[str, str]
+    methods: Sequence[str]
+    target: str | None = None
+
+    def row(self, rows: Sequence[Row], task: str, method: str) -> Row | None:
+        """Returns the row over all subsets of a task; None if it is not measured."""
+        return next(
+            (row for row in rows if (row.task_name, row.method_name) == (task, method) and row.dtype in DTYPES
+             and row.subset in ("all", "default") and self.target in (None, row.target)), None,
+        )  # fmt: skip
+
+
+DTYPES = ("float32", "bfloat16")  # and no quantized ones
+DEMO = Picture(
+    ROOT / "leaderboards" / "demo.json", PICTURES / "speedups.svg",
+    {"mgsm": "mgsm: math in 11 languages", "wmt": "wmt: translation", "humaneval": "humaneval: Python"},
+    ("sd", "fsd", "slem", "tli", "ngram", "pld"),
+)  # fmt: skip
+REAL = Picture(
+    ROOT / "leaderboards" / "real.json", PICTURES / "real.svg",
+    {"gsm8k": "gsm8k: math", "humaneval": "humaneval: Python", "spec_bench": "spec_bench: six kinds"},
+    ("sd", "fsd-low", "fsd-high", "sd-tree", "slem", "tli", "pld", "ngram-general", "lookahead",
+     "token-recycling", "rest-general"),
+    QWEN.path,
+)  # fmt: skip
+TOP, WIDTH, LINE, GAP = 46, 236, 24, 22  # of a panel, in pixels
 LOW, HIGH = 0.5, 3.0  # of the axis
 COLOURS = {True: "#2b6a99", False: "#b5493a"}  # lossless or not
 
@@ -33,32 +65,39 @@ def line(x: float, y: float, to_x: float, to_y: float, colour: str, width: float
     return f'<line {ends} stroke="{colour}" stroke-width="{width:g}"/>'
 
 
-def panel(rows: Sequence[Row], task: str, left: float) -> list[str]:
+def panel(drawn: Picture, rows: Sequence[Row], methods: Sequence[str], task: str, left: float) -> list[str]:
     """Returns the picture of one task: a dot with its interval for each method."""
-    bottom = TOP + LINE * len(METHODS)
-    found = [text(left + WIDTH / 2, TOP - 18, TASKS[task], size=13)]
+    bottom = TOP + LINE * len(methods)
+    found = [text(left + WIDTH / 2, TOP - 18, drawn.tasks[task], size=13)]
     for tick in (0.5, 1.0, 1.5, 2.0, 2.5, 3.0):
         colour = "#555555" if tick == 1 else "#dddddd"
         found += [line(left + place(tick), TOP - 6, left + place(tick), bottom, colour)]
         found += [text(left + place(tick), bottom + 16, f"{tick:g}", size=11)]
-    for number, method in enumerate(METHODS):
-        row = next(each for each in rows if each.task.startswith(f"{task}@") and each.method.startswith(f"{method}@")
-                   and each.subset in ("all", "default"))  # fmt: skip
+    for number, method in enumerate(methods):
+        row = drawn.row(rows, task, method)
+        if row is None:
+            continue
         metric, y = row.metrics["speedup"], TOP + LINE * (number + 0.5)
         assert metric.value is not None and metric.low is not None and metric.high is not None
         colour = COLOURS[row.lossless]
-        found += [line(left + place(metric.low), y, left + place(metric.high), y, colour, 2)]
-        found += [f'<circle cx="{left + place(metric.value):.1f}" cy="{y:.1f}" r="4.5" fill="{colour}"/>']
+        low, value, high = (min(max(each, LOW), HIGH) for each in (metric.low, metric.value, metric.high))
+        found += [line(left + place(low), y, left + place(high), y, colour, 2)]
+        found += [f'<circle cx="{left + place(value):.1f}" cy="{y:.1f}" r="4.5" fill="{colour}"/>']
     return found
 
 
-def picture() -> str:
-    """Returns the SVG."""
-    rows = load(BOARD)
-    width, height = LEFT + len(TASKS) * (WIDTH + GAP), TOP + LINE * len(METHODS) + 48
-    parts = [text(LEFT - 10, TOP + LINE * (number + 0.5) + 4, method, "end") for number, method in enumerate(METHODS)]
-    for number, task in enumerate(TASKS):
-        parts += panel(rows, task, LEFT + number * (WIDTH + GAP))
+def picture(drawn: Picture) -> str | None:
+    """Returns the SVG; None if the board has no row for it."""
+    rows = load(drawn.board)
+    methods = [name for name in drawn.methods if any(drawn.row(rows, task, name) for task in drawn.tasks)]
+    tasks = [task for task in drawn.tasks if any(drawn.row(rows, task, name) for name in methods)]
+    if not methods:
+        return None
+    first = 18 + 8 * max(map(len, methods))  # of the panels, in pixels
+    width, height = first + len(tasks) * (WIDTH + GAP), TOP + LINE * len(methods) + 48
+    parts = [text(first - 10, TOP + LINE * (number + 0.5) + 4, method, "end") for number, method in enumerate(methods)]
+    for number, task in enumerate(tasks):
+        parts += panel(drawn, rows, methods, task, first + number * (WIDTH + GAP))
     told = "speed-up over autoregressive decoding, with 95 % intervals over prompts; red: not lossless"
     parts.append(text(width / 2, height - 12, told))
     return "\n".join(
@@ -72,10 +111,12 @@ def picture() -> str:
 
 
 def main() -> None:
-    """Writes the picture."""
+    """Writes the pictures."""
     argparse.ArgumentParser(prog="python -m tools.picture", description=__doc__).parse_args()
-    PICTURE.parent.mkdir(parents=True, exist_ok=True)
-    PICTURE.write_text(picture(), encoding="utf-8")
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    for drawn in (DEMO, REAL):
+        if (content := picture(drawn)) is not None:
+            drawn.file.write_text(content, encoding="utf-8")
 
 
 if __name__ == "__main__":

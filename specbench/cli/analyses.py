@@ -151,7 +151,7 @@ def languages(
 
 
 @takes_run_options(
-    only=(*PAIR, "seed", "dtype", "device", "quantize", "engine", "threads", "trust_remote_code"),
+    only=(*PAIR, "seed", "dtype", "device", "quantize", "engine", "pass_width", "threads", "trust_remote_code"),
     defaults={"target": "embedded:target", "drafter": "embedded:drafter"},
     seed="Seed of the random texts.",
     **PAIR_HELP,

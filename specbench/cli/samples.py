@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # Options of a run that change no prompt of the target. Those about loading weights have no effect either.
 NO_EFFECT = (
     "limit", "drafter", "drafter_revision", "repeats", "seed", "dtype", "device", "quantize", "device_map", "engine",
-    "threads", "warm_up", "allow_code_execution",
+    "pass_width", "threads", "warm_up", "allow_code_execution",
 )  # fmt: skip
 
 

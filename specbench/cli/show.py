@@ -177,6 +177,7 @@ def model_lines(name: str) -> Iterator[str]:
     from specbench.models.checkpoints import checkpoint_sampling
     from specbench.models.gguf.model import GgufLM
     from specbench.models.loading import load_generation_config, load_model
+    from specbench.models.vocabulary import begin_ids
 
     model = load_model(name, device="cpu", weights=False)
     tokenizer = model.tokenizer
@@ -201,7 +202,7 @@ def model_lines(name: str) -> Iterator[str]:
     lines = [
         f"context: {model.context_limit or 'no limit'}",
         f"vocabulary: {model.vocab_size} tokens, {model.padded_vocab_size} rows in the output layer",
-        f"begin: {tokenizer.bos_token or 'none'}",
+        f"begin: {' '.join(tokenizer.convert_ids_to_tokens(begin_ids(tokenizer))) or 'none'}",  # of texts without chat
         f"end: {', '.join(ends) or 'none, so that only stop strings and lengths end answers'}",
     ]
     if stops := getattr(generation, "stop_strings", None):

@@ -58,6 +58,11 @@ def build_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) -> 
                 f"method '{method.name}': external decoders ignore --engine {models.target.engine}: drop the method or "
                 "use --engine eager"
             )
+        if models.target.pass_width is not None:
+            raise ConfigError(
+                f"method '{method.name}': external decoders ignore --pass-width {models.target.pass_width}: drop the "
+                "method or leave the option out"
+            )
         if method.same_vocabulary:
             check_vocabularies(method, models)
         external: Decoder = DECODERS.get(method.decoder.type)(method, models, sampling)

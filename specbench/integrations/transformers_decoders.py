@@ -14,12 +14,12 @@ from pydantic import Field
 from transformers import GenerationConfig, StoppingCriteria
 from transformers.generation import candidate_generator as generators
 from transformers.generation.streamers import BaseStreamer
-from transformers.utils import logging
 
 from specbench.core.errors import ConfigError
 from specbench.decoding.proposal import Step
 from specbench.decoding.sampling import Sampling
 from specbench.integrations.external import LoadedModel
+from specbench.models.checkpoints import quiet_transformers
 from specbench.models.eager import common_prefix
 
 OnToken = Callable[[list[int]], bool]
@@ -121,15 +121,11 @@ class Assisted:
             do_sample=not sampling.greedy, **({} if sampling.greedy else drawn), **self.settings,
         )  # fmt: skip
         ids = torch.tensor([prompt_ids], device=self.model.device)
-        verbosity = logging.get_verbosity()
-        logging.set_verbosity_error()
-        try:
+        with quiet_transformers():
             output = self.model.generate(
                 ids, attention_mask=torch.ones_like(ids), generation_config=config, streamer=answer,
                 stopping_criteria=[answer], **self.arguments,
             )  # fmt: skip
-        finally:
-            logging.set_verbosity(verbosity)
         answer.sequence = output[0].tolist()
         return answer
 

@@ -7,6 +7,7 @@ how much, and gives the tolerance of near-ties.
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import combinations
 from statistics import median
@@ -24,6 +25,7 @@ ULPS = 2.0  # a tolerance is at least this many rounding steps of the largest lo
 NUM_TOP = 10
 NUM_NOISE_ANSWERS = 4
 NUM_NOISE_TOKENS = 64
+NUM_TIMED = 6  # passes
 LONG_PREFIX = 512  # tokens of other prompts before the longer prefix
 
 # kept: a whole answer in passes of this width, which are all kept. prompt: a whole answer in one pass. chain, tree: a
@@ -66,7 +68,8 @@ class WidthChange(FilePart):
 
     `num_equal`: rows that are equal bit for bit. `median_change`, `max_change`: of the rows' largest |Δlogit|.
     `flip_gaps`: for each row with another argmax, the gap between the two highest logits of the single pass.
-    `total_variation`, `divergence`: the mean total variation and KL divergence of the distributions at temperature 1.
+    `total_variation`, `divergence`: the mean total variation and KL divergence of the distributions at temperature 1;
+    null in the short form.
     `same_as`: the smallest width whose rows are the same bit for bit; 1: those of single passes; null: not compared.
     `seconds`: the fastest pass; `cost`: in fastest single passes; null: not timed.
     """
@@ -80,8 +83,8 @@ class WidthChange(FilePart):
     max_change: float
     max_gap_change: float
     flip_gaps: tuple[float, ...]
-    total_variation: float
-    divergence: float
+    total_variation: float | None
+    divergence: float | None
     same_as: int | None = None
     seconds: float | None = None
     cost: float | None = None
@@ -97,6 +100,8 @@ class BatchWidth(FilePart):
     `prefixes`: the shortest and longest prefix of each kind, in tokens. `repeated`: whether a second pass of the same
     width gave the same rows; `rolled_back`: whether it did so after wrong draft tokens were read and dropped; null: not
     tried. `rollback_change`: their largest |Δlogit|. `rounding`: the rounding step of the largest logit.
+    `padding_cost`: of a target with passes of a fixed number of rows, the fastest pass over one token in fastest ones
+    of one row; null: others, or not timed.
     """
 
     num_prompts: int
@@ -109,6 +114,7 @@ class BatchWidth(FilePart):
     repeated: bool | None = None
     rolled_back: bool | None = None
     rollback_change: float | None = None
+    padding_cost: float | None = None
 
     @property
     def is_independent(self) -> bool:
@@ -139,8 +145,7 @@ class _Rows:
     changes: list[float] = field(default_factory=list)
     gap_change: float = 0.0
     flip_gaps: list[float] = field(default_factory=list)
-    total_variation: float = 0.0
-    divergence: float = 0.0
+    distances: list[tuple[float, float]] = field(default_factory=list)  # Σ total variation, Σ KL divergence
     seconds: list[float] = field(default_factory=list)
 
     def add(self, alone: "torch.Tensor", rows: "torch.Tensor") -> None:
@@ -151,17 +156,16 @@ class _Rows:
         highest = alone.float().topk(2, dim=-1).values
         flipped = alone.argmax(dim=-1) != rows.argmax(dim=-1)
         self.flip_gaps += (highest[:, 0] - highest[:, 1])[flipped].tolist()
-        logs, others = (each.float().log_softmax(dim=-1) for each in (alone, rows))
-        self.total_variation += float((logs.exp() - others.exp()).abs().sum()) / 2
-        self.divergence += float((logs.exp() * (logs - others)).nan_to_num().sum())
 
     def result(self, compared: Compared, width: int, prefix: Prefix, same_as: int | None, single: float) -> WidthChange:
         num, seconds = len(self.changes), min(self.seconds, default=None)
+        variation, divergence = map(sum, zip(*self.distances, strict=True)) if self.distances else (None, None)
         return WidthChange(
             compared=compared, width=width, prefix=prefix, num_positions=num, num_equal=self.num_equal,
             median_change=median(self.changes), max_change=max(self.changes), max_gap_change=self.gap_change,
-            flip_gaps=tuple(sorted(self.flip_gaps, reverse=True)), total_variation=self.total_variation / num,
-            divergence=max(0.0, self.divergence / num), same_as=same_as, seconds=seconds,
+            flip_gaps=tuple(sorted(self.flip_gaps, reverse=True)),
+            total_variation=None if variation is None else variation / num,
+            divergence=None if divergence is None else max(0.0, divergence / num), same_as=same_as, seconds=seconds,
             cost=seconds / single if seconds is not None and single else None,
         )  # fmt: skip
 
@@ -190,14 +194,18 @@ def measure_batch_width(
     """Compares passes over 2 … `max_width` tokens, and over trees of `tree_width` tokens with their root, with passes
     over one token each, along AR's answers. The short form gives the noise. `whole`: also compares passes on one
     prefix, repeats them, drops wrong drafts, reads after a longer prefix, and times the passes. The model keeps only
-    its last sequence."""
+    its last sequence.
+
+    A server, which chooses the widths of its passes, is asked only for the rows along each answer that it wrote, and
+    for those after the same text as a prompt."""
     import torch
 
+    is_timed = whole and not target.chooses_width
     measured = _Measurement(target, max(2, max_width), tree_width, whole)
     with torch.inference_mode():
         for answer in answers:
             measured.along(answer, "short")
-        if whole:
+        if is_timed:
             limit = getattr(target, "context_limit", None) or math.inf
             before = [token for answer in answers for token in (*answer.prompt_ids, *answer.token_ids)]
             for answer in answers:
@@ -206,6 +214,8 @@ def measure_batch_width(
                 if num > 0:
                     prefix = [*before[:num], *answer.prompt_ids]
                     measured.along(BaselineAnswer(answer.name, prefix, answer.token_ids), "long")
+        if is_timed and answers:
+            measured.time_padding(answers[0])
     return measured.result(len(answers))
 
 
@@ -225,6 +235,7 @@ class _Measurement:
         self.repeated: bool | None = None
         self.rolled_back: bool | None = None
         self.rollback_change: float | None = None
+        self.padding_cost: float | None = None
 
     def along(self, answer: BaselineAnswer, prefix: Prefix) -> None:
         """Measures along one answer."""
@@ -238,27 +249,56 @@ class _Measurement:
         found: list[Found] = []  # rows, and the index of the first
         single = self._kept(ids, start, 1)
         widths = {*range(2, self.max_width + 1), *([self.tree_width] if self.tree_width else [])}
-        for width in sorted(width for width in widths if width > 1):
+        for width in sorted(width for width in widths if width > 1 and not target.chooses_width):
             found.append(("kept", width, 0, self._kept(ids, start, width)))
         target.reset()
         found.append(("prompt", 0, 0, target.score(ids[:-1], num).logits.clone()))
         # 2. Passes on the same prefix.
-        if self.whole:
+        if self.whole and not target.chooses_width:
             found += self._blocks(ids, start, prefix)
         # 3. All of them against the single passes.
         chosen = torch.tensor(answer.token_ids, device=single.device)
+        logs = single.float().log_softmax(dim=-1)
         squares = [0.0]
         for compared, width, first, rows in found:
-            expected = single[first : first + len(rows)]
-            self.rows.setdefault((prefix, compared, width), _Rows()).add(expected, rows)
-            if compared in ("kept", "prompt"):
-                squares.append(log_change(expected, rows))
+            places = slice(first, first + len(rows))
+            known = self.rows.setdefault((prefix, compared, width), _Rows())
+            known.add(single[places], rows)
+            makes_noise = compared in ("kept", "prompt")
+            if not (makes_noise or self.whole):
+                continue
+            others = rows.float().log_softmax(dim=-1)
+            probabilities, change = logs[places].exp(), logs[places] - others
+            if self.whole:
+                variation = float((probabilities - others.exp()).abs().sum()) / 2
+                known.distances.append((variation, float((probabilities * change).nan_to_num().sum())))
+            if makes_noise:
+                squares.append(float((probabilities * change.square()).nan_to_num().sum()))
                 if prefix == "short" and bool((rows.argmax(-1) != chosen).any()):
                     self.changed.add(answer.name)
         self.rounding = max(self.rounding, torch.finfo(single.dtype).eps * float(single.float().abs().max()))
         if prefix == "short":
             self.num_positions += num
             self.squares += max(squares)
+
+    def time_padding(self, answer: BaselineAnswer) -> None:
+        """Times single passes with and without padding in turns, if the target pads them."""
+        from specbench.models.causal_lm import CausalLM
+
+        target = self.target.underlying
+        if not isinstance(target, CausalLM) or target.pass_width is None:
+            return
+        ids = answer.prompt_ids
+        seconds: dict[bool, list[float]] = {True: [], False: []}
+        for turn in range(2 * (NUM_TIMED + 1)):
+            pads = turn % 2 == 0
+            with nullcontext() if pads else target.without_width():
+                target.score(ids, 1)  # which reads the last token anew
+                start = target.passes.clock.now()
+                target.score(ids, 1)
+                seconds[pads].append(target.passes.clock.now() - start)
+        self.padding_cost = min(seconds[True]) / min(seconds[False])
+        target.reset()  # its keys and values are of both kinds
 
     def _kept(self, ids: list[int], start: int, width: int) -> "torch.Tensor":
         """Returns the rows before each token of an answer, from passes of `width` tokens that are all kept."""
@@ -377,7 +417,7 @@ class _Measurement:
             mean_square_change=self.squares / max(1, self.num_positions), rounding=self.rounding,
             prefixes={prefix: (min(lengths), max(lengths)) for prefix, lengths in self.lengths.items()},
             changes=tuple(changes), repeated=self.repeated, rolled_back=self.rolled_back,
-            rollback_change=self.rollback_change,
+            rollback_change=self.rollback_change, padding_cost=self.padding_cost,
         )  # fmt: skip
 
     @staticmethod
@@ -397,9 +437,3 @@ def gap_change(first: "torch.Tensor", second: "torch.Tensor") -> float:
     top = first.topk(min(NUM_TOP, first.shape[-1]), dim=-1).indices
     moved = (second.float() - first.float()).gather(-1, top)
     return float((moved[..., :1] - moved).abs().max())
-
-
-def log_change(first: "torch.Tensor", second: "torch.Tensor") -> float:
-    """Returns Σ over positions of E_p[(Δ ln p)²]."""
-    logs, others = (rows.float().log_softmax(dim=-1) for rows in (first, second))
-    return float((logs.exp() * (logs - others).square()).nan_to_num().sum())

@@ -225,6 +225,20 @@ class CausalLM(TextModel, ScoringModel):
         """The attention implementation that transformers selected."""
         return str(self.model.config._attn_implementation)
 
+    @property
+    def pass_width(self) -> int | None:
+        """The rows of which each pass is made; None: as many as its tokens."""
+        return self.sequence.pass_width if hasattr(self, "sequence") else None  # without weights there are no passes
+
+    @contextmanager
+    def without_width(self) -> Iterator[None]:
+        """Within the block, a pass has as many rows as it reads tokens."""
+        num_rows, self.sequence.pass_width = self.sequence.pass_width, None
+        try:
+            yield
+        finally:
+            self.sequence.pass_width = num_rows
+
     @contextmanager
     def reading_prompts_once(self) -> Iterator[None]:
         """Within the block, the pass over a prompt is made only for the first of consecutive answers to it. The times

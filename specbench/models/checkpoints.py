@@ -1,6 +1,8 @@
 """Checks of checkpoints, explanations of loading failures, and fingerprints."""
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
@@ -8,6 +10,7 @@ from typing import Any
 
 import huggingface_hub
 from safetensors import SafetensorError, safe_open
+from transformers.utils import logging as transformers_logging
 
 from specbench.core import bounded
 from specbench.core.errors import ConfigError
@@ -15,6 +18,21 @@ from specbench.core.values import WHOLE, file_digest, text_digest
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 MAX_SHOWN = 8  # existing folders that a message about a missing folder lists
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Hides transformers' warnings during the block, which are about its own `generate`; and its progress bars from
+    then on, as specbench tells itself what it does."""
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
 
 
 def explain_failure(name: str, source: str, hub_problem: str | None, error: Exception, files: str) -> str:
@@ -125,11 +143,14 @@ def check_files(source: str) -> None:
 
 
 def check_readable(source: str) -> None:
-    """Raises ConfigError as `check_files` does, and if the config.json of a local folder is not a JSON mapping within
-    bounds. Hub ids are not checked."""
+    """Raises ConfigError as `check_files` does, and if config.json of a local folder, or its generation_config.json,
+    is not a JSON mapping within bounds: transformers would go on without the latter's end tokens. Hub ids are not
+    checked."""
     check_files(source)
     if Path(source).is_dir():
-        bounded.read_mapping(Path(source) / "config.json", "restore it from the checkpoint", strict=False)
+        generation = Path(source) / "generation_config.json"
+        for path in [Path(source) / "config.json", *([generation] if generation.is_file() else [])]:
+            bounded.read_mapping(path, "restore it from the checkpoint", strict=False)
 
 
 def check_sizes(config: Any) -> None:

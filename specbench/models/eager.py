@@ -12,7 +12,7 @@ from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 from specbench.core.errors import ConfigError
 from specbench.models.devices import is_out_of_memory, noting_memory, upload
-from specbench.models.fused import attending_in_groups
+from specbench.models.fused import attending_by_row, attending_in_groups
 from specbench.models.kv_cache import (
     PreallocatedLayer,
     by_layer_type,
@@ -35,6 +35,14 @@ NO_TREE: Tree = ([], ())
 UNKNOWN = -2  # the id of a cached token that only the device knows
 
 
+def cannot_read_trees(name: str) -> ConfigError:
+    """Returns the error for a draft tree of a model whose layers keep one state of the text."""
+    return ConfigError(
+        f"model '{name}' has recurrent layers, which cannot read a draft tree in one pass; use a method that drafts "
+        "chains"
+    )
+
+
 class CachedSequence:
     """A model's cached sequence, which is extended by passes of one engine."""
 
@@ -46,6 +54,15 @@ class CachedSequence:
         self.passes = passes
         self.cached_ids: list[int] = []
         self._tree = NO_TREE  # the tree whose keys and values follow the cached sequence
+        self.pass_width: int | None = None  # the rows of which each pass is made; None: as many as its tokens
+
+    def fix_width(self, num_rows: int) -> None:
+        """Makes every pass of `num_rows` rows from now on, so that no row depends on the number of tokens that a pass
+        reads: shorter passes are padded, and longer ones are read in parts. Raises ConfigError if passes cannot be made
+        so."""
+        raise ConfigError(
+            f"--pass-width {num_rows}: model '{self.name}' has passes of fixed lengths: take --engine eager"
+        )
 
     def reset(self) -> None:
         """Drops the cached sequence; the buffers are kept."""
@@ -79,7 +96,8 @@ class CachedSequence:
         # 2. One pass over all else. Recurrent layers may have been rolled back further than the others: they replay.
         num_cached = len(self.cached_ids)
         num_read, num_replayed = num_tokens - num_cached, num_kept - num_cached
-        output = self._read(ids, pending, (), num_read, num_replayed, num_logits, hidden_layers)
+        read = self._read if self.pass_width is None else self._read_parts
+        output = read(ids, pending, (), num_read, num_replayed, num_logits, hidden_layers)
         self.cached_ids += ids[num_cached:]
         self.cached_ids += [UNKNOWN] * (num_tokens - len(self.cached_ids))
         return Output(output.logits[-num_logits:, : self.vocab_size], output.hidden)
@@ -102,7 +120,8 @@ class CachedSequence:
             self.rollback(num_cached)
         # 2. One pass over all else. The cache then holds the text and behind it the tree, until `keep_path` ends it.
         num_read = len(ids) + len(tree_ids) - num_cached
-        output = self._read([*ids, *tree_ids], None, parents, num_read, 0, num_logits, hidden_layers)
+        read = self._read if self.pass_width is None else self._read_parts
+        output = read([*ids, *tree_ids], None, parents, num_read, 0, num_logits, hidden_layers)
         self.cached_ids, self._tree = list(ids), tree
         return Output(output.logits[-num_logits:, : self.vocab_size], output.hidden)
 
@@ -125,6 +144,10 @@ class CachedSequence:
             self.rollback(len(ids))
         if self.cached_ids != ids:
             self.score(ids, 1)
+        if self.pass_width is not None:  # rows of several suffixes would share passes
+            rows = [self.score([*ids, *suffix], 1).logits.clone() for suffix in suffixes]
+            self.rollback(len(ids))
+            return torch.cat(rows)
         return torch.cat(list(self._read_suffixes(suffixes)))
 
     def check_trees(self) -> None:
@@ -133,6 +156,28 @@ class CachedSequence:
 
     def _ensure(self, num_tokens: int) -> None:
         """Provides buffers for `num_tokens` tokens."""
+
+    def _read_parts(
+        self, ids: list[int], pending: torch.Tensor | None, parents: Sequence[int], num_read: int, num_replayed: int,
+        num_logits: int, hidden_layers: Sequence[int],
+    ) -> Output:  # fmt: skip
+        """See `_read`, which reads as many tokens at a time as a pass has rows. These parts count as one pass."""
+        assert self.pass_width is not None and not num_replayed
+        tokens = ids if pending is None else [*ids, *pending.tolist()]
+        total, num_text = len(tokens), len(tokens) - len(parents)
+        first_pass = self.passes.num_passes
+        parts = []
+        for begin in range(total - num_read, total, self.pass_width):
+            end = min(begin + self.pass_width, total)
+            num_wanted = max(0, min(num_logits - (total - end), end - begin))
+            nodes = parents[: max(0, end - num_text)]
+            part = self._read(tokens[:end], None, nodes, end - begin, 0, num_wanted, hidden_layers)
+            parts.append(Output(part.logits[len(part.logits) - num_wanted :], part.hidden))
+        self.passes.join(first_pass)
+        return Output(
+            torch.cat([part.logits for part in parts]),
+            tuple(torch.cat([part.hidden[place] for part in parts]) for place in range(len(hidden_layers))),
+        )
 
     def _read(
         self, ids: list[int], pending: torch.Tensor | None, parents: Sequence[int], num_read: int, num_replayed: int,
@@ -180,6 +225,17 @@ class EagerSequence(CachedSequence):
         # On a CPU, torch reads the keys anew for each query head. Passes in float32 keep the bits of transformers'.
         self.groups_heads = self.device.type == "cpu" and model.dtype == torch.bfloat16
 
+    def fix_width(self, num_rows: int) -> None:
+        """See CachedSequence. Attention is computed for each row alone, over the keys that it sees; all else has
+        products of `num_rows` rows."""
+        what = f"--pass-width {num_rows}: model '{self.name}'"
+        if self.device.type != "cpu":
+            raise ConfigError(f"{what} is on {self.device}, and this was tried on a CPU only: take --device cpu")
+        if self.recurrent is not None:
+            raise ConfigError(f"{what} has recurrent layers, whose states padding would change: leave the option out")
+        check_attention(self.model, self.name, ("sdpa",), f"--pass-width {num_rows} needs", "leave the option out")
+        self.pass_width = num_rows
+
     def reset(self) -> None:
         self._truncate(0)
         if self.recurrent is not None:
@@ -209,6 +265,8 @@ class EagerSequence(CachedSequence):
         num_logits: int, hidden_layers: Sequence[int],
     ) -> Output:  # fmt: skip
         """See CachedSequence. Raises ConfigError for a model that does not use the cache."""
+        if self.pass_width is not None:
+            return self._read_padded(ids, parents, num_read, num_logits, hidden_layers, self.pass_width)
         tokens = self._input(ids, pending, num_read)
         first = next(iter(self._attention_layers), None)
         num_before = 0 if first is None else first.length
@@ -231,6 +289,32 @@ class EagerSequence(CachedSequence):
             raise ConfigError(f"model '{self.name}' does not store its keys in the given cache; choose another model")
         hidden = tuple(made.hidden_states[layer][0].to(self.device) for layer in hidden_layers)
         return Output(made.logits[0], hidden)
+
+    def _read_padded(
+        self, ids: list[int], parents: Sequence[int], num_read: int, num_logits: int, hidden_layers: Sequence[int],
+        num_rows: int,
+    ) -> Output:  # fmt: skip
+        """Reads the last `num_read` tokens of `ids` in a pass of `num_rows` rows. The rows of padding attend to
+        nothing, and their keys and values are dropped at once."""
+        num_padding, num_cached = num_rows - num_read, len(ids) - num_read
+        tokens = self._input([*ids, *ids[-1:] * num_padding], None, num_rows)
+        options = self._options(tokens, num_rows if num_logits else 1)
+        windows = {layer.is_sliding for layer in self._attention_layers}
+        positions, masks = tree_inputs(
+            self.model, windows, len(ids) - len(parents), parents, num_cached, num_rows, len(ids) + num_padding
+        )
+        positions[num_read:] = positions[num_read - 1]  # which a model of so many positions has
+        options |= {"position_ids": positions[None], "attention_mask": by_layer_type(masks)}
+        if hidden_layers:
+            options["output_hidden_states"] = list(hidden_layers) if SELECTS_LAYERS else True
+        with self._timed(num_read), attending_by_row(self.model.config, num_read):
+            made = self.model(input_ids=tokens, **options)
+        if any(layer.length != len(ids) + num_padding for layer in self._attention_layers):
+            raise ConfigError(f"model '{self.name}' does not store its keys in the given cache; choose another model")
+        for layer in self._attention_layers:
+            layer.truncate(len(ids))
+        hidden = tuple(made.hidden_states[layer][0, :num_read] for layer in hidden_layers)
+        return Output(made.logits[0, max(0, num_read - num_logits) : num_read], hidden)
 
     def _options(self, tokens: torch.Tensor, num_logits: int) -> dict[str, object]:
         """Returns the options of transformers' forward pass over tokens [num_rows, num_tokens], which gives the logits
@@ -269,10 +353,7 @@ class EagerSequence(CachedSequence):
         """Raises ConfigError if a single pass cannot read a draft tree: recurrent layers depend on the path, and some
         attention has no mask per token."""
         if self.recurrent is not None:
-            raise ConfigError(
-                f"model '{self.name}' has recurrent layers, which cannot read a draft tree in one pass; use a method "
-                "that drafts chains"
-            )
+            raise cannot_read_trees(self.name)
         check_attention(self.model, self.name)
 
     def _move(self, start: int, places: list[int]) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -57,6 +58,66 @@ def attending_in_groups(config: Any) -> Iterator[None]:
     before = config._attn_implementation
     if before == "sdpa":
         config._attn_implementation = GROUPED
+    try:
+        yield
+    finally:
+        config._attn_implementation = before
+
+
+BY_ROW = "specbench_sdpa_by_row"
+_Columns = slice | torch.Tensor
+
+
+@dataclass
+class _Rows:
+    """The rows of a pass that are computed, and the columns that each sees, by the mask of a type of layers."""
+
+    num: int
+    columns: dict[int, list[_Columns]] = field(default_factory=dict)
+
+    def of(self, mask: torch.Tensor) -> list[_Columns]:
+        if id(mask) not in self.columns:  # masks live as long as their pass
+            self.columns[id(mask)] = [seen_columns(visible) for visible in mask[0, 0, : self.num]]
+        return self.columns[id(mask)]
+
+
+_ROWS = _Rows(0)
+
+
+def seen_columns(visible: torch.Tensor) -> _Columns:
+    """Returns the columns that a row of a mask sees: a slice, unless there are gaps between them."""
+    places = visible.nonzero()[:, 0]
+    first, last = int(places[0]), int(places[-1])
+    return slice(first, last + 1) if last - first + 1 == len(places) else places
+
+
+def attention_by_row(
+    module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: torch.Tensor,
+    scaling: float | None = None, **kwargs: Any,
+) -> tuple[torch.Tensor, None]:  # fmt: skip
+    """Computes the attention of each row alone, over the keys that it sees. So it depends neither on the number of rows
+    nor on keys that are masked, whose number decides in what order fused kernels add up. See `grouped_attention`; the
+    rows of padding are zero."""
+    num_rows, num_heads = query.shape[2], query.shape[1]
+    attended = query.new_zeros(1, num_rows, num_heads, value.shape[3])
+    for row, columns in enumerate(_ROWS.of(attention_mask)):
+        attended[:, row : row + 1], _ = grouped_attention(
+            module, query[:, :, row : row + 1], key[:, :, columns], value[:, :, columns], None, scaling, **kwargs
+        )
+    return attended, None
+
+
+ALL_ATTENTION_FUNCTIONS.register(BY_ROW, attention_by_row)
+ALL_MASK_ATTENTION_FUNCTIONS.register(BY_ROW, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
+
+
+@contextmanager
+def attending_by_row(config: Any, num_rows: int) -> Iterator[None]:
+    """Replaces transformers' sdpa with `attention_by_row` during the block, for a pass of which the first `num_rows`
+    rows count."""
+    global _ROWS
+    before = config._attn_implementation
+    config._attn_implementation, _ROWS = BY_ROW, _Rows(num_rows)
     try:
         yield
     finally:

@@ -229,14 +229,18 @@ def depths_and_ancestors(parents: tuple[int, ...], device: torch.device) -> tupl
     return upload(torch.tensor(depths(parents), dtype=torch.long), device), upload(ancestors(parents), device)
 
 
-def check_attention(model: Any, name: str, implementations: Sequence[str] = ATTENTION) -> None:
-    """Raises ConfigError if the attention implementation, or a kind of layers, has no mask per token."""
+def check_attention(
+    model: Any, name: str, implementations: Sequence[str] = ATTENTION, what: str = "draft trees need",
+    remedy: str = "use a method that drafts chains",
+) -> None:  # fmt: skip
+    """Raises ConfigError if the attention implementation, or a kind of layers, has no mask per token. `what`: needs
+    one."""
     kinds = getattr(model.config.get_text_config(), "layer_types", None) or ()
     used = "chunked attention" if "chunked_attention" in kinds else model.config._attn_implementation
     if used not in implementations:
         raise ConfigError(
-            f"draft trees need attention with a mask per token ({' or '.join(implementations)}), and model '{name}' "
-            f"uses {used}; use a method that drafts chains"
+            f"{what} attention with a mask per token ({' or '.join(implementations)}), and model '{name}' "
+            f"uses {used}; {remedy}"
         )
 
 

@@ -9,7 +9,6 @@ from typing import Any, Literal, TypedDict
 import huggingface_hub
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, GenerationConfig
-from transformers.utils import logging as transformers_logging
 
 from specbench.core.environment import OBJECT, missing, require
 from specbench.core.errors import ConfigError, NeedsCode
@@ -25,6 +24,7 @@ from specbench.models.checkpoints import (
     checkpoint_sampling,
     explain_failure,
     one_line,
+    quiet_transformers,
 )
 from specbench.models.devices import is_out_of_memory, too_large_error
 from specbench.models.gguf.files import is_gguf
@@ -32,11 +32,10 @@ from specbench.models.gguf.options import GgufOptions
 from specbench.models.objects import object_model
 from specbench.models.packed import has_bfloat16_instructions, packs_bfloat16, store_weights
 from specbench.models.scoring import same_logits
+from specbench.models.sources import TIMEOUT_SECONDS
 from specbench.models.sources import is_local as is_local
 from specbench.models.sources import model_source as model_source
 from specbench.specs.components import DeviceMap, EngineName, Quantize, check_quantized
-
-TIMEOUT_SECONDS = 4
 
 
 class HubOptions(TypedDict):
@@ -69,7 +68,7 @@ def choose_device(name: str) -> torch.device:
 def load_model(
     name: str, *, revision: str | None = None, dtype: str = "auto", device: str = "auto", weights: bool = True,
     engine: EngineName = "eager", quantize: Quantize = "none", device_map: DeviceMap = "none",
-    trust_remote_code: bool = False, gguf: GgufOptions | None = None,
+    trust_remote_code: bool = False, gguf: GgufOptions | None = None, pass_width: int | None = None,
 ) -> CausalLM:  # fmt: skip
     """Returns a model by hub id, local folder, name of a GGUF file (see `gguf.files`), `embedded:NAME` for a model that
     comes with specbench, or `object:NAME` for a model of this process, which stays on its device and in its dtype.
@@ -82,7 +81,8 @@ def load_model(
     - `trust_remote_code`: runs the Python code of a checkpoint whose architecture transformers lacks.
     - `quantize`: loads the weights in 4 or 8 bits: by bitsandbytes on CUDA, by torch's own kernels on a CPU, where
       activations are bfloat16. `device_map`: auto spreads them over all devices.
-    - `gguf`: how a GGUF file is loaded.
+    - `gguf`: how a GGUF file is loaded. `pass_width`: the rows of which every pass is made, see
+      `CachedSequence.fix_width`.
 
     On a CPU, eager passes in bfloat16 have packed products; see `models.packed`. Objects stay as they are.
 
@@ -94,10 +94,12 @@ def load_model(
         engine = check_engine(engine, loaded.device.type)
         check_causal(loaded)
         make_passes(loaded, engine)
-        return loaded
+        return with_width(loaded, pass_width)
     chosen = choose_device(device)
     if is_gguf(name):
-        return load_gguf_model(name, revision, dtype, chosen, engine, gguf or GgufOptions(), weights, trust_remote_code)
+        options = gguf or GgufOptions()
+        loaded = load_gguf_model(name, revision, dtype, chosen, engine, options, weights, trust_remote_code)
+        return with_width(loaded, pass_width if weights else None)
     if engine == "llama.cpp":
         raise ConfigError(
             f"--engine llama.cpp: model '{name}' is no GGUF file: give one (FILE.gguf, or org/repo:Q4_K_M), or take "
@@ -120,6 +122,8 @@ def load_model(
         with doing(f"loading {name}"):
             if not weights:
                 model = build_on_meta(causal_config(source, hub), hub)
+                if (generation := read_generation_config(source, revision, problem is not None)) is not None:
+                    model.generation_config = generation  # its end tokens
             else:
                 if torch_dtype is None:
                     is_16_bit = quantize != "none" or computes_in_bfloat16(source, hub)
@@ -139,6 +143,13 @@ def load_model(
         make_passes(loaded, engine)
         if is_cpu and loaded.why_eager is not None and loaded.model.dtype == torch.bfloat16:
             store_weights(loaded.model)
+        with_width(loaded, pass_width)
+    return loaded
+
+
+def with_width(loaded: CausalLM, pass_width: int | None) -> CausalLM:
+    if pass_width is not None:
+        loaded.sequence.fix_width(pass_width)
     return loaded
 
 
@@ -187,16 +198,22 @@ def load_generation_config(name: str, revision: str | None) -> Any:
         return None  # the file names no sampling
     source = model_source(name)
     is_offline = not is_local(source) and hub_problem(source, revision) is not None
-    verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()  # its warnings are about its own `generate`
     try:
-        return GenerationConfig.from_pretrained(source, revision=revision or "main", local_files_only=is_offline)
+        return read_generation_config(source, revision, is_offline)
+    except ConfigError as error:
+        raise ConfigError(f"model '{name}': {error}") from error
+
+
+def read_generation_config(source: str, revision: str | None, is_offline: bool) -> Any:
+    """Returns the generation config of a folder or hub id; None if it has none. `is_offline`: reads only local files.
+    Raises ConfigError for one that transformers refuses."""
+    try:
+        with quiet_transformers():
+            return GenerationConfig.from_pretrained(source, revision=revision or "main", local_files_only=is_offline)
     except Exception as error:  # it checks some values, and fails at others
         if isinstance(error, OSError) and not (Path(source) / "generation_config.json").is_file():
             return None  # it has no such file, or no such revision, which loading the model reports
-        raise ConfigError(f"model '{name}': cannot read its generation_config.json ({one_line(error)})") from error
-    finally:
-        transformers_logging.set_verbosity(verbosity)
+        raise ConfigError(f"cannot read its generation_config.json ({one_line(error)})") from error
 
 
 def model_sampling(name: str, revision: str | None) -> CheckpointSampling:
@@ -271,17 +288,10 @@ def load_weights(source: str, dtype: Any, hub: HubOptions, **options: Any) -> An
     """
     config = causal_config(source, hub)
     check_weights(source, config, build_on_meta(config, hub))
-    transformers_logging.disable_progress_bar()
-    verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
-                source, dtype=dtype, output_loading_info=True, **hub, **options
-            )
-    finally:
-        transformers_logging.set_verbosity(verbosity)
+    with quiet_transformers():
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            source, dtype=dtype, output_loading_info=True, **hub, **options
+        )
     model, info = loaded
     if info["missing_keys"]:
         missing = sorted(info["missing_keys"])

@@ -98,8 +98,20 @@ def _device_name(device: str) -> str:
     if kind == "mps":
         return f"{platform.processor() or platform.machine()} mps"
     num_threads = torch.get_num_threads()
+    pages = ", huge pages" if asks_for_huge_pages() else ""
     left_out = ", waits for a CPU left out" if HOST.leaves_out_waits else ""
-    return called(f"{_cpu_model()}, {num_threads} thread{'s' if num_threads > 1 else ''}{left_out}", num_sharing())
+    threads = f"{num_threads} thread{'s' if num_threads > 1 else ''}"
+    return called(f"{_cpu_model()}, {threads}{pages}{left_out}", num_sharing())
+
+
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+def asks_for_huge_pages() -> bool:
+    """Returns whether torch asks for huge pages, and Linux gives them to programs that ask. They are then faster to
+    read, so that rows with and without them are not compared."""
+    asks = os.environ.get("THP_MEM_ALLOC_ENABLE") == "1"
+    return asks and HUGE_PAGES.is_file() and "[madvise]" in HUGE_PAGES.read_text(encoding="utf-8")
 
 
 def _cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:

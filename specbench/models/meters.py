@@ -117,6 +117,11 @@ class PassLog:
         """Adds passes without marks in between. Each gets an equal share of the seconds, which include the draws."""
         self._passes += [(length, start, end, len(query_lengths)) for length in query_lengths]
 
+    def join(self, first: int) -> None:
+        """Joins the passes from the one with index `first` on, each the part of one, to one pass."""
+        parts = self._passes[first:]
+        self._passes[first:] = [(sum(length for length, *_ in parts), parts[0][1], parts[-1][2], 1)]
+
     def add_choice(self, start: Any, end: Any) -> None:
         self._choices.append((start, end))
 

@@ -9,9 +9,10 @@ order of its kernel, and gives the same bits: the order of its sums is the same.
 import copy
 import platform
 import time
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -50,7 +51,7 @@ class StoredLinear(nn.Linear):
     """
 
     kind = "plain"
-    stored: tuple[str, ...] = ()  # the names of the buffers
+    stored: tuple[str, ...] = ()  # the names of what replaces the weight
 
     @property
     def weight(self) -> torch.Tensor:  # type: ignore[override]
@@ -70,12 +71,15 @@ class StoredLinear(nn.Linear):
         """Returns input [..., in_features], in bfloat16, times the weights, plus the bias."""
         raise NotImplementedError
 
-    def store(self, kept: bool, **tensors: torch.Tensor) -> None:
-        """Replaces the weight by `tensors`. `kept`: whether it stays readable as it is."""
+    def store(self, kept: bool, **stored: Any) -> None:
+        """Replaces the weight by `stored`. `kept`: whether it stays readable as it is."""
         if not kept:
             del self._parameters["weight"]
-        for name, tensor in tensors.items():
-            self.register_buffer(name, tensor, persistent=False)
+        for name, value in stored.items():
+            if isinstance(value, torch.Tensor):
+                self.register_buffer(name, value, persistent=False)
+            else:
+                setattr(self, name, value)
 
     def restore(self) -> None:
         """Turns the layer back into torch's, with the weights of `weight`."""
@@ -88,8 +92,7 @@ class StoredLinear(nn.Linear):
     def drop(self) -> None:
         """Frees what is stored."""
         for name in self.stored:
-            del self._buffers[name]
-            self._non_persistent_buffers_set.discard(name)
+            delattr(self, name)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if input.dtype != torch.bfloat16 or (torch.is_grad_enabled() and input.requires_grad):
@@ -113,7 +116,9 @@ class StoredLinear(nn.Linear):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "StoredLinear":
         for name in self.stored:  # they never change, and oneDNN's cannot be copied
-            memo[id(getattr(self, name))] = getattr(self, name)
+            value = getattr(self, name)
+            if not isinstance(value, JoinedProduct):  # which copies itself, with a pending input of its own
+                memo[id(value)] = value
         made = type(self).__new__(type(self))
         memo[id(self)] = made
         made.__dict__ = copy.deepcopy(self.__dict__, memo)
@@ -137,77 +142,64 @@ class PackedLinear(StoredLinear):
 
 class Pending:
     """The last input of a joined product, and the outputs of the layers that have not taken theirs. It is no attribute
-    of the module itself, whose assignments take longer than a small product."""
+    of a module, whose assignments take longer than a small product."""
 
     def __init__(self) -> None:
         self.input: torch.Tensor | None = None
         self.parts: dict[int, torch.Tensor] = {}
 
-    def __deepcopy__(self, memo: object) -> "Pending":
-        return Pending()
 
-
-class JoinedProduct(nn.Module):
-    """The product of several packed layers that read the same input, such as queries, keys and values: one call reads
-    their weights faster than several. `sizes`: the outputs of each.
+class JoinedProduct:
+    """The product of several layers that read the same input, such as queries, keys and values: one call reads their
+    weights faster than several. It is no module, so that a network shows the layers alone.
 
     The first layer that is called with an input computes all, and each takes its part. The parts of an input that are
     not taken are dropped with the next one.
+
+    whole: one layer with the outputs of all
+    sizes: the outputs of each
     """
 
-    packed: torch.Tensor
-    bias: torch.Tensor | None
-
-    def __init__(self, layers: Sequence[nn.Linear]) -> None:
-        super().__init__()
-        self.sizes = [layer.out_features for layer in layers]
-        weight = torch.cat([layer.weight.detach() for layer in layers])
-        biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
-        self.register_buffer("packed", torch.ops.mkldnn._reorder_linear_weight(weight), persistent=False)
-        self.register_buffer("bias", torch.cat(biases) if biases else None, persistent=False)
+    def __init__(self, whole: StoredLinear, sizes: Sequence[int]) -> None:
+        self.whole = whole
+        self.sizes = list(sizes)
         self.pending = Pending()
-
-    def product(self, input: torch.Tensor) -> torch.Tensor:
-        """Returns the outputs of all layers side by side: [..., sum(sizes)]."""
-        found: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(input, self.packed, self.bias, "none", [], "")
-        return found
 
     def part(self, number: int, input: torch.Tensor) -> torch.Tensor:
         pending = self.pending
         if pending.input is not input or number not in pending.parts:
             pending.input = input
-            pending.parts = dict(enumerate(torch.split(self.product(input), self.sizes, -1)))
+            pending.parts = dict(enumerate(torch.split(self.whole.product(input), self.sizes, -1)))
         found = pending.parts.pop(number).contiguous()  # as a layer of its own returns it
         if not pending.parts:
             pending.input = None
         return found
 
+    def __deepcopy__(self, memo: object) -> "JoinedProduct":
+        return JoinedProduct(self.whole, self.sizes)
+
 
 class JoinedLinear(StoredLinear):
-    """A bfloat16 layer that is part of a joined product."""
+    """A layer that is part of a joined product."""
 
-    kind = "packed"
     stored = ("joined",)
     joined: JoinedProduct
     number: int
 
     @property
+    def kind(self) -> str:  # type: ignore[override]
+        return self.joined.whole.kind
+
+    @property
     def stored_bytes(self) -> int:
-        return 2 * self.in_features * self.out_features
+        whole = self.joined.whole
+        return whole.stored_bytes * self.out_features // whole.out_features
 
     def dense(self) -> torch.Tensor:
-        whole: torch.Tensor = self.joined.packed.to_dense()
-        return list(torch.split(whole, self.joined.sizes))[self.number].clone()
+        return list(torch.split(self.joined.whole.dense(), self.joined.sizes))[self.number].clone()
 
     def product(self, input: torch.Tensor) -> torch.Tensor:
         return self.joined.part(self.number, input)
-
-    def drop(self) -> None:
-        del self._modules["joined"]
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "JoinedLinear":
-        memo[id(self.joined.packed)] = self.joined.packed
-        return super().__deepcopy__(memo)  # type: ignore[return-value]
 
 
 class Int8Linear(StoredLinear):
@@ -225,6 +217,76 @@ class Int8Linear(StoredLinear):
         rows = input.reshape(-1, self.in_features)
         made = torch._weight_int8pack_mm(rows, self.codes, self.scales).view(*input.shape[:-1], self.out_features)
         return made if self.bias is None else made + self.bias
+
+
+BASE = 254  # of the two digits of an input, each of -127 to 127
+LARGEST = 127 * BASE + 126  # the largest input: one more would round to a first digit of 128
+MOST_INPUTS = 2**31 // (255 * 127)  # whose sum fits into 32 bits
+LEAST_WEIGHTS = 2**20  # of a layer: in smaller ones, making the digits takes longer than reading weights faster saves
+LEAST = 1e-30  # the largest value of a row that is not taken for 0
+
+
+class DigitsLinear(StoredLinear):
+    """A layer in 8 bits as Int8Linear's, whose product is computed in integers by FBGEMM.
+
+    torch's kernel for 8-bit weights with bfloat16 inputs is bound by arithmetic: it turns each weight into a float.
+    Instructions that multiply four pairs of bytes read weights twice as fast. So each row of inputs is rounded to
+    multiples of its largest value ÷ 32384, and each multiple is two digits of base 254, in two rows of bytes, whose
+    sums are exact. The error of an input is at most 2^-16 of the largest in its row, so that the outputs are those of
+    exact products up to bfloat16's rounding, and do not depend on the other rows.
+    """
+
+    kind = "int8"
+    stored = ("packed", "scales")
+    packed: Any  # FBGEMM's, with the scales
+    scales: torch.Tensor
+
+    @property
+    def stored_bytes(self) -> int:
+        return self.in_features * self.out_features + self.scales.nbytes
+
+    def dense(self) -> torch.Tensor:
+        weight, _ = torch.ops.quantized.linear_unpack(self.packed)
+        codes: torch.Tensor = weight.int_repr()
+        return codes.to(torch.bfloat16) * self.scales[:, None]
+
+    def product(self, input: torch.Tensor) -> torch.Tensor:
+        rows = input.reshape(-1, self.in_features)
+        number = len(rows)
+        unit = rows.abs().amax(1, keepdim=True).float().clamp_min_(LEAST).div_(LARGEST)
+        digits = torch.empty((2 * number, self.in_features))
+        high, low = digits[:number], digits[number:]
+        torch.div(rows, unit, out=low)
+        torch.div(low, BASE, out=high).round_()
+        low.sub_(high, alpha=BASE)
+        made = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default(digits, 1.0, 128, self.packed)
+        found: torch.Tensor = made[number:].add_(made[:number], alpha=BASE).mul_(unit)
+        if self.bias is not None:
+            found.add_(self.bias)
+        return found.to(torch.bfloat16).view(*input.shape[:-1], self.out_features)
+
+
+def prepacked(codes: torch.Tensor, scales: torch.Tensor) -> Any:
+    """Returns weights in 8 bits, [out, in] with a scale for each output, as FBGEMM reads them."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*quantize", category=UserWarning)  # deprecated for training
+        zeros = torch.zeros(len(codes), dtype=torch.long)
+        weight = torch._make_per_channel_quantized_tensor(codes, scales.double(), zeros, 0)
+    return torch.ops.quantized.linear_prepack(weight, None)
+
+
+@cache
+def multiplies_digits() -> bool:
+    """Returns whether this CPU and this build of torch multiply bytes in integers without loss: sums of the largest
+    products saturate on a CPU without AVX-512 VNNI, and other builds have no FBGEMM."""
+    codes = torch.full((OUTPUTS, INPUTS), 127, dtype=torch.int8)
+    largest = torch.full((2, INPUTS), 127.0)
+    try:
+        packed = prepacked(codes, torch.ones(OUTPUTS))
+        found = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default(largest, 1.0, 128, packed)
+    except (AttributeError, RuntimeError):
+        return False
+    return bool((found == 127 * 127 * INPUTS).all())
 
 
 class Int4Linear(StoredLinear):
@@ -248,6 +310,9 @@ class Int4Linear(StoredLinear):
         return torch.ops.aten._weight_int4pack_mm_for_cpu.default(rows, self.codes, GROUP, self.scales)  # type: ignore[no-any-return]
 
 
+Store = Callable[[nn.Linear, bool], None]  # a layer, and whether its weight stays readable as it is
+
+
 def pack(layer: nn.Linear, kept: bool) -> None:
     weight = layer.weight.detach()
     layer.__class__ = PackedLinear
@@ -259,13 +324,22 @@ def pack(layer: nn.Linear, kept: bool) -> None:
 JOINED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 
-def join(layers: Sequence[nn.Linear]) -> None:
-    joined = JoinedProduct(layers)
+def join(layers: Sequence[nn.Linear], store: Store) -> None:
+    """Stores the weights of layers of one input as those of one layer."""
+    sizes = [layer.out_features for layer in layers]
+    with torch.device("meta"):
+        whole = nn.Linear(layers[0].in_features, sum(sizes), bias=False)
+    whole.weight = nn.Parameter(torch.cat([layer.weight.detach() for layer in layers]), requires_grad=False)
+    if layers[0].bias is not None:
+        whole.bias = nn.Parameter(torch.cat([layer.bias.detach() for layer in layers]), requires_grad=False)
+    store(whole, False)
+    assert isinstance(whole, StoredLinear)
+    joined = JoinedProduct(whole, sizes)
     for number, layer in enumerate(layers):
         layer.__class__ = JoinedLinear
         assert isinstance(layer, JoinedLinear)
-        layer.store(kept=False)
-        layer.joined, layer.number = joined, number
+        layer.store(kept=False, joined=joined)
+        layer.number = number
 
 
 def joinable(part: nn.Module, linear: Collection[nn.Linear], users: Mapping[int, int]) -> Iterator[list[nn.Linear]]:
@@ -283,9 +357,10 @@ def quantize_8(layer: nn.Linear, kept: bool) -> None:
     weight = layer.weight.detach().float()
     scales = (weight.abs().amax(1) / 127).clamp_min(torch.finfo(torch.bfloat16).tiny).bfloat16()
     codes = (weight / scales.float()[:, None]).round_().clamp_(-127, 127).to(torch.int8)
-    layer.__class__ = Int8Linear
-    assert isinstance(layer, Int8Linear)
-    layer.store(kept, codes=codes, scales=scales)
+    digits = multiplies_digits() and layer.in_features <= MOST_INPUTS and layer.weight.numel() >= LEAST_WEIGHTS
+    layer.__class__ = DigitsLinear if digits else Int8Linear
+    assert isinstance(layer, StoredLinear)
+    layer.store(kept, scales=scales, **({"packed": prepacked(codes, scales)} if digits else {"codes": codes}))
 
 
 def quantize_4(layer: nn.Linear, kept: bool) -> None:
@@ -320,20 +395,21 @@ def store_weights(network: Any, quantize: Quantize = "none") -> None:
         for parameter in part.parameters(recurse=False):
             users[id(parameter)] = users.get(id(parameter), 0) + 1
     can_pack = packs_bfloat16()
-    if can_pack and quantize == "none":
-        for part in list(network.modules()):
-            for layers in joinable(part, set(linear), users):
-                join(layers)
-        linear = [layer for layer in linear if type(layer) is nn.Linear]
-    for layer in linear:
-        kept = users[id(layer.weight)] > 1
+
+    def way(layer: nn.Linear) -> Store | None:
         fits = layer.in_features % INPUTS == 0 and layer.out_features % OUTPUTS == 0
-        if quantize == "int4" and fits and layer is not head:
-            quantize_4(layer, kept)
-        elif quantize != "none" and fits:
-            quantize_8(layer, kept)
-        elif can_pack:
-            pack(layer, kept)
+        if quantize != "none" and fits:
+            return quantize_4 if quantize == "int4" and layer is not head else quantize_8
+        return pack if can_pack else None
+
+    for part in list(network.modules()):
+        for layers in joinable(part, set(linear), users):
+            ways = {way(layer) for layer in layers}
+            if len(ways) == 1 and (store := ways.pop()) is not None:
+                join(layers, store)
+    for layer in linear:
+        if type(layer) is nn.Linear and (store := way(layer)) is not None:
+            store(layer, users[id(layer.weight)] > 1)
 
 
 @dataclass(frozen=True)
@@ -359,12 +435,11 @@ def product_rates(network: nn.Module) -> list[ProductRate]:
     as in a pass. A kernel that torch silently computes in another way has a fraction of the others' rate."""
     by_shape: dict[tuple[str, int, int], list[tuple[Product, int]]] = {}
     for part in network.modules():
-        if isinstance(part, JoinedProduct):
-            shape = ("packed", *part.packed.shape)
-            by_shape.setdefault(shape, []).append((part.product, part.packed.nbytes))
-        elif isinstance(part, StoredLinear) and not isinstance(part, JoinedLinear):
-            shape = (part.kind, part.out_features, part.in_features)
-            by_shape.setdefault(shape, []).append((part.product, part.stored_bytes))
+        if isinstance(part, StoredLinear):
+            layer = part.joined.whole if isinstance(part, JoinedLinear) else part
+            if not isinstance(part, JoinedLinear) or part.number == 0:
+                shape = (layer.kind, layer.out_features, layer.in_features)
+                by_shape.setdefault(shape, []).append((layer.product, layer.stored_bytes))
         elif type(part) is nn.Linear:
             shape = ("plain", part.out_features, part.in_features)
             by_shape.setdefault(shape, []).append((part, part.weight.nbytes))

@@ -60,12 +60,14 @@ class ScoringModel:
 
     `hidden_layers`: the layers whose hidden states `score` returns, numbered as in transformers' `hidden_states` (0:
     the embeddings). `prefers_pending`: whether passes over pending tokens, which only the device knows, are faster than
-    passes over tokens that were read from the device.
+    passes over tokens that were read from the device. `chooses_width`: whether it decides itself in how many passes it
+    reads a text, as a server does.
     """
 
     passes: PassLog
     eos_token_ids: frozenset[int]
     prefers_pending: bool = False
+    chooses_width: bool = False
     hidden_layers: tuple[int, ...] = ()
 
     @property

@@ -6,6 +6,8 @@ from pathlib import Path
 from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError
 
+TIMEOUT_SECONDS = 4  # of a request to the hub
+
 
 def model_source(name: str) -> str:
     """Returns the source for transformers: the folder of `embedded:NAME`, or the name itself."""

@@ -59,6 +59,14 @@ HIDDEN = "\U0010ffff"  # a noncharacter: prefixed to special tokens so that no t
 incremental_decoder = codecs.getincrementaldecoder("utf-8")
 
 
+def begin_ids(tokenizer: Any) -> list[int]:
+    """Returns the ids that a tokenizer puts before a text; may be empty, also if it has a BOS token."""
+    alone = tokenizer("a", add_special_tokens=False)["input_ids"]
+    whole = tokenizer("a")["input_ids"]
+    starts = range(len(whole) - len(alone) + 1)
+    return list(whole[: next((i for i in starts if whole[i : i + len(alone)] == alone), 0)])
+
+
 class Vocabulary:
     """A byte table and a plain-text encoder of a tokenizer, which is not modified.
 
@@ -131,10 +139,7 @@ class Vocabulary:
     @cached_property
     def bos_ids(self) -> list[int]:
         """The ids that the tokenizer puts before a text; may be empty."""
-        alone = self._tokenizer("a", add_special_tokens=False)["input_ids"]
-        whole = self._tokenizer("a")["input_ids"]
-        starts = range(len(whole) - len(alone) + 1)
-        return list(whole[: next((i for i in starts if whole[i : i + len(alone)] == alone), 0)])
+        return begin_ids(self._tokenizer)
 
     @cached_property
     def dummy_prefix(self) -> bool:

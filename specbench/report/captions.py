@@ -238,7 +238,12 @@ def _by_subset(rows: Sequence[Row], texts: Sequence[str | None]) -> str:
 
 
 def dtype_and_device(row: Row) -> str:
-    return f"{row.dtype} on {row.device}" + ("" if row.engine == "eager" else f", {row.engine}")
+    engine = "" if row.engine == "eager" else f", {row.engine}"
+    return f"{row.dtype} on {row.device}{engine}{width_of_passes(row.pass_width)}"
+
+
+def width_of_passes(pass_width: int | None) -> str:
+    return "" if pass_width is None else f", --pass-width {pass_width}"
 
 
 def sampling_of(row: Row) -> str:

@@ -49,7 +49,7 @@ ALL = "all"  # the subset of a row over all subsets of its task
 # are recomputed from the folder.
 UNVERIFIABLE_FIELDS = frozenset({"evidence", "fairness", "run"})
 # Fields and metrics that rows of earlier versions lack.
-LATER_FIELDS = frozenset({"common_ids", "context", "divergence", "system", "template_date"})
+LATER_FIELDS = frozenset({"common_ids", "context", "divergence", "pass_width", "system", "template_date"})
 LATER_METRICS = frozenset(
     {
         "share_looping", "share_looping_ar", "share_in_loops", "share_in_loops_ar", "speedup_without_loops",
@@ -226,6 +226,7 @@ class Row(FilePart):
     device: str
     attention: str
     engine: RowEngine = "eager"  # "… target": only the target's passes are recorded or compiled
+    pass_width: PositiveInt | None = None  # the rows of which each pass of the target was made; null: its tokens
     versions: dict[str, str | None]
     commit: str | None
     command: str

@@ -230,7 +230,7 @@ class MeasuredRun:
             **{name: getattr(self.measurement, name) for name in ("command", "request", "repeats")},
             "chat": self.measurement.chat and self.identity.get("chat_template_args", True),
             "template_date": self.identity.get("template_date"),
-            "seed": self.identity["seed"],
+            "seed": self.identity["seed"], "pass_width": self.identity.get("pass_width"),
         }  # fmt: skip
 
     def _method(

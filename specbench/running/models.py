@@ -59,7 +59,7 @@ class LoadedModels:
 
     def identity(self) -> dict[str, object]:
         """Returns the parts of a run's identity about its models, other than their names and revisions."""
-        return {}
+        return {} if self.target.pass_width is None else {"pass_width": self.target.pass_width}
 
     def log_into(self, folder: Path) -> None:
         """Makes servers log into the run's folder. Models in this process have no logs."""
@@ -201,7 +201,7 @@ def load_drafters(
                 loaded[name] = load(
                     name, revision=revision, dtype=dtype, device=device,
                     engine=drafter_engine(spec.engine, target, name), trust_remote_code=spec.trust_remote_code,
-                    **gguf_options(spec, name),
+                    **gguf_options(spec, name, spec.drafter_tokenizer if name == spec.drafter else None),
                 )  # fmt: skip
             except ConfigError as error:
                 if own_drafter(part, spec.target) is None:

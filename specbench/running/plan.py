@@ -33,7 +33,7 @@ from specbench.models.meters import num_processes_on_gpu
 from specbench.records.folder import DATE, RunFolder, default_folder
 from specbench.records.records import Key
 from specbench.results.conditions import check_accepts_rows
-from specbench.running.models import LoadedModels, choose_products, load_models
+from specbench.running.models import LoadedModels, load_models
 from specbench.running.prompts import (
     PromptRenderer,
     conversation,
@@ -128,8 +128,6 @@ def make_plan(request: Request, console: Console, load: Callable[[RunSpec], Load
         loaded = without_calibration(load_requested(spec, embedded, console), spec.methods)
     # 4. The models, and a decoder of each method. Of "all" methods those stay that fit models and data.
     models = load(spec)
-    for line in choose_products(models) if spec.engine == "auto" and spec.servers is None else ():
-        say(console, line)
     spec, subset_runs = subsets_with_decoders(spec, models, loaded, left_out)
     if left_out:
         say(console, "--method all leaves out " + "; ".join(f"{name}: {why}" for name, why in left_out.items()))
@@ -461,6 +459,7 @@ def run_identity(
         "chat_template_args": spec.chat_template_args or None,
         "trust_remote_code": spec.trust_remote_code or None,
         "tokenizer": spec.tokenizer,
+        "drafter_tokenizer": spec.drafter_tokenizer,
         "code_execution": permission.allowed() or None,  # answers have no scores without it
     }
     given = {name: value for name, value in settings.items() if value is not None}

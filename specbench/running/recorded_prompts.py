@@ -9,11 +9,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from itertools import islice
+from typing import Any
 
 from specbench.core.environment import EMBEDDED, set_threads
 from specbench.core.errors import ConfigError, nearest
 from specbench.models.batch_width import BaselineAnswer, near_tie_tolerance
 from specbench.models.causal_lm import CausalLM, ids_digest, split_precision
+from specbench.models.gguf.files import is_gguf
+from specbench.models.gguf.options import ATTENTION, GgufOptions
 from specbench.models.loading import load_model
 from specbench.models.near_ties import TokenDifference, find_differences
 from specbench.records.records import Key, Record
@@ -23,7 +26,7 @@ from specbench.results.row import ALL, Row
 from specbench.results.runs import RecordedRun
 from specbench.running.prompts import PromptBudget, PromptRenderer, baseline_prompts, prompt_digest, truncate_examples
 from specbench.specs.catalogue import load_task, load_tasks
-from specbench.specs.components import EngineName, Quantize
+from specbench.specs.components import CacheDtype, EngineName, Quantize
 from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import Example, load_examples
 from specbench.tasks.scoring import Scorer, make_scorer
@@ -34,7 +37,7 @@ Group = tuple[str, str]  # task and subset
 @dataclass
 class ModelLoader:
     """Loads each model of a run once, by name and revision, with the target's dtype and device. `weights`: if False,
-    only configurations and tokenizers are read."""
+    only configurations and tokenizers are read. `gguf`: how GGUF models are loaded, by name."""
 
     device: str
     dtype: str
@@ -42,16 +45,21 @@ class ModelLoader:
     trust_remote_code: bool = False
     weights: bool = True
     engine: EngineName = "eager"
+    pass_width: int | None = None
+    gguf: Mapping[str, GgufOptions] = field(default_factory=dict)
     _loaded: dict[tuple[str, str | None], CausalLM] = field(default_factory=dict)
 
     def load(self, name: str, revision: str | None = None) -> CausalLM:
         """Returns a model at a recorded revision. Raises ConfigError if its files have changed since."""
         if (name, revision) not in self._loaded:
+            # Beside a GGUF target there may be a drafter of another format.
+            engine = "eager" if self.engine == "llama.cpp" and not is_gguf(name) else self.engine
             is_commit = revision is not None and not revision.startswith(("local-", "sha256-"))
             model = load_model(
                 name, revision=revision if is_commit else None, dtype=self.dtype, device=self.device,
                 weights=self.weights, quantize=self.quantize if self.weights else "none",
-                trust_remote_code=self.trust_remote_code, engine=self.engine,
+                trust_remote_code=self.trust_remote_code, engine=engine, gguf=self.gguf.get(name),
+                pass_width=self.pass_width,
             )  # fmt: skip
             if revision is not None and model.revision != revision:
                 raise ConfigError(
@@ -60,6 +68,17 @@ class ModelLoader:
                 )
             self._loaded[name, revision] = model
         return self._loaded[name, revision]
+
+
+def gguf_options_of(row: Row) -> dict[str, GgufOptions]:
+    """Returns how a row's GGUF models were loaded, by name."""
+    cache_dtype: CacheDtype = "float32" if row.attention == ATTENTION["float32"] else "float16"
+    given: Mapping[str, Any] = row.request
+    tokenizers = {given.get("drafter"): given.get("drafter_tokenizer"), row.target: given.get("tokenizer")}
+    return {
+        name: GgufOptions(tokenizer, given.get("gpu_layers"), cache_dtype)
+        for name, tokenizer in tokenizers.items() if name is not None and is_gguf(name)
+    }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -143,8 +162,9 @@ class Target:
         row = run.rows[0]
         engine: EngineName = "llama.cpp" if row.engine.startswith("llama.cpp") else "eager"
         self.loader = ModelLoader(
-            "auto", *split_precision(row.dtype), trust_remote_code=trust_remote_code, engine=engine
-        )
+            "auto", *split_precision(row.dtype), trust_remote_code=trust_remote_code, engine=engine,
+            pass_width=row.pass_width, gguf=gguf_options_of(row),
+        )  # fmt: skip
 
     def differences(
         self, row: Row, keys: Sequence[Key], candidate: Mapping[Key, Record], method: str, max_query_length: int
@@ -230,7 +250,10 @@ def shown_run(
     for group in dict.fromkeys((record.task, record.subset) for record in chosen):
         row = rows[group]
         in_group = [record for record in chosen if (record.task, record.subset) == group]
-        loader = ModelLoader("cpu", *split_precision(row.dtype), trust_remote_code=trust_remote_code, weights=False)
+        loader = ModelLoader(
+            "cpu", *split_precision(row.dtype), trust_remote_code=trust_remote_code, weights=False,
+            gguf=gguf_options_of(row),
+        )  # fmt: skip
         try:
             target = loader.load(row.target, row.target_revision)
             budgets = {name for record in in_group for name in record.budgets or {}} - {target.name}

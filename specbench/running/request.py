@@ -272,6 +272,9 @@ def check_gguf_options(options: RunOptions) -> None:
         require("llama_cpp", "--engine llama.cpp")
     if "target" not in found:
         refuse_options(options, ("tokenizer",), f"on '{names['target']}', which is no GGUF file")
+    if "drafter" not in found:
+        where = "without --drafter" if options.drafter is None else f"on '{options.drafter}', which is no GGUF file"
+        refuse_options(options, ("drafter_tokenizer",), where)
     if not found or not by_llama:
         what = "without a GGUF file" if not found else f"with --engine {engine}, which dequantizes GGUF files"
         refuse_options(options, ("gpu_layers", "cache_dtype"), what)

@@ -200,7 +200,9 @@ class RunSpec(Spec):
     quantize: Quantize = "none"
     device_map: DeviceMap = "none"
     engine: EngineName = "auto"
+    pass_width: Annotated[int, Field(ge=1)] | None = None  # rows of every pass of the target; None: its tokens
     tokenizer: Text | None = None  # of a GGUF target; None: its own
+    drafter_tokenizer: Text | None = None  # of a GGUF drafter
     gpu_layers: Annotated[int, Field(ge=0)] | None = None
     cache_dtype: CacheDtype = "float16"
     chat: Chat = "auto"
@@ -252,6 +254,15 @@ class RunSpec(Spec):
         if self.device_map != "none" and self.device != "auto":
             raise ConfigError(
                 f"--device-map {self.device_map}: selects the target's devices itself: remove --device {self.device}"
+            )
+        if self.pass_width is not None and self.engine in ("graphs", "compiled"):
+            raise ConfigError(
+                f"--pass-width {self.pass_width}: --engine {self.engine} has passes of fixed lengths of its own: take "
+                "--engine eager"
+            )
+        if self.pass_width is not None and self.device_map != "none":
+            raise ConfigError(
+                f"--pass-width {self.pass_width}: was tried on a CPU only: leave out --device-map {self.device_map}"
             )
         self._check_names()
 

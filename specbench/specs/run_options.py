@@ -26,7 +26,7 @@ from specbench.specs.components import (
 SHARE, LEAST = 96, 8
 
 # Options that only affect how a target is loaded, with the values at which they have no effect.
-TARGET_OPTIONS = {"quantize": "none", "device_map": "none", "trust_remote_code": False}
+TARGET_OPTIONS = {"quantize": "none", "device_map": "none", "trust_remote_code": False, "pass_width": None}
 
 T = TypeVar("T")
 
@@ -112,8 +112,17 @@ class RunOptions:
         "llama.cpp: by its kernels, for GGUF files, which the others dequantize; auto: llama.cpp for GGUF files if it "
         "is installed, graphs on cuda, else eager.",
     )
+    pass_width: int | None = option(
+        None,
+        "Compute every pass of the target with N rows, so that its logits do not depend on the tokens of a pass: "
+        "shorter ones are padded, longer ones read in parts. On a CPU, with --engine eager, or llama.cpp and N = 1.",
+        least=1,
+    )
     tokenizer: Text | None = option(
         None, "Tokenizer of a GGUF target: hub id or folder; by default the one in the file."
+    )
+    drafter_tokenizer: Text | None = option(
+        None, "Tokenizer of a GGUF drafter: hub id or folder; by default the one in the file."
     )
     gpu_layers: int | None = option(
         None,
@@ -200,8 +209,8 @@ OPTIONS = {
 MODEL_ARGS = {
     "pretrained": "target", "revision": "target_revision", "override": "overrides",
     **{name: name for name in (
-        "drafter", "drafter_revision", "seed", "dtype", "device", "quantize", "device_map", "chat_template_args",
-        "template_date", "prompt_checks", "threads", "trust_remote_code",
+        "drafter", "drafter_revision", "seed", "dtype", "device", "quantize", "device_map", "pass_width",
+        "chat_template_args", "template_date", "prompt_checks", "threads", "trust_remote_code",
     )},
 }  # fmt: skip
 

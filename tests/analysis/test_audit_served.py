@@ -15,7 +15,7 @@ from scipy import stats
 
 from specbench.analysis.audit.audit import run_audit
 from specbench.analysis.audit.distribution import Tokens, compare_with_samples, moments_of_pooled
-from specbench.analysis.audit.report import AuditReport, MethodVerdict, audit_table
+from specbench.analysis.audit.report import AuditReport, MethodVerdict, audit_table, width_table
 from specbench.core.errors import ConfigError
 from specbench.integrations.served.models import load_served
 from specbench.models.loading import load_tokenizer
@@ -148,11 +148,24 @@ def test_near_ties_are_told_by_the_log_probabilities_of_the_server_ar(tmp_path, 
     assert found.greedy.num_near_ties == (3 if expected == "near-tie only" else 0)
 
 
-def test_the_passes_of_a_server_have_no_chosen_width(tmp_path) -> None:
-    with servers_file(tmp_path, scripts()) as file:
+@pytest.mark.parametrize("moved", [0.0, 0.1])
+def test_the_width_of_a_server_is_told_by_its_log_probabilities(tmp_path, moved) -> None:
+    """After its own tokens, the server `ar` gives less to the best token than after the same text as a prompt."""
+
+    def writes(ids: Sequence[int]) -> dict[int, float]:
+        (best, most), (second, less), *others = model(ids).items()
+        return {best: most - moved, second: less + moved, **dict(others)}
+
+    with servers_file(tmp_path, scripts(writes=writes)) as file:
         request = Request(["mgsm"], [], RunOptions(subsets=("en",), limit=3, overrides=SHORT), "", servers=file)
-        with pytest.raises(ConfigError, match="--batch-width: a server chooses the width of its passes itself"):
-            run_audit(request, 0, 1.0, str, QUIET, load_served, shows_width=True)
+        report = run_audit(request, 0, 1.0, lambda _: None, QUIET, load_served, shows_width=True)
+    assert report.batch_width is not None
+    (found,) = report.batch_width.changes
+    assert found.compared == "prompt" and found.num_positions == 3 * 8 and found.seconds is None
+    assert found.total_variation == pytest.approx(7 / 8 * moved, abs=1e-5)  # the first token follows the prompt
+    assert report.batch_width.is_independent == (moved == 0)
+    said = " ".join(width_table(report).caption)
+    assert "that the server 'ar' reports" in said and ("does not depend on the width" in said) == (moved == 0)
 
 
 def test_a_server_without_log_probabilities_leaves_differences_undecided(tmp_path) -> None:

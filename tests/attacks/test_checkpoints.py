@@ -70,6 +70,9 @@ FILES = {  # file, content → what the error tells
     "end tokens of a generation that are texts": (
         "generation_config.json", b'{"eos_token_id": ["x"]}', "generation_config.json: eos_token_id = ['x']: 'x' is no",
     ),
+    "half a generation config": (
+        "generation_config.json", b'{"eos_token_id": [3, ', "generation_config.json, line 1: not valid JSON",
+    ),
     "a deep tokenizer": ("tokenizer.json", b'{"a":' * 1_000_000, "tokenizer.json is not valid JSON"),
     "half a tokenizer": ("tokenizer.json", b'{"version": "1.0", "model": {"type": "BPE", "vocab": {', "tokenizer.json"),
     "a tokenizer without a model": ("tokenizer.json", b'{"version": "1.0"}', LOAD),

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import Field
+from tokenizers import processors
 
 from specbench.cli.help.method import commands, embedded, is_preset, needs, parameters, parts, presets, verdict
 from specbench.cli.help.text import field_parameters, shown
@@ -17,6 +18,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.registry import BRIDGES, DRAFTERS, RULES, NoFeatures, Registry
 from specbench.specs.catalogue import load_file, load_method, method_names, with_overrides
 from tests.support import tiny
+from tests.support.tokenizers_made_here import byte_bpe_with_bos
 
 METHODS = method_names()
 COMPONENTS = [
@@ -261,6 +263,20 @@ def test_an_unknown_name_is_one_line(name: str, expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
         help_lines(name)
     assert expected in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("adds", [True, False])
+def test_a_model_begins_with_what_its_tokenizer_puts_before_a_text(
+    adds: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Some name a BOS token, and put none before texts."""
+    folder = tiny.save(tmp_path / "m", num_hidden_layers=1, num_extra=260)
+    made = byte_bpe_with_bos()
+    if not adds:
+        made.backend_tokenizer.post_processor = processors.ByteLevel()
+    made.save_pretrained(folder)
+    show(str(folder))
+    assert f"begin: {'<|begin|>' if adds else 'none'}\n" in capsys.readouterr().out
 
 
 def test_a_model_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

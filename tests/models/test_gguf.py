@@ -115,6 +115,12 @@ def test_a_tokenizer_that_transformers_lacks(file: Path, tmp_path: Path) -> None
         load_model(str(path), device="cpu", weights=False)
 
 
+def test_a_tokenizer_without_its_merges(file: Path, tmp_path: Path) -> None:
+    path = gguf_files.changed(file, tmp_path / "m.gguf", b"ggml.merges", b"ggml.mergez")
+    with pytest.raises(ConfigError, match=r"m.gguf: tokenizer.ggml.merges is missing: .*--tokenizer"):
+        load_model(str(path), device="cpu", weights=False)
+
+
 def test_a_tokenizer_with_other_tokens(file: Path) -> None:
     found = find_gguf(str(file))
     check_tokenizer(load_gguf_tokenizer(found), found, None, None)
@@ -122,6 +128,20 @@ def test_a_tokenizer_with_other_tokens(file: Path) -> None:
         check_tokenizer(tiny.tokenizer(), found, "tiny", None)
     with pytest.raises(ConfigError, match=r"it has 2,048 tokens, and the tokenizer .* makes token 3,"):
         check_tokenizer(tiny.tokenizer(num_extra=3000), found, "tiny", None)
+
+
+def test_added_tokens_are_listed_a_few_times_only(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers makes the dictionary anew at each access: once per token, Gemma's check would take minutes."""
+    found, tokenizer, reads = find_gguf(str(file)), load_gguf_tokenizer(find_gguf(str(file))), []
+    added = type(tokenizer).added_tokens_decoder.fget
+
+    def counted(self: object) -> dict[int, object]:
+        reads.append(self)
+        return dict(added(self))
+
+    monkeypatch.setattr(type(tokenizer), "added_tokens_decoder", property(counted))
+    check_tokenizer(tokenizer, found, None, None)
+    assert 0 < len(reads) < 10
 
 
 def test_a_tokenizer_that_splits_otherwise(file: Path) -> None:
@@ -145,6 +165,15 @@ def test_dequantized_it_is_the_checkpoint(file: Path) -> None:
     assert model.revision == find_gguf(str(file)).identity and model.eos_token_ids == network.eos_token_ids
 
 
+def test_a_model_in_several_files_is_dequantized(file: Path, tmp_path: Path) -> None:
+    parts = gguf_files.split(file, tmp_path)
+    assert len(parts) > 1 and parts[0].name.startswith("model-00001-of-0000")
+    whole, model = (load_model(str(path), device="cpu", engine="eager") for path in (file, parts[1]))
+    ids = list(range(40))
+    assert torch.equal(model.score(ids, 30).logits, whole.score(ids, 30).logits)
+    assert model.revision != whole.revision  # which is of the files
+
+
 def test_a_run_tells_that_weights_are_dequantized(
     file: Path, specbench: Callable[..., Outcome], tmp_path: Path
 ) -> None:
@@ -160,6 +189,12 @@ def test_the_engine_needs_a_gguf_target(specbench: Callable[..., Outcome]) -> No
     assert code == 2 and "target 'embedded:target' is no GGUF file: give one" in said
     code, _, said = specbench("run", "--task", "mgsm", "--method", "pld", "--tokenizer", "x")
     assert code == 2 and "--tokenizer x: has no effect on 'embedded:target', which is no GGUF file" in said
+    code, _, said = specbench("run", "--task", "mgsm", "--method", "sd", "--drafter-tokenizer", "x")
+    assert code == 2 and "--drafter-tokenizer x: has no effect without --drafter" in said
+    code, _, said = specbench(
+        "run", "--task", "mgsm", "--method", "sd", "--drafter", "embedded:drafter", "--drafter-tokenizer", "x"
+    )
+    assert code == 2 and "--drafter-tokenizer x: has no effect on 'embedded:drafter', which is no GGUF file" in said
 
 
 def test_a_missing_binding_is_told_at_once(

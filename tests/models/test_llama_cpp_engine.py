@@ -16,6 +16,9 @@ from specbench.models.causal_lm import CausalLM
 from specbench.models.gguf.options import GgufOptions
 from specbench.models.loading import load_model
 from specbench.results.leaderboard import load
+from specbench.results.row import Row
+from specbench.results.runs import finished_run
+from specbench.running.recorded_prompts import Target
 from tests.support import gguf_files
 
 gguf_files.needs_llama_cpp()
@@ -140,6 +143,27 @@ def test_each_node_of_a_tree_sees_its_ancestors_alone(model: CausalLM, num_cache
     torch.testing.assert_close(after, fresh(model, whole), **CLOSE)
 
 
+def check_kept_paths(model: CausalLM, leaves: tuple[int, ...]) -> None:
+    """Reads trees one after the other and keeps the path to a leaf of each. The rows after them are bit for bit
+    those of the same text without trees: the order of the cache is the same, too."""
+    model.check_trees()
+    model.reset()
+    ids = text(40)
+    model.score(ids[:-1], 1)
+    for step, leaf in enumerate(leaves):
+        nodes = text(len(PARENTS), seed=step)
+        model.score_tree(ids, nodes, PARENTS, len(nodes) + 1)
+        model.keep_path(path_to(leaf))
+        ids = [*ids, *(nodes[each] for each in path_to(leaf)), step + 1]
+    after = model.score([*ids, 5, 6], 3).logits
+    fresh(model, ids[:-1])
+    assert torch.equal(model.score([*ids, 5, 6], 3).logits, after)
+
+
+def test_kept_paths_leave_no_trace_of_their_trees() -> None:
+    check_kept_paths(opened(gguf_files.embedded("drafter"), "float16"), (7, 9, 1, 6, 0))
+
+
 def test_a_tree_that_is_rejected_leaves_nothing_behind(model: CausalLM) -> None:
     model.check_trees()
     ids, nodes = text(12), text(len(PARENTS), seed=1)
@@ -185,6 +209,26 @@ def test_a_recurrent_model_returns_to_a_kept_state(mamba: CausalLM) -> None:
         mamba.check_trees()
 
 
+def test_passes_of_one_row(mamba: CausalLM) -> None:
+    """Chains and trees are read token by token, and count as one pass."""
+    model, plain = opened(gguf_files.embedded("drafter"), "float16"), opened(gguf_files.embedded("drafter"), "float16")
+    model.sequence.fix_width(1)
+    for each in (model, plain):
+        each.check_trees()
+    ids, nodes = text(9), text(len(PARENTS), seed=1)
+    model.passes.clear()
+    rows = model.score(ids, 9).logits.clone()
+    assert [length for length, _ in model.passes.read()] == [9]
+    assert torch.equal(rows, torch.cat([fresh(model, ids[:end]) for end in range(1, 10)]))
+    torch.testing.assert_close(rows, plain.score(ids, 9).logits, atol=5e-2, rtol=1e-3)
+    trees = [each.score_tree(ids, nodes, PARENTS, len(nodes) + 1).logits for each in (model, plain)]
+    torch.testing.assert_close(*trees, atol=5e-2, rtol=1e-3)
+    with pytest.raises(ConfigError, match=r"^--pass-width 6: llama.cpp computes the rows of one pass by several"):
+        model.sequence.fix_width(6)
+    with pytest.raises(ConfigError, match=r"^--pass-width 1: model .* has recurrent layers"):
+        mamba.sequence.fix_width(1)
+
+
 def test_what_needs_the_network_is_refused_in_one_line(model: CausalLM) -> None:
     with pytest.raises(ConfigError, match="its network in torch: take --engine eager"):
         model.model  # noqa: B018
@@ -219,6 +263,24 @@ def test_every_method_writes_what_ar_writes(specbench: Callable[..., Outcome], t
     assert code == 0 and "measured already" in said
     code, _, said = specbench(*RUN, *map(str, pair), "--method", CHAINS, "--cache-dtype", "float32")
     assert code == 2 and "environment.attention" in said
+
+
+def test_records_are_judged_as_they_were_made(specbench: Callable[..., Outcome], tmp_path: Path) -> None:
+    """With the type of keys and values and with the tokenizers of their run."""
+    target, drafter = gguf_files.embedded("drafter"), gguf_files.embedded("drafter-scdf")
+    names = ("--target", str(target), "--drafter", str(drafter), "--method", "sd")
+    tokenizers = ("--tokenizer", "embedded:drafter", "--drafter-tokenizer", "embedded:drafter-scdf")
+    code, _, said = specbench(*RUN, *names, *tokenizers, "--cache-dtype", "float32")
+    assert code == 0, said
+    run = finished_run(tmp_path / "here")
+    identity = json.loads((tmp_path / "here" / "run.json").read_text())
+    assert "embedded:drafter-scdf" in json.dumps(identity)
+    loader = Target(run, trust_remote_code=False).loader
+    model = loader.load(str(target), run.rows[0].target_revision)
+    assert model.attention == run.rows[0].attention == "float32 K/V"
+    assert loader.gguf[str(target)].tokenizer == "embedded:drafter"
+    assert loader.gguf[str(drafter)].tokenizer == "embedded:drafter-scdf"
+    assert loader.load("embedded:drafter").engine == "eager"  # a drafter of another format, which shortened prompts
 
 
 def test_methods_draw_at_a_temperature(specbench: Callable[..., Outcome], tmp_path: Path) -> None:
@@ -264,20 +326,77 @@ def test_what_has_no_effect_is_refused(specbench: Callable[..., Outcome]) -> Non
         assert code == 2 and said_of in said
 
 
+BRIDGED = "slem,tli,union,slrs"
+OF_ONE_VOCABULARY = "sd,sd-block,pld,lookahead,token-recycling,synthetic"
+LOSSY = ("fsd-low", "random-accept")
+
+
+def real_rows(
+    specbench: Callable[..., Outcome], folder: Path, target: Path, drafter: Path, methods: str, *words: str
+) -> dict[str, Row]:
+    """The rows of one example by method."""
+    code, _, said = specbench(
+        *RUN, "--target", str(target), "--drafter", str(drafter), "--method", methods, "--chat", "never", "--warm-up",
+        "0", *words,
+    )  # fmt: skip
+    assert code == 0, said
+    return {row.method_name: row for row in load(folder / "here" / "leaderboard.json")}
+
+
 @pytest.mark.real
-@pytest.mark.parametrize(("drafter", "methods"), [("smollm2-135m", "sd,sd-block,pld"), ("qwen-coder-0.5b", "slem,tli")])
+@pytest.mark.parametrize(
+    ("drafter", "methods"),
+    [
+        ("smollm2-135m", f"{OF_ONE_VOCABULARY},{BRIDGED},{','.join(LOSSY)}"),  # by transformers
+        ("qwen-coder-0.5b.gguf", BRIDGED), ("gemma3-270m.gguf", BRIDGED),
+    ],
+)  # fmt: skip
 def test_a_public_model_writes_what_ar_writes(
     real_models: Path, specbench: Callable[..., Outcome], tmp_path: Path, drafter: str, methods: str
 ) -> None:
-    """Its passes do not depend on their width (Q4_1), so that every chain method writes AR's tokens, with a drafter
-    of another vocabulary too."""
-    target, other = (str(real_models / f"{name}.gguf") for name in ("smollm2-135m", drafter))
-    code, _, said = specbench(
-        *RUN, "--target", target, "--drafter", other, "--method", methods, "--engine", "llama.cpp", "--chat", "never",
-        "--warm-up", "0",
+    """Its passes do not depend on their width (Q4_1), so that every lossless method writes AR's tokens, with drafters
+    of other formats and vocabularies too."""
+    target = real_models / "smollm2-135m.gguf"
+    rows = real_rows(specbench, tmp_path, target, real_models / drafter, methods)
+    assert set(rows) == {"ar", *methods.split(",")}
+    verdicts = {row.verdict for name, row in rows.items() if name not in (*LOSSY, "ar")}
+    assert verdicts == {"greedy equal"}
+    assert any(0 < (row.value("acceptance_rate") or 0) < 1 for row in rows.values()), "all drafts were equal, or none"
+    sides = "llama.cpp" if drafter.endswith(".gguf") else "llama.cpp target"
+    assert {rows[name].engine for name in BRIDGED.split(",")} == {sides}
+
+
+@pytest.mark.real
+def test_a_public_gguf_drafts_for_a_model_in_torch(
+    real_models: Path, specbench: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    methods = "sd,fsd-low,tli"
+    rows = real_rows(
+        specbench, tmp_path, real_models / "smollm2-135m", real_models / "smollm2-135m.gguf", methods, "--dtype",
+        "float32",
     )  # fmt: skip
+    assert rows["sd"].engine == "eager target, llama.cpp drafter"
+    assert {rows[name].verdict for name in ("sd", "tli")} <= {"greedy equal", "near-tie only"}
+
+
+@pytest.mark.real
+def test_a_public_model_draws(real_models: Path, specbench: Callable[..., Outcome], tmp_path: Path) -> None:
+    target, drafter = real_models / "smollm2-135m.gguf", real_models / "qwen-coder-0.5b.gguf"
+    rows = real_rows(specbench, tmp_path, target, drafter, "slem,tli,pld", "--set", "generation.temperature=1.0")
+    assert {row.sampling.temperature for row in rows.values()} == {1.0}
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(("kind", "method"), [("ngram", "ngram"), ("retrieval", "rest")])
+def test_a_public_model_has_a_drafter_made_of_texts(
+    real_models: Path, specbench: Callable[..., Outcome], tmp_path: Path, kind: str, method: str
+) -> None:
+    target = real_models / "smollm2-135m.gguf"
+    words = ("--task", "mgsm", "--subset", "en", "--data", "sample", "--target", str(target), "--output", kind)
+    code, _, said = specbench("train", kind, *words)
     assert code == 0, said
-    assert {row.verdict for row in load(tmp_path / "here" / "leaderboard.json")} == {"greedy equal"}
+    rows = real_rows(specbench, tmp_path, target, target, method, "--set", f"drafter.path={kind}")
+    assert rows[method].verdict == "greedy equal"
 
 
 @pytest.mark.real
@@ -306,9 +425,17 @@ def test_rows_of_a_tree_are_those_of_its_chains_bit_for_bit(real_models: Path) -
         fresh(model, ids[:-1])
         row = model.score([*ids, *(nodes[each] for each in chain)], len(chain) + 1).logits[-1]
         assert torch.equal(rows[1 + node], row)
+    check_kept_paths(model, (7, 9, 1, 6, 0))
+
+
+def test_a_model_in_several_files(model: CausalLM, tmp_path: Path) -> None:
+    parts = gguf_files.split(gguf_files.embedded("drafter"), tmp_path)
+    assert torch.equal(fresh(opened(parts[-1]), text(20)), fresh(model, text(20)))
 
 
 def test_an_architecture_that_llama_cpp_lacks(tmp_path: Path) -> None:
     path = gguf_files.changed(gguf_files.embedded("drafter"), tmp_path / "m.gguf", b"\0llama", b"\0xxxma")
-    with pytest.raises(ConfigError, match=r"m.gguf: llama.cpp cannot open it \(.*unknown model architecture: 'xxxma'"):
+    with pytest.raises(
+        ConfigError, match=r"m.gguf: general.architecture = 'xxxma': llama.cpp cannot open it \(unknown model "
+    ):
         opened(path)

@@ -35,10 +35,14 @@ def test_a_hub_model_is_identified_by_its_commit(
 
 
 def test_without_weights_a_model_knows_its_tokens_and_computes_nothing(tmp_path: Path) -> None:
-    whole = load_model(str(tiny.save(tmp_path)), device="cpu")
+    """Also the end tokens that only its generation config has."""
+    tiny.save(tmp_path)
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [3, 4]}')
+    whole = load_model(str(tmp_path), device="cpu")
     bare = load_model(str(tmp_path), weights=False)
-    for name in ("name", "revision", "vocabulary", "vocab_size", "context_limit"):
+    for name in ("name", "revision", "vocabulary", "vocab_size", "context_limit", "eos_token_ids"):
         assert getattr(bare, name) == getattr(whole, name)
+    assert {3, 4} < bare.eos_token_ids
     assert bare.encode_prompt("word", chat=False) == whole.encode_prompt("word", chat=False)
     assert {parameter.device.type for parameter in bare.model.parameters()} == {"meta"}
 

@@ -15,10 +15,11 @@ from transformers import AutoModelForCausalLM
 from specbench.analysis.roofline.roofline import work_of
 from specbench.core.errors import ConfigError
 from specbench.integrations.transformers_decoders import own_copy
-from specbench.models import loading, packed
+from specbench.models import loading, machine, packed
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import load_model
 from specbench.models.packed import (
+    DigitsLinear,
     Int4Linear,
     Int8Linear,
     JoinedLinear,
@@ -62,14 +63,18 @@ def same(first: torch.Tensor, second: torch.Tensor) -> bool:
 
 
 def stored_bytes(network: nn.Module) -> int:
-    """The bytes of all weights and buffers that the network holds, shared ones once."""
-    tensors = {id(tensor): tensor for tensor in (*network.parameters(), *network.buffers())}
-    return sum(tensor.nbytes for tensor in tensors.values())
+    """The bytes of all weights and buffers that the network holds, shared ones once, and of stored weights."""
+    layers = stored_layers(network)
+    stored = {id(getattr(layer, name)) for layer in layers for name in layer.stored}
+    tensors = {id(tensor): tensor for tensor in (*network.parameters(), *network.buffers()) if id(tensor) not in stored}
+    return sum(tensor.nbytes for tensor in tensors.values()) + sum(layer.stored_bytes for layer in layers)
 
 
-def opaque(network: nn.Module) -> list[torch.Tensor]:
-    """The packed weights of a network."""
-    return [tensor for tensor in network.buffers() if tensor.layout == torch._mkldnn]  # type: ignore[attr-defined]
+def opaque(network: nn.Module) -> list[Any]:
+    """What a network has in place of weights."""
+    layers = stored_layers(network)
+    wholes = [layer.joined.whole if isinstance(layer, JoinedLinear) else layer for layer in layers]
+    return [getattr(layer, name) for layer in wholes for name in layer.stored]
 
 
 @needs_packing
@@ -143,14 +148,15 @@ def test_what_reads_the_weights_finds_them(tied: bool, tmp_path: Path) -> None:
     assert all(torch.equal(value, expected[name]) for name, value in again.state_dict().items())
 
 
-@needs_packing
-def test_copies_share_the_packed_weights() -> None:
+@pytest.mark.parametrize("quantize", [pytest.param("none", marks=needs_packing), "int8", "int4"])
+def test_copies_share_the_packed_weights(quantize: Any) -> None:
     stored = network()
-    store_weights(stored)
+    store_weights(stored, quantize)
     ids = torch.arange(8)[None]
     for made in (own_copy(stored), copy.deepcopy(stored)):
         for own, other in zip(stored_layers(made), stored_layers(stored), strict=True):
             assert own is not other
+            assert not isinstance(own, JoinedLinear) or own.joined is not other.joined  # nor what is pending
         for own, other in zip(opaque(made), opaque(stored), strict=True):
             assert own is other
         with torch.inference_mode():
@@ -207,6 +213,95 @@ def test_products_of_few_bits_are_those_of_the_weights_that_the_layer_shows(quan
     assert 0 < error < limit
 
 
+needs_digits = pytest.mark.skipif(not packed.multiplies_digits(), reason="bytes are not multiplied without loss here")
+
+
+@pytest.fixture
+def digits_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small layers have digits too."""
+    monkeypatch.setattr(packed, "LEAST_WEIGHTS", 0)
+
+
+@needs_digits
+@pytest.mark.usefixtures("digits_everywhere")
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("outlier", [1.0, 300.0])
+def test_products_by_digits_are_exact_up_to_the_rounding_of_inputs_and_outputs(bias: bool, outlier: float) -> None:
+    layer = linear(48, 608, bias)
+    plain = copy.deepcopy(layer)
+    layers = nn.Sequential(layer)
+    store_weights(layers, "int8")
+    assert type(layer) is DigitsLinear
+    codes, _ = torch.ops.quantized.linear_unpack(layer.packed)
+    weight = codes.int_repr().double() * layer.scales.double()[:, None]
+    rows = torch.randn(17, 608).bfloat16()
+    rows[:, 5] *= outlier  # as in models whose few largest activations dwarf the others
+    rows[3] = 0
+    with torch.inference_mode():
+        found = layers(rows).double()
+    exact = rows.double() @ weight.T + (0.0 if plain.bias is None else plain.bias.double())
+    rounding = rows.double().abs().amax(1, keepdim=True) / 2**16 * weight.abs().sum(1)
+    assert ((found - exact).abs() <= exact.abs() / 2**8 + rounding + 1e-6).all()
+    assert (found - exact).norm() < exact.norm() / 2**8
+
+
+@needs_digits
+@pytest.mark.usefixtures("digits_everywhere")
+def test_rows_of_products_by_digits_do_not_depend_on_other_rows() -> None:
+    layers = nn.Sequential(linear(64, 608))
+    store_weights(layers, "int8")
+    rows = torch.randn(70, 608).bfloat16() * torch.logspace(-3, 3, 70)[:, None].bfloat16()
+    with torch.inference_mode():
+        alone = torch.cat([layers(row[None]) for row in rows])
+        for width in WIDTHS:
+            assert torch.equal(layers(rows[:width]), alone[:width]), width
+        assert layers(rows[:0]).shape == (0, 64)
+
+
+@needs_digits
+@pytest.mark.parametrize("name", ["multiplies_digits", "MOST_INPUTS", "LEAST_WEIGHTS"])
+def test_layers_without_digits_have_the_same_weights(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(packed, "LEAST_WEIGHTS", 48 * 64)
+    own, other = (nn.Sequential(linear(48, 64)) for _ in range(2))
+    store_weights(own, "int8")
+    monkeypatch.setattr(packed, name, {"MOST_INPUTS": 63, "LEAST_WEIGHTS": 48 * 64 + 1}.get(name, lambda: False))
+    store_weights(other, "int8")
+    assert type(own[0]) is DigitsLinear and type(other[0]) is Int8Linear
+    assert torch.equal(own[0].weight, other[0].weight)
+    rows = torch.randn(3, 64).bfloat16()
+    with torch.inference_mode():
+        assert same_logits(own(rows), other(rows))
+
+
+@needs_digits
+@pytest.mark.usefixtures("digits_everywhere")
+def test_a_network_of_digits_is_copied_and_loses_them(tmp_path: Path) -> None:
+    stored = network()
+    store_weights(stored, "int8")
+    assert {type(layer) for layer in stored_layers(stored)} == {DigitsLinear, JoinedLinear, PackedLinear}
+    made, ids = own_copy(stored), torch.arange(8)[None]
+    assert all(first is second for first, second in zip(opaque(made), opaque(stored), strict=True))
+    with torch.inference_mode():
+        found = stored(ids).logits
+        assert torch.equal(made(ids).logits, found)
+        for layer in stored_layers(stored):
+            layer.restore()
+        assert not stored_layers(stored) and same_logits(stored(ids).logits, found)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no FBGEMM"), AttributeError("no such operator")])
+def test_a_build_without_fbgemm_multiplies_no_digits(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def fail(*given: object) -> None:
+        raise error
+
+    packed.multiplies_digits.cache_clear()
+    monkeypatch.setattr(packed, "prepacked", fail)
+    try:
+        assert not packed.multiplies_digits()
+    finally:
+        packed.multiplies_digits.cache_clear()
+
+
 def test_constant_and_zero_weights_are_kept_exactly() -> None:
     layers = [linear(16, 64, bias=False) for _ in range(4)]
     for layer, value in zip(layers, (0.0, 0.5, 0.0, 0.5), strict=True):
@@ -235,9 +330,8 @@ def test_a_quantized_target_is_loaded(tmp_path: Path, quantize: Any, limit: floa
         load_model(source, device="cpu", quantize=quantize),
     )
     assert (model.precision, model.dtype, model.engine) == (f"{quantize} (bfloat16)", "bfloat16", "eager")
-    kinds = [type(layer) for layer in stored_layers(model.model)]
-    body = Int8Linear if quantize == "int8" else Int4Linear
-    assert set(kinds[:-1]) == {body} and kinds[-1] is Int8Linear  # the output layer has 8 bits
+    kinds = [layer.kind for layer in stored_layers(model.model)]
+    assert set(kinds[:-1]) == {quantize} and kinds[-1] == "int8"  # the output layer has 8 bits
     ids = list(range(20))
     assert not torch.equal(model.score(ids, 20).logits, plain.score(ids, 20).logits)
     assert stored_bytes(model.model) < stored_bytes(plain.model)
@@ -325,7 +419,7 @@ def test_rates_are_of_each_kind_and_shape(monkeypatch: pytest.MonkeyPatch) -> No
     store_weights(stored, "int4")
     stored.model.layers[0].mlp.down_proj.restore()
     rates = product_rates(stored)
-    assert sum(rate.number for rate in rates) == 4 * 7 + 1
+    assert sum(rate.number for rate in rates) == 4 * 4 + 1  # q+k+v, o, gate+up, down of each, output layer
     assert [(r.kind, r.number) for r in rates if (r.out_features, r.in_features) == (64, 96)] == [
         ("plain", 1), ("int4", 3),
     ]  # fmt: skip
@@ -406,3 +500,20 @@ def test_auto_says_which_products_a_probe_found_faster_and_takes_them(
     assert line.startswith(f"--engine auto: eager passes of {source} with {kind}")
     assert bool(stored_layers(model.model)) is pays
     assert not list(choose_products(LoadedModels(load_model(source, device="cpu"), {})))  # float32
+
+
+@pytest.mark.parametrize(
+    ("asked", "given", "said"),
+    [("1", "always [madvise] never", True), ("0", "always [madvise] never", False),
+     ("1", "[always] madvise never", False), ("1", None, False)],
+)  # fmt: skip
+def test_the_device_of_a_row_says_that_torch_asks_for_huge_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str, given: str | None, said: bool
+) -> None:
+    file = tmp_path / "enabled"
+    if given is not None:
+        file.write_text(given + "\n")
+    monkeypatch.setattr(machine, "HUGE_PAGES", file)
+    monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", asked)
+    device = machine.environment("cpu", "bfloat16", "sdpa")["device"]
+    assert (", huge pages" in device) is said

@@ -41,6 +41,23 @@ def changed(source: Path, path: Path, old: bytes, new: bytes) -> Path:
     return path
 
 
+def split(source: Path, to: Path, num_tensors: int = 4) -> list[Path]:
+    """Writes a model into several files of `num_tensors` tensors, as llama.cpp's tools do. Returns them."""
+    reader = gguf.GGUFReader(source)
+    writer = gguf.GGUFWriter(to / "model.gguf", "llama", split_max_tensors=num_tensors)
+    for key, field in reader.fields.items():
+        if not key.startswith("GGUF.") and key != "general.architecture":
+            kind, *elements = field.types
+            writer.add_key_value(key, field.contents(), kind, elements[-1] if elements else None)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_shape=tensor.data.shape, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return sorted(to.glob("model-*.gguf"))
+
+
 @cache
 def recurrent() -> Path:
     """Returns a random Mamba with a token for each byte, one of two letters, and one that ends answers."""

@@ -49,7 +49,8 @@ class Script:
     tells; `timings`: what it tells in the place of other timings. `finish`: the reason with which an OpenAI-compatible
     server ends an answer. `pages`: further pages by path. `model`: the probabilities of the next token after a
     sequence, from which answers are drawn with the temperature and the seed of a request, `late_model`: the same from
-    the 17th token of an answer on; `tells_log_probs`: whether it tells them too.
+    the 17th token of an answer on; `tells_log_probs`: whether it tells them too, and `writes`: those that it tells
+    after its own tokens.
     """
 
     engine: str
@@ -83,6 +84,7 @@ class Script:
     model: Callable[[Sequence[int]], Mapping[int, float]] | None = None
     late_model: Callable[[Sequence[int]], Mapping[int, float]] | None = None
     tells_log_probs: bool = True
+    writes: Callable[[Sequence[int]], Mapping[int, float]] | None = None
     key: str | None = None  # that requests must send
     num_answers: int = 0
     requests: list[dict[str, Any]] = field(default_factory=list)
@@ -117,7 +119,7 @@ class Script:
         assert self.model is not None
         ids, rows = list(request["prompt"]), []
         for _ in range(request["max_tokens"]):
-            probs = self.model(ids)
+            probs = (self.writes or self.model)(ids) if rows else self.model(ids)
             ids.append(max(probs, key=probs.__getitem__))
             rows.append({f"token_id:{token}": math.log(p) for token, p in probs.items()})
         return {"choices": [{"logprobs": {"top_logprobs": rows}}]}

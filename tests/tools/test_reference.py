@@ -14,7 +14,7 @@ from specbench.results.metric_format import all_metrics
 from specbench.specs.catalogue import method_names, task_names
 from specbench.specs.method import MethodSpec
 from specbench.specs.task import TaskSpec
-from tools.picture import PICTURE, picture
+from tools.picture import DEMO, REAL, Picture, picture
 from tools.reference import escaped, pages, table
 from tools.surroundings import EXIT_CODES, OWN
 
@@ -108,8 +108,10 @@ def test_text_of_the_code_is_no_markup() -> None:
     assert table(["a"], [["b | `c|d`"]])[2] == r"| b \| `c\|d` |"
 
 
-def test_the_picture_is_of_the_board() -> None:
-    assert PICTURE.read_text(encoding="utf-8") == picture(), "run python -m tools.picture"
+@pytest.mark.parametrize("drawn", [DEMO, REAL], ids=lambda drawn: drawn.board.stem)
+def test_the_picture_is_of_the_board(drawn: Picture) -> None:
+    drawing = drawn.file.read_text(encoding="utf-8") if drawn.file.is_file() else None
+    assert drawing == picture(drawn), "run python -m tools.picture"
 
 
 @pytest.mark.parametrize("module", TOOLS)

@@ -27,10 +27,12 @@ NGRAM = xllamacpp.common_speculative_type.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE
 @contextmanager
 def llama_cpp_server(
     drafter: str | None = None, num_draft_tokens: int = 5, synthetic_length: float | None = None, num_slots: int = 1,
+    target: Path | None = None,
 ) -> Iterator[str]:  # fmt: skip
-    """Yields the address of a server of an embedded target. `drafter`: an embedded draft model, or "ngram"."""
+    """Yields the address of a server of `target`, by default the embedded one. `drafter`: an embedded draft model, or
+    "ngram"."""
     params = xllamacpp.CommonParams()
-    params.model.path = str(gguf_file("target"))
+    params.model.path = str(target or gguf_file("target"))
     params.n_ctx = 2048 * num_slots
     params.n_parallel = num_slots
     params.port = 0

@@ -405,11 +405,6 @@ def run_audit(
             "decoding is audited in any case, and --draws 0 leaves them out"
         )
     own_target = None if load_servers is None else request.options.target
-    if shows_width and load_servers is not None and own_target is None:
-        raise ConfigError(
-            "--batch-width: a server chooses the width of its passes itself: give --target with its target, which is "
-            "tested in this process, or leave it out"
-        )
     if own_target is not None:
         request = replace(request, options=replace(request.options, target=None))
     is_alone = shows_width and load_servers is None and set(request.methods) <= {AR}
@@ -467,8 +462,9 @@ def run_audit(
         **{**dict(findings), "verdicts": [] if is_alone else [*findings.verdicts, *unfit, *without_drafter]},
         task=spec.tasks[0].name, subsets=[subset for _, subset, _ in loaded], target=target.name,
         target_revision=target.revision, drafters={name: model.name for name, model in models.drafters.items()},
-        identities=identities, dtype=conditions["dtype"], engine=conditions["engine"], device=conditions["device"],
-        temperature=temperature, top_k=sampling.top_k, top_p=sampling.top_p, num_draws=num_draws, seed=spec.seed,
+        identities=identities, dtype=conditions["dtype"], engine=conditions["engine"], pass_width=target.pass_width,
+        device=conditions["device"], temperature=temperature, top_k=sampling.top_k, top_p=sampling.top_p,
+        num_draws=num_draws, seed=spec.seed,
     )  # fmt: skip
 
 

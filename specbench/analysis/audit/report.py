@@ -1,6 +1,6 @@
 """The report of an audit: the verdict on each method and its evidence, as JSON, as a table and in paragraphs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -8,9 +8,10 @@ from pydantic import BaseModel
 
 from specbench.core import bounded
 from specbench.core.console import counted
-from specbench.core.table import Column, Table, number_columns, text_columns
-from specbench.models.batch_width import BatchWidth, Noise
+from specbench.core.table import RULE, Column, Table, number_columns, text_columns
+from specbench.models.batch_width import BatchWidth, Noise, WidthChange
 from specbench.models.near_ties import Greedy
+from specbench.report.captions import width_of_passes
 from specbench.results.metric_format import NULL
 from specbench.results.row import Evidence as RowEvidence
 from specbench.results.row import Row
@@ -129,6 +130,7 @@ class AuditReport(AuditFindings):
     identities: dict[str, AuditedIdentity]
     dtype: str
     engine: str
+    pass_width: int | None = None
     device: str
     temperature: float
     top_k: int | None
@@ -150,10 +152,11 @@ class AuditReport(AuditFindings):
         for verdict in self.verdicts:
             found = self.identities.get(verdict.method)
             if found is None or (
-                row.method, row.drafter, row.drafter_revision, row.target, row.target_revision, row.dtype, row.engine
+                row.method, row.drafter, row.drafter_revision, row.target, row.target_revision, row.dtype, row.engine,
+                row.pass_width,
             ) != (
                 found.method, found.drafter, found.drafter_revision, self.target, self.target_revision, self.dtype,
-                found.engine,
+                found.engine, self.pass_width,
             ):  # fmt: skip
                 continue
             # Greedy outputs are evidence for greedy rows; samples for sampled rows with the same truncation, at any
@@ -220,45 +223,69 @@ def audit_table(audit: AuditReport) -> Table:
 
 
 WIDTH_COLUMNS: tuple[Column, ...] = (
-    *text_columns("rows of", folds=False), *text_columns("after", folds=False),
-    *number_columns("bit-\nequal", "median\n|Δlogit|", "largest\n|Δlogit|", "largest\nΔgap", "argmax\nflips",
-                    "largest\ngap there", "total\nvariation", "KL", "same as\nwidth", "v(n)"),
+    *text_columns("after", "rows of", folds=False),
+    *number_columns("equal", "median\nΔ", "largest\nΔ", "largest\nΔgap", "flips", "TV", "same\nas", "v(n)"),
 )  # fmt: skip
+ROWS_OF = {
+    "chain": "pass of {}", "after": "1 after pass of {}", "tree": "tree of {}", "after tree": "1 after path of tree",
+    "kept": "passes of {}, kept", "prompt": "answer in one pass",
+}  # fmt: skip
 
 
 def width_table(report: AuditReport) -> Table:
     """Returns the table of a target's dependence on the width of its passes."""
     width = report.batch_width
     assert width is not None
-    rows = []
-    for each in width.changes:
-        first, last = width.prefixes[each.prefix]
-        rows.append([
-            ROWS_OF[each.compared].format(each.width), f"{first}–{last}", f"{each.share_equal:.0%}",
-            f"{each.median_change:.2g}", f"{each.max_change:.2g}", f"{each.max_gap_change:.2g}",
-            f"{len(each.flip_gaps)}/{each.num_positions}", f"{each.flip_gaps[0]:.2g}" if each.flip_gaps else NULL,
-            f"{each.total_variation:.1g}", f"{each.divergence:.1g}",
-            NULL if each.same_as is None else str(each.same_as), NULL if each.cost is None else f"{each.cost:.2f}",
-        ])  # fmt: skip
-    title = f"batch width · {report.target} · {report.dtype} · {report.engine}"
+    rows: list[Sequence[str]] = []
+    for prefix, lengths in width.prefixes.items():
+        rows += [RULE] if rows else []
+        rows += [width_cells(each, lengths) for each in width.changes if each.prefix == prefix]
+    engine = f"{report.engine}{width_of_passes(report.pass_width)}"
+    title = f"batch width · {report.target} · {report.dtype} · {engine}"
     return Table(title, WIDTH_COLUMNS, rows, list(width_caption(report, width)))
 
 
-ROWS_OF = {
-    "chain": "pass of {}", "after": "1 after pass of {}", "tree": "tree of {}", "after tree": "1 after path of tree",
-    "kept": "passes of {}, kept", "prompt": "one pass",
-}  # fmt: skip
+def width_cells(each: WidthChange, lengths: tuple[int, int]) -> list[str]:
+    flips = f"{len(each.flip_gaps)}/{each.num_positions}"
+    return [
+        f"{lengths[0]}–{lengths[1]}", ROWS_OF[each.compared].format(each.width), f"{each.share_equal:.0%}",
+        *(f"{value:.2g}" for value in (each.median_change, each.max_change, each.max_gap_change)),
+        flips if not each.flip_gaps else f"{flips} ({each.flip_gaps[0]:.1g})",
+        NULL if each.total_variation is None else f"{each.total_variation:.1g}",
+        NULL if each.same_as is None else str(each.same_as), NULL if each.cost is None else f"{each.cost:.2f}",
+    ]  # fmt: skip
 
 
 def width_caption(report: AuditReport, width: BatchWidth) -> Iterator[str]:
     noise = width.noise()
-    yield (
-        f"rows of logits against those of passes over one token on the same prefix (“after”: its tokens), along AR's "
-        f"answers to {counted(width.num_prompts, 'prompt')} of {report.task} {', '.join(report.subsets)}; "
-        f"{report.dtype} on {report.device}, {report.engine}. “same as width”: the smallest width whose rows are the "
-        "same bit for bit. v(n): the fastest pass in fastest passes over one token. “kept”: an answer in passes that "
-        "are all kept, as decoding does; these and “one pass” make the width noise"
+    answers = (
+        f"AR's answers to {counted(width.num_prompts, 'prompt')} of {report.task} {', '.join(report.subsets)}; "
+        f"{report.dtype} on {report.device}, {report.engine}"
     )
+    if report.reference == "ar":
+        yield (
+            "The line compares log-probabilities that the server 'ar' reports for the most probable tokens: after "
+            f"tokens that it wrote itself, and after the same text as a prompt, along {answers}. It chooses the widths "
+            "of its passes itself, so that nothing is known of the others. Δ is the change of a log-probability, Δgap "
+            "that of a gap between the highest and one of the next nine, TV the mean total variation."
+        )
+    else:
+        yield (
+            f"Each line compares rows of logits with those of passes over one token, along {answers}. A pass of n "
+            "tokens, or a tree, follows the same cached tokens as those passes, and is then dropped; “kept” passes "
+            "follow each other, as in decoding. Δ is the change of a logit, Δgap that of a gap between the highest "
+            "logit and one of the next nine, TV the mean total variation at temperature 1."
+        )
+    yield (
+        "after: cached tokens; equal: rows that are equal bit for bit; flips: rows with another argmax (and the "
+        "largest gap there); same as: the smallest width with the same rows; v(n): the fastest pass in fastest passes "
+        "over one token"
+    )
+    if report.pass_width is not None:
+        cost = "" if width.padding_cost is None else (
+            f"; a pass over one token then takes {width.padding_cost:.2f} times as long"
+        )  # fmt: skip
+        yield f"every pass is made of {counted(report.pass_width, 'row')} (--pass-width){cost}"
     if width.repeated is not None:
         same = {True: "the same rows", False: "OTHER ROWS"}
         rolled_back = "the same rows" if width.rolled_back else f"other rows (by up to {width.rollback_change:.2g})"

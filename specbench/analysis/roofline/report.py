@@ -11,7 +11,7 @@ from pydantic import BaseModel, FiniteFloat
 
 from specbench.core.table import Table, number_columns, text_columns
 from specbench.models.packed import ProductRate
-from specbench.report.captions import model_name
+from specbench.report.captions import model_name, width_of_passes
 from specbench.report.display import reach, save_picture
 from specbench.results.metric_format import NULL, with_interval
 from specbench.results.metrics import Number, expected_speedup
@@ -150,6 +150,7 @@ class Machine(BaseModel, extra="allow"):
 
     device: str
     engine: str
+    pass_width: int | None = None
     versions: dict[str, str | None]
     commit: str | None
 
@@ -203,8 +204,9 @@ def bounds_table(report: RooflineReport) -> Table:
         (f"a speculative step, γ = {step.num_draft_tokens}, ms", quartiles(step.seconds), NULL),
         ("  overhead", f"{step.overhead.median / step.seconds.median:.0%}", NULL),
     ]
-    title = f"one token after {report.context} · {report.environment.engine} · median (quartiles)"
     environment = report.environment
+    engine = f"{environment.engine}{width_of_passes(environment.pass_width)}"
+    title = f"one token after {report.context} · {engine} · median (quartiles)"
     caption = []
     for role, each in (("target", report.target.model), ("drafter", report.drafter.model)):
         buffers = f", buffers of {each.capacity} tokens" if each.capacity else ""

@@ -505,7 +505,7 @@ def measure_pair(options: RunOptions, context: int, repeats: int, progress: Say)
     load = partial(load_model, device=options.device, trust_remote_code=options.trust_remote_code)
     target = load(
         options.target, revision=options.target_revision, dtype=options.dtype, engine=options.engine,
-        quantize=options.quantize,
+        quantize=options.quantize, pass_width=options.pass_width,
     )  # fmt: skip
     dtype = target.dtype if options.dtype == "auto" else options.dtype
     engine = drafter_engine(options.engine, target, options.drafter)
@@ -552,7 +552,8 @@ def roofline_of(
         for model, work in zip(models, works, strict=True)
     ]  # fmt: skip
     engine = engine_of(target, [drafter])
-    machine = Machine(**environment(str(target.device), target.precision, target.attention, engine))
+    known = environment(str(target.device), target.precision, target.attention, engine)
+    machine = Machine(**known, pass_width=target.pass_width)
     report = make_report(subjects[0], subjects[1], timings, context, environment=machine, seed=seed)
     # 4. Whether each product has the kernel for which its weights were stored.
     for model, part in zip(models, (report.target, report.drafter), strict=True):

@@ -149,6 +149,8 @@ class ServedTarget(ScoringModel):
     token; every other row comes from a pass over the whole sequence.
     """
 
+    chooses_width = True
+
     def __init__(self, server: Server, vocab_size: int) -> None:
         self.server, self.vocab_size = server, vocab_size
         self._read: dict[tuple[int, ...], LogProbs] = {}  # after a whole sequence

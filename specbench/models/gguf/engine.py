@@ -23,10 +23,12 @@ import torch
 from specbench.core.environment import missing, require
 from specbench.core.errors import ConfigError
 from specbench.core.values import depths
-from specbench.models.eager import MAX_ROWS, NO_TREE, CachedSequence
+from specbench.models.eager import MAX_ROWS, NO_TREE, CachedSequence, cannot_read_trees
+from specbench.models.gguf.header import read_header
 from specbench.models.meters import PassLog
 from specbench.models.recurrent import thinned
 from specbench.models.scoring import Output
+from specbench.specs.components import CacheDtype
 
 ENGINE: Literal["llama.cpp"] = "llama.cpp"
 PACKAGE = "llama_cpp"  # llama-cpp-python
@@ -72,7 +74,8 @@ class _Log:
         """Returns the first of the last errors in one line, without the name of a function, and forgets all."""
         lines = [line.partition(": ")[2] or line for line in self.lines if "error" in line or "fail" in line]
         self.lines = []
-        return " ".join((lines or ["no reason given"])[0].split())[:200]
+        found = " ".join((lines or ["no reason given"])[0].split())
+        return found.replace("error loading model: ", "").replace("error loading model vocabulary: ", "")[:200]
 
 
 _LOG = _Log()
@@ -99,7 +102,8 @@ class LlamaNetwork:
         self.handle = self.api.llama_model_load_from_file(str(path).encode(), params)
         if not self.handle:
             raise ConfigError(
-                f"{path}: llama.cpp cannot open it ({_LOG.reason()}): take another file, or --engine eager"
+                f"{path}: general.architecture = '{read_header(path).architecture}': llama.cpp cannot open it "
+                f"({_LOG.reason()}): take another file, or --engine eager"
             )
         self._close = weakref.finalize(self, self.api.llama_model_free, self.handle)
         self.vocab = self.api.llama_model_get_vocab(self.handle)
@@ -132,7 +136,7 @@ class Context:
     """The cache of a network for `capacity` tokens and `num_sequences` sequences. `kind`: the type of its keys and
     values: float16 with flash attention, or float32 without."""
 
-    def __init__(self, network: LlamaNetwork, name: str, capacity: int, num_sequences: int, kind: str) -> None:
+    def __init__(self, network: LlamaNetwork, name: str, capacity: int, num_sequences: int, kind: CacheDtype) -> None:
         self.network = network
         self.api = api = network.api
         params = api.llama_context_default_params()
@@ -170,6 +174,9 @@ class Context:
         self._batch.logits = self._outputs.ctypes.data_as(ctypes.POINTER(ctypes.c_int8))
         self._batch.seq_id = self._pointers.ctypes.data_as(ctypes.POINTER(ctypes.POINTER(ctypes.c_int32)))
         self._text = np.zeros(1, dtype=np.int32)  # the sequences of a token of the text
+        self._describes_text = False  # whether all tokens of the arrays belong to the text
+        # Views of llama.cpp's logits: the address of its buffer, and views by their numbers of rows and columns.
+        self._views: tuple[int, dict[tuple[int, int], torch.Tensor]] = (0, {})
 
     def close(self) -> None:
         self._close()
@@ -186,9 +193,10 @@ class Context:
         self._outputs[:number] = 0
         self._outputs[:number][outputs] = 1
         if sequences is None:
-            self._counts[:number] = 1
-            self._pointers[:number] = self._text.ctypes.data
+            if not self._describes_text:
+                self._counts[:], self._pointers[:], self._describes_text = 1, self._text.ctypes.data, True
         else:
+            self._describes_text = False
             counts = [len(each) for each in sequences]
             ids = np.fromiter((index for each in sequences for index in each), dtype=np.int32)
             self._counts[:number] = counts
@@ -212,24 +220,34 @@ class Context:
         pointer = self.api.llama_get_logits_ith(self.handle, first)
         if not pointer:
             raise ConfigError(f"{self.network.path}: llama.cpp gives no logits: take --engine eager, or another file")
-        size = self.network.num_tokens
-        buffer = (ctypes.c_float * (num_rows * size)).from_address(ctypes.addressof(pointer.contents))
-        return torch.frombuffer(buffer, dtype=torch.float32).view(num_rows, size)[:, :num_columns]
+        # The buffer mostly stays where it is, and to make a view takes as long as to copy a row.
+        address = ctypes.addressof(pointer.contents)
+        shape = (num_rows, num_columns)
+        if address != self._views[0] or shape not in self._views[1]:
+            size = self.network.num_tokens
+            buffer = (ctypes.c_float * (num_rows * size)).from_address(address)
+            view = torch.frombuffer(buffer, dtype=torch.float32).view(num_rows, size)[:, :num_columns]
+            kept = self._views[1] if address == self._views[0] else {}
+            self._views = (address, {**kept, shape: view})
+        return self._views[1][shape]
 
-    def state(self) -> "np.ndarray[Any, Any]":
-        """Returns the state of the text, by which `restore` returns to it."""
-        size = self.api.llama_state_seq_get_size(self.handle, 0)
+    def state(self, sequence: int = 0) -> "np.ndarray[Any, Any]":
+        """Returns the state of a sequence, by default of the text, by which `restore` returns to it."""
+        size = self.api.llama_state_seq_get_size(self.handle, sequence)
         found = np.empty(size, dtype=np.uint8)
         written = self.api.llama_state_seq_get_data(
-            self.handle, found.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8)), size, 0
+            self.handle, found.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8)), size, sequence
         )
         assert written == size, f"llama.cpp wrote {written} bytes of a state of {size}"
         return found
 
     def restore(self, state: "np.ndarray[Any, Any]") -> None:
         self.clear()
+        self._write(state, 0)
+
+    def _write(self, state: "np.ndarray[Any, Any]", sequence: int) -> None:
         read = self.api.llama_state_seq_set_data(
-            self.handle, state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8)), state.size, 0
+            self.handle, state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8)), state.size, sequence
         )
         assert read == state.size, f"llama.cpp read {read} bytes of a state of {state.size}"
 
@@ -245,6 +263,17 @@ class Context:
         if start < end:
             self.api.llama_memory_seq_cp(self.memory, source, target, start, end)
 
+    def append(self, sequence: int, start: int, end: int) -> None:
+        """Makes the tokens of a sequence at positions from `start`, where the text ends, to before `end` part of the
+        text. They move right behind it: in the gaps that a tree leaves, llama.cpp would put later tokens, and sums over
+        the cache would have another order than those of a text that was never drafted."""
+        self.api.llama_memory_seq_rm(self.memory, sequence, 0, start)
+        self.api.llama_memory_seq_rm(self.memory, sequence, end, -1)
+        state = self.state(sequence)
+        self.keep_text()
+        self._write(state, sequence)
+        self.copy(sequence, 0, start, end)
+
     def keep_text(self) -> None:
         """Drops all tokens that do not belong to the text."""
         self.api.llama_memory_seq_keep(self.memory, 0)
@@ -256,7 +285,7 @@ class LlamaSequence(CachedSequence):
     model: LlamaNetwork
 
     def __init__(
-        self, network: LlamaNetwork, name: str, vocab_size: int, passes: PassLog, kind: str = "float16"
+        self, network: LlamaNetwork, name: str, vocab_size: int, passes: PassLog, kind: CacheDtype = "float16"
     ) -> None:
         super().__init__(network, name, vocab_size, passes)
         self.kind = kind
@@ -270,6 +299,18 @@ class LlamaSequence(CachedSequence):
     @property
     def capacity(self) -> int:
         return self.context.capacity
+
+    def fix_width(self, num_rows: int) -> None:
+        """See CachedSequence. Only passes of one row are alike: of several rows llama.cpp computes some by other
+        kernels than the rest."""
+        if num_rows != 1:
+            raise ConfigError(
+                f"--pass-width {num_rows}: llama.cpp computes the rows of one pass by several kernels: give 1, or take "
+                "--engine eager"
+            )
+        if self.model.is_recurrent:
+            raise ConfigError(f"--pass-width 1: model '{self.name}' has recurrent layers: leave the option out")
+        self.pass_width = num_rows
 
     def reset(self) -> None:
         super().reset()
@@ -295,10 +336,7 @@ class LlamaSequence(CachedSequence):
 
     def check_trees(self) -> None:
         if self.model.is_recurrent:
-            raise ConfigError(
-                f"model '{self.name}' has recurrent layers, which cannot read a draft tree in one pass; use a method "
-                "that drafts chains"
-            )
+            raise cannot_read_trees(self.name)
         self._num_sequences = int(self.model.api.llama_max_parallel_sequences())
 
     def _ensure(self, num_tokens: int) -> None:
@@ -327,6 +365,7 @@ class LlamaSequence(CachedSequence):
             )
         tokens = ids if pending is None else [*ids, *pending.tolist()]
         first = len(tokens) - num_read
+        num_logits = max(1, num_logits)  # of a part of a pass, none may be wanted
         # A recurrent model keeps its state before tokens that may be rejected, as models.recurrent does for layers.
         if not parents and (num_logits > 1 or self._goes_back):
             self._keep_state()
@@ -402,7 +441,11 @@ class LlamaSequence(CachedSequence):
 
     def _move(self, start: int, places: list[int]) -> None:
         if places:
-            self.context.copy(self._holders[places[-1] - start], 0, start, start + len(places))
+            sequence, end = self._holders[places[-1] - start], start + len(places)
+            if places == list(range(start, end)):  # right behind the text already
+                self.context.copy(sequence, 0, start, end)
+            else:
+                self.context.append(sequence, start, end)
         self.context.keep_text()
 
     def _read_suffixes(self, suffixes: list[list[int]]) -> Iterator[torch.Tensor]:

@@ -11,12 +11,12 @@ from specbench.core.environment import EMBEDDED, OBJECT, require
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.values import WHOLE, file_digest, text_digest
 from specbench.models.gguf.header import Header, read_header
+from specbench.models.sources import TIMEOUT_SECONDS
 
 SUFFIX = ".gguf"
 SHARD = re.compile(r"-(\d{5})-of-(\d{5})(?=\.gguf$)")
 ON_HUB = re.compile(r"^(?P<repo>[\w.-]+/[\w.-]+):(?P<file>[^\\]+)$")
 NO_MODELS = ("mmproj", "imatrix")  # files beside a model: of images, and of what quantization measured
-TIMEOUT_SECONDS = 4
 
 
 @dataclass(frozen=True)

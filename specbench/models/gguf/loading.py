@@ -1,17 +1,19 @@
 """Loads the model of a GGUF file: with llama.cpp's passes, or in torch with its weights dequantized by transformers."""
 
-import warnings
 from collections.abc import Callable
+from contextlib import redirect_stderr
+from io import StringIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
-from transformers.utils import logging as transformers_logging
 
 from specbench.core.environment import is_installed, require
 from specbench.core.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
-from specbench.models.checkpoints import one_line
+from specbench.models.checkpoints import one_line, quiet_transformers
 from specbench.models.devices import is_out_of_memory
 from specbench.models.gguf.engine import ALL_LAYERS, ENGINE, PACKAGE, LlamaNetwork, library
 from specbench.models.gguf.files import GgufFile, find_gguf
@@ -20,6 +22,7 @@ from specbench.models.gguf.options import GgufOptions
 from specbench.models.gguf.tokenizer import Tokenize, check_tokenizer, load_gguf_tokenizer
 from specbench.specs.components import EngineName
 
+NEEDED = {"gpt2": "merges", "llama": "scores"}  # by tokenizer.ggml.model
 LoadTokenizer = Callable[[str], Any]  # by hub id or folder
 
 
@@ -91,16 +94,12 @@ def load_dequantized(file: GgufFile, dtype: Any, device: torch.device) -> Any:
     """Returns the network of a file in torch, with its weights dequantized. Raises ConfigError for an architecture or a
     type of weights that transformers lacks, and if there is too little memory."""
     require("accelerate", f"GGUF file '{file.path}' without llama.cpp")
-    if len(file.paths) > 1:
-        raise ConfigError(f"{file.path}: transformers reads no GGUF model in several files: take --engine {ENGINE}")
-    verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        # The bar of dequantizing is shown whatever transformers' verbosity.
+        with quiet_transformers(), redirect_stderr(StringIO()), TemporaryDirectory(prefix="gguf-") as folder:
+            path = file.path if len(file.paths) == 1 else joined(file, Path(folder))
             loaded: Any = AutoModelForCausalLM.from_pretrained(
-                str(file.path.parent), gguf_file=file.path.name, dtype=dtype, output_loading_info=True
+                str(path.parent), gguf_file=path.name, dtype=dtype, output_loading_info=True
             )
         network: Any = loaded[0].to(device).eval()
     except Exception as error:  # of many classes
@@ -113,8 +112,6 @@ def load_dequantized(file: GgufFile, dtype: Any, device: torch.device) -> Any:
             f"{file.path}: general.architecture = '{file.header.architecture}': transformers cannot load it "
             f"({one_line(error)}): take --engine {ENGINE}"
         ) from error
-    finally:
-        transformers_logging.set_verbosity(verbosity)
     if lacking := sorted(loaded[1]["missing_keys"]):
         raise ConfigError(
             f"{file.path}: it lacks {len(lacking)} tensors that transformers' {type(network).__name__} has, such as "
@@ -123,6 +120,31 @@ def load_dequantized(file: GgufFile, dtype: Any, device: torch.device) -> Any:
     return network
 
 
+def joined(file: GgufFile, folder: Path) -> Path:
+    """Writes a model in several files into one, which transformers needs. Returns its path."""
+    import gguf
+
+    path = folder / "joined.gguf"
+    readers = [gguf.GGUFReader(part) for part in file.paths]
+    writer = gguf.GGUFWriter(path, file.header.architecture)
+    for key, field in readers[0].fields.items():
+        if not key.startswith(("GGUF.", "split.")) and key != "general.architecture":
+            kind, *elements = field.types
+            writer.add_key_value(key, field.contents(), kind, elements[-1] if elements else None)
+    for tensor in (tensor for reader in readers for tensor in reader.tensors):
+        writer.add_tensor(tensor.name, tensor.data, raw_shape=tensor.data.shape, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
 def check_tokenizer_kind(file: GgufFile, source: str | None) -> None:
     if source is None and not file.header.of_tokenizer("model"):
         raise ConfigError(f"{file.path}: tokenizer.ggml.model is missing: give a tokenizer with --tokenizer")
+    needed = NEEDED.get(str(file.header.of_tokenizer("model")))
+    if source is None and needed is not None and file.header.of_tokenizer(needed) is None:
+        raise ConfigError(
+            f"{file.path}: tokenizer.ggml.{needed} is missing: give the one of the original model with --tokenizer"
+        )

@@ -8,7 +8,9 @@ from specbench.core.errors import ConfigError
 from specbench.models.causal_lm import DEQUANTIZED, CausalLM, TextModel
 from specbench.models.gguf.engine import ALL_LAYERS, ENGINE, LlamaNetwork, LlamaSequence
 from specbench.models.gguf.header import Header
+from specbench.models.gguf.options import ATTENTION
 from specbench.models.meters import Clock, PassLog
+from specbench.specs.components import CacheDtype
 
 
 class DequantizedLM(CausalLM):
@@ -88,8 +90,9 @@ class LlamaLM(GgufLM):
     sequence: LlamaSequence
 
     def __init__(
-        self, network: LlamaNetwork, header: Header, tokenizer: Any, name: str, revision: str | None, cache_dtype: str
-    ) -> None:
+        self, network: LlamaNetwork, header: Header, tokenizer: Any, name: str, revision: str | None,
+        cache_dtype: CacheDtype,
+    ) -> None:  # fmt: skip
         super().__init__(header, tokenizer, name, revision)
         self.network = network
         self._use(LlamaSequence(network, name, self.vocab_size, PassLog(Clock(network.device)), cache_dtype))
@@ -103,4 +106,4 @@ class LlamaLM(GgufLM):
     @property
     def attention(self) -> str:
         """The attention and the type of keys and values."""
-        return "float32 K/V" if self.sequence.kind == "float32" else "flash, float16 K/V"
+        return ATTENTION[self.sequence.kind]

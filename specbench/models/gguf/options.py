@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from specbench.specs.components import CacheDtype
 
+# The attention of rows, by the type of keys and values.
+ATTENTION: dict[CacheDtype, str] = {"float16": "flash, float16 K/V", "float32": "float32 K/V"}
+
 
 @dataclass(frozen=True)
 class GgufOptions:

@@ -8,10 +8,9 @@ from typing import Any
 
 from tokenizers import pre_tokenizers
 from transformers import PreTrainedTokenizerFast
-from transformers.utils import logging as transformers_logging
 
 from specbench.core.errors import ConfigError
-from specbench.models.checkpoints import one_line
+from specbench.models.checkpoints import one_line, quiet_transformers
 from specbench.models.gguf.files import GgufFile
 from specbench.models.gguf.header import BYTE, CONTROL, USER_DEFINED, Header
 from specbench.models.vocabulary import BYTE as SPELT_BYTE
@@ -31,19 +30,16 @@ Tokenize = Callable[[str, bool], list[int]]  # by llama.cpp: a text, and whether
 
 def load_gguf_tokenizer(file: GgufFile) -> Any:
     """Returns transformers' conversion of the tokenizer in a file. Raises ConfigError for a kind that it lacks."""
-    verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
     try:
         # The class for a checkpoint's architecture would read the file by gguf's slow reader, to find that class.
-        tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(str(file.path.parent), gguf_file=file.path.name)
+        with quiet_transformers():
+            tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(str(file.path.parent), gguf_file=file.path.name)
     except Exception as error:  # of many classes
         kind = file.header.of_tokenizer("model")
         raise ConfigError(
             f"{file.path}: tokenizer.ggml.model = '{kind}': transformers cannot make its tokenizer "
             f"({one_line(error)}): give the one of the original model with --tokenizer"
         ) from error
-    finally:
-        transformers_logging.set_verbosity(verbosity)
     if file.header.of_tokenizer("pre") in SINGLE_DIGITS:
         tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -59,8 +55,9 @@ def check_tokenizer(tokenizer: Any, file: GgufFile, source: str | None, tokenize
     other = f"the tokenizer of --tokenizer '{source}'" if source else "transformers' tokenizer"
     remedy = "give that of the model" if source else "give the one of the original model with --tokenizer"
     own, theirs = file_tokens(header), tokenizer_tokens(tokenizer, header)
+    decoder = tokenizer.added_tokens_decoder  # made anew at each access: Gemma's has 6,400 entries
     # Classes of transformers add special tokens of their own, which no text but their names makes.
-    if (largest := max((i for i in theirs if i not in tokenizer.added_tokens_decoder), default=0)) >= len(own):
+    if (largest := max((i for i in theirs if i not in decoder), default=0)) >= len(own):
         raise ConfigError(f"{file.path}: it has {len(own):,} tokens, and {other} makes token {largest:,}: {remedy}")
     differing = [
         index for index, written in enumerate(own)
@@ -72,7 +69,7 @@ def check_tokenizer(tokenizer: Any, file: GgufFile, source: str | None, tokenize
             f"{file.path}: tokenizer.ggml.tokens: {len(differing):,} of {len(own):,} are others in {other}, such as "
             f"{first}: {own[first]!r:.40} and {theirs.get(first)!r:.40}: {remedy}"
         )
-    added = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
+    added = {index for index, token in decoder.items() if token.special}
     special = added | set(tokenizer.all_special_ids)
     ends = {index for ids in header.end_tokens.values() for index in ids}
     if lacking := sorted(ends - special):

@@ -1,0 +1,91 @@
+"""GGUF files beside the folders with the same weights, and llama.cpp in this process beside llama.cpp's server.
+
+The engine's other tests of public models are in tests/models/test_llama_cpp_engine.py.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+import torch
+
+from specbench.decoding.loop import StopRules
+from specbench.models.batch_width import BaselineAnswer
+from specbench.models.loading import load_model
+from specbench.models.near_ties import find_differences
+from tests.support.gguf_files import needs_llama_cpp
+from tests.support.loops import autoregressive
+
+needs_llama_cpp()
+pytestmark = pytest.mark.real
+
+TEXT = (
+    "The capital of France is Paris, and the capital of Italy is Rome. 日本の首都は東京です。 "
+    "def add(a, b):\n    return a + b\n\n# 1, 2, 3, 4"
+)
+NUM_TOKENS = 32
+QUESTIONS = [
+    ("Name three primary colors, separated by commas.", True),
+    ("1, 2, 3, 4, 5, 6,", False),
+    ("日本の首都は東京です。フランスの首都はパリです。イタリアの", False),
+    ("def fibonacci(n):\n    if n < 2:", False),
+]
+NEAR_TIE = 0.3  # between logits: two builds of llama.cpp compute with other kernels, in 8-bit activations
+
+
+@pytest.mark.parametrize("name", ["gemma3-270m", "qwen-coder-0.5b"])
+def test_a_file_gives_nearly_the_logits_of_its_folder(name: str, real_models: Path) -> None:
+    """llama.cpp rounds activations to 8 bits; rows of a neighbouring position are far away."""
+    ours = load_model(str(real_models / f"{name}.gguf"), device="cpu", engine="llama.cpp")
+    theirs = load_model(str(real_models / name), device="cpu", dtype="bfloat16")
+    ids = theirs.encode_prompt(TEXT, chat=False)
+    assert len(ids) > 30
+    found, expected = (torch.log_softmax(each.score(ids, len(ids)).logits.float(), -1) for each in (ours, theirs))
+    assert found.shape == expected.shape
+
+    def divergence(other: torch.Tensor) -> torch.Tensor:
+        return (expected.exp() * (expected - other)).sum(-1)
+
+    assert divergence(found).median() < 0.05 and divergence(found).mean() < 0.15
+    assert (found.argmax(-1) == expected.argmax(-1)).float().mean() > 0.8
+    assert divergence(found.roll(1, 0)).median() > 1
+
+
+def answer_of_server(address: str, prompt_ids: list[int]) -> dict[str, Any]:
+    body = {
+        "prompt": prompt_ids, "n_predict": NUM_TOKENS, "temperature": 0.0, "repeat_penalty": 1.0, "cache_prompt": False,
+        "return_tokens": True,
+    }  # fmt: skip
+    request = Request(f"{address}/completion", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urlopen(request, timeout=600) as response:
+        found: dict[str, Any] = json.load(response)
+    return found
+
+
+def test_llama_cpp_in_this_process_writes_what_its_server_writes(real_models: Path) -> None:
+    """The same file and prompts: the same tokens and the same ends, up to a near-tie."""
+    pytest.importorskip("xllamacpp", reason="no server: pip install 'specbench-lm[llama-cpp]'")
+    from tools.llama_cpp.server import llama_cpp_server
+
+    path = real_models / "smollm2-135m.gguf"
+    model = load_model(str(path), device="cpu", engine="llama.cpp")
+    stop = StopRules(NUM_TOKENS, model.eos_token_ids)
+    answers, outputs = [], []
+    with llama_cpp_server(target=path) as address:
+        for text, chat in QUESTIONS:
+            ids = model.encode_prompt(text, chat=chat)
+            own = autoregressive(model, ids, stop)
+            served = answer_of_server(address, ids)
+            answers.append(BaselineAnswer(text, ids, own.token_ids))
+            outputs.append(served["tokens"])
+            assert served["tokens_evaluated"] == len(ids)
+            if own.token_ids[: len(served["tokens"])] == served["tokens"]:
+                assert (served["stop_type"], own.finish) in {("eos", "eos"), ("limit", "length")}
+                if own.finish == "eos" and served["tokens"][-1] not in model.eos_token_ids:
+                    outputs[-1].append(own.token_ids[-1])  # the server leaves the end token out
+    assert sum(map(len, outputs)) > 3 * NUM_TOKENS
+    found = find_differences(model, answers, outputs, NEAR_TIE)
+    assert len(found) <= 1 and all(each.near_tie and each.gap is not None for each in found), found
+    assert any(answer.token_ids[-1] in model.eos_token_ids for answer in answers)

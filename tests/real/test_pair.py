@@ -1,0 +1,64 @@
+"""A real pair of one vocabulary, in the dtype in which people run it: Qwen2.5-Coder 1.5B with the 0.5B in bfloat16.
+
+Rounding is coarse there, so that the width of a pass may decide between two tokens; each difference is of this kind.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from specbench.decoding.sampling import Sampling
+from specbench.models.causal_lm import ModelPair
+from specbench.models.loading import load_model
+from tests.support.public_models import Answered, answered, generate, outputs_of
+
+pytestmark = pytest.mark.real
+
+NUM_TOKENS = 24
+QUESTIONS = [
+    ("Say hello in one short sentence.", True),
+    ("def fibonacci(n):\n    if n < 2:\n        return n\n    return", False),
+]
+
+
+@pytest.fixture(scope="module")
+def pair(real_models: Path) -> Iterator[ModelPair]:
+    target, drafter = (
+        load_model(str(real_models / name), device="cpu", dtype="bfloat16")
+        for name in ("qwen-coder-1.5b", "qwen-coder-0.5b")
+    )
+    yield ModelPair(target, drafter)
+
+
+@pytest.fixture(scope="module")
+def known(pair: ModelPair) -> Answered:
+    return answered(pair.target, QUESTIONS, NUM_TOKENS)
+
+
+def test_ar_writes_what_generate_writes(known: Answered) -> None:
+    """The same network in the same dtype, its products and passes of one token: the same tokens, bit for bit."""
+    ends = sorted(known.target.eos_token_ids)
+    for answer in known.answers:
+        assert generate(known.target.model, answer.prompt_ids, NUM_TOKENS, eos_token_id=ends) == answer.token_ids
+    assert known.finishes[0] == "eos" and known.num_tokens > NUM_TOKENS
+
+
+@pytest.mark.parametrize("method", ["sd", "sd-block", "sd-tree"])
+def test_a_lossless_method_differs_by_the_width_of_a_pass_alone(method: str, known: Answered, pair: ModelPair) -> None:
+    found = outputs_of(method, pair, known)
+    assert {each.kind for each in found.differences} <= {"near-tie", "width"}
+    num_equal = sum(
+        output.token_ids == answer.token_ids for output, answer in zip(found.outputs, known.answers, strict=True)
+    )
+    assert num_equal == len(known.answers) - len(found.differences) >= 1
+    assert found.num_tokens > NUM_TOKENS and found.num_accepted > 0.4 * found.num_verified > 0
+
+
+def test_sampled_answers_are_those_of_their_seed(known: Answered, pair: ModelPair) -> None:
+    """At temperature 1 the random stream decides, and nothing that an earlier answer left behind."""
+    first, second = (outputs_of("sd", pair, known, sampling=Sampling(1.0)) for _ in range(2))
+    assert [each.token_ids for each in first.outputs] == [each.token_ids for each in second.outputs]
+    assert [each.steps for each in first.outputs] == [each.steps for each in second.outputs]
+    assert 0 < first.num_accepted < first.num_verified
+    assert [each.token_ids for each in first.outputs] != [each.token_ids for each in known.answers]

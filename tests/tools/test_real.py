@@ -1,0 +1,259 @@
+"""python -m tools.real: its list of cells, its archives, and two cells of the embedded pair from start to page."""
+
+import gzip
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from specbench.embedded import member_path
+from specbench.results.leaderboard import load
+from specbench.results.leaderboard_files import validate
+from specbench.specs.catalogue import load_method, load_task, method_names
+from specbench.statistics.bootstrap import Estimate
+from tools.real import __main__ as program
+from tools.real import archive, page, workplace
+from tools.real.board import Archives
+from tools.real.cells import CELLS, ROOT, Cell, Data, chosen, made_methods, run_words
+from tools.real.claims import CLAIMS, Claim, direction, languages_differ, pays, rates
+from tools.real.measured import Measured
+from tools.real.models import MODELS, RealModel
+
+LONGEST = 40  # minutes of a cell
+TARGET = RealModel("target", "target-dequantized-from-nothing", "embedded:target", "shipped", 1)
+DRAFTER = RealModel("drafter", "drafter-dequantized-from-nothing", "embedded:drafter", "shipped", 1)
+TINY = Data("mgsm", "mgsm", 1, 12, ("en", "de"))
+
+
+def test_every_cell_can_be_planned(tmp_path: Path) -> None:
+    """Methods, tasks and subsets exist, every method file is valid, and no cell is longer than it may be."""
+    made = made_methods()
+    for name, content in made.items():
+        file = tmp_path / f"{name}.yaml"
+        file.write_text(json.dumps(content), encoding="utf-8")
+        assert load_method(str(file)).name == name
+    assert len({cell.name for cell in CELLS}) == len(CELLS)
+    for cell in CELLS:
+        assert set(cell.methods) <= made.keys() | set(method_names()), cell.name
+        assert set(cell.data.subsets) <= set(load_task(cell.data.task).subset_names), cell.name
+        assert cell.minutes <= LONGEST and cell.data.num_prompts >= 30, cell.name
+        assert {cell.target, cell.drafter} <= set(MODELS)
+    assert {data.num_subsets for data in {cell.data for cell in CELLS} if data.task == "spec_bench"} == {
+        len(load_task("spec_bench").subset_names)
+    }
+    used = {name for cell in CELLS for name in cell.methods}
+    assert made.keys() <= used, "a method file that no cell uses"
+
+
+def test_claims_name_cells_that_exist() -> None:
+    names = {cell.name for cell in CELLS}
+    assert all(set(claim.cells) <= names and claim.cells for claim in CLAIMS)
+    assert {claim.paper for claim in CLAIMS} == {
+        "2510.02128", "2605.30580", "2502.20704", "2406.16758", "2502.05202",
+    }  # fmt: skip
+
+
+def test_rows_say_how_the_weights_were_made() -> None:
+    assert all(any(word in model.shown for word in ("dequantized-from", "Q4_K_M.gguf")) for model in MODELS)
+    words = run_words(CELLS[0], "data", 2)
+    assert f"models/{MODELS[0].shown}" in words and words[words.index("--data") + 1] == "data/gsm8k"
+    assert run_words(CELLS[0], None, 2)[words.index("--data") + 1] == "sample"
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
+def test_a_drafter_is_given_by_the_command_or_by_the_methods(cell: Cell) -> None:
+    """A run refuses both at once."""
+    made = made_methods()
+    named = {"checkpoint" in made.get(name, {}).get("drafter", {}) for name in cell.methods}
+    assert len(named) == 1
+    assert ("--drafter" in run_words(cell, "data", 2)) != named.pop()
+
+
+def test_an_unknown_cell_is_refused() -> None:
+    with pytest.raises(SystemExit, match="gsm8k-chain: no such cell; there are gsm8k-chains, "):
+        chosen(["gsm8k-chain"])
+
+
+def test_an_archive_has_the_same_bytes_and_no_reference(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for name in archive.FILES:
+        (folder / name).write_text("{}", encoding="utf-8")
+    line = '{"id":"0","reference":"the text of the data","seconds":0.1234567890123}\n'
+    (folder / "records.jsonl").write_text(line, encoding="utf-8")
+    first, second = tmp_path / "a.tar.xz", tmp_path / "b.tar.xz"
+    archive.pack(folder, first)
+    os.utime(folder / "run.json", (1, 1))
+    archive.pack(folder, second)
+    assert first.read_bytes() == second.read_bytes()
+    archive.unpack(first, tmp_path / "back")
+    assert (tmp_path / "back" / "records.jsonl").read_text() == line.replace('"the text of the data"', "null")
+    assert sorted(file.name for file in (tmp_path / "back").iterdir()) == sorted(archive.FILES)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "word"), [(1.1, 1.2, "shown"), (0.8, 0.9, "reversed"), (0.9, 1.1, "not separable")]
+)
+def test_a_direction_is_that_of_the_interval(low: float, high: float, word: str) -> None:
+    assert direction(Estimate(value=1.0, low=low, high=high)) == word
+    assert direction(Estimate(value=1.0)) == "not separable"
+
+
+@pytest.fixture
+def tool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, specbench: Callable[..., tuple[int, str, str]]
+) -> SimpleNamespace:
+    """The program on two tiny cells of the embedded pair. `commands`: what it ran; `codes`: exit codes that replace
+    the next commands."""
+    found = SimpleNamespace(commands=[], codes=[], board=tmp_path / "boards" / "real.json", page=tmp_path / "real.md")
+    (tmp_path / "given").mkdir()
+    for model in (TARGET, DRAFTER):
+        (tmp_path / "given" / model.folder).symlink_to(member_path(model.folder))
+    cells = (
+        Cell("first", "main", TINY, ("sd", "fsd-js-0.5"), 1, TARGET, DRAFTER),
+        Cell("second", "vocabulary", TINY, ("slem", "tli"), 1, TARGET, DRAFTER),
+    )
+
+    def run(command: list[str], *, cwd: Path, stdout: Any, **options: Any) -> SimpleNamespace:
+        words = command[command.index("specbench") + 1 :]
+        found.commands.append(words)
+        if found.codes:
+            return SimpleNamespace(returncode=found.codes.pop(0))
+        monkeypatch.chdir(cwd)
+        code, out, err = specbench(*words)
+        assert code == 0, err
+        stdout.write(out)
+        return SimpleNamespace(returncode=code)
+
+    for module in (program, page):
+        monkeypatch.setattr(module, "CELLS", cells)
+    monkeypatch.setattr("tools.real.cells.CELLS", cells)
+    monkeypatch.setattr(workplace, "MODELS", (TARGET, DRAFTER))
+    monkeypatch.setattr(workplace, "subprocess", SimpleNamespace(run=run))
+
+    def call(*words: str) -> None:
+        monkeypatch.setattr(sys, "argv", [
+            "real", str(tmp_path / "given"), "--threads", "1", "--work", str(tmp_path / "work"),
+            "--board", str(found.board), "--page", str(found.page), *words,
+        ])  # fmt: skip
+        program.main()
+
+    found.call, found.cells = call, cells
+    return found
+
+
+def measured(tool: SimpleNamespace) -> Measured:
+    archives = Archives(tool.board)
+    return Measured({cell.name: archives.unpacked(cell) for cell in archives.measured(tool.cells)})
+
+
+def test_cells_are_measured_once_and_archived(tool: SimpleNamespace, tmp_path: Path) -> None:
+    tool.codes = [1]  # the first cell ends with an error
+    with pytest.raises(SystemExit, match="not measured: first"):
+        tool.call()
+    text = tool.page.read_text(encoding="utf-8")
+    assert "| second (n = 2) | first |" in text and "Not measured yet." in text  # true with only some of the cells
+    tool.call()
+    assert [words[words.index("--output") + 1] for words in tool.commands] == [
+        "cells/first",
+        "cells/second",
+        "cells/first",
+    ]
+    rows = load(tool.board)
+    assert {row.run for row in rows} == {"real/first", "real/second"}
+    assert {row.target for row in rows} == {"models/target-dequantized-from-nothing"}
+    assert not validate(tool.board, True, [], lambda *_: None).problems
+    assert str(tmp_path) not in tool.board.read_text() + tool.page.read_text()
+    before = tool.board.read_bytes(), tool.page.read_bytes()
+    for folder in [tmp_path / "work", *(Archives(tool.board).unpacked(cell) for cell in tool.cells)]:
+        for file in sorted(folder.rglob("*"), reverse=True):
+            file.unlink() if file.is_symlink() or file.is_file() else file.rmdir()
+    tool.board.unlink()
+    tool.call()  # as in a fresh checkout: the archives are all that is left
+    tool.call("--page-only")
+    assert len(tool.commands) == 3
+    assert (tool.board.read_bytes(), tool.page.read_bytes()) == before
+
+
+def test_an_interrupted_cell_goes_on_unless_another_version_began_it(
+    tool: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tool.call("--only", "first")
+    tool.board.with_suffix("").joinpath("first.tar.xz").unlink()
+    folder = tmp_path / "work" / "cells" / "first"
+    tool.call("--only", "first")  # stopped between the end of the run and its archive: nothing is measured again
+    assert len(tool.commands) == 1
+    tool.board.with_suffix("").joinpath("first.tar.xz").unlink()
+    (folder / "leaderboard.json").unlink()
+    records = (folder / "records.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    (folder / "records.jsonl").write_text(records[0], encoding="utf-8")  # as after kill -9
+    tool.call("--only", "first")
+    assert (folder / "records.jsonl").read_text(encoding="utf-8").startswith(records[0])
+    tool.board.with_suffix("").joinpath("first.tar.xz").unlink()
+    (folder / "leaderboard.json").unlink()
+    identity = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    identity["environment"]["commit"] = "0123456"
+    (folder / "run.json").write_text(json.dumps(identity), encoding="utf-8")
+    capsys.readouterr()
+    tool.call("--only", "first")
+    assert (folder.with_name("first.of-0123456") / "records.jsonl").is_file()
+    assert not (folder / "records.jsonl").read_text(encoding="utf-8").startswith(records[0])
+
+
+def test_the_page_and_the_claims_are_of_the_rows(tool: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    claims = [Claim("x", "pays", "", ("first",), pays("first", "sd")),
+              Claim("x", "rates", "", ("second",), rates("second", "slem", "tli")),
+              Claim("x", "missing", "", ("third",), languages_differ)]  # fmt: skip
+    monkeypatch.setattr("tools.real.claims.CLAIMS", claims)
+    tool.call()
+    text = tool.page.read_text(encoding="utf-8")
+    found = measured(tool)
+    sd = found.row("first", "sd")
+    assert f"{sd.value('mean_acceptance_length'):.2f} | " in text
+    assert "| arXiv:x | missing |  | not measured yet |  |" in text
+    assert f"τ {sd.value('mean_acceptance_length'):.2f}, {sd.verdict}" in text
+    change = found.change("second", "slem", "tli", "acceptance_rate").value
+    assert change is not None and f"α of tli − slem {change:+.3f}" in text
+    assert "specbench run --task mgsm --method sd,methods/fsd-js-0.5.yaml" in text
+
+
+def test_a_cell_that_cannot_run_here_is_left_out_with_its_reason(tmp_path: Path) -> None:
+    for model in MODELS:
+        (tmp_path / model.folder).touch()
+    place = workplace.Workplace(tmp_path / "work", tmp_path, None, None, 1)
+    reasons = {cell.name: place.missing(cell) for cell in CELLS}
+    assert "--trained" in (reasons["mgsm-scdf"] or "") and "--data" in (reasons["low-resource"] or "")
+    assert reasons["gsm8k-chains"] is None
+    (tmp_path / CELLS[0].target.folder).unlink()
+    assert str(tmp_path / CELLS[0].target.folder) in (place.missing(CELLS[0]) or "")
+
+
+def test_corpora_have_no_measured_row(tmp_path: Path) -> None:
+    """The first rows of a file are measured, so a corpus begins behind them."""
+    for name in ("gsm8k", "humaneval", "qmsum"):
+        (tmp_path / name).mkdir()
+    questions = [{"question": f"question {number:03}", "answer": "1"} for number in range(workplace.NUM_MEASURED + 1)]
+    (tmp_path / "gsm8k" / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in questions))
+    code = [{"prompt": f"code {number:03}", "canonical_solution": ""} for number in range(workplace.NUM_MEASURED + 1)]
+    packed = gzip.compress("".join(json.dumps(row) + "\n" for row in code).encode())
+    (tmp_path / "humaneval" / "HumanEval.jsonl.gz").write_bytes(packed)
+    (tmp_path / "qmsum" / "val.jsonl").write_text('{"meeting_transcripts": [{"speaker": "A", "content": "B"}]}\n')
+    texts = [text for text in workplace.general(tmp_path) if len(text) < 40]
+    assert [text.splitlines()[0] for text in texts][-3:] == ["question 030", "code 030", "A: B"]
+    assert max(cell.data.limit for cell in CELLS if cell.data.task in ("gsm8k", "humaneval")) == workplace.NUM_MEASURED
+
+
+def test_the_committed_page_names_every_cell_as_measured_or_not() -> None:
+    text = (ROOT / "docs" / "measured" / "real.md").read_text(encoding="utf-8")
+    archives = Archives(ROOT / "leaderboards" / "real.json")
+    line = text.split("| measured | not measured yet |\n| --- | --- |\n| ")[1].partition(" |\n")[0]
+    done, left = (set(part.split(", ")) - {"–"} for part in line.split(" | "))
+    archived = {cell.name for cell in CELLS if archives.archive(cell).is_file()}
+    assert {word.partition(" (n = ")[0] for word in done} == archived
+    assert left == {cell.name for cell in CELLS} - archived
+    assert {row.run for row in load(archives.board)} <= {f"real/{name}" for name in archived}

@@ -1,0 +1,1 @@
+"""Real model pairs, measured cell by cell: see `__main__`."""

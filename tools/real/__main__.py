@@ -1,0 +1,104 @@
+"""Measures real model pairs cell by cell, and writes leaderboards/real.json and docs/measured/real.md.
+
+A cell is one run. The records of a finished cell are compressed into leaderboards/real, and the cell is not measured
+again while its archive is there. An interrupted cell goes on from its folder in the work folder.
+"""
+
+import argparse
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from specbench.core.files import write_atomically
+
+from .archive import pack
+from .board import Archives
+from .cells import CELLS, ROOT, Cell, chosen
+from .measured import Measured
+from .page import page as document
+from .page import readme_part
+from .workplace import Workplace
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tools.real", description=__doc__)
+    parser.add_argument("models", type=Path, nargs="?", help="folder of the models", metavar="MODELS_DIR")
+    parser.add_argument("--data", type=Path, help="folder of the tasks' rows; by default the bundled samples")
+    parser.add_argument("--trained", type=Path, help="drafter of Qwen's vocabulary that s-CDF has trained")
+    parser.add_argument("--only", nargs="+", default=[], metavar="CELL", help="measure only these cells")
+    parser.add_argument("--threads", type=int, default=2, help="CPU threads")
+    parser.add_argument("--work", type=Path, default=Path("runs") / "real-work", help="work folder")
+    parser.add_argument("--board", type=Path, default=ROOT / "leaderboards" / "real.json", help="leaderboard file")
+    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "measured" / "real.md", help="the page")
+    parser.add_argument("--trial", action="store_true", help="one prompt of 16 tokens in each subset, all below --work")
+    parser.add_argument("--list", action="store_true", help="list the cells")
+    parser.add_argument("--page-only", action="store_true", help="measure nothing: board and page from the archives")
+    parser.add_argument("--readme", action="store_true", help="print the README's table of the real pair")
+    given = parser.parse_args()
+    cells = chosen(given.only)
+    if given.trial:
+        cells = [replace(cell, data=replace(cell.data, limit=1, tokens=16)) for cell in cells]
+        given.board, given.page = given.work / "trial" / "real.json", given.work / "trial" / "real.md"
+        given.work = given.work / "trial"
+    archives = Archives(given.board.resolve())
+    if given.list:
+        list_cells(cells, archives)
+        return
+    if given.page_only:
+        write(archives, given.page)
+        return
+    if given.readme:
+        print(readme_part(Measured({cell.name: archives.unpacked(cell) for cell in archives.measured(CELLS)})))
+        return
+    if given.models is None:
+        parser.error("MODELS_DIR is missing: the folder of the models")
+    place = Workplace(given.work.resolve(), given.models.resolve(), given.data, given.trained, given.threads)
+    place.prepare()
+    write(archives, given.page)
+    try:
+        failed = [cell.name for cell in cells if not measure(cell, place, archives, given.page)]
+    except KeyboardInterrupt:
+        raise SystemExit("interrupted: the same command goes on") from None
+    if failed:
+        raise SystemExit(f"not measured: {', '.join(failed)}")
+
+
+def list_cells(cells: list[Cell], archives: Archives) -> None:
+    """Prints the cells with their estimates, and the sum of those that are not measured."""
+    left = 0
+    for cell in cells:
+        is_measured = archives.archive(cell).is_file()
+        left += 0 if is_measured else cell.minutes
+        state = "measured" if is_measured else f"{cell.minutes} min ({left / 60:.1f} h)"
+        print(f"{cell.name:<26} {state:>15}  {cell.data.num_prompts:>3} prompts  {', '.join(cell.methods)}")
+
+
+def measure(cell: Cell, place: Workplace, archives: Archives, page: Path) -> bool:
+    """Measures a cell unless its archive is there. Returns whether nothing went wrong."""
+    if archives.archive(cell).is_file():
+        print(f"{cell.name}: measured", flush=True)
+        return True
+    if (missing := place.missing(cell)) is not None:
+        print(f"{cell.name}: left out: {missing}", flush=True)
+        return True
+    print(f"{cell.name}: about {cell.minutes} minutes", flush=True)
+    start = time.monotonic()
+    if not place.measure(cell):
+        return False
+    pack(place.run_folder(cell), archives.archive(cell))
+    print(f"{cell.name}: {(time.monotonic() - start) / 60:.1f} minutes", flush=True)
+    write(archives, page)
+    return True
+
+
+def write(archives: Archives, page: Path) -> None:
+    """Writes the board and the page from all archives."""
+    measured = archives.measured(CELLS)
+    for name, reason in archives.write_board(measured).items():
+        print(f"{name}: not on the board: {reason}", flush=True)
+    found = Measured({cell.name: archives.unpacked(cell) for cell in measured})
+    write_atomically(page, document(found))
+
+
+if __name__ == "__main__":
+    main()

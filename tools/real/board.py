@@ -1,0 +1,50 @@
+"""The board of all measured cells, from their unpacked archives."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from specbench.core.errors import ConfigError
+from specbench.results.leaderboard import write
+from specbench.results.leaderboard_files import add_runs
+
+from .archive import unpack
+from .cells import Cell
+
+
+@dataclass(frozen=True)
+class Archives:
+    """`board`: leaderboards/real.json. Beside it are a folder of archives, and below that the unpacked ones, which
+    Git ignores."""
+
+    board: Path
+
+    def archive(self, cell: Cell) -> Path:
+        return self.board.with_suffix("") / f"{cell.name}.tar.xz"
+
+    def unpacked(self, cell: Cell) -> Path:
+        return self.board.with_suffix("") / cell.name
+
+    def measured(self, cells: Sequence[Cell]) -> list[Cell]:
+        """Returns the cells that have an archive, and unpacks those that are not unpacked or older than it."""
+        found = [cell for cell in cells if self.archive(cell).is_file()]
+        for cell in found:
+            unpack(self.archive(cell), self.unpacked(cell))
+        return found
+
+    def write_board(self, measured: Sequence[Cell]) -> dict[str, str]:
+        """Writes the board anew. Returns for each cell whose rows may not stand on it the reason. A row of several
+        cells, such as ar, is that of the first one."""
+        fresh = self.board.with_name(f".new-{self.board.name}")
+        fresh.unlink(missing_ok=True)
+        refused = {}
+        for cell in measured:
+            try:
+                add_runs([self.unpacked(cell)], fresh)
+            except ConfigError as error:
+                refused[cell.name] = str(error)
+        if not fresh.exists():
+            write(fresh, [])
+        fresh.replace(self.board)
+        fresh.with_name(f".{fresh.name}.lock").unlink(missing_ok=True)
+        return refused

@@ -1,0 +1,216 @@
+"""The cells of the page: one run of specbench each, the most valuable first."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .models import GEMMA, QWEN, QWEN_DRAFTER, QWEN_DRAFTER_GGUF, QWEN_GGUF, SMOLLM, RealModel
+
+ROOT = Path(__file__).parents[2]
+LLAMA_CPP, INT8 = "llama.cpp", "int8"
+
+
+@dataclass(frozen=True)
+class Data:
+    """`task`: its name. `folder`: its rows below the folder of --data. `limit`: prompts of each subset. `tokens`: new
+    tokens at most. `num_subsets`: of them, where `subsets` names none."""
+
+    task: str
+    folder: str
+    limit: int
+    tokens: int
+    subsets: tuple[str, ...] = ()
+    num_subsets: int = 1
+
+    @property
+    def num_prompts(self) -> int:
+        return self.limit * (len(self.subsets) or self.num_subsets)
+
+
+HUMANEVAL = Data("humaneval", "humaneval", 30, 256, ("default",))
+GSM8K = Data("gsm8k", "gsm8k", 30, 256)
+SPEC_BENCH = Data("spec_bench", "spec_bench", 5, 128, num_subsets=6)
+LANGUAGES = ("en", "de", "es", "ja", "bn", "sw")
+MGSM = Data("mgsm", "mgsm", 6, 128, LANGUAGES)
+MGSM_SHORT = Data("mgsm", "mgsm", 5, 32, LANGUAGES)
+MGSM_FAIR = Data("mgsm", "mgsm", 8, 128, LANGUAGES)
+WMT = Data("wmt", "tatoeba", 8, 64, ("de-en", "en-de", "ja-en", "en-ja"))
+LOW_RESOURCE = Data("low_resource_mt", "low_resource", 20, 64, ("chr", "que", "yor"))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run. `methods`: those of the package, or those of METHODS below.
+    `minutes`: an estimate on two idle threads. `settings`: words of --set.
+    `fairness`: whether `specbench fairness` follows. `needs_trained`: whether it waits for --trained."""
+
+    name: str
+    group: str
+    data: Data
+    methods: tuple[str, ...]
+    minutes: int
+    target: RealModel = QWEN
+    drafter: RealModel = QWEN_DRAFTER
+    precision: str = ""  # INT8, LLAMA_CPP; or bfloat16
+    settings: tuple[str, ...] = ()
+    fairness: bool = False
+    needs_trained: bool = False
+
+
+def fuzzy(divergence: str, threshold: float) -> dict[str, Any]:
+    """A method file of fuzzy speculative decoding, with greedy drafts as `fsd` has them."""
+    return {
+        "name": fuzzy_name(divergence, threshold), "version": 1, "paper": "arXiv:2502.20704",
+        "title": f"Fuzzy speculative decoding, {divergence} below {threshold:g}",
+        "drafter": {"type": "model", "temperature": 0}, "num_draft_tokens": 5,
+        "verification": {"rule": "fuzzy", "divergence": divergence, "threshold": threshold},
+    }  # fmt: skip
+
+
+def fuzzy_name(divergence: str, threshold: float) -> str:
+    return f"fsd-{divergence.replace('_', '-')}-{threshold:g}"
+
+
+# Shipped methods with another drafter (the keys that are replaced), by the name of the file in the work folder.
+CHANGED: dict[str, tuple[str, dict[str, Any]]] = {
+    "ngram-general": ("ngram", {"drafter": {"type": "ngram", "path": "stores/general-ngram"}}),
+    "rest-general": ("rest", {"drafter": {"type": "retrieval", "num_nodes": 64, "max_match": 16,
+                                  "path": "stores/general-retrieval"}}),
+    "sd-untrained": ("sd", {"drafter": {"type": "model", "checkpoint": QWEN_DRAFTER.path}}),
+    "ngram-low-resource": ("ngram", {"drafter": {"type": "ngram", "path": "stores/low-resource-ngram"},
+                                     "num_draft_tokens": 4}),
+    "sd-4": ("sd", {"num_draft_tokens": 4}),
+    "scdf-trained": ("scdf", {"drafter": {"type": "model", "checkpoint": "trained"}}),
+}  # fmt: skip
+SWEPT = {"js": (0.1, 0.5, 0.65), "reverse_kl": (0.1, 0.3, 0.7, 2.0), "tv": (0.1, 0.3, 0.5, 0.8)}
+
+
+def made_methods() -> dict[str, dict[str, Any]]:
+    """Returns the content of the method files of the work folder, by name."""
+    found = {}
+    for name, (shipped, replaced) in CHANGED.items():
+        text = (ROOT / "methods" / f"{shipped}.yaml").read_text(encoding="utf-8")
+        spec = {**yaml.safe_load(text), **replaced, "name": name}
+        spec.pop("sweep", None)
+        found[name] = spec
+    for divergence, thresholds in SWEPT.items():
+        found |= {fuzzy_name(divergence, value): fuzzy(divergence, value) for value in thresholds}
+    return found
+
+
+CHAINS, TREES, GUESSES = ("sd", "pld", "ngram-general"), ("rest-general", "sd-tree"), ("lookahead", "token-recycling")
+OTHER_VOCABULARY = ("slem", "tli")
+LEVELS = ("sd", "fsd-low", "fsd-med", "fsd-high")
+PLAIN = ("sd", "pld")
+T1 = ("generation.temperature=1",)
+
+
+def curve(divergence: str) -> tuple[str, ...]:
+    return tuple(fuzzy_name(divergence, value) for value in SWEPT[divergence])
+
+
+def gguf(name: str, data: Data, minutes: int) -> Cell:
+    return Cell(name, "precision", data, PLAIN, minutes, QWEN_GGUF, QWEN_DRAFTER_GGUF, LLAMA_CPP)
+
+
+def foreign(name: str, data: Data, methods: tuple[str, ...], minutes: int, sampled: bool = False) -> tuple[Cell, Cell]:
+    """SmolLM2 with Gemma as its drafter, and back."""
+    settings, end = (T1, "-t1") if sampled else ((), "")
+    return (
+        Cell(f"smollm2-gemma-{name}{end}", "vocabulary", data, methods, minutes, SMOLLM, GEMMA, settings=settings),
+        Cell(f"gemma-smollm2-{name}{end}", "vocabulary", data, methods, minutes, GEMMA, SMOLLM, settings=settings),
+    )
+
+
+FOREIGN_MGSM = foreign("mgsm", MGSM, ("slem", "tli", "union", "slrs"), 25)
+FOREIGN_MGSM_T1 = foreign("mgsm", MGSM, ("slem", "tli", "union"), 22, sampled=True)
+# At a temperature slrs reads dozens of draft contexts for a token.
+FOREIGN_STRINGS_T1 = foreign("strings", MGSM_SHORT, ("slem", "slrs"), 30, sampled=True)
+FOREIGN_WMT = foreign("wmt", WMT, ("slem", "tli", "union"), 15)
+
+# Minutes include the verdicts, for which answers that differ from AR's are decoded again.
+CELLS = (
+    Cell("gsm8k-chains", "main", GSM8K, CHAINS, 28),
+    Cell("humaneval-chains", "main", HUMANEVAL, CHAINS, 33),
+    Cell("gsm8k-levels", "main", GSM8K, LEVELS, 27),
+    Cell("spec-bench-chains", "main", SPEC_BENCH, CHAINS, 22),
+    gguf("gsm8k-q4", GSM8K, 22),
+    Cell("gsm8k-int8", "precision", GSM8K, PLAIN, 18, precision=INT8),
+    *FOREIGN_MGSM,
+    Cell("gsm8k-vocabulary", "main", GSM8K, OTHER_VOCABULARY, 23, drafter=SMOLLM),
+    Cell("wmt-chains", "main", WMT, ("sd", "pld", "lookahead"), 10),
+    Cell("mgsm-fairness", "fairness", MGSM_FAIR, ("sd",), 18, settings=T1, fairness=True),
+    Cell("gsm8k-curve-reverse-kl", "curve", GSM8K, curve("reverse_kl"), 24),
+    Cell("gsm8k-curve-js", "curve", GSM8K, curve("js"), 20),
+    Cell("low-resource", "ngram", LOW_RESOURCE, ("sd-4", "ngram-low-resource"), 16),
+    Cell("gsm8k-trees", "main", GSM8K, TREES, 32),
+    Cell("gsm8k-guesses", "main", GSM8K, GUESSES, 34),
+    *FOREIGN_MGSM_T1,
+    *FOREIGN_WMT,
+    *FOREIGN_STRINGS_T1,
+    Cell("humaneval-levels", "main", HUMANEVAL, LEVELS, 31),
+    gguf("humaneval-q4", HUMANEVAL, 27),
+    Cell("humaneval-int8", "precision", HUMANEVAL, PLAIN, 22, precision=INT8),
+    gguf("spec-bench-q4", SPEC_BENCH, 18),
+    Cell("spec-bench-int8", "precision", SPEC_BENCH, PLAIN, 15, precision=INT8),
+    Cell("spec-bench-trees", "main", SPEC_BENCH, TREES, 27),
+    Cell("spec-bench-guesses", "main", SPEC_BENCH, GUESSES, 28),
+    Cell("humaneval-sd-tree", "main", HUMANEVAL, ("sd-tree",), 18),
+    Cell("humaneval-rest", "main", HUMANEVAL, ("rest-general",), 29),
+    Cell("humaneval-lookahead", "main", HUMANEVAL, ("lookahead",), 26),
+    Cell("humaneval-token-recycling", "main", HUMANEVAL, ("token-recycling",), 24),
+    Cell("spec-bench-levels", "main", SPEC_BENCH, LEVELS, 20),
+    Cell("humaneval-vocabulary", "main", HUMANEVAL, OTHER_VOCABULARY, 28, drafter=SMOLLM),
+    Cell("spec-bench-vocabulary", "main", SPEC_BENCH, OTHER_VOCABULARY, 18, drafter=SMOLLM),
+    Cell("gsm8k-curve-tv", "curve", GSM8K, curve("tv"), 24),
+    Cell(
+        "mgsm-scdf",
+        "fairness",
+        MGSM_FAIR,
+        ("sd-untrained", "scdf-trained"),
+        25,
+        settings=T1,
+        fairness=True,
+        needs_trained=True,
+    ),
+)
+
+
+def run_words(cell: Cell, data: str | None, threads: int) -> list[str]:
+    """Returns the words of the cell's `specbench run` in the work folder. `data`: the folder of the rows there, or
+    None for the bundled sample."""
+    made = made_methods()
+    methods = [f"methods/{name}.yaml" if name in made else name for name in cell.methods]
+    words = ["run", "--task", cell.data.task, "--method", ",".join(methods)]
+    if cell.data.subsets:
+        words += ["--subset", ",".join(cell.data.subsets)]
+    words += ["--target", cell.target.path]
+    if not any("checkpoint" in made.get(name, {}).get("drafter", {}) for name in cell.methods):
+        words += ["--drafter", cell.drafter.path]  # which method files with a drafter of their own refuse
+    words += {LLAMA_CPP: ["--engine", "llama.cpp"], INT8: ["--quantize", "int8", "--dtype", "bfloat16"]}.get(
+        cell.precision, ["--dtype", "bfloat16"]
+    )
+    words += ["--data", "sample" if data is None else f"{data}/{cell.data.folder}", "--limit", str(cell.data.limit)]
+    for setting in (f"generation.max_new_tokens={cell.data.tokens}", *cell.settings):
+        words += ["--set", setting]
+    if cell.data.task == "humaneval":
+        words += ["--allow-code-execution"]
+    return [*words, "--threads", str(threads), "--output", f"cells/{cell.name}"]
+
+
+def fairness_words(cell: Cell, threads: int) -> list[str]:
+    run = f"cells/{cell.name}"
+    first, *others = cell.methods
+    runs = [word for other in others for word in ("--before", f"{run}:{first}", "--after", f"{run}:{other}")] or [run]
+    return ["fairness", *runs, "--samples", "0", "--threads", str(threads), "--json"]
+
+
+def chosen(names: Sequence[str]) -> list[Cell]:
+    """Returns the cells of these names, in the order of CELLS; all without names. Exits for an unknown name."""
+    if unknown := set(names) - {cell.name for cell in CELLS}:
+        known = ", ".join(cell.name for cell in CELLS)
+        raise SystemExit(f"--only {', '.join(sorted(unknown))}: no such cell; there are {known}")
+    return [cell for cell in CELLS if not names or cell.name in names]

@@ -1,0 +1,56 @@
+"""What the archived cells hold: rows, and paired changes between methods of one cell."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from specbench.analysis.fairness.fairness import FairnessReport
+from specbench.results.paired import pair_up
+from specbench.results.row import Row
+from specbench.results.runs import RecordedRun, finished_run, rows_of_subsets
+from specbench.statistics.bootstrap import Estimate
+
+from .cells import Cell
+
+
+@dataclass(frozen=True)
+class Measured:
+    """`folders`: of the unpacked cells, by name."""
+
+    folders: Mapping[str, Path]
+    _runs: dict[str, RecordedRun] = field(default_factory=dict)
+
+    def has(self, *names: str) -> bool:
+        return all(name in self.folders for name in names)
+
+    def run(self, name: str) -> RecordedRun:
+        if name not in self._runs:
+            self._runs[name] = finished_run(self.folders[name])
+        return self._runs[name]
+
+    def whole(self, cell: Cell) -> list[Row]:
+        """Returns the rows over all subsets of a cell as it was measured: AR's, then those of its methods."""
+        return rows_of_subsets(self.run(cell.name).rows, ())
+
+    def row(self, name: str, method: str, subset: str | None = None) -> Row:
+        rows = rows_of_subsets(self.run(name).rows_of(method), () if subset is None else (subset,))
+        return rows[0]
+
+    def by_subset(self, name: str, method: str) -> dict[str, Row]:
+        return {row.subset: row for row in self.run(name).rows_of(method) if row.subset != "all"}
+
+    def change(self, name: str, first: str, second: str, metric: str, subset: str | None = None) -> Estimate:
+        """Returns second ÷ first, or second − first for rates and scores, paired by prompt."""
+        run = self.run(name)
+        one, other = (run.with_records(self.row(name, method, subset)) for method in (first, second))
+        return pair_up(one, other).change(metric).change
+
+    def fairness(self, name: str) -> FairnessReport | None:
+        file = self.folders[name] / "fairness.json"
+        if not file.is_file():
+            return None
+        return FairnessReport.model_validate_json(file.read_text(encoding="utf-8"))
+
+
+def measured_cells(cells: Sequence[Cell], found: Measured, group: str) -> list[Cell]:
+    return [cell for cell in cells if cell.group == group and found.has(cell.name)]

@@ -1,0 +1,328 @@
+"""The page of real pairs, from the archived cells."""
+
+from collections.abc import Iterator, Sequence
+
+from specbench.core.table import markdown_table
+from specbench.report.captions import score_heading, verdict_word, warning_lines
+from specbench.results.metric_format import metric_of, number, score_pair, speed, with_interval
+from specbench.results.row import Row
+
+from .cells import CELLS, INT8, LLAMA_CPP, ROOT, SWEPT, Cell
+from .claims import claims_part
+from .measured import Measured, measured_cells
+from .models import MODELS
+
+TITLES = {"gsm8k": "GSM8K", "humaneval": "HumanEval", "spec_bench": "Spec-Bench", "mgsm": "MGSM", "wmt": "Translation"}
+NOT_YET = "Not measured yet.\n"
+
+HEAD = """# Real pairs
+
+`python -m tools.real MODELS_DIR --data DIR` measures the pairs of this page cell by cell, each in one run, and writes
+the page and the board `leaderboards/real.json`. The records of each measured cell are in the folder of this name; the
+same command measures the others. `python -m tools.real --page-only` unpacks them and writes page and board anew; then
+`specbench leaderboard validate leaderboards/real.json --records` recomputes every row.
+
+**The weights are not those of the hub.** They come from quantized files:
+
+{models}
+
+A row has this name as its target or drafter. To measure the hub's weights, put the hub's name in its place.
+
+{conditions}
+
+Rows are the first ones of public test files:
+
+{data}
+
+The archived records have no reference answers, and prompts by their digest. Intervals are 95 % over prompts. Each cell
+has its own AR, beside which its methods are measured; a method of several cells has a line for each. `ngram-general`
+and `rest-general` draft from Python's standard library, rows of GSM8K and HumanEval behind the measured ones and QMSum.
+`fsd-low`, `fsd-med` and `fsd-high` have the thresholds of the embedded pair; the
+[curve](#fuzzy-speculative-decoding-accuracy-against-speed) has others.
+
+| measured | not measured yet |
+| --- | --- |
+| {measured} | {missing} |
+"""
+MAIN = """
+## Qwen2.5-Coder 1.5B with the 0.5B
+
+bfloat16, greedy. `slem` and `tli` have SmolLM2-135M as their drafter, which has another vocabulary.
+`loops`: the share of answers with a loop, AR → method. α of `rest-general`, `sd-tree` and other trees is not defined.
+"""
+PRECISION = """
+## Other precisions of the same target
+
+int8 has its own rounding, and llama.cpp computes Q4_K_M with its own kernels: **different numerics are different
+targets**. Each line compares a method with AR of the same numerics; accuracies of two precisions are not paired.
+"""
+CURVE = """
+## Fuzzy speculative decoding: accuracy against speed
+
+GSM8K, greedy drafts of 5 tokens. A threshold has a meaning only with its divergence. The accepted length counts draft
+tokens of a step.
+"""
+VOCABULARY = """
+## SmolLM2 and Gemma: other vocabularies
+
+The two models have different tokenizers, and are of about the same size, so that no method can be fast: one draft token
+costs {costs}. The tables show what is accepted.
+"""
+FAIRNESS = """
+## Languages
+
+The pair on MGSM, at temperature 1. D is the teacher-forced cross entropy of the drafter with the target.
+"""
+NGRAM = """
+## An n-gram drafter in low-resource languages
+
+Translation from English (Quechua: from Spanish), at the sampling of arXiv:2605.30580. One bigram model of some 1,100
+sentences in Cherokee, Quechua and Yoruba, none of them a translation of a measured row; both methods draft 4 tokens.
+"""
+
+
+def page(found: Measured) -> str:
+    """The whole page."""
+    parts = [head(found), MAIN, *(task_part(found, task) for task in ("gsm8k", "humaneval", "spec_bench", "wmt"))]
+    parts += [PRECISION, precision_part(found), CURVE, curve_part(found), vocabulary_part(found)]
+    parts += [FAIRNESS, fairness_part(found), NGRAM, ngram_part(found), widths_part(), claims_part(found)]
+    return "\n".join([*(part.strip("\n") + "\n" for part in parts), commands_part(found)])
+
+
+def table(heads: Sequence[str], lines: Sequence[Sequence[str]], num_texts: int = 1) -> str:
+    """A Markdown table whose first columns are texts."""
+    return markdown_table(heads, lines, [place >= num_texts for place in range(len(heads))]) + "\n"
+
+
+def head(found: Measured) -> str:
+    models = table(
+        ["name in rows", "on the hub", "weights"],
+        [[f"`{model.shown}`", f"`{model.hub}`", model.source] for model in MODELS], 3,
+    )  # fmt: skip
+    done = [cell for cell in CELLS if found.has(cell.name)]
+    left = [cell for cell in CELLS if not found.has(cell.name)]
+    return HEAD.format(
+        models=models.strip(), conditions=conditions(found, done), data=data_words(),
+        measured=", ".join(f"{cell.name} (n = {found.row(cell.name, 'ar').n})" for cell in done) or "–",
+        missing=", ".join(cell.name for cell in left) or "–",
+    )  # fmt: skip
+
+
+def conditions(found: Measured, done: Sequence[Cell]) -> str:
+    """Returns the machines and versions that the rows tell, and the cells of each."""
+    by_machine: dict[str, list[str]] = {}
+    for cell in done:
+        row = found.row(cell.name, "ar")
+        versions = ", ".join(f"{name} {version}" for name, version in sorted(row.versions.items()) if version)
+        by_machine.setdefault(f"{row.device}; {versions}", []).append(cell.name)
+    if len(by_machine) < 2:
+        return "".join(f"Measured on {machine}." for machine in by_machine)
+    return "\n".join(f"- {', '.join(names)}: measured on {machine}" for machine, names in by_machine.items())
+
+
+def data_words() -> str:
+    """Returns a line for the prompts of each task."""
+    words = []
+    for data in dict.fromkeys(cell.data for cell in CELLS):
+        subsets = f" ({', '.join(data.subsets)})" if len(data.subsets) > 1 else ""
+        words.append(f"- {data.task}{subsets}: {data.num_prompts} prompts, at most {data.tokens} new tokens")
+    return "\n".join(words)
+
+
+HEADS = ["cell", "method", "γ", "α", "τ", "c", "tok/s", "speed-up", "ar → method", "difference", "verdict", "loops %"]
+
+
+def method_line(name: str, row: Row) -> list[str]:
+    """The cells of one row."""
+    unit = metric_of(row.quality)
+    difference = with_interval(row.metric(f"{row.quality}_difference"), unit.digits, unit.factor, "+")
+    mark = " †" if len({warning.code for warning in row.warnings} - {"few_prompts"}) else ""
+    loops = [number(row.metric(key), 0, 100) for key in ("share_looping_ar", "share_looping")]
+    return [
+        name, row.method_name, str(row.num_draft_tokens), number(row.metric("acceptance_rate"), 3),
+        number(row.metric("mean_acceptance_length"), 2), number(row.metric("cost_ratio"), 2),
+        speed(row.metric("tokens_per_second")),
+        "1" if row.is_baseline else with_interval(row.metric("speedup")) + mark,
+        score_pair(row.metrics, row.quality),
+        "" if row.is_baseline else difference,
+        verdict_word(row), loops[1] if row.is_baseline else " → ".join(loops),
+    ]  # fmt: skip
+
+
+def methods_table(found: Measured, cells: Sequence[Cell], prefix: str) -> str:
+    """A line for each method of each cell, and the reasons of marks below."""
+    pairs = [(cell, row) for cell in cells for row in found.whole(cell)]
+    if not pairs:
+        return NOT_YET
+    heads = [*HEADS]
+    heads[8] = f"{score_heading([row for _, row in pairs])}, {HEADS[8]}"
+    lines = [method_line(cell.name.removeprefix(prefix), row) for cell, row in pairs]
+    return table(heads, lines, 2) + reasons(pairs)
+
+
+def reasons(pairs: Sequence[tuple[Cell, Row]]) -> str:
+    """The reasons of the marks of a table."""
+    lines = warning_lines([row for _, row in pairs], [f"{cell.name}, {row.method_name}" for cell, row in pairs])
+    return "".join(f"\n{line}\n" for line in lines)
+
+
+def task_part(found: Measured, task: str) -> str:
+    """One task of the main pair."""
+    cells = [cell for cell in measured_cells(CELLS, found, "main") if cell.data.task == task]
+    prefix = f"{task.replace('_', '-')}-"
+    text = f"### {TITLES[task]}\n\n{methods_table(found, cells, prefix)}\n"
+    return text + (groups_part(found, cells) if task in ("spec_bench", "wmt") and cells else "")
+
+
+def groups_part(found: Measured, cells: Sequence[Cell]) -> str:
+    """τ and speed-up in each group of Spec-Bench, or direction of translation."""
+    return "\nτ · speed-up by subset:\n\n" + by_subset(found, cells)
+
+
+def by_subset(found: Measured, cells: Sequence[Cell]) -> str:
+    """α, τ and speed-up of each method in each subset."""
+    methods = [(cell, row) for cell in cells for row in found.whole(cell) if not row.is_baseline]
+    subsets = list(dict.fromkeys(name for cell, row in methods for name in found.by_subset(cell.name, row.method_name)))
+    lines = [
+        [f"{cell.name}, {row.method_name}", *(subset_cell(found.by_subset(cell.name, row.method_name).get(subset))
+                                              for subset in subsets)] for cell, row in methods
+    ]  # fmt: skip
+    return table(["cell, method", *subsets], lines)
+
+
+def subset_cell(row: Row | None) -> str:
+    return (
+        ""
+        if row is None
+        else f"{number(row.metric('mean_acceptance_length'), 2)} · {with_interval(row.metric('speedup'))}"
+    )
+
+
+def precision_part(found: Measured) -> str:
+    """bfloat16, int8 and Q4_K_M, task by task."""
+    names = {"": "bfloat16", INT8: "int8", LLAMA_CPP: "Q4_K_M, llama.cpp"}
+    cells = measured_cells(CELLS, found, "precision")
+    cells += [cell for cell in measured_cells(CELLS, found, "main") if cell.name.endswith("-chains")]
+    lines, marked = [], []
+    for task in ("gsm8k", "humaneval", "spec_bench"):
+        for cell in sorted((each for each in cells if each.data.task == task), key=lambda each: each.precision):
+            for row in (each for each in found.whole(cell) if each.method_name in ("ar", "sd", "pld")):
+                line = method_line(TITLES[task], row)
+                lines.append([line[0], names[cell.precision], *line[1:]])
+                marked.append((cell, row))
+    if not measured_cells(CELLS, found, "precision"):
+        return NOT_YET
+    heads = ["task", "precision", *HEADS[1:8], f"score, {HEADS[8]}", *HEADS[9:]]
+    return table(heads, lines, 3) + reasons(marked)
+
+
+def curve_points(found: Measured) -> Iterator[tuple[str, float, Row]]:
+    """Yields divergence, threshold and row of every measured point."""
+    for name in ("gsm8k-levels", "gsm8k-curve-js", "gsm8k-curve-reverse-kl", "gsm8k-curve-tv"):
+        for row in found.run(name).rows if found.has(name) else ():
+            rule = row.options.get("verification", {})
+            if rule.get("rule") == "fuzzy":
+                yield str(rule["divergence"]), float(rule["threshold"]), row
+
+
+def curve_part(found: Measured) -> str:
+    lines = []
+    for divergence, threshold, row in sorted(curve_points(found), key=lambda point: point[:2]):
+        unit = metric_of(row.quality)
+        lines.append([
+            divergence, f"{threshold:g}", number(row.metric("acceptance_rate"), 3),
+            number(row.metric("accepted_length"), 2), number(row.metric("drafter_share"), 1, 100),
+            speed(row.metric("tokens_per_second")), with_interval(row.metric("speedup")),
+            score_pair(row.metrics, row.quality),
+            with_interval(row.metric(f"{row.quality}_difference"), unit.digits, unit.factor, "+"),
+        ])  # fmt: skip
+    if not lines:
+        return NOT_YET
+    heads = ["divergence", "threshold", "α", "accepted length", "drafted tokens %", "tok/s", "speed-up",
+             "accuracy %, ar → method", "difference"]  # fmt: skip
+    return table(heads, lines) + left_out_of_curve(found)
+
+
+def left_out_of_curve(found: Measured) -> str:
+    missing = [name for name in SWEPT if not found.has(f"gsm8k-curve-{name.replace('_', '-')}")]
+    return f"\nNot measured yet: {', '.join(missing)}.\n" if missing else ""
+
+
+def vocabulary_part(found: Measured) -> str:
+    """SmolLM2 with Gemma and back."""
+    cells = measured_cells(CELLS, found, "vocabulary")
+    if not cells:
+        return "## SmolLM2 and Gemma: other vocabularies\n\n" + NOT_YET
+    costs: dict[str, str] = {}
+    for cell in cells:
+        for row in found.whole(cell):
+            if row.method_name == "tli":
+                costs.setdefault(cell.name.rsplit("-", 1)[0], number(row.metric("cost_ratio"), 2))
+    words = ", ".join(f"{cost} target passes in {name}" for name, cost in costs.items())
+    parts = [VOCABULARY.format(costs=words or "about a target pass")]
+    for task in ("mgsm", "wmt"):
+        own = [cell for cell in cells if cell.data.task == task]
+        parts += [f"### {TITLES[task]}, SmolLM2 and Gemma\n", methods_table(found, own, "")]
+        if own:
+            parts += ["\nτ · speed-up by subset:\n", by_subset(found, own)]
+    return "\n".join(parts)
+
+
+def fairness_part(found: Measured) -> str:
+    """α, τ, speed-up and D by language."""
+    lines = []
+    texts = []
+    for cell in measured_cells(CELLS, found, "fairness"):
+        report = found.fairness(cell.name)
+        forced = {drafter.method: drafter for drafter in report.drafters} if report is not None else {}
+        for method in cell.methods:
+            for subset, row in found.by_subset(cell.name, method).items():
+                of_method = forced.get(method)
+                group = next((g for g in of_method.groups.values() if g.subset == subset), None) if of_method else None
+                divergence = group.forced.cross_entropy if group is not None and group.forced is not None else None
+                lines.append([cell.name, method, subset, with_interval(row.metric("acceptance_rate"), 3),
+                              number(row.metric("mean_acceptance_length"), 2), with_interval(row.metric("speedup")),
+                              with_interval(divergence)])  # fmt: skip
+            if method in forced and forced[method].family.unfairness is not None:
+                texts.append(f"𝒰 of {cell.name}, {method}: {with_interval(forced[method].family.unfairness, 3)}.")
+    if not lines:
+        return NOT_YET
+    return table(["cell", "method", "language", "α", "τ", "speed-up", "D, nats"], lines, 3) + "\n" + "\n".join(texts)
+
+
+def ngram_part(found: Measured) -> str:
+    cells = measured_cells(CELLS, found, "ngram")
+    return methods_table(found, cells, "") + "\n" + by_subset(found, cells) if cells else NOT_YET
+
+
+def widths_part() -> str:
+    """Where the batch-width test of these models stands."""
+    if (ROOT / "docs" / "measured" / "widths.md").is_file():
+        return "## Width of a pass\n\nHow the logits of these models depend on it: [widths of passes](widths.md).\n"
+    return "## Width of a pass\n\n" + NOT_YET
+
+
+def commands_part(found: Measured) -> str:
+    """The command of every measured cell, as its run recorded it."""
+    done = [cell for cell in CELLS if found.has(cell.name)]
+    if not done:
+        return ""
+    commands = [found.row(cell.name, "ar").command for cell in done]
+    return (
+        "## Commands\n\nIn a folder with links `models` and `data`, and the method files that `python -m tools.real` "
+        "writes into `methods`:\n\n```bash\n" + "\n".join(commands) + "\n```\n"
+    )
+
+
+def readme_part(found: Measured) -> str:
+    """The README's table of the real pair, from the cells `*-chains` and `*-levels`."""
+    names = [f"{task}-{end}" for task in ("gsm8k", "humaneval", "spec-bench") for end in ("chains", "levels")]
+    lines = []
+    for cell in (cell for name in names for cell in CELLS if cell.name == name and found.has(name)):
+        for row in found.whole(cell)[1 if cell.name.endswith("chains") else 2 :]:
+            lines.append([
+                TITLES[cell.data.task], row.method_name, number(row.metric("acceptance_rate"), 3),
+                number(row.metric("mean_acceptance_length"), 2), speed(row.metric("tokens_per_second")),
+                with_interval(row.metric("speedup")), score_pair(row.metrics, row.quality), verdict_word(row),
+            ])  # fmt: skip
+    return table(["task", "method", "α", "τ", "tok/s", "speed-up", "score, ar → method", "verdict"], lines, 2)

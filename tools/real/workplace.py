@@ -1,0 +1,176 @@
+"""The work folder: the models and the data under the names that rows show, method files, corpora, and the commands."""
+
+import gzip
+import importlib.util
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from specbench.core.files import write_atomically
+from specbench.models.machine import commit
+
+from .archive import FILES, OPTIONAL
+from .cells import LLAMA_CPP, ROOT, Cell, fairness_words, made_methods, run_words
+from .models import MODELS, QWEN
+
+GENERAL, LOW_RESOURCE = "general", "low-resource"
+NUM_MEASURED = 30  # rows at the beginning of a file that no corpus has, since cells measure them
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """`folder` is where all commands run. `data`: the folder of real rows; None: the bundled samples are measured."""
+
+    folder: Path
+    models: Path
+    data: Path | None
+    trained: Path | None
+    threads: int
+
+    def prepare(self) -> None:
+        """Makes links to models and data, and the method files."""
+        (self.folder / "models").mkdir(parents=True, exist_ok=True)
+        (self.folder / "methods").mkdir(exist_ok=True)
+        (self.folder / "logs").mkdir(exist_ok=True)
+        for model in MODELS:
+            link(self.folder / model.path, self.models / model.folder)
+        for name, source in (("data", self.data), ("trained", self.trained)):
+            if source is not None:
+                link(self.folder / name, source)
+        for name, content in made_methods().items():
+            text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+            write_atomically(self.folder / "methods" / f"{name}.yaml", text)
+
+    def missing(self, cell: Cell) -> str | None:
+        """Returns why a cell cannot be measured here; None: it can."""
+        for model in (cell.target, cell.drafter):
+            if not (self.models / model.folder).exists():
+                return f"{self.models / model.folder} is missing"
+        if cell.precision == LLAMA_CPP and importlib.util.find_spec("llama_cpp") is None:
+            return "llama-cpp-python is not installed (pip install 'specbench[gguf]')"
+        if cell.needs_trained and self.trained is None:
+            return "it needs a trained drafter (--trained FOLDER)"
+        if cell.data.folder == "low_resource" and self.data is None:
+            return "it needs --data: there is no bundled sample of these rows"
+        return None
+
+    def run_folder(self, cell: Cell) -> Path:
+        return self.folder / "cells" / cell.name
+
+    def words(self, cell: Cell) -> list[str]:
+        """Returns the words of the cell's run."""
+        return run_words(cell, None if self.data is None else "data", self.threads)
+
+    def measure(self, cell: Cell) -> bool:
+        """Runs the cell, or continues it. Returns whether it is finished."""
+        for store in stores(cell):
+            self.make_store(store)
+        self.set_aside(cell)
+        if not self.is_finished(cell) and not self.specbench(cell.name, self.words(cell)):
+            return False
+        report = self.run_folder(cell) / OPTIONAL[0]
+        if cell.fairness and not report.exists():
+            found = self.specbench(f"{cell.name}-fairness", fairness_words(cell, self.threads))
+            if not found:
+                return False
+            write_atomically(report, (self.folder / "logs" / f"{cell.name}-fairness.txt").read_text(encoding="utf-8"))
+        return all((self.run_folder(cell) / name).is_file() for name in FILES)
+
+    def is_finished(self, cell: Cell) -> bool:
+        """Whether the cell's run has ended: its rows are written last."""
+        return (self.run_folder(cell) / FILES[-1]).is_file()
+
+    def set_aside(self, cell: Cell) -> None:
+        """Renames the folder of an interrupted run of another version of specbench, which no version continues."""
+        file = self.run_folder(cell) / "run.json"
+        if self.is_finished(cell) or not file.is_file():
+            return
+        begun = json.loads(file.read_text(encoding="utf-8"))["environment"]["commit"]
+        if begun == commit(ROOT):
+            return
+        kept = file.parent.with_name(f"{cell.name}.of-{begun}")
+        shutil.rmtree(kept, ignore_errors=True)
+        file.parent.rename(kept)
+        print(f"{cell.name}: was begun by commit {begun}: measured anew; its records are in {kept}", flush=True)
+
+    def specbench(self, name: str, words: Sequence[str]) -> bool:
+        """Runs specbench; its output goes into logs/NAME.txt, its errors to the terminal. Returns whether it ended
+        well."""
+        print(shlex.join(["specbench", *words]), flush=True)
+        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(self.threads)}
+        with (self.folder / "logs" / f"{name}.txt").open("w", encoding="utf-8") as log:
+            done = subprocess.run([sys.executable, "-m", "specbench", *words], cwd=self.folder, env=environment,
+                                  stdout=log)  # fmt: skip
+        return done.returncode == 0
+
+    def make_store(self, name: str) -> None:
+        """Builds an n-gram model or a datastore of Qwen's tokens, unless it is there."""
+        corpus, _, kind = name.rpartition("-")
+        folder = self.folder / "stores" / name
+        if folder.is_dir():
+            return
+        text = self.folder / "corpora" / f"{corpus}.jsonl"
+        text.parent.mkdir(exist_ok=True)
+        documents = {GENERAL: general, LOW_RESOURCE: low_resource}[corpus](self.data)
+        lines = (json.dumps({"text": each}, ensure_ascii=False) + "\n" for each in documents if each.strip())
+        write_atomically(text, "".join(lines))
+        words = ["train", kind, "--corpus", f"corpora/{corpus}.jsonl", "--target", QWEN.path, "--output"]
+        if not self.specbench(f"store-{name}", [*words, f"stores/{name}"]):
+            raise SystemExit(f"{name}: could not be made")
+
+
+def link(place: Path, source: Path) -> None:
+    """Makes or replaces a symbolic link."""
+    if place.is_symlink():
+        place.unlink()
+    place.symlink_to(source.resolve())
+
+
+def stores(cell: Cell) -> list[str]:
+    """Returns the stores that the cell's methods read."""
+    found = [made_methods().get(name, {}).get("drafter", {}).get("path", "") for name in cell.methods]
+    return [path.removeprefix("stores/") for path in found if path]
+
+
+def general(data: Path | None) -> Iterator[str]:
+    """Yields code of Python's standard library, and rows behind the measured ones of GSM8K and HumanEval, and
+    meetings."""
+    for file in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
+        yield file.read_text(encoding="utf-8", errors="replace")
+    if data is None:
+        return
+    for row in rows(next((data / "gsm8k").glob("*.jsonl")))[NUM_MEASURED:]:
+        yield f"{row['question']}\n{row['answer']}"
+    for row in rows(data / "humaneval" / "HumanEval.jsonl.gz")[NUM_MEASURED:]:
+        yield row["prompt"] + row["canonical_solution"]
+    for row in rows(next((data / "qmsum").glob("*.jsonl"))):
+        yield "\n".join(f"{turn['speaker']}: {turn['content']}" for turn in row["meeting_transcripts"])
+
+
+def low_resource(data: Path | None) -> Iterator[str]:
+    """Yields sentences in Cherokee, Quechua and Yoruba, none of them the translation of a measured row."""
+    assert data is not None
+    folder = data / "low_resource"
+    sources = [(folder / "chren_mono_head500.chr", 0), (folder / "chren_dev_head200.chr", NUM_MEASURED),
+               (folder / "quechua_dev_head200.quy", NUM_MEASURED)]  # fmt: skip
+    for file, first in sources:
+        yield from file.read_text(encoding="utf-8").splitlines()[first:]
+    for line in (folder / "menyo_dev_head200.tsv").read_text(encoding="utf-8").splitlines()[1 + NUM_MEASURED :]:
+        yield line.split("\t")[1]
+
+
+def rows(file: Path) -> list[dict[str, Any]]:
+    """Returns the rows of a file of JSON lines, which may be compressed."""
+    raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+    return [json.loads(line) for line in raw.decode("utf-8").splitlines() if line.strip()]

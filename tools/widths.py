@@ -1,0 +1,294 @@
+"""Measures how the logits of public models depend on the width of a pass, by engine and dtype, and writes
+docs/measured/widths.md and docs/measured/widths.json.
+
+`python -m tools.widths MODELS` reads the folders and GGUF files of MODELS. The figures are counts and differences of
+logits, which do not depend on the load of the machine. Each finished part stays in runs/widths, so that the same
+command goes on; delete that folder to measure again. `--models`, `--ways`: only these parts; the page shows all that
+are finished.
+"""
+
+import argparse
+import gc
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specbench.core.files import write_atomically
+from specbench.core.table import markdown_table
+from specbench.decoding.build import build_decoder
+from specbench.decoding.loop import StopRules
+from specbench.decoding.sampling import Sampling
+from specbench.models.batch_width import BaselineAnswer, BatchWidth, WidthChange, measure_batch_width
+from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.models.gguf.options import GgufOptions
+from specbench.models.loading import load_model
+from specbench.models.machine import environment
+from specbench.models.scoring import PassShape
+from specbench.results.metric_format import NULL
+from specbench.specs.catalogue import load_method
+
+MEASURED = Path(__file__).resolve().parents[1] / "docs" / "measured"
+WORK = Path("runs") / "widths"
+MODELS = ("smollm2-135m", "gemma3-270m", "qwen-coder-0.5b", "qwen-coder-1.5b")
+MAX_WIDTH = 6  # tokens of a pass over five draft tokens
+TREE_WIDTH = 16
+NUM_TOKENS = 12  # of an answer
+PROMPTS = {
+    "prose": "The old lighthouse stood at the end of the harbour, and every evening its keeper",
+    "code": 'def median(values):\n    """Return the median of a list of numbers."""\n',
+    "question": "Question: A train leaves at 9:40 and arrives at 12:15. How long is the journey?\nAnswer:",
+}
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to compute. `loading`: the options of `load_model`. `is_gguf`: of the GGUF file, else of the folder."""
+
+    name: str
+    loading: dict[str, Any]
+    is_gguf: bool = False
+
+
+FLOAT32_CACHE = GgufOptions(cache_dtype="float32")
+WAYS = (
+    Way("eager float32", {"dtype": "float32"}),
+    Way("eager bfloat16", {"dtype": "bfloat16"}),
+    Way("eager int8", {"quantize": "int8"}),
+    Way("eager int4", {"quantize": "int4"}),
+    Way("compiled float32", {"dtype": "float32", "engine": "compiled"}),
+    Way("compiled bfloat16", {"dtype": "bfloat16", "engine": "compiled"}),
+    Way("llama.cpp, float16 K/V", {"engine": "llama.cpp"}, is_gguf=True),
+    Way("llama.cpp, float32 K/V", {"engine": "llama.cpp", "gguf": FLOAT32_CACHE}, is_gguf=True),
+    Way("eager float32, --pass-width 6", {"dtype": "float32", "pass_width": MAX_WIDTH}),
+    Way("eager bfloat16, --pass-width 6", {"dtype": "bfloat16", "pass_width": MAX_WIDTH}),
+    Way("eager int8, --pass-width 6", {"quantize": "int8", "pass_width": MAX_WIDTH}),
+    Way("eager int4, --pass-width 6", {"quantize": "int4", "pass_width": MAX_WIDTH}),
+    Way("llama.cpp, float16 K/V, --pass-width 1", {"engine": "llama.cpp", "pass_width": 1}, is_gguf=True),
+)
+
+
+def load(folder: Path, model: str, way: Way) -> CausalLM:
+    place = folder / (f"{model}.gguf" if way.is_gguf else model)
+    loaded = load_model(str(place), device="cpu", **way.loading)
+    if loaded.why_eager is not None:
+        raise RuntimeError(f"{model}, {way.name}: {loaded.why_eager}")
+    return loaded
+
+
+def baseline_answers(target: CausalLM) -> list[BaselineAnswer]:
+    """Returns AR's greedy answers to the prompts, without a chat template."""
+    decoder = build_decoder(load_method("ar"), ModelPair(target), Sampling(0.0))
+    stop = StopRules(max_new_tokens=NUM_TOKENS)
+    answers = []
+    for name, text in PROMPTS.items():
+        ids = target.encode_prompt(text, chat=False)
+        answers.append(BaselineAnswer(name, ids, decoder.generate(ids, stop, 0).token_ids))
+    return answers
+
+
+def measure(folder: Path, model: str, way: Way) -> BatchWidth:
+    target = load(folder, model, way)
+    if target.static is not None:  # as a run does whose methods draft five tokens, or such trees
+        target.static.reserve(1024, [MAX_WIDTH], shapes=[PassShape(TREE_WIDTH, "tree")])
+    target.check_trees()
+    target.sequence.make_room(1024)
+    return measure_batch_width(target, baseline_answers(target), MAX_WIDTH, TREE_WIDTH, whole=True)
+
+
+def versions(way: Way) -> dict[str, object]:
+    """Returns what a finished part must have been measured with."""
+    engine = way.loading.get("engine", "eager")
+    known = environment("cpu", "", "", engine)["versions"]
+    return {name: known[name] for name in ("torch", "transformers", "llama-cpp-python") if name in known}
+
+
+def part_file(work: Path, model: str, way: Way) -> Path:
+    return work / f"{model}--{re.sub(r'[^a-z0-9.]+', '-', way.name.lower())}.json"
+
+
+def finished(work: Path, model: str, way: Way) -> dict[str, Any] | None:
+    """Returns a part that was measured with the present versions, prompts and widths; None if there is none."""
+    try:
+        part: dict[str, Any] = json.loads(part_file(work, model, way).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return part if part["settings"] == settings(way) else None
+
+
+def settings(way: Way) -> dict[str, Any]:
+    return {
+        "versions": versions(way), "prompts": PROMPTS, "num_tokens": NUM_TOKENS, "max_width": MAX_WIDTH,
+        "tree_width": TREE_WIDTH,
+    }  # fmt: skip
+
+
+def measure_parts(folder: Path, work: Path, models: Sequence[str], ways: Sequence[Way]) -> None:
+    """Measures the parts that are not finished."""
+    for model in models:
+        for way in ways:
+            if finished(work, model, way) is not None:
+                continue
+            print(f"{model}: {way.name}", flush=True)
+            try:
+                result: dict[str, Any] = {"batch_width": measure(folder, model, way).model_dump(mode="json")}
+            except RuntimeError as error:  # a model that cannot be compiled
+                result = {"problem": " ".join(str(error).split())}
+            part = {"settings": settings(way), "device": environment("cpu", "", "")["device"], **result}
+            write_atomically(part_file(work, model, way), json.dumps(part))
+            gc.collect()
+
+
+HEAD = """# Batch width
+
+`python -m tools.widths MODELS` writes this page and `widths.json`, which has all figures by width.
+
+A pass over several tokens does not compute like as many passes over one token
+([why](../notes/losslessness.md#in-every-run)). The tables tell by how much, for four public models. AR's greedy answers
+to {prompts} prompts, {tokens} tokens each, are read again: in passes of 2 to {width} tokens, in one pass over prompt
+and answer, and as draft trees of {tree} tokens. Each row of logits is compared with that of a pass over one token.
+There is one thread, and no model is a checkpoint of the hub: the folders are dequantized from the GGUF files (Q4_1 for
+SmolLM2, Q4_K_M for the others), and the weights of the smaller Qwen come from an AWQ release. So a folder and its GGUF
+file hold the same weights under other kernels.
+
+`--pass-width N` makes all passes of N rows ([passes of one width](../notes/losslessness.md#passes-of-one-width)).
+
+"""
+TEXT = """
+*equal*: the share of rows that are equal bit for bit, in passes of 2 to {width} tokens; *long*: the same after {long}
+tokens; *one pass*: of the pass over prompt and answer; *tree*: of the tokens that the tree has in common with the
+answer. *classes*: passes of these widths give the same rows. *largest*: the largest change of a logit in any of these
+passes. *gap*: the largest change of a gap between the highest logit and one of the next nine, in answers that are read
+without rolling back; twice that is what the width explains of a difference from AR. *flips*: rows with another argmax,
+of all rows of passes of 2 to {width} tokens, after both prefixes. *TV*: the largest mean total variation of a kind of
+pass, at temperature 1. *AR*: prompts on which AR would write another token. In every part a repeated pass gave the same
+rows{exceptions}.
+
+"""
+COLUMNS = ("way", "equal", "long", "one pass", "tree", "classes", "largest", "gap", "flips", "TV", "AR")  # fmt: skip
+
+
+def share(changes: Iterable[WidthChange]) -> str:
+    """Returns the share of equal rows; 100 % and 0 % are exact."""
+    found = list(changes)
+    equal, num = sum(each.num_equal for each in found), sum(each.num_positions for each in found)
+    if not num:
+        return NULL
+    return f"{equal / num:.0%}" if equal in (0, num) else f"{min(max(equal / num, 0.01), 0.99):.0%}"
+
+
+def classes(changes: Sequence[WidthChange]) -> str:
+    """Returns the widths whose rows are the same, such as "1 2 · 3–6"."""
+    groups: dict[int, list[int]] = {1: [1]}
+    for each in changes:
+        assert each.same_as is not None
+        groups.setdefault(each.same_as, []).append(each.width)
+    return " · ".join(f"{w[0]}–{w[-1]}" if len(w) > 1 and w == [*range(w[0], w[-1] + 1)] else " ".join(map(str, w))
+                      for w in groups.values())  # fmt: skip
+
+
+def cells(way: str, width: BatchWidth) -> list[str]:
+    chosen = {
+        (prefix, kind): [each for each in width.changes if (each.prefix, each.compared) == (prefix, kind)]
+        for prefix in ("short", "long") for kind in ("chain", "prompt", "tree")
+    }  # fmt: skip
+    chains = [*chosen["short", "chain"], *chosen["long", "chain"]]
+    flips, num = sum(len(each.flip_gaps) for each in chains), sum(each.num_positions for each in chains)
+    largest = max(each.max_change for each in width.changes)
+    variation = max(each.total_variation or 0.0 for each in width.changes)
+    return [
+        way, share(chosen["short", "chain"]), share(chosen["long", "chain"]), share(chosen["short", "prompt"]),
+        share(chosen["short", "tree"]), classes(chosen["short", "chain"]), f"{largest:.2g}",
+        f"{width.noise().max_gap_change:.2g}", f"{flips} of {num}" if flips else "0", f"{variation:.1g}",
+        f"{width.num_changed} of {width.num_prompts}",
+    ]  # fmt: skip
+
+
+def page(parts: dict[str, dict[str, dict[str, Any]]]) -> str:
+    """Returns the page of the finished parts, by model and way."""
+    tables, others, longest = [], [], 0
+    for model in MODELS:
+        by_way = parts.get(model, {})
+        rows, notes = [], []
+        for name, part in by_way.items():
+            if "problem" in part:
+                notes.append(f"{name}: {part['problem']}.")
+                continue
+            width = BatchWidth.model_validate(part["batch_width"])
+            longest = max(longest, width.prefixes["long"][1] if "long" in width.prefixes else 0)
+            rows.append(cells(name, width))
+            if not width.repeated:
+                others.append(f"{model} {name}")
+        if missing := [way.name for way in WAYS if way.name not in by_way]:
+            notes.append(f"Not measured yet: {'; '.join(missing)}." if rows else "Not measured yet.")
+        table = [markdown_table(COLUMNS, rows).rstrip("\n")] if rows else []
+        tables.append("\n\n".join([f"## {model}", *table, *notes]))
+    text = TEXT.format(
+        width=MAX_WIDTH, long=f"up to {longest}", exceptions=f", but for {', '.join(others)}" if others else ""
+    )
+    head = HEAD.format(prompts=len(PROMPTS), tokens=NUM_TOKENS, width=MAX_WIDTH, tree=TREE_WIDTH)
+    return head + "\n\n".join(tables) + "\n" + text + versions_line(parts)
+
+
+def versions_line(parts: dict[str, dict[str, dict[str, Any]]]) -> str:
+    found = {
+        (part["device"], *part["settings"]["versions"].items()) for ways in parts.values() for part in ways.values()
+    }
+    lines = sorted(f"{device}, {', '.join(f'{name} {version}' for name, version in known)}" for device, *known in found)
+    return f"Measured on {'; '.join(lines)}.\n"
+
+
+def all_parts(work: Path) -> Iterator[tuple[str, dict[str, dict[str, Any]]]]:
+    for model in MODELS:
+        by_way = {way.name: part for way in WAYS if (part := finished(work, model, way)) is not None}
+        if by_way:
+            yield model, by_way
+
+
+def write(work: Path, place: Path) -> None:
+    """Writes the page and the JSON of all finished parts."""
+    parts = dict(all_parts(work))
+    if not parts:
+        return
+    write_atomically(place / "widths.md", page(parts))
+    kept = {
+        model: {name: {key: part[key] for key in part if key != "settings"} for name, part in by_way.items()}
+        for model, by_way in parts.items()
+    }
+    known = {name: version for way in WAYS for name, version in versions(way).items()}
+    content = {**settings(WAYS[0]), "versions": known, "parts": kept}
+    write_atomically(place / "widths.json", json.dumps(content, indent=1) + "\n")
+
+
+def chosen_from(text: str | None, names: Sequence[str]) -> list[str]:
+    given = list(names) if text is None else text.split(";")
+    if unknown := [name for name in given if name not in names]:
+        raise SystemExit(f"no '{unknown[0]}': one of {'; '.join(names)}")
+    return given
+
+
+def main() -> None:
+    """Measures what is not finished, and writes the page."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.widths", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, help="folder with the models' folders and GGUF files")
+    parser.add_argument("--models", help="separated by semicolons")
+    parser.add_argument("--ways", help="separated by semicolons")
+    parser.add_argument("--work", type=Path, default=WORK)
+    parser.add_argument("--place", type=Path, default=MEASURED, help="folder of the page and the JSON")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    models = chosen_from(given.models, MODELS)
+    ways = [way for way in WAYS if way.name in chosen_from(given.ways, [way.name for way in WAYS])]
+    given.work.mkdir(parents=True, exist_ok=True)
+    measure_parts(given.folder, given.work, models, ways)
+    write(given.work, given.place)
+
+
+if __name__ == "__main__":
+    main()

@@ -3,7 +3,7 @@
 import shlex
 import shutil
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -30,6 +30,7 @@ from specbench.models.checkpoints import checkpoint_identity
 from specbench.models.loading import choose_device, load_model, model_source
 from specbench.models.machine import environment
 from specbench.models.meters import CostMeter
+from specbench.specs.components import build
 from specbench.training.data import WORLD, is_measured, load_data, total_steps, warn_of_overlap
 from specbench.training.heads import DraftHead
 from specbench.training.layers import with_layers
@@ -76,6 +77,8 @@ def is_finished(spec: TrainSpec) -> bool:
         return False
     if kind != spec.kind:
         return False
+    with suppress(ConfigError):  # keys that the record does not know yet have their defaults
+        settings = build(TrainSpec, settings).model_dump(mode="json")
     # A number of steps that is not given depends on the data, which are compared.
     without = (*WITHOUT_EFFECT, *(("num_steps",) if spec.num_steps is None else ()))
     requested = {key: value for key, value in spec.model_dump(mode="json").items() if key not in without}
@@ -107,6 +110,8 @@ def measurement_command(spec: TrainSpec) -> str:
         words += ["--target-revision", spec.target_revision]
     if spec.trust_remote_code:
         words += ["--trust-remote-code"]
+    if spec.dtype != "auto":
+        words += ["--dtype", spec.dtype]
     if spec.data.subsets is not None:
         words += ["--subset", ",".join(spec.data.subsets)]
     return shlex.join(["specbench", "run", *words])

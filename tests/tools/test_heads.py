@@ -98,7 +98,8 @@ def test_the_page_shows_each_part_and_says_what_is_missing(place: Workplace, tmp
         metrics = {"mean_acceptance_length": Estimate(value=tau, low=tau - 0.1, high=tau + 0.1),
                    "speedup": Estimate(value=1.2), "acceptance_rate": Estimate(value=0.44)}  # fmt: skip
         kinds = ("chain", "tree") if part.kind == "eagle3" else ("tree",)
-        return Point(part, 72, 14000, 9_800_000, 98.0, 12.9, {kind: row(metrics=metrics) for kind in kinds}, row())
+        return Point(part, 72, 14000, 9_800_000, 98.0, {50: 13.2, 72: 12.9}, {kind: row(metrics=metrics) for kind in kinds},
+                     row())
 
     found = [point(PARTS[0], 1.4), point(PARTS[1], 1.5), point(Part("medusa", 100, 3), 1.3)]
     place.path("commands").mkdir()
@@ -108,7 +109,7 @@ def test_the_page_shows_each_part_and_says_what_is_missing(place: Workplace, tmp
         "| eagle3-32-10 | 32 | 14,000 | 72 | 9.8 M | 1.6 min | 12.90 | 1.40 [1.30, 1.50] | 1.40 [1.30, 1.50] |" in text
     )
     assert "| medusa-100-3 | 100 | 14,000 | 72 | 9.8 M | 1.6 min | 12.90 | – | 1.30 [1.20, 1.40] |" in text
-    assert "This edition lacks distill-100-3, eagle3-100-10" in text and "specbench train eagle3 …" in text
+    assert "Not measured in this edition: distill-100-3, eagle3-100-10" in text and "specbench train eagle3 …" in text
     draw(found, tmp_path / "heads.png")
     assert (tmp_path / "heads.png").stat().st_size > 5000
 
@@ -128,7 +129,7 @@ def test_the_whole_tool_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("sys.argv", words)
     tool.main()
     text = (tmp_path / "docs" / "heads.md").read_text()
-    assert "| eagle3-8-1 | 8 |" in text and "This edition lacks medusa-8-1" in text
+    assert "| eagle3-8-1 | 8 |" in text and "Not measured in this edition: medusa-8-1" in text
     assert (tmp_path / "docs" / "heads.png").exists()
     monkeypatch.setattr(Workplace, "_run", lambda *_: pytest.fail("it is there"))
     tool.main()

@@ -331,6 +331,21 @@ def test_a_mistake_is_one_line(
     assert code == 2 and problem in err.splitlines()[-1] and err.splitlines()[-1].startswith("error: ")
 
 
+def test_a_record_without_newer_keys_is_of_a_finished_training(specbench: Run, target: str, tmp_path: Path) -> None:
+    words = ("train", "medusa", "--target", target, "--text", f"en={tmp_path / 'en.txt'}", "--num-steps", "1",
+             "--set", "max_new_tokens=4", "--set", "medusa.num_heads=2", "--set", "medusa.validation_share=0",
+             "--output", str(tmp_path / "out"))  # fmt: skip
+    assert specbench(*words)[0] == 0
+    path = tmp_path / "out" / "training.json"
+    record = json.loads(path.read_text())
+    del record["settings"]["medusa"]["own_output"], record["settings"]["init_layers"]
+    path.write_text(json.dumps(record))
+    code, _, err = specbench(*words)
+    assert code == 0 and "already finished" in err
+    code, _, err = specbench(*words, "--set", "medusa.own_output=false")
+    assert code == 2 and "other settings (medusa" in err
+
+
 def test_a_slow_training_is_saved_by_the_clock_and_gives_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

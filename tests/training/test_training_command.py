@@ -103,6 +103,7 @@ def test_a_trained_drafter_is_measured_on_the_tasks_of_its_data() -> None:
     assert command(data={"tasks": ["wmt"]}, target="org/model", target_revision="main").endswith(
         " --drafter 'my drafter' --target org/model --target-revision main"
     )
+    assert command(data={"tasks": ["wmt"]}, dtype="bfloat16").endswith(" --dtype bfloat16")
 
 
 def test_pretraining_counts_its_epochs_and_warns_of_measured_rows(

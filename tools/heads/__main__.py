@@ -49,7 +49,7 @@ def write(place: Workplace, target: str, output: Path, num_prompts: int) -> None
     """Writes the page and its picture from what is measured."""
     found = points(place)
     output.mkdir(parents=True, exist_ok=True)
-    if found:
+    if any(point.ar is not None for point in found):
         draw(found, output / PICTURE)
         write_atomically(output / "heads.md", page(place, found, target, num_prompts, digest_of(place)))
 

@@ -16,43 +16,48 @@ from tools.drafters.workplace import Workplace
 from .parts import NODES, NUM_DRAFT_TOKENS, PARTS, SETTINGS, Part
 
 PICTURE = "heads.png"
+STEPS = (25, 50, 75, 100, 150, 200, 300, 400, 500, 700)  # of the validation losses that are shown
 TITLES = {"eagle3": "EAGLE-3", "medusa": "Medusa", "distill": "distilled drafter"}
 
 
 @dataclass(frozen=True)
 class Point:
-    """A part that is measured: its training, and the rows over all subsets by what its methods draft, chain or tree.
-    `num_tokens`: of all answers that were learnt, each counted once."""
+    """A part that is trained: its training, and, if it is measured, the rows over all subsets by what its methods draft,
+    chain or tree, and that of AR. `num_tokens`: of all answers that were learnt, each counted once. `losses`: validation
+    losses by steps."""
 
     part: Part
     num_steps: int
     num_tokens: int
     num_parameters: int
     cpu_seconds: float
-    validation: float | None
+    losses: dict[int, float]
     rows: dict[str, Row]
-    ar: Row
+    ar: Row | None
 
 
 def points(place: Workplace) -> list[Point]:
-    """Returns the parts that are measured, in order."""
-    return [point_of(place, part) for part in PARTS if place.path(part.run, "leaderboard.json").exists()]
+    """Returns the parts that are trained, in order."""
+    return [point_of(place, part) for part in PARTS if place.path(part.record).exists()]
 
 
 def point_of(place: Workplace, part: Part) -> Point:
     record: dict[str, Any] = json.loads(place.path(part.record).read_text(encoding="utf-8"))
     curve = record["curves"][record["chosen"]]
+    board = place.path(part.run, "leaderboard.json")
     rows = {
         without_digest(row.method).partition("@")[0]: row
-        for row in load(place.path(part.run, "leaderboard.json"))
+        for row in (load(board) if board.exists() else ())
         if row.subset == "all"
     }
     return Point(
         part=part, num_steps=len(curve["steps"]),
         num_tokens=round(sum(step["num_tokens"] for step in curve["steps"]) / part.epochs),
         num_parameters=record["models"]["num_trained_parameters"],
-        cpu_seconds=record["cost"]["cpu_seconds"], validation=curve["validation_loss"],
-        rows={name.rpartition("-")[2]: row for name, row in rows.items() if name != "ar"}, ar=rows["ar"],
+        cpu_seconds=record["cost"]["cpu_seconds"],
+        losses={int(step): loss for step, loss in curve["validation"].items()},
+        rows={name.rpartition("-")[2]: row for name, row in rows.items() if name != "ar"},
+        ar=rows.get("ar"),
     )  # fmt: skip
 
 
@@ -63,10 +68,10 @@ def page(place: Workplace, found: Sequence[Point], target: str, num_prompts: int
 
 
 def heading(found: Sequence[Point], target: str, num_prompts: int, digest: str) -> str:
-    row = found[0].ar
+    row = next(point.ar for point in found if point.ar is not None)
     versions = ", ".join(f"{name} {version}" for name, version in sorted(row.versions.items()) if version)
-    left = [part.name for part in PARTS if part not in [point.part for point in found]]
-    missing = f"\n\nThis edition lacks {', '.join(left)}: the same command goes on with them." if left else ""
+    left = [part.name for part in PARTS if part not in [point.part for point in found if point.ar is not None]]
+    missing = f"\n\nNot measured in this edition: {', '.join(left)}. The same command goes on with them." if left else ""
     return f"""# Heads trained for a public model
 
 `python -m tools.heads MODEL --data DIR` trains and measures everything here and writes this page. The target is
@@ -107,16 +112,24 @@ def curve(found: Sequence[Point]) -> str:
         ])  # fmt: skip
     return f"""## The curve: data, steps → τ
 
-The name of a part is kind, answers, epochs. Validation losses can be compared within a kind. CPU time is that of the
-steps; the answers take about a second of CPU time each.
+The name of a part is kind, answers, epochs. Validation losses can be compared within a kind and a number of answers.
+CPU time is that of the steps; the answers take about a second of CPU time each.
 
 {table(head, lines)}
 ![τ over the steps]({PICTURE})
-"""
+
+What more steps of one training bring, as the validation loss after so many steps. The cosine of the learning rate ends
+with each training.
+
+{table(["part", *map(str, STEPS)], [[point.part.name, *losses_at(point)] for point in found])}"""
+
+
+def losses_at(point: Point) -> list[str]:
+    return [f"{point.losses[step]:.2f}" if step in point.losses else "" for step in STEPS]
 
 
 def loss_of(point: Point) -> str:
-    return "–" if point.validation is None else f"{point.validation:.2f}"
+    return f"{point.losses[max(point.losses)]:.2f}" if point.losses else "–"
 
 
 def results(found: Sequence[Point]) -> str:

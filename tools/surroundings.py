@@ -15,7 +15,7 @@ OWN = {
     "PYTHONPATH": "Passed on to the processes of a suite, after the folder of specbench itself.",
     "GIT_DIR": "Where it is set, or a folder above is a repository, lm-eval asks git for the commit.",
     "RAY_USAGE_STATS_ENABLED": "Set to 0 before ray is imported, unless you set it: ray then reports nothing.",
-    "THP_MEM_ALLOC_ENABLE": "Set to 1 before the start, torch asks Linux for huge pages; rows name them with the device.",
+    "THP_MEM_ALLOC_ENABLE": "Set to 1 before the start, torch asks Linux for huge pages, which rows name.",
     "OPENBLAS_NUM_THREADS": "Set to 1 in the process that runs a model's program.",
 }
 OF_LIBRARIES = {

@@ -98,8 +98,16 @@ def test_the_page_shows_each_part_and_says_what_is_missing(place: Workplace, tmp
         metrics = {"mean_acceptance_length": Estimate(value=tau, low=tau - 0.1, high=tau + 0.1),
                    "speedup": Estimate(value=1.2), "acceptance_rate": Estimate(value=0.44)}  # fmt: skip
         kinds = ("chain", "tree") if part.kind == "eagle3" else ("tree",)
-        return Point(part, 72, 14000, 9_800_000, 98.0, {50: 13.2, 72: 12.9}, {kind: row(metrics=metrics) for kind in kinds},
-                     row())
+        return Point(
+            part,
+            72,
+            14000,
+            9_800_000,
+            98.0,
+            {50: 13.2, 72: 12.9},
+            {kind: row(metrics=metrics) for kind in kinds},
+            row(),
+        )
 
     found = [point(PARTS[0], 1.4), point(PARTS[1], 1.5), point(Part("medusa", 100, 3), 1.3)]
     place.path("commands").mkdir()

@@ -22,9 +22,9 @@ TITLES = {"eagle3": "EAGLE-3", "medusa": "Medusa", "distill": "distilled drafter
 
 @dataclass(frozen=True)
 class Point:
-    """A part that is trained: its training, and, if it is measured, the rows over all subsets by what its methods draft,
-    chain or tree, and that of AR. `num_tokens`: of all answers that were learnt, each counted once. `losses`: validation
-    losses by steps."""
+    """A part that is trained: its training, and, if it is measured, the rows over all subsets by what its methods
+    draft, chain or tree, and that of AR. `num_tokens`: of all answers that were learnt, each counted once. `losses`:
+    validation losses by steps."""
 
     part: Part
     num_steps: int
@@ -71,7 +71,9 @@ def heading(found: Sequence[Point], target: str, num_prompts: int, digest: str) 
     row = next(point.ar for point in found if point.ar is not None)
     versions = ", ".join(f"{name} {version}" for name, version in sorted(row.versions.items()) if version)
     left = [part.name for part in PARTS if part not in [point.part for point in found if point.ar is not None]]
-    missing = f"\n\nNot measured in this edition: {', '.join(left)}. The same command goes on with them." if left else ""
+    missing = (
+        f"\n\nNot measured in this edition: {', '.join(left)}. The same command goes on with them." if left else ""
+    )
     return f"""# Heads trained for a public model
 
 `python -m tools.heads MODEL --data DIR` trains and measures everything here and writes this page. The target is

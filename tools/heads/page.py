@@ -83,8 +83,8 @@ its weights are dequantised from a Q4_1 file and differ from the hub's. The trai
 - **Prompts**: {num_prompts} of GSM8K and Spec-Bench in the target's chat template, the even rows of each; the odd ones
   are measured, and none of their questions is learnt. Digest of both halves: {digest}.
 - **Answers**: the target's own, greedy, at most 192 tokens, in batches of 32.
-- **Training**: {row.device}; bfloat16 passes, float32 weights; one setting for all parts of a kind, chosen on the
-  validation loss of 30 steps. Measured rows took no part in any choice.
+- **Training**: {row.device}; bfloat16 passes, float32 weights; one setting for all parts of a kind. The learning
+  rate of EAGLE-3 was chosen on the validation loss of 30 steps. Measured rows took no part in any choice.
 - **Measured**: {row.n} prompts of Spec-Bench (mt_bench with both turns, translation, qa, math_reasoning), greedy, at
   most 64 tokens a turn, {row.dtype}. Chains draft {NUM_DRAFT_TOKENS} tokens, trees have {NODES} nodes. {versions}.
 - Other programs ran on the machine: speed-ups are rough. τ, α and CPU time do not depend on them.{missing}
@@ -142,10 +142,15 @@ def results(found: Sequence[Point]) -> str:
          f"{100 * (row.value('share_in_loops') or 0):.0f} %", row.verdict]
         for point in found for kind, row in point.rows.items()
     ]  # fmt: skip
+    speedups = [row.metric("speedup") for point in found for row in point.rows.values()]
+    num_faster = sum(speedup.low is not None and speedup.low > 1 for speedup in speedups)
     return f"""## Each part beside AR
 
-c is the cost of a draft pass in target passes; loops is the share of tokens in [loops](../notes/losslessness.md), which
-are easy to draft. Rows of trees have no α.
+{num_faster} of {len(speedups)} methods are faster than AR by their interval.
+
+c is the cost of a draft pass in target passes; loops is the share of tokens in [loops](../scoring.md), which
+are easy to draft. Rows of trees have no α. In bfloat16, near-ties are decided otherwise in passes over several tokens,
+so that answers, and their loops, are not AR's in every case.
 
 {table(head, lines)}"""
 
@@ -192,6 +197,9 @@ def draw(found: Sequence[Point], path: Path) -> None:
                           fmt=f"{marker}-", capsize=3, color=color,
                           label=f"{TITLES[of]}, {kind}, {count} answers")  # fmt: skip
         axes.set_xscale("log")
+        ticks = sorted({100, *(point.num_steps for point in found if point.num_steps > 100)})
+        axes.set_xticks(ticks, map(str, ticks), rotation=30)
+        axes.set_xticks([], minor=True)
         axes.set_xlabel("training steps of 4 answers")
         axes.set_ylabel("τ, tokens per step, 95 %")
         axes.legend(frameon=False, fontsize="small")

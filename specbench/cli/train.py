@@ -124,15 +124,8 @@ NUM_STEPS = {
     **{kind: f"the number that {kind}.epochs needs" for kind in ("finetune", "medusa", "eagle", "eagle3")},
 }
 NOT_FOR_A_CORPUS = (
-    "drafter",
-    "drafter_revision",
-    "threads",
-    "num_steps",
-    "learning_rate",
-    "own_dtype",
-    "own_device",
-    "init_layers",
-)
+    "drafter", "drafter_revision", "threads", "num_steps", "learning_rate", "own_dtype", "own_device", "init_layers",
+)  # fmt: skip
 
 
 def trainer(kind: str) -> Callable[..., None]:

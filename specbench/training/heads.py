@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint as computed_again
 from transformers import DynamicCache, LlamaConfig
 
 from specbench.core.errors import ConfigError
@@ -109,27 +109,25 @@ class TargetPasses:
             self._weight = output_weight(target).index_select(0, self._token_ids)
             bias = getattr(self._output, "bias", None)
             self._bias = None if bias is None else bias.detach().index_select(0, self._token_ids)
+            self._is_drafted = torch.zeros(target.vocab_size, dtype=torch.bool, device=self._token_ids.device)
+            self._is_drafted[self._token_ids] = True
 
     def __call__(self, batch: Batch) -> TargetOutput:
         if id(batch) in self._kept:
             return self._kept[id(batch)][1]
         output = read_by_target(self._target, batch, self._head, needs_logits=not self._is_linear)
-        logits = output.logits
         if self._is_linear is None:
-            assert logits is not None
-            self._is_linear = same_logits(logits, self._product(output.last), rounds=self._target.rounds)
-        logits = None if self._is_linear else logits  # the first batch gives the same values as any other
-        if self._token_ids is not None:
-            is_drafted = torch.zeros(self._target.vocab_size, dtype=torch.bool, device=self._token_ids.device)
-            is_drafted[self._token_ids] = True
-            size = max(1, MAX_LOGITS // self._target.vocab_size)
-            parts = (self._product(last) for last in output.last.split(size)) if logits is None else (logits,)
-            output = output._replace(is_covered=torch.cat([is_drafted[part.argmax(-1)] for part in parts]))
-        if self._is_linear:
+            assert output.logits is not None
+            self._is_linear = same_logits(output.logits, self._product(output.last), rounds=self._target.rounds)
+        if self._is_linear:  # also of the first batch, which gives the same values as any other
             output = output._replace(logits=None)
-            if output.num_bytes <= self._free:
-                self._free -= output.num_bytes
-                self._kept[id(batch)] = (batch, output)  # the batch too, since an id may be given again
+        if self._token_ids is not None:
+            logits, size = output.logits, max(1, MAX_LOGITS // self._target.vocab_size)
+            parts = (self._product(last) for last in output.last.split(size)) if logits is None else (logits,)
+            output = output._replace(is_covered=torch.cat([self._is_drafted[part.argmax(-1)] for part in parts]))
+        if self._is_linear and output.num_bytes <= self._free:
+            self._free -= output.num_bytes
+            self._kept[id(batch)] = (batch, output)  # the batch too, since an id may be given again
         return output
 
     @torch.no_grad()
@@ -201,7 +199,7 @@ class HeadLosses:
         size = max(1, MAX_CHUNK // teacher.shape[-1])
         parts = zip(step.states.split(size), step.learnt.split(size), strict=True)
         if torch.is_grad_enabled() and teacher.numel() * self.num_steps > MAX_GRAPH:
-            keep_none = partial(checkpoint, of_part, use_reentrant=False, preserve_rng_state=False)
+            keep_none = partial(computed_again, of_part, use_reentrant=False, preserve_rng_state=False)
             return torch.cat([keep_none(*part) for part in parts])
         return torch.cat([of_part(*part) for part in parts])
 

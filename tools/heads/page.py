@@ -8,7 +8,6 @@ from typing import Any
 
 from specbench.report.display import reach, save_picture
 from specbench.results.leaderboard import load
-from specbench.results.metric_format import without_digest
 from specbench.results.row import Row
 from tools.drafters.cells import interval, number, table
 from tools.drafters.workplace import Workplace
@@ -45,11 +44,7 @@ def point_of(place: Workplace, part: Part) -> Point:
     record: dict[str, Any] = json.loads(place.path(part.record).read_text(encoding="utf-8"))
     curve = record["curves"][record["chosen"]]
     board = place.path(part.run, "leaderboard.json")
-    rows = {
-        without_digest(row.method).partition("@")[0]: row
-        for row in (load(board) if board.exists() else ())
-        if row.subset == "all"
-    }
+    rows = {row.method_name: row for row in (load(board) if board.exists() else ()) if row.subset == "all"}
     return Point(
         part=part, num_steps=len(curve["steps"]),
         num_tokens=round(sum(step["num_tokens"] for step in curve["steps"]) / part.epochs),
@@ -92,17 +87,8 @@ its weights are dequantised from a Q4_1 file and differ from the hub's. The trai
 
 
 def curve(found: Sequence[Point]) -> str:
-    head = [
-        "part",
-        "answers",
-        "their tokens",
-        "steps",
-        "parameters",
-        "CPU time",
-        "validation loss",
-        "τ, chain",
-        "τ, tree",
-    ]
+    head = ["part", "answers", "their tokens", "steps", "parameters", "CPU time", "validation loss", "τ, chain",
+            "τ, tree"]  # fmt: skip
     lines = []
     for point in found:
         taus = [point.rows[kind].metric("mean_acceptance_length") if kind in point.rows else None

@@ -148,6 +148,7 @@ def load_model(
 
 
 def with_width(loaded: CausalLM, pass_width: int | None) -> CausalLM:
+    """Returns the model, whose passes all have `pass_width` rows from now on, unless it is None."""
     if pass_width is not None:
         loaded.sequence.fix_width(pass_width)
     return loaded

@@ -17,7 +17,7 @@ from specbench.models.batch_width import BaselineAnswer, near_tie_tolerance
 from specbench.models.causal_lm import CausalLM, ids_digest, split_precision
 from specbench.models.gguf.files import is_gguf
 from specbench.models.gguf.options import ATTENTION, GgufOptions
-from specbench.models.loading import load_model
+from specbench.models.loading import load_model, with_width
 from specbench.models.near_ties import TokenDifference, find_differences
 from specbench.records.records import Key, Record
 from specbench.report.shown import ShownPrompt, ShownRecord
@@ -45,7 +45,6 @@ class ModelLoader:
     trust_remote_code: bool = False
     weights: bool = True
     engine: EngineName = "eager"
-    pass_width: int | None = None
     gguf: Mapping[str, GgufOptions] = field(default_factory=dict)
     _loaded: dict[tuple[str, str | None], CausalLM] = field(default_factory=dict)
 
@@ -59,7 +58,6 @@ class ModelLoader:
                 name, revision=revision if is_commit else None, dtype=self.dtype, device=self.device,
                 weights=self.weights, quantize=self.quantize if self.weights else "none",
                 trust_remote_code=self.trust_remote_code, engine=engine, gguf=self.gguf.get(name),
-                pass_width=self.pass_width,
             )  # fmt: skip
             if revision is not None and model.revision != revision:
                 raise ConfigError(
@@ -163,7 +161,7 @@ class Target:
         engine: EngineName = "llama.cpp" if row.engine.startswith("llama.cpp") else "eager"
         self.loader = ModelLoader(
             "auto", *split_precision(row.dtype), trust_remote_code=trust_remote_code, engine=engine,
-            pass_width=row.pass_width, gguf=gguf_options_of(row),
+            gguf=gguf_options_of(row),
         )  # fmt: skip
 
     def differences(
@@ -172,7 +170,7 @@ class Target:
         """Returns the first difference of each output of a row. A difference within the measured noise of the target is
         a near-tie. Raises ConfigError if the target or the prompts no longer exist."""
         set_threads(None, row.target.startswith(EMBEDDED))
-        target = self.loader.load(row.target, row.target_revision)
+        target = with_width(self.loader.load(row.target, row.target_revision), row.pass_width)
         place = (row.task_name, row.subset)
         # In a later turn, the prompts of AR and of the method hold their own earlier answers.
         every = [key for key in self.run.records if key[:2] == place]

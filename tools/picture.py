@@ -15,7 +15,7 @@ PICTURES = ROOT / "docs" / "pictures"
 
 @dataclass(frozen=True)
 class Picture:
-    """`tasks`: the title of each panel by its task. `target`: of the rows, and its `engine`; None: all are of one."""
+    """`tasks`: the title of each panel by its task. `target`: of the rows; None: all are of one."""
 
     board: Path
     file: Path

@@ -6,7 +6,7 @@ import pytest
 
 from specbench.models.causal_lm import CausalLM
 from specbench.models.loading import load_model
-from tests.support.public_models import without_layers
+from specbench.training.layers import with_layers
 
 DROPPED = (8, 14, 20)  # of the 30 layers: about two of three draft tokens are then accepted
 
@@ -19,7 +19,7 @@ def smollm(real_models: Path) -> CausalLM:
 @pytest.fixture(scope="session")
 def smollm_drafter(smollm: CausalLM) -> CausalLM:
     """A drafter of SmolLM2's vocabulary."""
-    return without_layers(smollm, DROPPED)
+    return with_layers(smollm, [number for number in range(30) if number not in DROPPED])
 
 
 @pytest.fixture(scope="session")

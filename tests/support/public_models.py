@@ -1,6 +1,5 @@
 """Public models: questions that each has its own kind of text, AR's answers, and a method's outputs beside them."""
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,18 +125,6 @@ def check_equal(found: Outputs, known: Answered, num_near_ties: int = 0) -> None
     else:  # a decoder that counts target passes alone: fewer than tokens, so that some drafts were kept
         passes = [each.external.num_target_passes for each in found.outputs if each.external is not None]
         assert len(passes) == len(found.outputs) and 0 < sum(map(int, filter(None, passes))) < found.num_tokens
-
-
-def without_layers(model: CausalLM, dropped: Sequence[int]) -> CausalLM:
-    """A drafter of the same vocabulary: the network without some layers, which agrees with it more or less often."""
-    tensors = [*model.model.parameters(), *model.model.buffers()]
-    network = copy.deepcopy(model.model, {id(tensor): tensor for tensor in tensors})  # the weights are shared
-    layers = [layer for number, layer in enumerate(network.model.layers) if number not in dropped]
-    for number, layer in enumerate(layers):
-        layer.self_attn.layer_idx = number
-    network.model.layers = torch.nn.ModuleList(layers)
-    network.config.num_hidden_layers = len(layers)
-    return CausalLM(network, model.tokenizer, "without-layers", None)
 
 
 def save(model: CausalLM, folder: Path) -> Path:

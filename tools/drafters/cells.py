@@ -23,6 +23,6 @@ def change(found: NumberChange, digits: int = 2) -> str:
     return f"{number(found.before, digits)} → {number(found.after, digits)}: {interval(found.difference, digits)}"
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; all columns but the first are right-aligned."""
-    return markdown_table(head, list(rows), [column > 0 for column in range(len(head))]) + "\n"
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], num_texts: int = 1) -> str:
+    """A Markdown table; all columns but the first `num_texts` are right-aligned."""
+    return markdown_table(head, list(rows), [column >= num_texts for column in range(len(head))]) + "\n"

@@ -49,10 +49,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.cache_utils import Cache
 from transformers.generation.streamers import BaseStreamer
 
-from specbench.analysis.roofline.roofline import NUM_TOKENS, RateBenchmark, generate, work_of
+from specbench.analysis.roofline.roofline import NUM_TOKENS, RateBenchmark, work_of
 from specbench.core.errors import ConfigError
 from specbench.core.table import markdown_table
-from specbench.decoding.drafters import NoDrafter
 from specbench.models.causal_lm import CausalLM
 from specbench.models.eager import EagerSequence
 from specbench.models.kv_cache import StaticLayer, cache_parameter, preallocated_cache
@@ -60,7 +59,7 @@ from specbench.models.loading import load_model
 from specbench.models.machine import environment
 from specbench.models.meters import HOST
 from specbench.models.packed import product_rates
-from tools.engines.gguf import Bare, context_of
+from tools.engines.gguf import CONTEXT, LENGTHS, TEXT, Bare, context_of, run_all, seconds_of, token_seconds
 
 Way = Literal[
     "transformers", "eager", "compiled", "int8", "int4", "llama.cpp", "llama.cpp bare", "openvino", "onnxruntime",
@@ -68,10 +67,7 @@ Way = Literal[
 ]  # fmt: skip
 WAYS: tuple[Way, ...] = get_args(Way)[:-1]
 HEAD = ("way", "ready, s", "GB read", "token, ms", "pass, ms", "GB/s", "share", "v(6)", "v(16)", "KL", "flips")
-LENGTHS = (1, 6, 16)
-CONTEXT = 128
 ROOT = Path(__file__).resolve().parents[2]
-TEXT = ROOT / "README.md"
 PAGE = ROOT / "docs" / "measured" / "cpu.md"
 NUM_TEXT_TOKENS = 200
 TURNS = 9
@@ -166,8 +162,7 @@ def side_of(model: CausalLM, ids: list[int], token: Callable[[], float] | None =
         model.score(ids[:CONTEXT], 1)
 
     def alone() -> float:
-        made = generate(model, NoDrafter(), ids[:CONTEXT], 0)
-        return made.decode_seconds / (len(made.token_ids) - 1)
+        return token_seconds(model, ids[:CONTEXT])[0]
 
     return Side(passes_of(model, ids), token or alone, work_of(model).bytes_read(1, CONTEXT), begin, model)
 
@@ -232,12 +227,8 @@ def bare_side(given: Given) -> Side:
         batches[length]()
         context.cut(CONTEXT)
 
-    def run() -> None:
-        for step in steps:
-            step()
-
     def token() -> float:
-        seconds = seconds_of(run)
+        seconds = seconds_of(lambda: run_all(steps))
         context.cut(CONTEXT)
         return seconds / len(steps)
 
@@ -353,12 +344,6 @@ def log_probs(model: CausalLM, ids: list[int]) -> torch.Tensor:
     found = model.score(ids, len(ids)).logits.float().log_softmax(-1)
     model.reset()
     return found
-
-
-def seconds_of(call: Callable[[], object]) -> float:
-    start = HOST.now()
-    call()
-    return HOST.now() - start
 
 
 @dataclass

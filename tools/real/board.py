@@ -34,7 +34,7 @@ class Archives:
 
     def write_board(self, measured: Sequence[Cell]) -> dict[str, str]:
         """Writes the board anew. Returns for each cell whose rows may not stand on it the reason. A row of several
-        cells, such as ar, is that of the first one."""
+        cells, such as ar, is that of the last one."""
         fresh = self.board.with_name(f".new-{self.board.name}")
         fresh.unlink(missing_ok=True)
         refused = {}

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from specbench.core.table import markdown_table
 from specbench.report.captions import score_heading, verdict_word, warning_lines
 from specbench.results.metric_format import metric_of, number, score_pair, speed, with_interval
 from specbench.results.row import Row
+from tools.drafters.cells import table
 
 from .cells import CELLS, INT8, LLAMA_CPP, ROOT, SWEPT, Cell
 from .claims import claims_part
@@ -87,11 +87,6 @@ def page(found: Measured) -> str:
     parts += [PRECISION, precision_part(found), CURVE, curve_part(found), vocabulary_part(found)]
     parts += [FAIRNESS, fairness_part(found), NGRAM, ngram_part(found), widths_part(), claims_part(found)]
     return "\n".join([*(part.strip("\n") + "\n" for part in parts), commands_part(found)])
-
-
-def table(heads: Sequence[str], lines: Sequence[Sequence[str]], num_texts: int = 1) -> str:
-    """A Markdown table whose first columns are texts."""
-    return markdown_table(heads, lines, [place >= num_texts for place in range(len(heads))]) + "\n"
 
 
 def head(found: Measured) -> str:

@@ -226,7 +226,8 @@ def _ties(plan: Plan, records: RecordStore, answers: RunAnswers) -> Iterator[Tie
         every = {record.key: record for each in decoders for record in differing[each.method.name]}
         known = {key: answer_of(record, prompts) for key, record in sorted(every.items())}
         most = max(each.method.most_draft_tokens for each in decoders) + 1
-        width = measure_batch_width(target, beginnings(list(known.values())), most, tree_width(decoders))
+        with doing(f"comparing passes of {run.task.name}/{run.subset} over one token with wider ones"):
+            width = measure_batch_width(target, beginnings(list(known.values())), most, tree_width(decoders))
         # 2. The differences of each method.
         for decoder in decoders:
             name = decoder.method.name
@@ -270,4 +271,6 @@ class DecodedAgain:
         query = QueryInfo(self.run.task.language, example.turns[record.turn])
         selected = self.decoder.select_decoder(seed, query)
         stop = selected.stop_rules(self.run.task.generation, self.run.context_limit)
-        return selected.record_passes(self.answers[index].prompt_ids, stop, seed, position)
+        where = f"{self.run.task.name}/{self.run.subset}, {self.decoder.method.name}"
+        with doing(f"decoding answers that differ from AR's again: {where}, {index + 1} of {len(self.records)}"):
+            return selected.record_passes(self.answers[index].prompt_ids, stop, seed, position)

@@ -116,7 +116,7 @@ def test_an_option_under_two_names_is_refused(specbench: Specbench, words: list[
     [
         (
             ["--task", "mgsm", "--num_fewshot", "2"],
-            "--set fewshot.num_shots=2: mgsm has no few-shot examples; tasks with some: csqa, mbpp, mmlu",
+            "--set fewshot.num_shots=2: mgsm has no few-shot examples; tasks with some: csqa, gsm8k, mbpp, mmlu",
         ),
         (["--task", "mgsm,wmt", "--num-fewshot=2"], "--set fewshot.num_shots=2: mgsm, wmt have no few-shot examples"),
         (["--task", "csqa", "--num_fewshot", "-1"], "--set fewshot.num_shots=-1: "),

@@ -16,7 +16,8 @@ LLAMA_CPP, INT8 = "llama.cpp", "int8"
 @dataclass(frozen=True)
 class Data:
     """`task`: its name. `folder`: its rows below the folder of --data. `limit`: prompts of each subset. `tokens`: new
-    tokens at most. `num_subsets`: of them, where `subsets` names none."""
+    tokens at most. `num_subsets`: of them, where `subsets` names none. `settings`: words of the command that shape the
+    prompt, and `prompt` what the page says of them."""
 
     task: str
     folder: str
@@ -24,14 +25,22 @@ class Data:
     tokens: int
     subsets: tuple[str, ...] = ()
     num_subsets: int = 1
+    settings: tuple[str, ...] = ()
+    prompt: str = ""
 
     @property
     def num_prompts(self) -> int:
         return self.limit * (len(self.subsets) or self.num_subsets)
 
 
-HUMANEVAL = Data("humaneval", "humaneval", 30, 256, ("default",))
-GSM8K = Data("gsm8k", "gsm8k", 30, 256)
+# Without a template the model completes the function and no more; behind worked answers it reasons as briefly as these
+# and then writes a conversation of its own, which begins with "Human:". With its template it writes 300 tokens and
+# more.
+NO_TEMPLATE = ("--chat", "never")
+HUMANEVAL = Data("humaneval", "humaneval", 30, 256, ("default",), 1, NO_TEMPLATE, "without a chat template")
+GSM8K = Data("gsm8k", "gsm8k", 30, 200, (), 1,
+             (*NO_TEMPLATE, "--set", "fewshot.num_shots=4", "--set", 'generation.stop=["Q:", "Human:"]'),
+             "behind 4 worked answers, without a chat template")  # fmt: skip
 SPEC_BENCH = Data("spec_bench", "spec_bench", 5, 128, num_subsets=6)
 LANGUAGES = ("en", "de", "es", "ja", "bn", "sw")
 MGSM = Data("mgsm", "mgsm", 6, 128, LANGUAGES)
@@ -101,9 +110,10 @@ def made_methods() -> dict[str, dict[str, Any]]:
     return found
 
 
-CHAINS, TREES, GUESSES = ("sd", "pld", "ngram-general"), ("rest-general", "sd-tree"), ("lookahead", "token-recycling")
+LEVELS = ("fsd-low", "fsd-med", "fsd-high")
+CHAINS = ("sd", *LEVELS, "pld", "ngram-general")
+TREES = ("rest-general", "sd-tree", "lookahead", "token-recycling")
 OTHER_VOCABULARY = ("slem", "tli")
-LEVELS = ("sd", "fsd-low", "fsd-med", "fsd-high")
 PLAIN = ("sd", "pld")
 T1 = ("generation.temperature=1",)
 
@@ -133,50 +143,35 @@ FOREIGN_WMT = foreign("wmt", WMT, ("slem", "tli", "union"), 15)
 
 # Minutes include the verdicts, for which answers that differ from AR's are decoded again.
 CELLS = (
-    Cell("gsm8k-chains", "main", GSM8K, CHAINS, 28),
-    Cell("humaneval-chains", "main", HUMANEVAL, CHAINS, 33),
-    Cell("gsm8k-levels", "main", GSM8K, LEVELS, 27),
-    Cell("spec-bench-chains", "main", SPEC_BENCH, CHAINS, 22),
-    gguf("gsm8k-q4", GSM8K, 22),
-    Cell("gsm8k-int8", "precision", GSM8K, PLAIN, 18, precision=INT8),
+    Cell("gsm8k-chains", "main", GSM8K, CHAINS, 22),
+    Cell("humaneval-chains", "main", HUMANEVAL, CHAINS, 15),
+    Cell("spec-bench-chains", "main", SPEC_BENCH, ("sd", "pld", "ngram-general"), 26),
+    gguf("gsm8k-q4", GSM8K, 8),
+    Cell("gsm8k-int8", "precision", GSM8K, PLAIN, 9, precision=INT8),
     *FOREIGN_MGSM,
-    Cell("gsm8k-vocabulary", "main", GSM8K, OTHER_VOCABULARY, 23, drafter=SMOLLM),
+    Cell("gsm8k-trees", "main", GSM8K, TREES, 18),
+    Cell("gsm8k-curve-reverse-kl", "curve", GSM8K, curve("reverse_kl"), 14),
+    Cell("gsm8k-vocabulary", "main", GSM8K, OTHER_VOCABULARY, 12, drafter=SMOLLM),
     Cell("wmt-chains", "main", WMT, ("sd", "pld", "lookahead"), 10),
     Cell("mgsm-fairness", "fairness", MGSM_FAIR, ("sd",), 18, settings=T1, fairness=True),
-    Cell("gsm8k-curve-reverse-kl", "curve", GSM8K, curve("reverse_kl"), 24),
-    Cell("gsm8k-curve-js", "curve", GSM8K, curve("js"), 20),
     Cell("low-resource", "ngram", LOW_RESOURCE, ("sd-4", "ngram-low-resource"), 16),
-    Cell("gsm8k-trees", "main", GSM8K, TREES, 32),
-    Cell("gsm8k-guesses", "main", GSM8K, GUESSES, 34),
+    Cell("gsm8k-curve-js", "curve", GSM8K, curve("js"), 12),
+    Cell("humaneval-trees", "main", HUMANEVAL, TREES, 15),
     *FOREIGN_MGSM_T1,
     *FOREIGN_WMT,
     *FOREIGN_STRINGS_T1,
-    Cell("humaneval-levels", "main", HUMANEVAL, LEVELS, 31),
-    gguf("humaneval-q4", HUMANEVAL, 27),
-    Cell("humaneval-int8", "precision", HUMANEVAL, PLAIN, 22, precision=INT8),
+    gguf("humaneval-q4", HUMANEVAL, 7),
+    Cell("humaneval-int8", "precision", HUMANEVAL, PLAIN, 7, precision=INT8),
     gguf("spec-bench-q4", SPEC_BENCH, 18),
     Cell("spec-bench-int8", "precision", SPEC_BENCH, PLAIN, 15, precision=INT8),
-    Cell("spec-bench-trees", "main", SPEC_BENCH, TREES, 27),
-    Cell("spec-bench-guesses", "main", SPEC_BENCH, GUESSES, 28),
-    Cell("humaneval-sd-tree", "main", HUMANEVAL, ("sd-tree",), 18),
-    Cell("humaneval-rest", "main", HUMANEVAL, ("rest-general",), 29),
-    Cell("humaneval-lookahead", "main", HUMANEVAL, ("lookahead",), 26),
-    Cell("humaneval-token-recycling", "main", HUMANEVAL, ("token-recycling",), 24),
-    Cell("spec-bench-levels", "main", SPEC_BENCH, LEVELS, 20),
-    Cell("humaneval-vocabulary", "main", HUMANEVAL, OTHER_VOCABULARY, 28, drafter=SMOLLM),
-    Cell("spec-bench-vocabulary", "main", SPEC_BENCH, OTHER_VOCABULARY, 18, drafter=SMOLLM),
-    Cell("gsm8k-curve-tv", "curve", GSM8K, curve("tv"), 24),
-    Cell(
-        "mgsm-scdf",
-        "fairness",
-        MGSM_FAIR,
-        ("sd-untrained", "scdf-trained"),
-        25,
-        settings=T1,
-        fairness=True,
-        needs_trained=True,
-    ),
-)
+    Cell("spec-bench-trees", "main", SPEC_BENCH, TREES, 38),
+    Cell("spec-bench-levels", "main", SPEC_BENCH, ("sd", *LEVELS), 27),
+    Cell("humaneval-vocabulary", "main", HUMANEVAL, OTHER_VOCABULARY, 9, drafter=SMOLLM),
+    Cell("spec-bench-vocabulary", "main", SPEC_BENCH, OTHER_VOCABULARY, 20, drafter=SMOLLM),
+    Cell("gsm8k-curve-tv", "curve", GSM8K, curve("tv"), 14),
+    Cell("mgsm-scdf", "fairness", MGSM_FAIR, ("sd-untrained", "scdf-trained"), 25, settings=T1, fairness=True,
+         needs_trained=True),
+)  # fmt: skip
 
 
 def run_words(cell: Cell, data: str | None, threads: int) -> list[str]:
@@ -196,6 +191,7 @@ def run_words(cell: Cell, data: str | None, threads: int) -> list[str]:
     words += ["--data", "sample" if data is None else f"{data}/{cell.data.folder}", "--limit", str(cell.data.limit)]
     for setting in (f"generation.max_new_tokens={cell.data.tokens}", *cell.settings):
         words += ["--set", setting]
+    words += cell.data.settings
     if cell.data.task == "humaneval":
         words += ["--allow-code-execution"]
     return [*words, "--threads", str(threads), "--output", f"cells/{cell.name}"]

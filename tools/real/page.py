@@ -120,7 +120,8 @@ def data_words() -> str:
     words = []
     for data in dict.fromkeys(cell.data for cell in CELLS):
         subsets = f" ({', '.join(data.subsets)})" if len(data.subsets) > 1 else ""
-        words.append(f"- {data.task}{subsets}: {data.num_prompts} prompts, at most {data.tokens} new tokens")
+        how = f" {data.prompt}" if data.prompt else ""
+        words.append(f"- {data.task}{subsets}: {data.num_prompts} prompts{how}, at most {data.tokens} new tokens")
     return "\n".join(words)
 
 
@@ -213,7 +214,7 @@ def precision_part(found: Measured) -> str:
 
 def curve_points(found: Measured) -> Iterator[tuple[str, float, Row]]:
     """Yields divergence, threshold and row of every measured point."""
-    for name in ("gsm8k-levels", "gsm8k-curve-js", "gsm8k-curve-reverse-kl", "gsm8k-curve-tv"):
+    for name in ("gsm8k-chains", "gsm8k-curve-js", "gsm8k-curve-reverse-kl", "gsm8k-curve-tv"):
         for row in found.run(name).rows if found.has(name) else ():
             rule = row.options.get("verification", {})
             if rule.get("rule") == "fuzzy":

@@ -11,6 +11,7 @@ from .models import GEMMA, QWEN, QWEN_DRAFTER, QWEN_DRAFTER_GGUF, QWEN_GGUF, SMO
 
 ROOT = Path(__file__).parents[2]
 LLAMA_CPP, INT8 = "llama.cpp", "int8"
+WARM_UP = 90  # seconds of a cell; a tenth of the expected measurement, the default, expects answers of the full length
 
 
 @dataclass(frozen=True)
@@ -194,7 +195,7 @@ def run_words(cell: Cell, data: str | None, threads: int) -> list[str]:
     words += cell.data.settings
     if cell.data.task == "humaneval":
         words += ["--allow-code-execution"]
-    return [*words, "--threads", str(threads), "--output", f"cells/{cell.name}"]
+    return [*words, "--threads", str(threads), "--warm-up", str(WARM_UP), "--output", f"cells/{cell.name}"]
 
 
 def fairness_words(cell: Cell, threads: int) -> list[str]:

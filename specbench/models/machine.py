@@ -4,7 +4,7 @@ import os
 import platform
 import subprocess
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from importlib import metadata
@@ -21,8 +21,11 @@ version = cache(metadata.version)  # which reads all of a package's metadata
 MEASURED_FILES = ("specbench", "tasks", "methods")  # changes of other files do not change the numbers
 
 
-def environment(device: str, dtype: str, attention: str, engine: str = "eager") -> dict[str, Any]:
+def environment(
+    device: str, dtype: str, attention: str, engine: str = "eager", packages: Sequence[str] = ()
+) -> dict[str, Any]:
     """Returns device name, dtype, attention, engine, threads, platform, python, versions and commit; null if unknown.
+    `packages`: further ones that compute, whose versions are told.
     `device`: a torch device ("cpu", "cuda:0", "mps"), or several that share a model ("cuda:0+cuda:1"). The speed of a
     CPU depends on the number of threads, on other workers and on the clock; its name holds these, so that rows in which
     they differ are not compared. Never raises."""
@@ -34,9 +37,8 @@ def environment(device: str, dtype: str, attention: str, engine: str = "eager") 
         "platform": platform.platform(), "python": platform.python_version(),
         "versions": {
             "python": platform.python_version(),
-            **{name: _or_null(partial(version, name)) for name in PACKAGES},
+            **{name: _or_null(partial(version, name)) for name in (*PACKAGES, *packages)},
             "specbench": __version__,
-            **({LLAMA_CPP: _or_null(partial(version, LLAMA_CPP))} if "llama.cpp" in engine else {}),
         },
         "commit": commit(PACKAGE.parent),
     }  # fmt: skip

@@ -18,6 +18,7 @@ from specbench.models.causal_lm import CausalLM, ModelPair, TextModel
 from specbench.models.gguf.files import is_gguf
 from specbench.models.gguf.options import GgufOptions
 from specbench.models.loading import load_model
+from specbench.models.machine import LLAMA_CPP
 from specbench.models.packed import packing_pays, stored_layers
 from specbench.models.scoring import VERBS, ScoringModel
 from specbench.running.prompts import PromptBudget, uses_chat
@@ -49,12 +50,13 @@ class LoadedModels:
         """The devices of the target; None if it is not in this process."""
         return self.target.placement
 
-    def environment(self) -> dict[str, str]:
-        """Returns the device, the dtype, the attention and the engine of the passes."""
+    def environment(self) -> dict[str, Any]:
+        """Returns the device, the dtype, the attention and the engine of the target's passes, and the further packages
+        that compute passes."""
         target = self.target
         return {
             "device": target.placement, "dtype": target.precision, "attention": target.attention,
-            "engine": target.engine,
+            "engine": target.engine, "packages": computing_packages([target, *self.drafters.values()]),
         }  # fmt: skip
 
     def identity(self) -> dict[str, object]:
@@ -167,6 +169,11 @@ def engine_for(engine: EngineName, methods: Sequence[MethodSpec], target: str) -
     target is a GGUF file, of which eager passes would be those of another model."""
     has_own = engine == "auto" and any(part.decoder is not None for part in parts(methods))
     return "eager" if has_own and not is_gguf(target) else engine
+
+
+def computing_packages(models: Iterable[CausalLM]) -> tuple[str, ...]:
+    """Returns the packages other than torch that compute passes of models."""
+    return (LLAMA_CPP,) if any(model.engine == "llama.cpp" for model in models) else ()
 
 
 def gguf_options(spec: RunSpec | RunOptions, name: str, tokenizer: str | None = None) -> dict[str, Any]:

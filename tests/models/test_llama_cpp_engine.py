@@ -317,6 +317,7 @@ def test_only_one_of_both_is_a_gguf_file(
     rows = {row.method_name: row for row in load(tmp_path / "here" / "leaderboard.json")}
     assert rows["slem"].engine == engine and rows["slem"].verdict == "greedy equal"
     assert rows["pld"].engine == rows["ar"].engine == engine.partition(" target")[0]
+    assert rows["slem"].versions["llama-cpp-python"], "whichever of both it computes"
 
 
 @pytest.mark.parametrize("method", ["hf-pld", "medusa", "eagle3"])

@@ -40,7 +40,7 @@ from specbench.models.machine import environment
 from specbench.models.meters import Clock, PassLog
 from specbench.models.packed import product_rates, stored_layers
 from specbench.running.capture_plan import num_compilations
-from specbench.running.models import drafter_engine, engine_of, gguf_options, warn_not_static
+from specbench.running.models import computing_packages, drafter_engine, engine_of, gguf_options, warn_not_static
 from specbench.specs.run_options import RunOptions
 from specbench.statistics.bootstrap import Array, Resampler
 
@@ -556,7 +556,8 @@ def roofline_of(
         for model, work in zip(models, works, strict=True)
     ]  # fmt: skip
     engine = engine_of(target, [drafter])
-    known = environment(str(target.device), target.precision, target.attention, engine)
+    packages = computing_packages(models)
+    known = environment(str(target.device), target.precision, target.attention, engine, packages)
     machine = Machine(**known, pass_width=target.pass_width)
     report = make_report(subjects[0], subjects[1], timings, context, environment=machine, seed=seed)
     # 4. Whether each product has the kernel for which its weights were stored.

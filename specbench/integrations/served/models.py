@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from specbench.core.completions import ApiKey
 from specbench.core.errors import ConfigError
@@ -76,7 +77,7 @@ class ServedModels(LoadedModels):
     def placement(self) -> None:
         return None
 
-    def environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, Any]:
         engine = self.servers[BASELINE].row_engine
         return {"device": self.spec.device, "dtype": "as served", "attention": "as served", "engine": engine}
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -62,11 +63,11 @@ def cache_room(layers: Sequence[Any], device: torch.device) -> str:
 
 
 def too_large_error(
-    network: Any, device: torch.device, quantize: str = "none", device_map: str = "none"
+    network: Any, device: torch.device, quantize: str = "none", device_map: str = "none", free: int | None = None
 ) -> ConfigError:  # fmt: skip
     """Returns the error for a network whose weights do not fit on `device`, or on all devices if `device_map` is auto.
-    It says how much memory they need and, of GPUs, how much is free (including that of the network's own weights), and
-    names the options that are not given and would take less."""
+    It says how much memory they need and how much is free: of main memory `free`, of GPUs including that of the
+    network's own weights. It names the options that are not given and would take less."""
     tensors = [*network.parameters(), *network.buffers()]
     is_spread = device_map != "none"
     text = f"out of memory on {'all devices' if is_spread else device}: its weights need "
@@ -80,11 +81,33 @@ def too_large_error(
     if options:
         remedy += ", or load a target with " + " or ".join(filter(None, (", ".join(options[:-1]), options[-1])))
     if device.type != "cuda":
-        return ConfigError(f"{text}: {remedy}")
+        known = "" if free is None else f", and {free / 2**30:.2f} GiB are free"
+        return ConfigError(f"{text}{known}: {remedy}")
     devices = range(torch.cuda.device_count()) if is_spread else (device,)
     free = sum(torch.cuda.mem_get_info(each)[0] for each in devices)
     free += sum(tensor.nbytes for tensor in tensors if tensor.device == device)
     return ConfigError(f"{text}, and {free / 2**30:.2f} GiB are free: {remedy}")
+
+
+def free_memory() -> int | None:
+    """Returns the bytes of main memory that a process can still take; None where the system does not tell."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        kilobytes = {name: int(value.split()[0]) for name, _, value in (line.partition(":") for line in lines)}
+        return 1024 * (kilobytes["MemAvailable"] + kilobytes["SwapFree"])
+    except (OSError, KeyError, ValueError):
+        return None
+
+
+def check_memory(num_bytes: int, what: str, remedy: str) -> None:
+    """Raises ConfigError if weights of `num_bytes` bytes do not fit into the free memory. Linux would grant it, and
+    end the process when it runs out."""
+    free = free_memory()
+    if free is not None and num_bytes > free:
+        raise ConfigError(
+            f"{what} {num_bytes / 2**30:.2f} GiB of memory, and {free / 2**30:.2f} GiB are free: free memory, or take "
+            f"{remedy}"
+        )
 
 
 def upload(host: torch.Tensor, device: torch.device) -> torch.Tensor:

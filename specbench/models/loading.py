@@ -26,7 +26,7 @@ from specbench.models.checkpoints import (
     one_line,
     quiet_transformers,
 )
-from specbench.models.devices import is_out_of_memory, too_large_error
+from specbench.models.devices import free_memory, is_out_of_memory, too_large_error
 from specbench.models.gguf.files import is_gguf
 from specbench.models.gguf.options import GgufOptions
 from specbench.models.objects import object_model
@@ -345,6 +345,8 @@ def load_network(
         # It warns of a cast in every product of every pass.
         logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
     network: Any = None
+    if device.type == "cpu" and device_map == "none":
+        check_room(source, dtype, hub, quantize)
     try:
         network = load_weights(source, dtype, hub, **options)
         if not options:
@@ -361,6 +363,21 @@ def load_network(
         message = f"--device-map auto: parts of '{source}' are on {offloaded}: every pass waits until they are copied"
         warnings.warn(message, UserWarning, stacklevel=2)
     return network.eval()
+
+
+WIDENING = 4  # ratio of the bytes of weights in float32 to those of a file in 8 bits
+
+
+def check_room(source: str, dtype: Any, hub: HubOptions, quantize: Quantize) -> None:
+    """Raises ConfigError if a network does not fit into main memory. Linux would grant it, and end the process when
+    memory runs out."""
+    free = free_memory()
+    files = [file for file in Path(source).glob("*") if file.suffix in (".safetensors", ".bin")]
+    if free is None or (files and WIDENING * sum(file.stat().st_size for file in files) <= free):
+        return
+    network = build_on_meta(causal_config(source, hub), hub).to(dtype)
+    if sum(tensor.nbytes for tensor in [*network.parameters(), *network.buffers()]) > free:
+        raise too_large_error(network, torch.device("cpu"), quantize, free=free)
 
 
 @torch.inference_mode()

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -172,6 +173,31 @@ def test_a_model_in_several_files_is_dequantized(file: Path, tmp_path: Path) -> 
     ids = list(range(40))
     assert torch.equal(model.score(ids, 30).logits, whole.score(ids, 30).logits)
     assert model.revision != whole.revision  # which is of the files
+
+
+def test_the_header_of_a_model_in_several_files_is_that_of_the_whole(file: Path, tmp_path: Path) -> None:
+    parts = gguf_files.split(file, tmp_path)
+    whole, found = find_gguf(str(file)).header, find_gguf(str(parts[0])).header
+    assert (found.num_bytes, found.types, found.table_bytes, found.tokens) == (
+        whole.num_bytes, whole.types, whole.table_bytes, whole.tokens
+    )  # fmt: skip
+    content = parts[-1].read_bytes()
+    parts[-1].write_bytes(content[: len(content) // 2])
+    with pytest.raises(ConfigError, match=rf"{parts[-1].name}: is truncated"):
+        find_gguf(str(parts[1]))
+
+
+def test_parts_are_joined_only_where_there_is_room(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = gguf_files.split(file, tmp_path)
+    monkeypatch.setattr("specbench.models.gguf.loading.disk_usage", lambda folder: SimpleNamespace(free=10))
+    with pytest.raises(ConfigError, match=r"parts are joined in .*, and 0.00 GiB are free there: name another folder"):
+        load_model(str(parts[0]), device="cpu", engine="eager")
+
+
+def test_a_file_that_does_not_fit_into_memory(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specbench.models.devices.free_memory", lambda: 10)
+    with pytest.raises(ConfigError, match=r"dequantized to float32, take [\d.]+ GiB of memory, and 0.00 GiB are free"):
+        load_model(str(file), device="cpu", engine="eager")
 
 
 def test_a_run_tells_that_weights_are_dequantized(

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -220,6 +221,22 @@ def test_a_cache_that_does_not_fit_says_how_many_tokens_would(monkeypatch: pytes
     with pytest.raises(ValueError, match=r"^x$") as caught, devices.noting_memory("in x", layers, torch.device("cpu")):
         raise ValueError("x")
     assert not hasattr(caught.value, "__notes__")
+
+
+def test_a_model_larger_than_the_free_memory_is_refused_before_it_is_loaded(
+    specbench: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux would end the process without a line."""
+    monkeypatch.setattr("specbench.models.loading.free_memory", lambda: 2**20)
+    code, _, said = specbench("run", "--task", "mgsm", "--subset", "en", "--method", "pld", "--output", "here")
+    assert code == 2 and not Path("here/records.jsonl").exists()
+    assert "out of memory on cpu: its weights need " in said and " GiB, and 0.00 GiB are free: free memory, or" in said
+    assert "'embedded:target'" in said and len(said.strip().splitlines()) == 1
+
+
+def test_free_memory_is_a_part_of_the_machine() -> None:
+    free = devices.free_memory()
+    assert free is None or 2**20 < free < 2**50
 
 
 def test_an_eager_pass_without_memory_names_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from specbench.core.environment import EMBEDDED, OBJECT, require
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.values import WHOLE, file_digest, text_digest
-from specbench.models.gguf.header import Header, read_header
+from specbench.models.gguf.header import Header, joined, read_header
 from specbench.models.sources import TIMEOUT_SECONDS
 
 SUFFIX = ".gguf"
@@ -32,7 +32,8 @@ class GgufFile:
 
     @property
     def header(self) -> Header:
-        return read_header(self.path)
+        """Raises ConfigError for a file that is not whole, or no model's."""
+        return joined([read_header(path) for path in self.paths])
 
     @property
     def num_bytes(self) -> int:

@@ -5,7 +5,9 @@ gguf's own reader makes an array of every token, which takes half a minute for 2
 
 import mmap
 import struct
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
 from pathlib import Path
@@ -24,7 +26,7 @@ MOST_DIMENSIONS = 4
 FETCH = "fetch the file again"
 CONTROL, USER_DEFINED, BYTE = 3, 4, 6  # types of tokens
 NORMAL = 1
-TOKENIZERS = ("gpt2", "llama")  # byte-level BPE, and SentencePiece's BPE
+EMBEDDINGS = b"token_embd.weight"
 ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 # Control tokens that end a turn, also where the file names no such token: as llama.cpp has them.
 TURN_ENDS = frozenset((
@@ -94,7 +96,12 @@ class Header:
     values: dict[str, Any]
     types: dict[int, int]
     num_bytes: int
-    table_bytes: int = 0  # of the embeddings, of which a token reads one row, if the output layer is another tensor
+    table_sizes: dict[bytes, int]  # bytes of the embeddings and of the output layer, as far as they are tensors
+
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of the embeddings, of which a token reads one row, if the output layer is another tensor."""
+        return self.table_sizes[EMBEDDINGS] if len(self.table_sizes) == 2 else 0
 
     @property
     def architecture(self) -> str:
@@ -165,7 +172,7 @@ def read_header(path: Path) -> Header:
     return _read(path, stat.st_size, stat.st_mtime_ns)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=64)
 def _read(path: Path, size: int, changed: int) -> Header:
     """See `read_header`. `size`, `changed`: of the file, since it is read once as long as it does not change."""
 
@@ -186,7 +193,7 @@ def _read(path: Path, size: int, changed: int) -> Header:
                 raise wrong("is a big-endian file", "take one for little-endian machines")
             raise wrong(f"has version {version} of GGUF, and this reads {VERSIONS[0]} and {VERSIONS[1]}", "convert it")
         try:
-            return _checked(_parsed(path, reader), size)
+            return _checked(_parsed(path, reader))
         except Truncated:
             raise wrong(f"is truncated: its header goes beyond its {size:,} bytes") from None
         except (ValueError, MemoryError, OverflowError) as error:
@@ -216,7 +223,7 @@ def _parsed(path: Path, reader: _Reader) -> Header:
         per_block, block_bytes = sizes.get(kind, (1, 0))
         tensor_bytes = num_weights // per_block * block_bytes
         num_bytes += tensor_bytes
-        if name in (b"token_embd.weight", b"output.weight"):
+        if name in (EMBEDDINGS, b"output.weight"):
             tables[name] = tensor_bytes
         end = max(end, offset + tensor_bytes)
     alignment = int(values.get("general.alignment", 32)) or 32
@@ -226,8 +233,7 @@ def _parsed(path: Path, reader: _Reader) -> Header:
             f"{path}: is truncated: its tensors end at byte {start + end:,}, and it has {len(reader.data):,} bytes: "
             f"{FETCH}"
         )
-    table_bytes = tables.get(b"token_embd.weight", 0) if len(tables) == 2 else 0
-    return Header(path, values, types, num_bytes, table_bytes)
+    return Header(path, values, types, num_bytes, tables)
 
 
 def _block_sizes() -> dict[int, tuple[int, int]]:
@@ -237,15 +243,30 @@ def _block_sizes() -> dict[int, tuple[int, int]]:
     return {int(kind): size for kind, size in gguf.GGML_QUANT_SIZES.items()}
 
 
-def _checked(header: Header, size: int) -> Header:
-    """Returns a header. Raises ConfigError if it lacks what a language model has."""
+def joined(parts: Sequence[Header]) -> Header:
+    """Returns the header of a model in several files, the first of which has the metadata."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    types: Counter[int] = Counter()
+    for part in parts:
+        types.update(part.types)
+    tables = {name: size for part in parts for name, size in part.table_sizes.items()}
+    return replace(first, types=dict(types), num_bytes=sum(part.num_bytes for part in parts), table_sizes=tables)
+
+
+def _checked(header: Header) -> Header:
+    """Returns a header. Raises ConfigError if it lacks what a language model has, in its first file if it has
+    several."""
     path = header.path
+    if int(header.values.get("split.no") or 0) > 0:
+        return header
     if not header.architecture:
         raise ConfigError(f"{path}: general.architecture is missing: {FETCH}, or convert the model again")
     if header.values.get("general.type", "model") != "model" or header.architecture == "clip":
         kind = header.values.get("general.type", header.architecture)
         raise ConfigError(f"{path}: general.type = '{kind}': give the file of the language model")
-    if int(header.values.get("split.no") or 0) == 0 and not header.of_tokenizer("tokens"):
+    if not header.of_tokenizer("tokens"):
         raise ConfigError(
             f"{path}: tokenizer.ggml.tokens is missing: it holds no language model's tokens: take another"
         )

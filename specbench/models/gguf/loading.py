@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import redirect_stderr
 from io import StringIO
 from pathlib import Path
+from shutil import disk_usage
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -14,7 +15,7 @@ from specbench.core.environment import is_installed, require
 from specbench.core.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoints import one_line, quiet_transformers
-from specbench.models.devices import is_out_of_memory
+from specbench.models.devices import check_memory, is_out_of_memory
 from specbench.models.gguf.engine import ALL_LAYERS, ENGINE, PACKAGE, LlamaNetwork, library
 from specbench.models.gguf.files import GgufFile, find_gguf
 from specbench.models.gguf.model import DequantizedLM, GgufLM, LlamaLM
@@ -52,6 +53,7 @@ def load_gguf(
     if engine != ENGINE:
         check_tokenizer(tokenizer, file, options.tokenizer, own_tokenize(file))
         return DequantizedLM(load_dequantized(file, dtype, device), file.header, tokenizer, name, file.identity)
+    check_memory(file.num_bytes, f"{file.path}: its weights take", "a smaller quantization")
     network = LlamaNetwork(file.path, layers_on_gpu(device, options.gpu_layers))
     check_tokenizer(tokenizer, file, options.tokenizer, tokenize_by(network))
     return LlamaLM(network, file.header, tokenizer, name, file.identity, options.cache_dtype)
@@ -94,14 +96,22 @@ def load_dequantized(file: GgufFile, dtype: Any, device: torch.device) -> Any:
     """Returns the network of a file in torch, with its weights dequantized. Raises ConfigError for an architecture or a
     type of weights that transformers lacks, and if there is too little memory."""
     require("accelerate", f"GGUF file '{file.path}' without llama.cpp")
+    if device.type == "cpu":
+        num_bytes = sum(file.header.types.values()) * dtype.itemsize
+        remedy = f"--engine {ENGINE}, which computes with them as they are"
+        check_memory(
+            num_bytes, f"{file.path}: its weights, dequantized to {str(dtype).removeprefix('torch.')}, take", remedy
+        )
     try:
         # The bar of dequantizing is shown whatever transformers' verbosity.
         with quiet_transformers(), redirect_stderr(StringIO()), TemporaryDirectory(prefix="gguf-") as folder:
-            path = file.path if len(file.paths) == 1 else joined(file, Path(folder))
+            path = file.path if len(file.paths) == 1 else one_file(file, Path(folder))
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 str(path.parent), gguf_file=path.name, dtype=dtype, output_loading_info=True
             )
         network: Any = loaded[0].to(device).eval()
+    except ConfigError:
+        raise
     except Exception as error:  # of many classes
         if is_out_of_memory(error):
             raise ConfigError(
@@ -120,9 +130,17 @@ def load_dequantized(file: GgufFile, dtype: Any, device: torch.device) -> Any:
     return network
 
 
-def joined(file: GgufFile, folder: Path) -> Path:
-    """Writes a model in several files into one, which transformers needs. Returns its path."""
+def one_file(file: GgufFile, folder: Path) -> Path:
+    """Writes a model in several files into one, which transformers needs. Returns its path. Raises ConfigError if the
+    disk has too little room."""
     import gguf
+
+    if (free := disk_usage(folder).free) < file.num_bytes:
+        raise ConfigError(
+            f"{file.path}: without llama.cpp its {len(file.paths)} parts are joined in {folder.parent}, which takes "
+            f"{file.num_bytes / 2**30:.2f} GiB, and {free / 2**30:.2f} GiB are free there: name another folder with "
+            f"TMPDIR, or take --engine {ENGINE}"
+        )
 
     path = folder / "joined.gguf"
     readers = [gguf.GGUFReader(part) for part in file.paths]

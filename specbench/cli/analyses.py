@@ -151,7 +151,21 @@ def languages(
 
 
 @takes_run_options(
-    only=(*PAIR, "seed", "dtype", "device", "quantize", "engine", "pass_width", "threads", "trust_remote_code"),
+    only=(
+        *PAIR,
+        "tokenizer",
+        "drafter_tokenizer",
+        "seed",
+        "dtype",
+        "device",
+        "quantize",
+        "engine",
+        "gpu_layers",
+        "cache_dtype",
+        "pass_width",
+        "threads",
+        "trust_remote_code",
+    ),
     defaults={"target": "embedded:target", "drafter": "embedded:drafter"},
     seed="Seed of the random texts.",
     **PAIR_HELP,

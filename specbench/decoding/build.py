@@ -18,6 +18,7 @@ from specbench.decoding.loop import GenerationOutput, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import VerificationRule
 from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.models.own_passes import OwnPasses
 from specbench.models.scoring import ScoringModel
 from specbench.specs.components import Component, identifiable_code
 from specbench.specs.method import DEFAULT, MethodSpec, check_draws
@@ -217,10 +218,15 @@ class SelectingDecoder(Decoder):
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> GenerationOutput:
         """Decodes a prompt of unknown language and text, as in an audit: a route is drawn from seed and prompt, so that
         all routes are audited. The passes of either model count as target passes."""
+        return self._drawn(prompt_ids, seed).generate(prompt_ids, stop, seed)
+
+    def record_passes(self, prompt_ids: list[int], stop: StopRules, seed: int, position: int) -> OwnPasses | None:
+        return self._drawn(prompt_ids, seed).record_passes(prompt_ids, stop, seed, position)
+
+    def _drawn(self, prompt_ids: list[int], seed: int) -> Decoder:
         if self.method.routes is None:
-            return self.select_decoder(seed).generate(prompt_ids, stop, seed)
-        drawn = stream_seed(seed, "route", *prompt_ids) % len(self.decoders)
-        return self.parts[drawn].generate(prompt_ids, stop, seed)
+            return self.select_decoder(seed)
+        return self.parts[stream_seed(seed, "route", *prompt_ids) % len(self.decoders)]
 
 
 def route_of(language: str | None, routes: Collection[str]) -> str:

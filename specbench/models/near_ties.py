@@ -190,7 +190,7 @@ def find_differences(
             kind = "state"
         elif is_tie:
             kind = "near-tie"
-        elif change is not None or (gap is not None and gap <= tolerance):
+        elif gap is not None and (change is not None or gap <= tolerance):  # no width ends an answer
             kind = "width"
         ar_token, method_token = (None if token is None else decode_text([token]) for token in tokens)
         differences.append(

@@ -24,7 +24,7 @@ from specbench.running.prompts import PromptBudget, uses_chat
 from specbench.specs.components import EngineName, RowEngine
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec, checkpoint_key, own_drafter
-from specbench.specs.run_options import TARGET_OPTIONS
+from specbench.specs.run_options import TARGET_OPTIONS, RunOptions
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def engine_for(engine: EngineName, methods: Sequence[MethodSpec], target: str) -
     return "eager" if has_own and not is_gguf(target) else engine
 
 
-def gguf_options(spec: RunSpec, name: str, tokenizer: str | None = None) -> dict[str, Any]:
+def gguf_options(spec: RunSpec | RunOptions, name: str, tokenizer: str | None = None) -> dict[str, Any]:
     """Returns the option of `load_model` by which a GGUF model is loaded; none for others."""
     return {"gguf": GgufOptions(tokenizer, spec.gpu_layers, spec.cache_dtype)} if is_gguf(name) else {}
 

@@ -37,7 +37,8 @@ Group = tuple[str, str]  # task and subset
 @dataclass
 class ModelLoader:
     """Loads each model of a run once, by name and revision, with the target's dtype and device. `weights`: if False,
-    only configurations and tokenizers are read. `gguf`: how GGUF models are loaded, by name."""
+    only configurations and tokenizers are read. `gguf`: how GGUF models are loaded, by name. `asked`: the revisions
+    that the run was given, by name: a GGUF file's own is a digest, which no hub knows."""
 
     device: str
     dtype: str
@@ -46,6 +47,7 @@ class ModelLoader:
     weights: bool = True
     engine: EngineName = "eager"
     gguf: Mapping[str, GgufOptions] = field(default_factory=dict)
+    asked: Mapping[str, str | None] = field(default_factory=dict)
     _loaded: dict[tuple[str, str | None], CausalLM] = field(default_factory=dict)
 
     def load(self, name: str, revision: str | None = None) -> CausalLM:
@@ -55,7 +57,7 @@ class ModelLoader:
             engine = "eager" if self.engine == "llama.cpp" and not is_gguf(name) else self.engine
             is_commit = revision is not None and not revision.startswith(("local-", "sha256-"))
             model = load_model(
-                name, revision=revision if is_commit else None, dtype=self.dtype, device=self.device,
+                name, revision=revision if is_commit else self.asked.get(name), dtype=self.dtype, device=self.device,
                 weights=self.weights, quantize=self.quantize if self.weights else "none",
                 trust_remote_code=self.trust_remote_code, engine=engine, gguf=self.gguf.get(name),
             )  # fmt: skip
@@ -77,6 +79,14 @@ def gguf_options_of(row: Row) -> dict[str, GgufOptions]:
         name: GgufOptions(tokenizer, given.get("gpu_layers"), cache_dtype)
         for name, tokenizer in tokenizers.items() if name is not None and is_gguf(name)
     }  # fmt: skip
+
+
+def asked_revisions(row: Row) -> dict[str, str | None]:
+    """Returns the revisions of models that a row's command asked for, by name."""
+    given: Mapping[str, Any] = row.request
+    return {row.target: given.get("target_revision")} | (
+        {} if row.drafter is None else {row.drafter: given.get("drafter_revision")}
+    )
 
 
 @dataclass(frozen=True)
@@ -161,7 +171,7 @@ class Target:
         engine: EngineName = "llama.cpp" if row.engine.startswith("llama.cpp") else "eager"
         self.loader = ModelLoader(
             "auto", *split_precision(row.dtype), trust_remote_code=trust_remote_code, engine=engine,
-            gguf=gguf_options_of(row),
+            gguf=gguf_options_of(row), asked=asked_revisions(row),
         )  # fmt: skip
 
     def differences(
@@ -250,7 +260,7 @@ def shown_run(
         in_group = [record for record in chosen if (record.task, record.subset) == group]
         loader = ModelLoader(
             "cpu", *split_precision(row.dtype), trust_remote_code=trust_remote_code, weights=False,
-            gguf=gguf_options_of(row),
+            gguf=gguf_options_of(row), asked=asked_revisions(row),
         )  # fmt: skip
         try:
             target = loader.load(row.target, row.target_revision)

@@ -669,7 +669,7 @@ def test_rows_of_another_dtype_engine_or_model_keep_their_verdict() -> None:
     )  # fmt: skip
     verdict = MethodVerdict(method="fsd", verdict="lossless", declared_lossless=True, greedy=greedy)
     report = AuditReport.model_construct(
-        target=own.target, target_revision=own.target_revision, dtype="float32", engine="eager",
+        target=own.target, target_revision=own.target_revision, dtype="float32", engine="eager", attention="sdpa",
         identities={
             "fsd": AuditedIdentity(method=own.method, drafter=own.drafter, drafter_revision="a", engine="eager"),
         },
@@ -696,11 +696,14 @@ def test_rows_of_another_dtype_engine_or_model_keep_their_verdict() -> None:
     for changes in (
         {"dtype": "bfloat16"},
         {"engine": "compiled"},
+        {"attention": "float32 K/V"},
         {"target_revision": None},
         {"drafter_revision": "b"},
         {"method": "fsd@1"},
     ):
         assert report.verdict_of(own.model_copy(update=changes)) is None
+    earlier = report.model_copy(update={"attention": None})
+    assert earlier.verdict_of(own) is not None, "reports of earlier versions have no attention"
 
 
 @pytest.mark.slow

@@ -56,6 +56,14 @@ def decoder_of(method: MethodSpec, models: tuple[CausalLM, CausalLM]) -> Selecti
     return made
 
 
+def test_own_passes_are_those_of_the_route_that_decodes(models: tuple[CausalLM, CausalLM]) -> None:
+    decoder = decoder_of(routed(), models)
+    for seed in range(6):
+        found = decoder.record_passes(PROMPT, STOP, seed, 4)
+        assert found is not None and found.not_argmax is None
+        assert found.token_ids[:5] == decoder.generate(PROMPT, STOP, seed).token_ids[:5]
+
+
 def test_routes_are_methods_of_their_own() -> None:
     method = routed()
     parts = {part.name: (part.drafter.type, part.num_draft_tokens, part.routes) for part in method.parts}

@@ -2,6 +2,7 @@
 network, has its right name."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -281,6 +282,15 @@ def test_kinds_without_own_passes(monkeypatch: pytest.MonkeyPatch, gap: float, t
     (found,) = find_differences(TableModel(5, 1), [BaselineAnswer("", [0], [1, 2])], [[1, 3]], tolerance)
     assert found.kind == kind and found.near_tie == (kind == "near-tie") and found.repeated is None
     assert found.is_explained == (kind != "unknown")
+
+
+@pytest.mark.parametrize("output", [[1], [1, 2, 3]], ids=["cut", "overrun"])
+def test_an_answer_of_another_length_is_no_matter_of_the_width(output: list[int]) -> None:
+    """Neither a method that loses the end of an answer nor one that goes on behind it is excused by the width."""
+    own: Any = SimpleNamespace(not_argmax=None, token_ids=output, state_change=lambda *given: 0.0)
+    answers = [BaselineAnswer("", [0], [1, 2])]
+    (found,) = find_differences(TableModel(5, 1), answers, [output], 10.0, decode_again=lambda *given: own)
+    assert found.kind == "unknown" and found.repeated and found.gap is None and not found.is_explained
 
 
 # Public models.

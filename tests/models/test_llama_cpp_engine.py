@@ -283,6 +283,17 @@ def test_records_are_judged_as_they_were_made(specbench: Callable[..., Outcome],
     assert loader.load("embedded:drafter").engine == "eager"  # a drafter of another format, which shortened prompts
 
 
+def test_a_roofline_of_a_gguf_pair(specbench: Callable[..., Outcome]) -> None:
+    pair = ("--target", str(gguf_files.embedded("drafter")), "--drafter", str(gguf_files.embedded("drafter-scdf")))
+    code, out, said = specbench(
+        "roofline", *pair, "--cache-dtype", "float32", "--context", "16", "--repeats", "1", "--json"
+    )
+    assert code == 0, said
+    report = json.loads(out)
+    assert report["environment"]["engine"] == "llama.cpp" and report["target"]["model"]["attention"] == "float32 K/V"
+    assert not report["target"].get("products"), "llama.cpp's products are not torch's"
+
+
 def test_methods_draw_at_a_temperature(specbench: Callable[..., Outcome], tmp_path: Path) -> None:
     pair = ("--target", str(gguf_files.embedded("drafter")), "--drafter", str(gguf_files.embedded("drafter-scdf")))
     code, _, said = specbench(*RUN, *pair, "--method", "sd,fsd-low,slem", "--set", "generation.temperature=1.0")

@@ -463,7 +463,8 @@ def run_audit(
         task=spec.tasks[0].name, subsets=[subset for _, subset, _ in loaded], target=target.name,
         target_revision=target.revision, drafters={name: model.name for name, model in models.drafters.items()},
         identities=identities, dtype=conditions["dtype"], engine=conditions["engine"], pass_width=target.pass_width,
-        device=conditions["device"], temperature=temperature, top_k=sampling.top_k, top_p=sampling.top_p,
+        attention=conditions["attention"], device=conditions["device"],
+        temperature=temperature, top_k=sampling.top_k, top_p=sampling.top_p,
         num_draws=num_draws, seed=spec.seed,
     )  # fmt: skip
 

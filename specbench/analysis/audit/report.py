@@ -130,6 +130,7 @@ class AuditReport(AuditFindings):
     identities: dict[str, AuditedIdentity]
     dtype: str
     engine: str
+    attention: str | None = None  # null: not recorded, by an earlier version
     pass_width: int | None = None
     device: str
     temperature: float
@@ -145,9 +146,9 @@ class AuditReport(AuditFindings):
     def verdict_of(self, row: Row, place: str | None = None) -> tuple[str, RowEvidence] | None:
         """Returns the verdict on a leaderboard row with its evidence; None if the audit decides nothing about it.
 
-        The row's method and models must have been audited in its dtype and engine and with its kind of sampling. A
-        difference in the row's own outputs outweighs a clean verdict. `place`: the file of the report, for the
-        evidence.
+        The row's method and models must have been audited in its dtype, attention and engine and with its kind of
+        sampling. A difference in the row's own outputs outweighs a clean verdict. `place`: the file of the report, for
+        the evidence.
         """
         for verdict in self.verdicts:
             found = self.identities.get(verdict.method)
@@ -158,6 +159,8 @@ class AuditReport(AuditFindings):
                 found.method, found.drafter, found.drafter_revision, self.target, self.target_revision, self.dtype,
                 found.engine, self.pass_width,
             ):  # fmt: skip
+                continue
+            if self.attention is not None and row.attention != self.attention:  # llama.cpp's holds the type of K and V
                 continue
             # Greedy outputs are evidence for greedy rows; samples for sampled rows with the same truncation, at any
             # temperature and of any subset.

@@ -40,7 +40,7 @@ from specbench.models.machine import environment
 from specbench.models.meters import Clock, PassLog
 from specbench.models.packed import product_rates, stored_layers
 from specbench.running.capture_plan import num_compilations
-from specbench.running.models import drafter_engine, engine_of, warn_not_static
+from specbench.running.models import drafter_engine, engine_of, gguf_options, warn_not_static
 from specbench.specs.run_options import RunOptions
 from specbench.statistics.bootstrap import Array, Resampler
 
@@ -506,10 +506,14 @@ def measure_pair(options: RunOptions, context: int, repeats: int, progress: Say)
     target = load(
         options.target, revision=options.target_revision, dtype=options.dtype, engine=options.engine,
         quantize=options.quantize, pass_width=options.pass_width,
+        **gguf_options(options, options.target, options.tokenizer),
     )  # fmt: skip
     dtype = target.dtype if options.dtype == "auto" else options.dtype
     engine = drafter_engine(options.engine, target, options.drafter)
-    drafter = load(options.drafter, revision=options.drafter_revision, dtype=dtype, engine=engine)
+    drafter = load(
+        options.drafter, revision=options.drafter_revision, dtype=dtype, engine=engine,
+        **gguf_options(options, options.drafter, options.drafter_tokenizer),
+    )  # fmt: skip
     if target.why_eager is not None:
         warn_not_static(target, options.engine, "these are the limits of --engine eager")
     elif drafter.why_eager is not None:
@@ -557,6 +561,6 @@ def roofline_of(
     report = make_report(subjects[0], subjects[1], timings, context, environment=machine, seed=seed)
     # 4. Whether each product has the kernel for which its weights were stored.
     for model, part in zip(models, (report.target, report.drafter), strict=True):
-        if model.device.type == "cpu" and model.static is None and model.model.dtype == torch.bfloat16:
+        if model.device.type == "cpu" and model.static is None and compute_dtype(model) == torch.bfloat16:
             part.products = product_rates(model.model)
     return report

@@ -1,0 +1,36 @@
+"""The models of a finished run, loaded again."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from specbench.core.errors import ConfigError
+from specbench.running import recorded_prompts
+from specbench.running.recorded_prompts import ModelLoader, asked_revisions
+from tests.support.rows import row
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.mark.parametrize(
+    ("recorded", "wanted"),
+    [(COMMIT, COMMIT), ("sha256-0123456789ab", "v2"), ("local-0123456789ab", "v2")],
+)
+def test_a_model_is_loaded_from_the_revision_of_the_run(
+    monkeypatch: pytest.MonkeyPatch, recorded: str, wanted: str
+) -> None:
+    """A digest names no revision of the hub: there the one that the run was given holds."""
+    seen = []
+
+    def load_model(name: str, **options: Any) -> SimpleNamespace:
+        seen.append((name, options["revision"]))
+        return SimpleNamespace(revision=recorded)
+
+    monkeypatch.setattr(recorded_prompts, "load_model", load_model)
+    measured = row(target="org/repo:Q4_K_M", drafter=None, request={"target_revision": "v2"})
+    loader = ModelLoader("cpu", "auto", asked=asked_revisions(measured))
+    loader.load(measured.target, recorded)
+    assert seen == [("org/repo:Q4_K_M", wanted)]
+    with pytest.raises(ConfigError, match="has changed since the run"):
+        ModelLoader("cpu", "auto").load(measured.target, "sha256-ffffffffffff")

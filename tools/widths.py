@@ -3,8 +3,8 @@ docs/measured/widths.md and docs/measured/widths.json.
 
 `python -m tools.widths MODELS` reads the folders and GGUF files of MODELS. The figures are counts and differences of
 logits, which do not depend on the load of the machine. Each finished part stays in runs/widths, so that the same
-command goes on; delete that folder to measure again. `--models`, `--ways`: only these parts; the page shows all that
-are finished.
+command goes on: a part is measured again if the code of specbench that computes it, or a version, has changed.
+`--models`, `--ways`: only these parts; the page shows all that are finished.
 """
 
 import argparse
@@ -13,17 +13,20 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from specbench.core.environment import PACKAGE
 from specbench.core.files import write_atomically
 from specbench.core.table import markdown_table
+from specbench.core.values import bytes_digest
 from specbench.decoding.build import build_decoder
 from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
-from specbench.models.batch_width import BaselineAnswer, BatchWidth, WidthChange, measure_batch_width
+from specbench.models.batch_width import BaselineAnswer, BatchWidth, Compared, Prefix, WidthChange, measure_batch_width
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.gguf.options import GgufOptions
 from specbench.models.loading import load_model
@@ -31,13 +34,14 @@ from specbench.models.machine import environment
 from specbench.models.scoring import PassShape
 from specbench.results.metric_format import NULL
 from specbench.specs.catalogue import load_method
+from tools.commands import ROOT
 
-MEASURED = Path(__file__).resolve().parents[1] / "docs" / "measured"
+MEASURED = ROOT / "docs" / "measured"
 WORK = Path("runs") / "widths"
 MODELS = ("smollm2-135m", "gemma3-270m", "qwen-coder-0.5b", "qwen-coder-1.5b")
 MAX_WIDTH = 6  # tokens of a pass over five draft tokens
 TREE_WIDTH = 16
-NUM_TOKENS = 12  # of an answer
+NUM_TOKENS = 32  # of an answer
 PROMPTS = {
     "prose": "The old lighthouse stood at the end of the harbour, and every evening its keeper",
     "code": 'def median(values):\n    """Return the median of a list of numbers."""\n',
@@ -107,12 +111,19 @@ def versions(way: Way) -> dict[str, object]:
     return {name: known[name] for name in ("torch", "transformers", "llama-cpp-python") if name in known}
 
 
+@cache
+def code_digest() -> str:
+    """Returns a digest of the code that computes the logits: its commit changes with every page, too."""
+    files = sorted(file for name in ("models", "decoding") for file in (PACKAGE / name).rglob("*.py"))
+    return bytes_digest(file.read_bytes() for file in files)
+
+
 def part_file(work: Path, model: str, way: Way) -> Path:
     return work / f"{model}--{re.sub(r'[^a-z0-9.]+', '-', way.name.lower())}.json"
 
 
 def finished(work: Path, model: str, way: Way) -> dict[str, Any] | None:
-    """Returns a part that was measured with the present versions, prompts and widths; None if there is none."""
+    """Returns a part that was measured with the present code, versions, prompts and widths; None if there is none."""
     try:
         part: dict[str, Any] = json.loads(part_file(work, model, way).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -122,8 +133,8 @@ def finished(work: Path, model: str, way: Way) -> dict[str, Any] | None:
 
 def settings(way: Way) -> dict[str, Any]:
     return {
-        "versions": versions(way), "prompts": PROMPTS, "num_tokens": NUM_TOKENS, "max_width": MAX_WIDTH,
-        "tree_width": TREE_WIDTH,
+        "code": code_digest(), "versions": versions(way), "prompts": PROMPTS, "num_tokens": NUM_TOKENS,
+        "max_width": MAX_WIDTH, "tree_width": TREE_WIDTH,
     }  # fmt: skip
 
 
@@ -138,7 +149,8 @@ def measure_parts(folder: Path, work: Path, models: Sequence[str], ways: Sequenc
                 result: dict[str, Any] = {"batch_width": measure(folder, model, way).model_dump(mode="json")}
             except RuntimeError as error:  # a model that cannot be compiled
                 result = {"problem": " ".join(str(error).split())}
-            part = {"settings": settings(way), "device": environment("cpu", "", "")["device"], **result}
+            known = environment("cpu", "", "")
+            part = {"settings": settings(way), "device": known["device"], "commit": known["commit"], **result}
             write_atomically(part_file(work, model, way), json.dumps(part))
             gc.collect()
 
@@ -150,7 +162,8 @@ HEAD = """# Batch width
 A pass over several tokens does not compute like as many passes over one token
 ([why](../notes/losslessness.md#in-every-run)). The tables tell by how much, for four public models. AR's greedy answers
 to {prompts} prompts, {tokens} tokens each, are read again: in passes of 2 to {width} tokens, in one pass over prompt
-and answer, and as draft trees of {tree} tokens. Each row of logits is compared with that of a pass over one token.
+and answer, and as draft trees of {tree} tokens; all that after the prompt alone, and after a longer text, the other
+prompts with their answers before it ({long} tokens). Each row of logits is compared with that of a pass over one token.
 There is one thread, and no model is a checkpoint of the hub: the folders are dequantized from the GGUF files (Q4_1 for
 SmolLM2, Q4_K_M for the others), and the weights of the smaller Qwen come from an AWQ release. So a folder and its GGUF
 file hold the same weights under other kernels.
@@ -159,26 +172,33 @@ file hold the same weights under other kernels.
 
 """
 TEXT = """
-*equal*: the share of rows that are equal bit for bit, in passes of 2 to {width} tokens; *long*: the same after {long}
-tokens; *one pass*: of the pass over prompt and answer; *tree*: of the tokens that the tree has in common with the
-answer. *classes*: passes of these widths give the same rows. *largest*: the largest change of a logit in any of these
-passes. *gap*: the largest change of a gap between the highest logit and one of the next nine, in answers that are read
-without rolling back; twice that is what the width explains of a difference from AR. *flips*: rows with another argmax,
-of all rows of passes of 2 to {width} tokens, after both prefixes. *TV*: the largest mean total variation of a kind of
-pass, at temperature 1. *AR*: prompts on which AR would write another token. In every part a repeated pass gave the same
-rows{exceptions}.
+The first columns are the rows that are equal bit for bit, of all, after the prompt · after the longer text. *chain*: of
+passes of 2 to {width} tokens on the same prefix as the single passes. *kept*: of passes of 2 to {width} and of {tree}
+tokens that are all kept, so that each reads keys and values of the one before. *after*: of a pass over one token after
+a wide one that is kept. *tree*: of the tokens that a tree has in common with the answer. *after tree*: of a pass over
+one token after the path of a tree was kept. *one pass*: of the pass over prompt and answer.
+
+*classes*: chains of these widths give the same rows after the prompt. *largest*: the largest change of a logit in any
+of these passes. *gap*: the largest change of a gap between the highest logit and one of the next nine in the columns
+*kept* and *one pass*, which roll nothing back; twice that is what the width explains of a difference from AR. *flips*:
+rows of chains with another argmax. *TV*: the largest mean total variation of a kind of pass, at temperature 1. *AR*:
+prompts on which AR would write another token. In every part a repeated pass gave the same rows{exceptions}.
 
 """
-COLUMNS = ("way", "equal", "long", "one pass", "tree", "classes", "largest", "gap", "flips", "TV", "AR")  # fmt: skip
+# Every kind of pass: each change of a logit is of one of these columns.
+KINDS: tuple[Compared, ...] = ("chain", "kept", "after", "tree", "after tree", "prompt")
+PREFIXES: tuple[Prefix, ...] = ("short", "long")
+COLUMNS = (
+    "way", *("one pass" if kind == "prompt" else kind for kind in KINDS),
+    "classes", "largest", "gap", "flips", "TV", "AR",
+)  # fmt: skip
 
 
-def share(changes: Iterable[WidthChange]) -> str:
-    """Returns the share of equal rows; 100 % and 0 % are exact."""
+def equal(changes: Iterable[WidthChange]) -> str:
+    """Returns the number of equal rows, of all."""
     found = list(changes)
-    equal, num = sum(each.num_equal for each in found), sum(each.num_positions for each in found)
-    if not num:
-        return NULL
-    return f"{equal / num:.0%}" if equal in (0, num) else f"{min(max(equal / num, 0.01), 0.99):.0%}"
+    num = sum(each.num_positions for each in found)
+    return f"{sum(each.num_equal for each in found)}/{num}" if num else NULL
 
 
 def classes(changes: Sequence[WidthChange]) -> str:
@@ -194,17 +214,16 @@ def classes(changes: Sequence[WidthChange]) -> str:
 def cells(way: str, width: BatchWidth) -> list[str]:
     chosen = {
         (prefix, kind): [each for each in width.changes if (each.prefix, each.compared) == (prefix, kind)]
-        for prefix in ("short", "long") for kind in ("chain", "prompt", "tree")
+        for prefix in PREFIXES for kind in KINDS
     }  # fmt: skip
-    chains = [*chosen["short", "chain"], *chosen["long", "chain"]]
+    chains = [each for prefix in PREFIXES for each in chosen[prefix, "chain"]]
     flips, num = sum(len(each.flip_gaps) for each in chains), sum(each.num_positions for each in chains)
     largest = max(each.max_change for each in width.changes)
     variation = max(each.total_variation or 0.0 for each in width.changes)
     return [
-        way, share(chosen["short", "chain"]), share(chosen["long", "chain"]), share(chosen["short", "prompt"]),
-        share(chosen["short", "tree"]), classes(chosen["short", "chain"]), f"{largest:.2g}",
-        f"{width.noise().max_gap_change:.2g}", f"{flips} of {num}" if flips else "0", f"{variation:.1g}",
-        f"{width.num_changed} of {width.num_prompts}",
+        way, *(" · ".join(equal(chosen[prefix, kind]) for prefix in PREFIXES) for kind in KINDS),
+        classes(chosen["short", "chain"]), f"{largest:.2g}", f"{width.noise().max_gap_change:.2g}",
+        f"{flips} of {num}" if flips else "0", f"{variation:.1g}", f"{width.num_changed} of {width.num_prompts}",
     ]  # fmt: skip
 
 
@@ -227,17 +246,19 @@ def page(parts: dict[str, dict[str, dict[str, Any]]]) -> str:
             notes.append(f"Not measured yet: {'; '.join(missing)}." if rows else "Not measured yet.")
         table = [markdown_table(COLUMNS, rows).rstrip("\n")] if rows else []
         tables.append("\n\n".join([f"## {model}", *table, *notes]))
-    text = TEXT.format(
-        width=MAX_WIDTH, long=f"up to {longest}", exceptions=f", but for {', '.join(others)}" if others else ""
+    exceptions = f", but for {', '.join(others)}" if others else ""
+    text = TEXT.format(width=MAX_WIDTH, tree=TREE_WIDTH, exceptions=exceptions)
+    head = HEAD.format(
+        prompts=len(PROMPTS), tokens=NUM_TOKENS, width=MAX_WIDTH, tree=TREE_WIDTH, long=f"up to {longest}"
     )
-    head = HEAD.format(prompts=len(PROMPTS), tokens=NUM_TOKENS, width=MAX_WIDTH, tree=TREE_WIDTH)
     return head + "\n\n".join(tables) + "\n" + text + versions_line(parts)
 
 
 def versions_line(parts: dict[str, dict[str, dict[str, Any]]]) -> str:
     found = {
-        (part["device"], *part["settings"]["versions"].items()) for ways in parts.values() for part in ways.values()
-    }
+        (part["device"], *part["settings"]["versions"].items(), ("commit", (part["commit"] or "unknown")[:7]))
+        for ways in parts.values() for part in ways.values()
+    }  # fmt: skip
     lines = sorted(f"{device}, {', '.join(f'{name} {version}' for name, version in known)}" for device, *known in found)
     return f"Measured on {'; '.join(lines)}.\n"
 

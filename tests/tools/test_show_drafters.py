@@ -9,11 +9,12 @@ import pytest
 from specbench.analysis.fairness.fairness import NumberChange
 from specbench.embedded import read_manifest
 from specbench.statistics.bootstrap import Estimate
+from tools.commands import ROOT
 from tools.drafters.cells import interval, number, table
 from tools.drafters.claims import Claim, changes, section, verdict
 from tools.drafters.document import revision_of
 from tools.drafters.scaling import Columns, Point, combined
-from tools.drafters.workplace import ROOT, Workplace
+from tools.drafters.workplace import Workplace
 
 
 def column(rate: float, num_prompts: int = 40) -> np.ndarray:

@@ -2,13 +2,14 @@
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from specbench.core.environment import PACKAGE
-from specbench.models.batch_width import WidthChange
+from specbench.models.batch_width import Compared, WidthChange
 from tools import widths
-from tools.widths import WAYS, classes, measure_parts, share, write
+from tools.widths import KINDS, WAYS, classes, equal, finished, measure_parts, write
 
 WEIGHTS = PACKAGE / "embedded" / "weights"
 
@@ -20,9 +21,12 @@ def changed(width: int, num_equal: int, same_as: int) -> WidthChange:
     )  # fmt: skip
 
 
-def test_shares_that_are_not_exact_are_neither_0_nor_100_percent() -> None:
-    assert share([]) == "–" and share([changed(2, 10, 1)]) == "100%" and share([changed(2, 0, 2)]) == "0%"
-    assert share([changed(2, 10, 1)] * 99 + [changed(2, 9, 1)]) == "99%"
+def test_equal_rows_are_told_with_the_number_of_all() -> None:
+    assert equal([]) == "–" and equal([changed(2, 10, 1), changed(3, 9, 3)]) == "19/20"
+
+
+def test_every_kind_of_pass_has_a_column() -> None:
+    assert set(KINDS) == set(get_args(Compared))
 
 
 def test_classes_of_widths() -> None:
@@ -41,7 +45,21 @@ def test_finished_parts_are_kept_and_told(tmp_path: Path, monkeypatch: pytest.Mo
     page = (tmp_path / "widths.md").read_text(encoding="utf-8")
     lines = {line.split(" | ")[0].strip("| "): line for line in page.splitlines() if line.startswith("| eager")}
     assert list(lines) == [way.name for way in ways]
-    assert "| 100% | 100% | 100% | 100% | 1–3 | 0 | 0 | 0 | 0 | 0 of 1 |" in lines["eager float32, --pass-width 6"]
+    ending = " | 1–3 | 0 | 0 | 0 | 0 | 0 of 1 |"
+    cells = lines["eager float32, --pass-width 6"].removesuffix(ending).split(" | ")[1:]
+    assert len(cells) == len(KINDS) and lines["eager float32, --pass-width 6"].endswith(ending)
+    for pair in (cell.split(" · ") for cell in cells):
+        assert all(found == "–" or len({*found.split("/")}) == 1 for found in pair)  # all rows are equal
+    assert cells[0] != "– · –"
     assert "Not measured yet: eager bfloat16; " in page
     found = json.loads((tmp_path / "widths.json").read_text(encoding="utf-8"))
     assert set(found["parts"]["target"]) == set(lines) and found["num_tokens"] == 4
+
+
+def test_a_part_of_other_code_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    way = WAYS[0]
+    part = {"settings": widths.settings(way), "problem": "none"}
+    widths.part_file(tmp_path, "target", way).write_text(json.dumps(part), encoding="utf-8")
+    assert finished(tmp_path, "target", way) == part
+    monkeypatch.setattr(widths, "code_digest", lambda: "another")
+    assert finished(tmp_path, "target", way) is None

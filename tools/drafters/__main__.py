@@ -14,13 +14,14 @@ import transformers
 from specbench.core.files import write_atomically
 from specbench.core.values import json_digest
 from specbench.embedded import read_manifest
+from tools.commands import ROOT
 
 from . import low_resource, scaling, specialists
 from .document import Findings, page
 from .equality import paired
 from .measuring import fairness, measure
 from .trainings import RATES, SEEDS, WEIGHTINGS, distil, train_all
-from .workplace import ROOT, Workplace, checkpoint
+from .workplace import Workplace, checkpoint
 
 OUTPUT = ROOT / "docs" / "measured"
 PICTURE = "drafters-languages.png"

@@ -1,10 +1,8 @@
 """The folder that everything is made in, and the command line that makes it."""
 
 import json
-import os
 import shlex
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,8 +11,7 @@ from typing import Any
 import yaml
 
 from specbench.core.files import write_atomically
-
-ROOT = Path(__file__).parents[2]
+from tools.commands import run_specbench
 
 
 @dataclass(frozen=True)
@@ -53,9 +50,7 @@ class Workplace:
             write_atomically(self.path(made), found)
 
     def _run(self, words: tuple[str, ...]) -> str:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "specbench", *words]
-        found = subprocess.run(command, cwd=self.folder, env=environment, stdout=subprocess.PIPE, text=True)
+        found = run_specbench(words, self.folder, 1, subprocess.PIPE)
         if found.returncode:
             raise SystemExit(f"{shlex.join(words)}: ended with {found.returncode}")
         return found.stdout

@@ -11,7 +11,8 @@ from pathlib import Path
 import transformers
 
 from specbench.core.files import write_atomically
-from tools.drafters.workplace import ROOT, Workplace
+from tools.commands import ROOT, link
+from tools.drafters.workplace import Workplace
 
 from .page import PICTURE, draw, page, points
 from .parts import PARTS, measure, train
@@ -36,7 +37,7 @@ def main() -> None:
     if unknown := sorted({*chosen} - {*names}):
         raise SystemExit(f"--only {','.join(unknown)}: no such part: choose among {', '.join(names)}")
     num_prompts = split_rows(place, given.data)
-    target = link(place, given.model)
+    target = linked(place, given.model)
     for part in PARTS if not given.page_only else ():
         if part.name in chosen and part.num_answers <= num_prompts:
             train(place, part, target)
@@ -54,15 +55,12 @@ def write(place: Workplace, target: str, output: Path, num_prompts: int) -> None
         write_atomically(output / "heads.md", page(place, found, target, num_prompts, digest_of(place)))
 
 
-def link(place: Workplace, model: str) -> str:
+def linked(place: Workplace, model: str) -> str:
     """Returns the target's name in commands: a folder is linked below the work folder, so that rows do not name it."""
     if not Path(model).is_dir():
         return model
     name = f"models/{Path(model).resolve().name}"
-    path = place.path(name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if not path.exists():
-        path.symlink_to(Path(model).resolve(), target_is_directory=True)
+    link(place.path(name), Path(model))
     return name
 
 

@@ -9,7 +9,8 @@ from specbench.core.files import write_atomically
 from specbench.core.values import json_digest
 from specbench.specs.catalogue import load_task
 from specbench.tasks.examples import load_examples
-from tools.drafters.workplace import ROOT, Workplace
+from tools.commands import ROOT
+from tools.drafters.workplace import Workplace
 
 # Prompts of Spec-Bench's summarization and rag have a thousand tokens, which a CPU reads too slowly to train on.
 SUBSETS = {"gsm8k": (), "spec_bench": ("mt_bench", "translation", "qa", "math_reasoning")}

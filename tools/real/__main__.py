@@ -10,10 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from specbench.core.files import write_atomically
+from tools.commands import ROOT
 
 from .archive import pack
 from .board import Archives
-from .cells import CELLS, ROOT, Cell, chosen
+from .cells import CELLS, Cell, chosen
 from .measured import Measured
 from .page import page as document
 from .page import readme_part

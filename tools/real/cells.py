@@ -2,23 +2,24 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import yaml
 
+from tools.commands import ROOT
+
 from .models import GEMMA, QWEN, QWEN_DRAFTER, QWEN_DRAFTER_GGUF, QWEN_GGUF, SMOLLM, RealModel
 
-ROOT = Path(__file__).parents[2]
 LLAMA_CPP, INT8 = "llama.cpp", "int8"
 WARM_UP = 90  # seconds of a cell; a tenth of the expected measurement, the default, expects answers of the full length
 
 
 @dataclass(frozen=True)
 class Data:
-    """`task`: its name. `folder`: its rows below the folder of --data. `limit`: prompts of each subset. `tokens`: new
-    tokens at most. `num_subsets`: of them, where `subsets` names none. `settings`: words of the command that shape the
-    prompt, and `prompt` what the page says of them."""
+    """`task`: its name, or one of MADE_TASKS. `folder`: its rows below the folder of --data. `limit`: prompts of each
+    subset. `tokens`: new tokens at most. `num_subsets`: of them, where `subsets` names none. `settings`: words of the
+    command that shape the prompt, and `prompt` what the page says of them. `source`: where the rows come from, if the
+    task's name does not say it."""
 
     task: str
     folder: str
@@ -28,6 +29,7 @@ class Data:
     num_subsets: int = 1
     settings: tuple[str, ...] = ()
     prompt: str = ""
+    source: str = ""
 
     @property
     def num_prompts(self) -> int:
@@ -47,7 +49,8 @@ LANGUAGES = ("en", "de", "es", "ja", "bn", "sw")
 MGSM = Data("mgsm", "mgsm", 6, 128, LANGUAGES)
 MGSM_SHORT = Data("mgsm", "mgsm", 5, 32, LANGUAGES)
 MGSM_FAIR = Data("mgsm", "mgsm", 8, 128, LANGUAGES)
-WMT = Data("wmt", "tatoeba", 8, 64, ("de-en", "en-de", "ja-en", "en-ja"))
+WMT = Data("wmt", "wmt22", 30, 64, ("de-en",), source="WMT22")
+TATOEBA = Data("tatoeba", "tatoeba", 10, 64, ("en-de", "ja-en", "en-ja"), source="sentences of Tatoeba")
 LOW_RESOURCE = Data("low_resource_mt", "low_resource", 20, 64, ("chr", "que", "yor"))
 
 
@@ -93,8 +96,11 @@ CHANGED: dict[str, tuple[str, dict[str, Any]]] = {
     "ngram-low-resource": ("ngram", {"drafter": {"type": "ngram", "path": "stores/low-resource-ngram"},
                                      "num_draft_tokens": 4}),
     "sd-4": ("sd", {"num_draft_tokens": 4}),
+    "slem-1": ("slem", {"num_draft_tokens": 1}),  # beside slrs, which drafts one token a step
     "scdf-trained": ("scdf", {"drafter": {"type": "model", "checkpoint": "trained"}}),
 }  # fmt: skip
+# The task `wmt` reads Tatoeba's files, too, but these short sentences are not what papers measured under that name.
+MADE_TASKS = {"tatoeba": ("wmt", "Machine translation (Tatoeba)", TATOEBA)}
 SWEPT = {"js": (0.1, 0.5, 0.65), "reverse_kl": (0.1, 0.3, 0.7, 2.0), "tv": (0.1, 0.3, 0.5, 0.8)}
 
 
@@ -108,6 +114,20 @@ def made_methods() -> dict[str, dict[str, Any]]:
         found[name] = spec
     for divergence, thresholds in SWEPT.items():
         found |= {fuzzy_name(divergence, value): fuzzy(divergence, value) for value in thresholds}
+    return found
+
+
+def made_tasks() -> dict[str, dict[str, Any]]:
+    """Returns the content of the task files of the work folder, by name: shipped tasks with rows of other origin, which
+    only --data gives."""
+    found = {}
+    for name, (shipped, title, data) in MADE_TASKS.items():
+        spec = yaml.safe_load((ROOT / "tasks" / f"{shipped}.yaml").read_text(encoding="utf-8"))
+        subsets = {subset: spec["subsets"][subset] for subset in data.subsets}
+        for subset in subsets.values():
+            del subset["dataset"]
+        del spec["sample"], spec["paper"]
+        found[name] = {**spec, "name": name, "version": 1, "title": title, "subsets": subsets}
     return found
 
 
@@ -139,8 +159,9 @@ def foreign(name: str, data: Data, methods: tuple[str, ...], minutes: int, sampl
 FOREIGN_MGSM = foreign("mgsm", MGSM, ("slem", "tli", "union", "slrs"), 25)
 FOREIGN_MGSM_T1 = foreign("mgsm", MGSM, ("slem", "tli", "union"), 22, sampled=True)
 # At a temperature slrs reads dozens of draft contexts for a token.
-FOREIGN_STRINGS_T1 = foreign("strings", MGSM_SHORT, ("slem", "slrs"), 30, sampled=True)
+FOREIGN_STRINGS_T1 = foreign("strings", MGSM_SHORT, ("slem-1", "slrs"), 30, sampled=True)
 FOREIGN_WMT = foreign("wmt", WMT, ("slem", "tli", "union"), 15)
+FOREIGN_TATOEBA = foreign("tatoeba", TATOEBA, ("slem", "tli", "union"), 12)
 
 # Minutes include the verdicts, for which answers that differ from AR's are decoded again.
 CELLS = (
@@ -154,12 +175,14 @@ CELLS = (
     Cell("gsm8k-curve-reverse-kl", "curve", GSM8K, curve("reverse_kl"), 14),
     Cell("gsm8k-vocabulary", "main", GSM8K, OTHER_VOCABULARY, 12, drafter=SMOLLM),
     Cell("wmt-chains", "main", WMT, ("sd", "pld", "lookahead"), 10),
+    Cell("tatoeba-chains", "main", TATOEBA, ("sd", "pld", "lookahead"), 8),
     Cell("mgsm-fairness", "fairness", MGSM_FAIR, ("sd",), 18, settings=T1, fairness=True),
     Cell("low-resource", "ngram", LOW_RESOURCE, ("sd-4", "ngram-low-resource"), 16),
     Cell("gsm8k-curve-js", "curve", GSM8K, curve("js"), 12),
     Cell("humaneval-trees", "main", HUMANEVAL, TREES, 15),
     *FOREIGN_MGSM_T1,
     *FOREIGN_WMT,
+    *FOREIGN_TATOEBA,
     *FOREIGN_STRINGS_T1,
     gguf("humaneval-q4", HUMANEVAL, 7),
     Cell("humaneval-int8", "precision", HUMANEVAL, PLAIN, 7, precision=INT8),
@@ -180,7 +203,8 @@ def run_words(cell: Cell, data: str | None, threads: int) -> list[str]:
     None for the bundled sample."""
     made = made_methods()
     methods = [f"methods/{name}.yaml" if name in made else name for name in cell.methods]
-    words = ["run", "--task", cell.data.task, "--method", ",".join(methods)]
+    task = f"tasks/{cell.data.task}.yaml" if cell.data.task in MADE_TASKS else cell.data.task
+    words = ["run", "--task", task, "--method", ",".join(methods)]
     if cell.data.subsets:
         words += ["--subset", ",".join(cell.data.subsets)]
     words += ["--target", cell.target.path]

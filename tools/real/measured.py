@@ -39,10 +39,13 @@ class Measured:
     def by_subset(self, name: str, method: str) -> dict[str, Row]:
         return {row.subset: row for row in self.run(name).rows_of(method) if row.subset != "all"}
 
-    def change(self, name: str, first: str, second: str, metric: str, subset: str | None = None) -> Estimate:
-        """Returns second ÷ first, or second − first for rates and scores, paired by prompt."""
-        run = self.run(name)
-        one, other = (run.with_records(self.row(name, method, subset)) for method in (first, second))
+    def change(self, name: str, first: str, second: str, metric: str) -> Estimate:
+        """Returns second ÷ first of two methods of a cell, or second − first for rates and scores, paired by prompt."""
+        return self.between((name, first), (name, second), metric)
+
+    def between(self, first: tuple[str, str], second: tuple[str, str], metric: str) -> Estimate:
+        """Returns the same of methods of two cells with the same prompts, each given as cell and method."""
+        one, other = (self.run(cell).with_records(self.row(cell, method)) for cell, method in (first, second))
         return pair_up(one, other).change(metric).change
 
     def fairness(self, name: str) -> FairnessReport | None:

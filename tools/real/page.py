@@ -5,14 +5,17 @@ from collections.abc import Iterator, Sequence
 from specbench.report.captions import score_heading, verdict_word, warning_lines
 from specbench.results.metric_format import metric_of, number, score_pair, speed, with_interval
 from specbench.results.row import Row
+from tools.commands import ROOT
 from tools.drafters.cells import table
 
-from .cells import CELLS, INT8, LLAMA_CPP, ROOT, SWEPT, Cell
+from .cells import CELLS, INT8, LLAMA_CPP, SWEPT, Cell
 from .claims import claims_part
 from .measured import Measured, measured_cells
 from .models import MODELS
 
-TITLES = {"gsm8k": "GSM8K", "humaneval": "HumanEval", "spec_bench": "Spec-Bench", "mgsm": "MGSM", "wmt": "Translation"}
+TITLES = {"gsm8k": "GSM8K", "humaneval": "HumanEval", "spec_bench": "Spec-Bench", "mgsm": "MGSM",
+          "wmt": "Translation: WMT22, German to English", "tatoeba": "Translation: Tatoeba"}  # fmt: skip
+TASKS = ("gsm8k", "humaneval", "spec_bench", "wmt", "tatoeba")  # of the main pair
 NOT_YET = "Not measured yet.\n"
 
 HEAD = """# Real pairs
@@ -35,7 +38,9 @@ Rows are the first ones of public test files:
 {data}
 
 The archived records have no reference answers, and prompts by their digest. Intervals are 95 % over prompts. Each cell
-has its own AR, beside which its methods are measured; a method of several cells has a line for each. `ngram-general`
+has its own AR, beside which its methods are measured in one process; a method of several cells has a line for each.
+The board keeps one row of a method, that of the last cell, so that `ar` there is of another process than the methods of
+other cells: speed-up and *tok/s ar* of a row are of its own cell, and its tok/s compare only with that. `ngram-general`
 and `rest-general` draft from Python's standard library, rows of GSM8K and HumanEval behind the measured ones and QMSum.
 `fsd-low`, `fsd-med` and `fsd-high` have the thresholds of the embedded pair; the
 [curve](#fuzzy-speculative-decoding-accuracy-against-speed) has others.
@@ -83,7 +88,7 @@ sentences in Cherokee, Quechua and Yoruba, none of them a translation of a measu
 
 def page(found: Measured) -> str:
     """The whole page."""
-    parts = [head(found), MAIN, *(task_part(found, task) for task in ("gsm8k", "humaneval", "spec_bench", "wmt"))]
+    parts = [head(found), MAIN, *(task_part(found, task) for task in TASKS)]
     parts += [PRECISION, precision_part(found), CURVE, curve_part(found), vocabulary_part(found)]
     parts += [FAIRNESS, fairness_part(found), NGRAM, ngram_part(found), widths_part(), claims_part(found)]
     return "\n".join([*(part.strip("\n") + "\n" for part in parts), commands_part(found)])
@@ -119,9 +124,11 @@ def data_words() -> str:
     """Returns a line for the prompts of each task."""
     words = []
     for data in dict.fromkeys(cell.data for cell in CELLS):
-        subsets = f" ({', '.join(data.subsets)})" if len(data.subsets) > 1 else ""
+        subsets = ", ".join(data.subsets) if len(data.subsets) > 1 or data.source else ""
+        rows = "; ".join(filter(None, [data.source, subsets]))
         how = f" {data.prompt}" if data.prompt else ""
-        words.append(f"- {data.task}{subsets}: {data.num_prompts} prompts{how}, at most {data.tokens} new tokens")
+        name = f"{data.task} ({rows})" if rows else data.task
+        words.append(f"- {name}: {data.num_prompts} prompts{how}, at most {data.tokens} new tokens")
     return "\n".join(words)
 
 
@@ -167,7 +174,7 @@ def task_part(found: Measured, task: str) -> str:
     cells = [cell for cell in measured_cells(CELLS, found, "main") if cell.data.task == task]
     prefix = f"{task.replace('_', '-')}-"
     text = f"### {TITLES[task]}\n\n{methods_table(found, cells, prefix)}\n"
-    return text + (groups_part(found, cells) if task in ("spec_bench", "wmt") and cells else "")
+    return text + (groups_part(found, cells) if task in ("spec_bench", "tatoeba") and cells else "")
 
 
 def groups_part(found: Measured, cells: Sequence[Cell]) -> str:
@@ -256,7 +263,7 @@ def vocabulary_part(found: Measured) -> str:
                 costs.setdefault(cell.name.rsplit("-", 1)[0], number(row.metric("cost_ratio"), 2))
     words = ", ".join(f"{cost} target passes in {name}" for name, cost in costs.items())
     parts = [VOCABULARY.format(costs=words or "about a target pass")]
-    for task in ("mgsm", "wmt"):
+    for task in ("mgsm", "wmt", "tatoeba"):
         own = [cell for cell in cells if cell.data.task == task]
         parts += [f"### {TITLES[task]}, SmolLM2 and Gemma\n", methods_table(found, own, "")]
         if own:
@@ -305,8 +312,8 @@ def commands_part(found: Measured) -> str:
         return ""
     commands = [found.row(cell.name, "ar").command for cell in done]
     return (
-        "## Commands\n\nIn a folder with links `models` and `data`, and the method files that `python -m tools.real` "
-        "writes into `methods`:\n\n```bash\n" + "\n".join(commands) + "\n```\n"
+        "## Commands\n\nIn a folder with links `models` and `data`, and the files that `python -m tools.real` writes "
+        "into `methods` and `tasks`:\n\n```bash\n" + "\n".join(commands) + "\n```\n"
     )
 
 

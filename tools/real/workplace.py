@@ -3,11 +3,8 @@
 import gzip
 import importlib.util
 import json
-import os
 import shlex
 import shutil
-import subprocess
-import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,9 +15,10 @@ import yaml
 
 from specbench.core.files import write_atomically
 from specbench.models.machine import commit
+from tools.commands import ROOT, link, run_specbench
 
 from .archive import FILES, OPTIONAL
-from .cells import LLAMA_CPP, ROOT, Cell, fairness_words, made_methods, run_words
+from .cells import LLAMA_CPP, Cell, fairness_words, made_methods, made_tasks, run_words
 from .models import MODELS, QWEN
 
 GENERAL, LOW_RESOURCE = "general", "low-resource"
@@ -38,18 +36,18 @@ class Workplace:
     threads: int
 
     def prepare(self) -> None:
-        """Makes links to models and data, and the method files."""
-        (self.folder / "models").mkdir(parents=True, exist_ok=True)
-        (self.folder / "methods").mkdir(exist_ok=True)
-        (self.folder / "logs").mkdir(exist_ok=True)
+        """Makes links to models and data, and the files of methods and tasks."""
+        for name in ("methods", "tasks", "logs"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
         for model in MODELS:
             link(self.folder / model.path, self.models / model.folder)
         for name, source in (("data", self.data), ("trained", self.trained)):
             if source is not None:
                 link(self.folder / name, source)
-        for name, content in made_methods().items():
-            text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
-            write_atomically(self.folder / "methods" / f"{name}.yaml", text)
+        for kind, made in (("methods", made_methods()), ("tasks", made_tasks())):
+            for name, content in made.items():
+                text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+                write_atomically(self.folder / kind / f"{name}.yaml", text)
 
     def missing(self, cell: Cell) -> str | None:
         """Returns why a cell cannot be measured here; None: it can."""
@@ -57,10 +55,10 @@ class Workplace:
             if not (self.models / model.folder).exists():
                 return f"{self.models / model.folder} is missing"
         if cell.precision == LLAMA_CPP and importlib.util.find_spec("llama_cpp") is None:
-            return "llama-cpp-python is not installed (pip install 'specbench[gguf]')"
+            return "llama-cpp-python is not installed (pip install 'specbench-lm[gguf]')"
         if cell.needs_trained and self.trained is None:
             return "it needs a trained drafter (--trained FOLDER)"
-        if cell.data.folder == "low_resource" and self.data is None:
+        if cell.data.folder in ("low_resource", "tatoeba") and self.data is None:
             return "it needs --data: there is no bundled sample of these rows"
         return None
 
@@ -107,12 +105,8 @@ class Workplace:
         """Runs specbench; its output goes into logs/NAME.txt, its errors to the terminal. Returns whether it ended
         well."""
         print(shlex.join(["specbench", *words]), flush=True)
-        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(self.threads)}
         with (self.folder / "logs" / f"{name}.txt").open("w", encoding="utf-8") as log:
-            done = subprocess.run([sys.executable, "-m", "specbench", *words], cwd=self.folder, env=environment,
-                                  stdout=log)  # fmt: skip
-        return done.returncode == 0
+            return run_specbench(words, self.folder, self.threads, log).returncode == 0
 
     def make_store(self, name: str) -> None:
         """Builds an n-gram model or a datastore of Qwen's tokens, unless it is there."""
@@ -128,13 +122,6 @@ class Workplace:
         words = ["train", kind, "--corpus", f"corpora/{corpus}.jsonl", "--target", QWEN.path, "--output"]
         if not self.specbench(f"store-{name}", [*words, f"stores/{name}"]):
             raise SystemExit(f"{name}: could not be made")
-
-
-def link(place: Path, source: Path) -> None:
-    """Makes or replaces a symbolic link."""
-    if place.is_symlink():
-        place.unlink()
-    place.symlink_to(source.resolve())
 
 
 def stores(cell: Cell) -> list[str]:

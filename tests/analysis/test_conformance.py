@@ -340,6 +340,21 @@ def test_a_function_that_changes_its_arguments_changes_nothing_else() -> None:
     assert report_of(verify).failed is None
 
 
+def test_torch_computes_with_one_thread_during_the_test_only() -> None:
+    before, found = torch.get_num_threads(), set()
+    torch.set_num_threads(2)
+
+    def verify(p: Any, q: Any, drafts: Any, rng: Any) -> list[int]:
+        found.add(torch.get_num_threads())
+        return verifiers.speculative(p, q, drafts, rng)
+
+    try:
+        report_of(verify, draws=20)
+        assert found == {1} and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_the_same_seed_gives_the_same_report() -> None:
     assert report_of(verifiers.speculative, seed=3, draws=200) == report_of(verifiers.speculative, seed=3, draws=200)
     assert report_of(verifiers.speculative, seed=3, draws=200) != report_of(verifiers.speculative, seed=4, draws=200)

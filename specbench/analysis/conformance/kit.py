@@ -15,7 +15,8 @@ it explains the draws of every table in the same kind of test. Otherwise the nea
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
 from typing import Literal
 
@@ -90,7 +91,7 @@ def run_conformance(
     tables = tables_of(kinds)
     rng = np.random.default_rng([seed, 1])
     counts: list[Counts] = []
-    with torch.random.fork_rng():
+    with one_thread(), torch.random.fork_rng():
         torch.manual_seed(seed)  # kernels draw from torch's own generator
         for table in tables:
             say(f"{table.kind}: {table.name}")
@@ -106,6 +107,18 @@ def run_conformance(
         draws=draws, seed=seed, p_value=min(result.p_value for result in results), failed=failed, mistake=mistake,
         nearest=nearest, unseen=unseen, tables=results,
     )  # fmt: skip
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Lets torch compute with one thread. On rows of a few numbers several would only wait for each other, which on a
+    busy machine takes milliseconds per operation."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def draw(verifier: Adapter, table: Table, draws: int, rng: np.random.Generator) -> Counts:

@@ -42,6 +42,7 @@ def options(
 COMMANDS = {
     "run": "run:run", "list": "info:list_", "validate": "info:validate", "fetch": "info:fetch", "show": "show:show",
     "sample": "samples:sample", "answers": "samples:answers", "new": "info:new", "audit": "analyses:audit",
+    "conformance": "analyses:conformance",
     "sweep": "run:sweep", "suite": "publish:suite", "tune": "run:tune",
     "vocab": "analyses:vocab", "roofline": "analyses:roofline", "limit": "analyses:roofline",
     "predict": "analyses:predict",

@@ -1,4 +1,4 @@
-"""`specbench audit`, `fairness`, `languages`, `roofline`, `predict` and `vocab`."""
+"""`specbench audit`, `conformance`, `fairness`, `languages`, `roofline`, `predict` and `vocab`."""
 
 from functools import partial
 from pathlib import Path
@@ -353,4 +353,75 @@ def audit(
                 soft_wrap=True,
             )
     if not report.as_declared:
+        raise typer.Exit(1)
+
+
+MIN_DRAWS = 100  # drafts per table, below which no mistake is found
+MAX_DRAWS = 10**6
+
+
+def conformance(
+    verifier: Annotated[str, typer.Argument(metavar="VERIFIER", help="MODULE:FUNCTION or FILE.py:FUNCTION.")],
+    drafts: Annotated[
+        str,
+        typer.Option(
+            help="Kinds of drafts that it takes, separated by commas: chain, paths, tree (siblings drawn "
+            "independently), tree:without_replacement, tree:fixed (the most probable siblings)."
+        ),
+    ] = "chain",
+    adapter: Annotated[
+        str,
+        typer.Option(
+            help="How it is called: numpy or torch, as verify(p, q, drafts, rng); or by the signature of "
+            "transformers, vllm or sglang."
+        ),
+    ] = "numpy",
+    draws: Annotated[int, typer.Option(min=MIN_DRAWS, max=MAX_DRAWS, help="Drafts of each table.")] = 2000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the drafts and of the generator that it gets.")] = 0,
+    device: Annotated[str, typer.Option(help="Device of the tensors: cpu, cuda or cuda:N.")] = "cpu",
+    output: Report = None,
+    as_json: AsJson = False,
+) -> None:
+    """Test whether a verifier of another project keeps the target's distribution, and name its likely mistake.
+
+    It is called on small tables of p and q that expose mistakes: zeros, ties, one-hot rows, tiny probabilities,
+    truncation, other temperatures, an end token. The law that it must emit is known exactly.
+
+    Exit code 0: it passed; 1: it failed, or --draws are too few to tell. An exact verifier fails with a probability of
+    at most 1e-4.
+    """
+    from specbench.core.errors import nearest
+    from specbench.core.files import check_output, write_output
+
+    if output is not None:
+        check_output("--output", output)
+    from specbench.analysis.conformance.adapters import ADAPTERS  # imports torch
+    from specbench.analysis.conformance.kit import report_parts, run_conformance
+    from specbench.analysis.conformance.tables import KINDS
+    from specbench.integrations.external import load_entry
+    from specbench.models.loading import choose_device
+
+    if adapter not in ADAPTERS:
+        raise ConfigError(f"--adapter {adapter}: {nearest(adapter, ADAPTERS)}")
+    words = split(drafts)
+    if not words:
+        raise ConfigError(f"--drafts '{drafts}': name at least one kind: {', '.join(KINDS)}")
+    for kind in words:
+        if kind not in KINDS:
+            raise ConfigError(f"--drafts {kind}: {nearest(kind, KINDS)}")
+        if kind not in ADAPTERS[adapter].kinds:
+            takes = ", ".join(ADAPTERS[adapter].kinds)
+            raise ConfigError(f"--drafts {kind}: the signature of {adapter} takes only: {takes}")
+    if ":" not in verifier:
+        raise ConfigError(f"VERIFIER '{verifier}': names no function: give MODULE:FUNCTION or FILE.py:FUNCTION")
+    place = str(choose_device(device))
+    function = load_entry(verifier).call
+    called = ADAPTERS[adapter](function, verifier, seed, place)
+    kinds = [kind for kind in KINDS if kind in words]
+    with status_line("drawing") as say:
+        report = run_conformance(called, kinds, draws, seed, adapter, say)
+    if output is not None:
+        write_output("--output", output, report.model_dump_json(indent=2) + "\n")
+    print_result(report, as_json, lambda: report_parts(report))
+    if report.verdict != "pass":
         raise typer.Exit(1)

@@ -137,8 +137,11 @@ def caption_lines(rows: Sequence[Row]) -> list[str]:
     if row.value("tree_nodes") is not None:
         nodes, depth = (whole.value(name) or 0.0 for name in ("tree_nodes", "tree_depth"))
         lines.append(f"draft trees of {nodes:.1f} tokens on {depth:.1f} levels; α is defined for chains only")
-    if row.options.get("drafter", {}).get("memory") == "cell":
+    memory = row.options.get("drafter", {}).get("memory")
+    if memory in ("cell", "run"):
         lines.append("the drafter keeps state across prompts; speed depends on their order")
+    elif memory not in (None, "none", "prompt"):
+        lines.append(f"the drafter also searches the answers of {memory} to all other prompts")
     if cut := [each.subset for each in rows if (each.value("share_cut_by_length") or 0.0) > MANY_CUT]:
         lines.append(f"more than {MANY_CUT:.0%} of the answers were cut at max_new_tokens in {', '.join(cut)}")
     lines += untested_lines(rows, [row.subset for row in rows])

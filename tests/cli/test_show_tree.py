@@ -89,3 +89,13 @@ def test_a_sentence_ends_before_a_capital() -> None:
         """Draws one token (arXiv:1, Alg. 2). Then another."""
 
     assert first_sentence(code) == "Draws one token (arXiv:1, Alg. 2)"
+
+
+@pytest.mark.parametrize(("method", "said"), [("suffix", "0.1"), ("sam", "at least 5 tokens"), ("ngram-mod", "24")])
+def test_a_look_up_is_drawn(method: str, said: str) -> None:
+    lines = help_lines(method)
+    start = lines.index("a look-up:")
+    assert [line for line in lines[start + 1 : start + 5] if line.startswith("  draft  ")]
+    shown = " ".join(" ".join(lines[start:]).split())
+    assert said in shown and "1. draft: Drafts" in shown and "rule exact_match" in shown
+    assert f"1 to {load_method(method).num_draft_tokens + 1}" in shown

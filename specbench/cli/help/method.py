@@ -43,6 +43,7 @@ def method_lines(method: MethodSpec, call: str) -> Iterator[str]:
     if models := embedded(method):
         yield from folded(f"models without --target: {', '.join(models)}")
     yield from tree_lines(method)
+    yield from look_up_lines(method)
     yield from section("parameters", (line for key in keys for line in key.lines()))
     swept = [f"{key}: {', '.join(map(shown, values))}" for key, values in method.sweep.items()]
     yield from section("values that `specbench sweep` tries", (line for each in swept for line in folded(each, 2, 6)))
@@ -249,14 +250,35 @@ def tree_lines(method: MethodSpec) -> Iterator[str]:
     # 3. What happens in a step.
     size = len(nodes) if fixed else options.get("num_nodes")
     read = f"up to {size} tokens of the tree" if size else "the tokens of the tree"
+    yield from step_lines(
+        method,
+        draft=f"; {'its shape is fixed' if fixed else 'it grows as it is drafted'}",
+        read=f"{read}; each attends to the text and to its ancestors, at the position of its depth",
+        cache="the keys and values of the accepted path are moved to the end of the text, all others are dropped",
+    )
+
+
+def look_up_lines(method: MethodSpec) -> Iterator[str]:
+    """Yields the drawing of a look-up and the step of a method whose drafter has one."""
+    if method.decoder is not None or method.routes is not None or method.drafter.features.drawing is None:
+        return
+    lines, text = method.drafter.features.drawing(**method.drafter.options)
+    yield from section("a look-up", [*(f"  {line}" for line in lines), "", *folded(text, 2)])
+    yield from step_lines(
+        method,
+        draft="",
+        read=f"up to {method.num_draft_tokens} draft tokens, or its last token alone if nothing was found",
+        cache="the keys and values of rejected tokens are dropped",
+    )
+
+
+def step_lines(method: MethodSpec, *, draft: str, read: str, cache: str) -> Iterator[str]:
+    """Yields what happens in a step. `draft`: follows the drafter's first sentence; `read`: what the target reads."""
     step = [
-        f"draft: {first_sentence(method.drafter.factory)}; "
-        f"{'its shape is fixed' if fixed else 'it grows as it is drafted'}",
-        f"one pass: the target reads its last token and {read}; each attends to the text and to its ancestors, at the "
-        "position of its depth",
+        f"draft: {first_sentence(method.drafter.factory)}{draft}",
+        f"one pass: the target reads its last token and {read}",
         f"rule {method.verification.rule}: {first_sentence(method.verification.factory)}",
-        "cache: the keys and values of the accepted path are moved to the end of the text, all others are dropped; the "
-        f"step emits the accepted tokens and one more: 1 to {method.num_draft_tokens + 1}",
+        f"cache: {cache}; the step emits the accepted tokens and one more: 1 to {method.num_draft_tokens + 1}",
     ]
     yield from section("a step", (x for number, text in enumerate(step, 1) for x in folded(f"{number}. {text}", 2, 5)))
 

@@ -128,6 +128,8 @@ def load_model(
                 if torch_dtype is None:
                     is_16_bit = quantize != "none" or computes_in_bfloat16(source, hub)
                     torch_dtype = torch.bfloat16 if is_16_bit else torch.float32
+                if is_cpu:
+                    check_room(source, torch_dtype, hub, quantize)
                 model = load_network(source, torch_dtype, hub, chosen, quantize, device_map)
                 if is_cpu and engine == "eager" and model.dtype == torch.bfloat16:
                     store_weights(model, quantize)
@@ -345,8 +347,6 @@ def load_network(
         # It warns of a cast in every product of every pass.
         logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
     network: Any = None
-    if device.type == "cpu" and device_map == "none":
-        check_room(source, dtype, hub, quantize)
     try:
         network = load_weights(source, dtype, hub, **options)
         if not options:

@@ -49,7 +49,9 @@ ALL = "all"  # the subset of a row over all subsets of its task
 # are recomputed from the folder.
 UNVERIFIABLE_FIELDS = frozenset({"evidence", "fairness", "run"})
 # Fields and metrics that rows of earlier versions lack.
-LATER_FIELDS = frozenset({"common_ids", "context", "divergence", "pass_width", "system", "template_date"})
+LATER_FIELDS = frozenset(
+    {"common_ids", "context", "divergence", "drafter_passes", "pass_width", "system", "template_date"}
+)
 LATER_METRICS = frozenset(
     {
         "share_looping", "share_looping_ar", "share_in_loops", "share_in_loops_ar", "speedup_without_loops",
@@ -221,6 +223,8 @@ class Row(FilePart):
     target_revision: str | None
     drafter: str | None
     drafter_revision: str | None
+    drafter_passes: str | None = None  # dtype and attention of a drafter that is a GGUF file beside a target that is
+    # none, or the reverse; null: as those of the target
     sampling: RowSampling
     dtype: str
     device: str

@@ -417,7 +417,7 @@ def may_alternate_subsets(runs: Sequence[SubsetRun]) -> bool:
     return not any(decoder.drafter.learns_over_prompts for decoder in decoders)
 
 
-DrafterId = dict[str, str | None]  # name and revision
+DrafterId = dict[str, str | None]  # name, revision, and passes if they are not as the target's
 
 
 def run_identity(
@@ -475,7 +475,8 @@ def printed_date(runs: Sequence[SubsetRun]) -> str | None:
 
 def drafter_identity(decoder: Decoder, models: LoadedModels) -> DrafterId:
     """Returns name and revision of a method's draft model, or of its drafter if it has no model. For a method with
-    routes, both values list all routes, each as "language value"."""
+    routes, both values list all routes, each as "language value". `passes`: dtype and attention of a draft model in
+    another format than the target, which follow from other options than the target's."""
     if isinstance(decoder, SelectingDecoder) and decoder.method.routes:
         routes = route_drafter_identities(decoder, models)
         return {
@@ -483,8 +484,13 @@ def drafter_identity(decoder: Decoder, models: LoadedModels) -> DrafterId:
             "revision": ", ".join(f"{route} {each['revision']}" for route, each in routes.items() if each["revision"]),
         }
     drafter = decoder.drafter if isinstance(decoder, DraftingDecoder) else Drafter()
-    holder = models.drafters.get(decoder.method.name, drafter)
-    return {"name": holder.name, "revision": holder.revision}
+    model = models.drafters.get(decoder.method.name)
+    if model is None:
+        return {"name": drafter.name, "revision": drafter.revision}
+    found: DrafterId = {"name": model.name, "revision": model.revision}
+    if (model.engine == "llama.cpp") != (models.target.engine == "llama.cpp"):
+        found["passes"] = f"{model.precision}, {model.attention}"
+    return found
 
 
 def route_drafter_identities(decoder: SelectingDecoder, models: LoadedModels) -> dict[str, DrafterId]:

@@ -166,6 +166,17 @@ def test_dequantized_it_is_the_checkpoint(file: Path) -> None:
     assert model.revision == find_gguf(str(file)).identity and model.eos_token_ids == network.eos_token_ids
 
 
+def test_an_unknown_way_of_splitting_is_told_without_llama_cpp(file: Path, tmp_path: Path) -> None:
+    found = find_gguf(str(file))
+    check_tokenizer(load_gguf_tokenizer(found), found, None, None)  # a known one says nothing
+    path = gguf_files.changed(file, tmp_path / "m.gguf", b"gpt-2", b"gpt-9")
+    unknown = find_gguf(str(path))
+    tokenizer = load_gguf_tokenizer(unknown)
+    with pytest.warns(UserWarning, match=r"m.gguf: tokenizer.ggml.pre = 'gpt-9': whether transformers splits text as"):
+        check_tokenizer(tokenizer, unknown, None, None)
+    check_tokenizer(tokenizer, unknown, "org/model", None)
+
+
 def test_a_model_in_several_files_is_dequantized(file: Path, tmp_path: Path) -> None:
     parts = gguf_files.split(file, tmp_path)
     assert len(parts) > 1 and parts[0].name.startswith("model-00001-of-0000")

@@ -294,10 +294,21 @@ def test_a_roofline_of_a_gguf_pair(specbench: Callable[..., Outcome]) -> None:
     assert not report["target"].get("products"), "llama.cpp's products are not torch's"
 
 
-def test_methods_draw_at_a_temperature(specbench: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_drawn_answers_have_the_law_of_the_target(specbench: Callable[..., Outcome]) -> None:
+    """As the audit's control shows, whose every draft token is accepted."""
     pair = ("--target", str(gguf_files.embedded("drafter")), "--drafter", str(gguf_files.embedded("drafter-scdf")))
-    code, _, said = specbench(*RUN, *pair, "--method", "sd,fsd-low,slem", "--set", "generation.temperature=1.0")
+    code, out, said = specbench(
+        "audit", "--task", "mgsm", "--subset", "en", "--data", "sample", "--limit", "2", *pair, "--threads", "1",
+        "--method", "sd,slem", "--draws", "1500", "--json",
+    )  # fmt: skip
     assert code == 0, said
+    report = json.loads(out)
+    assert report["engine"] == "llama.cpp" and report["attention"] == "flash, float16 K/V"
+    assert report["control"]["distribution"]["p_value"] < 1e-3, "the audit had no power"
+    for verdict in report["verdicts"]:
+        if verdict["method"] in ("sd", "slem"):
+            assert verdict["verdict"] == "lossless", verdict["reason"]
+            assert verdict["distribution"]["num_draws"] == 1500 and verdict["distribution"]["num_accepted"] > 100
 
 
 @pytest.mark.parametrize(
@@ -318,6 +329,11 @@ def test_only_one_of_both_is_a_gguf_file(
     assert rows["slem"].engine == engine and rows["slem"].verdict == "greedy equal"
     assert rows["pld"].engine == rows["ar"].engine == engine.partition(" target")[0]
     assert rows["slem"].versions["llama-cpp-python"], "whichever of both it computes"
+    passes = {"torch": "float32, sdpa", "gguf": "F32, flash, float16 K/V"}[drafter]
+    assert rows["slem"].drafter_passes == passes and rows["pld"].drafter_passes is None
+    option = {"torch": ("--dtype", "bfloat16"), "gguf": ("--cache-dtype", "float32")}[drafter]
+    code, _, said = specbench(*RUN, *words, "--method", "slem,pld", *option)
+    assert code == 2 and "drafters.slem.passes" in said, said
 
 
 @pytest.mark.parametrize("method", ["hf-pld", "medusa", "eagle3"])

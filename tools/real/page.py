@@ -135,17 +135,22 @@ def data_words() -> str:
 HEADS = ["cell", "method", "γ", "α", "τ", "c", "tok/s", "speed-up", "ar → method", "difference", "verdict", "loops %"]
 
 
+def marked_speedup(row: Row) -> str:
+    """Returns the speed-up, with a mark if it has a warning other than that of few prompts."""
+    is_doubted = bool({warning.code for warning in row.warnings} - {"few_prompts"})
+    return with_interval(row.metric("speedup")) + " †" * is_doubted
+
+
 def method_line(name: str, row: Row) -> list[str]:
     """The cells of one row."""
     unit = metric_of(row.quality)
     difference = with_interval(row.metric(f"{row.quality}_difference"), unit.digits, unit.factor, "+")
-    mark = " †" if len({warning.code for warning in row.warnings} - {"few_prompts"}) else ""
     loops = [number(row.metric(key), 0, 100) for key in ("share_looping_ar", "share_looping")]
     return [
         name, row.method_name, str(row.num_draft_tokens), number(row.metric("acceptance_rate"), 3),
         number(row.metric("mean_acceptance_length"), 2), number(row.metric("cost_ratio"), 2),
         speed(row.metric("tokens_per_second")),
-        "1" if row.is_baseline else with_interval(row.metric("speedup")) + mark,
+        "1" if row.is_baseline else marked_speedup(row),
         score_pair(row.metrics, row.quality),
         "" if row.is_baseline else difference,
         verdict_word(row), loops[1] if row.is_baseline else " → ".join(loops),
@@ -326,6 +331,6 @@ def readme_part(found: Measured) -> str:
             lines.append([
                 TITLES[cell.data.task], row.method_name, number(row.metric("acceptance_rate"), 3),
                 number(row.metric("mean_acceptance_length"), 2), speed(row.metric("tokens_per_second")),
-                with_interval(row.metric("speedup")), score_pair(row.metrics, row.quality), verdict_word(row),
+                marked_speedup(row), score_pair(row.metrics, row.quality), verdict_word(row),
             ])  # fmt: skip
     return table(["task", "method", "α", "τ", "tok/s", "speed-up", "score, ar → method", "verdict"], lines, 2)

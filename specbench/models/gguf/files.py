@@ -68,7 +68,7 @@ def _on_hub(name: str) -> tuple[str, str] | None:
     return (found["repo"], found["file"]) if found and not Path(name).exists() else None
 
 
-def check_gguf(name: str, revision: str | None = None) -> None:
+def check_gguf(name: str) -> None:
     """Raises ConfigError for a missing package, and for a local file that is missing or cannot be a model."""
     require("gguf", f"model '{name}'")
     if _on_hub(name) is None:

@@ -73,12 +73,13 @@ def tokenize_by(network: LlamaNetwork) -> Tokenize:
 
 
 def own_tokenize(file: GgufFile) -> Tokenize | None:
-    """Returns llama.cpp's tokenizer of a file whose weights it does not read; None if it is not installed."""
+    """Returns llama.cpp's tokenizer of a file whose weights it does not read; None if it is not installed, cannot be
+    loaded, or does not know the model."""
     if not is_installed(PACKAGE):
         return None
     try:
         return tokenize_by(LlamaNetwork(file.path, only_vocabulary=True))
-    except ConfigError:  # a model that only transformers reads
+    except ConfigError:
         return None
 
 

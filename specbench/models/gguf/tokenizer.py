@@ -25,6 +25,8 @@ SAMPLE = (
 )
 # Values of tokenizer.ggml.pre at which digits stand alone, which transformers does not know.
 SINGLE_DIGITS = ("smollm", "starcoder", "refact", "command-r", "codeshell")
+# Those at which transformers' conversion was found to split as llama.cpp does.
+COMPARED = ("gpt-2", "qwen2", "smollm")
 Tokenize = Callable[[str, bool], list[int]]  # by llama.cpp: a text, and whether special tokens are added
 
 
@@ -81,9 +83,15 @@ def check_tokenizer(tokenizer: Any, file: GgufFile, source: str | None, tokenize
 
 
 def check_splits(tokenizer: Any, file: GgufFile, source: str | None, tokenize: Tokenize | None) -> None:
-    """Raises ConfigError, or warns if the user chose the tokenizer, if it splits a text otherwise than llama.cpp."""
-    kind = f"tokenizer.ggml.pre = '{file.header.of_tokenizer('pre') or 'default'}'"
+    """Raises ConfigError, or warns if the user chose the tokenizer, if it splits a text otherwise than llama.cpp. Warns
+    if nothing can show it."""
+    pre = file.header.of_tokenizer("pre") or "default"
+    kind = f"tokenizer.ggml.pre = '{pre}'"
     if tokenize is None:
+        if source is None and file.header.of_tokenizer("model") == BYTE_LEVEL and pre not in COMPARED:
+            problem = "whether transformers splits text as the model expects is not checked without llama.cpp"
+            remedy = "install llama-cpp-python, or give the tokenizer of the original model with --tokenizer"
+            warnings.warn(f"{file.path}: {kind}: {problem}: {remedy}", UserWarning, stacklevel=1)
         return
     for text, adds in ((SAMPLE, False), ("Hello", True)):
         found = tokenizer(text, add_special_tokens=adds)["input_ids"]

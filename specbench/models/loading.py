@@ -98,7 +98,8 @@ def load_model(
     chosen = choose_device(device)
     if is_gguf(name):
         options = gguf or GgufOptions()
-        loaded = load_gguf_model(name, revision, dtype, chosen, engine, options, weights, trust_remote_code)
+        is_cpu = device == "cpu"  # llama.cpp may have a GPU that torch was built without
+        loaded = load_gguf_model(name, revision, dtype, chosen, engine, options, weights, trust_remote_code, is_cpu)
         return with_width(loaded, pass_width if weights else None)
     if engine == "llama.cpp":
         raise ConfigError(
@@ -173,9 +174,9 @@ def computes_in_bfloat16(source: str, hub: HubOptions) -> bool:
 
 def load_gguf_model(
     name: str, revision: str | None, dtype: str, device: torch.device, engine: EngineName, options: GgufOptions,
-    weights: bool, trust_remote_code: bool,
+    weights: bool, trust_remote_code: bool, is_cpu: bool,
 ) -> CausalLM:  # fmt: skip
-    """See `load_model`."""
+    """See `load_model`. `is_cpu`: whether the CPU was asked for."""
     from specbench.models.gguf.loading import gguf_engine, load_gguf
 
     engine = gguf_engine(engine)
@@ -184,7 +185,7 @@ def load_gguf_model(
     torch_dtype = DTYPES.get(dtype) or (torch.float32 if device.type == "cpu" else torch.float16)
     load = partial(load_tokenizer, trust_remote_code=trust_remote_code)
     with doing(f"loading {name}"):
-        loaded = load_gguf(name, revision, engine, torch_dtype, device, options, load, weights=weights)
+        loaded = load_gguf(name, revision, engine, torch_dtype, device, options, load, weights=weights, is_cpu=is_cpu)
     if weights:
         if engine == "eager" and device.type == "cpu" and torch_dtype == torch.bfloat16:
             store_weights(loaded.model)

@@ -1,17 +1,22 @@
 """GGUF files: their names, headers and tokenizers, models in torch with dequantized weights, and what is refused."""
 
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from specbench.core.errors import ConfigError
 from specbench.core.values import WHOLE, file_digest
+from specbench.models.gguf import engine
+from specbench.models.gguf.engine import ALL_LAYERS
 from specbench.models.gguf.files import find_gguf, is_gguf, models_among, one_of
 from specbench.models.gguf.header import read_header
+from specbench.models.gguf.loading import layers_on_gpu
 from specbench.models.gguf.model import GgufLM
 from specbench.models.gguf.tokenizer import check_tokenizer, load_gguf_tokenizer
 from specbench.models.loading import load_model
@@ -198,6 +203,23 @@ def test_the_header_of_a_model_in_several_files_is_that_of_the_whole(file: Path,
         find_gguf(str(parts[1]))
 
 
+@pytest.mark.parametrize(
+    ("able", "is_cpu", "wanted", "expected"),
+    [(True, False, None, ALL_LAYERS), (True, True, None, 0), (True, True, 3, 3), (False, False, None, 0),
+     (False, False, 0, 0)],
+)  # fmt: skip
+def test_layers_that_a_gpu_computes(
+    monkeypatch: pytest.MonkeyPatch, able: bool, is_cpu: bool, wanted: int | None, expected: int
+) -> None:
+    """llama.cpp may have a GPU that torch was built without."""
+    built = SimpleNamespace(llama_supports_gpu_offload=lambda: able)
+    monkeypatch.setattr("specbench.models.gguf.loading.library", lambda: built)
+    assert layers_on_gpu(is_cpu, wanted) == expected
+    if not able:
+        with pytest.raises(ConfigError, match="--gpu-layers 3: this llama-cpp-python was built without a GPU"):
+            layers_on_gpu(is_cpu, 3)
+
+
 def test_parts_are_joined_only_where_there_is_room(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = gguf_files.split(file, tmp_path)
     monkeypatch.setattr("specbench.models.gguf.loading.disk_usage", lambda folder: SimpleNamespace(free=10))
@@ -242,6 +264,50 @@ def test_a_missing_binding_is_told_at_once(
         "run", "--task", "mgsm", "--method", "pld", "--target", str(file), "--engine", "llama.cpp"
     )
     assert code == 2 and "--engine llama.cpp: needs llama_cpp: pip install 'specbench-lm[gguf]'" in said
+
+
+def fake_library(**functions: Any) -> SimpleNamespace:
+    """What `LlamaNetwork` and `Context` call before they fail, without llama.cpp."""
+    found = {
+        "llama_model_default_params": SimpleNamespace, "llama_context_default_params": SimpleNamespace,
+        "llama_model_load_from_file": lambda path, params: 1, "llama_model_free": lambda handle: None,
+        "llama_model_get_vocab": lambda handle: 1, "llama_vocab_n_tokens": lambda vocab: 9,
+        "llama_model_has_decoder": lambda handle: True, "llama_model_has_encoder": lambda handle: False,
+        "llama_model_is_recurrent": lambda handle: False, "llama_model_is_hybrid": lambda handle: False,
+        "LLAMA_FLASH_ATTN_TYPE_AUTO": -1, "LLAMA_FLASH_ATTN_TYPE_DISABLED": 0,
+    } | functions  # fmt: skip
+    return SimpleNamespace(**found)
+
+
+def test_a_binding_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specbench.models.gguf.engine.require", lambda *given: None)
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)  # importing it fails
+    engine.library.cache_clear()
+    with pytest.raises(
+        ConfigError, match=r"--engine llama.cpp: llama-cpp-python does not load \(.*\): needs llama_cpp"
+    ):
+        engine.library()
+    engine.library.cache_clear()
+
+
+def test_an_encoder_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = fake_library(llama_model_has_encoder=lambda handle: True)
+    monkeypatch.setattr(engine, "library", lambda: library)
+    with pytest.raises(ConfigError, match=r"it is an encoder, or has one; specbench measures causal language models"):
+        engine.LlamaNetwork(file)
+
+
+def test_a_file_that_llama_cpp_cannot_open(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "library", lambda: fake_library(llama_model_load_from_file=lambda path, params: 0))
+    with pytest.raises(ConfigError, match=r"general.architecture = 'llama': llama.cpp cannot open it \(no reason"):
+        engine.LlamaNetwork(file)
+
+
+def test_a_context_that_does_not_fit(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = fake_library(llama_init_from_model=lambda handle, params: 0)
+    monkeypatch.setattr(engine, "library", lambda: library)
+    with pytest.raises(ConfigError, match=r"model 'm': llama.cpp cannot hold 4,096 tokens of keys and values \(no re"):
+        engine.Context(engine.LlamaNetwork(file), "m", 4096, 1, "float16")
 
 
 def test_a_model_is_shown(file: Path, specbench: Callable[..., Outcome]) -> None:

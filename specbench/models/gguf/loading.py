@@ -39,11 +39,11 @@ def gguf_engine(engine: EngineName) -> EngineName:
 
 def load_gguf(
     name: str, revision: str | None, engine: EngineName, dtype: Any, device: torch.device, options: GgufOptions,
-    load_tokenizer: LoadTokenizer, *, weights: bool = True,
+    load_tokenizer: LoadTokenizer, *, weights: bool = True, is_cpu: bool = False,
 ) -> CausalLM:  # fmt: skip
     """Returns a GGUF model. `engine`: see `gguf_engine`; any but llama.cpp gives a model in torch, of `dtype` and on
     `device`. `load_tokenizer`: loads that of `options`. `weights`: if False, only the header and the tokenizer are
-    read."""
+    read. `is_cpu`: keeps llama.cpp off a GPU, unless `options` say otherwise."""
     file = find_gguf(name, revision)
     check_tokenizer_kind(file, options.tokenizer)
     tokenizer = load_gguf_tokenizer(file) if options.tokenizer is None else load_tokenizer(options.tokenizer)
@@ -54,7 +54,7 @@ def load_gguf(
         check_tokenizer(tokenizer, file, options.tokenizer, own_tokenize(file))
         return DequantizedLM(load_dequantized(file, dtype, device), file.header, tokenizer, name, file.identity)
     check_memory(file.num_bytes, f"{file.path}: its weights take", "a smaller quantization")
-    network = LlamaNetwork(file.path, layers_on_gpu(device, options.gpu_layers))
+    network = LlamaNetwork(file.path, layers_on_gpu(is_cpu, options.gpu_layers))
     check_tokenizer(tokenizer, file, options.tokenizer, tokenize_by(network))
     return LlamaLM(network, file.header, tokenizer, name, file.identity, options.cache_dtype)
 
@@ -83,14 +83,14 @@ def own_tokenize(file: GgufFile) -> Tokenize | None:
         return None
 
 
-def layers_on_gpu(device: torch.device, wanted: int | None) -> int:
+def layers_on_gpu(is_cpu: bool, wanted: int | None) -> int:
     """Returns the number of layers that a GPU computes. Raises ConfigError if llama.cpp was built without one."""
     able = bool(library().llama_supports_gpu_offload())
     if wanted and not able:
         raise ConfigError(f"--gpu-layers {wanted}: this llama-cpp-python was built without a GPU: leave it out")
     if wanted is not None:
         return wanted
-    return ALL_LAYERS if able and device.type != "cpu" else 0
+    return ALL_LAYERS if able and not is_cpu else 0
 
 
 def load_dequantized(file: GgufFile, dtype: Any, device: torch.device) -> Any:

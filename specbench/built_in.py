@@ -65,6 +65,7 @@ FEATURES: dict[str, dict[str, Mapping[str, object]]] = {
         "k_seq": {"lossless": True},
         "greedy_multi_draft": {"lossless": True},
         "traversal": {"lossless": True},
+        "best_path_block": {"lossless": True},
         "block": {"lossless": True},
         "fuzzy": {"lossless": False},
         "random_accept": {"lossless": False},

@@ -11,7 +11,10 @@ import torch
 
 from specbench.decoding.proposal import Proposal, TreeProposal
 from specbench.decoding.tree_rules import (
+    BestPathBlock,
+    BestPathLaw,
     Choices,
+    Level,
     RecursiveRejection,
     Traversal,
     Walked,
@@ -78,6 +81,18 @@ class WrongTraversalWeight(Traversal):
         super()._remove(tree, parent, node, target, draft, weights)
         if parent != -1:
             weights[parent] = min(1.0, weights[parent] / float(1 - before[tree.token_ids[node]] + 1e-9))
+
+
+class OneDraw(BestPathLaw):
+    """Takes the drafter's q for the law of the best path."""
+
+    def next_probs(self, level: Level) -> torch.Tensor:
+        return level.drawn
+
+
+class JudgedByTheDrafter(BestPathBlock):
+    def law(self) -> BestPathLaw:
+        return OneDraw()
 
 
 class DrawnAgain(Enumerated):
@@ -185,5 +200,9 @@ CONTROLS = (
     Control(
         "divides the weight of traversal by the mass that is left", "tree (2, 2), drawn without replacement",
         lambda: distance(WrongTraversalWeight(), P, trees(Q, (2, 2), "without_replacement"), 3),
+    ),
+    Control(
+        "takes q for the law of the best of several paths", "tree (2, 1), drawn independently",
+        lambda: distance(JudgedByTheDrafter(), P, trees(Q, (2, 1), "independent"), 3),
     ),
 )  # fmt: skip

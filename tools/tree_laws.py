@@ -110,14 +110,15 @@ def all_draws(q: torch.Tensor, width: int, draws: str) -> Iterator[tuple[float, 
             yield from ((mass * rest, (token, *others)) for rest, others in all_draws(left, width - 1, draws))
 
 
-def trees(q: Table, widths: Sequence[int], draws: str) -> Iterator[tuple[float, TreeProposal]]:
-    """Yields (probability, tree) of all draws of a tree whose nodes at depth d have widths[d] children."""
+def trees(q: Table, widths: Sequence[int], draws: str, end: int | None = None) -> Iterator[tuple[float, TreeProposal]]:
+    """Yields (probability, tree) of all draws of a tree whose nodes at depth d have widths[d] children. `end`: a token
+    without children."""
 
     def grow(
         frontier: list[tuple[int, Tokens]], tokens: list[int], parents: list[int], rows: list[torch.Tensor],
         expanded: list[int], depth: int,
     ) -> Iterator[tuple[float, TreeProposal]]:  # fmt: skip
-        if depth == len(widths):
+        if depth == len(widths) or not frontier:
             yield 1.0, TreeProposal(tokens, parents, draws, Rows(rows), expanded)  # type: ignore[arg-type]
             return
         per_node = [list(sibling_draws(q(prefix), widths[depth], draws)) for _, prefix in frontier]
@@ -129,7 +130,8 @@ def trees(q: Table, widths: Sequence[int], draws: str) -> Iterator[tuple[float, 
             for (node, prefix), (probability, children) in zip(frontier, combination, strict=True):
                 mass *= probability
                 for token in children:
-                    below.append((len(new_tokens), (*prefix, token)))
+                    if token != end:
+                        below.append((len(new_tokens), (*prefix, token)))
                     new_tokens.append(token)
                     new_parents.append(node)
             added = [q(prefix) for _, prefix in frontier]

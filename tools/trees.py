@@ -117,7 +117,7 @@ one coin are verified by three tokens.
 
 """
 CHAIN, TREE = (1, 1, 1), (2, 1)
-CHAIN_RULES = ("rejection", "exact_match", "block", "traversal", "typical")
+CHAIN_RULES = ("rejection", "exact_match", "block", "traversal", "best_path_block", "typical")
 
 
 def run_words(tasks: Sequence[str], methods: Sequence[str], subsets: int, limit: int, *more: str) -> list[str]:

@@ -186,13 +186,14 @@ class RuleFeatures:
 
     lossless: whether the output follows the target's distribution. requires: the distributions that a drafter must
         provide. verifies_trees: whether it verifies draft trees too. draws: the ways of drawing children that it is
-        valid for; None: all.
+        valid for; None: all. needs_equal_widths: whether all nodes of a depth must have equally many children.
     """
 
     lossless: bool = False
     requires: AbstractSet[str] = frozenset()
     verifies_trees: bool = False
     draws: AbstractSet[str] | None = None
+    needs_equal_widths: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

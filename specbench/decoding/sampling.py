@@ -199,6 +199,11 @@ def residual(target_probs: torch.Tensor, draft_probs: torch.Tensor) -> torch.Ten
     return torch.where(rest.any(), rest, target_probs)
 
 
+def in_double(probs: torch.Tensor) -> torch.Tensor:
+    """Returns probabilities in float64, on the CPU if their device does not support it."""
+    return (probs.cpu() if probs.device.type == "mps" else probs).double()
+
+
 def draw(probs: torch.Tensor, generator: torch.Generator) -> int:
     """Draws one token from unnormalised probabilities [vocab]."""
     return int(draw_rows(probs[None], generator))

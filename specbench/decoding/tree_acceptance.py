@@ -7,7 +7,7 @@ from itertools import pairwise, takewhile
 import torch
 
 from specbench.decoding.proposal import Proposal, TreeProposal
-from specbench.decoding.sampling import Distributions
+from specbench.decoding.sampling import Distributions, in_double
 from specbench.decoding.verification import VerificationRule
 
 SAMPLED_EVERY, FIRST_SAMPLE = 8, 3  # steps
@@ -56,10 +56,10 @@ def optimal_acceptance(
     `draft_probs`: the distribution that the children were drawn from; None for fixed children. `draws`: see
     TreeProposal. `token_ids`: the children; only the number of drawn children matters, not their tokens.
     """
-    p = _exact(target_probs)
+    p = in_double(target_probs)
     if draft_probs is None:
         return float(p[token_ids].sum())
-    q = _exact(draft_probs)
+    q = in_double(draft_probs)
     if draws == "top_and_one":
         top = torch.tensor(token_ids[:-1], dtype=torch.long, device=p.device)
         rest = q.index_fill(0, top, 0.0)
@@ -77,11 +77,6 @@ def optimal_acceptance(
     else:
         missed = 1.0 - q.cumsum(0) ** len(token_ids)
     return float((p.cumsum(0) + missed).min().clamp_max(1.0))
-
-
-def _exact(probs: torch.Tensor) -> torch.Tensor:
-    """Returns probabilities in float64, on the CPU if their device does not support it."""
-    return (probs.cpu() if probs.device.type == "mps" else probs).double()
 
 
 def _missed_without_replacement(probs: torch.Tensor, num_draws: int) -> torch.Tensor:

@@ -4,7 +4,7 @@ A rule is written as a walk over the proposal that asks `Choices` for each rando
 go through all of them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import torch
@@ -12,7 +12,7 @@ from pydantic import Field
 
 from specbench.core.registry import RULES
 from specbench.decoding.proposal import OUT_OF_VOCABULARY, Proposal, TreeProposal, Verification, at_tokens
-from specbench.decoding.sampling import DenseProbs, Distributions, draw, residual
+from specbench.decoding.sampling import DenseProbs, Distributions, draw, in_double, residual
 from specbench.decoding.verification import VerificationRule
 
 Walked = tuple[list[int], int]  # the accepted nodes and the next token
@@ -242,30 +242,129 @@ class BlockVerification(WalkingRule):
     not on each alone. It never accepts fewer tokens than the rejection rule on average, and as many when greedy."""
 
     def walk(self, proposal: Proposal, target_probs: torch.Tensor, choices: Choices) -> Walked:
-        token_ids = torch.tensor(proposal.token_ids, dtype=torch.long, device=target_probs.device)
-        num_drafted = len(token_ids)  # tokens after a drafted end token are not proposed
         if isinstance(proposal.probs, DenseProbs):
             draft_probs = proposal.probs.probs
         else:  # one-hot rows
             row = target_probs[0]
             rows = [one_hot(max(token, 0), row) * (token != OUT_OF_VOCABULARY) for token in proposal.token_ids]
             draft_probs = torch.stack(rows)
-        p = at_tokens(target_probs[:num_drafted], token_ids).tolist()
-        q = at_tokens(draft_probs[:num_drafted], token_ids).tolist()
-        weights = [1.0]
-        for target_prob, draft_prob in zip(p, q, strict=True):
-            weights.append(min(1.0, weights[-1] * target_prob / draft_prob) if draft_prob > 0 else 0.0)
-        for number in range(num_drafted, 0, -1):
-            weight = weights[number]
-            if number == num_drafted:
-                if choices.coin(weight):
-                    return list(range(number)), choices.token(target_probs[number])
-                continue
-            rest = (weight * target_probs[number] - draft_probs[number]).clamp_min(0.0)
-            total = float(rest.sum())
-            if choices.coin(total / (total + 1.0 - weight) if total > 0 else 0.0):
-                return list(range(number)), choices.token(rest)
-        return [], choices.token(normalized_residual(target_probs[0], draft_probs[0]))
+        num_accepted, token = verify_block(proposal.token_ids, target_probs, draft_probs, choices)
+        return list(range(num_accepted)), token
+
+
+def verify_block(
+    tokens: Sequence[int], target_probs: torch.Tensor, draft_probs: torch.Tensor, choices: Choices
+) -> tuple[int, int]:
+    """Verifies a chain of n tokens that was drawn from `draft_probs` [n or more, vocab], given the target's
+    distributions [n + 1, vocab]. Returns the number of accepted tokens and the next token."""
+    num_drafted = len(tokens)  # tokens after a drafted end token are not proposed
+    token_ids = torch.tensor(tokens, dtype=torch.long, device=target_probs.device)
+    p = at_tokens(target_probs[:num_drafted], token_ids).tolist()
+    q = at_tokens(draft_probs[:num_drafted], token_ids).tolist()
+    weights = [1.0]
+    for target_prob, draft_prob in zip(p, q, strict=True):
+        weights.append(min(1.0, weights[-1] * target_prob / draft_prob) if draft_prob > 0 else 0.0)
+    for number in range(num_drafted, 0, -1):
+        weight = weights[number]
+        if number == num_drafted:
+            if choices.coin(weight):
+                return number, choices.token(target_probs[number])
+            continue
+        rest = (weight * target_probs[number] - draft_probs[number]).clamp_min(0.0)
+        total = float(rest.sum())
+        if choices.coin(total / (total + 1.0 - weight) if total > 0 else 0.0):
+            return number, choices.token(rest)
+    return 0, choices.token(normalized_residual(target_probs[0], draft_probs[0]))
+
+
+@RULES.register("best_path_block", verifies_trees=True, draws={"independent"}, needs_equal_widths=True)
+class BestPathBlock(WalkingRule):
+    """Of the paths of a tree, takes the one whose first token has the largest p/q, of these the one whose second token
+    has, and so on, and verifies it as a block. Which path is taken depends on what was drawn, so its tokens count as
+    drawn from the law of the path that is taken, not from the drafter's q. It equals block verification on a chain."""
+
+    def law(self) -> "BestPathLaw":
+        return BestPathLaw()
+
+    def walk(self, proposal: Proposal, target_probs: torch.Tensor, choices: Choices) -> Walked:
+        tree = as_tree(proposal)
+        # 1. Take the best path. Nodes with equal paths stand for each other: the best child of any of them goes on.
+        nodes, node = [-1], -1
+        law = self.law()
+        target_rows, draft_rows = [target_probs[0]], []
+        while children := [child for each in nodes for child in tree.children(each)]:
+            level = Level(target_probs[node + 1], tree.draft_probs(node), len(tree.children(node)))
+            best = max({tree.token_ids[child] for child in children}, key=level.place)
+            draft_rows.append(law.next_probs(level).to(target_probs))
+            law.append(level, best)
+            nodes = [child for child in children if tree.token_ids[child] == best]
+            node = nodes[0]
+            target_rows.append(target_probs[node + 1])
+        path = path_to(tree, node)
+        # 2. Verify it.
+        tokens = [tree.token_ids[each] for each in path]
+        num_accepted, token = verify_block(tokens, torch.stack(target_rows), torch.stack(draft_rows), choices)
+        return path[:num_accepted], token
+
+
+class Level:
+    """The order of tokens after a node of which `num_children` were drawn from `draft_probs` [vocab]: by p/q, then by
+    id. `below` [vocab]: the chance that a draw comes before each token; `drawn` [vocab]: that it is the token."""
+
+    def __init__(self, target_probs: torch.Tensor, draft_probs: torch.Tensor, num_children: int) -> None:
+        p, q = in_double(target_probs), in_double(draft_probs)
+        self.drawn = q / q.sum()
+        self.num_children = num_children
+        ratio = torch.where(self.drawn > 0, p / self.drawn, 0.0)
+        order = ratio.argsort(stable=True)
+        self._places = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
+        sums = self.drawn[order].cumsum(0)
+        self.below = torch.cat([sums.new_zeros(1), sums[:-1]])[self._places]
+
+    def place(self, token: int) -> int:
+        return int(self._places[token])
+
+
+class BestPathLaw:
+    """The law of the best path of a tree in which a node at depth d has K_d children, drawn independently.
+
+    Let a sibling be at most (x, rest) if its token comes before x, or is x and the best path below it is at most
+    `rest`. This has the chance F(x) + q(x) · u^K, where u is the chance that one child below is at most `rest`, and all
+    K siblings are at most (x, rest) with the K-th power of it. The same with "before" gives a lower bound l; the best
+    path begins with these tokens with chance u^K − l^K. Differences are taken as (u − l) Σ u^i l^(K−1−i), so that
+    nothing cancels.
+    """
+
+    def __init__(self) -> None:
+        self._taken: list[tuple[float, float, int]] = []  # F and q of the tokens taken, and K, from the root on
+
+    def append(self, level: Level, token: int) -> None:
+        self._taken.append((float(level.below[token]), float(level.drawn[token]), level.num_children))
+
+    def next_probs(self, level: Level) -> torch.Tensor:
+        """Returns the law of the path's next token, given the tokens taken: [vocab]."""
+        upper, lower, share = level.below + level.drawn, level.below, level.drawn
+        share = share * sum_of_products(upper, lower, level.num_children)
+        upper, lower = upper**level.num_children, lower**level.num_children
+        for below, drawn, num_children in reversed(self._taken):
+            upper, lower = below + drawn * upper, below + drawn * lower
+            share = share * sum_of_products(upper, lower, num_children)
+            upper, lower = upper**num_children, lower**num_children
+        return normalized(share)
+
+
+def sum_of_products(upper: torch.Tensor, lower: torch.Tensor, power: int) -> torch.Tensor:
+    """Returns (u^n − l^n) / (u − l) = Σ u^i l^(n−1−i)."""
+    return torch.stack([upper**i * lower ** (power - 1 - i) for i in range(power)]).sum(0)
+
+
+def path_to(tree: TreeProposal, node: int) -> list[int]:
+    """Returns the nodes from the root's child to `node`."""
+    path: list[int] = []
+    while node >= 0:
+        path.append(node)
+        node = tree.parents[node]
+    return path[::-1]
 
 
 EPSILON = "ε: upper bound of the acceptance threshold."

@@ -35,6 +35,15 @@ class TreeShape:
         """The number of levels of candidates."""
         return max(depth for depth, rank in zip(depths(self.parents), self.ranks, strict=True) if rank >= 0)
 
+    @property
+    def has_equal_widths(self) -> bool:
+        """Whether all nodes of a depth have equally many children."""
+        num_nodes = [1, *(sum(len(children) for _, children in level) for level in self.levels)]
+        return all(
+            len(level) == above and len({len(children) for _, children in level}) == 1
+            for above, level in zip(num_nodes, self.levels, strict=False)
+        )
+
     @cached_property
     def levels(self) -> list[list[tuple[int, list[int]]]]:
         """By depth, the nodes that have children, with their children in the order of ranks: (node, children)."""

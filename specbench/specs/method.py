@@ -357,10 +357,25 @@ def _check_trees(method: MethodSpec, num_levels: int) -> None:
             f"{num_levels} or less, or make the trees deeper"
         )
     check_draws(method, possible_draws(method))
+    _check_widths(method)
     if not method.bridges_nothing:
         raise ConfigError(
             f"bridge.type = '{method.bridge.type}': translates chains only, and drafter '{method.drafter.type}' "
             "proposes trees: use a drafter with the target's vocabulary and the bridge 'shared'"
+        )
+
+
+def _check_widths(method: MethodSpec) -> None:
+    """Raises ConfigError if the rule needs nodes with equally many children, and the drafter's trees have others."""
+    if not method.verification.features.needs_equal_widths:
+        return
+    make = method.drafter.features.tree_shape
+    shape = None if make is None else make(**method.drafter.options)
+    if isinstance(shape, int) or (shape is not None and not shape.has_equal_widths):
+        raise ConfigError(
+            f"verification.rule = '{method.verification.rule}': needs trees in which all nodes of a depth have equally "
+            f"many children, and those of drafter '{method.drafter.type}' have not: give drafter.widths in place of "
+            "num_nodes, rank_chances and depth, or choose the rule traversal"
         )
 
 

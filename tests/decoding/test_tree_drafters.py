@@ -20,8 +20,15 @@ from specbench.decoding.drafters.retrieval import RetrievalDrafter
 from specbench.decoding.loop import GenerationOutput, StopRules
 from specbench.decoding.proposal import Draws, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling, process
-from specbench.decoding.tree_rules import BlockVerification, GreedyMultiDraft, KSeq, RecursiveRejection, Traversal
-from specbench.decoding.tree_shape import best_shape, regular_shape
+from specbench.decoding.tree_rules import (
+    BestPathBlock,
+    BlockVerification,
+    GreedyMultiDraft,
+    KSeq,
+    RecursiveRejection,
+    Traversal,
+)
+from specbench.decoding.tree_shape import TreeShape, best_shape, regular_shape
 from specbench.decoding.verification import VerificationRule, exact_match, rejection
 from specbench.models.causal_lm import ModelPair
 from specbench.models.scoring import Output
@@ -61,6 +68,7 @@ METHODS: dict[str, Make] = {
     "k-seq": model_tree("independent", KSeq()),
     "top and one": model_tree("top_and_one", GreedyMultiDraft()),
     "traversal": model_tree("without_replacement", Traversal()),
+    "best path": model_tree("independent", BestPathBlock()),
     "exact match of draws": model_tree("without_replacement", exact_match),
     "block": lambda draft, sampling: (ModelDrafter(draft, sampling), BlockVerification()),
     "token recycling": lambda draft, sampling: (
@@ -311,6 +319,15 @@ def test_a_rule_for_other_draws_is_refused() -> None:
     assert build_decoder(drawn, pair, Sampling(1.0))
     with pytest.raises(ConfigError, match=r"method 'sd-tree': .* draws them as fixed"):
         build_decoder(drawn, pair, Sampling(0.0))
+
+
+def test_a_rule_for_equal_widths_is_refused_for_other_trees() -> None:
+    paths = load_method("sd-paths")
+    with pytest.raises(ConfigError, match=r"rule = 'best_path_block': needs trees .* give drafter.widths in place of"):
+        options = {"num_nodes": 20, "rank_chances": [0.6, 0.3], "depth": 5, "draws": "independent"}
+        build(MethodSpec, paths.model_dump() | {"drafter": {"type": "model_tree", **options}})
+    assert regular_shape([3, 2, 1]).has_equal_widths
+    assert not TreeShape((-1, -1, 0), (0, 1, 0)).has_equal_widths and not best_shape([0.6, 0.3], 4, 3).has_equal_widths
 
 
 def test_a_row_of_trees_has_their_size_and_no_acceptance_rate() -> None:

@@ -1,6 +1,8 @@
 """Rules for draft trees, exactly: over all draws of drafter and rule, the law of the tokens is the target's."""
 
 import itertools
+import math
+from collections import defaultdict
 from collections.abc import Callable
 
 import pytest
@@ -9,10 +11,15 @@ import torch
 from specbench.decoding.proposal import TreeProposal
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.tree_rules import (
+    BestPathBlock,
+    BestPathLaw,
     BlockVerification,
+    Choices,
+    Level,
     RecursiveRejection,
     Traversal,
     Typical,
+    Verified,
     k_seq_factor,
     normalized,
 )
@@ -28,6 +35,7 @@ from tools.tree_laws import (
     law,
     sibling_draws,
     table,
+    target_rows,
     trees,
 )
 
@@ -46,8 +54,12 @@ EXACT = 1e-12
             for seed in (0, 1)
         ),
         *(
-            pytest.param("traversal", draws, (2, 2), seed, marks=[pytest.mark.slow] * (seed != 1))
-            for draws in ("independent", "without_replacement")
+            pytest.param(name, draws, (2, 2), seed, marks=[pytest.mark.slow] * (seed != 1))
+            for name, draws in (
+                ("traversal", "independent"),
+                ("traversal", "without_replacement"),
+                ("best_path_block", "independent"),
+            )
             for seed in (0, 1)
         ),
     ],
@@ -65,9 +77,48 @@ def test_block_verification_is_exact_and_never_accepts_less(length: int, seed: i
     assert distance(BlockVerification(), p, chains(q, length), length + 1) < EXACT
     tokens = law(RecursiveRejection(), p, chains(q, length), length + 1)[1]
     block = law(BlockVerification(), p, chains(q, length), length + 1)[1]
-    traversal = law(Traversal(), p, chains(q, length), length + 1)[1]
-    assert block == pytest.approx(traversal, abs=EXACT)
+    for same in (Traversal(), BestPathBlock()):
+        assert block == pytest.approx(law(same, p, chains(q, length), length + 1)[1], abs=EXACT)
     assert block >= tokens - EXACT and (length == 1 or block > tokens)
+
+
+@pytest.mark.parametrize("widths", [(2, 1), (3, 1), (2, 2), pytest.param((2, 1, 1), marks=pytest.mark.slow)])
+def test_the_best_path_has_the_stated_law(widths: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over all draws, the paths that are taken have the probabilities by which the rule judges them, also where an end
+    token has no children; and more draft tokens are accepted than of one path."""
+    p, q, end = table(5), table(1005), VOCAB - 1
+    taken: dict[Tokens, float] = defaultdict(float)
+    stated: dict[Tokens, float] = {}
+
+    def note(tokens: list[int], target_probs: torch.Tensor, draft_probs: torch.Tensor, choices: Choices) -> Verified:
+        taken[tuple(tokens)] += mass
+        stated[tuple(tokens)] = math.prod(float(row[token]) for row, token in zip(draft_probs, tokens, strict=True))
+        return 0, 0
+
+    with monkeypatch.context() as patched:
+        patched.setattr("specbench.decoding.tree_rules.verify_block", note)
+        for mass, tree in trees(q, widths, "independent", end):  # noqa: B007
+            BestPathBlock().walk(tree, target_rows(p, tree), Choices(torch.Generator()))
+    assert taken == pytest.approx(stated, abs=EXACT) and sum(stated.values()) == pytest.approx(1)
+    assert len(stated) > VOCAB
+    assert distance(BestPathBlock(), p, trees(q, widths, "independent", end), len(widths) + 1) < EXACT
+    several, one = (
+        law(BestPathBlock(), p, trees(q, each, "independent", end), len(widths) + 1)[1]
+        for each in (widths, (1,) * len(widths))
+    )
+    assert several > one
+
+
+def test_the_law_of_the_best_path_needs_no_differences_of_nearly_equal_numbers() -> None:
+    """Of many unlikely tokens, whose chances are below the resolution of the chances that they are added to."""
+    q = torch.cat([torch.tensor([1.0], dtype=torch.float64), torch.full((999,), 1e-18, dtype=torch.float64)])
+    p = torch.linspace(1, 2, 1000, dtype=torch.float64).flip(0)
+    level = Level(normalized(p), q, 3)
+    found = BestPathLaw().next_probs(level)
+    assert float(found.sum()) == pytest.approx(1) and found[1:] == pytest.approx([3e-18] * 999)
+    below = BestPathLaw()
+    below.append(level, 0)
+    assert below.next_probs(level)[1:] == pytest.approx([9e-18] * 999)  # the best of 9
 
 
 def root_cases(seed: int, width: int, draws: str) -> tuple[torch.Tensor, torch.Tensor, list[tuple[float, Tokens]]]:

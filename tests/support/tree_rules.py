@@ -6,6 +6,7 @@ import torch
 
 from specbench.core.registry import RULES as REGISTRY
 from specbench.decoding.tree_rules import (
+    BestPathBlock,
     GreedyMultiDraft,
     KSeq,
     RecursiveRejection,
@@ -19,7 +20,7 @@ from tools.tree_laws import (
 
 RULES: dict[str, WalkingRule] = {
     "recursive_rejection": RecursiveRejection(), "k_seq": KSeq(), "greedy_multi_draft": GreedyMultiDraft(),
-    "traversal": Traversal(),
+    "traversal": Traversal(), "best_path_block": BestPathBlock(),
 }  # fmt: skip
 CASES = [(name, draws) for name in RULES for draws in sorted(REGISTRY.features(name).draws or ())]
 

@@ -46,7 +46,7 @@ def test_the_chances_are_the_published_formulas_and_at_most_the_optimum() -> Non
     }
     for place, value in expected.items():
         assert chances(*place) == pytest.approx((value, value)), place  # type: ignore[arg-type]
-    for rule in ("exact_match", "recursive_rejection", "k_seq", "traversal"):
+    for rule in ("exact_match", "recursive_rejection", "k_seq", "traversal", "best_path_block"):
         for draws in (each for each in DRAWS if each in (RULES.features(rule).draws or DRAWS)):
             found = chances(rule, draws, NUM_CHILDREN)
             assert found is not None and 0 < found[0] <= found[1] + 1e-9, (rule, draws)
@@ -56,6 +56,7 @@ def test_the_exact_laws_tell_the_rules_apart() -> None:
     accepted = {rule: trees.exact(rule, "independent", trees.CHAIN) for rule in trees.CHAIN_RULES}
     assert accepted["block"][0] > accepted["rejection"][0] + 0.05
     assert accepted["block"][0] == pytest.approx(accepted["traversal"][0])
+    assert accepted["block"][0] == pytest.approx(accepted["best_path_block"][0])
     for rule in trees.CHAIN_RULES:
         assert (accepted[rule][1] < 1e-12) == RULES.features(rule).lossless
 

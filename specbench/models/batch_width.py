@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, cycle
 from statistics import median
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
@@ -25,13 +25,15 @@ ULPS = 2.0  # a tolerance is at least this many rounding steps of the largest lo
 NUM_TOP = 10
 NUM_NOISE_ANSWERS = 4
 NUM_NOISE_TOKENS = 64
+NUM_MIXED = 3  # readings of an answer in passes of all widths in turn
 NUM_TIMED = 6  # passes
 LONG_PREFIX = 512  # tokens of other prompts before the longer prefix
 
-# kept: a whole answer in passes of this width, which are all kept. prompt: a whole answer in one pass. chain, tree: a
-# pass on the prefix that the single passes read, too. after: a single pass after a pass of this width that was kept,
-# whose keys and values it reads. Only the first two are free of rollbacks, so that they alone make the noise: a fault
-# in rolling back, or in the mask of a tree, is none of the width.
+# kept: an answer in passes of this width, which are all kept; in the short form in passes of all widths in turn, since a
+# long prompt is read anew for each reading. prompt: a whole answer in one pass. chain, tree: a pass on the prefix that
+# the single passes read, too. after: a single pass after a pass of this width that was kept, whose keys and values it
+# reads. Only the first two are free of rollbacks, so that they alone make the noise: a fault in rolling back, or in the
+# mask of a tree, is none of the width.
 Compared = Literal["chain", "after", "tree", "after tree", "kept", "prompt"]
 Prefix = Literal["short", "long"]
 Found: TypeAlias = "tuple[Compared, int, int, torch.Tensor]"
@@ -192,9 +194,9 @@ def measure_batch_width(
     *, whole: bool = False,
 ) -> BatchWidth:  # fmt: skip
     """Compares passes over 2 … `max_width` tokens, and over trees of `tree_width` tokens with their root, with passes
-    over one token each, along AR's answers. The short form gives the noise. `whole`: also compares passes on one
-    prefix, repeats them, drops wrong drafts, reads after a longer prefix, and times the passes. The model keeps only
-    its last sequence.
+    over one token each, along AR's answers. The short form gives the noise; it reads each prompt NUM_MIXED + 2 times.
+    `whole`: reads it for each width, also compares passes on one prefix, repeats them, drops wrong drafts, reads after
+    a longer prefix, and times the passes. The model keeps only its last sequence.
 
     A server, which chooses the widths of its passes, is asked only for the rows along each answer that it wrote, and
     for those after the same text as a prompt."""
@@ -248,9 +250,15 @@ class _Measurement:
         # 1. Single passes, then the answer in passes of 2, 3, … tokens, and in one pass. Nothing is rolled back.
         found: list[Found] = []  # rows, and the index of the first
         single = self._kept(ids, start, 1)
-        widths = {*range(2, self.max_width + 1), *([self.tree_width] if self.tree_width else [])}
-        for width in sorted(width for width in widths if width > 1 and not target.chooses_width):
-            found.append(("kept", width, 0, self._kept(ids, start, width)))
+        widths = sorted({*range(2, self.max_width + 1), self.tree_width or 2})
+        if target.chooses_width:
+            pass
+        elif self.whole:
+            found += [("kept", width, 0, self._kept(ids, start, width)) for width in widths]
+        else:
+            for reading in range(NUM_MIXED):
+                first = reading * len(widths) // NUM_MIXED
+                found += self._mixed(ids, start, [*widths[first:], *widths[:first]])
         target.reset()
         found.append(("prompt", 0, 0, target.score(ids[:-1], num).logits.clone()))
         # 2. Passes on the same prefix.
@@ -259,7 +267,7 @@ class _Measurement:
         # 3. All of them against the single passes.
         chosen = torch.tensor(answer.token_ids, device=single.device)
         logs = single.float().log_softmax(dim=-1)
-        squares = [0.0]
+        squares: dict[int, tuple[float, int]] = {}  # Σ E_p[(Δ ln p)²], and rows, by width
         for compared, width, first, rows in found:
             places = slice(first, first + len(rows))
             known = self.rows.setdefault((prefix, compared, width), _Rows())
@@ -273,13 +281,15 @@ class _Measurement:
                 variation = float((probabilities - others.exp()).abs().sum()) / 2
                 known.distances.append((variation, float((probabilities * change).nan_to_num().sum())))
             if makes_noise:
-                squares.append(float((probabilities * change.square()).nan_to_num().sum()))
-                if prefix == "short" and bool((rows.argmax(-1) != chosen).any()):
+                total, num_rows = squares.get(width, (0.0, 0))
+                total += float((probabilities * change.square()).nan_to_num().sum())
+                squares[width] = total, num_rows + len(rows)
+                if prefix == "short" and bool((rows.argmax(-1) != chosen[places]).any()):
                     self.changed.add(answer.name)
         self.rounding = max(self.rounding, torch.finfo(single.dtype).eps * float(single.float().abs().max()))
         if prefix == "short":
             self.num_positions += num
-            self.squares += max(squares)
+            self.squares += num * max((total / num_rows for total, num_rows in squares.values()), default=0.0)
 
     def time_padding(self, answer: BaselineAnswer) -> None:
         """Times single passes with and without padding in turns, if the target pads them."""
@@ -310,6 +320,21 @@ class _Measurement:
             end = min(place + width, len(ids) - 1)
             rows.append(self.target.score(ids[:end], end - place).logits.clone())
         return torch.cat(rows)
+
+    def _mixed(self, ids: list[int], start: int, widths: Sequence[int]) -> "list[Found]":
+        """Returns the rows of an answer from passes of these widths in turn that are all kept."""
+        found: list[Found] = []
+        self.target.reset()
+        self.target.score(ids[:start], 1)
+        place = start
+        for width in cycle(widths):
+            end = min(place + width, len(ids) - 1)
+            if end - place < 2:
+                return found
+            rows = self.target.score(ids[:end], end - place).logits.clone()
+            found.append(("kept", end - place, place - start + 1, rows))
+            place = end
+        return found
 
     def _blocks(self, ids: list[int], start: int, prefix: Prefix) -> "list[Found]":
         """Measures in blocks of `max_width` tokens. In each the wide passes come first and the single ones last, so

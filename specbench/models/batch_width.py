@@ -32,9 +32,10 @@ LONG_PREFIX = 512  # tokens of other prompts before the longer prefix
 # kept: an answer in passes of this width, which are all kept; in the short form in passes of all widths in turn, since a
 # long prompt is read anew for each reading. prompt: a whole answer in one pass. chain, tree: a pass on the prefix that
 # the single passes read, too. after: a single pass after a pass of this width that was kept, whose keys and values it
-# reads. Only the first two are free of rollbacks, so that they alone make the noise: a fault in rolling back, or in the
-# mask of a tree, is none of the width.
-Compared = Literal["chain", "after", "tree", "after tree", "kept", "prompt"]
+# reads. fresh tree: a tree right behind a text that was read in one pass. Only kept, prompt and fresh tree are free of
+# rollbacks, so that they alone make the noise: a fault in rolling back is none of the width. A fault of the passes
+# themselves is none either: see `BatchWidth.is_wrong` and `BatchWidth.trust`.
+Compared = Literal["chain", "after", "tree", "after tree", "kept", "prompt", "fresh tree"]
 Prefix = Literal["short", "long"]
 Found: TypeAlias = "tuple[Compared, int, int, torch.Tensor]"
 
@@ -54,7 +55,8 @@ class Noise(FilePart):
     `num_changed`: prompts for which AR picks another token at some position if computed with other query lengths.
     `max_gap_change`: the largest change of a gap between the highest logit and one of the next nine. `tolerance`:
     SAFETY times that; a gap beyond it is not explained by the width. `mean_square_change`: E_p[(Δ ln p)²] per position,
-    the noise in the probabilities of a correct method.
+    the noise in the probabilities of a correct method. `share_equal`: rows that are those of single passes, bit for
+    bit; null in files of earlier versions. Passes that are wrong are left out of all of them.
     """
 
     num_prompts: int
@@ -63,6 +65,20 @@ class Noise(FilePart):
     max_gap_change: float
     tolerance: float
     mean_square_change: float
+    share_equal: float | None = None
+
+
+@dataclass(frozen=True)
+class Trust:
+    """What the controls of the target's passes allow to be said of a method's. `wide`: whether no fault was found in
+    passes over several tokens behind cached ones. `trees`: whether those over draft trees are shown to be right, or
+    wrong; None: neither."""
+
+    wide: bool = True
+    trees: bool | None = True
+
+
+TRUSTED = Trust()
 
 
 class WidthChange(FilePart):
@@ -73,7 +89,10 @@ class WidthChange(FilePart):
     `total_variation`, `divergence`: the mean total variation and KL divergence of the distributions at temperature 1;
     null in the short form.
     `same_as`: the smallest width whose rows are the same bit for bit; 1: those of single passes; null: not compared.
-    `seconds`: the fastest pass; `cost`: in fastest single passes; null: not timed.
+    `seconds`: the fastest pass; `cost`: in fastest single passes; null: not timed. `shift`: the largest root mean
+    square change of a row in standard deviations of its logits, from the nearer of two other readings of the same text:
+    single passes, and one pass over all of it; of the latter itself, from single passes. Null in files of earlier
+    versions.
     """
 
     compared: Compared
@@ -90,6 +109,7 @@ class WidthChange(FilePart):
     same_as: int | None = None
     seconds: float | None = None
     cost: float | None = None
+    shift: float | None = None
 
     @property
     def share_equal(self) -> float:
@@ -103,7 +123,9 @@ class BatchWidth(FilePart):
     width gave the same rows; `rolled_back`: whether it did so after wrong draft tokens were read and dropped; null: not
     tried. `rollback_change`: their largest |Δlogit|. `rounding`: the rounding step of the largest logit.
     `padding_cost`: of a target with passes of a fixed number of rows, the fastest pass over one token in fastest ones
-    of one row; null: others, or not timed.
+    of one row; null: others, or not timed. `max_shift`: the largest `WidthChange.shift` that rounding explains; null in
+    files of earlier versions. `sibling_change`: the largest change of a gap in rows of a draft tree when only tokens
+    change that these rows must not see; null: no tree was read.
     """
 
     num_prompts: int
@@ -117,26 +139,60 @@ class BatchWidth(FilePart):
     rolled_back: bool | None = None
     rollback_change: float | None = None
     padding_cost: float | None = None
+    max_shift: float | None = None
+    sibling_change: float | None = None
 
     @property
     def is_independent(self) -> bool:
         """Whether every row of every width equals that of single passes, bit for bit."""
         return all(each.num_equal == each.num_positions for each in self.changes)
 
+    def is_wrong(self, change: WidthChange) -> bool:
+        """Whether rows are farther from both other readings of the same text than rounding explains. These two share no
+        pass, and all three have kernels of their own: where they round differently, the other two differ as well."""
+        return self.max_shift is not None and change.shift is not None and change.shift > self.max_shift
+
+    @property
+    def wrong_widths(self) -> tuple[int, ...]:
+        """The widths whose passes are wrong behind cached tokens, though nothing was rolled back."""
+        return tuple(sorted({each.width for each in self.changes if each.compared == "kept" and self.is_wrong(each)}))
+
+    def trust(self, tree_width: int | None = None) -> Trust:
+        """Returns what can be said of passes, and of those over trees of up to `tree_width` tokens."""
+        trees = [each for each in self.changes if each.compared == "fresh tree"]
+        if tree_width is None:
+            is_right: bool | None = True
+        elif any(map(self.is_wrong, trees)):
+            is_right = False
+        else:
+            has_mask = self.sibling_change is not None and self.sibling_change <= self._tolerance(self._used())
+            is_right = True if trees and has_mask else None
+        return Trust(not self.wrong_widths, is_right)
+
     def noise(self, max_width: int | None = None, tree_width: int | None = None) -> Noise:
         """Returns the noise of passes over up to `max_width` tokens, None: of all that were measured, and over trees
         of `tree_width` tokens."""
-        used = [
-            each.max_gap_change for each in self.changes
-            if each.compared == "prompt" or (each.compared == "kept" and (
-                max_width is None or each.width <= max(2, max_width) or each.width == tree_width))
-        ]  # fmt: skip
-        largest = max(used, default=0.0)
+        used = self._used(max_width, tree_width)
+        if tree_width is not None and self.trust(tree_width).trees:
+            used += [each for each in self.changes if each.compared == "fresh tree"]
+        num_positions = sum(each.num_positions for each in used)
         return Noise(
             num_prompts=self.num_prompts, num_positions=self.num_positions, num_changed=self.num_changed,
-            max_gap_change=largest, tolerance=max(SAFETY * largest, ULPS * self.rounding),
+            max_gap_change=max((each.max_gap_change for each in used), default=0.0), tolerance=self._tolerance(used),
             mean_square_change=self.mean_square_change,
+            share_equal=sum(each.num_equal for each in used) / num_positions if num_positions else None,
         )  # fmt: skip
+
+    def _used(self, max_width: int | None = None, tree_width: int | None = None) -> list[WidthChange]:
+        """Returns the changes with the width of passes over texts that are right."""
+        return [
+            each for each in self.changes
+            if each.compared == "prompt" or (each.compared == "kept" and not self.is_wrong(each) and (
+                max_width is None or each.width <= max(2, max_width) or each.width == tree_width))
+        ]  # fmt: skip
+
+    def _tolerance(self, used: Sequence[WidthChange]) -> float:
+        return max(SAFETY * max((each.max_gap_change for each in used), default=0.0), ULPS * self.rounding)
 
 
 @dataclass
@@ -149,9 +205,15 @@ class _Rows:
     flip_gaps: list[float] = field(default_factory=list)
     distances: list[tuple[float, float]] = field(default_factory=list)  # Σ total variation, Σ KL divergence
     seconds: list[float] = field(default_factory=list)
+    shift: float = 0.0
+    squares: dict[int, tuple[float, int]] = field(default_factory=dict)  # Σ E_p[(Δ ln p)²], and rows, by answer
+    changed: set[str] = field(default_factory=set)  # answers of which AR would write another token
 
-    def add(self, alone: "torch.Tensor", rows: "torch.Tensor") -> None:
-        """Adds rows [n, vocab] and those of single passes at the same places."""
+    def add(self, alone: "torch.Tensor", whole: "torch.Tensor", rows: "torch.Tensor") -> None:
+        """Adds rows [n, vocab], beside those of single passes and of one pass over the whole text."""
+        is_whole = rows is whole
+        shifts = shift_of(alone, rows) if is_whole else shift_of(alone, rows).minimum(shift_of(whole, rows))
+        self.shift = max(self.shift, float(shifts.max()))
         self.num_equal += int((alone == rows).all(dim=-1).sum())
         self.changes += largest_changes(alone, rows).tolist()
         self.gap_change = max(self.gap_change, gap_change(alone, rows))
@@ -168,7 +230,7 @@ class _Rows:
             flip_gaps=tuple(sorted(self.flip_gaps, reverse=True)),
             total_variation=None if variation is None else variation / num,
             divergence=None if divergence is None else max(0.0, divergence / num), same_as=same_as, seconds=seconds,
-            cost=seconds / single if seconds is not None and single else None,
+            cost=seconds / single if seconds is not None and single else None, shift=self.shift,
         )  # fmt: skip
 
 
@@ -230,10 +292,10 @@ class _Measurement:
         self.differing: set[tuple[Prefix, int, int]] = set()  # pairs of widths whose rows differ
         self.lengths: dict[Prefix, list[int]] = {}
         self.single_seconds: dict[Prefix, list[float]] = {}
-        self.rounding = self.squares = 0.0
-        self.num_positions = 0
+        self.rounding = self.max_shift = 0.0
+        self.sibling_change: float | None = None
+        self.num_tokens: list[int] = []  # of each answer
         self.longest = 1  # tokens of an answer
-        self.changed: set[str] = set()
         self.repeated: bool | None = None
         self.rolled_back: bool | None = None
         self.rollback_change: float | None = None
@@ -242,6 +304,8 @@ class _Measurement:
     def along(self, answer: BaselineAnswer, prefix: Prefix) -> None:
         """Measures along one answer."""
         import torch
+
+        from specbench.models.scoring import max_shift
 
         target, start, num = self.target, len(answer.prompt_ids), len(answer.token_ids)
         ids = [*answer.prompt_ids, *answer.token_ids]
@@ -260,18 +324,21 @@ class _Measurement:
                 first = reading * len(widths) // NUM_MIXED
                 found += self._mixed(ids, start, [*widths[first:], *widths[:first]])
         target.reset()
-        found.append(("prompt", 0, 0, target.score(ids[:-1], num).logits.clone()))
+        whole = target.score(ids[:-1], num).logits.clone()
+        found.append(("prompt", 0, 0, whole))
+        if self.tree_width is not None and not target.chooses_width:
+            found += self._fresh_trees(ids, start, self.tree_width)
         # 2. Passes on the same prefix.
         if self.whole and not target.chooses_width:
             found += self._blocks(ids, start, prefix)
         # 3. All of them against the single passes.
         chosen = torch.tensor(answer.token_ids, device=single.device)
         logs = single.float().log_softmax(dim=-1)
-        squares: dict[int, tuple[float, int]] = {}  # Σ E_p[(Δ ln p)²], and rows, by width
+        number = len(self.num_tokens)
         for compared, width, first, rows in found:
             places = slice(first, first + len(rows))
             known = self.rows.setdefault((prefix, compared, width), _Rows())
-            known.add(single[places], rows)
+            known.add(single[places], rows if rows is whole else whole[places], rows)
             makes_noise = compared in ("kept", "prompt")
             if not (makes_noise or self.whole):
                 continue
@@ -281,15 +348,16 @@ class _Measurement:
                 variation = float((probabilities - others.exp()).abs().sum()) / 2
                 known.distances.append((variation, float((probabilities * change).nan_to_num().sum())))
             if makes_noise:
-                total, num_rows = squares.get(width, (0.0, 0))
+                total, num_rows = known.squares.get(number, (0.0, 0))
                 total += float((probabilities * change.square()).nan_to_num().sum())
-                squares[width] = total, num_rows + len(rows)
-                if prefix == "short" and bool((rows.argmax(-1) != chosen[places]).any()):
-                    self.changed.add(answer.name)
+                known.squares[number] = total, num_rows + len(rows)
+                if bool((rows.argmax(-1) != chosen[places]).any()):
+                    known.changed.add(answer.name)
         self.rounding = max(self.rounding, torch.finfo(single.dtype).eps * float(single.float().abs().max()))
+        rounds = getattr(target.underlying, "rounds", False)
+        self.max_shift = max(self.max_shift, max_shift(single.dtype, rounds=rounds))
         if prefix == "short":
-            self.num_positions += num
-            self.squares += num * max((total / num_rows for total, num_rows in squares.values()), default=0.0)
+            self.num_tokens.append(num)
 
     def time_padding(self, answer: BaselineAnswer) -> None:
         """Times single passes with and without padding in turns, if the target pads them."""
@@ -394,12 +462,46 @@ class _Measurement:
         self.rollback_change = max(self.rollback_change or 0.0, change)
 
     def _tree(self, ids: list[int], place: int, done: int, width: int) -> "list[Found]":
-        """Reads a tree of `width` − 1 nodes: the next tokens, each behind wrong siblings. Returns the rows of the right
-        tokens, and the row after their path was kept."""
-        num_nodes, num_left = width - 1, len(ids) - 2 - place
-        depth = min(num_nodes, self.max_width - 1, num_left)
-        if depth < 1:
+        """Reads a tree after the first `place` tokens. Returns the rows of the right tokens, and the row after their
+        path was kept."""
+        nodes, parents, path = self._nodes(ids, place, width)
+        if not path:
             return []
+        rows = self._tree_rows(ids[: place + 1], nodes, parents, path)
+        found: list[Found] = [("tree", width, done + 1, rows)]
+        self.target.keep_path(path)
+        if place + len(path) < len(ids) - 2:
+            found.append(("after tree", width, done + len(path) + 2, self._next(ids[: place + len(path) + 2])))
+        return found
+
+    def _fresh_trees(self, ids: list[int], start: int, width: int) -> "list[Found]":
+        """Reads a tree in the middle of an answer, right behind the text, and once more with other wrong tokens in the
+        same places. Returns the rows of the right tokens of both."""
+        place = max(start, (start + len(ids)) // 2 - 1)
+        rows: list[torch.Tensor] = []
+        for offset in (0, self.max_width):
+            nodes, parents, path = self._nodes(ids, place, width, offset)
+            if not path:
+                return []
+            self.target.reset()
+            self.target.score(ids[:place], 1)
+            rows.append(self._tree_rows(ids[: place + 1], nodes, parents, path))
+        self.sibling_change = max(self.sibling_change or 0.0, gap_change(*rows), gap_change(*rows[::-1]))
+        return [("fresh tree", width, place - start + 1, each) for each in rows]
+
+    def _tree_rows(
+        self, ids: list[int], nodes: list[int], parents: Sequence[int], path: Sequence[int]
+    ) -> "torch.Tensor":
+        """Returns the row after `ids`, and those after the nodes of a path."""
+        rows = self.target.score_tree(ids, nodes, parents, len(nodes) + 1).logits
+        return rows[[0, *(node + 1 for node in path)]].clone()
+
+    def _nodes(self, ids: list[int], place: int, width: int, offset: int = 0) -> tuple[list[int], list[int], list[int]]:
+        """Returns the tokens and parents of a tree of `width` − 1 nodes behind the token at `place`: the next tokens,
+        each behind wrong siblings, which depend on `offset`. And the indices of the next tokens; none if the text ends.
+        """
+        num_nodes = width - 1
+        depth = min(num_nodes, self.max_width - 1, len(ids) - 2 - place)
         nodes: list[int] = []
         parents: list[int] = []
         path: list[int] = []
@@ -407,14 +509,9 @@ class _Measurement:
             num = num_nodes // depth + (level < num_nodes % depth)
             right = ids[place + 1 + level]
             parents += [path[-1] if path else -1] * num
-            nodes += [(right + number) % self._vocab(ids) for number in range(num - 1, 0, -1)] + [right]
+            nodes += [(right + offset + number) % self._vocab(ids) for number in range(num - 1, 0, -1)] + [right]
             path.append(len(nodes) - 1)
-        rows = self.target.score_tree(ids[: place + 1], nodes, parents, width).logits[[0, *(node + 1 for node in path)]]
-        found: list[Found] = [("tree", width, done + 1, rows.clone())]
-        self.target.keep_path(path)
-        if depth < num_left:
-            found.append(("after tree", width, done + depth + 2, self._next(ids[: place + depth + 2])))
-        return found
+        return nodes, parents, path
 
     def _vocab(self, ids: list[int]) -> int:
         return getattr(self.target, "vocab_size", None) or max(ids) + 1
@@ -437,9 +534,23 @@ class _Measurement:
                 shorter for shorter in range(1, width + 1) if (prefix, shorter, width) not in self.differing
             ] if compared == "chain" else [None]  # fmt: skip
             changes.append(rows.result(compared, width or self.longest, prefix, same[0], singles.get(prefix, 0.0)))
+        # A fault of all wide passes must not make the noise that excuses it.
+        apart = max((rows.shift for (_, compared, _), rows in self.rows.items() if compared == "prompt"), default=0.0)
+        limit = max(self.max_shift, SAFETY * apart)
+        right = [
+            rows for (prefix, compared, _), rows in self.rows.items()
+            if prefix == "short" and (compared == "prompt" or (compared == "kept" and rows.shift <= limit))
+        ]  # fmt: skip
+        squares = sum(
+            num * max((total / num_rows for each in right for total, num_rows in [each.squares.get(number, (0.0, 1))]))
+            for number, num in enumerate(self.num_tokens)
+        )
+        num_positions = sum(self.num_tokens)
         return BatchWidth(
-            num_prompts=num_prompts, num_positions=self.num_positions, num_changed=len(self.changed),
-            mean_square_change=self.squares / max(1, self.num_positions), rounding=self.rounding,
+            num_prompts=num_prompts, num_positions=num_positions,
+            num_changed=len(set[str]().union(*(rows.changed for rows in right))),
+            mean_square_change=squares / max(1, num_positions), rounding=self.rounding,
+            max_shift=limit, sibling_change=self.sibling_change,
             prefixes={prefix: (min(lengths), max(lengths)) for prefix, lengths in self.lengths.items()},
             changes=tuple(changes), repeated=self.repeated, rolled_back=self.rolled_back,
             rollback_change=self.rollback_change, padding_cost=self.padding_cost,
@@ -449,6 +560,17 @@ class _Measurement:
     def _order(key: tuple[Prefix, Compared, int]) -> tuple[bool, int, int]:
         prefix, compared, width = key
         return prefix == "long", list(get_args(Compared)).index(compared), width
+
+
+def shift_of(first: "torch.Tensor", second: "torch.Tensor") -> "torch.Tensor":
+    """Returns the root mean square change of each row in standard deviations of its logits. Logits that are −∞ in
+    either row do not count."""
+    import torch
+
+    known = first.isfinite() & second.isfinite()
+    change = torch.where(known, second.float() - first.float(), 0.0).square().mean(dim=-1).sqrt()
+    logits = torch.where(known, first.float(), 0.0)
+    return change / logits.std(dim=-1).clamp_min(torch.finfo(torch.float32).tiny)
 
 
 def largest_changes(first: "torch.Tensor", second: "torch.Tensor") -> "torch.Tensor":

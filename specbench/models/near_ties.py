@@ -2,7 +2,7 @@
 
 *rule*: an emitted token is not the argmax of the row that the method's own pass gave. *state*: that row is not what the
 target gives after the same text. *near-tie*: the two tokens are about equally probable, and rounding decided. *width*:
-none of these, so the target itself depends on the width of a pass.
+none of these, so the target itself depends on the width of a pass. *unknown*: what would decide is not known.
 """
 
 import math
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import NonNegativeInt
 
-from specbench.models.batch_width import BaselineAnswer
+from specbench.models.batch_width import TRUSTED, BaselineAnswer, Trust
 from specbench.statistics.bootstrap import FilePart
 
 if TYPE_CHECKING:
@@ -60,8 +60,9 @@ class TokenDifference(FilePart):
 
 class Divergence(FilePart):
     """The number of greedy answers that differ from AR's by more than a near-tie, by kind. `unknown`: the method's own
-    passes are not known, and the gap is beyond the noise. `not_repeated`: of all differences, those that a second
-    decoding did not reproduce."""
+    passes are not known, and the gap is beyond the noise; or they are of draft trees, their rows differ by more than
+    the noise, and nothing shows whether the target reads trees rightly. `not_repeated`: of all differences, those that
+    a second decoding did not reproduce."""
 
     rule: NonNegativeInt = 0
     state: NonNegativeInt = 0
@@ -134,11 +135,11 @@ def first_difference(first: Sequence[int], second: Sequence[int]) -> int | None:
 def compare_greedy(
     target: "ScoringModel", answers: Sequence[BaselineAnswer], outputs: Sequence[list[int]], tolerance: float,
     decode_text: DecodeText, num_verified: int | None = None, num_accepted: int | None = None,
-    decode_again: DecodeAgain | None = None,
+    decode_again: DecodeAgain | None = None, trust: Trust = TRUSTED,
 ) -> Greedy:  # fmt: skip
     """Compares greedy outputs with AR's answers, one output per answer. Only outputs that differ are scored again.
     `num_verified`, `num_accepted`: the draft tokens verified and accepted while the outputs were made."""
-    differences = find_differences(target, answers, outputs, tolerance, decode_text, decode_again)
+    differences = find_differences(target, answers, outputs, tolerance, decode_text, decode_again, trust)
     serious = [each for each in differences if not each.near_tie]
     return Greedy(
         num_prompts=len(answers), num_equal=len(answers) - len(differences),
@@ -159,11 +160,12 @@ def _gravity(difference: TokenDifference) -> int:
 
 def find_differences(
     target: "ScoringModel", answers: Sequence[BaselineAnswer], outputs: Sequence[list[int]], tolerance: float,
-    decode_text: DecodeText = str, decode_again: DecodeAgain | None = None,
+    decode_text: DecodeText = str, decode_again: DecodeAgain | None = None, trust: Trust = TRUSTED,
 ) -> list[TokenDifference]:  # fmt: skip
     """Returns the first difference of each output that differs from its answer, with its kind. `tolerance`: the largest
     change that the width of a pass explains (`Noise.tolerance`). `decode_again`: decodes an answer once more and
-    records the method's own passes; all but some near-ties are decoded again."""
+    records the method's own passes; all but some near-ties are decoded again. `trust`: what is known of the target's
+    passes of the method's kind."""
     differences = []
     num_ties = 0
     for index, (answer, output) in enumerate(zip(answers, outputs, strict=True)):
@@ -181,13 +183,15 @@ def find_differences(
             own = decode_again(index, position)
         num_ties += is_tie
         repeated = None if own is None else list(own.token_ids[: position + 1]) == list(output[: position + 1])
-        change = own.state_change(target, position) if own is not None and repeated else None
+        change = None
+        if own is not None and repeated:
+            change = own.state_change(target, position, trusts_wide=trust.wide)
         # In this order: a wrong rule or state may show at a near-tie too.
         kind: Kind = "unknown"
         if own is not None and own.not_argmax is not None:
             kind = "rule"
         elif change is not None and not change <= tolerance:
-            kind = "state"
+            kind = "unknown" if trust.trees is None else "state"
         elif is_tie:
             kind = "near-tie"
         elif gap is not None and (change is not None or gap <= tolerance):  # no width ends an answer

@@ -30,15 +30,17 @@ class OwnPasses:
     not_argmax: int | None
     row: OwnRow | None
 
-    def state_change(self, target: ScoringModel, position: int) -> float | None:
+    def state_change(self, target: ScoringModel, position: int, *, trusts_wide: bool = True) -> float | None:
         """Returns how far the row of a position is from what `target` gives after the same text: the largest change
         of a gap between logits. The text is read anew three times: in one pass, with its last token in a pass of its
         own, and by a pass that begins where the method's did and is as wide; the nearest of them counts, as the width
-        of a pass is no fault of the state. None if the position has no row."""
+        of a pass is no fault of the state. The third is left out unless `trusts_wide`: a fault of all wide passes is
+        its own, too. None if the position has no row."""
         if self.row is None:
             return None
         ids = [*self.prompt_ids, *self.token_ids[:position]]
-        rows = independent_rows(target, ids, self.row.num_before, self.row.width)
+        width = self.row.width if trusts_wide else 1
+        rows = independent_rows(target, ids, self.row.num_before if trusts_wide else len(ids), width)
         own = self.row.logits
         return min(max(gap_change(row, own), gap_change(own, row)) for row in rows)
 

@@ -149,9 +149,14 @@ MAX_SHIFT = {torch.float32: 1e-3}
 MAX_SHIFT_ROUNDED = 0.1
 
 
+def max_shift(dtype: torch.dtype, *, rounds: bool = False) -> float:
+    """Returns the maximum root mean square difference of two tensors of logits that differ by rounding, in standard
+    deviations of the logits. `rounds`: whether the passes round more than the dtype."""
+    return MAX_SHIFT_ROUNDED if rounds else MAX_SHIFT.get(dtype, MAX_SHIFT_ROUNDED)
+
+
 def same_logits(first: torch.Tensor, second: torch.Tensor, *, rounds: bool = False) -> bool:
-    """Returns whether two tensors of logits agree up to the rounding of their dtype. `rounds`: whether the passes round
-    more than that."""
-    limit = MAX_SHIFT_ROUNDED if rounds else MAX_SHIFT.get(first.dtype, MAX_SHIFT_ROUNDED)
+    """Returns whether two tensors of logits agree up to the rounding of their dtype. `rounds`: see `max_shift`."""
+    limit = max_shift(first.dtype, rounds=rounds)
     first, second = first.float(), second.float()
     return float((first - second).square().mean().sqrt()) <= limit * float(first.std()) + 1e-6

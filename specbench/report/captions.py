@@ -170,7 +170,7 @@ DIVERGED = {
     "rule": "an emitted token is not the argmax of the method's own pass",
     "state": "the method's own pass gave other logits than the target gives after the same text",
     "width": "the target itself depends on the width of a pass",
-    "unknown": "the method's own passes are not known",
+    "unknown": "the method's own passes are not known, or nothing shows that the target reads draft trees rightly",
 }
 
 
@@ -185,6 +185,18 @@ def divergence_of(row: Row) -> str:
         return ""
     counts = row.divergence.kinds
     return "; ".join(f"{name} {counts[name]}: {meaning}" for name, meaning in DIVERGED.items() if name in counts)
+
+
+def width_of(row: Row) -> str:
+    """Returns how the target depends on the width of a pass; empty if the verdict is not about the row's own outputs,
+    or if it is not known."""
+    width = row.batch_width
+    if row.evidence is not None or width is None or row.verdict not in ("near-tie only", "width only", "diverged"):
+        return ""
+    return (
+        f"the width of a pass explains gaps of up to {width.tolerance:.2g}: {width.share_equal:.0%} of rows equal "
+        "those of passes over one token"
+    )
 
 
 def verdict_of(row: Row) -> str:
@@ -204,8 +216,8 @@ def verdict_of(row: Row) -> str:
         return f"{row.verdict}, as its external decoder states: not measured"
     if row.verdict not in SOURCES and (row.verdict in ("lossless", "undecided") or row.sampling.temperature):
         return f"{row.verdict}, stated without evidence"
-    kinds = "; ".join(filter(None, (SOURCES.get(row.verdict, OWN_OUTPUTS), divergence_of(row))))
-    return f"{row.verdict} ({kinds})"
+    details = "; ".join(filter(None, (SOURCES.get(row.verdict, OWN_OUTPUTS), divergence_of(row), width_of(row))))
+    return f"{row.verdict} ({details})"
 
 
 def stated_verdicts(rows: Sequence[Row]) -> list[str]:

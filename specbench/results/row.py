@@ -50,8 +50,10 @@ ALL = "all"  # the subset of a row over all subsets of its task
 UNVERIFIABLE_FIELDS = frozenset({"evidence", "fairness", "run"})
 # Fields and metrics that rows of earlier versions lack.
 LATER_FIELDS = frozenset(
-    {"common_ids", "context", "divergence", "drafter_passes", "pass_width", "system", "template_date"}
-)
+    {
+        "batch_width", "common_ids", "context", "divergence", "drafter_passes", "pass_width", "system", "template_date",
+    }
+)  # fmt: skip
 LATER_METRICS = frozenset(
     {
         "share_looping", "share_looping_ar", "share_in_loops", "share_in_loops_ar", "speedup_without_loops",
@@ -62,7 +64,8 @@ LATER_METRICS = frozenset(
 RESULT_FIELDS = frozenset(
     {
         "metrics", "accepted_tokens_per_step", "warnings", "shots", "quality", "signatures", "verdict", "divergence",
-        "evidence", "fairness", "intervals", "created", "command", "request", "run", "warm_up", "context", "common_ids",
+        "batch_width", "evidence", "fairness", "intervals", "created", "command", "request", "run", "warm_up",
+        "context", "common_ids",
     }
 )  # fmt: skip
 
@@ -163,6 +166,18 @@ class CommonIds(FilePart):
     drafter: PositiveInt
 
 
+class RowBatchWidth(FilePart):
+    """How the target depends on the number of tokens that one pass reads, in passes as the method's, along AR's first
+    answers from which methods differ.
+
+    `tolerance`: what the width explains of a gap between logits. `share_equal`: rows of logits that are those of passes
+    over one token, bit for bit. Of several subsets the largest tolerance and the smallest share.
+    """
+
+    tolerance: Annotated[FiniteFloat, Field(ge=0)]
+    share_equal: Annotated[FiniteFloat, Field(ge=0, le=1)]
+
+
 class RowWarning(FilePart):
     """A reason to doubt the speed-up. `text`: one sentence with the figure and what to do."""
 
@@ -250,6 +265,7 @@ class Row(FilePart):
     lossless: bool  # the claim of the rule, or of the author of external code
     verdict: str = "not audited"  # the result of comparing outputs: specbench.results.verdict
     divergence: Divergence | None = None  # kinds of differences from AR's own greedy answers; null: none, or not known
+    batch_width: RowBatchWidth | None = None  # of the target; null: no greedy answer differs, or not known
     evidence: Evidence | None = None  # the audit behind the verdict; null if the verdict is of the row's own outputs
     quality: str | None = None  # the metric of the main score; null if nothing is scored, or subsets have others
     signatures: dict[str, str] = Field(default_factory=dict)  # how scores were computed, where a name is not enough

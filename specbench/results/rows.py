@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import reduce
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt, model_validator
 
@@ -24,7 +24,7 @@ from specbench.models.near_ties import Divergence
 from specbench.records.records import Key, keys_of
 from specbench.results.answers import BASELINE, Answer, RunAnswers, different_answers
 from specbench.results.metrics import accepted_tokens_per_step, metrics_of, routes_taken
-from specbench.results.row import ALL, CommonIds, Row, RowContext, RowSampling, RowServing, RowShots
+from specbench.results.row import ALL, CommonIds, Row, RowBatchWidth, RowContext, RowSampling, RowServing, RowShots
 from specbench.results.scores import ScoringSpec, main_metric, signatures
 from specbench.results.verdict import control_outcomes, declares_lossless, served_verdict, verdict_of_records
 from specbench.results.warnings import warm_up_of, warnings_of
@@ -56,7 +56,8 @@ class MeasuredSubset(FilePart):
 class Ties(FilePart):
     """The number of greedy answers of a method that differ from AR's, how many of these differences are near-ties, and
     the kinds of all others (`specbench.models.near_ties`); null in files of earlier versions. `tolerance`: the largest
-    change of a gap between logits that the width of a pass explains."""
+    change of a gap between logits that the width of a pass explains. `share_equal`: the rows that do not depend on the
+    width; null in files of earlier versions."""
 
     task: str
     subset: str
@@ -64,6 +65,7 @@ class Ties(FilePart):
     num_different: PositiveInt
     num_near_ties: NonNegativeInt
     tolerance: FiniteFloat
+    share_equal: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = None
     divergence: Divergence | None = None
 
     @model_validator(mode="after")
@@ -198,7 +200,7 @@ class MeasuredRun:
             system=self._system(task, parts), sampling=sampling, created=_measured_at(own),
             served=serving_of(own, baseline, method.name, self.identity),
             verdict=self._verdict(method, parts, own, baseline, greedy=sampling.temperature == 0),
-            divergence=self._divergence(method, parts),
+            divergence=self._divergence(method, parts), batch_width=self._batch_width(method, parts),
             quality=main_metric(scoring, metrics),
             signatures=signatures(scoring, own)
             | ({JUDGED: self.judge} if self.judge and JUDGED in metrics else {}),
@@ -301,6 +303,14 @@ class MeasuredRun:
         ties = [each for each in self._ties(method, parts) if each.num_different != each.num_near_ties]
         known = [each.divergence for each in ties if each.divergence is not None]
         return reduce(Divergence.__add__, known) if known and len(known) == len(ties) else None
+
+    def _batch_width(self, method: MethodSpec, parts: Sequence[MeasuredSubset]) -> RowBatchWidth | None:
+        """Returns how the target depends on the width of a pass, where answers of the method differ from AR's."""
+        ties = self._ties(method, parts)
+        shares = [each.share_equal for each in ties if each.share_equal is not None]
+        if not ties or len(shares) < len(ties):
+            return None
+        return RowBatchWidth(tolerance=max(each.tolerance for each in ties), share_equal=min(shares))
 
 
 def sampling_of(task: TaskSpec, subset: str) -> RowSampling:

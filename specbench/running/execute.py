@@ -255,13 +255,16 @@ class DecodedAgain:
 
     def ties(self, target: ScoringModel, width: BatchWidth) -> Ties:
         method = self.decoder.method
-        noise = width.noise(method.most_draft_tokens + 1, tree_width([self.decoder]))
+        trees = tree_width([self.decoder])
+        noise = width.noise(method.most_draft_tokens + 1, trees)
         outputs = [record.methods[method.name].token_ids.tolist() for record in self.records]
-        found = find_differences(target, self.answers, outputs, noise.tolerance, decode_again=self.decode)
+        found = find_differences(
+            target, self.answers, outputs, noise.tolerance, decode_again=self.decode, trust=width.trust(trees)
+        )
         return Ties(
             task=self.run.task.name, subset=self.run.subset, method=method.name, num_different=len(found),
             num_near_ties=sum(each.near_tie for each in found), tolerance=noise.tolerance,
-            divergence=Divergence.of(found),
+            share_equal=noise.share_equal, divergence=Divergence.of(found),
         )  # fmt: skip
 
     def decode(self, index: int, position: int) -> OwnPasses | None:

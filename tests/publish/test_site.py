@@ -477,6 +477,9 @@ def test_a_site_that_cannot_be_put_in_place_leaves_the_earlier_one(board, tmp_pa
 
 def test_what_nothing_compares_is_shown_as_stated():
     evidence = Evidence(task="mgsm", subsets=("en",), num_prompts=8, num_draws=600, temperature=1, p_value=0.25)
+    width = {"tolerance": 0.5, "share_equal": 0.25}
+    result = dict(dict(provenance(row(batch_width=width), "0" * 16))["Result"])
+    assert result["batch_width.tolerance"] == "0.5" and result["batch_width.share_equal"] == "0.25"
     shown = dict(provenance(row(evidence=evidence, verdict="lossless"), "0" * 16))
     (stated,) = (text for heading, text in shown.items() if heading.startswith("Stated"))
     assert {"evidence.p_value", "fairness", "run"} <= {name for name, _ in stated}

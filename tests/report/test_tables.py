@@ -8,7 +8,7 @@ from specbench.models.near_ties import Divergence
 from specbench.report.captions import verdict_word, why_unscored
 from specbench.report.compare import ComparedSubset, changes_table
 from specbench.report.tables import comparison_table, run_table
-from specbench.results.row import Evidence, RowWarmUp
+from specbench.results.row import Evidence, RowBatchWidth, RowWarmUp
 from specbench.statistics.bootstrap import Estimate
 from tests.support.report_rows import METRICS, row
 
@@ -187,6 +187,17 @@ def test_the_kinds_of_differences_are_said(verdict, kinds, said):
     assert verdict_word(audited) == verdict, "an audit's verdict is not about the run's own outputs"
 
 
+def test_the_width_of_passes_is_said_where_it_explains_differences():
+    width = {"tolerance": 0.75, "share_equal": 0.125}
+    said = "the width of a pass explains gaps of up to 0.75: 12% of rows equal those of passes over one token)"
+    for verdict in ("near-tie only", "width only", "diverged"):
+        made = rows(verdict=verdict, batch_width=width, sampling={"temperature": 0.0})
+        assert f"verdict: {verdict} (this run's outputs compared with AR's; {said}" in rendered(made, width=300)
+        made[0] = made[0].model_copy(update={"evidence": EVIDENCE})
+        assert "explains gaps" not in rendered(made[:1], width=300), "an audit has its own measurement"
+    assert "explains gaps" not in rendered(rows(verdict="near-tie only", sampling={"temperature": 0.0}), width=300)
+
+
 def test_verdicts_that_differ_are_told_apart():
     mixed = [row(subset="en", metrics=METRICS, verdict="greedy equal"), row(subset="ja", metrics=METRICS)]
     assert "verdict: greedy equal (this run's outputs equal AR's) in en; not audited in ja" in rendered(mixed)
@@ -355,5 +366,12 @@ def test_a_comparison_tells_the_kinds_of_differences_of_both_sides():
     caption = changes_table(both).caption
     assert "verdict: greedy equal → width only" in caption
     assert "width 3: the target itself depends on the width of a pass" in caption
+    measured = second.model_copy(update={"batch_width": RowBatchWidth(tolerance=0.5, share_equal=0.0)})
+    said = "the width of a pass explains gaps of up to 0.5: 0% of rows equal those of passes over one token"
+    one, two = (
+        changes_table(ComparedSubset(each, measured, 0, same_counts=False, agreement=None, changes=())).caption
+        for each in (first, measured)
+    )
+    assert f"second: {said}" in one and f"first: {said}" not in one and two.count(said) == 1
     equal = ComparedSubset(first, first, 0, same_counts=False, agreement=None, changes=())
     assert not any(line.startswith("verdict") for line in changes_table(equal).caption)

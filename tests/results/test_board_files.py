@@ -16,7 +16,7 @@ from specbench.results.conditions import FieldDifference, conditions, conditions
 from specbench.results.fairness import Correlations, FairnessSummary
 from specbench.results.leaderboard import BoardFile, edit_rows, load, schema, set_verdicts, write
 from specbench.results.leaderboard_files import add_runs, compare_with_run, merge_files, validate
-from specbench.results.row import FORMAT, LATER_FIELDS, Evidence, Row, RowSampling, RowShots, with_digest
+from specbench.results.row import FORMAT, LATER_FIELDS, Evidence, Row, RowBatchWidth, RowSampling, RowShots, with_digest
 from specbench.results.runs import RecordedRun
 from specbench.statistics.bootstrap import INTERVALS, Estimate
 from tests.support.rows import row
@@ -352,6 +352,17 @@ def test_outputs_that_differ_are_not_called_clean_by_any_audit(folder, tmp_path)
     content["measurements"][0]["ties"] = [{**ties, "subset": subset} for subset in ("en", "sw")]
     notes.write_text(json.dumps(content))
     run = RecordedRun(tmp_path / "run")
+    assert all(each.batch_width is None for each in run.rows), "a run of an earlier version"
+    for place, share in enumerate((0.5, 0.25)):
+        content["measurements"][0]["ties"][place] |= {"share_equal": share, "tolerance": share / 10}
+    notes.write_text(json.dumps(content))
+    run = RecordedRun(tmp_path / "run")
+    widths = {(each.method_name, each.subset): each.batch_width for each in run.rows if each.batch_width is not None}
+    assert widths == {
+        ("sd", "en"): RowBatchWidth(tolerance=0.05, share_equal=0.5),
+        ("sd", "sw"): RowBatchWidth(tolerance=0.025, share_equal=0.25),
+        ("sd", "all"): RowBatchWidth(tolerance=0.05, share_equal=0.25),
+    }
     sd = next(each for each in run.rows if each.method.startswith("sd@") and each.subset == "en")
     for verdict, evidence, is_wrong in (("lossless", EVIDENCE, True), ("greedy equal", None, True),
                                         ("near-tie only", None, True), ("diverged", EVIDENCE, False),

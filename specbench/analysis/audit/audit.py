@@ -45,7 +45,7 @@ from specbench.decoding.sampling import Sampling
 from specbench.integrations.external import load_entry
 from specbench.integrations.served.decoder import SERVED, ServedDecoder
 from specbench.integrations.served.engine import Engine
-from specbench.models.batch_width import BaselineAnswer, Noise, measure_batch_width
+from specbench.models.batch_width import BaselineAnswer, BatchWidth, measure_batch_width
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model
 from specbench.models.near_ties import DecodeText, Greedy, compare_greedy
@@ -145,12 +145,7 @@ class Audit:
         width = measure_batch_width(self.target, answers, most, trees, whole=self.shows_width)
         noise = width.noise()
         allowance = 4 * noise.mean_square_change / self.sampling.temperature**2  # twice the measured amplitude
-        greedy = {
-            subject.name: self._compare_greedy(
-                subject, answers, width.noise(subject.num_draft_tokens + 1, subject.tree_width)
-            )
-            for subject in self.subjects
-        }
+        greedy = {subject.name: self._compare_greedy(subject, answers, width) for subject in self.subjects}
         cuts: list[Cut] = []
         tests: dict[str, SampleTest] = {}
         controls: dict[int, ControlTest] = {}
@@ -173,7 +168,9 @@ class Audit:
             control=controls.get(NUM_TOKENS), long_control=controls.get(NUM_LONG_TOKENS),
         )  # fmt: skip
 
-    def _compare_greedy(self, subject: AuditedMethod, answers: Sequence[BaselineAnswer], noise: Noise) -> Greedy | None:
+    def _compare_greedy(
+        self, subject: AuditedMethod, answers: Sequence[BaselineAnswer], width: BatchWidth
+    ) -> Greedy | None:
         self.progress(f"{subject.name}: greedy")
         if subject.greedy is None:
             return None
@@ -196,9 +193,11 @@ class Audit:
                 return None
             return decoder.record_passes(prompt.ids, prompt.stop, 0, position)
 
+        tolerance = width.noise(subject.num_draft_tokens + 1, subject.tree_width).tolerance
         return compare_greedy(
-            self.target, answers, outputs, noise.tolerance, self.decode_text, num_verified, num_accepted, decode_again
-        )
+            self.target, answers, outputs, tolerance, self.decode_text, num_verified, num_accepted, decode_again,
+            width.trust(subject.tree_width),
+        )  # fmt: skip
 
     def _test_samples(self, cuts: Sequence[Cut], allowance: float) -> dict[tuple[str, int], SampleTest]:
         """Returns the distribution test of every method that samples, and of the control, by name and maximum number of

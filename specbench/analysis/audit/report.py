@@ -195,7 +195,8 @@ VERDICT_MEANINGS = (
     "tied. width only: each output is the target's by the method's own passes, but the target itself depends on the "
     "width of a pass, the number of tokens that it reads: no fault of the method. diverged: outputs or samples are not "
     "the target's (rule: an emitted token is not the argmax of the method's own pass; state: that pass gave other "
-    "logits than the target gives after the same text; unknown: its passes are not known). "
+    "logits than the target gives after the same text; unknown: its passes are not known, or nothing shows that the "
+    "target reads draft trees rightly). "
     "lossy by design: its rule does not claim to be lossless. "
     "undecided: no difference was found, but this audit was too weak to find one; the method's line says why."
 )
@@ -231,7 +232,7 @@ WIDTH_COLUMNS: tuple[Column, ...] = (
 )  # fmt: skip
 ROWS_OF = {
     "chain": "pass of {}", "after": "1 after pass of {}", "tree": "tree of {}", "after tree": "1 after path of tree",
-    "kept": "passes of {}, kept", "prompt": "answer in one pass",
+    "kept": "passes of {}, kept", "prompt": "answer in one pass", "fresh tree": "tree of {}, fresh",
 }  # fmt: skip
 
 
@@ -276,8 +277,9 @@ def width_caption(report: AuditReport, width: BatchWidth) -> Iterator[str]:
         yield (
             f"Each line compares rows of logits with those of passes over one token, along {answers}. A pass of n "
             "tokens, or a tree, follows the same cached tokens as those passes, and is then dropped; “kept” passes "
-            "follow each other, as in decoding. Δ is the change of a logit, Δgap that of a gap between the highest "
-            "logit and one of the next nine, TV the mean total variation at temperature 1."
+            "follow each other, as in decoding; a “fresh” tree follows a text that was read anew. Δ is the change of "
+            "a logit, Δgap that of a gap between the highest logit and one of the next nine, TV the mean total "
+            "variation at temperature 1."
         )
     yield (
         "after: cached tokens; equal: rows that are equal bit for bit; flips: rows with another argmax (and the "
@@ -296,6 +298,22 @@ def width_caption(report: AuditReport, width: BatchWidth) -> Iterator[str]:
             f"a pass that is repeated gives {same[width.repeated]}; after wrong draft tokens were read and dropped it "
             f"gives {rolled_back}"
         )
+    if widths := width.wrong_widths:
+        worst = max(each.shift or 0.0 for each in width.changes if each.compared == "kept")
+        yield (
+            f"PASSES OF {', '.join(map(str, widths))} TOKENS AFTER CACHED ONES ARE WRONG: rows are {worst:.2g} "
+            "standard deviations of their logits from single passes and from one pass over the text, and rounding "
+            f"explains {width.max_shift:.2g}. They are left out of what follows"
+        )
+    if trees := [each for each in width.changes if each.compared == "fresh tree"]:
+        yield {
+            True: "draft trees are read rightly: wrong siblings do not change the rows of the right tokens, which are "
+            "near those of other passes",
+            False: "PASSES OVER DRAFT TREES ARE WRONG: rows of the right tokens are "
+            f"{max(each.shift or 0.0 for each in trees):.2g} standard deviations of their logits from other passes",
+            None: "whether draft trees are read rightly is not known: wrong siblings change gaps between logits in "
+            f"rows of the right tokens by up to {width.sibling_change or 0.0:.2g}",
+        }[width.trust(trees[0].width).trees]
     if width.is_independent:
         yield "the target does not depend on the width of a pass: greedy outputs of a lossless method equal AR's"
     else:

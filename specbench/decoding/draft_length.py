@@ -11,9 +11,10 @@ certainty in greedy decoding, too: the confidence q(x) of a draft token x, and t
 
 import math
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Annotated, Any, Literal
 
-import numpy as np
 from pydantic import Field
 
 from specbench.core.registry import DRAFT_LENGTHS
@@ -141,7 +142,7 @@ class AcceptanceControl:
 
 
 MIN_PAIRS = 5  # transformers refits with more than so many
-MAX_PAIRS = 2000  # the last ones, so that a step takes less than a millisecond
+MAX_PAIRS = 1000  # the last ones, so that a step takes less than a millisecond
 FALSE_NEGATIVE = 3  # an accepted token below the threshold weighs as three rejected ones above it
 
 
@@ -149,17 +150,19 @@ def best_threshold(pairs: Sequence[tuple[float, bool]]) -> float | None:
     """Returns the threshold that transformers would take: that of the confidences with the least false positive rate
     + 3 · false negative rate; None if there are too few pairs, or all have one verdict. `pairs`: the confidence of each
     verified token, and whether it was accepted."""
-    accepted = sum(matched for _, matched in pairs)
-    if len(pairs) <= MIN_PAIRS or accepted in (0, len(pairs)):
+    num_accepted = sum(is_accepted for _, is_accepted in pairs)
+    num_rejected = len(pairs) - num_accepted
+    if len(pairs) <= MIN_PAIRS or not num_accepted or not num_rejected:
         return None
-    confidences = np.array([confidence for confidence, _ in pairs])
-    matched = np.array([matched for _, matched in pairs])
-    order = np.argsort(-confidences, kind="stable")
-    confidences, matched = confidences[order], matched[order]
-    is_last = np.append(confidences[1:] != confidences[:-1], True)  # of equal ones all are at or above the threshold
-    true_positives, false_positives = np.cumsum(matched)[is_last], np.cumsum(~matched)[is_last]
-    losses = false_positives / (len(pairs) - accepted) + FALSE_NEGATIVE * (1 - true_positives / accepted)
-    return float(confidences[is_last][int(np.argmin(losses))])
+    least, best = math.inf, 0.0
+    above = [0, 0]  # rejected and accepted tokens at or above the threshold
+    for confidence, equal in groupby(sorted(pairs, reverse=True), key=itemgetter(0)):
+        for _, is_accepted in equal:
+            above[is_accepted] += 1
+        loss = above[0] / num_rejected + FALSE_NEGATIVE * (1 - above[1] / num_accepted)
+        if loss < least:
+            least, best = loss, confidence
+    return best
 
 
 CONFIDENCE = "The draft ends after a token whose probability is below it; 0 never ends it."

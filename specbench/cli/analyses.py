@@ -232,7 +232,8 @@ def predict(
 
     Each recorded pass counts as the time that a pass of its length takes on that machine.
 
-    Shorter draft lengths are predicted too if the recorded verdicts determine their steps.
+    Shorter draft lengths are predicted too if the recorded verdicts determine their steps; lengths that vary, if a run
+    with `draft_length: {policy: confidence, threshold: 0}` recorded the drafter's confidences.
     """
     from specbench.analysis.roofline import predict as analysis
 

@@ -17,7 +17,7 @@ from specbench.core.console import fail, stderr, stdout
 from specbench.core.environment import is_installed
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.files import writing
-from specbench.core.registry import BRIDGES, DRAFTERS, RULES, SCORERS
+from specbench.core.registry import BRIDGES, DRAFT_LENGTHS, DRAFTERS, RULES, SCORERS
 from specbench.core.table import Column, Table, in_sections
 from specbench.specs.catalogue import load_method, load_task, method_keys, method_names, task_names
 from specbench.specs.method import MethodSpec
@@ -51,7 +51,7 @@ def methods_table() -> Table:
 
 def components_table() -> Table:
     rows = []
-    for registry in (DRAFTERS, RULES, BRIDGES, SCORERS):
+    for registry in (DRAFTERS, DRAFT_LENGTHS, RULES, BRIDGES, SCORERS):
         for name in registry.names():
             fields = registry.options_model(name).model_fields.items()
             options = ", ".join(

@@ -12,7 +12,7 @@ from specbench.cli.help.text import Parameter, field_parameters, flow, folded, p
 from specbench.core.console import stdout
 from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError
-from specbench.core.registry import BRIDGES, DRAFTERS, READERS, RULES, SCORERS, Registry
+from specbench.core.registry import BRIDGES, DRAFT_LENGTHS, DRAFTERS, READERS, RULES, SCORERS, Registry
 from specbench.models.gguf.files import is_gguf
 from specbench.specs.catalogue import is_path, load_file, load_method, load_task, method_names, task_names, unknown_name
 from specbench.specs.method import MethodSpec
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 KINDS: dict[str, tuple[Registry[..., Any], str]] = {  # by heading: the registry, and the component's key in YAML
     "Drafters": (DRAFTERS, "`drafter: {type: NAME, …}` in a method"),
+    "Draft lengths": (DRAFT_LENGTHS, "`draft_length: {policy: NAME, …}` in a method"),
     "Verification rules": (RULES, "`verification: {rule: NAME, …}` in a method"),
     "Vocabulary bridges": (BRIDGES, "`bridge: NAME`, or `bridge: {type: NAME, …}`, in a method"),
     "Scorers": (SCORERS, "`scorer: {type: NAME, …}` in a task"),

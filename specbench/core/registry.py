@@ -1,5 +1,5 @@
-"""Registries that map names to factories of components, from this package and from plug-ins: drafters, verification
-rules, vocabulary bridges, decoders, readers, loggers, scorers, task sources and serving engines.
+"""Registries that map names to factories of components, from this package and from plug-ins: drafters, draft lengths,
+verification rules, vocabulary bridges, decoders, readers, loggers, scorers, task sources and serving engines.
 
 The keyword-only parameters of a factory are the options of the component; their annotations and defaults are the
 schema.
@@ -167,6 +167,7 @@ class DrafterFeatures:
         drafted. Raises ConfigError for options that do not fit.
     draws: for trees. Maps the options to the ways in which a node's children may be drawn (see `TreeProposal`). The
         temperature selects one of them. None: fixed children.
+    asks_length: whether it asks `Drafter.length` before and after each draw of a chain whether to go on.
     """
 
     provides: AbstractSet[str] = frozenset()
@@ -178,6 +179,18 @@ class DrafterFeatures:
     prescribes: str | None = None
     tree_shape: Callable[..., Any] | None = None
     draws: Callable[..., AbstractSet[str]] | None = None
+    asks_length: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthFeatures:
+    """What the factory of a draft length declares.
+
+    looks_at_drafts: whether it decides within a draft, by the drafter's distributions, so that the drafter must ask it
+        (`DrafterFeatures.asks_length`).
+    """
+
+    looks_at_drafts: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,6 +252,7 @@ class NoFeatures:
 
 
 DRAFTERS = Registry("drafter", "specbench.drafters", DrafterFeatures)
+DRAFT_LENGTHS = Registry("draft length", "specbench.draft_lengths", LengthFeatures)
 DECODERS = Registry("decoder", "specbench.decoders", NoFeatures)
 RULES = Registry("rule", "specbench.rules", RuleFeatures)
 BRIDGES = Registry("bridge", "specbench.bridges", BridgeFeatures)

@@ -13,6 +13,7 @@ from specbench.core.source import is_outside
 from specbench.decoding.bridges import VocabularyMismatch, check_equal
 from specbench.decoding.checked_parts import CheckedDrafter, CheckedRule, FunctionDrafter, FunctionRule
 from specbench.decoding.decoder import UNKNOWN, Decoder, DraftingDecoder, QueryInfo, stream_seed
+from specbench.decoding.draft_length import make_length
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.loop import GenerationOutput, StopRules
 from specbench.decoding.sampling import Sampling
@@ -75,6 +76,9 @@ def build_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) -> 
         drafter = make_drafter(method, ModelPair(models.drafter), sampling)
         return DraftingDecoder(method, models.drafter, drafter, rule, sampling, record_fields={"decoded_by": "drafter"})
     drafter = bridged_drafter(method, models, sampling)
+    if method.draft_length is not None:
+        length = method.draft_length
+        drafter.use_length(make_length(length.factory, length.options, method.drafter.features.asks_length))
     check_sampling(method, rule, sampling, drafter.sampling or sampling)
     if drafter.draws is not None:
         check_draws(method, {drafter.draws}, f"method '{method.name}': ")

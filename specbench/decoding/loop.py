@@ -230,6 +230,9 @@ class GenerationOutput:
 
     `tree_samples` holds `acceptance_by_level` of sampled steps; None for chains, and if no step has any.
 
+    `draft_confidence` and `draft_entropy` are of each draft token of a draft length that is asked within drafts; None
+    for others, and if a bridge proposes other tokens.
+
     `external` is set only by external decoders. Their prefill times may be unknown (None), their steps and passes are
     empty, and their decode time is not broken down.
     """
@@ -248,6 +251,8 @@ class GenerationOutput:
     external: External | None = None
     draw_overlap: list[float] | None = None
     tree_samples: list[list[Acceptance]] | None = None
+    draft_confidence: list[float] | None = None
+    draft_entropy: list[float] | None = None
 
 
 @torch.inference_mode()
@@ -276,7 +281,7 @@ def decode(
         # 2. Propose, but never more than may be emitted: the target's own token takes one place.
         room = drafter.room(len(state.ids))
         num_allowed = min(num_draft_tokens, state.num_remaining - 1, room)
-        proposal = drafter.propose(state.ids, num_allowed, generator) if room else EMPTY
+        proposal = drafter.propose(state.ids, drafter.length.limit(num_allowed), generator) if room else EMPTY
         # 3. Score: one pass of the target over the whole proposal.
         output = target.score_proposal(state.ids, proposal)
         # 4. Verify. Passes of the draft model that a rule runs are the drafter's time, not the rule's.
@@ -292,6 +297,7 @@ def decode(
         # 5. Extend: the drafter learns what was accepted, and the state decides whether the generation ends.
         if room:
             drafter.observe(proposal, output, verification)
+            drafter.length.observe(proposal.num_drafted, verification.num_accepted)
         state.extend(proposal, verification)
     last_token_seconds = clock.now()
 
@@ -314,6 +320,8 @@ def decode(
         decode_seconds=last_token_seconds - first_token_seconds,
         rule_seconds=max(0.0, chosen - sum(drafted[number][1] for number in passes_of_rules)),
         tokenizer_seconds=state.tokenizing.seconds + tokenizing.seconds,
+        draft_confidence=drafter.length.confidences,
+        draft_entropy=drafter.length.entropies,
     )
 
 
@@ -325,6 +333,7 @@ def read_prompt(
     clock = target.passes.clock
     start = clock.now()
     room = drafter.room(len(state.prompt_ids))
+    drafter.length.begin_prompt()
     if room:
         drafter.prefill(state.prompt_ids)
     draft_seconds = clock.now() - start

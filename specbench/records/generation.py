@@ -127,6 +127,8 @@ class Generation(Stored, kw_only=True):
 
     `draw_overlap`: union and tli only: (1 − P(end)) · Σ min(p, q given no end), per position at which the drafter drew
     a token, including positions at which it drew the end of the text.
+    `draft_confidence`, `draft_entropy`: of each draft token the drafter's probability, and the entropy in nats of the
+    distribution that it was drawn from, both at temperature 1 without truncation.
     `tree_*`: draft trees only, whose `steps` count levels of the tree. `tree_nodes`: draft tokens per step.
     `tree_ranks`: by rank among siblings (verified, accepted), the number of nodes on accepted paths that have a child
     of this rank, and of accepted children of this rank; `tree_levels`: the same for each level. `tree_samples`: for
@@ -144,6 +146,8 @@ class Generation(Stored, kw_only=True):
     tree_samples: list[list[tuple[float, float]]] | None = None
     positions: dict[str, Floats | None]  # per verified draft token: p(x), q(x), Σ min(p, q), the rule's divergence
     draw_overlap: Floats | None = None
+    draft_confidence: Floats | None = None  # per draft token, of draft lengths that are asked within drafts
+    draft_entropy: Floats | None = None
     passes: Passes
     ttft_seconds: Seconds | None  # null only for external decoders, as the next one
     draft_prefill_seconds: Seconds | None
@@ -279,6 +283,9 @@ class Generation(Stored, kw_only=True):
         for key, values in self.positions.items():
             if values is not None and len(values) != total.verified:
                 problems.append(f"{len(values)} {key} values for {total.verified} verified tokens")
+        for key, of_drafts in (("draft_confidence", self.draft_confidence), ("draft_entropy", self.draft_entropy)):
+            if of_drafts is not None and len(of_drafts) != total.drafted:
+                problems.append(f"{len(of_drafts)} {key} values for {total.drafted} draft tokens")
         draws = self.draw_overlap
         if draws is not None and not total.verified <= len(draws) <= total.emitted:
             problems.append(

@@ -49,6 +49,8 @@ def draft_length(row: Row) -> str:
     plural = "s" * (row.num_draft_tokens != 1)
     is_tree = row.value("tree_nodes") is not None
     tokens = f"up to {row.num_draft_tokens} level{plural}" if is_tree else f"{row.num_draft_tokens} draft token{plural}"
+    if policy := row.options.get("draft_length", {}).get("policy"):
+        tokens = f"up to {tokens} ({policy})"
     bridge = row.options.get("bridge", "shared")
     name = bridge["type"] if isinstance(bridge, dict) else bridge
     return tokens if name == "shared" else f"{tokens}, bridge {name}"
@@ -137,8 +139,12 @@ def caption_lines(rows: Sequence[Row]) -> list[str]:
     if row.value("tree_nodes") is not None:
         nodes, depth = (whole.value(name) or 0.0 for name in ("tree_nodes", "tree_depth"))
         lines.append(f"draft trees of {nodes:.1f} tokens on {depth:.1f} levels; α is defined for chains only")
+    if (mean := whole.value("draft_length")) is not None:
+        share = whole.value("oracle_share")
+        of_oracle = "" if share is None else f"; {share:.0%} of the rate of an oracle with the same drafts"
+        lines.append(f"{mean:.1f} draft tokens per step on average{of_oracle}")
     memory = row.options.get("drafter", {}).get("memory")
-    if memory in ("cell", "run"):
+    if memory in ("cell", "run") or row.options.get("draft_length", {}).get("state") == "run":
         lines.append("the drafter keeps state across prompts; speed depends on their order")
     elif memory not in (None, "none", "prompt"):
         lines.append(f"the drafter also searches the answers of {memory} to all other prompts")

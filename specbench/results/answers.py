@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench.core.values import bytes_digest
-from specbench.records.columns import PassTimes
+from specbench.records.columns import PassTimes, Steps
 from specbench.records.generation import External, Score, WarmUpRecord
 from specbench.records.loops import count_loop_tokens
 from specbench.records.records import Generation, Key, Record
@@ -29,6 +29,7 @@ BASELINE = "ar"
 
 
 NONE = np.zeros(0)
+NO_STEPS, NO_PASSES = np.zeros((0, 4), dtype=np.int64), np.zeros((2, 0))
 MOST_KEPT = 2**15  # answers, of a few kB each
 
 
@@ -93,6 +94,8 @@ class Answer(msgspec.Struct, kw_only=True, gc=False):
     peak_host_bytes: int | None
     peak_device_bytes: int | None
     warm_up: WarmUpRecord | None
+    step_kinds: NDArray[np.int64]  # [n, 4] of chains: drafted, accepted, emitted tokens, and the number of such steps
+    passes_by_width: NDArray[np.float64]  # [2, most + 1] of chains: seconds and number of the target's passes
     # 5. Draft trees.
     passes_by_length: Mapping[int, tuple[float, int]]  # by the power of two up to which the length reaches
     tree_ranks: Sequence[tuple[int, int]]
@@ -166,7 +169,10 @@ class Answer(msgspec.Struct, kw_only=True, gc=False):
             token_passes=_token_passes(g.passes.target) if is_baseline else NONE,
             rule_seconds=g.rule_seconds, tokenizer_seconds=g.tokenizer_seconds, cpu_joules=g.cpu_joules,
             gpu_joules=g.gpu_joules, peak_host_bytes=g.peak_host_bytes, peak_device_bytes=g.peak_device_bytes,
-            warm_up=g.warm_up, passes_by_length=_passes_by_length(g) if g.is_tree and not is_alone else {},
+            warm_up=g.warm_up,
+            step_kinds=NO_STEPS if g.is_tree or is_alone else _step_kinds(steps),
+            passes_by_width=NO_PASSES if g.is_tree or is_alone else _passes_by_width(g.passes.target),
+            passes_by_length=_passes_by_length(g) if g.is_tree and not is_alone else {},
             tree_ranks=g.tree_ranks or (), level_chances=_level_chances(g), score=g.score, scores=g.scores,
             statistics=g.statistics, problem=g.problem, status=g.outcome.get("status"),
             reasoning_tokens=g.reasoning_tokens, reasoning_closed=g.reasoning_closed,
@@ -207,6 +213,24 @@ def loop_tokens_of(g: Generation) -> int:
 
 def _token_passes(passes: PassTimes) -> NDArray[np.float64]:
     return np.array(passes.seconds)[np.array(passes.query_lengths) == 1] if passes else NONE
+
+
+BASE = 2**10  # above every count of a step
+
+
+def _step_kinds(steps: Steps) -> NDArray[np.int64]:
+    if not steps:
+        return NO_STEPS
+    drafted, _, accepted, emitted = steps.counts.T.astype(np.int64)
+    codes, number = np.unique((drafted * BASE + accepted) * BASE + emitted, return_counts=True)
+    return np.column_stack([codes // BASE**2, codes // BASE % BASE, codes % BASE, number])
+
+
+def _passes_by_width(passes: PassTimes) -> NDArray[np.float64]:
+    if not passes:
+        return NO_PASSES
+    widths = np.array(passes.query_lengths)
+    return np.stack([np.bincount(widths, weights=np.array(passes.seconds)), np.bincount(widths)])
 
 
 def _sum(values: Sequence[float] | None) -> tuple[float, int]:

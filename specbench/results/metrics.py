@@ -21,6 +21,7 @@ from specbench.results.answers import (
     speed_columns,
     verified_tokens,
 )
+from specbench.results.draft_lengths import length_metrics
 from specbench.results.scores import ScoringSpec, quality
 from specbench.results.warnings import drift_of
 from specbench.specs.method import MethodSpec
@@ -222,7 +223,8 @@ def metrics_of(
     return summarize(
         own, baseline, is_baseline=method.name == BASELINE, num_draft_tokens=part.most_draft_tokens,
         verification=method.verification.model_dump(), decodes_with=method.decodes_with,
-        drafts_token_by_token=part.drafts_token_by_token, seed=seed, scoring=scoring, looping=looping,
+        drafts_token_by_token=part.drafts_token_by_token, has_draft_length=method.draft_length is not None, seed=seed,
+        scoring=scoring, looping=looping,
     )  # fmt: skip
 
 
@@ -241,7 +243,8 @@ def routes_taken(own: Sequence[Answer], method: MethodSpec) -> list[str]:
 def summarize(
     own: Sequence[Answer], baseline: Sequence[Answer], *, is_baseline: bool, num_draft_tokens: int,
     verification: Mapping[str, object], decodes_with: str = "target", drafts_token_by_token: bool = True,
-    seed: int = 0, scoring: Mapping[str, ScoringSpec] | None = None, looping: Collection[Key] = (),
+    has_draft_length: bool = False, seed: int = 0, scoring: Mapping[str, ScoringSpec] | None = None,
+    looping: Collection[Key] = (),
 ) -> dict[str, Estimate]:  # fmt: skip
     """Returns every metric of a method's answers, paired with AR's answers to the same prompts.
 
@@ -249,6 +252,7 @@ def summarize(
     "drafter" if the drafter decodes alone, so that every pass is a draft pass; "random" if it does so for the queries
     whose record names it in `decoded_by`. Speeds and scores cover all queries, `mean_acceptance_length` those with
     target passes. `drafts_token_by_token`: whether each draft token takes a draft pass, as `speedup_expected` assumes.
+    `has_draft_length`: whether the method decides how many tokens a step drafts.
     `scoring`: scorer and language by subset; without it, the single score of a record is its accuracy. `looping`: the
     prompts to which any method of the run gave an answer with a loop (`RunAnswers.looping`).
 
@@ -277,6 +281,8 @@ def summarize(
         metrics["draft_prefill_seconds"] = Estimate()  # part of ttft_seconds, not measured separately
     if len({a.route for a in own}) > 1:
         metrics["cost_ratio"] = Estimate()
+    if has_draft_length:
+        metrics |= length_metrics(prompts, own, baseline, metrics["cost_ratio"].value)
     rate = metrics["acceptance_rate"].value
     cost = metrics["cost_ratio"].value
     if drafts_token_by_token and rate is not None and cost is not None:

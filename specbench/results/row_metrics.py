@@ -58,7 +58,7 @@ _DECLARED = (
         "speedup_expected",
         "ratio",
         "null if a verified token does not stand for one draft pass (slem, slrs, pld, lookahead, draft "
-        "trees, external decoders), or if c is null",
+        "trees, draft lengths that vary, external decoders), or if c is null",
         "f(α, γ, c) = (1 − α^(γ+1)) / ((1 − α)(γc + 1)), arXiv:2211.17192 theorem 3.8",
     ),
     Metric(
@@ -244,6 +244,21 @@ _DECLARED = (
     Metric("tree_depth", "tokens", "only draft trees: draft tokens on the longest path, per target pass after prefill"),
     Metric(
         "draft_passes_per_step", "passes", "only draft trees: draft passes or look-ups per target pass after prefill"
+    ),
+    Metric(
+        "draft_length",
+        "tokens",
+        "only methods with `draft_length`",
+        "drafted tokens per target pass after prefill",
+    ),
+    Metric(
+        "oracle_share",
+        "share",
+        "only methods with `draft_length`: the oracle drafts in each recorded step only accepted tokens, and so many "
+        "of them that its rate is the largest",
+        "rate ÷ the oracle's; rate: Σ emitted tokens ÷ Σ (draft passes · c + v(drafted + 1)), with v(n) the mean "
+        "target pass over n tokens in mean passes of the baseline",
+        label="of oracle",
     ),
     Metric(
         "mean_acceptance_length",

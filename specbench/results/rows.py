@@ -336,13 +336,15 @@ def method_options(method: MethodSpec, target: str) -> dict[str, Any]:
             name: {"drafter": drafter_options(part, target), "num_draft_tokens": part.num_draft_tokens}
             for name, part in zip(method.routes, method.parts, strict=True)
         }
-        return {"language": method.language, "routes": routes} | {key: whole[key] for key in ("verification", "bridge")}
+        common = {key: whole[key] for key in ("verification", "bridge", "draft_length") if key in whole}
+        return {"language": method.language, "routes": routes} | common
     allocation = {"decodes_with": method.decodes_with, "drafter_share": method.drafter_share}
     return {
         **(allocation if method.decodes_with == "random" else {}),
         "drafter": drafter_options(method, target),
         "verification": method.verification.model_dump(),
         "bridge": method.bridge.model_dump(),
+        **({"draft_length": method.draft_length.model_dump()} if method.draft_length is not None else {}),
     }
 
 

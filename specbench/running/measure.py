@@ -260,6 +260,8 @@ def method_record(
         **tree_fields(output),
         "positions": output.positions,
         "draw_overlap": output.draw_overlap,
+        "draft_confidence": output.draft_confidence,
+        "draft_entropy": output.draft_entropy,
         "passes": {"target": output.target_passes, "draft": output.draft_passes},
         "ttft_seconds": output.ttft_seconds,
         "draft_prefill_seconds": output.draft_prefill_seconds,

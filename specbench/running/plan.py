@@ -282,7 +282,8 @@ def subsets_with_decoders(
         if learning and spec.repeats > 1:
             raise ConfigError(
                 f"--repeats {spec.repeats}: the drafter of method '{learning[0].method.name}' keeps state across "
-                "prompts, so repeats would be drafted from memory: give --repeats 1, or --set drafter.memory=prompt"
+                "prompts, so repeats would be drafted from memory: give --repeats 1, or --set "
+                f"{'draft_length.state' if learning[0].drafter.length.learns_over_prompts else 'drafter.memory'}=prompt"
             )
         budgets = models.budgets(spec.methods, task.generation.max_new_tokens)
         renderer = PromptRenderer(spec.chat, budgets, system_prompt(spec, task))

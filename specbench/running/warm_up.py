@@ -119,6 +119,7 @@ def doing_warm_up(run: SubsetRun) -> Iterator[Say]:
 def _reset_drafters(decoders: Iterable[Decoder]) -> None:
     for drafting in drafting_decoders(decoders):
         drafting.drafter.begin_cell()
+        drafting.drafter.length.forget()
 
 
 def longest_conversation(run: SubsetRun, model: TextModel) -> int:

@@ -272,7 +272,7 @@ def _filled(value: Any) -> Any:
 FIXED = (
     "name", "version", "title", "paper", "sample", "fewshot.sample", "fewshot.rows", "decodes_with", "drafter.type",
     "drafter.head", "verification.rule", "scorer.type", "sweep", "decoder.type", "decoder.entry", "decoder.drafter",
-    "decoder.claims_lossless",
+    "decoder.claims_lossless", "draft_length.policy",
 )  # fmt: skip
 NUM_SHOTS = "fewshot.num_shots"
 

@@ -27,12 +27,14 @@ from pydantic_core import CoreSchema
 from specbench.core.errors import ConfigError
 from specbench.core.registry import (
     BRIDGES,
+    DRAFT_LENGTHS,
     DRAFTERS,
     RULES,
     SCORERS,
     BridgeFeatures,
     DrafterFeatures,
     Factory,
+    LengthFeatures,
     Registry,
     RuleFeatures,
     ScorerFeatures,
@@ -219,6 +221,15 @@ class DrafterSpec(Component):
     def needs(self) -> str | None:
         """What a user must provide besides models, with instructions in brackets."""
         return self.features.needs and self.features.needs.format_map(self.options)
+
+
+class DraftLengthSpec(Component):
+    registry, place, key = DRAFT_LENGTHS, "draft_length", "policy"
+    policy: str
+
+    @property
+    def features(self) -> LengthFeatures:
+        return DRAFT_LENGTHS.features(self.policy)
 
 
 class VerificationSpec(Component):

@@ -15,11 +15,12 @@ from pydantic import (
 
 from specbench.core import dotted
 from specbench.core.errors import ConfigError, nearest
-from specbench.core.registry import DRAFTERS, RULES, Registry
+from specbench.core.registry import DRAFT_LENGTHS, DRAFTERS, RULES, Registry
 from specbench.specs.components import (
     BridgeSpec,
     DecoderSpec,
     DrafterSpec,
+    DraftLengthSpec,
     Name,
     Spec,
     Text,
@@ -136,6 +137,8 @@ class MethodSpec(Spec):
     """Translates draft tokens into the target's vocabulary."""
     num_draft_tokens: Annotated[int, Field(ge=0, le=64)]
     """Maximum draft tokens on a path (depth of a tree)."""
+    draft_length: DraftLengthSpec | None = None
+    """How many of them a step drafts, decided while drafting (a policy of a chain); null or fixed: as many as fit."""
     calibration: CalibrationSpec | None = None
     """Examples that the method was tuned on. Runs exclude them."""
     sweep: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
@@ -171,9 +174,13 @@ class MethodSpec(Spec):
 
     @property
     def components(self) -> list[tuple[Registry[..., Any], str]]:
-        """Returns registry and name of the drafters, the rule and the bridge; none for an external decoder."""
+        """Returns registry and name of the drafters, the rule, the bridge and the draft length; none for an external
+        decoder."""
         parts = [part for part in self.parts if part.decoder is None]
-        used = [spec for part in parts for spec in (part.drafter, part.verification, part.bridge)]
+        used = [
+            spec for part in parts for spec in (part.drafter, part.verification, part.bridge, part.draft_length)
+            if spec is not None
+        ]  # fmt: skip
         return [(spec.registry, spec.name) for spec in used]
 
     @property
@@ -188,6 +195,8 @@ class MethodSpec(Spec):
         route = self.routes[name]
         drafter = route.drafter or self.drafter
         absent = {"routes", "language", "sweep", "calibration", *(() if drafter.features.needs_model else ("bridge",))}
+        if drafter.type == "none":
+            absent.add("draft_length")
         length = self.num_draft_tokens if route.num_draft_tokens is None else route.num_draft_tokens
         data = {**self.model_dump(exclude=absent), "drafter": drafter.model_dump(), "num_draft_tokens": length}
         method = build(MethodSpec, data, prefix=f"routes.{name}: ")
@@ -203,6 +212,8 @@ class MethodSpec(Spec):
                 "lossless: is derived from verification.rule: delete the key"
                 + (", and write decoder.claims_lossless" if data.get("decoder") else "")
             )
+        if data.get("draft_length") in ("fixed", {"policy": "fixed"}):
+            data = {**data, "draft_length": None}
         if data.get("routes") is not None:
             return with_default_drafter(data)
         if data.get("language") is not None:
@@ -212,6 +223,8 @@ class MethodSpec(Spec):
         for key, placeholder in EXTERNAL_PARTS.items():
             if data.get(key, placeholder) is not placeholder:
                 raise ConfigError(f"{key}: an external decoder has its own: delete the key '{key}' or 'decoder'")
+        if data.get("draft_length") is not None:
+            raise ConfigError("draft_length: an external decoder chooses its own: delete the key")
         if data.get("decodes_with", "target") != "target":
             raise ConfigError("decodes_with: an external decoder decodes for the target: delete the key")
         return {**data, **EXTERNAL_PARTS}
@@ -220,7 +233,7 @@ class MethodSpec(Spec):
     def _without_absent_keys(self, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
         data: dict[str, object] = serialize(self)
         absent = set(EXTERNAL_PARTS if self.decoder is not None else ("decoder",))
-        absent |= {key for key in ("drafter_share", "routes", "language") if data.get(key) is None}
+        absent |= {key for key in ("drafter_share", "routes", "language", "draft_length") if data.get(key) is None}
         if self.routes is not None:
             absent.add("drafter")
         return {key: value for key, value in data.items() if key not in absent}
@@ -237,13 +250,13 @@ class MethodSpec(Spec):
     def drafts_token_by_token(self) -> bool:
         """Returns whether every draft token costs one draft pass, as the expected speed-up assumes. It does if each
         token comes with the draft model's distribution, or if the drafter sets the acceptance rate. Retokenized drafts
-        and copies have no such distribution."""
+        and copies have no such distribution, and drafts of other lengths than γ have other costs."""
         if self.decoder is not None:
             return False
         if self.routes is not None:
             return all(part.drafts_token_by_token for part in self.parts)
         carried = self.drafter.features.provides - self.bridge.features.removes
-        return "raw_probs" in carried or self.prescribes is not None
+        return self.draft_length is None and ("raw_probs" in carried or self.prescribes is not None)
 
     @property
     def prescribes(self) -> str | None:
@@ -319,6 +332,8 @@ def _check_features(method: MethodSpec) -> None:
         )
     if (num_levels := tree_levels(method.drafter)) is not None:
         _check_trees(method, num_levels)
+    if method.draft_length is not None:
+        _check_length(method, method.draft_length)
     requires = method.verification.features.requires
     if removed := requires & method.bridge.features.removes:
         raise ConfigError(
@@ -331,6 +346,30 @@ def _check_features(method: MethodSpec) -> None:
         raise ConfigError(
             f"{place}: needs {', '.join(sorted(lacking))}, which drafter '{drafter}' lacks: choose another rule or a "
             f"drafter that has it ({', '.join(able)})"
+        )
+
+
+def _check_length(method: MethodSpec, length: DraftLengthSpec) -> None:
+    """Raises ConfigError unless the drafter drafts chains whose length the policy can decide."""
+    place = f"draft_length.policy = '{length.policy}'"
+    drafter = method.drafter.type
+    reason = None
+    if drafter == "none":
+        reason = "drafter 'none' drafts nothing"
+    elif method.prescribes:
+        reason = f"drafter '{drafter}' plans its drafts before they are measured"
+    elif proposes_trees(method):
+        reason = f"drafter '{drafter}' proposes trees, and a draft length is one of chains"
+    elif method.bridge.type == "string":
+        reason = "bridge 'string' drafts as many bytes as its first token needs"
+    if reason is not None:
+        raise ConfigError(f"{place}: {reason}: delete the key 'draft_length'")
+    if length.features.looks_at_drafts and not method.drafter.features.asks_length:
+        able = [name for name in DRAFTERS.names() if DRAFTERS.features(name).asks_length]
+        others = [name for name in DRAFT_LENGTHS.names() if not DRAFT_LENGTHS.features(name).looks_at_drafts]
+        raise ConfigError(
+            f"{place}: reads the probabilities of a draft while it is made, which drafter '{drafter}' does not offer: "
+            f"choose a drafter that does ({', '.join(able)}), or another policy ({', '.join(others)})"
         )
 
 

@@ -34,6 +34,13 @@ from specbench.analysis.audit.report import (
 )
 from specbench.core.errors import ConfigError
 from specbench.core.registry import RULES
+from specbench.decoding.draft_length import (
+    Confidence,
+    CostSchedule,
+    DraftLength,
+    EntropyBound,
+    RootEntropy,
+)
 from specbench.decoding.drafters import Drafter, ModelDrafter, NoDrafter
 from specbench.decoding.drafters.heads import EagleDrafter
 from specbench.decoding.drafters.lookahead import TokenRecycling
@@ -167,6 +174,41 @@ def test_correct_methods_are_lossless(target: TableModel, draft: TableModel) -> 
     counts = (sd.distribution.num_accepted, sd.distribution.num_recovered, sd.distribution.num_bonus)
     assert min(counts) > 50  # type: ignore[type-var]  # all kinds of tokens are in the draws
     assert abs(sd.distribution.mean_log_p - sd.distribution.expected_log_p) < 4 * sd.distribution.standard_error
+
+
+class Dropping(ModelDrafter):
+    """Leaves out a drawn token to which it gave little probability."""
+
+    def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
+        made = super().propose(ids, num_draft_tokens, generator)
+        if made.probs is None or self.sampling.greedy:
+            return made
+        number = count_leading((made.probs.token_probs(torch.tensor(made.token_ids)) >= 0.4).tolist())
+        assert isinstance(made.probs, Distributions)
+        return Proposal(made.token_ids[:number], Distributions(made.probs.logits[:number], PLAIN) if number else None)
+
+
+def test_drafts_that_end_early_are_lossless_and_dropped_tokens_are_not(draft: TableModel) -> None:
+    target = TableModel(VOCAB, 2)  # with which a dropped token changes more
+
+    def method(name: str, make: type[ModelDrafter], length: DraftLength | None) -> AuditedMethod:
+        drafters = [make(draft, sampling) for sampling in (GREEDY, PLAIN)]
+        for drafter in drafters if length is not None else ():
+            drafter.use_length(length)
+        toys = [Toy(target, drafter, rejection, drafter.sampling) for drafter in drafters]
+        return AuditedMethod(name, True, GAMMA, *toys)
+
+    lengths = {"confidence": Confidence(threshold=0.4), "svip": RootEntropy(threshold=0.35)}
+    lengths |= {"adaedl": EntropyBound(threshold=0.4), "costs": CostSchedule(draft_cost=0.3, verify_costs=[1.0, 1.2])}
+    for length in lengths.values():
+        length.is_asked = True
+    findings = audited(
+        target, draft, *(method(name, ModelDrafter, length) for name, length in lengths.items()),
+        method("dropping", Dropping, None), num_draws=600,
+    )  # fmt: skip
+    assert {each.method: each.verdict for each in findings.verdicts} == {
+        **dict.fromkeys(("ar", *lengths), "lossless"), "dropping": "diverged"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

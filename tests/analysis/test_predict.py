@@ -13,11 +13,11 @@ import torch
 from msgspec.structs import replace
 from rich.console import Console
 
+from specbench.analysis.draft_lengths import RecordedVerdicts
 from specbench.analysis.roofline.predict import (
     Machine,
     Prediction,
     RecordedRow,
-    RecordedVerdicts,
     has_shorter_drafts,
     last_token_acceptance,
     predict,

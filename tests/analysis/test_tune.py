@@ -21,6 +21,7 @@ from specbench.analysis.tuning.tune import (
     tune_length,
 )
 from specbench.cli.run import run
+from specbench.core.environment import builtin_dir
 from specbench.core.errors import ConfigError
 from specbench.running.plan import without_calibration
 from specbench.running.prompts import prompt_digest
@@ -217,6 +218,25 @@ def test_a_lossless_method_is_tuned_in_its_length_and_its_file_runs(
 
     run(task="mgsm", method="my-sd.yaml", target=tiny_pair[0], drafter=tiny_pair[1], data=".", subsets="en", limit=6,
         overrides=["generation.max_new_tokens=2"], output=Path("out"))  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["sd-confidence", "tli"])
+def test_a_draft_length_that_varies_is_chosen_among_policies_and_fixed_ones(
+    method: str, call: Callable[..., tuple[str, str]], tmp_path: Path
+) -> None:
+    """The random pair accepts next to nothing; what counts is that replays and runs fit together, and the file runs."""
+    if method == "tli":  # whose texts depend on where drafts begin, so that all policies are measured
+        text = (builtin_dir("methods") / "tli.yaml").read_text().replace("name: tli", "name: tli-svip")
+        Path("tli-svip.yaml").write_text(f"{text}draft_length: {{policy: svip}}\n")
+        method = "tli-svip.yaml"
+    out, err = call(method, output="my-sd.yaml", lengths="2,4")
+    assert "fixed draft length: " in err
+    assert "costs in passes of ar: draft pass " in err
+    assert ("replayed tokens per pass of ar" in err) == (method == "sd-confidence")
+    assert "evaluate on other examples" in " ".join(out.split())
+    spec = load_file("my-sd.yaml")
+    assert isinstance(spec, MethodSpec)
+    assert spec.draft_length is not None or spec.num_draft_tokens in (2, 4)
 
 
 @pytest.mark.parametrize(

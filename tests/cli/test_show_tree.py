@@ -1,4 +1,4 @@
-"""The drawing of a draft tree and of its step in `specbench show`."""
+"""The drawings of draft trees, look-ups and drafts of a varying length in `specbench show`, and of their steps."""
 
 import pytest
 import torch
@@ -99,3 +99,26 @@ def test_a_look_up_is_drawn(method: str, said: str) -> None:
     shown = " ".join(" ".join(lines[start:]).split())
     assert said in shown and "1. draft: Drafts" in shown and "rule exact_match" in shown
     assert f"1 to {load_method(method).num_draft_tokens + 1}" in shown
+
+
+@pytest.mark.parametrize(
+    ("method", "drafted", "end"),
+    [
+        ("sd-confidence", "yes yes yes yes", "the draft ends after token 4, which is kept"),  # 0.35 < 0.4
+        ("sd-svip", "yes yes yes", "the draft ends after token 3, which is kept"),  # √(0.15 · 1.1) = 0.41
+        ("sd-adaedl", "yes yes yes yes –", "the draft ends before token 5, of whose distribution a pass was made"),
+    ],
+)
+def test_a_draft_of_a_varying_length_is_drawn(method: str, drafted: str, end: str) -> None:
+    lines = help_lines(method)
+    shown = [" ".join(line.split()) for line in lines[lines.index("an example:") :]]
+    assert shown[4] == f"draft {drafted}"
+    assert shown[5] == end
+    assert "1. draft: A small language model" in " ".join(shown)
+    assert "rule rejection" in " ".join(shown)
+
+
+def test_a_schedule_is_drawn_by_its_drafts() -> None:
+    lines = help_lines("sd-heuristic")
+    shown = [" ".join(line.split()) for line in lines[lines.index("an example:") :]]
+    assert shown[2] == "drafted 5 7 9 8 7"

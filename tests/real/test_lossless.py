@@ -21,7 +21,8 @@ QUESTIONS = [
     ("1, 2, 3, 4, 5, 6,", False),
     ("日本の首都は東京です。フランスの首都はパリです。イタリアの", False),  # characters of several tokens
 ]
-WITH_A_DRAFTER = ["sd", "sd-block", "sd-tree", "synthetic", "hf-sd"]
+VARYING = ["sd-confidence", "sd-roc", "sd-adaedl", "sd-svip", "sd-heuristic", "sd-costs"]
+WITH_A_DRAFTER = ["sd", "sd-block", "sd-tree", "synthetic", "hf-sd", *VARYING]
 WITHOUT = ["pld", "lookahead", "token-recycling", "ngram", "rest", "suffix", "sam", "ngram-mod", "hf-pld"]
 SHORTER = {  # so that something is found in short texts
     "sam": ["drafter.min_match=1", "num_draft_tokens=4"],

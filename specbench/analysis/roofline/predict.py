@@ -6,6 +6,8 @@ A recorded generation is also divided into the steps of a shorter draft length. 
 depends only on its position in the text: the drafter's token there depends on nothing but the text before it. A shorter
 draft length changes only where steps end, so the recorded verdicts give its steps. One kind of position has no verdict:
 after a fully accepted draft the target's own token follows, and nothing was drafted there.
+
+A run that recorded the drafter's confidences also gives the steps of draft lengths that vary.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +17,16 @@ import numpy as np
 from msgspec.structs import replace
 from pydantic import BaseModel
 
+from specbench.analysis.draft_lengths import (
+    RecordedDrafts,
+    RecordedVerdicts,
+    candidate_lengths,
+    has_same_texts,
+    is_recording,
+    length_name,
+    length_of,
+    with_length,
+)
 from specbench.core.errors import ConfigError
 from specbench.core.table import Table, number_columns, text_columns
 from specbench.records.columns import PassTimes, StepCounts
@@ -27,79 +39,18 @@ from specbench.results.runs import RecordedRun, RecordedRuns, read_input, rows_o
 from specbench.specs.method import MethodSpec
 from specbench.statistics.bootstrap import Array, Estimate, Resampler
 
-RULES = ("rejection", "exact_match")  # the text has the same distribution with any draft length
 
-
-@dataclass(frozen=True)
-class RecordedVerdicts:
-    """The verdicts of one generation. `accepted`: whether the draft token at each new position was accepted; None if
-    nothing was drafted there.
-
-    drafted: the number of draft tokens, by the position where a recorded step began. ends: the positions before which
-    the drafter itself ended a draft, each with whether the draft token before it was rejected; a draft in which that
-    token is accepted has another text and may go on. most_tokens: the new tokens that the limits allow.
-    """
-
-    accepted: Sequence[bool | None]
-    drafted: Mapping[int, int]
-    ends: frozenset[tuple[int, bool]]
-    most_tokens: int
-
-    @classmethod
-    def of(cls, generation: Generation, num_draft_tokens: int, max_new_tokens: int) -> "RecordedVerdicts":
-        """Reads the steps of a record. `num_draft_tokens`: the recorded draft length."""
-        num_tokens = len(generation.token_ids)
-        most = num_tokens if generation.finish in ("length", "context") else max_new_tokens
-        accepted: list[bool | None] = [None] * num_tokens
-        drafted, ends = {}, set()
-        start = 1  # the token of the prefill
-        for step in generation.steps:
-            place = start + step.accepted
-            accepted[start:place] = [True] * step.accepted
-            is_ended = step.verified == step.drafted < min(num_draft_tokens, most - start - 1)
-            is_rejected = step.verified > step.accepted
-            if place < num_tokens and is_rejected:
-                accepted[place] = False
-            if is_ended:
-                ends.add((start + step.drafted, is_rejected))
-            drafted[start] = step.drafted
-            start += step.emitted
-        return cls(accepted, drafted, frozenset(ends), most)
-
-    def steps(self, num_draft_tokens: int, unknown: bool) -> tuple[list[StepCounts], int]:
-        """Returns the steps with drafts of at most `num_draft_tokens`, and the number of missing verdicts. `unknown`
-        takes the place of a missing verdict: True gives the fewest possible steps, False the most."""
-        counts, num_missing, start = [], 0, 1
-        accepted, num_tokens = self.accepted, len(self.accepted)
-        while start < num_tokens:
-            length = max(0, min(num_draft_tokens, self.most_tokens - start - 1))
-            end, place = start + min(length, self.drafted.get(start, length)), start
-            while place < end and place < num_tokens:
-                verdict = accepted[place]
-                if verdict is None:
-                    num_missing += 1
-                    verdict = unknown
-                if self.ends and (place + 1, not verdict) in self.ends:
-                    end = place + 1
-                if not verdict:
-                    break
-                place += 1
-            is_rejected = place < end and place < num_tokens
-            emitted = min(place + 1, num_tokens) - start
-            counts.append(StepCounts(end - start, place - start + is_rejected, place - start, emitted))
-            start = place + 1
-        return counts, num_missing
-
-
-def query_lengths(steps: Sequence[StepCounts]) -> tuple[list[int], list[int]]:
+def query_lengths(steps: Sequence[StepCounts], num_passes: Sequence[int] | None = None) -> tuple[list[int], list[int]]:
     """Returns the query lengths of the target's and the draft model's passes. After a fully accepted draft, the next
-    draft begins with a pass over two tokens, because the draft model has not read the last draft token."""
+    draft begins with a pass over two tokens, because the draft model has not read the last draft token. `num_passes`:
+    draft passes of each step, if they may be one more than its draft tokens."""
     target, draft, first = [], [], 1
-    for step in steps:
+    for place, step in enumerate(steps):
         target.append(step.drafted + 1)
-        if step.drafted:
-            draft += [first, *[1] * (step.drafted - 1)]
-            first = 2 if step.accepted == step.drafted else 1
+        number = step.drafted if num_passes is None else num_passes[place]
+        if number:
+            draft += [first, *[1] * (number - 1)]
+            first = 2 if step.accepted == number else 1
     return target, draft
 
 
@@ -143,14 +94,16 @@ class Machine:
 
 
 class Prediction(BaseModel):
-    """A method at a draft length on the other machine. `is_recorded`: whether the run had this draft length.
-    `known_share`: the share of the needed verdicts that the records have. `measured`: the speed-up of the run."""
+    """A method at a draft length on the other machine. `draft_length`: one that varies, in words. `is_recorded`:
+    whether the run had this draft length. `known_share`: the share of the needed verdicts that the records have.
+    `measured`: the speed-up of the run."""
 
     run: str
     task: str
     subset: str
     method: str
     num_draft_tokens: int
+    draft_length: str | None = None
     is_recorded: bool
     known_share: float
     mean_acceptance_length: Estimate
@@ -191,9 +144,7 @@ def predict(runs: Sequence[str], subsets: Sequence[str], machine: Machine) -> Pr
 def has_shorter_drafts(method: MethodSpec) -> bool:
     """Returns whether a method's records give its steps at shorter draft lengths: its drafts depend only on the text
     before them, and neither the text nor its acceptance depends on where steps begin and end."""
-    is_chain_of_target_tokens = method.drafter.type == "model" and method.bridge.type == "shared"
-    is_alone = method.decodes_with != "target" or method.routes is not None
-    return is_chain_of_target_tokens and not is_alone and method.verification.rule in RULES
+    return has_same_texts(method) and (method.draft_length is None or is_recording(method))
 
 
 Replayed = Array  # the steps and the seconds of each generation on the other machine, [2, num_records]
@@ -246,20 +197,42 @@ class RecordedRow:
             # If verdicts are missing, the values lie between those with no and with full acceptance at these positions,
             # and the interval covers both.
             both = [[each.steps(shorter, unknown) for each in verdicts] for unknown in (False, True)]
-            slow, fast = (
-                np.array([
-                    [len(steps), self.machine.seconds(*query_lengths(steps), self.longest)] for steps, _ in each
-                ]).T for each in both
-            )  # fmt: skip
+            slow, fast = (self._replayed([query_lengths(steps) for steps, _ in each]) for each in both)
             num_needed = sum(step.verified for steps, _ in both[True] for step in steps)
             num_missing = sum(missing for _, missing in both[True])
-            share = last_token_acceptance(self.own, self.method.num_draft_tokens)
-            share_known = 1 - num_missing / num_needed if num_needed else 1.0
-            shorter_drafts.append(
-                self._prediction(run, shorter, share_known, slow, (1 - share) * slow + share * fast, fast)
-            )
+            known = 1 - num_missing / num_needed if num_needed else 1.0
+            shorter_drafts.append(self._between(run, shorter, known, slow, fast))
+        if is_recording(self.method):
+            shorter_drafts += self._other_lengths(run)
         recorded = np.array([[len(g.steps), self._seconds(g)] for g in self.own]).T
         return [*shorter_drafts, self._prediction(run, length, 1.0, recorded, recorded, recorded)]
+
+    def _other_lengths(self, run: str) -> list[Prediction]:
+        """Returns the predictions of draft lengths that vary."""
+        machine, most = self.machine, self.method.num_draft_tokens
+        drafts = [
+            RecordedDrafts.of(g, most, self.max_new_tokens[record.subset])
+            for g, record in zip(self.own, self.records, strict=True)
+        ]
+        draft_cost = (machine.draft_pass or 0.0) / machine.target_pass
+        verify_costs = np.interp(range(1, most + 2), [1, max(2, self.longest)], [1.0, machine.verification_cost])
+        found = []
+        for option in candidate_lengths(draft_cost, verify_costs.tolist()):
+            length = length_of(with_length(self.method, option, most))
+            both = [[each.replay(length, most, unknown) for each in drafts] for unknown in (False, True)]
+            slow, fast = (self._replayed([query_lengths(r.steps, r.num_passes) for r in each]) for each in both)
+            known = 1 - sum(r.num_missing for r in both[True]) / max(1, sum(r.num_verdicts for r in both[True]))
+            prediction = self._between(run, most, known, slow, fast)
+            found.append(prediction.model_copy(update={"draft_length": length_name(option), "is_recorded": False}))
+        return found
+
+    def _replayed(self, passes: Sequence[tuple[list[int], list[int]]]) -> Replayed:
+        rows = [[len(target), self.machine.seconds(target, draft, self.longest)] for target, draft in passes]
+        return np.array(rows).T
+
+    def _between(self, run: str, num_draft_tokens: int, known: float, slow: Replayed, fast: Replayed) -> Prediction:
+        share = last_token_acceptance(self.own, self.method.num_draft_tokens)
+        return self._prediction(run, num_draft_tokens, known, slow, (1 - share) * slow + share * fast, fast)
 
     def _seconds(self, generation: Generation) -> float:
         passes = generation.passes
@@ -292,12 +265,17 @@ class RecordedRow:
         )  # fmt: skip
 
 
+def length_of_prediction(each: Prediction) -> str:
+    most = str(each.num_draft_tokens)
+    return most if each.draft_length is None else f"{each.draft_length}, ≤ {most}"
+
+
 def table(report: PredictReport) -> Table:
     rows: list[Sequence[str]] = []
     for run in report.runs:
         rows += [[run]] if len(report.runs) > 1 else []
         rows += [
-            [f"{each.task}/{each.subset}", each.method, str(each.num_draft_tokens),
+            [f"{each.task}/{each.subset}", each.method, length_of_prediction(each),
              number(each.mean_acceptance_length, 2), speed(each.tokens_per_second), with_interval(each.speedup),
              f"{each.known_share:.0%}", with_interval(each.measured) if each.is_recorded else NULL]
             for each in report.predictions if each.run == run

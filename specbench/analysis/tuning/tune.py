@@ -1,7 +1,8 @@
 """`specbench tune`: candidates are measured on a calibration slice, and the fastest one becomes a method file.
 
 Draft lengths and sizes of growing trees are measured directly. The thresholds of fuzzy rules are searched as in
-arXiv:2502.20704, App. D. Shapes of draft trees follow from measured chances and costs, as in arXiv:2402.12374.
+arXiv:2502.20704, App. D. Draft lengths that vary are replayed from one run, and the best are measured. Shapes of draft
+trees follow from measured chances and costs, as in arXiv:2402.12374.
 """
 
 import math
@@ -19,6 +20,14 @@ import numpy as np
 import yaml
 from rich.console import Console
 
+from specbench.analysis.draft_lengths import (
+    RECORDING,
+    candidate_lengths,
+    is_recording,
+    length_name,
+    replayed_rates,
+    with_length,
+)
 from specbench.analysis.tuning.shared_runs import (
     LENGTH,
     Metrics,
@@ -48,6 +57,8 @@ from specbench.decoding.tree_shape import USUAL_CHANCES, best_shape_by_level
 from specbench.decoding.verification import MAX_JS
 from specbench.records.records import Generation
 from specbench.report.captions import model_name
+from specbench.results.answers import BASELINE, answers_of
+from specbench.results.draft_lengths import costs_of_widths
 from specbench.results.metric_format import NULL, metric_of, number, score, score_pair, with_interval
 from specbench.results.scores import main_metric
 from specbench.running.plan import Loaded
@@ -138,6 +149,8 @@ def tune_length(tuner: Tuner) -> list[TunedPreset]:
     """Chooses the draft length with the most tokens per second. For a fuzzy method, it is that of speculative decoding
     with the same drafter, and the `ThresholdSearch` follows, which also needs the drafter alone."""
     base = tuner.trials.base
+    if base.draft_length is not None:
+        return tune_policy(tuner)
     tried = {str(length): with_value(lossless_method(base), LENGTH, length) for length in tuner.candidates}
     others = [load_method("draft-only")] if is_fuzzy(base) else []
     best, found = tuner.choose_fastest("draft length", tried, others)
@@ -145,6 +158,51 @@ def tune_length(tuner: Tuner) -> list[TunedPreset]:
     if is_fuzzy(base):
         return ThresholdSearch(tuner, best.num_draft_tokens, own, found["draft-only"]).presets()
     return [TunedPreset("", with_value(base, LENGTH, best.num_draft_tokens), own)]
+
+
+NUM_TRIED = 3  # policies, beside the best fixed length
+
+
+def tune_policy(tuner: Tuner) -> list[TunedPreset]:
+    """Chooses among fixed draft lengths and those that vary, with the costs of this machine."""
+    trials, base, most = tuner.trials, tuner.trials.base, max(tuner.candidates)
+    # 1. One run of the fixed lengths measures costs, and one method in it records what the others need.
+    fixed = {str(length): with_length(base, None, length) for length in tuner.candidates}
+    fixed = {text: method.model_copy(update={"name": f"fixed-{text}"}) for text, method in fixed.items()}
+    asks = base.drafter.features.asks_length
+    recorded = with_length(base, RECORDING if asks else None, most).model_copy(update={"name": f"recorded-{most}"})
+    run = trials.run("-".join(["lengths", *fixed]), [*fixed.values(), recorded])
+    speeds = {text: run.metrics(method.name)["tokens_per_second"] for text, method in fixed.items()}
+    best_fixed = max(speeds, key=lambda text: speeds[text].value or 0.0)
+    listed = ", ".join(f"{text}: {with_interval(speed, 1)}" for text, speed in speeds.items())
+    tuner.decide(f"fixed draft length: {best_fixed} is the fastest; tokens/s with 95 % interval: {listed}")
+    own = {method.name: answers_of(run.records, method.name) for method in (*fixed.values(), recorded)}
+    baseline = answers_of(run.records, BASELINE)
+    draft_cost = run.metrics(recorded.name)["cost_ratio"].value or 0.0
+    costs = costs_of_widths([answer for each in own.values() for answer in each], baseline)
+    verify_costs = costs(np.arange(1, most + 2)).tolist()
+    tuner.decide(
+        f"costs in passes of ar: draft pass {draft_cost:.3f}; verification by tokens "
+        + ", ".join(f"{number}: {cost:.2f}" for number, cost in enumerate(verify_costs, 1))
+    )
+    # 2. Replays of the recorded one select policies, where the texts do not depend on the draft length.
+    tried = candidate_lengths(draft_cost, verify_costs, asks)
+    if is_recording(recorded):
+        most_tokens = {
+            (each.task.name, each.subset): each.task.generation.max_new_tokens for each in run.subset_runs
+        }  # fmt: skip
+        rates = replayed_rates(run.records, recorded, tried, most_tokens, draft_cost, costs)
+        ordered = sorted(tried, key=lambda length: rates[length_name(length)], reverse=True)
+        best_of_policy = {length["policy"]: length for length in reversed(ordered)}
+        tried = sorted(best_of_policy.values(), key=lambda length: rates[length_name(length)], reverse=True)[:NUM_TRIED]
+        estimates = ", ".join(f"{length_name(each)} ≈ {rates[length_name(each)]:.3f}" for each in ordered[:8])
+        tuner.decide(f"replayed tokens per pass of ar, the best: {estimates}")
+    else:
+        tried = list({length["policy"]: length for length in reversed(tried)}.values())
+    # 3. A second run measures these.
+    lengths = {length_name(length): with_length(base, length, most) for length in tried}
+    best, found = tuner.choose_fastest("length", {f"fixed {best_fixed}": fixed[best_fixed], **lengths})
+    return [TunedPreset("", best.model_copy(update={"name": base.name}), found[best.name])]
 
 
 class ThresholdSearch:
@@ -520,7 +578,7 @@ def run_tune(
         metrics = preset.metrics
         threshold = preset.method.verification.options.get("threshold")
         rows.append([
-            path.name, NULL if threshold is None else shown(threshold), str(preset.method.num_draft_tokens),
+            path.name, NULL if threshold is None else shown(threshold), shown_length(preset.method),
             number(metrics["draft_efficiency"], 1, 100), number(metrics["tokens_per_second"], 1),
             with_interval(metrics["speedup"], 2), score_pair(metrics, trials.quality),
         ])  # fmt: skip
@@ -540,6 +598,11 @@ def run_tune(
     }  # fmt: skip
     table = Table(trials.title("tuned"), columns, rows, [caption])
     return TuningReport(data, [table], trials.folder, [str(path) for path in paths])
+
+
+def shown_length(method: MethodSpec) -> str:
+    length, most = method.draft_length, method.num_draft_tokens
+    return str(most) if length is None else f"≤ {most}, {length_name(length.model_dump())}"
 
 
 def parse_candidates(method: MethodSpec, lengths: Sequence[str] | None, sizes: Sequence[str] | None) -> list[int]:

@@ -14,6 +14,7 @@ from specbench.cli.help.text import NAMES, Parameter, field_parameters, folded, 
 from specbench.core import dotted
 from specbench.core.environment import EMBEDDED
 from specbench.core.values import depths
+from specbench.decoding.draft_length import DraftLength, make_length
 from specbench.decoding.tree_shape import TreeShape, best_shape
 from specbench.specs.catalogue import FIXED, load_method, method_names
 from specbench.specs.components import Component
@@ -21,6 +22,9 @@ from specbench.specs.method import SHARE, MethodSpec, RouteSpec, proposes_trees
 from specbench.specs.run import embedded_drafter, own_drafter
 
 EXAMPLE = (0.5, 0.2, 0.1)  # acceptance rates by rank in the example of a growing tree
+# Examples of lengths that vary: confidence and entropy of draft tokens, and whether all tokens of a draft are accepted.
+EXAMPLE_DRAFT = ((0.95, 0.2), (0.85, 0.5), (0.6, 1.1), (0.35, 2.2), (0.2, 3.1), (0.9, 0.3))
+EXAMPLE_VERDICTS = (True, True, False, False, True)
 MAX_LINES = 24  # of a drawing; more paths are cut
 NEVER_VERIFIED = -1  # rank of a token that the target reads only for the drafter, and that cannot be accepted
 TASK = "mgsm"  # the embedded models can answer its sample rows
@@ -44,6 +48,7 @@ def method_lines(method: MethodSpec, call: str) -> Iterator[str]:
         yield from folded(f"models without --target: {', '.join(models)}")
     yield from tree_lines(method)
     yield from look_up_lines(method)
+    yield from length_lines(method)
     yield from section("parameters", (line for key in keys for line in key.lines()))
     swept = [f"{key}: {', '.join(map(shown, values))}" for key, values in method.sweep.items()]
     yield from section("values that `specbench sweep` tries", (line for each in swept for line in folded(each, 2, 6)))
@@ -76,6 +81,8 @@ def parameters(method: MethodSpec) -> list[Parameter]:
         components: dict[str, Component] = {"drafter": method.drafter} if routes is None else {
             f"routes.{name}.drafter": route.drafter for name, route in routes if route.drafter is not None
         }  # fmt: skip
+        if method.draft_length is not None:
+            components["draft_length"] = method.draft_length
         components |= {"verification": method.verification, "bridge": method.bridge}
         options = [(place, part.registry.options_model(part.name), part.options) for place, part in components.items()]
     found = [each for place, model, values in options for each in field_parameters(model, place, values, settable)]
@@ -125,6 +132,8 @@ def parts(method: MethodSpec) -> list[Part]:
             components += [other for other in others if other not in components]
         return sorted(components, key=lambda part: part.role in ("verification rule", "vocabulary bridge"))
     chosen: dict[str, Component] = {"drafter": method.drafter}
+    if method.draft_length is not None:
+        chosen["draft length"] = method.draft_length
     if method.drafter.type != "none":
         chosen["verification rule"] = method.verification
     if method.needs_drafter and method.decodes_with == "target":
@@ -191,7 +200,7 @@ def is_preset(method: MethodSpec, other: MethodSpec) -> bool:
     """Returns whether a method has the components of another, and its name with a hyphen and a suffix."""
     own, others = (
         (each.decodes_with, each.decoder and each.decoder.entry, each.drafter.name, each.verification.name,
-         each.bridge.name)
+         each.bridge.name, each.draft_length and each.draft_length.name)
         for each in (method, other)
     )  # fmt: skip
     return method.name.startswith(f"{other.name}-") and own == others
@@ -270,6 +279,59 @@ def look_up_lines(method: MethodSpec) -> Iterator[str]:
         read=f"up to {method.num_draft_tokens} draft tokens, or its last token alone if nothing was found",
         cache="the keys and values of rejected tokens are dropped",
     )
+
+
+def length_lines(method: MethodSpec) -> Iterator[str]:
+    """Yields a draft whose length varies, with example numbers, and the step of its method."""
+    length = method.draft_length
+    if method.routes is not None or length is None:
+        return
+    made = make_length(length.factory, length.options, method.drafter.features.asks_length)
+    made.begin_prompt()
+    draw = drawn_draft if made.is_asked else drawn_lengths
+    yield from section("an example", [f"  {line}" for line in draw(made, method.num_draft_tokens)])
+    if method.drafter.features.drawing is None:
+        yield from step_lines(
+            method,
+            draft=f". {first_sentence(length.factory)}",
+            read=f"the draft tokens, at most {method.num_draft_tokens}",
+            cache="the keys and values of rejected tokens are dropped",
+        )
+
+
+def drawn_draft(length: DraftLength, most: int) -> list[str]:
+    """Returns a draft of example tokens, and where it ends."""
+    allowed = length.limit(min(most, len(EXAMPLE_DRAFT)))
+    end, number, num_seen = "at the longest draft of the example", 0, 0
+    for confidence, entropy in EXAMPLE_DRAFT[:allowed]:
+        num_seen += 1
+        if not length.draws(entropy):
+            end = f"before token {number + 1}, of whose distribution a pass was made"
+            break
+        number += 1
+        if not length.goes_on(confidence):
+            end = f"after token {number}, which is kept"
+            break
+    shown_tokens = EXAMPLE_DRAFT[:num_seen]
+    rows = {
+        "token": range(1, len(shown_tokens) + 1),
+        "confidence": [f"{confidence:.2f}" for confidence, _ in shown_tokens],
+        "entropy": [f"{entropy:.2f}" for _, entropy in shown_tokens],
+        "draft": ["yes" if place < number else "–" for place in range(len(shown_tokens))],
+    }
+    lines = [f"{name:<12}" + "".join(f"{cell!s:>6}" for cell in cells) for name, cells in rows.items()]
+    return [*lines, f"the draft ends {end}"]
+
+
+def drawn_lengths(length: DraftLength, most: int) -> list[str]:
+    """Returns the lengths of drafts after example verdicts: whole drafts, then one with a rejected token."""
+    drafted, accepted = [], []
+    for is_whole in EXAMPLE_VERDICTS:
+        drafted.append(length.limit(most))
+        accepted.append(drafted[-1] if is_whole else drafted[-1] // 2)
+        length.observe(drafted[-1], accepted[-1])
+    rows = {"draft": range(1, len(drafted) + 1), "drafted": drafted, "accepted": accepted}
+    return [f"{name:<12}" + "".join(f"{cell!s:>6}" for cell in cells) for name, cells in rows.items()]
 
 
 def step_lines(method: MethodSpec, *, draft: str, read: str, cache: str) -> Iterator[str]:

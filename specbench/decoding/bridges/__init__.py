@@ -12,6 +12,7 @@ import torch
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import BRIDGES
+from specbench.decoding.draft_length import DraftLength
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.proposal import PointMass, Proposal
 from specbench.decoding.sampling import Sampling
@@ -291,6 +292,10 @@ class BridgedDrafter(Drafter):
 
     def rehearse(self, decode: Callable[[], object]) -> None:
         self._drafter.rehearse(decode)
+
+    def use_length(self, length: DraftLength) -> None:
+        super().use_length(length)
+        self._drafter.use_length(length)
 
     def reserve(self, num_draft_tokens: int) -> tuple[int, float]:
         return self._drafter.reserve(num_draft_tokens)

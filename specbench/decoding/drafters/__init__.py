@@ -10,6 +10,7 @@ import torch
 from pydantic import Field
 
 from specbench.core.registry import DRAFTERS
+from specbench.decoding.draft_length import FIXED, DraftLength
 from specbench.decoding.proposal import (
     Draws,
     OnDeviceProposal,
@@ -48,6 +49,7 @@ class Drafter:
     draws: Draws | None = None  # None for a drafter that proposes no trees
     learns_over_prompts: bool = False  # whether the speed of a prompt depends on the prompts before it
     max_nodes: int | None = None  # of its trees, if they vary in size
+    length: DraftLength = FIXED  # how many tokens a step drafts
     pauses_at: int | None = None  # the number of tokens from which on it drafts nothing; None: there is none
 
     def __init__(self, model: ScoringModel | None = None, sampling: Sampling | None = None) -> None:
@@ -77,6 +79,11 @@ class Drafter:
     def room(self, num_tokens: int) -> int:
         """Returns how many tokens it may draft after `num_tokens`; 0 if it pauses there, until the answer ends."""
         return sys.maxsize if self.pauses_at is None else max(0, self.pauses_at - num_tokens)
+
+    def use_length(self, length: DraftLength) -> None:
+        """Sets the draft length. A drafter that drafts for another one passes it on."""
+        self.length = length
+        self.learns_over_prompts = self.learns_over_prompts or length.learns_over_prompts
 
     def begin_cell(self) -> None:
         """Called after the warm-up of each subset of a task. A drafter that `learns_over_prompts` forgets everything
@@ -162,10 +169,11 @@ class ModelDrafter(Drafter):
         super().prefill(prompt_ids)
 
     def reserve(self, num_draft_tokens: int) -> tuple[int, float]:
-        return self.model.reserve_draft(num_draft_tokens, self.sampling)
+        return (0, 0.0) if self.length.is_asked else self.model.reserve_draft(num_draft_tokens, self.sampling)
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
-        if self.model.prefers_pending and num_draft_tokens:
+        length = self.length
+        if self.model.prefers_pending and num_draft_tokens and not length.is_asked:
             return self._propose_on_device(ids, num_draft_tokens, generator)
         mark = self.model.passes.clock.mark
         drafted_ids = list(ids)
@@ -173,10 +181,15 @@ class ModelDrafter(Drafter):
         for _ in range(num_draft_tokens):
             distribution = Distributions(self.model.score(drafted_ids, 1).logits, self.sampling)
             start = mark()
+            raw = distribution.raw_probs[0] if length.is_asked else None
+            if raw is not None and not length.draws(entropy_of(raw)):
+                break
             token = distribution.draw(0, generator)
             self.model.passes.add_choice(start, mark())
             drafted_ids.append(token)
             rows.append(distribution)
+            if raw is not None and not length.goes_on(float(raw[token])):
+                break
             if token in self.model.eos_token_ids:
                 break
         return Proposal(drafted_ids[len(ids) :], Distributions.concat(rows) if rows else None)
@@ -205,6 +218,11 @@ class ModelDrafter(Drafter):
         is_proposed = up_to_end(self._is_end.index_select(0, tokens))
         self._last = OnDeviceProposal(tokens, is_proposed, distributions)
         return self._last
+
+
+def entropy_of(probs: torch.Tensor) -> float:
+    """Returns the entropy of a distribution in nats."""
+    return float(torch.special.entr(probs).sum())
 
 
 def end_mask(ends: frozenset[int], vocab_size: int, device: torch.device) -> torch.Tensor:

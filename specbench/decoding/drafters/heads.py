@@ -11,6 +11,7 @@ from pydantic import Field
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS
+from specbench.decoding.draft_length import DraftLength
 from specbench.decoding.drafters import Drafter, ModelDrafter
 from specbench.decoding.drafters.model_tree import (
     Depth,
@@ -62,6 +63,10 @@ class EagleDrafter(Drafter):
         self.hidden_layers = model.head.hidden_layers
         self.draws = inner.draws
         self._prompt_ids: list[int] | None = None  # the prompt, until the target has read it
+
+    def use_length(self, length: DraftLength) -> None:
+        super().use_length(length)
+        self.inner.use_length(length)
 
     def tree_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
         return self.inner.tree_lengths(num_draft_tokens)

@@ -51,6 +51,14 @@ class NgramDistribution:
         """The n most frequent continuations: int64 [n]."""
         return self.model.at(self.span)[0][: len(self.probs)].astype(np.int64)
 
+    @property
+    def entropy(self) -> float:
+        """The entropy of `probs` in nats."""
+        return float(-(self.probs * np.log(self.probs)).sum())
+
+    def prob(self, token: int) -> float:
+        return float(self.probs[self.token_ids == token].sum())
+
     def draw(self, uniform: float) -> int:
         """Returns the token at which the cumulative probability exceeds `uniform`, a draw from [0, 1)."""
         place = int(self.cumulated.searchsorted(uniform * self.cumulated[-1], side="right"))
@@ -169,6 +177,9 @@ class NgramDrafter(Drafter):
         uniforms = None if self.sampling.greedy else draw_uniforms(num_draft_tokens, generator)
         for number in range(num_draft_tokens):
             row = self._after(self.ngram.span(context))
+            raw = NgramDistribution(self.ngram, row.span, RAW) if self.length.is_asked else None
+            if raw is not None and not self.length.draws(raw.entropy):
+                break
             token = row.best if uniforms is None else row.draw(uniforms[number])
             rows.append(row)
             token_ids.append(token)
@@ -176,6 +187,8 @@ class NgramDrafter(Drafter):
             end = mark()
             self.passes.add(1, start, end)
             start = end
+            if raw is not None and not self.length.goes_on(raw.prob(token)):
+                break
             if token in self.target.eos_token_ids:
                 break
         return (

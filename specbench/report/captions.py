@@ -242,7 +242,8 @@ def _by_subset(rows: Sequence[Row], texts: Sequence[str | None]) -> str:
 
 def dtype_and_device(row: Row) -> str:
     engine = "" if row.engine == "eager" else f", {row.engine}"
-    return f"{row.dtype} on {row.device}{engine}{width_of_passes(row.pass_width)}"
+    products = "" if row.products is None else f", products {row.products}"
+    return f"{row.dtype} on {row.device}{engine}{products}{width_of_passes(row.pass_width)}"
 
 
 def width_of_passes(pass_width: int | None) -> str:

@@ -50,7 +50,7 @@ ALL = "all"  # the subset of a row over all subsets of its task
 UNVERIFIABLE_FIELDS = frozenset({"evidence", "fairness", "run"})
 # Fields and metrics that rows of earlier versions lack.
 LATER_FIELDS = frozenset(
-    {"common_ids", "context", "divergence", "drafter_passes", "pass_width", "system", "template_date"}
+    {"common_ids", "context", "divergence", "drafter_passes", "pass_width", "products", "system", "template_date"}
 )
 LATER_METRICS = frozenset(
     {
@@ -225,6 +225,8 @@ class Row(FilePart):
     drafter_revision: str | None
     drafter_passes: str | None = None  # dtype and attention of a drafter that is a GGUF file beside a target that is
     # none, or the reverse; null: as those of the target
+    products: str | None = None  # of eager passes on a CPU: packed, plain (a probe found them faster), or a kind for
+    # target and drafter each; null: nothing was packed, or the row is of an earlier version
     sampling: RowSampling
     dtype: str
     device: str

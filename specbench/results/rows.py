@@ -226,6 +226,7 @@ class MeasuredRun:
             "target": target["name"], "target_revision": target["revision"],
             "drafter": drafter["name"], "drafter_revision": drafter["revision"],
             "drafter_passes": drafter.get("passes"),
+            "products": products_of_row(self.identity.get("products", {}), target["name"], drafter["name"]),
             "engine": self.identity.get("engines", {}).get(method.name, conditions["engine"]),
             **{name: conditions[name] for name in ("dtype", "device", "attention", "versions", "commit")},
             **{name: getattr(self.measurement, name) for name in ("command", "request", "repeats")},
@@ -349,6 +350,17 @@ def drafter_options(part: MethodSpec, target: str) -> dict[str, Any]:
     if part.checkpoint is None or own_drafter(part, target) is not None:
         return found
     return {**found, "checkpoint": None, "replaces": part.checkpoint}
+
+
+def products_of_row(products: Mapping[str, str], target: str, drafter: str | None) -> str | None:
+    """Returns the kind of products that the models of a row have in common; both kinds if they differ; None if neither
+    is known. `products`: by model."""
+    kinds = {
+        role: kind for role, name in (("target", target), ("drafter", drafter)) if (kind := products.get(name or ""))
+    }
+    if len(set(kinds.values())) <= 1:
+        return next(iter(kinds.values()), None)
+    return ", ".join(f"{kind} {role}" for role, kind in kinds.items())
 
 
 def revision_of(revisions: Mapping[str, str | None]) -> str | None:

@@ -30,7 +30,7 @@ from specbench.running.capture_plan import (
     num_compilations,
 )
 from specbench.running.events import Events
-from specbench.running.models import LoadedModels, choose_products
+from specbench.running.models import LoadedModels
 from specbench.running.plan import Plan, SubsetRun, Trial
 from specbench.running.progress import announce
 from specbench.running.warm_up import Budget, WarmUp, doing_warm_up, warm_up_subset
@@ -59,8 +59,6 @@ class InProcess:
         num_measured = 0
         current: SubsetRun | None = None  # the subset whose passes are captured
         warm_ups: dict[int, Mapping[str, WarmUp]] = {}  # by id of the subset
-        for line in choose_products(plan.models) if num_missing and plan.spec.engine == "auto" else ():
-            events.say(line)
         baseline_lengths: dict[Key, int] = {}  # AR's new tokens in the trials so far
         with events.trials(plan.trials):
             for number, trial in enumerate(plan.trials):

@@ -30,10 +30,10 @@ from specbench.models.causal_lm import Prompt, TextModel
 from specbench.models.loading import choose_device
 from specbench.models.machine import environment
 from specbench.models.meters import num_processes_on_gpu
-from specbench.records.folder import DATE, RunFolder, default_folder
+from specbench.records.folder import DATE, PRODUCTS, RunFolder, default_folder
 from specbench.records.records import Key
 from specbench.results.conditions import check_accepts_rows
-from specbench.running.models import LoadedModels, load_models
+from specbench.running.models import LoadedModels, choose_products, load_models, products_by_model
 from specbench.running.prompts import (
     PromptRenderer,
     conversation,
@@ -139,6 +139,11 @@ def make_plan(request: Request, console: Console, load: Callable[[RunSpec], Load
         for model in (models.target, *models.drafters.values()):
             model.chat_template.date = recorded
         folder.identity[DATE] = printed_date(subset_runs)
+    #    So do the products of its passes, which a probe chose: others have other speeds, and on some CPUs other bits.
+    for line in choose_products(models, folder.recorded_products()) if spec.engine == "auto" else ():
+        say(console, line)
+    if products := products_by_model(models):
+        folder.identity[PRODUCTS] = products
     models.log_into(folder.path)
     # 6. The prompts, each rendered and encoded once: warm-up, trials, records and the search for near-ties share them.
     subset_runs = [with_checked_prompts(run, spec.prompt_checks) for run in subset_runs]

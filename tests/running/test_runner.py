@@ -1,9 +1,8 @@
 """The plan of a run: every trial once, methods in alternating order, streams named by what they are for."""
 
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -13,7 +12,6 @@ from specbench.decoding.decoder import DraftingDecoder, stream_seed
 from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
-from specbench.running import measure as measuring
 from specbench.running.measure import check_recorded, measure
 from specbench.running.models import LoadedModels
 from specbench.running.plan import SubsetRun, Trial, check_prompts, run_identity, trials
@@ -22,7 +20,7 @@ from specbench.specs.catalogue import digest, load_method, load_task, method_nam
 from specbench.specs.run import RunSpec
 from specbench.tasks.examples import Example, TaskData
 from tests.support import tiny
-from tests.support.records import autoregressive, changed, record
+from tests.support.records import changed, record
 
 
 def decoder(name: str, learns: bool = False) -> DraftingDecoder:
@@ -131,37 +129,6 @@ def test_records_of_other_examples_are_refused() -> None:
     for change in ({"prompt": "other"}, {"reference": "2"}):
         with pytest.raises(ConfigError, match=r"t/en example a .* another prompt or answer than rows\.tsv"):
             check_recorded([trial], {trial.key: changed(recorded, **change)}, folder)
-
-
-@pytest.mark.parametrize(("engine", "is_finished", "probes"), [
-    ("auto", False, True), ("auto", True, False), ("eager", False, False),
-])  # fmt: skip
-def test_products_are_chosen_by_a_run_that_measures(
-    monkeypatch: pytest.MonkeyPatch, engine: str, is_finished: bool, probes: bool
-) -> None:
-    place = SimpleNamespace(task=SimpleNamespace(name="t", generation=SimpleNamespace(reasoning=None)), subset="en")
-    trial: Any = Trial(cast(Any, place), Example(0, "a", ("What?",), ("1",)), 0, ())
-    old = record({"ar": autoregressive(1)}, prompt=trial.prompt_digest, reference="1", prompt_tokens=None)
-    monkeypatch.setattr(measuring, "check_recorded", lambda *given: None)
-    monkeypatch.setattr(measuring, "choose_products", lambda models: ["probed"])
-    said: list[str] = []
-
-    class Waiting(Exception):
-        """What is measured would begin."""
-
-    def wait(number: int) -> None:
-        if number == 0:
-            raise Waiting
-
-    events: Any = SimpleNamespace(
-        say=said.append, trials=nullcontext, wait=wait, trial_recorded=lambda *given, **named: None
-    )
-    plan: Any = SimpleNamespace(
-        trials=[trial], folder=None, models=None, spec=SimpleNamespace(warm_up="full", engine=engine)
-    )
-    with nullcontext() if is_finished else pytest.raises(Waiting):
-        measuring.InProcess().measure(plan, cast(Any, {trial.key: old} if is_finished else {}), events)
-    assert said == ["probed"] * probes
 
 
 def test_a_prompt_is_rendered_once_and_its_tokens_are_part_of_the_record(monkeypatch: pytest.MonkeyPatch) -> None:

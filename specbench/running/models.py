@@ -283,7 +283,8 @@ def training_prompts(spec: RunSpec, method: MethodSpec) -> set[str]:
     prompts. The same question in another layout has another digest and is not detected."""
     digests: set[str] = set()
     for part in method.parts:
-        folder = part.drafter.options.get("path") or (spec.drafter_of(part) if part.needs_drafter else None)
+        options = part.drafter.options
+        folder = options.get("path") or options.get("corpus") or (spec.drafter_of(part) if part.needs_drafter else None)
         if folder:
             with suppress(ConfigError, KeyError, TypeError, AttributeError):  # no record that can be read
                 data = bounded.read_json(Path(folder) / TRAINING_RECORD, "train it again", strict=False)["data"]

@@ -10,7 +10,7 @@ from specbench.statistics.bootstrap import Estimate
 from tests.support.answers import summarize
 from tests.support.records import autoregressive, compared, generation
 
-ONLY_OF_SOME_DRAFTS = {  # of `draw_overlap`, `tree_nodes`, what was consumed, servers, loops, and models that reason
+ONLY_OF_SOME_DRAFTS = {  # of `draw_overlap`, trees, what was consumed, servers, loops, memories, models that reason
     "acceptance_rate_unconditional", "tree_nodes", "tree_depth", "draft_passes_per_step",
     "cpu_joules_per_token", "cpu_joules_per_token_ar", "gpu_joules_per_token", "gpu_joules_per_token_ar",
     "peak_host_bytes", "peak_host_bytes_ar", "peak_device_bytes", "peak_device_bytes_ar",
@@ -21,6 +21,7 @@ ONLY_OF_SOME_DRAFTS = {  # of `draw_overlap`, `tree_nodes`, what was consumed, s
     "e2e_p99_seconds", "tpot_ratio", "e2e_ratio",
     "speedup_without_loops", "mean_acceptance_length_without_loops",
     "reasoning_share", "reasoning_share_ar", "share_cut_in_reasoning", "share_cut_in_reasoning_ar",
+    "num_own_answers",
 }  # fmt: skip
 OF_PROGRAMS_AND_JUDGES = {"num_programs_ended", "num_unjudged"}
 

@@ -24,7 +24,13 @@ from tests.support.records import changed, record
 
 
 def decoder(name: str, learns: bool = False) -> DraftingDecoder:
-    parts: Any = (SimpleNamespace(name=name), None, SimpleNamespace(learns_over_prompts=learns), None, None)
+    parts: Any = (
+        SimpleNamespace(name=name),
+        None,
+        SimpleNamespace(learns_over_prompts=learns, memory=None),
+        None,
+        None,
+    )
     return DraftingDecoder(*parts)
 
 
@@ -48,7 +54,7 @@ def places(plan: list[Trial]) -> list[tuple[str, int, int]]:
 
 def test_blocks_cover_everything_and_alternate() -> None:
     """The subsets of a task are measured alternately, so that each has an answer early."""
-    plan = list(trials([run_of("en", 3), run_of("ja", 2)], repeats=2))
+    plan = list(trials([run_of("en", 3), run_of("ja", 2)], repeats=2, seed=0))
     assert places(plan) == [
         (subset, example, repeat) for repeat in range(2)
         for subset, example in (("en", 0), ("ja", 0), ("en", 1), ("ja", 1), ("en", 2))
@@ -62,8 +68,8 @@ def test_blocks_cover_everything_and_alternate() -> None:
 def test_one_task_is_measured_after_the_other() -> None:
     plan = trials(
         [run_of("en", 2), run_of("ja", 1), run_of("en", 1, task="u"), run_of("ja", 1, task="u")],
-        repeats=1,
-    )
+        repeats=1, seed=0,
+    )  # fmt: skip
     assert [(trial.run.task.name, trial.run.subset) for trial in plan] == [
         ("t", "en"), ("t", "ja"), ("t", "en"), ("u", "en"), ("u", "ja")
     ]  # fmt: skip
@@ -72,12 +78,27 @@ def test_one_task_is_measured_after_the_other() -> None:
 def test_a_drafter_that_learns_reads_one_subset_after_the_other() -> None:
     """It would learn from the other subsets, and forgets what it learnt where a subset begins."""
     learning = (*DECODERS, decoder("token-recycling", learns=True))
-    plan = list(trials([run_of("en", 2), run_of("ja", 2, decoders=learning)], repeats=1))
-    assert places(plan) == [("en", 0, 0), ("en", 1, 0), ("ja", 0, 0), ("ja", 1, 0)]
+    plan = list(trials([run_of("en", 2), run_of("ja", 2, decoders=learning)], repeats=1, seed=0))
+    assert [subset for subset, _, _ in places(plan)] == ["en", "en", "ja", "ja"]
+    assert places(plan)[:2] == [("en", 0, 0), ("en", 1, 0)]
+
+
+def test_a_drafter_that_learns_has_a_random_order_of_the_prompts_for_each_repeat() -> None:
+    def orders(num_examples: int, seed: int, learns: bool = True) -> list[list[int]]:
+        run = run_of("en", num_examples, decoders=(*DECODERS, decoder("token-recycling", learns=learns)))
+        plan = list(trials([run], repeats=5, seed=seed))
+        return [[trial.example.index for trial in plan if trial.repeat == repeat] for repeat in range(5)]
+
+    found = orders(9, 0)
+    assert all(sorted(order) == list(range(9)) for order in found)
+    assert len({tuple(order) for order in (*found, range(9))}) == 6
+    assert orders(9, 1) != found
+    assert [[each for each in order if each < 9] for order in orders(12, 0)] == found, "more examples keep the order"
+    assert orders(9, 0, learns=False) == [list(range(9))] * 5
 
 
 def test_the_turns_of_an_example_stand_together_in_one_order() -> None:
-    plan = list(trials([run_of("en", 2, num_turns=2)], repeats=2))
+    plan = list(trials([run_of("en", 2, num_turns=2)], repeats=2, seed=0))
     assert [(trial.example.index, trial.repeat, trial.turn) for trial in plan] == [
         (example, repeat, turn) for repeat in range(2) for example in range(2) for turn in range(2)
     ]

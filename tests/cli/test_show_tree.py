@@ -1,10 +1,13 @@
 """The drawing of a draft tree and of its step in `specbench show`."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from specbench.cli.help.method import drawing, first_sentence, tree_lines
 from specbench.cli.show import help_lines
+from specbench.core.environment import builtin_dir
 from specbench.decoding.drafters.lookahead import Lookahead, largest_tree
 from specbench.decoding.proposal import TreeProposal
 from specbench.decoding.sampling import Sampling
@@ -91,7 +94,10 @@ def test_a_sentence_ends_before_a_capital() -> None:
     assert first_sentence(code) == "Draws one token (arXiv:1, Alg. 2)"
 
 
-@pytest.mark.parametrize(("method", "said"), [("suffix", "0.1"), ("sam", "at least 5 tokens"), ("ngram-mod", "24")])
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [("suffix", "0.1"), ("sam", "at least 5 tokens"), ("ngram-mod", "24"), ("pld", "at most 3 per matched token")],
+)
 def test_a_look_up_is_drawn(method: str, said: str) -> None:
     lines = help_lines(method)
     start = lines.index("a look-up:")
@@ -99,3 +105,12 @@ def test_a_look_up_is_drawn(method: str, said: str) -> None:
     shown = " ".join(" ".join(lines[start:]).split())
     assert said in shown and "1. draft: Drafts" in shown and "rule exact_match" in shown
     assert f"1 to {load_method(method).num_draft_tokens + 1}" in shown
+
+
+def test_a_look_up_of_a_tree_has_one_step(tmp_path: Path) -> None:
+    text = (builtin_dir("methods") / "suffix.yaml").read_text().replace("memory: prompt", "memory: prompt, tree: true")
+    (tmp_path / "mine.yaml").write_text(text)
+    lines = help_lines(str(tmp_path / "mine.yaml"))
+    shown = " ".join(" ".join(lines).split())
+    assert lines.count("a step:") == lines.count("a look-up:") == 1
+    assert "gives a tree of its continuations" in shown and "it grows as it is drafted" in shown

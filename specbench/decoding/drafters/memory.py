@@ -232,8 +232,22 @@ class AutomatonDrafter(MemoryDrafter):
 COPIED = ("memory  … b c d e f g h …", "text    … x c d e", "draft           f g h")
 
 
-def suffix_drawing(*, factor: float, offset: float, min_probability: float, **others: object) -> LookUp:
+BRANCHES = (
+    "memory  … c d e f g h … c d e f g k … c d e m …", "text    … x c d e", "draft           f g h",
+    "                    k", "                m",
+)  # fmt: skip
+
+
+def suffix_drawing(
+    *, factor: float, offset: float, min_probability: float, tree: bool | None, **others: object
+) -> LookUp:
     allowed = f"{factor:g} · (matched tokens){f' {offset:+g}' if offset else ''}"
+    if tree:
+        return BRANCHES, (
+            "Every suffix of the text that occurs in the memory gives a tree of its continuations, here of c d e, d e "
+            f"and e: the most frequent ones, up to {allowed} tokens, whose relative frequency is at least "
+            f"{min_probability:g}. The tree with the largest sum of these frequencies is proposed."
+        )
     return COPIED, (
         "Every suffix of the text that occurs in the memory gives a draft, here c d e, d e and e: at each token the "
         f"most frequent one, up to {allowed} tokens, while the product of the relative frequencies is at least "
@@ -399,10 +413,11 @@ CORPUS = (
 )
 
 
-def sam_drawing(*, min_match: int, bias: int, **others: object) -> LookUp:
+def sam_drawing(*, min_match: int, bias: int, corpus: str | None, **others: object) -> LookUp:
+    others_are = "other answers or the corpus" if corpus else "other answers"
     return COPIED, (
         "The longest suffix of the text that occurs earlier, here c d e, is continued as after its first occurrence. "
-        f"It has at least {min_match} tokens, and {bias} more if it occurs in other answers only."
+        f"It has at least {min_match} tokens, and {bias} more if it occurs in {others_are} only."
     )
 
 

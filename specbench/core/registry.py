@@ -164,7 +164,7 @@ class DrafterFeatures:
     prescribes: the verification rule whose acceptance rate the drafter sets, so that the rate is not a measurement.
     tree_shape: for a drafter that may propose trees. Maps its options to the largest tree (`parents` and `ranks` of the
         nodes and `depth`, as in decoding.tree_shape), or to the maximum number of levels if trees grow as they are
-        drafted. Raises ConfigError for options that do not fit.
+        drafted; None: with these options it drafts chains. Raises ConfigError for options that do not fit.
     draws: for trees. Maps the options to the ways in which a node's children may be drawn (see `TreeProposal`). The
         temperature selects one of them. None: fixed children.
     asks_length: whether it asks `Drafter.length` before and after each draw of a chain whether to go on.

@@ -8,7 +8,7 @@ import torch
 
 from specbench.core.values import text_digest
 from specbench.decoding.checked_parts import CheckedDrafter, CheckedRule, FunctionDrafter, same_torch_state
-from specbench.decoding.drafters import Drafter
+from specbench.decoding.drafters import SHUFFLED, Drafter, memory_of
 from specbench.decoding.loop import GenerationOutput, StopRules, decode
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import VerificationRule
@@ -64,6 +64,16 @@ class Decoder:
         """The revision of external code; None for this package's own methods."""
         return None
 
+    @property
+    def memory(self) -> str | None:
+        """What its drafters remember of other prompts (see `drafters.memory_of`); None if they have no memory."""
+        return ", ".join(dict.fromkeys(filter(None, (part.memory for part in self.parts if part is not self)))) or None
+
+    @property
+    def learns(self) -> bool:
+        """Returns whether the speed of a prompt depends on the prompts before it."""
+        return SHUFFLED in (self.memory or "")
+
     def stop_rules(self, generation: GenerationSpec, context_limit: int | None) -> StopRules:
         """Returns the rules that end a generation with this method's model. A stop string that is a special token of
         the model is an end token."""
@@ -90,6 +100,10 @@ class DraftingDecoder(Decoder):
     rule: VerificationRule
     sampling: Sampling
     select_seconds: float = 0.0
+
+    @property
+    def memory(self) -> str | None:
+        return memory_of(self.drafter)
 
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> GenerationOutput:
         """Decodes one prompt with the random stream of `seed`, after a dry run if the drafter needs one."""

@@ -2,7 +2,7 @@
 corpus with its suffix array."""
 
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -146,6 +146,13 @@ class Datastore(ArrayModel):
     @property
     def max_token_id(self) -> int:
         return int(self._tokens[self._suffixes[-1]])
+
+    def texts(self) -> Iterator[list[int]]:
+        """Yields the tokens of each document."""
+        start = 0
+        for end in np.flatnonzero(self.tokens == self.vocab_size).tolist():
+            yield self._tokens[start:end].tolist()
+            start = end + 1
 
     def occurrences(self, text: Sequence[int]) -> tuple[int, int]:
         """Returns the range (end exclusive) of `suffixes` with the occurrences of a text that are followed by a

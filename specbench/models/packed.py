@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -22,6 +22,7 @@ from torch.nn import functional
 from specbench.specs.components import Quantize
 
 Product = Callable[[torch.Tensor], torch.Tensor]
+Products = Literal["packed", "plain"]
 GROUP = 32  # inputs that share a scale and a zero point in 4 bits
 INPUTS, OUTPUTS = 32, 16  # torch's kernels read beyond the weights unless the sizes are multiples of these
 
@@ -378,6 +379,24 @@ def quantize_4(layer: nn.Linear, kept: bool) -> None:
 
 def stored_layers(network: nn.Module) -> list[StoredLinear]:
     return [part for part in network.modules() if isinstance(part, StoredLinear)]
+
+
+UNPACKED = "_specbench_unpacked"  # of a network whose packed layers were turned back
+
+
+def products_of(network: nn.Module) -> Products | None:
+    """Returns whether a network multiplies with packed bfloat16 weights, or plainly though they were packed; None if
+    they never were."""
+    if any(isinstance(layer, PackedLinear) for layer in stored_layers(network)):
+        return "packed"
+    return "plain" if getattr(network, UNPACKED, False) else None
+
+
+def unpack(network: nn.Module) -> None:
+    """Turns all layers back into torch's own."""
+    for layer in stored_layers(network):
+        layer.restore()
+    setattr(network, UNPACKED, True)
 
 
 @torch.no_grad()

@@ -22,6 +22,7 @@ from specbench.specs.run import RunSpec
 from specbench.specs.task import TaskSpec
 
 DATE = "template_date"
+PRODUCTS = "products"  # how eager passes on a CPU multiply, by model
 REVISIONS = "data_revisions"  # the commit of each subset's data on the hub
 
 
@@ -108,16 +109,24 @@ class RunFolder(ResumableFolder):
     def recorded_date(self, asked: str | None) -> date | None:
         """Returns the date that the chat templates of the folder's records print, if a run is to take it instead of its
         own: it asks for none, or for today's. Returns None for a new folder, and if the dates are the same."""
-        config = self.path / self.IDENTITY
-        if asked not in (None, "today") or not config.is_file():
-            return None
-        recorded = bounded.read_mapping(config, self.repair(), strict=False).get(DATE)
+        recorded = self._recorded(DATE) if asked in (None, "today") else None
         if recorded in (None, self.identity.get(DATE)):
             return None
         try:
             return date.fromisoformat(str(recorded))
         except ValueError as error:
-            raise ConfigError(f"{config}: {DATE} = {recorded!r}: is not a date: {self.repair()}") from error
+            place = self.path / self.IDENTITY
+            raise ConfigError(f"{place}: {DATE} = {recorded!r}: is not a date: {self.repair()}") from error
+
+    def recorded_products(self) -> Mapping[str, str]:
+        """Returns the products with which the folder's records were made, by model; empty for a new folder."""
+        found = self._recorded(PRODUCTS)
+        return found if isinstance(found, Mapping) else {}
+
+    def _recorded(self, setting: str) -> Any:
+        """Returns a setting of run.json; None if the file or the setting is absent."""
+        config = self.path / self.IDENTITY
+        return bounded.read_mapping(config, self.repair(), strict=False).get(setting) if config.is_file() else None
 
     def repair(self) -> str:
         """Returns the remedy for an unreadable run.json."""

@@ -165,6 +165,7 @@ class Generation(Stored, kw_only=True):
     problem: str | None = None  # the reason why there are no scores
     outcome: dict[str, str] = field(default_factory=dict)
     route: str | None = None  # of a method with routes
+    left_out_own: bool | None = None  # whether a memory left out an earlier answer to the prompt; None: no such memory
     decoded_by: Literal["target", "drafter"] | None = None  # the model that decoded alone, if one did
     cpu_joules: Seconds | None = None  # of the processor packages, prefill included, as the next ones
     gpu_joules: Seconds | None = None  # of the target's GPUs

@@ -8,7 +8,7 @@ from typing import Any
 
 from specbench.core.console import counted
 from specbench.results.metric_format import metric_of, names_by_text, score_pair
-from specbench.results.row import ALL, Row
+from specbench.results.row import ALL, REPEAT, SHUFFLED, Row
 from specbench.statistics.bootstrap import MIN_PROMPTS, SMALL_SAMPLE
 from specbench.tasks.judge import JUDGED
 
@@ -75,8 +75,10 @@ def model_name(name: str, revision: str | None) -> str:
 
 
 def why_unranked(row: Row) -> str | None:
-    """Returns the reason why a row is not ranked: its drafter is synthetic, with a prescribed acceptance rate. None for
-    all other rows."""
+    """Returns the reason why a row is not ranked: its drafter is synthetic, with a prescribed acceptance rate, or may
+    have copied its own earlier answers to the same prompts. None for all other rows."""
+    if row.memory == REPEAT:
+        return "its drafter remembers its own earlier answers to these prompts (repeat)"
     rates = [drafter["acceptance"] for drafter in _drafters(row) if drafter.get("type") == SYNTHETIC]
     return f"its α is prescribed ({', '.join(f'{rate:g}' for rate in rates)}), not a drafter's" if rates else None
 
@@ -143,15 +145,45 @@ def caption_lines(rows: Sequence[Row]) -> list[str]:
         share = whole.value("oracle_share")
         of_oracle = "" if share is None else f"; {share:.0%} of the rate of an oracle with the same drafts"
         lines.append(f"{mean:.1f} draft tokens per step on average{of_oracle}")
-    memory = row.options.get("drafter", {}).get("memory")
-    if memory in ("cell", "run") or row.options.get("draft_length", {}).get("state") == "run":
-        lines.append("the drafter keeps state across prompts; speed depends on their order")
-    elif memory not in (None, "none", "prompt"):
-        lines.append(f"the drafter also searches the answers of {memory} to all other prompts")
+    lines += memory_lines(row)
     if cut := [each.subset for each in rows if (each.value("share_cut_by_length") or 0.0) > MANY_CUT]:
         lines.append(f"more than {MANY_CUT:.0%} of the answers were cut at max_new_tokens in {', '.join(cut)}")
     lines += untested_lines(rows, [row.subset for row in rows])
     return [*lines, *few_prompts_line(rows, [each.subset for each in rows if each.has_few_prompts])]
+
+
+def memory_lines(row: Row) -> list[str]:
+    """Returns the line about what the drafter remembers of other prompts; none for one without a memory."""
+    if row.memory is None:  # rows of earlier versions have the option only
+        options = row.options.get("drafter", {}).get("memory")
+        is_kept = options in ("cell", "run")
+        return ["the drafter keeps state across prompts; speed depends on their order"] if is_kept else []
+    own = row.value("num_own_answers")
+    left_out = (
+        ""
+        if own is None or row.memory == REPEAT
+        else f"; of {round(own)} prompts it held an earlier answer, which was left out"
+    )
+    learnt = "verdicts on" if row.options.get("draft_length", {}).get("state") == "run" else "answers to"
+    if row.memory == SHUFFLED and row.served is not None:
+        what = f"{learnt} the requests before, in one random order, on which the speed depends"
+    elif row.memory == SHUFFLED and row.repeats > 1:
+        what = f"{learnt} the prompts before, in {row.repeats} random orders, which intervals resample with the prompts"
+    elif row.memory == SHUFFLED:
+        what = (
+            f"{learnt} the prompts before, in one random order, on which the speed depends (--repeats 5: five orders)"
+        )
+    else:
+        what = MEMORIES.get(row.memory, row.memory)
+    return [f"memory: {what}{left_out}"]
+
+
+MEMORIES = {
+    "cold": "empty before each prompt (cold)",
+    "repeat": "earlier answers, also those to the same prompts (repeat)",
+    "warm": "AR's answers of another run to all other prompts (warm)",
+    "warm half": "AR's answers of another run to the half of its prompts that the prompt is not in (warm half)",
+}
 
 
 def untested_lines(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
@@ -260,7 +292,8 @@ def _by_subset(rows: Sequence[Row], texts: Sequence[str | None]) -> str:
 
 def dtype_and_device(row: Row) -> str:
     engine = "" if row.engine == "eager" else f", {row.engine}"
-    return f"{row.dtype} on {row.device}{engine}{width_of_passes(row.pass_width)}"
+    products = "" if row.products is None else f", products {row.products}"
+    return f"{row.dtype} on {row.device}{engine}{products}{width_of_passes(row.pass_width)}"
 
 
 def width_of_passes(pass_width: int | None) -> str:

@@ -72,9 +72,9 @@ def _drafter_name(row: Row) -> str:
 
 SUBSET = RowColumn("subset", cell=lambda row: row.subset)
 TASK = RowColumn("task", cell=lambda row: row.task_name)
-METHOD = RowColumn("method", cell=lambda row: row.method_name)
-UNBROKEN_METHOD = RowColumn("method", folds=False, cell=lambda row: row.method_name)
-SERVER = RowColumn("server", folds=False, cell=lambda row: row.method_name)
+METHOD = RowColumn("method", cell=lambda row: row.shown_method)
+UNBROKEN_METHOD = RowColumn("method", folds=False, cell=lambda row: row.shown_method)
+SERVER = RowColumn("server", folds=False, cell=lambda row: row.shown_method)
 SCORE_NAME = RowColumn("of", cell=lambda row: metric_of(row.quality).label if row.quality in row.metrics else "")
 VERDICT = RowColumn("verdict", cell=verdict_word)
 DRAFTER = RowColumn("drafter", width=13, cell=_drafter_name)

@@ -179,7 +179,7 @@ def distinct_names(rows: Sequence[Row]) -> dict[str, str]:
     ]
     differ = distinguishing([without_digest(row.method) for row in rows], settings)
     return {
-        row.key: " ".join([row.method_name, *(f"{name.rpartition('.')[2]}={text:.20}" for name, text in own.items())])
+        row.key: " ".join([row.shown_method, *(f"{name.rpartition('.')[2]}={text:.20}" for name, text in own.items())])
         for row, own in zip(rows, differ, strict=True)
     }
 

@@ -250,6 +250,7 @@ def _load_table(rows: Sequence[Row]) -> Table:
         *([BY_RATE] if load.kind == "rate" else []),
         "per user, speed-up = τ ÷ (pass ÷ AR's): the gain of speculation ÷ the cost of its passes at this load",
         *filter(None, (_break_even_line(server_rows) for server_rows in rows_by_server(rows)[1:])),
+        *dict.fromkeys(f"{row.method_name}: not ranked: {why}" for row in rows if (why := why_unranked(row))),
         *untested_lines(rows, names),
         *warning_lines(rows, names),
     ]

@@ -110,6 +110,7 @@ class Answer(msgspec.Struct, kw_only=True, gc=False):
     reasoning_closed: bool
     in_language: float | None = None  # 1 or 0; None: unknown
     external: External | None = None  # without events
+    left_out_own: bool | None = None
 
     @classmethod
     def of(
@@ -177,6 +178,7 @@ class Answer(msgspec.Struct, kw_only=True, gc=False):
             statistics=g.statistics, problem=g.problem, status=g.outcome.get("status"),
             reasoning_tokens=g.reasoning_tokens, reasoning_closed=g.reasoning_closed,
             in_language=None if language is None else _is_in_language(g.answer, language), external=external,
+            left_out_own=g.left_out_own,
         )  # fmt: skip
 
     @property
@@ -190,6 +192,10 @@ class Answer(msgspec.Struct, kw_only=True, gc=False):
     @property
     def example(self) -> int:
         return self.key[2]
+
+    @property
+    def repeat(self) -> int:
+        return self.key[3]
 
     @property
     def turn(self) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 from specbench.core.console import counted
 from specbench.core.errors import ConfigError
 from specbench.records.windows import LOAD_RECORDS, LoadAnswer, LoadWindow
-from specbench.results.row import ALL, Row, RowLoad, RowWarmUp, RowWarning
+from specbench.results.row import ALL, REPEAT, SHUFFLED, Row, RowLoad, RowWarmUp, RowWarning
 from specbench.results.verdict import served_verdict
 from specbench.results.warnings import unsteady_start
 from specbench.statistics.bootstrap import Estimate, Resampler
@@ -88,13 +88,17 @@ def load_row(row: Row, windows: Sequence[LoadWindow], load: RowLoad) -> Row:
     examples = {(window.subset, answer.example) for window in own for answer in window.methods[BASELINE]}
     subsets = Counter(subset for subset, _ in sorted(examples))
     load = load.model_copy(update={"windows": len(own)})
+    metrics = metrics_of(answers, plain, int(load.level) if load.kind == "concurrency" else None)
+    memory = row.memory
+    if memory in (SHUFFLED, REPEAT):  # each prompt was answered before, with one request at a time
+        memory, metrics["num_own_answers"] = REPEAT, Estimate(value=len(examples))
     found = row.model_copy(
         update={
             "served": row.served.model_copy(update={"load": load}), "quality": None, "signatures": {},
             "n": len(examples), "subsets": dict(subsets) if row.subset == ALL else {}, "repeats": 1,
             "created": datetime.fromtimestamp(own[-1].measured_at, UTC).isoformat(timespec="seconds"),
             "accepted_tokens_per_step": None, "warm_up": warm_up, "verdict": verdict, "divergence": None,
-            "metrics": metrics_of(answers, plain, int(load.level) if load.kind == "concurrency" else None),
+            "memory": memory, "metrics": metrics,
         }
     )  # fmt: skip
     if text := unsteady_start(found, RowWarmUp.of(plain_starts) if plain_starts else None):

@@ -20,8 +20,8 @@ from specbench.results.row import Row
 
 FIELDS = (
     "task", "subset", "target", "target_revision", "sampling", "dtype", "device", "attention", "drafter_passes",
-    "engine", "pass_width", "served", "versions", "data_source", "data_revision", "shots", "chat", "template_date",
-    "system", "seed", "n", "subsets", "repeats", "intervals", "signatures",
+    "products", "engine", "pass_width", "served", "versions", "data_source", "data_revision", "shots", "chat",
+    "template_date", "system", "seed", "n", "subsets", "repeats", "intervals", "signatures",
 )  # fmt: skip
 VERSIONS = ("torch", "transformers")  # packages whose version changes speed
 

@@ -84,7 +84,7 @@ def accepted_tokens_per_step(own: Sequence[Answer], num_draft_tokens: int) -> tu
 
 def loops(
     prompts: Resampler, own: Sequence[Answer], baseline: Sequence[Answer], looping: Collection[Key], *,
-    is_baseline: bool,
+    is_baseline: bool, in_orders: bool = False,
 ) -> dict[str, Estimate]:  # fmt: skip
     """Returns the shares of answers with a loop and of tokens in loops. If any method of the run loops, also speed-up
     and τ without the prompts at which one does: the same prompts for all methods."""
@@ -100,9 +100,17 @@ def loops(
     own, baseline = ([side[place] for place in kept] for side in (own, baseline))
     speedup = Estimate(value=1.0) if is_baseline and kept else Estimate()
     if kept and not is_baseline:
-        speedup = Resampler.of_times(own, prompts.seed).ratio(*speed_columns([own, baseline]))
-    length = Resampler.of(own, prompts.seed).ratio(*length_columns([own])) if kept else Estimate()
+        speedup = Resampler.of_times(own, prompts.seed, in_orders).ratio(*speed_columns([own, baseline]))
+    length = Resampler.of(own, prompts.seed, in_orders).ratio(*length_columns([own])) if kept else Estimate()
     return found | {"speedup_without_loops": speedup, "mean_acceptance_length_without_loops": length}
+
+
+def own_answers(own: Sequence[Answer]) -> dict[str, Estimate]:
+    """Returns the number of prompts to which the memory held an earlier answer, which the drafter left out; nothing for
+    a drafter without a memory of other prompts."""
+    if all(a.left_out_own is None for a in own):
+        return {}
+    return {"num_own_answers": Estimate(value=len({a.key[:3] for a in own if a.left_out_own}))}
 
 
 def consumption(prompts: Resampler, own: Sequence[Answer], baseline: Sequence[Answer]) -> dict[str, Estimate]:
@@ -215,7 +223,7 @@ def _median(values: Iterable[float | None] | Array) -> float | None:
 
 def metrics_of(
     own: Sequence[Answer], baseline: Sequence[Answer], method: MethodSpec, seed: int = 0,
-    scoring: Mapping[str, ScoringSpec] | None = None, looping: Collection[Key] = (),
+    scoring: Mapping[str, ScoringSpec] | None = None, looping: Collection[Key] = (), in_orders: bool = False,
 ) -> dict[str, Estimate]:  # fmt: skip
     """Returns every metric of a method, with its parameters taken from the specification (see `summarize`)."""
     taken = routes_taken(own, method)
@@ -224,7 +232,7 @@ def metrics_of(
         own, baseline, is_baseline=method.name == BASELINE, num_draft_tokens=part.most_draft_tokens,
         verification=method.verification.model_dump(), decodes_with=method.decodes_with,
         drafts_token_by_token=part.drafts_token_by_token, has_draft_length=method.draft_length is not None, seed=seed,
-        scoring=scoring, looping=looping,
+        scoring=scoring, looping=looping, in_orders=in_orders,
     )  # fmt: skip
 
 
@@ -244,7 +252,7 @@ def summarize(
     own: Sequence[Answer], baseline: Sequence[Answer], *, is_baseline: bool, num_draft_tokens: int,
     verification: Mapping[str, object], decodes_with: str = "target", drafts_token_by_token: bool = True,
     has_draft_length: bool = False, seed: int = 0, scoring: Mapping[str, ScoringSpec] | None = None,
-    looping: Collection[Key] = (),
+    looping: Collection[Key] = (), in_orders: bool = False,
 ) -> dict[str, Estimate]:  # fmt: skip
     """Returns every metric of a method's answers, paired with AR's answers to the same prompts.
 
@@ -254,22 +262,24 @@ def summarize(
     target passes. `drafts_token_by_token`: whether each draft token takes a draft pass, as `speedup_expected` assumes.
     `has_draft_length`: whether the method decides how many tokens a step drafts.
     `scoring`: scorer and language by subset; without it, the single score of a record is its accuracy. `looping`: the
-    prompts to which any method of the run gave an answer with a loop (`RunAnswers.looping`).
+    prompts to which any method of the run gave an answer with a loop (`RunAnswers.looping`). `in_orders`: whether each
+    repeat has a random order of the prompts, which the numbers depend on.
 
     If queries took several routes, each with its own drafter, `cost_ratio` and all that depends on it are null.
     """
-    prompts, expected = Resampler.of(own, seed), Estimate()
+    prompts, expected = Resampler.of(own, seed, in_orders), Estimate()
     scores = quality(prompts, own, baseline, scoring or {})
     if is_baseline:  # AR compared with itself: exact, not measured
         same = {name for name, metric in scores.items() if name.endswith("_difference") and metric.value == 0}
         scores |= dict.fromkeys(same, Estimate(value=0.0))
     metrics = {
-        **speeds(prompts, own, baseline, is_baseline=is_baseline, resampled=Resampler.of_times(own, seed)),
+        **speeds(prompts, own, baseline, is_baseline=is_baseline, resampled=Resampler.of_times(own, seed, in_orders)),
         **times(prompts, own, baseline),
         "ar_drift": ar_drift(baseline),
         **consumption(prompts, own, baseline),
         **acceptance(prompts, own, verification),
-        **loops(prompts, own, baseline, looping, is_baseline=is_baseline),
+        **loops(prompts, own, baseline, looping, is_baseline=is_baseline, in_orders=in_orders),
+        **own_answers(own),
         **scores,
     }
     if any(a.is_tree for a in own):

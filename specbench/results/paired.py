@@ -23,7 +23,7 @@ from specbench.results.answers import (
     length_columns,
     speed_columns,
 )
-from specbench.results.row import Row
+from specbench.results.row import SHUFFLED, Row
 from specbench.results.scores import ScoringSpec, quality
 from specbench.specs.method import MethodSpec
 from specbench.statistics.bootstrap import Estimate, Resampler
@@ -198,13 +198,18 @@ class Pairs:
 
     @property
     def prompts(self) -> Resampler:
-        return Resampler.of(self.own[0], seed=0)
+        return Resampler.of(self.own[0], 0, self._in_orders)
 
     @property
     def times(self) -> Resampler:
         """The prompt or part of each pair of answers, for intervals of times."""
         side = next((each for each in self.own if each and each[0].part is not None), self.own[0])
-        return Resampler.of_times(side, seed=0)
+        return Resampler.of_times(side, 0, self._in_orders)
+
+    @property
+    def _in_orders(self) -> bool:
+        """Whether each repeat has a random order of the prompts, on which the numbers of a side depend."""
+        return SHUFFLED in (self.first.row.memory, self.second.row.memory)
 
     def select(self, keys: Collection[Key]) -> "Pairs":
         (first, second), (plain, other) = (

@@ -45,13 +45,16 @@ def with_digest(row: Mapping[str, object]) -> dict[str, object]:
 Place = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$")]  # the path of a file or folder, no control characters
 
 ALL = "all"  # the subset of a row over all subsets of its task
+REPEAT = "repeat"  # the memory of a drafter that may copy its own earlier answers to the same prompts
+SHUFFLED = "shuffled"  # the memory of a drafter that learns from prompt to prompt, in random orders of these
 # Fields that are added later, or that only the file has, so that the run's folder cannot confirm them. All other fields
 # are recomputed from the folder.
 UNVERIFIABLE_FIELDS = frozenset({"evidence", "fairness", "run"})
 # Fields and metrics that rows of earlier versions lack.
 LATER_FIELDS = frozenset(
     {
-        "batch_width", "common_ids", "context", "divergence", "drafter_passes", "pass_width", "system", "template_date",
+        "batch_width", "common_ids", "context", "divergence", "drafter_passes", "memory", "pass_width", "products",
+        "system", "template_date",
     }
 )  # fmt: skip
 LATER_METRICS = frozenset(
@@ -240,6 +243,9 @@ class Row(FilePart):
     drafter_revision: str | None
     drafter_passes: str | None = None  # dtype and attention of a drafter that is a GGUF file beside a target that is
     # none, or the reverse; null: as those of the target
+    products: str | None = None  # of eager passes on a CPU: packed, plain (a probe found them faster), or a kind for
+    # target and drafter each; null: nothing was packed, or the row is of an earlier version
+    memory: str | None = None  # of other prompts: cold, warm, warm half, shuffled or repeat; null: the drafter has none
     sampling: RowSampling
     dtype: str
     device: str
@@ -308,6 +314,11 @@ class Row(FilePart):
     def method_name(self) -> str:
         """The method's name, without version and digest."""
         return self.method.partition(":")[0].partition("@")[0]
+
+    @property
+    def shown_method(self) -> str:
+        """The method's name, and what it remembers of other prompts, if it does."""
+        return self.method_name if self.memory in (None, "cold") else f"{self.method_name} ({self.memory})"
 
     @property
     def level(self) -> str:

@@ -334,6 +334,11 @@ _DECLARED = (
         label="τ without loops",
     ),
     Metric(
+        "num_own_answers",
+        "prompts",
+        "prompts to which the drafter's memory held an earlier answer, which it left out; only with a memory of others",
+    ),
+    Metric(
         "share_truncated",
         "share",
         "prompts that were too long for the models' context and were truncated in the middle",

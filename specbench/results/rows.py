@@ -24,11 +24,22 @@ from specbench.models.near_ties import Divergence
 from specbench.records.records import Key, keys_of
 from specbench.results.answers import BASELINE, Answer, RunAnswers, different_answers
 from specbench.results.metrics import accepted_tokens_per_step, metrics_of, routes_taken
-from specbench.results.row import ALL, CommonIds, Row, RowBatchWidth, RowContext, RowSampling, RowServing, RowShots
+from specbench.results.row import (
+    ALL,
+    REPEAT,
+    SHUFFLED,
+    CommonIds,
+    Row,
+    RowBatchWidth,
+    RowContext,
+    RowSampling,
+    RowServing,
+    RowShots,
+)
 from specbench.results.scores import ScoringSpec, main_metric, signatures
 from specbench.results.verdict import control_outcomes, declares_lossless, served_verdict, verdict_of_records
 from specbench.results.warnings import warm_up_of, warnings_of
-from specbench.specs.catalogue import versioned_name
+from specbench.specs.catalogue import versioned_name, without_folders
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import own_drafter
@@ -90,6 +101,8 @@ class Measurement(FilePart):
     `other_vocabulary`: methods whose drafter decodes alone in tokens of another vocabulary. `trained_on`: for each
     method the digests of the measured prompts on which its drafter was trained.
 
+    `memories`: for each method with a memory of other prompts, what it holds (`specbench.decoding.drafters.memory_of`).
+
     `context`: the shortest context of the models that limit all methods; null: none does. `pauses`, `common_ids`: by
     method or METHOD/LANGUAGE, the context at which a drafter pauses, and the ids that it shares with a target whose
     vocabulary differs in a few.
@@ -104,6 +117,7 @@ class Measurement(FilePart):
     other_vocabulary: tuple[str, ...] = ()
     trained_on: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     ties: tuple[Ties, ...] = ()
+    memories: dict[str, str] = Field(default_factory=dict)
     context: ModelContext | None = None
     pauses: dict[str, PositiveInt] = Field(default_factory=dict)
     common_ids: dict[str, CommonIds] = Field(default_factory=dict)
@@ -190,7 +204,12 @@ class MeasuredRun:
         }
         if any(each.code for each in scoring.values()):
             require("lingua", "the language of answers")
-        metrics = metrics_of(own, baseline, method, self.identity["seed"], scoring, self.answers.looping)
+        memory = self.measurement.memories.get(method.name)
+        if "servers" in self.identity and memory == SHUFFLED and repeated_prompts(own):
+            memory = REPEAT  # a server leaves out nothing
+        metrics = metrics_of(
+            own, baseline, method, self.identity["seed"], scoring, self.answers.looping, in_orders=memory == SHUFFLED
+        )
         if method.name in self.measurement.other_vocabulary:
             metrics |= dict.fromkeys(SPEEDUPS, Estimate())  # tokens of different vocabularies do not compare
         row = Row(
@@ -206,7 +225,7 @@ class MeasuredRun:
             | ({JUDGED: self.judge} if self.judge and JUDGED in metrics else {}),
             accepted_tokens_per_step=accepted_tokens_per_step(own, method.most_draft_tokens),
             metrics=metrics, warm_up=warm_up_of(own),
-            context=context_of(self.measurement, own, baseline, method),
+            context=context_of(self.measurement, own, baseline, method), memory=memory,
             common_ids={name: found for name, found in self.measurement.common_ids.items() if name in names_of(method)},
         )  # fmt: skip
         trained = set(self.measurement.trained_on.get(method.name, ()))
@@ -228,6 +247,7 @@ class MeasuredRun:
             "target": target["name"], "target_revision": target["revision"],
             "drafter": drafter["name"], "drafter_revision": drafter["revision"],
             "drafter_passes": drafter.get("passes"),
+            "products": products_of_row(self.identity.get("products", {}), target["name"], drafter["name"]),
             "engine": self.identity.get("engines", {}).get(method.name, conditions["engine"]),
             **{name: conditions[name] for name in ("dtype", "device", "attention", "versions", "commit")},
             **{name: getattr(self.measurement, name) for name in ("command", "request", "repeats")},
@@ -348,19 +368,36 @@ def method_options(method: MethodSpec, target: str) -> dict[str, Any]:
     }
 
 
-ADDED_OPTIONS = ("beyond_context",)  # rows of earlier versions lack them, so that null is absent
+# Rows of earlier versions lack them, so that null is absent.
+ADDED_OPTIONS = ("beyond_context", "corpus", "max_answers", "split", "tree")
 
 
 def drafter_options(part: MethodSpec, target: str) -> dict[str, Any]:
     """Returns the drafter with its options. If --drafter replaces the checkpoint of the method, `checkpoint` is null
     and `replaces` names the replaced one."""
     found = {
-        name: value for name, value in part.drafter.model_dump().items()
+        name: value for name, value in without_folders(part.drafter.model_dump()).items()
         if name not in ADDED_OPTIONS or value is not None
     }  # fmt: skip
     if part.checkpoint is None or own_drafter(part, target) is not None:
         return found
     return {**found, "checkpoint": None, "replaces": part.checkpoint}
+
+
+def repeated_prompts(own: Sequence[Answer]) -> int:
+    """Returns the number of answers to a prompt that an earlier one was an answer to."""
+    return len(own) - len({answer.prompt_ids_digest for answer in own})
+
+
+def products_of_row(products: Mapping[str, str], target: str, drafter: str | None) -> str | None:
+    """Returns the kind of products that the models of a row have in common; both kinds if they differ; None if neither
+    is known. `products`: by model."""
+    kinds = {
+        role: kind for role, name in (("target", target), ("drafter", drafter)) if (kind := products.get(name or ""))
+    }
+    if len(set(kinds.values())) <= 1:
+        return next(iter(kinds.values()), None)
+    return ", ".join(f"{kind} {role}" for role, kind in kinds.items())
 
 
 def revision_of(revisions: Mapping[str, str | None]) -> str | None:

@@ -188,6 +188,12 @@ def measurement_of(plan: Plan, records: RecordStore, answers: RunAnswers) -> Mea
         other_vocabulary=tuple(method.name for method in spec.methods if has_other_vocabulary(method, models)),
         trained_on={name: tuple(sorted(digests)) for name, digests in trained.items() if digests},
         ties=tuple(_ties(plan, records, answers)),
+        memories={
+            decoder.method.name: decoder.memory
+            for run in plan.subset_runs[:1]
+            for decoder in run.decoders
+            if decoder.memory is not None
+        },
         context=None if limiting is None else ModelContext(model=limiting.name, tokens=limiting.context_limit or 0),
         pauses={
             each.method.name: each.drafter.pauses_at

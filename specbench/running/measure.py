@@ -16,7 +16,7 @@ from typing import Protocol
 from specbench.core.console import counted
 from specbench.core.errors import ConfigError
 from specbench.core.progress import doing
-from specbench.decoding.decoder import Decoder, QueryInfo, stream_seed
+from specbench.decoding.decoder import Decoder, DraftingDecoder, QueryInfo, stream_seed
 from specbench.decoding.loop import GenerationOutput, StopRules, WrittenText
 from specbench.models.meters import Consumption
 from specbench.records.folder import RunFolder
@@ -30,10 +30,10 @@ from specbench.running.capture_plan import (
     num_compilations,
 )
 from specbench.running.events import Events
-from specbench.running.models import LoadedModels, choose_products
+from specbench.running.models import LoadedModels
 from specbench.running.plan import Plan, SubsetRun, Trial
 from specbench.running.progress import announce
-from specbench.running.warm_up import Budget, WarmUp, doing_warm_up, warm_up_subset
+from specbench.running.warm_up import Budget, WarmUp, doing_warm_up, reset_drafters, warm_up_subset
 from specbench.specs.run import RunSpec
 from specbench.tasks.scoring import Reference, Scorer, judged, unscored
 
@@ -58,9 +58,8 @@ class InProcess:
         budget = Budget(plan.spec.warm_up)
         num_measured = 0
         current: SubsetRun | None = None  # the subset whose passes are captured
+        repeats: dict[int, int] = {}  # the repeat that is measured, by id of the subset
         warm_ups: dict[int, Mapping[str, WarmUp]] = {}  # by id of the subset
-        for line in choose_products(plan.models) if num_missing and plan.spec.engine == "auto" else ():
-            events.say(line)
         baseline_lengths: dict[Key, int] = {}  # AR's new tokens in the trials so far
         with events.trials(plan.trials):
             for number, trial in enumerate(plan.trials):
@@ -84,11 +83,15 @@ class InProcess:
                     budget.num_left = budget.num_planned * (1 - num_measured / num_missing)
                     with doing_warm_up(run) as tell:
                         warm_ups[id(run)] = warm_up_subset(run, budget, tell)
-                # 3. An earlier answer may need a longer pass than was foreseen, when its text is encoded again.
+                # 3. Every repeat is an order of the prompts, which begins with empty memories.
+                if repeats.setdefault(id(run), trial.repeat) != trial.repeat:
+                    repeats[id(run)] = trial.repeat
+                    reset_drafters(run.decoders)
+                # 4. An earlier answer may need a longer pass than was foreseen, when its text is encoded again.
                 earlier = [recorded[key] for key in trial.earlier_keys]
                 for compilation in allocate_and_capture_for_trial(trial, earlier, events.say):
                     events.say(log_compilation(plan.folder.path, compilation))
-                # 4. The trial, whose record is kept only if its time is nothing but decoding.
+                # 5. The trial, whose record is kept only if its time is nothing but decoding.
                 num_compiled = num_compilations()
                 record = measure(trial, plan.spec, earlier, warm_ups[id(run)], partial(events.wait, number))
                 if run.models.target.static is not None:
@@ -198,9 +201,15 @@ def measure_method(
         consumed = consumption.fields()
     return method_record(
         output, stop, prompt.ids, run.scorer, reference,
-        **selected.record_fields, **consumed,
+        **selected.record_fields, **memory_fields(selected), **consumed,
         truncated_tokens=trial.num_cut(answers) if trial.turn else None,
     )  # fmt: skip
+
+
+def memory_fields(decoder: Decoder) -> dict[str, bool]:
+    """Returns the field of a record that says whether the drafter left out an earlier answer to the same prompt."""
+    left_out = decoder.drafter.left_out_own if isinstance(decoder, DraftingDecoder) else None
+    return {} if left_out is None else {"left_out_own": left_out}
 
 
 def trial_seed(seed: int, key: Key, method: str) -> int:

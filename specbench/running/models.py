@@ -19,7 +19,7 @@ from specbench.models.gguf.files import is_gguf
 from specbench.models.gguf.options import GgufOptions
 from specbench.models.loading import load_model
 from specbench.models.machine import LLAMA_CPP
-from specbench.models.packed import packing_pays, stored_layers
+from specbench.models.packed import packing_pays, products_of, unpack
 from specbench.models.scoring import VERBS, ScoringModel
 from specbench.running.prompts import PromptBudget, uses_chat
 from specbench.specs.components import EngineName, RowEngine
@@ -239,18 +239,36 @@ def load_drafters(
     return by_part
 
 
-def choose_products(models: LoadedModels) -> Iterator[str]:
+def choose_products(models: LoadedModels, recorded: Mapping[str, str]) -> Iterator[str]:
     """Yields a line for each model of `--engine auto` whose products are packed, with the rates that a probe gave.
-    Makes them plain again if torch's own are faster: both have the same bits, up to those of CPUs without bfloat16."""
-    for model in dict.fromkeys((models.target, *models.drafters.values())):
-        found = packing_pays(model.model) if isinstance(model, CausalLM) and model.engine == "eager" else None
-        if found is None:
+    Makes them plain if torch's own are faster: both have the same bits, up to those of CPUs without bfloat16.
+    `recorded`: the choice of the commands before, by model, which then decides."""
+    chosen = dict(recorded)
+    for model in packable(models):
+        if products_of(model.model) != "packed":
             continue
-        pays, rates = found
-        for layer in stored_layers(model.model) if not pays else ():
-            layer.restore()
-        kind = "packed products" if pays else "torch's own products: packed ones"
-        yield f"--engine auto: eager passes of {model.name} with {kind} ({rates} in a probe)"
+        why = "as before in this folder"
+        if model.name not in chosen and (found := packing_pays(model.model)) is not None:
+            pays, rates = found
+            chosen[model.name], why = "packed" if pays else "plain", f"{rates} in a probe"
+        if chosen.get(model.name) == "plain":
+            unpack(model.model)
+        kind = "torch's own products: packed ones" if chosen.get(model.name) == "plain" else "packed products"
+        yield f"--engine auto: eager passes of {model.name} with {kind} ({why})"
+
+
+def products_by_model(models: LoadedModels) -> dict[str, str]:
+    """Returns how the models multiply on a CPU, by name; those without packed products are left out."""
+    found = {model.name: products_of(model.model) for model in packable(models)}
+    return {name: kind for name, kind in found.items() if kind is not None}
+
+
+def packable(models: LoadedModels) -> list[CausalLM]:
+    """Returns the models with eager passes of unquantized weights, whose products may be packed."""
+    return [
+        model for model in dict.fromkeys((models.target, *models.drafters.values()))
+        if isinstance(model, CausalLM) and model.engine == "eager" and model.quantization == "none"
+    ]  # fmt: skip
 
 
 def warn_not_static(model: CausalLM, engine: EngineName, effect: str) -> None:
@@ -265,7 +283,8 @@ def training_prompts(spec: RunSpec, method: MethodSpec) -> set[str]:
     prompts. The same question in another layout has another digest and is not detected."""
     digests: set[str] = set()
     for part in method.parts:
-        folder = part.drafter.options.get("path") or (spec.drafter_of(part) if part.needs_drafter else None)
+        options = part.drafter.options
+        folder = options.get("path") or options.get("corpus") or (spec.drafter_of(part) if part.needs_drafter else None)
         if folder:
             with suppress(ConfigError, KeyError, TypeError, AttributeError):  # no record that can be read
                 data = bounded.read_json(Path(folder) / TRAINING_RECORD, "train it again", strict=False)["data"]

@@ -23,17 +23,17 @@ from specbench.core.errors import ConfigError
 from specbench.core.progress import doing
 from specbench.core.source import package_digest
 from specbench.decoding.build import SelectingDecoder, build_decoder, sampling_of
-from specbench.decoding.decoder import Decoder, DraftingDecoder, drafting_decoders
+from specbench.decoding.decoder import Decoder, DraftingDecoder, stream_seed
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import Prompt, TextModel
 from specbench.models.loading import choose_device
 from specbench.models.machine import environment
 from specbench.models.meters import num_processes_on_gpu
-from specbench.records.folder import DATE, RunFolder, default_folder
+from specbench.records.folder import DATE, PRODUCTS, RunFolder, default_folder
 from specbench.records.records import Key
 from specbench.results.conditions import check_accepts_rows
-from specbench.running.models import LoadedModels, load_models
+from specbench.running.models import LoadedModels, choose_products, load_models, products_by_model
 from specbench.running.prompts import (
     PromptRenderer,
     conversation,
@@ -106,7 +106,7 @@ class Plan:
     @cached_property
     def trials(self) -> "list[Trial]":
         """The trials, in the order in which they are measured."""
-        return list(trials(self.subset_runs, self.spec.repeats))
+        return list(trials(self.subset_runs, self.spec.repeats, self.spec.seed))
 
 
 def make_plan(request: Request, console: Console, load: Callable[[RunSpec], LoadedModels] = load_models) -> Plan:
@@ -139,6 +139,11 @@ def make_plan(request: Request, console: Console, load: Callable[[RunSpec], Load
         for model in (models.target, *models.drafters.values()):
             model.chat_template.date = recorded
         folder.identity[DATE] = printed_date(subset_runs)
+    #    So do the products of its passes, which a probe chose: others have other speeds, and on some CPUs other bits.
+    for line in choose_products(models, folder.recorded_products()) if spec.engine == "auto" else ():
+        say(console, line)
+    if products := products_by_model(models):
+        folder.identity[PRODUCTS] = products
     models.log_into(folder.path)
     # 6. The prompts, each rendered and encoded once: warm-up, trials, records and the search for near-ties share them.
     subset_runs = [with_checked_prompts(run, spec.prompt_checks) for run in subset_runs]
@@ -278,13 +283,6 @@ def subsets_with_decoders(
     for task, subset, data in tasks:
         by_method = decoders_by_sampling[sampling_of(task.generation)]
         decoders = tuple(by_method[method.name] for method in spec.methods)
-        learning = [each for each in drafting_decoders(decoders) if each.drafter.learns_over_prompts]
-        if learning and spec.repeats > 1:
-            raise ConfigError(
-                f"--repeats {spec.repeats}: the drafter of method '{learning[0].method.name}' keeps state across "
-                "prompts, so repeats would be drafted from memory: give --repeats 1, or --set "
-                f"{'draft_length.state' if learning[0].drafter.length.learns_over_prompts else 'drafter.memory'}=prompt"
-            )
         budgets = models.budgets(spec.methods, task.generation.max_new_tokens)
         renderer = PromptRenderer(spec.chat, budgets, system_prompt(spec, task))
         subset_runs.append(
@@ -397,25 +395,42 @@ class Trial:
         return self.example.references[self.turn]
 
 
-def trials(runs: Sequence[SubsetRun], repeats: int) -> Iterator[Trial]:
+def trials(runs: Sequence[SubsetRun], repeats: int, seed: int) -> Iterator[Trial]:
     """Yields all trials; the turns of an example follow each other. If `may_alternate_subsets`, the first example of
     each subset of a task comes first, then the second of each. The order of the methods is reversed from one example of
     a subset to the next and from one repeat to the next."""
     groups = [list(group) for _, group in groupby(runs, lambda run: run.task.name)]
     for group in groups if may_alternate_subsets(runs) else [[run] for run in runs]:
-        for repeat, number in product(range(repeats), range(max(len(run.data.examples) for run in group))):
-            for run in group:
-                for example in run.data.examples[number : number + 1]:
+        for repeat in range(repeats):
+            ordered = [(run, order_of_examples(run, repeat, seed)) for run in group]
+            for number, (run, examples) in product(range(max(len(each) for _, each in ordered)), ordered):
+                for example in examples[number : number + 1]:
                     order = run.decoders if (number + repeat) % 2 == 0 else run.decoders[::-1]
                     for turn in range(len(example.turns)):
                         yield Trial(run, example, repeat, order, turn)
 
 
+def order_of_examples(run: SubsetRun, repeat: int, seed: int) -> Sequence[Example]:
+    """Returns the examples in the order of the data. If a drafter learns from prompt to prompt, every repeat has a
+    random order of its own, which depends on no other examples, so that more of them keep it."""
+    if not learns(run):
+        return run.data.examples
+
+    def place(example: Example) -> int:
+        return stream_seed(seed, "order", run.task.name, run.subset, repeat, example.index)
+
+    return sorted(run.data.examples, key=place)
+
+
+def learns(run: SubsetRun) -> bool:
+    """Returns whether a drafter learns from prompt to prompt."""
+    return any(decoder.learns for decoder in run.decoders)
+
+
 def may_alternate_subsets(runs: Sequence[SubsetRun]) -> bool:
     """Returns whether examples of different subsets of a task may alternate. A drafter that learns from prompt to
     prompt would learn from the other subsets, so it needs one subset after the other."""
-    decoders = (decoder for run in runs for decoder in drafting_decoders(run.decoders))
-    return not any(decoder.drafter.learns_over_prompts for decoder in decoders)
+    return not any(map(learns, runs))
 
 
 DrafterId = dict[str, str | None]  # name, revision, and passes if they are not as the target's

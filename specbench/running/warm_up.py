@@ -104,7 +104,7 @@ def warm_up_subset(run: SubsetRun, budget: Budget | None = None, progress: Say =
     lengths = {key: longest_conversation(run, model) for key, model in models.items()}
     decoders = [(decoder, lengths[id(decoder.model)]) for decoder in run.decoders]
     warm_ups = warm_up(decoders, run.context_limit, run.task.generation.max_new_tokens, budget, progress)
-    _reset_drafters(run.decoders)
+    reset_drafters(run.decoders)
     return warm_ups
 
 
@@ -116,7 +116,8 @@ def doing_warm_up(run: SubsetRun) -> Iterator[Say]:
         yield lambda line: tell(f"{where}: {line}")
 
 
-def _reset_drafters(decoders: Iterable[Decoder]) -> None:
+def reset_drafters(decoders: Iterable[Decoder]) -> None:
+    """Lets drafters that learn from prompt to prompt forget everything."""
     for drafting in drafting_decoders(decoders):
         drafting.drafter.begin_cell()
         drafting.drafter.length.forget()
@@ -189,7 +190,7 @@ def warm_up(
         """Returns the seconds per token of a block, and its seconds of decoding and in all."""
         progress(f"{part.name}, {what}{_times(budget, left(), per_token())}")
         start = time.perf_counter()
-        _reset_drafters([part.decoder])  # so that all blocks are equal work for a drafter that learns
+        reset_drafters([part.decoder])  # so that all blocks are equal work for a drafter that learns
         ids = warm_up_ids(part.decoder.model, num_tokens, num_new)
         generation = part.decoder.generate(ids, StopRules(num_new, context_limit=context_limit), seed=0)
         took = time.perf_counter() - start

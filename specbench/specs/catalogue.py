@@ -231,6 +231,21 @@ def _digest_of(meaning: object) -> str:
     return text_digest(json.dumps(meaning, sort_keys=True, ensure_ascii=False))
 
 
+# Options of drafters with a memory that are a word, or the folder of the texts that they copy from.
+FOLDERS: dict[str, tuple[str | None, ...]] = {"memory": ("none", "prompt", "run"), "corpus": (None,)}
+FOLDER = "folder"
+
+
+def without_folders(drafter: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a drafter with its options, the folders of its texts replaced by a word: rows have the digest of the
+    texts, and their place does not matter."""
+    if drafter.get("type") not in ("suffix", "sam", "ngram_mod"):
+        return dict(drafter)
+    return {
+        name: FOLDER if name in FOLDERS and value not in FOLDERS[name] else value for name, value in drafter.items()
+    }
+
+
 WITHOUT_MEANING = ("title", "paper", "sweep", "version", "sample", "subsets", "calibration")
 
 
@@ -240,8 +255,10 @@ def _meaning(dump: Mapping[str, Any]) -> Any:
     (meaning.get("fewshot") or {}).pop("sample", None)
     (meaning.get("dataset") or {}).pop("mirrors", None)  # the same rows elsewhere
     for holder in (meaning, *(meaning.get("routes") or {}).values()):
+        drafter = holder.get("drafter", {})
         for place in ("path", "checkpoint"):  # every row has the digest of the file instead
-            holder.get("drafter", {}).pop(place, None)
+            drafter.pop(place, None)
+        drafter.update(without_folders(drafter))
     generation = meaning.get("generation", {})
     if generation.get("chat_stop") == ():
         generation["chat_stop"] = "none"  # differs from an absent value

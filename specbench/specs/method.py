@@ -379,7 +379,7 @@ def tree_levels(drafter: DrafterSpec) -> int | None:
     if (make := drafter.features.tree_shape) is None:
         return None
     shape = make(**drafter.options)
-    return shape if isinstance(shape, int) else int(shape.depth)
+    return shape if shape is None or isinstance(shape, int) else int(shape.depth)
 
 
 def _check_trees(method: MethodSpec, num_levels: int) -> None:
@@ -440,4 +440,4 @@ def check_draws(method: MethodSpec, draws: AbstractSet[str], place: str = "") ->
 
 def proposes_trees(method: MethodSpec) -> bool:
     """Returns whether the method's drafter may propose trees."""
-    return method.decoder is None and method.drafter.features.tree_shape is not None
+    return method.decoder is None and tree_levels(method.drafter) is not None

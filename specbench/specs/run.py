@@ -43,6 +43,9 @@ class SpeculationSpec(Spec):
     """Maximum number of draft tokens per step."""
     model: Text | None = None
     """Draft model or head."""
+    memory: Literal["prompt", "run"] | None = None
+    """What the drafter remembers of other requests. prompt: nothing; run: earlier answers; null: as is usual for the
+    method (`suffix` of vLLM, `ngram-mod` of llama.cpp and SGLang's n-grams remember)."""
 
 
 class StartSpec(Spec):

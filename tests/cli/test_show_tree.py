@@ -1,10 +1,13 @@
 """The drawings of draft trees, look-ups and drafts of a varying length in `specbench show`, and of their steps."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from specbench.cli.help.method import drawing, first_sentence, tree_lines
 from specbench.cli.show import help_lines
+from specbench.core.environment import builtin_dir
 from specbench.decoding.drafters.lookahead import Lookahead, largest_tree
 from specbench.decoding.proposal import TreeProposal
 from specbench.decoding.sampling import Sampling
@@ -91,7 +94,10 @@ def test_a_sentence_ends_before_a_capital() -> None:
     assert first_sentence(code) == "Draws one token (arXiv:1, Alg. 2)"
 
 
-@pytest.mark.parametrize(("method", "said"), [("suffix", "0.1"), ("sam", "at least 5 tokens"), ("ngram-mod", "24")])
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [("suffix", "0.1"), ("sam", "at least 5 tokens"), ("ngram-mod", "24"), ("pld", "at most 3 per matched token")],
+)
 def test_a_look_up_is_drawn(method: str, said: str) -> None:
     lines = help_lines(method)
     start = lines.index("a look-up:")
@@ -122,3 +128,12 @@ def test_a_schedule_is_drawn_by_its_drafts() -> None:
     lines = help_lines("sd-heuristic")
     shown = [" ".join(line.split()) for line in lines[lines.index("an example:") :]]
     assert shown[2] == "drafted 5 7 9 8 7"
+
+
+def test_a_look_up_of_a_tree_has_one_step(tmp_path: Path) -> None:
+    text = (builtin_dir("methods") / "suffix.yaml").read_text().replace("memory: prompt", "memory: prompt, tree: true")
+    (tmp_path / "mine.yaml").write_text(text)
+    lines = help_lines(str(tmp_path / "mine.yaml"))
+    shown = " ".join(" ".join(lines).split())
+    assert lines.count("a step:") == lines.count("a look-up:") == 1
+    assert "gives a tree of its continuations" in shown and "it grows as it is drafted" in shown

@@ -13,9 +13,17 @@ import torch
 from specbench.core.errors import ConfigError
 from specbench.decoding.build import build_decoder
 from specbench.decoding.decoder import DraftingDecoder
-from specbench.decoding.drafters.memory import MemoryDrafter, NgramModDrafter, RollingHash, SamDrafter, SuffixDrafter
+from specbench.decoding.drafters import memory_of
+from specbench.decoding.drafters.memory import (
+    MemoryDrafter,
+    NgramModDrafter,
+    RollingHash,
+    SamDrafter,
+    SuffixDrafter,
+    half_of,
+)
 from specbench.decoding.loop import StopRules, decode
-from specbench.decoding.proposal import PointMass, Proposal, Verification
+from specbench.decoding.proposal import PointMass, Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.verification import VerificationRule, exact_match, rejection
 from specbench.models.causal_lm import ModelPair, ids_digest
@@ -27,6 +35,7 @@ from tests.support.records import autoregressive, compared
 from tests.support.toys import TableModel, joint
 
 GENERATOR = torch.Generator()
+Tree = list[tuple[tuple[int, ...], float]]
 NO_OUTPUT = Output(torch.empty(0))
 Make = Callable[..., MemoryDrafter]
 
@@ -128,6 +137,77 @@ def test_suffix_drafts_what_counting_substrings_gives(seed: int, options: dict[s
         answers.append(tokens)
 
 
+def grown(texts: Sequence[Sequence[int]], matched: list[int], count: int, depth: int, floor: float) -> Tree:
+    """The nodes of the draft tree after a match, as paths with their relative frequencies, by counting substrings."""
+    found: Tree = []
+    waiting: list[tuple[float, int, int, tuple[int, ...]]] = []
+
+    def add(path: tuple[int, ...], probability: float, parent: int) -> None:
+        before = len(occurrences(texts, [*matched, *path]))
+        for token in range(5):
+            number = len(occurrences(texts, [*matched, *path, token]))
+            if number and probability * number / before >= floor and len(path) < depth:
+                waiting.append((-(probability * number / before), parent, token, (*path, token)))
+
+    add((), 1.0, -1)
+    while waiting and len(found) < count:
+        best = min(waiting)
+        waiting.remove(best)
+        found.append((best[3], -best[0]))
+        add(best[3], -best[0], len(found) - 1)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("options", [{}, {"factor": 3.0}, {"max_depth": 4}, {"min_probability": 0.4}, {"offset": 2.0}])
+def test_suffix_drafts_the_tree_that_counting_substrings_gives(seed: int, options: dict[str, Any]) -> None:
+    random = Random(seed)
+    made = suffix("run", tree=True, **options)
+    assert made.draws == "fixed" and made.tree_lengths(9) and not suffix().tree_lengths(9)
+    depth, factor = options.get("max_depth", 64), options.get("factor", 1.0)
+    offset, floor = options.get("offset", 0.0), options.get("min_probability", 0.1)
+    answers: list[list[int]] = []
+
+    def best_of(texts: Sequence[Sequence[int]], ids: list[int]) -> tuple[Tree, float]:
+        best: tuple[Tree, float] = ([], 0.0)
+        for size in range(1, min(len(ids), depth - 1) + 1):
+            if not occurrences(texts, ids[-size:]):
+                break
+            nodes = grown(texts, ids[-size:], min(6, int(factor * size + offset)), depth - size, floor)
+            score = sum(probability for _, probability in nodes)
+            best = (nodes, score) if nodes and score >= best[1] else best
+        return best
+
+    num_branches = 0
+    for number in range(3):
+        prompt, tokens = random.choices(range(3), k=4 + number), random.choices(range(3), k=14)
+        made.prefill(prompt)
+        for place in range(1, len(tokens) + 1):
+            ids = prompt + tokens[:place]
+            proposal = made.propose(ids, 6, GENERATOR)
+            own, other = best_of([ids], ids), best_of(answers, ids)
+            expected = [path for path, _ in (own if own[1] >= other[1] else other)[0]]
+            if not expected:
+                assert proposal.token_ids == []
+                continue
+            assert isinstance(proposal, TreeProposal)
+            paths: list[tuple[int, ...]] = []
+            for token, parent in zip(proposal.token_ids, proposal.parents, strict=True):
+                paths.append((*(paths[parent] if parent >= 0 else ()), token))
+            assert paths == expected
+            num_branches += len(paths) > len(max(paths, key=len))
+        answers.append(tokens)
+    assert num_branches or options.get("min_probability")
+
+
+def test_a_draft_tree_ends_with_the_answer() -> None:
+    made = suffix(eos=(9,), tree=True, factor=4.0)
+    made.prefill([1, 2, 9, 5, 1, 2, 3, 4, 1])
+    proposal = made.propose([1, 2, 9, 5, 1, 2, 3, 4, 1, 2], 6, GENERATOR)
+    assert isinstance(proposal, TreeProposal)
+    assert proposal.token_ids == [3, 9, 4, 1, 2] and list(proposal.parents) == [-1, -1, 0, 2, 3]
+
+
 def test_a_longer_match_gives_a_longer_draft() -> None:
     text = [1, 2, 3, 4, 5, 6, 7, 8, 9]
     drafts = answer(suffix(), text, [1, 2, 3, 4], count=9)
@@ -155,6 +235,23 @@ def test_sam_copies_after_the_first_occurrence_of_the_longest_match(seed: int) -
                 expected = answers[number][end : end + 4]
             assert drafted == (expected if max(size, other - 1) >= 2 else [])
         answers.append(tokens)
+
+
+def test_sam_searches_a_corpus_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it searches other answers: the longer of both matches counts, and its bias."""
+    texts = [[1, 2, 3, 4, 5], [7, 8, 9, 1, 2, 6, 6]]
+    store = SimpleNamespace(digest="abc", texts=lambda: iter(texts))
+    place = "specbench.decoding.drafters.memory.model_for"
+    monkeypatch.setattr(place, lambda target, kind, path, key: (store, f"{key} {path}"))
+    made, others = sam("run", corpus="x"), sam("run")
+    assert (made.name, made.revision) == ("drafter.corpus x", "abc")
+    for text in texts:
+        answer(others, [40], text)
+        others.prefill([41])
+    prompt, tokens = [9, 9], [1, 2, 3, 8, 9, 1, 2, 4]
+    assert answer(made, prompt, tokens) == answer(others, prompt, tokens) != answer(sam(), prompt, tokens)
+    assert answer(made, [20], [7, 8, 9, 1, 2])[-1] == [6, 6], "a longer match than in the answer"
+    assert answer(made, [21], [8, 9, 1, 2])[-1][:1] == [4], "of equally long ones that in an answer counts"
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -315,17 +412,72 @@ def test_a_memory_of_another_run_leaves_out_the_prompts_own_answer(make: Make, t
     """And learns nothing: prompts are drafted alike in any order, each from the answers to all others."""
     folder = write_run(tmp_path, PROMPTS, ANSWERS)
     made = make(folder)
-    assert not made.learns_over_prompts and made.name == f"answers of {folder}" and made.revision
+    assert not made.learns_over_prompts and memory_of(made) == "warm" and (made.name or "").startswith("answers ")
     drafts = together(made)
     made.begin_cell()
     for number in (2, 0, 1, 0):
         assert answer(made, PROMPTS[number], ANSWERS[number]) == drafts[number]
+        assert made.left_out_own
         others = make("run")
         for other in {0, 1, 2} - {number}:
             answer(others, [40 + other], ANSWERS[other])
         assert answer(others, PROMPTS[number], ANSWERS[number]) == drafts[number]
     assert drafts != alone(make)
-    assert make(str(tmp_path / "records.jsonl")).revision == made.revision
+    assert make(str(tmp_path / "records.jsonl")).name == made.name
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_halves_of_another_run_are_disjoint(make: Make, tmp_path: Path) -> None:
+    """A prompt is drafted from the answers to the half that it is not in, whether the run had it or not."""
+    made = make(write_run(tmp_path, PROMPTS, ANSWERS), split="halves")
+    assert memory_of(made) == "warm half"
+    halves = [half_of(ids_digest(prompt)) for prompt in [*PROMPTS, [3, 3]]]
+    assert set(halves[:3]) == {"0", "1"}
+    for number in (2, 3, 0, 1, 0):
+        prompt, tokens = [*PROMPTS, [3, 3]][number], [*ANSWERS, ANSWERS[1]][number]
+        others = make("run")
+        for other in range(3):
+            if halves[other] != halves[number]:
+                answer(others, [40 + other], ANSWERS[other])
+        assert answer(made, prompt, tokens) == answer(others, prompt, tokens)
+        assert made.left_out_own == (number < 3)
+
+
+@pytest.mark.parametrize("make", ALL)
+@pytest.mark.parametrize("memory", ["none", "prompt", "run"])
+def test_only_another_run_has_halves(make: Make, memory: str) -> None:
+    with pytest.raises(ConfigError, match=r"drafter\.split = 'halves': parts the answers of another run"):
+        make(memory, split="halves")
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_the_oldest_answers_are_forgotten(make: Make, tmp_path: Path) -> None:
+    """As if they had never been learnt."""
+    made, others = make("run", max_answers=2), make("run")
+    together(made)
+    for number in (1, 2):
+        answer(others, PROMPTS[number], ANSWERS[number])
+    for prompt in ([30], [31]):
+        assert answer(made, prompt, ANSWERS[0]) == answer(others, prompt, ANSWERS[0])
+        others.begin_cell()
+        answer(others, PROMPTS[2], ANSWERS[2])
+        answer(others, [30], ANSWERS[0])
+    folder = make(write_run(tmp_path, PROMPTS, ANSWERS), max_answers=1)
+    newest = make("run")
+    answer(newest, PROMPTS[2], ANSWERS[2])
+    assert answer(folder, [30], ANSWERS[0]) == answer(newest, [30], ANSWERS[0])
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_own_answers_that_were_left_out_are_told(make: Make) -> None:
+    made, cold = make("run"), make()
+    told = []
+    for prompt in (PROMPTS[0], PROMPTS[1], PROMPTS[0]):
+        for each in (made, cold):
+            answer(each, prompt, [1, 2, 3])
+        told.append((made.left_out_own, cold.left_out_own))
+    assert told == [(False, None), (False, None), (True, None)]
+    assert (memory_of(made), memory_of(cold)) == ("shuffled", "cold")
 
 
 def test_a_memory_forgotten_for_bad_drafts_is_that_of_one_prompt(tmp_path: Path) -> None:
@@ -403,6 +555,14 @@ def trusting(proposal: Proposal, target: Distributions, generator: torch.Generat
     return Verification(min(1, proposal.num_drafted), target.draw(min(1, proposal.num_drafted), generator))
 
 
+@pytest.mark.parametrize("memory", ["prompt", "run"])
+def test_decoding_with_trees_is_lossless(memory: str) -> None:
+    target = TableModel(4, 5)
+    made = suffix(memory, tree=True, factor=2.0, min_probability=0.0)
+    counts = sequences(target, made, exact_match, 3)
+    assert chi_square_p(counts, joint(target, TEXTS[0], 3)) > 1e-3
+
+
 @pytest.mark.parametrize("make", ALL)
 def test_control_taking_drafts_as_they_are_is_caught(make: Make) -> None:
     target = TableModel(4, 5)
@@ -424,6 +584,30 @@ def decoder(method: str, models: ModelPair, sampling: Sampling, memory: str) -> 
     made = build_decoder(spec, models, sampling)
     assert isinstance(made, DraftingDecoder)
     return made
+
+
+@pytest.mark.parametrize(
+    ("method", "pairs"),
+    [
+        ("suffix", ["drafter.tree=true", "drafter.memory=run", "drafter.factor=2"]),
+        ("sam", ["drafter.corpus=embedded", "drafter.min_match=2", "drafter.bias=0", "num_draft_tokens=4"]),
+    ],
+)
+def test_greedy_output_with_trees_or_a_corpus_is_that_of_the_target(
+    method: str, pairs: list[str], embedded_pair: ModelPair, embedded_prompts: dict[str, list[list[int]]]
+) -> None:
+    greedy = Sampling(0.0)
+    baseline = build_decoder(load_method("ar"), embedded_pair, greedy)
+    (spec,) = with_overrides([], [load_method(method)], pairs)[1]
+    made = build_decoder(spec, embedded_pair, greedy)
+    stop = StopRules(20, embedded_pair.target.eos_token_ids)
+    steps = []
+    for prompt in embedded_prompts["en"][:3]:
+        generation = made.generate(prompt, stop, seed=0)
+        assert generation.token_ids == baseline.generate(prompt, stop, seed=0).token_ids
+        steps += generation.steps
+    assert sum(step.num_accepted for step in steps) > 0
+    assert any(step.num_nodes is not None for step in steps) == (method == "suffix")
 
 
 @pytest.mark.parametrize("memory", ["none", "prompt", "run"])

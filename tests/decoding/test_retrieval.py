@@ -91,6 +91,7 @@ def test_a_look_up_finds_what_a_search_finds(tmp_path: Path, seed: int) -> None:
     documents = random_documents(seed)
     store = build_datastore(documents, VOCAB, tmp_path / "store", "d")
     assert (store.num_tokens, store.max_token_id) == (sum(map(len, documents)), VOCAB - 2)
+    assert list(store.texts()) == [each for each in documents if each]
     lengths = Counter[int]()
     for number in range(150):
         ids = random_text(number, 1 + number % 12)

@@ -17,6 +17,7 @@ from specbench.integrations.served import concurrency as load
 from specbench.integrations.served.models import load_served
 from specbench.records.generation import Decoder, encode
 from specbench.records.windows import LoadAnswer, LoadWindow, read_windows
+from specbench.report.captions import why_unranked
 from specbench.report.display import picture_of
 from specbench.report.tables import load_tables
 from specbench.results.concurrency import (
@@ -153,6 +154,39 @@ def test_as_many_requests_are_in_flight_as_the_level_says_and_all_servers_get_th
     for window in windows:
         first, second = ([each.example for each in window.methods[name]] for name in ("ar", "draft"))
         assert first == second == [number % 3 for number in range(6)]
+
+
+@pytest.mark.parametrize(("memory", "alone", "loaded"), [("run", "shuffled", "repeat"), ("prompt", "cold", "cold")])
+def test_a_drafter_that_learns_is_declared(tmp_path, memory: str, alone: str, loaded: str) -> None:
+    """Windows send prompts that the server answered before, so that its drafts may be its own earlier answers."""
+    keys = {"load": LEAST, "speculation": {"method": "suffix", "num_draft_tokens": 3}}
+    with pytest.raises(ConfigError, match="load: the drafter of server 'draft' learns across requests") as refused:
+        run_learning(tmp_path / "undeclared", **keys)
+    assert "add memory: run to its speculation" in str(refused.value) and "memory: prompt" in str(refused.value)
+    keys["speculation"]["memory"] = memory
+    rows = run_learning(tmp_path / "declared", **keys)
+    found = {(row.method_name, row.level): row for row in rows}
+    assert {row.memory for row in rows if row.method_name == "ar"} == {None}
+    one, two = found["draft", ""], found["draft", "concurrency 2"]
+    assert (one.memory, two.memory) == (alone, loaded)
+    assert two.value("num_own_answers") == (2 if loaded == "repeat" else None)
+    assert (why_unranked(one), why_unranked(two) is not None) == (None, loaded == "repeat")
+    (table,) = load_tables(rows)
+    assert any(
+        "draft: not ranked: its drafter remembers its own earlier answers" in line for line in table.caption
+    ) == (loaded == "repeat")
+    assert ("learns" in {warning.code for warning in one.warnings}) == (memory == "run")
+
+
+def run_learning(folder: Path, speculation: dict[str, Any], **keys: Any) -> list[Row]:
+    """Runs a server `draft` with this speculation; two prompts."""
+    folder.mkdir()
+    with servers_file(folder, {"ar": Script("vllm", AR), "draft": Script("vllm", SD)}, **keys) as file:
+        content = json.loads(file.read_text())
+        content["servers"]["draft"]["speculation"] = speculation
+        file.write_text(json.dumps(content))
+        request = Request(["mgsm"], [], RunOptions(subsets=("en",), limit=2), "", output=folder / "run", servers=file)
+        return list(execute(request, Console(file=io.StringIO()), load_served).rows)
 
 
 def test_windows_are_resumed_and_a_failure_is_one_line(tmp_path) -> None:

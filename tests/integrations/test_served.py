@@ -474,7 +474,7 @@ def test_a_drafter_that_learns_across_requests_is_named_and_not_repeated(tmp_pat
         options = RunOptions(subsets=("en",), limit=1)
         request = Request(["mgsm"], [], options, "", output=tmp_path / "run", servers=file)
         row = row_of(execute(request, Console(file=io.StringIO()), load_served))
-        assert "learns" in {warning.code for warning in row.warnings}
+        assert "learns" in {warning.code for warning in row.warnings} and row.memory == "shuffled"
         with pytest.raises(ConfigError, match="--repeats 2: the drafter of server 'draft' learns across requests"):
             execute(replace(request, options=replace(options, repeats=2)), Console(file=io.StringIO()), load_served)
 

@@ -320,4 +320,4 @@ def test_a_model_is_shown(file: Path, specbench: Callable[..., Outcome]) -> None
 def test_products_are_chosen_for_models_in_torch_only() -> None:
     """A model by llama.cpp refuses to show a network."""
     model = object.__new__(GgufLM)
-    assert list(choose_products(LoadedModels(model, {}))) == []
+    assert list(choose_products(LoadedModels(model, {}), {})) == []

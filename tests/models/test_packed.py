@@ -495,11 +495,12 @@ def test_auto_says_which_products_a_probe_found_faster_and_takes_them(
     model = load_model(source, device="cpu", dtype="bfloat16")
     taken = iter(seconds)  # torch's own first
     monkeypatch.setattr(packed, "fastest_round", lambda calls, row: next(taken))
-    [line] = choose_products(LoadedModels(model, {"sd": model}))
+    [line] = choose_products(LoadedModels(model, {"sd": model}), {})
     kind = "packed products" if pays else "torch's own products"
     assert line.startswith(f"--engine auto: eager passes of {source} with {kind}")
     assert bool(stored_layers(model.model)) is pays
-    assert not list(choose_products(LoadedModels(load_model(source, device="cpu"), {})))  # float32
+    assert packed.products_of(model.model) == ("packed" if pays else "plain")
+    assert not list(choose_products(LoadedModels(load_model(source, device="cpu"), {}), {}))  # float32
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from specbench.statistics.bootstrap import Estimate
 from tests.support.answers import summarize
 from tests.support.records import autoregressive, compared, generation
 
-# Of `draw_overlap`, `tree_nodes`, what was consumed, servers, loops, models that reason, and draft lengths that vary.
+# Of `draw_overlap`, trees, what was consumed, servers, loops, memories, models that reason, draft lengths that vary.
 ONLY_OF_SOME_DRAFTS = {
     "acceptance_rate_unconditional", "tree_nodes", "tree_depth", "draft_passes_per_step",
     "cpu_joules_per_token", "cpu_joules_per_token_ar", "gpu_joules_per_token", "gpu_joules_per_token_ar",
@@ -22,7 +22,7 @@ ONLY_OF_SOME_DRAFTS = {
     "e2e_p99_seconds", "tpot_ratio", "e2e_ratio",
     "speedup_without_loops", "mean_acceptance_length_without_loops",
     "reasoning_share", "reasoning_share_ar", "share_cut_in_reasoning", "share_cut_in_reasoning_ar",
-    "draft_length", "oracle_share",
+    "draft_length", "oracle_share", "num_own_answers",
 }  # fmt: skip
 OF_PROGRAMS_AND_JUDGES = {"num_programs_ended", "num_unjudged"}
 

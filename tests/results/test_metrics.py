@@ -454,11 +454,13 @@ def test_intervals_of_times_resample_the_parts_of_servers_by_turns():
 
 
 def test_changes_of_times_resample_parts_too():
+    from types import SimpleNamespace
+
     from specbench.results.paired import Pairs, RowWithRecords
 
     records = of_parts(8, lambda example: example // 5)
     parts, plain = (answers_of(each, "m") for each in (records, [changed(each, part=None) for each in records]))
-    side = RowWithRecords(None)
+    side = RowWithRecords(SimpleNamespace(memory=None))
     for pair in ((parts, plain), (plain, parts)):
         assert len(set(Pairs(side, side, pair, pair).times.cluster.tolist())) == 8
     assert len(set(Pairs(side, side, (plain, plain), (plain, plain)).times.cluster.tolist())) == 40

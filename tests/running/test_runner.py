@@ -1,9 +1,8 @@
 """The plan of a run: every trial once, methods in alternating order, streams named by what they are for."""
 
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -13,7 +12,6 @@ from specbench.decoding.decoder import DraftingDecoder, stream_seed
 from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
-from specbench.running import measure as measuring
 from specbench.running.measure import check_recorded, measure
 from specbench.running.models import LoadedModels
 from specbench.running.plan import SubsetRun, Trial, check_prompts, run_identity, trials
@@ -22,11 +20,17 @@ from specbench.specs.catalogue import digest, load_method, load_task, method_nam
 from specbench.specs.run import RunSpec
 from specbench.tasks.examples import Example, TaskData
 from tests.support import tiny
-from tests.support.records import autoregressive, changed, record
+from tests.support.records import changed, record
 
 
 def decoder(name: str, learns: bool = False) -> DraftingDecoder:
-    parts: Any = (SimpleNamespace(name=name), None, SimpleNamespace(learns_over_prompts=learns), None, None)
+    parts: Any = (
+        SimpleNamespace(name=name),
+        None,
+        SimpleNamespace(learns_over_prompts=learns, memory=None),
+        None,
+        None,
+    )
     return DraftingDecoder(*parts)
 
 
@@ -50,7 +54,7 @@ def places(plan: list[Trial]) -> list[tuple[str, int, int]]:
 
 def test_blocks_cover_everything_and_alternate() -> None:
     """The subsets of a task are measured alternately, so that each has an answer early."""
-    plan = list(trials([run_of("en", 3), run_of("ja", 2)], repeats=2))
+    plan = list(trials([run_of("en", 3), run_of("ja", 2)], repeats=2, seed=0))
     assert places(plan) == [
         (subset, example, repeat) for repeat in range(2)
         for subset, example in (("en", 0), ("ja", 0), ("en", 1), ("ja", 1), ("en", 2))
@@ -64,8 +68,8 @@ def test_blocks_cover_everything_and_alternate() -> None:
 def test_one_task_is_measured_after_the_other() -> None:
     plan = trials(
         [run_of("en", 2), run_of("ja", 1), run_of("en", 1, task="u"), run_of("ja", 1, task="u")],
-        repeats=1,
-    )
+        repeats=1, seed=0,
+    )  # fmt: skip
     assert [(trial.run.task.name, trial.run.subset) for trial in plan] == [
         ("t", "en"), ("t", "ja"), ("t", "en"), ("u", "en"), ("u", "ja")
     ]  # fmt: skip
@@ -74,12 +78,27 @@ def test_one_task_is_measured_after_the_other() -> None:
 def test_a_drafter_that_learns_reads_one_subset_after_the_other() -> None:
     """It would learn from the other subsets, and forgets what it learnt where a subset begins."""
     learning = (*DECODERS, decoder("token-recycling", learns=True))
-    plan = list(trials([run_of("en", 2), run_of("ja", 2, decoders=learning)], repeats=1))
-    assert places(plan) == [("en", 0, 0), ("en", 1, 0), ("ja", 0, 0), ("ja", 1, 0)]
+    plan = list(trials([run_of("en", 2), run_of("ja", 2, decoders=learning)], repeats=1, seed=0))
+    assert [subset for subset, _, _ in places(plan)] == ["en", "en", "ja", "ja"]
+    assert places(plan)[:2] == [("en", 0, 0), ("en", 1, 0)]
+
+
+def test_a_drafter_that_learns_has_a_random_order_of_the_prompts_for_each_repeat() -> None:
+    def orders(num_examples: int, seed: int, learns: bool = True) -> list[list[int]]:
+        run = run_of("en", num_examples, decoders=(*DECODERS, decoder("token-recycling", learns=learns)))
+        plan = list(trials([run], repeats=5, seed=seed))
+        return [[trial.example.index for trial in plan if trial.repeat == repeat] for repeat in range(5)]
+
+    found = orders(9, 0)
+    assert all(sorted(order) == list(range(9)) for order in found)
+    assert len({tuple(order) for order in (*found, range(9))}) == 6
+    assert orders(9, 1) != found
+    assert [[each for each in order if each < 9] for order in orders(12, 0)] == found, "more examples keep the order"
+    assert orders(9, 0, learns=False) == [list(range(9))] * 5
 
 
 def test_the_turns_of_an_example_stand_together_in_one_order() -> None:
-    plan = list(trials([run_of("en", 2, num_turns=2)], repeats=2))
+    plan = list(trials([run_of("en", 2, num_turns=2)], repeats=2, seed=0))
     assert [(trial.example.index, trial.repeat, trial.turn) for trial in plan] == [
         (example, repeat, turn) for repeat in range(2) for example in range(2) for turn in range(2)
     ]
@@ -131,37 +150,6 @@ def test_records_of_other_examples_are_refused() -> None:
     for change in ({"prompt": "other"}, {"reference": "2"}):
         with pytest.raises(ConfigError, match=r"t/en example a .* another prompt or answer than rows\.tsv"):
             check_recorded([trial], {trial.key: changed(recorded, **change)}, folder)
-
-
-@pytest.mark.parametrize(("engine", "is_finished", "probes"), [
-    ("auto", False, True), ("auto", True, False), ("eager", False, False),
-])  # fmt: skip
-def test_products_are_chosen_by_a_run_that_measures(
-    monkeypatch: pytest.MonkeyPatch, engine: str, is_finished: bool, probes: bool
-) -> None:
-    place = SimpleNamespace(task=SimpleNamespace(name="t", generation=SimpleNamespace(reasoning=None)), subset="en")
-    trial: Any = Trial(cast(Any, place), Example(0, "a", ("What?",), ("1",)), 0, ())
-    old = record({"ar": autoregressive(1)}, prompt=trial.prompt_digest, reference="1", prompt_tokens=None)
-    monkeypatch.setattr(measuring, "check_recorded", lambda *given: None)
-    monkeypatch.setattr(measuring, "choose_products", lambda models: ["probed"])
-    said: list[str] = []
-
-    class Waiting(Exception):
-        """What is measured would begin."""
-
-    def wait(number: int) -> None:
-        if number == 0:
-            raise Waiting
-
-    events: Any = SimpleNamespace(
-        say=said.append, trials=nullcontext, wait=wait, trial_recorded=lambda *given, **named: None
-    )
-    plan: Any = SimpleNamespace(
-        trials=[trial], folder=None, models=None, spec=SimpleNamespace(warm_up="full", engine=engine)
-    )
-    with nullcontext() if is_finished else pytest.raises(Waiting):
-        measuring.InProcess().measure(plan, cast(Any, {trial.key: old} if is_finished else {}), events)
-    assert said == ["probed"] * probes
 
 
 def test_a_prompt_is_rendered_once_and_its_tokens_are_part_of_the_record(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -453,7 +453,7 @@ def test_an_external_decoder_is_warmed_by_the_same_rule() -> None:
 
 def test_a_drafter_that_learns_does_equal_blocks_and_forgets_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "is_steady", lambda times: len(times) >= 3)
-    _, (method,) = with_overrides([], [load_method("token-recycling")], ["drafter.memory=cell"])
+    _, (method,) = with_overrides([], [load_method("token-recycling")], ["drafter.memory=run"])
     own = build_decoder(method, ModelPair(tiny.causal_lm()), Sampling())
     assert own.drafter.learns_over_prompts  # type: ignore[attr-defined]
     begun, steps = [0], []

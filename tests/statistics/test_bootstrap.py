@@ -14,6 +14,7 @@ from specbench.statistics.bootstrap import (
     Resampler,
     interval,
     normal_interval,
+    over_orders,
     ratio,
     resamples,
     standard_error,
@@ -289,3 +290,50 @@ def test_values_outside_their_bounds_are_taken_as_they_are():
     assert interval([values, ones], 0, SHARE) == interval([values, ones], 0)
     low, high = interval([values, ones], 0, (0.0, 100.0))
     assert 0 < low < 50 < high < 100
+
+
+def in_orders(values, is_told=True):
+    """A resampler and the values of prompts [num_orders, num_prompts], each measured in every order."""
+    keys = [(order, prompt) for order in range(len(values)) for prompt in range(len(values[0]))]
+    records = [
+        SimpleNamespace(task="t", subset="en", example=prompt, repeat=order, part=None) for order, prompt in keys
+    ]
+    return Resampler.of(records, 0, in_orders=is_told), np.ravel(values)
+
+
+def test_an_interval_over_orders_adds_their_error_to_that_of_prompts():
+    found = over_orders(Estimate(value=2.0, low=1.6, high=2.5), np.array([1.8, 2.0, 2.2]))
+    error = stats.t.ppf(0.975, 2) * np.log([1.8, 2.0, 2.2]).std(ddof=1) / np.sqrt(3)
+    assert found.low == pytest.approx(2 * np.exp(-np.hypot(np.log(2 / 1.6), error)))
+    assert found.high == pytest.approx(2 * np.exp(np.hypot(np.log(2.5 / 2), error)))
+    share = over_orders(Estimate(value=0.5, low=0.4, high=0.6), np.array([0.1, 0.5, 0.9]), SHARE)
+    assert (share.low, share.high) == SHARE, "within its bounds"
+    assert over_orders(Estimate(value=2.0), np.array([1.0, 2.0])) == Estimate(value=2.0)
+    assert over_orders(Estimate(value=2.0, low=1.0, high=3.0), np.array([1.0, np.nan])) == Estimate(value=2.0)
+
+
+def test_orders_count_only_where_they_are_a_sample():
+    """Equal orders change nothing, one order cannot say anything, and other repeats are not orders."""
+    values = np.random.default_rng(0).lognormal(size=(1, 12))
+    plain, flat = in_orders(values)
+    assert plain.order is None
+    once = plain.ratio(flat, np.ones(12))
+    same, flat = in_orders(np.repeat(values, 3, axis=0))
+    assert same.order is not None and same.ratio(flat, np.ones(36)) == once
+    other = values * np.array([[0.5], [1.0], [1.5]])
+    told, flat = in_orders(other)
+    wide, narrow = (each.ratio(flat, np.ones(36)) for each in (told, in_orders(other, is_told=False)[0]))
+    assert wide.value == narrow.value and wide.low < narrow.low and wide.high > narrow.high
+
+
+def test_coverage_where_the_order_matters():
+    """The mean of prompts whose speed depends on the order: with the orders as a unit the interval holds it."""
+    generator = np.random.default_rng(1)
+    held = {True: 0, False: 0}
+    for _ in range(150):
+        values = np.exp(generator.normal(0, 0.3, 20) + generator.normal(0, 0.25, (5, 1)))
+        for is_told in held:
+            prompts_and_orders, flat = in_orders(values, is_told)
+            found = prompts_and_orders.ratio(flat, np.ones(len(flat)))
+            held[is_told] += found.low <= np.exp(0.3**2 / 2 + 0.25**2 / 2) <= found.high
+    assert held[True] >= 135 and held[False] <= 120

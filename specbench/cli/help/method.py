@@ -273,6 +273,8 @@ def look_up_lines(method: MethodSpec) -> Iterator[str]:
         return
     lines, text = method.drafter.features.drawing(**method.drafter.options)
     yield from section("a look-up", [*(f"  {line}" for line in lines), "", *folded(text, 2)])
+    if proposes_trees(method):  # whose step `tree_lines` has
+        return
     yield from step_lines(
         method,
         draft="",

@@ -48,6 +48,8 @@ class Drafter:
     hidden_layers: tuple[int, ...] = ()
     draws: Draws | None = None  # None for a drafter that proposes no trees
     learns_over_prompts: bool = False  # whether the speed of a prompt depends on the prompts before it
+    memory: str | None = None  # what it remembers of other prompts (see `memory_of`); None: it has no memory
+    left_out_own: bool | None = None  # whether it left out this prompt's own earlier answer; None: it knows no others
     max_nodes: int | None = None  # of its trees, if they vary in size
     length: DraftLength = FIXED  # how many tokens a step drafts
     pauses_at: int | None = None  # the number of tokens from which on it drafts nothing; None: there is none
@@ -86,8 +88,8 @@ class Drafter:
         self.learns_over_prompts = self.learns_over_prompts or length.learns_over_prompts
 
     def begin_cell(self) -> None:
-        """Called after the warm-up of each subset of a task. A drafter that `learns_over_prompts` forgets everything
-        here."""
+        """Called after the warm-up of each subset of a task, and before each further order of its prompts. A drafter
+        that `learns_over_prompts` forgets everything here."""
 
     def prefill(self, prompt_ids: list[int]) -> None:
         """Resets the cache and prefills a new prompt, before the decode clock starts. By default, only the draft
@@ -105,6 +107,17 @@ class Drafter:
 
         The first pass is over the prompt: its proposal is empty, and its next token is the first token of the answer.
         """
+
+
+COLD, WARM, WARM_HALF, SHUFFLED = "cold", "warm", "warm half", "shuffled"
+
+
+def memory_of(drafter: Drafter) -> str | None:
+    """Returns what a drafter remembers of other prompts. cold: nothing; warm: answers to all others, from another run;
+    warm half: answers to the other half of these; shuffled: what the prompts before it taught it or its draft length, in
+    random order. None if it has no memory."""
+    learns = drafter.learns_over_prompts or drafter.length.learns_over_prompts
+    return SHUFFLED if learns else drafter.memory
 
 
 EMPTY = Proposal()

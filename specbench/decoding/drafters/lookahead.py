@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from specbench.core.registry import DRAFTERS
-from specbench.decoding.drafters import Drafter, LookUpDrafter
+from specbench.decoding.drafters import COLD, Drafter, LookUpDrafter
 from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verification
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.tree_shape import (
@@ -123,10 +123,14 @@ class Lookahead(Drafter):
 
 
 MEMORY = (
-    "prompt: the remembered tokens are forgotten before each prompt; cell: they are kept for all prompts of a cell (a "
-    "task's subset) and forgotten before the next, so that a prompt's speed depends on the prompts before it; a "
-    "resumed run begins with an empty memory. The published code keeps them over all prompts."
+    "prompt: the remembered tokens are forgotten before each prompt; run: they are kept for all prompts of a task's "
+    "subset, so that a prompt's speed depends on the prompts before it; a resumed run begins with an empty memory. The "
+    "published code keeps them over all prompts."
 )
+
+
+def as_run(memory: object) -> object:
+    return "run" if memory == "cell" else memory  # the word of earlier versions
 
 
 def recycling_shape(*, num_nodes: int, depth: int, rank_chances: Sequence[float], **others: Any) -> TreeShape:
@@ -148,13 +152,13 @@ class TokenRecycling(LookUpDrafter):
         num_nodes: NumNodes = 80,
         depth: Annotated[int, Field(ge=1, le=16, description=DEPTH)] = 6,
         rank_chances: RankChances = USUAL_CHANCES,
-        memory: Annotated[Literal["prompt", "cell"], Field(description=MEMORY)] = "prompt",
+        memory: Annotated[Literal["prompt", "run"], BeforeValidator(as_run), Field(description=MEMORY)] = "prompt",
     ) -> None:
         super().__init__()
         self.shape = recycling_shape(num_nodes=num_nodes, depth=depth, rank_chances=rank_chances)
         self.max_nodes, self.num_ranks = len(self.shape.parents), len(rank_chances)
         self.eos_token_ids = models.target.eos_token_ids
-        self.learns_over_prompts = memory == "cell"
+        self.learns_over_prompts, self.memory = memory == "run", COLD
         self._followers: dict[int, list[int]] = {}
         self._last_token = -1
 

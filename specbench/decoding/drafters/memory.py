@@ -4,20 +4,24 @@ answers of another run.
 Sources: SuffixDecoding (arXiv:2411.04975), SAM decoding (arXiv:2411.10666), and the drafter `ngram-mod` of llama.cpp.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+import heapq
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS
 from specbench.core.values import json_digest
-from specbench.decoding.drafters import LookUpDrafter
+from specbench.decoding.drafters import COLD, WARM, WARM_HALF, LookUpDrafter, padded_lengths
+from specbench.decoding.drafters.ngram import model_for
 from specbench.decoding.drafters.suffix_automaton import ROOT, LongestMatch, SuffixAutomaton
-from specbench.decoding.proposal import Proposal, Verification
+from specbench.decoding.proposal import Draws, Proposal, Verification
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import CausalLM, ModelPair, ids_digest
+from specbench.models.corpus_models import Datastore
 from specbench.models.scoring import Output
 from specbench.records.records import RecordFile
 
@@ -29,6 +33,13 @@ MEMORY = (
     "and AR's answers of that run. A prompt's own earlier answer is always left out."
 )
 Memory = Annotated[str, Field(min_length=1, description=MEMORY)]
+SPLIT = (
+    "Which answers of a run's folder are searched. null: those to all other prompts; halves: those to the half of its "
+    "prompts, by their digest, that the prompt is not in."
+)
+Split = Annotated[Literal["halves"] | None, Field(description=SPLIT)]
+MAX_ANSWERS = "Maximum number of answers in the memory: the oldest are forgotten; null: all are kept."
+MaxAnswers = Annotated[int | None, Field(ge=1, description=MAX_ANSWERS)]
 
 
 class Answer(NamedTuple):
@@ -48,18 +59,29 @@ class MemoryDrafter(LookUpDrafter):
     - `draft`: returns a draft that follows the text read so far.
     """
 
-    def __init__(self, models: ModelPair, memory: str) -> None:
+    def __init__(
+        self, models: ModelPair, memory: str, split: str | None = None, max_answers: int | None = None
+    ) -> None:
         super().__init__()
         self.eos_token_ids = models.target.eos_token_ids
         self.reads_prompts = memory != "none"
         self.learns_over_prompts = memory == "run"
+        self.memory = COLD
+        self.split, self.max_answers = split, max_answers
         self._answers: list[Answer] = []
-        if memory not in ("none", "prompt", "run"):
-            self.name = f"answers of {memory}"
-            self._answers = read_answers(memory, models.target)
-            self.revision = json_digest([[prompt, list(token_ids)] for prompt, token_ids in self._answers])
+        self._is_of_other_run = memory not in ("none", "prompt", "run")
+        if self._is_of_other_run:
+            self._answers = read_answers(memory, models.target)[-(max_answers or 0) :]
+            self.memory = WARM if split is None else WARM_HALF
+            # The folder may be anywhere: the answers are what identifies it.
+            self.name = f"answers {json_digest([[prompt, list(token_ids)] for prompt, token_ids in self._answers])}"
+        elif split is not None:
+            raise ConfigError(
+                f"drafter.split = '{split}': parts the answers of another run, and drafter.memory = '{memory}': give "
+                "the folder of a run as memory, or leave split out"
+            )
         self._num_learnt = 0
-        self._left_out: str | None = None  # the prompt whose answers are not learnt
+        self._left_out: str | None = None  # the prompt, or the half of the prompts, whose answers are not learnt
         self._prompt, self._num_prompt = "", 0
         self._ids: list[int] = []  # the sequence itself, which is complete when the next prompt begins
         self._num_read = 0
@@ -94,15 +116,21 @@ class MemoryDrafter(LookUpDrafter):
         # 1. The answer to the prompt before is known in full only now.
         if self.learns_over_prompts and len(self._ids) > self._num_prompt:
             self._answers.append(Answer(self._prompt, self._ids[self._num_prompt :]))
-        # 2. All answers are learnt but those to this prompt. To leave out one that was learnt, all are learnt anew.
-        self._prompt = ids_digest(prompt_ids) if self._answers or self.learns_over_prompts else ""
+        is_full = self.max_answers is not None and len(self._answers) > self.max_answers
+        if is_full:
+            del self._answers[: -(self.max_answers or 0)]
+        # 2. All answers are learnt but those to this prompt, or to its half of them. To leave out some that were
+        #    learnt, all are learnt anew.
+        has_others = self.learns_over_prompts or self._is_of_other_run
+        self._prompt = ids_digest(prompt_ids) if has_others else ""
         is_repeat = any(answer.prompt == self._prompt for answer in self._answers)
-        left_out = self._prompt if is_repeat else None
-        if left_out != self._left_out:
+        self.left_out_own = is_repeat if has_others else None
+        left_out = half_of(self._prompt) if self.split is not None else self._prompt if is_repeat else None
+        if left_out != self._left_out or is_full:
             self.forget_answers()
             self._left_out, self._num_learnt = left_out, 0
         for answer in self._answers[self._num_learnt :]:
-            if answer.prompt != left_out:
+            if left_out != (answer.prompt if self.split is None else half_of(answer.prompt)):
                 self.learn(answer.token_ids)
         self._num_learnt = len(self._answers)
         # 3. The prompt itself.
@@ -112,13 +140,22 @@ class MemoryDrafter(LookUpDrafter):
         if self.reads_prompts:
             self.read(prompt_ids)
 
-    def look_up(self, ids: list[int], num_draft_tokens: int) -> tuple[list[int], None]:
+    def look_up(self, ids: list[int], num_draft_tokens: int) -> tuple[list[int], list[int] | None]:
         self._ids = ids
         if num_draft_tokens <= 0:
             return [], None
         self.read(ids[self._num_read :])
         self._num_read = len(ids)
+        return self.draft_tree(num_draft_tokens)
+
+    def draft_tree(self, num_draft_tokens: int) -> tuple[list[int], list[int] | None]:
+        """Returns the tokens of a draft and their parents; None for a chain."""
         return up_to_end(self.draft(num_draft_tokens), self.eos_token_ids), None
+
+
+def half_of(prompt_digest: str) -> str:
+    """Returns in which half of all prompts one is: "0" or "1"."""
+    return str(int(prompt_digest, 16) % 2)
 
 
 def up_to_end(token_ids: list[int], end_ids: Collection[int]) -> list[int]:
@@ -158,6 +195,11 @@ def read_answers(memory: str, target: CausalLM) -> list[Answer]:
 
 
 MAX_DEPTH = "Maximum number of tokens of a match together with its draft."
+MAX_LEVELS = 64  # a draft tree grows as its probabilities say
+TREE = (
+    "true: drafts are trees of the most probable continuations, of up to num_draft_tokens tokens in all; null or "
+    "false: they are chains."
+)
 FACTOR = "Draft tokens per matched token, capped at num_draft_tokens."
 OFFSET = "Draft tokens added to those that the match allows."
 MIN_PROBABILITY = (
@@ -190,8 +232,22 @@ class AutomatonDrafter(MemoryDrafter):
 COPIED = ("memory  … b c d e f g h …", "text    … x c d e", "draft           f g h")
 
 
-def suffix_drawing(*, factor: float, offset: float, min_probability: float, **others: object) -> LookUp:
+BRANCHES = (
+    "memory  … c d e f g h … c d e f g k … c d e m …", "text    … x c d e", "draft           f g h",
+    "                    k", "                m",
+)  # fmt: skip
+
+
+def suffix_drawing(
+    *, factor: float, offset: float, min_probability: float, tree: bool | None, **others: object
+) -> LookUp:
     allowed = f"{factor:g} · (matched tokens){f' {offset:+g}' if offset else ''}"
+    if tree:
+        return BRANCHES, (
+            "Every suffix of the text that occurs in the memory gives a tree of its continuations, here of c d e, d e "
+            f"and e: the most frequent ones, up to {allowed} tokens, whose relative frequency is at least "
+            f"{min_probability:g}. The tree with the largest sum of these frequencies is proposed."
+        )
     return COPIED, (
         "Every suffix of the text that occurs in the memory gives a draft, here c d e, d e and e: at each token the "
         f"most frequent one, up to {allowed} tokens, while the product of the relative frequencies is at least "
@@ -199,7 +255,11 @@ def suffix_drawing(*, factor: float, offset: float, min_probability: float, **ot
     )
 
 
-@DRAFTERS.register("suffix", looks_up=True, drawing=suffix_drawing)
+def suffix_levels(*, tree: bool | None, **others: Any) -> int | None:
+    return MAX_LEVELS if tree else None
+
+
+@DRAFTERS.register("suffix", looks_up=True, drawing=suffix_drawing, tree_shape=suffix_levels)
 class SuffixDrafter(AutomatonDrafter):
     """Drafts the most frequent continuation of a suffix of the text, in the text itself or in earlier answers; the
     longer the match, the longer the draft (arXiv:2411.04975). Needs no model."""
@@ -217,9 +277,76 @@ class SuffixDrafter(AutomatonDrafter):
         factor: Annotated[float, Field(ge=0, le=64, description=FACTOR)] = 1.0,
         offset: Annotated[float, Field(ge=-64, le=64, description=OFFSET)] = 0.0,
         min_probability: Annotated[float, Field(ge=0, le=1, description=MIN_PROBABILITY)] = 0.1,
+        tree: Annotated[bool | None, Field(description=TREE)] = None,
+        split: Split = None,
+        max_answers: MaxAnswers = None,
     ) -> None:
         self.max_depth, self.factor, self.offset, self.min_probability = max_depth, factor, offset, min_probability
-        super().__init__(models, memory)
+        self.draws: Draws | None = "fixed" if tree else None
+        super().__init__(models, memory, split, max_answers)
+
+    def tree_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
+        return padded_lengths(num_draft_tokens) if self.draws else ()
+
+    def draft_tree(self, num_draft_tokens: int) -> tuple[list[int], list[int] | None]:
+        if self.draws is None:
+            return super().draft_tree(num_draft_tokens)
+        text, match = self._text, self._match
+        tree, score = self._best_tree(text, text.last, text.lengths[text.last], num_draft_tokens)
+        other, other_score = self._best_tree(self._learnt, match.state, match.length, num_draft_tokens)
+        chosen = tree if score >= other_score else other
+        places = {node.number: place for place, node in enumerate(chosen)}
+        return [node.token for node in chosen], [places.get(node.parent, -1) for node in chosen]
+
+    def _best_tree(
+        self, automaton: SuffixAutomaton, state: int, length: int, num_draft_tokens: int
+    ) -> tuple[list["Node"], float]:
+        """Returns the best draft tree after the suffixes of a match, and its score."""
+        best: list[Node] = []
+        best_score = 0.0
+        for suffix_state, shortest, longest in automaton.suffixes(state, length):
+            deepest = min(longest, self.max_depth - 1)
+            most = min(num_draft_tokens, self._limit(deepest))
+            if shortest > deepest or most <= best_score:  # a token adds 1 at most
+                continue
+            # The tree of a match is the beginning of one order of nodes, without those that are too deep for it.
+            nodes: list[Node] = []
+            num_shallow = 0
+            for node in self._grow(automaton, suffix_state, self.max_depth - shortest):
+                nodes.append(node)
+                num_shallow += node.depth <= self.max_depth - deepest
+                if num_shallow == most:
+                    break
+            depth = max((node.depth for node in nodes), default=0)
+            for matched in range(deepest, shortest - 1, -1):
+                limit = min(num_draft_tokens, self._limit(matched))
+                kept = list(islice((n for n in nodes if n.depth <= self.max_depth - matched), max(0, limit)))
+                if (score := sum(node.probability for node in kept)) > best_score:
+                    best, best_score = kept, score
+                if depth <= self.max_depth - matched:  # a shorter match has the same nodes, and fewer of them
+                    break
+        return best, best_score
+
+    def _grow(self, automaton: SuffixAutomaton, state: int, depth: int) -> Iterator["Node"]:
+        """Yields the continuations of a state by their relative frequency, parents first, ties in the order of their
+        parents, then to the smallest id. None follows the end of an answer."""
+        counts = automaton.counts
+        heap: list[tuple[float, int, int, int, int]] = []  # −probability, parent, token, state, depth
+
+        def push(state: int, probability: float, parent: int, depth: int) -> None:
+            for token, child in automaton.children[state].items():
+                chance = probability * counts[child] / counts[state]
+                if chance >= self.min_probability:
+                    heapq.heappush(heap, (-chance, parent, token, child, depth))
+
+        push(state, 1.0, -1, 1)
+        number = 0
+        while heap:
+            negative, parent, token, child, level = heapq.heappop(heap)
+            yield Node(number, token, parent, level, -negative)
+            if level < depth and token not in self.eos_token_ids:
+                push(child, -negative, number, level + 1)
+            number += 1
 
     def draft(self, num_draft_tokens: int) -> list[int]:
         text, match = self._text, self._match
@@ -267,14 +394,30 @@ class SuffixDrafter(AutomatonDrafter):
         return path, scores
 
 
+class Node(NamedTuple):
+    """A node of a draft tree: its place in the order of growth, its token, the number of its parent (−1: none), its
+    level, and its relative frequency after the match."""
+
+    number: int
+    token: int
+    parent: int
+    depth: int
+    probability: float
+
+
 SAM_MIN_MATCH = "Shortest match; otherwise nothing is drafted."
-SAM_BIAS = "By how many tokens a match in other answers must be longer than one in this text."
+SAM_BIAS = "By how many tokens a match in other answers or in the corpus must be longer than one in this text."
+CORPUS = (
+    "Folder of a datastore, as `specbench train retrieval` writes it, whose texts are searched too; embedded: the one "
+    "of the embedded target; null: none."
+)
 
 
-def sam_drawing(*, min_match: int, bias: int, **others: object) -> LookUp:
+def sam_drawing(*, min_match: int, bias: int, corpus: str | None, **others: object) -> LookUp:
+    others_are = "other answers or the corpus" if corpus else "other answers"
     return COPIED, (
         "The longest suffix of the text that occurs earlier, here c d e, is continued as after its first occurrence. "
-        f"It has at least {min_match} tokens, and {bias} more if it occurs in other answers only."
+        f"It has at least {min_match} tokens, and {bias} more if it occurs in {others_are} only."
     )
 
 
@@ -292,12 +435,37 @@ class SamDrafter(AutomatonDrafter):
         memory: Memory = "prompt",
         min_match: Annotated[int, Field(ge=1, le=64, description=SAM_MIN_MATCH)] = 5,
         bias: Annotated[int, Field(ge=0, le=64, description=SAM_BIAS)] = 5,
+        split: Split = None,
+        corpus: Annotated[str | None, Field(min_length=1, description=CORPUS)] = None,
+        max_answers: MaxAnswers = None,
     ) -> None:
         self.min_match, self.bias = min_match, bias
-        super().__init__(models, memory)
+        self._corpus: SuffixAutomaton | None = None
+        super().__init__(models, memory, split, max_answers)
+        if corpus is not None:
+            path = None if corpus == "embedded" else corpus
+            datastore, name = model_for(models.target, Datastore, path, "drafter.corpus")
+            self._corpus = SuffixAutomaton()
+            for text in datastore.texts():
+                self._corpus.add_text(text)
+            self.name = f"{name} and {self.name}" if self.name else name
+            self.revision = datastore.digest
+
+    def begin_text(self) -> None:
+        super().begin_text()
+        self._corpus_match = None if self._corpus is None else LongestMatch(self._corpus)
+
+    def read(self, token_ids: Iterable[int]) -> None:
+        new = list(token_ids)
+        super().read(new)
+        if self._corpus_match is not None:
+            for token in new:
+                self._corpus_match.append(token)
 
     def draft(self, num_draft_tokens: int) -> list[int]:
         text, match = self._text, self._match
+        if self._corpus_match is not None and self._corpus_match.length > match.length:
+            match = self._corpus_match
         # The link of the whole text is its longest suffix that occurs at another place, too. A first occurrence near
         # the end is followed by fewer tokens than may be drafted; a shorter suffix may have an earlier one.
         state = max(ROOT, text.links[text.last])
@@ -308,7 +476,7 @@ class SamDrafter(AutomatonDrafter):
             return []
         if length >= other_length:
             return text.continuation(state, num_draft_tokens)
-        return self._learnt.continuation(match.state, num_draft_tokens)
+        return match.automaton.continuation(match.state, num_draft_tokens)
 
 
 MULTIPLIER, MODULUS = 6364136223846793005, 1 << 64  # of the linear congruential generator that llama.cpp hashes with
@@ -369,9 +537,11 @@ class NgramModDrafter(MemoryDrafter):
         ngram: Annotated[int, Field(ge=1, le=256, description=NGRAM)] = 24,
         min_tokens: Annotated[int, Field(ge=1, le=64, description=MIN_TOKENS)] = 48,
         num_slots: Annotated[int, Field(ge=2, le=2**32, description=NUM_SLOTS)] = 1 << 22,
+        split: Split = None,
+        max_answers: MaxAnswers = None,
     ) -> None:
         self.ngram, self.min_tokens, self.num_slots = ngram, min_tokens, num_slots
-        super().__init__(models, memory)
+        super().__init__(models, memory, split, max_answers)
 
     def begin_text(self) -> None:
         self._text: dict[int, int] = {}

@@ -205,20 +205,23 @@ def draw_uniforms(count: int, generator: torch.Generator) -> list[float]:
 AnyModel = TypeVar("AnyModel", bound=ArrayModel)
 
 
-def model_for(target: CausalLM, model_type: type[AnyModel], path: str | None) -> tuple[AnyModel, str]:
-    """Returns the model in the folder `path`, or the one that comes with the embedded target, and its name.
+def model_for(
+    target: CausalLM, model_type: type[AnyModel], path: str | None, key: str = "drafter.path"
+) -> tuple[AnyModel, str]:
+    """Returns the model in the folder `path`, or the one that comes with the embedded target, and its name. `key`: the
+    option that names the folder.
 
     Raises ConfigError if there is none, and for a folder that is not a complete model or has another tokenizer.
     """
     command = f"specbench train {model_type.command} --target {target.name}"
-    how = f"train one with `{command}` and give --set drafter.path=DIR"
+    how = f"train one with `{command}` and give --set {key}=DIR"
     if path is None and target.name != EMBEDDED_TARGET:
-        raise ConfigError(f"drafter.path is missing: target '{target.name}' has no {model_type.noun} of its own: {how}")
+        raise ConfigError(f"{key} is missing: target '{target.name}' has no {model_type.noun} of its own: {how}")
     name = f"embedded:{model_type.command}" if path is None else path
     model = model_type.load(model_source(name) if path is None else path)
     if model.tokenizer_digest != vocabulary_digest(target.vocabulary) or model.max_token_id >= target.vocab_size:
         raise ConfigError(
-            f"drafter.path = '{path or model.path}': it was made with another tokenizer than that of target "
+            f"{key} = '{path or model.path}': it was made with another tokenizer than that of target "
             f"'{target.name}': {how}"
         )
     return model, name

@@ -4,6 +4,7 @@ Sources: A. Saxena, "Prompt Lookup Decoding" (github.com/apoorvumang/prompt-look
 (arXiv:2311.08252).
 """
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import torch
@@ -33,7 +34,17 @@ OCCURRENCES = (
 )
 
 
-@DRAFTERS.register("prompt_lookup", looks_up=True)
+def lookup_drawing(
+    *, max_match: int, min_match: int, tokens_per_match: int | None, **others: object
+) -> tuple[Sequence[str], str]:
+    limit = f", at most {tokens_per_match} per matched token" * (tokens_per_match is not None)
+    return ("text    … c d e f g … b c d e … x c d e", "draft                               f g …"), (
+        f"The last {max_match} tokens are looked up in the text, then fewer, down to {min_match}. Of the places where "
+        f"they occur the latest is taken, and the draft is what followed there{limit}."
+    )
+
+
+@DRAFTERS.register("prompt_lookup", looks_up=True, drawing=lookup_drawing)
 class PromptLookupDrafter(LookUpDrafter):
     """Drafts the tokens that followed an earlier occurrence of the last tokens, in prompt or answer. It looks for the
     last `max_match` tokens, then for fewer, down to `min_match`, and takes the most recent occurrence. A short match is

@@ -1,6 +1,6 @@
 """A decoder that sends the token ids of a prompt to a server and reads the answer event by event."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
@@ -8,6 +8,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.reasoning import answer_in
 from specbench.core.registry import DECODERS
 from specbench.decoding.decoder import Decoder
+from specbench.decoding.drafters import COLD, SHUFFLED
 from specbench.decoding.loop import (
     POSITION_COLUMNS,
     GenerationOutput,
@@ -31,6 +32,7 @@ from specbench.integrations.served.engine import (
     MAX_HELD,
     Body,
     Counters,
+    Engine,
     Event,
     EventContent,
     acceptance_between,
@@ -101,6 +103,13 @@ class Answer:
         return any(stop in text for stop in stops)
 
 
+def memory_of_server(engine: Engine, speculation: Mapping[str, object]) -> str | None:
+    """Returns what the drafter of a server remembers of other requests, as its file declares or as is usual for the
+    method; None if it has no memory."""
+    usual = "run" if speculation.get("method") in engine.learning_methods else None
+    return {"prompt": COLD, "run": SHUFFLED}.get(str(speculation.get("memory") or usual))
+
+
 @dataclass(frozen=True)
 class ServedDecoder(Decoder):
     """The decoder of one server. `others`: the servers that must be idle while it decodes."""
@@ -115,6 +124,10 @@ class ServedDecoder(Decoder):
     def code_revision(self) -> str:
         """The digest of the configuration that the server reports."""
         return self.server.digest
+
+    @property
+    def memory(self) -> str | None:
+        return memory_of_server(self.server.engine, self.method.decoder.options if self.method.decoder else {})
 
     def generate(self, prompt_ids: list[int], stop: StopRules, seed: int) -> GenerationOutput:
         """Decodes one prompt. Raises ConfigError, with the server's name, for an answer that cannot be measured."""

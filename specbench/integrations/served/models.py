@@ -10,8 +10,10 @@ from typing import Any
 from specbench.core.completions import ApiKey
 from specbench.core.errors import ConfigError
 from specbench.core.progress import doing
+from specbench.decoding.drafters import SHUFFLED
 from specbench.integrations.served.client import Client
 from specbench.integrations.served.concurrency import LoadScheduler
+from specbench.integrations.served.decoder import memory_of_server
 from specbench.integrations.served.engine import Settings
 from specbench.integrations.served.rotation import RotationScheduler
 from specbench.integrations.served.server import ServedPair, Server, StartedServers, find_server, served_target
@@ -65,7 +67,8 @@ class ServedModels(LoadedModels):
     def learns(self, name: str) -> bool:
         """Returns whether the drafter of a server learns from one request to the next."""
         speculation = self.spec.servers[name].speculation
-        return speculation != "none" and speculation.method in self.servers[name].engine.learning_methods
+        given = {} if speculation == "none" else speculation.model_dump()
+        return memory_of_server(self.servers[name].engine, given) == SHUFFLED
 
     @cached_property
     def scoring(self) -> ScoringModel | None:
@@ -151,12 +154,17 @@ def load_served(spec: RunSpec, started: StartedServers | None = None) -> ServedM
             how = "with speculation, but it is the baseline" if name == BASELINE else "without speculation"
             raise server.client.error(f"was started {how}: start it again, or correct its url")
 
-    # 3. A drafter that learns must not see a prompt twice.
+    # 3. A drafter that learns must not see a prompt twice, unless this is declared, so that such rows are not ranked.
     models = ServedModels(target, {}, servers, spec.servers, started)
     for name in filter(models.learns, servers):
         learns = f"the drafter of server '{name}' learns across requests"
-        if spec.servers.load is not None:
-            raise ConfigError(f"load: {learns}, and windows repeat prompts: leave load out")
+        speculation = spec.servers.servers[name].speculation
+        is_declared = speculation != "none" and speculation.memory is not None
+        if spec.servers.load is not None and not is_declared:
+            raise ConfigError(
+                f"load: {learns}, and windows repeat prompts: add memory: run to its speculation, and these rows are "
+                "not ranked; or memory: prompt, if it was started so that it forgets each request"
+            )
         if spec.repeats > 1:
             raise ConfigError(
                 f"--repeats {spec.repeats}: {learns}, so repeats would be drafted from memory: give --repeats 1"

@@ -16,8 +16,8 @@ from specbench.results.row import RESULT_FIELDS, UNVERIFIABLE_FIELDS, Row
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Models": ("target", "target_revision", "drafter", "drafter_revision", "dtype", "attention", "drafter_passes",
-               "engine", "pass_width", "chat", "template_date"),
-    "Method": ("method", "num_draft_tokens", "options", "lossless"),
+               "products", "engine", "pass_width", "chat", "template_date"),
+    "Method": ("method", "num_draft_tokens", "options", "memory", "lossless"),
     "Task and data": ("task", "subset", "language", "n", "repeats", "seed", "data_source", "data_location",
                       "data_revision", "shots", "system"),
     "Sampling": ("sampling",),

@@ -114,8 +114,8 @@ COLD, WARM, WARM_HALF, SHUFFLED = "cold", "warm", "warm half", "shuffled"
 
 def memory_of(drafter: Drafter) -> str | None:
     """Returns what a drafter remembers of other prompts. cold: nothing; warm: answers to all others, from another run;
-    warm half: answers to the other half of these; shuffled: what the prompts before it taught it or its draft length, in
-    random order. None if it has no memory."""
+    warm half: answers to the other half of these; shuffled: what the prompts before it taught it or its draft length,
+    in random order. None if it has no memory."""
     learns = drafter.learns_over_prompts or drafter.length.learns_over_prompts
     return SHUFFLED if learns else drafter.memory
 

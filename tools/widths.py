@@ -176,7 +176,8 @@ The first columns are the rows that are equal bit for bit, of all, after the pro
 passes of 2 to {width} tokens on the same prefix as the single passes. *kept*: of passes of 2 to {width} and of {tree}
 tokens that are all kept, so that each reads keys and values of the one before. *after*: of a pass over one token after
 a wide one that is kept. *tree*: of the tokens that a tree has in common with the answer. *after tree*: of a pass over
-one token after the path of a tree was kept. *one pass*: of the pass over prompt and answer.
+one token after the path of a tree was kept. *fresh tree*: of trees right behind a text that was read anew, each with
+two sets of wrong tokens. *one pass*: of the pass over prompt and answer.
 
 *classes*: chains of these widths give the same rows after the prompt. *largest*: the largest change of a logit in any
 of these passes. *gap*: the largest change of a gap between the highest logit and one of the next nine in the columns
@@ -186,7 +187,7 @@ prompts on which AR would write another token. In every part a repeated pass gav
 
 """
 # Every kind of pass: each change of a logit is of one of these columns.
-KINDS: tuple[Compared, ...] = ("chain", "kept", "after", "tree", "after tree", "prompt")
+KINDS: tuple[Compared, ...] = ("chain", "kept", "after", "tree", "after tree", "fresh tree", "prompt")
 PREFIXES: tuple[Prefix, ...] = ("short", "long")
 COLUMNS = (
     "way", *("one pass" if kind == "prompt" else kind for kind in KINDS),

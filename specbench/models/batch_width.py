@@ -29,11 +29,11 @@ NUM_MIXED = 3  # readings of an answer in passes of all widths in turn
 NUM_TIMED = 6  # passes
 LONG_PREFIX = 512  # tokens of other prompts before the longer prefix
 
-# kept: an answer in passes of this width, which are all kept; in the short form in passes of all widths in turn, since a
-# long prompt is read anew for each reading. prompt: a whole answer in one pass. chain, tree: a pass on the prefix that
-# the single passes read, too. after: a single pass after a pass of this width that was kept, whose keys and values it
-# reads. fresh tree: a tree right behind a text that was read in one pass. Only kept, prompt and fresh tree are free of
-# rollbacks, so that they alone make the noise: a fault in rolling back is none of the width. A fault of the passes
+# kept: an answer in passes of this width, which are all kept; in the short form in passes of all widths in turn, since
+# a long prompt is read anew for each reading. prompt: a whole answer in one pass. chain, tree: a pass on the prefix
+# that the single passes read, too. after: a single pass after a pass of this width that was kept, whose keys and values
+# it reads. fresh tree: a tree right behind a text that was read in one pass. Only kept, prompt and fresh tree are free
+# of rollbacks, so that they alone make the noise: a fault in rolling back is none of the width. A fault of the passes
 # themselves is none either: see `BatchWidth.is_wrong` and `BatchWidth.trust`.
 Compared = Literal["chain", "after", "tree", "after tree", "kept", "prompt", "fresh tree"]
 Prefix = Literal["short", "long"]

@@ -31,6 +31,7 @@ from specbench.analysis.audit.report import (
     MethodVerdict,
     SampleTest,
     p_text,
+    width_table,
 )
 from specbench.core.errors import ConfigError
 from specbench.core.registry import RULES
@@ -50,7 +51,7 @@ from specbench.decoding.proposal import Proposal
 from specbench.decoding.proposal import Verification as Decision
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.verification import Fuzzy, VerificationRule, count_leading, exact_match, rejection
-from specbench.models.batch_width import BaselineAnswer, measure_noise, near_tie_tolerance
+from specbench.models.batch_width import BaselineAnswer, BatchWidth, WidthChange, measure_noise, near_tie_tolerance
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.eager import EagerSequence
 from specbench.models.heads.eagle import EagleModel
@@ -648,8 +649,41 @@ def test_the_batch_width_of_a_target_is_shown(call: Specbench) -> None:
     trees = {each["width"] for each in changes if each["compared"] == "tree"}
     chains = {each["width"] for each in changes if each["compared"] == "kept"}
     assert len(trees) == 1 and trees < chains and all(each["max_change"] < 1e-3 for each in changes)
+    assert report["batch_width"]["sibling_change"] == 0 and {"fresh tree"} < {each["compared"] for each in changes}
     code, out, err = call("--method", "sd", "--draws", "0", "--json")
     assert code == 0 and json.loads(out)["batch_width"] is None
+
+
+@pytest.mark.parametrize(
+    ("shift", "sibling_change", "said"),
+    [
+        (1e-5, 0.0, "draft trees are read rightly"),
+        (0.4, 0.0, "PASSES OVER DRAFT TREES ARE WRONG: rows of the right tokens are 0.4 standard deviations"),
+        (1e-5, 0.2, "whether draft trees are read rightly is not known: wrong siblings change gaps between logits in "
+         "rows of the right tokens by up to 0.2"),
+    ],
+)  # fmt: skip
+def test_wrong_passes_are_shown(shift: float, sibling_change: float, said: str) -> None:
+    kept = WidthChange(
+        compared="kept", width=3, num_positions=4, num_equal=0, median_change=1.0, max_change=2.0, max_gap_change=2.0,
+        flip_gaps=(), total_variation=None, divergence=None, shift=0.5,
+    )  # fmt: skip
+    prompt = kept.model_copy(update={"compared": "prompt", "width": 8, "max_gap_change": 0.01, "shift": 1e-5})
+    tree = prompt.model_copy(update={"compared": "fresh tree", "width": 6, "shift": shift})
+    width = BatchWidth(
+        num_prompts=1, num_positions=4, num_changed=0, mean_square_change=0.0, rounding=1e-6,
+        prefixes={"short": (3, 6)}, changes=(kept, prompt, tree), max_shift=1e-3, sibling_change=sibling_change,
+    )  # fmt: skip
+    report = AuditReport.model_construct(
+        task="mgsm", subsets=["en"], target="org/target", dtype="float32", device="cpu", engine="eager",
+        reference="target", pass_width=None, batch_width=width,
+    )  # fmt: skip
+    shown = " ".join(width_table(report).caption)
+    assert said in shown and "Twice that change, 0.02, is" in shown
+    assert "PASSES OF 3 TOKENS AFTER CACHED ONES ARE WRONG: rows are 0.5 standard deviations" in shown
+    right = width.model_copy(update={"changes": (prompt,), "sibling_change": None})
+    shown = " ".join(width_table(report.model_copy(update={"batch_width": right})).caption)
+    assert "WRONG" not in shown and "draft trees" not in shown
 
 
 def test_all_says_what_could_not_be_run(call: Specbench) -> None:

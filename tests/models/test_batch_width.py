@@ -241,7 +241,7 @@ class SiblingsCount(TreesRound):
     """By how much, depends on wrong tokens of the tree."""
 
     def rounding(self, tree_ids: list[int]) -> float:
-        return 2e-3 + 1e-3 * (sum(tree_ids) % 2)
+        return 2e-3 + 2e-4 * (sum(tree_ids) % 7)
 
 
 def test_trees_that_round_otherwise_are_not_accused() -> None:

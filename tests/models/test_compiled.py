@@ -22,7 +22,7 @@ from specbench.decoding.loop import GenerationOutput, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models import compiling as check_compilable
 from specbench.models import static_passes
-from specbench.models.batch_width import Noise
+from specbench.models.batch_width import TRUSTED, Noise
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model
 from specbench.models.scoring import Output, PassShape
@@ -581,7 +581,9 @@ def test_an_audit_makes_the_passes_of_a_run_and_stands_beside_the_eager_engine(
     assert specbench("run", *asked)[0] == 0
     of_a_run, _ = set(passes), passes.clear()
     with monkeypatch.context() as patch:
-        made = SimpleNamespace(noise=lambda *given: NOISE)  # measuring it reads whole texts at once
+        made = SimpleNamespace(
+            noise=lambda *given: NOISE, trust=lambda *given: TRUSTED
+        )  # measuring it reads whole texts at once
         patch.setattr("specbench.analysis.audit.audit.measure_batch_width", lambda *given, **named: made)
         code, printed, said = specbench("audit", *asked, "--draws", "0")
     assert code == 0, said

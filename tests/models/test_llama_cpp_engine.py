@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from specbench.core.errors import ConfigError
+from specbench.models.batch_width import TRUSTED, BaselineAnswer, measure_batch_width
 from specbench.models.causal_lm import CausalLM
 from specbench.models.gguf.options import GgufOptions
 from specbench.models.loading import load_model
@@ -172,6 +173,17 @@ def test_a_tree_that_is_rejected_leaves_nothing_behind(model: CausalLM) -> None:
     model.score_tree(ids, nodes, PARENTS, 1)
     model.keep_path([])
     torch.testing.assert_close(model.score([*ids, 5], 1).logits, expected, **CLOSE)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_its_trees_are_shown_to_be_right_before_a_verdict(dtype: str) -> None:
+    """So that what the order of the cache does to their rows is noise, and no fault of the state."""
+    model = opened(gguf_files.embedded("drafter"), dtype)
+    model.check_trees()
+    measured = measure_batch_width(model, [BaselineAnswer("", text(20), text(16, seed=1))], 4, 9)
+    trees = next(each for each in measured.changes if each.compared == "fresh tree")
+    assert measured.sibling_change == 0 and measured.trust(trees.width) == TRUSTED
+    assert measured.noise(4, trees.width).max_gap_change >= trees.max_gap_change
 
 
 def test_a_tree_with_more_leaves_than_sequences_is_refused(model: CausalLM) -> None:

@@ -13,9 +13,9 @@ from specbench.results.verdict import FAILS_BELOW
 
 pytestmark = pytest.mark.real
 
-# Enough for the power that is asserted below. Temperature 1 changes the probability of a token by factors: the log p of
-# a wrong token differs by about one nat, and its standard deviation in a text is about two. So N tokens show the mistake
-# with √N / 2 standard errors if every token has it, and with √N / 4 if half of them have: with 18 for 1500 tokens.
+# Five tokens each. A token drawn from another model, or at 1.5 times the temperature, has a log p that is about one nat
+# lower, and the standard deviation of log p in a text is about two. So N tokens show the mistake by √N / 2 standard
+# errors if each of them has it, by √N / 6 if a third has: by 6 to 19 for 1500. A power of .99 takes 6.0.
 NUM_DRAWS = 300
 MIN_POWER = 0.99
 
@@ -27,9 +27,7 @@ def power(test: Mapping[str, Any]) -> float:
     return float(stats.norm.sf(stats.norm.isf(FAILS_BELOW / 4) - score))  # two statistics, each two-sided
 
 
-def test_an_audit_by_draws(
-    real_models: Path, tmp_path: Path, specbench: Callable[..., tuple[int, str, str]]
-) -> None:
+def test_an_audit_by_draws(real_models: Path, tmp_path: Path, specbench: Callable[..., tuple[int, str, str]]) -> None:
     everything = tmp_path / "everything.yaml"
     everything.write_text(
         "name: everything\nversion: 1\ntitle: Accepts every draft token\ndrafter: {type: model, temperature: 1}\n"

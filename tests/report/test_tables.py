@@ -192,7 +192,8 @@ def test_the_width_of_passes_is_said_where_it_explains_differences():
     said = "the width of a pass explains gaps of up to 0.75: 12% of rows equal those of passes over one token)"
     for verdict in ("near-tie only", "width only", "diverged"):
         made = rows(verdict=verdict, batch_width=width, sampling={"temperature": 0.0})
-        assert f"verdict: {verdict} (this run's outputs compared with AR's; {said}" in rendered(made, width=300)
+        shown = " ".join(rendered(made, width=300).split())
+        assert f"verdict: {verdict} (this run's outputs compared with AR's; {said}" in shown
         made[0] = made[0].model_copy(update={"evidence": EVIDENCE})
         assert "explains gaps" not in rendered(made[:1], width=300), "an audit has its own measurement"
     assert "explains gaps" not in rendered(rows(verdict="near-tie only", sampling={"temperature": 0.0}), width=300)

@@ -124,7 +124,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class AcceptanceControl:
-    """Moves a threshold so that a share of the draft tokens is accepted, as in arXiv:2309.08168, §3.3."""
+    """Moves a threshold so that a share of the draft tokens is accepted, as in arXiv:2309.08168."""
 
     TARGET, STEP, SMOOTHING, MEMORY = 0.9, 0.01, 0.9, 0.5
 

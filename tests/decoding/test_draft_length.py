@@ -8,6 +8,7 @@ import torch
 
 from specbench.api import Method
 from specbench.core.errors import ConfigError
+from specbench.core.registry import DRAFT_LENGTHS
 from specbench.decoding.build import build_decoder
 from specbench.decoding.checked_parts import CheckedDrafter
 from specbench.decoding.draft_length import (
@@ -522,6 +523,26 @@ def test_python_methods_take_a_draft_length() -> None:
     method = Method(draft_length={"policy": "svip", "threshold": 0.2}, name="mine")
     assert method.spec.draft_length == with_length("sd", {"policy": "svip", "threshold": 0.2}).draft_length
     assert Method(name="mine").spec.draft_length is None
+
+
+def test_a_policy_of_a_plug_in_is_one_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DRAFT_LENGTHS, "_builtin", dict(DRAFT_LENGTHS._builtin))
+
+    @DRAFT_LENGTHS.register("alternating", looks_at_drafts=True)
+    class Alternating(AskedLength):
+        def __init__(self, *, every: int = 2) -> None:
+            self.every = every
+            super().__init__()
+
+        def wants_more(self, confidence: float, entropy: float) -> bool:
+            return len(self._draft) % self.every != 0
+
+    spec = with_length("sd", {"policy": "alternating"}).draft_length
+    assert spec is not None
+    assert spec.options == {"every": 2}
+    assert lengths_seen(make_length(spec.factory, spec.options, is_asked=True), [0.1] * 5) == 2  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"made a str: derive its class from specbench\.plugin\.DraftLength"):
+        make_length(str, {}, is_asked=True)
 
 
 def test_a_look_up_may_have_a_length_of_its_verdicts() -> None:

@@ -57,6 +57,7 @@ class Method:
     rule: the name of a rule; a mapping as in YAML; a function that is called as `rule(proposal, target, generator)` and
         returns a `Verification` or (num_accepted, next_token); a
         `specbench.decoding.verification.VerificationRule`; or its factory.
+    draft_length: a policy for the number of tokens that a step drafts, as in YAML; None: as many as fit.
     name: its name in rows, by default made from the objects' names.
     lossless: whether a rule that is a function or an object keeps the target's distribution. A factory declares it.
 
@@ -69,6 +70,7 @@ class Method:
     bridge: str | Mapping[str, Any] = "shared"
     name: str = ""
     lossless: bool = False
+    draft_length: Mapping[str, Any] | None = None
 
     @cached_property
     def spec(self) -> MethodSpec:
@@ -91,7 +93,8 @@ class Method:
             "verification": verification, "num_draft_tokens": self.num_draft_tokens,
         }  # fmt: skip
         bridge = {} if self.bridge == "shared" else {"bridge": self.bridge}
-        return build(MethodSpec, {**data, **bridge}, prefix=f"method '{name}': ")
+        length = {} if self.draft_length is None else {"draft_length": self.draft_length}
+        return build(MethodSpec, {**data, **bridge, **length}, prefix=f"method '{name}': ")
 
 
 def _component(

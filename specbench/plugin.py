@@ -5,10 +5,11 @@
 Names here keep their meaning between versions, and a change of one is in the changelog. All other modules of specbench
 are private: they may move without notice. `specbench` itself has what measures and compares (`run`, `compare`, …).
 
-registries      DRAFTERS, RULES, BRIDGES, SCORERS, READERS, LOGGERS: `@DRAFTERS.declare(provides={"probs"})` says what
-                a factory of an entry point makes; `register(name)` also names it, without an entry point
+registries      DRAFTERS, DRAFT_LENGTHS, RULES, BRIDGES, SCORERS, READERS, LOGGERS: `@DRAFTERS.declare(provides=…)` says
+                what a factory of an entry point makes; `register(name)` also names it, without an entry point
 errors          ConfigError: a mistake of the user, one line, exit code 2. DrafterError: one of a drafter or rule
 drafters        Drafter; LookUpDrafter (reads drafts from a text); ModelDrafter (asks a draft model)
+draft lengths   AskedLength decides within a draft, by `wants_draw` and `wants_more`; DraftLength before it, by `limit`
 proposals       Proposal, TreeProposal; their probabilities are a PointMass, DenseProbs or Distributions
 rules           VerificationRule, which returns a Verification; at_tokens, residual and draw help to make it
 sampling        Sampling: temperature, top-k and top-p of a run
@@ -30,7 +31,17 @@ if TYPE_CHECKING:
 
     from specbench.core.errors import ConfigError, DrafterError
     from specbench.core.metric import Metric
-    from specbench.core.registry import BRIDGES, DRAFTERS, LOGGERS, READERS, RULES, SCORERS, Registry
+    from specbench.core.registry import (
+        BRIDGES,
+        DRAFT_LENGTHS,
+        DRAFTERS,
+        LOGGERS,
+        READERS,
+        RULES,
+        SCORERS,
+        Registry,
+    )
+    from specbench.decoding.draft_length import AskedLength, DraftLength
     from specbench.decoding.drafters import Drafter, LookUpDrafter, ModelDrafter
     from specbench.decoding.proposal import PointMass, Proposal, TreeProposal, Verification, at_tokens
     from specbench.decoding.sampling import DenseProbs, Distributions, Sampling, draw, residual
@@ -42,17 +53,27 @@ if TYPE_CHECKING:
     from specbench.tasks.scoring import PerAnswer, Score, Scorer, reference_texts
 
 __all__ = [
-    "BRIDGES", "DRAFTERS", "LOGGERS", "READERS", "RULES", "SCORERS", "ConfigError", "Counters", "DenseProbs",
-    "Distributions", "Drafter", "DrafterError", "Engine", "EventContent", "LoadedModel", "LookUpDrafter",
-    "Metric", "ModelDrafter", "Option", "PerAnswer", "PointMass", "Proposal", "Registry", "RunLogger", "Sampling",
-    "Score", "Scorer", "TreeProposal", "Verification", "VerificationRule", "at_tokens", "draw", "model_source",
-    "reference_texts", "residual",
+    "BRIDGES", "DRAFTERS", "DRAFT_LENGTHS", "LOGGERS", "READERS", "RULES", "SCORERS", "AskedLength", "ConfigError",
+    "Counters", "DenseProbs", "Distributions", "DraftLength", "Drafter", "DrafterError", "Engine", "EventContent",
+    "LoadedModel", "LookUpDrafter", "Metric", "ModelDrafter", "Option", "PerAnswer", "PointMass", "Proposal",
+    "Registry", "RunLogger", "Sampling", "Score", "Scorer", "TreeProposal", "Verification", "VerificationRule",
+    "at_tokens", "draw", "model_source", "reference_texts", "residual",
 ]  # fmt: skip
 
 _MODULES = {
     "specbench.core.errors": ("ConfigError", "DrafterError"),
     "specbench.core.metric": ("Metric",),
-    "specbench.core.registry": ("BRIDGES", "DRAFTERS", "LOGGERS", "READERS", "RULES", "SCORERS", "Registry"),
+    "specbench.core.registry": (
+        "BRIDGES",
+        "DRAFTERS",
+        "DRAFT_LENGTHS",
+        "LOGGERS",
+        "READERS",
+        "RULES",
+        "SCORERS",
+        "Registry",
+    ),
+    "specbench.decoding.draft_length": ("AskedLength", "DraftLength"),
     "specbench.decoding.drafters": ("Drafter", "LookUpDrafter", "ModelDrafter"),
     "specbench.decoding.proposal": ("PointMass", "Proposal", "TreeProposal", "Verification", "at_tokens"),
     "specbench.decoding.sampling": ("DenseProbs", "Distributions", "Sampling", "draw", "residual"),

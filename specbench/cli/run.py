@@ -210,6 +210,8 @@ def tune(
 ) -> None:
     """Tune a method's draft length or tree, and its thresholds, on some examples, and write the method files.
 
+    A method with `draft_length` gets the fastest policy, with its threshold or costs, or the fastest fixed length.
+
     Runs of the tuned methods exclude these examples.
 
     Without --output the files are METHOD-tuned.yaml, or -low, -med, -high.

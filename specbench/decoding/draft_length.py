@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFT_LENGTHS
 
 DIGITS = 6  # of confidences and entropies, as records hold them: a replay decides as the run did
@@ -124,7 +125,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class AcceptanceControl:
-    """Moves a threshold so that a share of the draft tokens is accepted, as in arXiv:2309.08168, §3.3."""
+    """Moves a threshold so that a share of the draft tokens is accepted, as in arXiv:2309.08168."""
 
     TARGET, STEP, SMOOTHING, MEMORY = 0.9, 0.01, 0.9, 0.5
 
@@ -399,6 +400,11 @@ class CostSchedule(AskedLength):
 
 def make_length(factory: Any, options: dict[str, Any], is_asked: bool) -> DraftLength:
     """Returns a draft length. `is_asked`: whether the drafter asks within a draft, which not every length needs."""
-    made: DraftLength = factory(**options)
+    made = factory(**options)
+    if not isinstance(made, DraftLength):
+        raise ConfigError(
+            f"draft length '{getattr(factory, '__name__', factory)}' made a {type(made).__name__}: derive its class "
+            "from specbench.plugin.DraftLength"
+        )
     made.is_asked = is_asked and isinstance(made, AskedLength)
     return made

@@ -12,6 +12,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.progress import Say, say_nothing
 from specbench.decoding.build import pauses
 from specbench.decoding.decoder import Decoder, drafting_decoders
+from specbench.decoding.drafters import padded_lengths
 from specbench.models.causal_lm import CausalLM
 from specbench.models.scoring import PACKED, VERBS, PassShape
 from specbench.records.records import Record
@@ -62,6 +63,13 @@ class CompileRequirements:
         return max(most, min(own, self.limit or own))
 
 
+def chain_lengths(method: MethodSpec) -> set[int]:
+    """Returns the lengths of the target's passes over a draft and the token before it. Shorter ones are padded, which
+    drafts of a varying length would pay in most steps."""
+    most = method.num_draft_tokens
+    return {most + 1} if method.draft_length is None else set(padded_lengths(most))
+
+
 def compile_requirements(
     models: LoadedModels, methods: Sequence[MethodSpec], decoders: Iterable[Decoder] = ()
 ) -> list[CompileRequirements]:
@@ -78,7 +86,7 @@ def compile_requirements(
             continue
         verified = part.num_draft_tokens + 1
         if not proposes_trees(part):
-            by_model[id(target)].lengths.add(verified)
+            by_model[id(target)].lengths |= chain_lengths(part)
         if drafter is None:
             continue
         need = by_model[id(drafter)]
@@ -100,7 +108,8 @@ def compile_requirements(
         hidden = drafting.hidden_layers
         shapes = {PassShape(length, "tree", hidden) for length in trees}
         if hidden:
-            shapes |= {PassShape(length, "chain", hidden) for length in ({1} if trees else {1, num_tokens + 1})}
+            lengths = set() if trees else chain_lengths(decoder.method)
+            shapes |= {PassShape(length, "chain", hidden) for length in {1, *lengths}}
         by_model[id(decoder.model)].shapes |= shapes
         draft_model = None if drafting.model is None else drafting.model.underlying
         if id(draft_model) in by_model:

@@ -263,6 +263,14 @@ def test_bad_input_is_one_line(call: Callable[..., tuple[str, str]], options: di
     assert "\n" not in str(error.value)
 
 
+def test_thresholds_are_searched_at_fixed_lengths(call: Callable[..., tuple[str, str]]) -> None:
+    text = (builtin_dir("methods") / "fsd.yaml").read_text().replace("name: fsd", "name: fsd-svip")
+    Path("fsd-svip.yaml").write_text(f"{text}draft_length: {{policy: svip}}\n")
+    with pytest.raises(ConfigError, match="policy = 'svip': thresholds of fuzzy rules are searched at fixed") as error:
+        call("fsd-svip.yaml")
+    assert "\n" not in str(error.value)
+
+
 def test_a_fuzzy_method_needs_a_scorer(call: Callable[..., tuple[str, str]], tmp_path: Path) -> None:
     (tmp_path / "plain.yaml").write_text(
         "name: plain\nversion: 1\ntitle: Plain\nprompt: '{{ row.question }}'\ngeneration: {max_new_tokens: 8}\n"

@@ -15,6 +15,7 @@ import torch
 from specbench.decoding.bridges import token_level
 from specbench.decoding.bridges.token_level import TokenBridge, TranslatedProbs
 from specbench.decoding.build import bridged_drafter
+from specbench.decoding.draft_length import Confidence, EntropyBound, RootEntropy
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.loop import GenerationOutput, StopRules, decode
 from specbench.decoding.proposal import OUT_OF_VOCABULARY, OnDeviceProposal, Proposal
@@ -90,6 +91,19 @@ def p_value(method: str, name: str, rule: Any = None) -> float:
 )
 def test_a_bridge_follows_the_target(method: str, name: str) -> None:
     assert p_value(method, name) > 1e-3
+
+
+@pytest.mark.parametrize("method", ["tli", "union", "slem"])
+def test_a_bridged_draft_of_a_varying_length_follows_the_target(method: str) -> None:
+    """Its length is decided in the drafter's own tokens, also where the drafter draws the end of a text."""
+    lengths = (Confidence(threshold=0.5), EntropyBound(threshold=0.5, update="none"), RootEntropy(threshold=0.4))
+    for name, length in itertools.product((CONTROLLED, "the drafter ends texts"), lengths):
+        target, draft = models(name, *(TABLES[method] if name == CONTROLLED else (2,)))
+        drafter = drafter_of(method, target, draft, PLAIN)
+        length.is_asked = True
+        drafter.use_length(length)
+        counts = draws(target, drafter, RULES[method], 2, 1, num_draws=NUM_DRAWS)
+        assert chi_square_p(counts, joint(target, PROMPT, 3)) > 1e-3
 
 
 def read_late(name: str, seed: int) -> tuple[TextModel, TextModel]:

@@ -2,13 +2,15 @@
 and what they may not remember."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import pytest
 import torch
 
+from specbench.api import Method
 from specbench.core.errors import ConfigError
+from specbench.core.registry import DRAFT_LENGTHS
 from specbench.decoding.build import build_decoder
+from specbench.decoding.checked_parts import CheckedDrafter
 from specbench.decoding.draft_length import (
     AskedLength,
     Confidence,
@@ -260,24 +262,28 @@ def test_control_wrong_cuts_are_caught_in_the_loop(is_peeking: bool, rule: Verif
     assert chi_square_p(counts, joint(target, PROMPT, 3)) < 1e-6
 
 
+def test_a_drafter_of_a_user_is_asked_like_a_built_in_one() -> None:
+    target, draft = pair()
+    drafter = CheckedDrafter(ModelDrafter(draft, PLAIN), "mine", VOCAB, needs_probs=True)
+    length = LENGTHS["confidence"]()
+    length.is_asked = True
+    drafter.use_length(length)
+    assert drafter.length is length
+    counts = draws(target, drafter, rejection, 2, 1, num_draws=NUM_DRAWS)
+    assert chi_square_p(counts, joint(target, PROMPT, 3)) > 1e-3
+    assert length.confidences
+
+
 # 3. The embedded family.
-
-
-def decoder_of(method: MethodSpec, sampling: Sampling = GREEDY) -> Any:
-    target, drafter = load_model("embedded:target", device="cpu"), load_model("embedded:drafter", device="cpu")
-    return build_decoder(method, ModelPair(target, drafter), sampling)
 
 
 @pytest.mark.parametrize("name", [*MODEL_NAMES, "ngram", "tli", "slem"])
 def test_greedy_answers_equal_ars(name: str) -> None:
     method = load_method(name)
     if method.draft_length is None:
-        bridge = {"tli": "embedded:drafter-bpe", "slem": "embedded:drafter-bpe"}.get(name, "embedded:drafter")
-        data = {**method.model_dump(exclude={"sweep"}), "draft_length": {"policy": "confidence", "threshold": 0.6}}
-        method = build(MethodSpec, data)
-    else:
-        bridge = "embedded:drafter"
-    target, drafter = load_model("embedded:target", device="cpu"), load_model(bridge, device="cpu")
+        method = with_length(name, {"policy": "confidence", "threshold": 0.6})
+    other = "drafter-bpe" if name in ("tli", "slem") else "drafter"
+    target, drafter = load_model("embedded:target", device="cpu"), load_model(f"embedded:{other}", device="cpu")
     decoder = build_decoder(method, ModelPair(target, drafter), GREEDY)
     stop = StopRules(max_new_tokens=40, eos_token_ids=target.eos_token_ids, decode_text=target.decode_text)
     lengths = set()
@@ -511,6 +517,32 @@ def test_lengths_that_do_not_fit_are_one_line(name: str, length: object, words: 
         with_length(name, length)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_python_methods_take_a_draft_length() -> None:
+    method = Method(draft_length={"policy": "svip", "threshold": 0.2}, name="mine")
+    assert method.spec.draft_length == with_length("sd", {"policy": "svip", "threshold": 0.2}).draft_length
+    assert Method(name="mine").spec.draft_length is None
+
+
+def test_a_policy_of_a_plug_in_is_one_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DRAFT_LENGTHS, "_builtin", dict(DRAFT_LENGTHS._builtin))
+
+    @DRAFT_LENGTHS.register("alternating", looks_at_drafts=True)
+    class Alternating(AskedLength):
+        def __init__(self, *, every: int = 2) -> None:
+            self.every = every
+            super().__init__()
+
+        def wants_more(self, confidence: float, entropy: float) -> bool:
+            return len(self._draft) % self.every != 0
+
+    spec = with_length("sd", {"policy": "alternating"}).draft_length
+    assert spec is not None
+    assert spec.options == {"every": 2}
+    assert lengths_seen(make_length(spec.factory, spec.options, is_asked=True), [0.1] * 5) == 2  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"made a str: derive its class from specbench\.plugin\.DraftLength"):
+        make_length(str, {}, is_asked=True)
 
 
 def test_a_look_up_may_have_a_length_of_its_verdicts() -> None:

@@ -242,6 +242,21 @@ def test_passes_are_made_for_the_trees_and_hidden_states_of_drafters() -> None:
     assert padded_lengths(80) == (81, 41, 21) and padded_lengths(10) == (11,)
 
 
+def test_drafts_of_a_varying_length_have_shorter_passes_too() -> None:
+    """A pass over few tokens would else be padded to the longest draft."""
+    pair = ModelPair(tiny.causal_lm("llama"), tiny.causal_lm("llama", 1))
+    assert pair.drafter is not None
+    method = load_method("sd-svip")
+    models = LoadedModels(pair.target, {"sd-svip": pair.drafter})
+    composed = build_decoder(method, models.pair(method), Sampling(0.0))
+    target, drafter = compile_requirements(models, [method], [composed])
+    assert target.lengths == {1, 41, 21, 11}
+    assert drafter.lengths == {1, 2}
+    object.__setattr__(composed, "drafter", HiddenReader())
+    (target, _) = compile_requirements(models, [method], [composed])
+    assert target.shapes == {PassShape(length, "chain", (1, 4)) for length in (1, 41, 21, 11)}
+
+
 def test_a_drafter_of_hidden_states_runs_on_static_passes(made: list[str]) -> None:
     eager, other = both()
     seen = []

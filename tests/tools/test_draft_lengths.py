@@ -33,7 +33,7 @@ def test_each_length_is_compared_with_the_fastest_fixed_one_over_both_tasks() ->
 
 @pytest.mark.slow
 def test_it_runs_on_the_embedded_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["--work", str(tmp_path), "--limit", "5", "--calibration", "2", "--warm-up", "1"]
+    words = ["--work", str(tmp_path), "--limit", "1", "--calibration", "1", "--warm-up", "1", "--threads", "1"]
     monkeypatch.setattr(sys, "argv", ["draft_lengths", *words])
     draft_lengths.main()
     found = json.loads((tmp_path / "draft_lengths.json").read_text())

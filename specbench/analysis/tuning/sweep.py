@@ -63,7 +63,7 @@ def run_sweep(
         for key, key_values in by_path.items() for value in key_values
     ]  # fmt: skip
     # One recorded run is enough for a sweep of the threshold, also with the draft length.
-    is_fuzzy = method.routes is None and method.verification.rule == "fuzzy"
+    is_fuzzy = method.routes is None and method.draft_length is None and method.verification.rule == "fuzzy"
     if measure_all or not (is_fuzzy and THRESHOLD in by_path and set(by_path) <= {THRESHOLD, LENGTH}):
         return measure_values(open_trials(spec, request, console, "sweep"), settings)
     thresholds = sorted({each.verification.options["threshold"] for path, _, each in settings if path == THRESHOLD})

@@ -537,6 +537,11 @@ def run_tune(
     candidates = parse_candidates(method, lengths, sizes)
     if not 0 < step < math.inf:
         raise ConfigError(f"--step {step:g}: must be above 0")
+    if is_fuzzy(method) and method.draft_length is not None:
+        raise ConfigError(
+            f"--method {method.name}: draft_length.policy = '{method.draft_length.policy}': thresholds of fuzzy rules "
+            "are searched at fixed draft lengths: delete the key 'draft_length', or tune it with another rule"
+        )
     if is_fuzzy(method) and not method.needs_drafter:
         raise ConfigError(
             f"--method {method.name}: drafts without a model, so there is no drafter's own quality to measure "

@@ -156,8 +156,8 @@ class LookUpDrafter(Drafter):
 
 
 def padded_lengths(num_nodes: int) -> tuple[int, ...]:
-    """Returns the lengths of passes over trees of up to `num_nodes` nodes: the maximum and, for smaller trees, a half
-    and a quarter of it, so that less than half of a pass is padding."""
+    """Returns the lengths of passes over drafts of up to `num_nodes` tokens that vary in size, such as trees: the
+    maximum and, for smaller drafts, a half and a quarter of it, so that less than half of a pass is padding."""
     longest = num_nodes + 1
     return tuple(-(-longest // divisor) for divisor in (1, 2, 4) if longest // divisor >= SHORTEST or divisor == 1)
 

@@ -47,7 +47,7 @@ class Drafter:
     hidden_layers: tuple[int, ...] = ()
     draws: Draws | None = None  # None for a drafter that proposes no trees
     learns_over_prompts: bool = False  # whether the speed of a prompt depends on the prompts before it
-    memory: str | None = None  # what it remembers of other prompts (see `memory_of`); None: it has no memory
+    memory_kind: str | None = None  # what it remembers of other prompts (see `memory_of`); None: it has no memory
     left_out_own: bool | None = None  # whether it left out this prompt's own earlier answer; None: it knows no others
     max_nodes: int | None = None  # of its trees, if they vary in size
     pauses_at: int | None = None  # the number of tokens from which on it drafts nothing; None: there is none
@@ -109,7 +109,7 @@ def memory_of(drafter: Drafter) -> str | None:
     """Returns what a drafter remembers of other prompts. cold: nothing; warm: answers to all others, from another run;
     warm half: answers to the other half of these; shuffled: answers to the prompts before it, in random order. None if
     it has no memory."""
-    return SHUFFLED if drafter.learns_over_prompts else drafter.memory
+    return SHUFFLED if drafter.learns_over_prompts else drafter.memory_kind
 
 
 EMPTY = Proposal()

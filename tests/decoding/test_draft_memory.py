@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from specbench.decoding.drafters import Drafter, memory_of
 from specbench.results.leaderboard import load
 from specbench.specs.catalogue import load_method, versioned_name, with_overrides
 
@@ -65,6 +66,11 @@ def test_repeats_are_orders_that_begin_with_an_empty_memory(
     ]  # fmt: skip
     assert (rows[1].value("num_own_answers") == 0) == (method == "suffix")
     assert load(tmp_path / "cold" / "leaderboard.json")[1].memory == "cold"
+    # Boards name it, and a comparison lists it.
+    code, out, err = specbench("leaderboard", "show", str(tmp_path / "run" / "leaderboard.json"))
+    assert code == 0 and "(shuffled)" in out, err
+    code, out, err = specbench("compare", *(f"{tmp_path / name}:{method}" for name in ("cold", "run")))
+    assert code == 0 and "memory cold shuffled" in " ".join(out.replace("│", " ").split()), err
 
 
 def test_the_memory_of_token_recycling_has_the_usual_words() -> None:
@@ -113,3 +119,13 @@ def test_a_run_is_a_memory_for_another_one(specbench: Specbench, tiny_pair: tupl
     (before / "records.jsonl").unlink()
     code, _, err = specbench(*command, "--method", "suffix", "--set", f"drafter.memory={before}", "--output", "x")
     assert code == 2 and "drafter.memory" in err and "give none, prompt, run, or the folder of a run" in err
+
+
+def test_drafters_of_others_may_call_anything_a_memory() -> None:
+    class Mine(Drafter):
+        memory = ["anything"]  # noqa: RUF012
+
+    assert memory_of(Mine()) is None
+    mine = Mine()
+    mine.learns_over_prompts = True
+    assert memory_of(mine) == "shuffled"

@@ -464,3 +464,42 @@ def test_changes_of_times_resample_parts_too():
     for pair in ((parts, plain), (plain, parts)):
         assert len(set(Pairs(side, side, pair, pair).times.cluster.tolist())) == 8
     assert len(set(Pairs(side, side, (plain, plain), (plain, plain)).times.cluster.tolist())) == 40
+
+
+def test_intervals_of_a_memory_that_lasts_for_a_run_cover_its_orders():
+    """Every repeat is an order of the prompts, in which the method has another speed."""
+    records = [
+        compared(
+            example,
+            autoregressive(9, decode_seconds=8.0 + example),
+            generation([[3, 3, 3, 4]] * 2, decode_seconds=(4.0 + example) / factor, left_out_own=example == 0),
+            repeat=repeat,
+        )
+        for repeat, factor in enumerate((0.7, 1.0, 1.3)) for example in range(6)
+    ]  # fmt: skip
+    own, plain = (answers_of(records, name) for name in ("m", "ar"))
+    options = {"is_baseline": False, "num_draft_tokens": 3, "verification": REJECTION}
+    repeats, orders = (of_answers.summarize(own, plain, **options, in_orders=told) for told in (False, True))
+    for name in ("speedup", "tokens_per_second"):
+        assert orders[name].value == repeats[name].value
+        assert orders[name].low < repeats[name].low and repeats[name].high < orders[name].high
+    assert orders["tokens_per_second_ar"] == repeats["tokens_per_second_ar"], "AR remembers nothing"
+    assert orders["num_own_answers"].value == 1 and "num_own_answers" not in of_answers.summarize(
+        plain, plain, **options
+    )
+
+
+@pytest.mark.parametrize(("first", "second", "wider"), [(None, "shuffled", True), ("cold", "warm", False)])
+def test_changes_to_a_memory_that_lasts_for_a_run_cover_its_orders(first, second, wider):
+    from types import SimpleNamespace
+
+    from specbench.results.paired import Pairs, RowWithRecords
+
+    records = [
+        compared(example, autoregressive(9), generation([[3, 3, 3, 4]] * 2), repeat=repeat)
+        for repeat in range(3) for example in range(6)
+    ]  # fmt: skip
+    sides = [RowWithRecords(SimpleNamespace(memory=memory)) for memory in (first, second)]
+    pair = (answers_of(records, "m"),) * 2
+    pairs = Pairs(*sides, pair, pair)
+    assert (pairs.prompts.order is not None, pairs.times.order is not None) == (wider, wider)

@@ -27,7 +27,7 @@ def decoder(name: str, learns: bool = False) -> DraftingDecoder:
     parts: Any = (
         SimpleNamespace(name=name),
         None,
-        SimpleNamespace(learns_over_prompts=learns, memory=None),
+        SimpleNamespace(learns_over_prompts=learns, memory_kind=None),
         None,
         None,
     )

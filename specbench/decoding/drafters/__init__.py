@@ -48,7 +48,7 @@ class Drafter:
     hidden_layers: tuple[int, ...] = ()
     draws: Draws | None = None  # None for a drafter that proposes no trees
     learns_over_prompts: bool = False  # whether the speed of a prompt depends on the prompts before it
-    memory: str | None = None  # what it remembers of other prompts (see `memory_of`); None: it has no memory
+    memory_kind: str | None = None  # what it remembers of other prompts (see `memory_of`); None: it has no memory
     left_out_own: bool | None = None  # whether it left out this prompt's own earlier answer; None: it knows no others
     max_nodes: int | None = None  # of its trees, if they vary in size
     length: DraftLength = FIXED  # how many tokens a step drafts
@@ -117,7 +117,7 @@ def memory_of(drafter: Drafter) -> str | None:
     warm half: answers to the other half of these; shuffled: what the prompts before it taught it or its draft length,
     in random order. None if it has no memory."""
     learns = drafter.learns_over_prompts or drafter.length.learns_over_prompts
-    return SHUFFLED if learns else drafter.memory
+    return SHUFFLED if learns else drafter.memory_kind
 
 
 EMPTY = Proposal()

@@ -158,7 +158,7 @@ class TokenRecycling(LookUpDrafter):
         self.shape = recycling_shape(num_nodes=num_nodes, depth=depth, rank_chances=rank_chances)
         self.max_nodes, self.num_ranks = len(self.shape.parents), len(rank_chances)
         self.eos_token_ids = models.target.eos_token_ids
-        self.learns_over_prompts, self.memory = memory == "run", COLD
+        self.learns_over_prompts, self.memory_kind = memory == "run", COLD
         self._followers: dict[int, list[int]] = {}
         self._last_token = -1
 

@@ -66,13 +66,13 @@ class MemoryDrafter(LookUpDrafter):
         self.eos_token_ids = models.target.eos_token_ids
         self.reads_prompts = memory != "none"
         self.learns_over_prompts = memory == "run"
-        self.memory = COLD
+        self.memory_kind = COLD
         self.split, self.max_answers = split, max_answers
         self._answers: list[Answer] = []
         self._is_of_other_run = memory not in ("none", "prompt", "run")
         if self._is_of_other_run:
             self._answers = read_answers(memory, models.target)[-(max_answers or 0) :]
-            self.memory = WARM if split is None else WARM_HALF
+            self.memory_kind = WARM if split is None else WARM_HALF
             # The folder may be anywhere: the answers are what identifies it.
             self.name = f"answers {json_digest([[prompt, list(token_ids)] for prompt, token_ids in self._answers])}"
         elif split is not None:

@@ -73,8 +73,10 @@ def model_name(name: str, revision: str | None) -> str:
 
 
 def why_unranked(row: Row) -> str | None:
-    """Returns the reason why a row is not ranked: its drafter is synthetic, with a prescribed acceptance rate. None for
-    all other rows."""
+    """Returns the reason why a row is not ranked: its drafter is synthetic, with a prescribed acceptance rate, or has
+    the target's own weights in fewer bytes, so that it alone would be the better baseline. None for all other rows."""
+    if row.drafter_weights is not None:
+        return "target and drafter have the same weights: one is the GGUF file from which the other was dequantized"
     rates = [drafter["acceptance"] for drafter in _drafters(row) if drafter.get("type") == SYNTHETIC]
     return f"its α is prescribed ({', '.join(f'{rate:g}' for rate in rates)}), not a drafter's" if rates else None
 
@@ -137,7 +139,8 @@ def caption_lines(rows: Sequence[Row]) -> list[str]:
     if row.value("tree_nodes") is not None:
         nodes, depth = (whole.value(name) or 0.0 for name in ("tree_nodes", "tree_depth"))
         lines.append(f"draft trees of {nodes:.1f} tokens on {depth:.1f} levels; α is defined for chains only")
-    memory = row.options.get("drafter", {}).get("memory")
+    drafter = row.options.get("drafter", {})
+    memory = drafter.get("memory") or (drafter.get("inner") or {}).get("memory")
     if memory in ("cell", "run"):
         lines.append("the drafter keeps state across prompts; speed depends on their order")
     elif memory not in (None, "none", "prompt"):

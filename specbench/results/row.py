@@ -50,8 +50,11 @@ ALL = "all"  # the subset of a row over all subsets of its task
 UNVERIFIABLE_FIELDS = frozenset({"evidence", "fairness", "run"})
 # Fields and metrics that rows of earlier versions lack.
 LATER_FIELDS = frozenset(
-    {"common_ids", "context", "divergence", "drafter_passes", "pass_width", "system", "template_date"}
-)
+    {
+        "common_ids", "context", "divergence", "drafter_passes", "drafter_weights", "pass_width", "system",
+        "template_date",
+    }
+)  # fmt: skip
 LATER_METRICS = frozenset(
     {
         "share_looping", "share_looping_ar", "share_in_loops", "share_in_loops_ar", "speedup_without_loops",
@@ -225,6 +228,10 @@ class Row(FilePart):
     drafter_revision: str | None
     drafter_passes: str | None = None  # dtype and attention of a drafter that is a GGUF file beside a target that is
     # none, or the reverse; null: as those of the target
+    drafter_weights: Literal["the target's"] | None = (
+        None  # the target was dequantized from the drafter's GGUF file, or
+    )
+    # the reverse; null: other weights, or not known
     sampling: RowSampling
     dtype: str
     device: str

@@ -216,6 +216,12 @@ class DrafterSpec(Component):
         return DRAFTERS.features(self.type)
 
     @property
+    def needs_model(self) -> bool:
+        """Whether it needs a draft model, under these options."""
+        option = self.features.model_option
+        return self.features.needs_model or (option is not None and self.options.get(option) is not None)
+
+    @property
     def needs(self) -> str | None:
         """What a user must provide besides models, with instructions in brackets."""
         return self.features.needs and self.features.needs.format_map(self.options)

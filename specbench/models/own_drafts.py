@@ -11,6 +11,7 @@ from torch import nn
 
 from specbench.core.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
+from specbench.models.devices import is_out_of_memory
 from specbench.models.eager import EagerSequence, common_prefix
 from specbench.models.fused import attending_in_groups
 from specbench.models.kv_cache import ATTENTION, PreallocatedLayer, attention_mask, by_layer_type, check_attention
@@ -102,6 +103,26 @@ class SkippingSequence(OwnSequence):
         self.cache, self._attention_layers = self.whole.cache, self.whole._attention_layers
         self.layers = layers_of(model, option)
         self.skipped = SubLayers((), ())
+        self._check(option)
+
+    def _check(self, option: str) -> None:
+        """Raises ConfigError if the layers fail without their parts."""
+        ids = [0, 1]
+        self.skipped = SubLayers((len(self.layers) - 1,), (len(self.layers) - 1,))
+        self.begin(ids)
+        try:
+            self.score(ids, 1)
+        except Exception as error:  # networks take other outputs of their parts in many ways
+            if is_out_of_memory(error):
+                raise
+            reason = " ".join(str(error).split())[:200]
+            raise ConfigError(
+                f"{option}: the layers of '{self.name}' cannot be skipped in part ({reason}): use another method"
+            ) from error
+        finally:
+            self.end()
+            self.passes.clear()
+            self.skipped = SubLayers((), ())
 
     def end(self) -> None:
         super().end()
@@ -128,8 +149,10 @@ class SkippingSequence(OwnSequence):
         keys and values."""
         start, end = len(ids) - num_tokens - 1, len(ids) - 1
         kept = [
-            (layer.keys[:, :, start:end].clone(), layer.values[:, :, start:end].clone())  # type: ignore[index]
+            (buffer, buffer[:, :, start:end].clone())
             for layer in self._attention_layers
+            for buffer in (layer.keys, layer.values)
+            if buffer is not None
         ]
         self.cached_ids = ids[:start]
         self._truncate_layers(start)
@@ -138,9 +161,9 @@ class SkippingSequence(OwnSequence):
             best = logits[:, : self.vocab_size].argmax(dim=-1)
         finally:
             self.cached_ids = ids[:end]
-            for layer, (keys, values) in zip(self._attention_layers, kept, strict=True):
-                assert layer.keys is not None and layer.values is not None
-                layer.keys[:, :, start:end], layer.values[:, :, start:end] = keys, values
+            for buffer, states in kept:
+                buffer[:, :, start:end] = states
+            for layer in self._attention_layers:
                 layer.length = end
         wanted = torch.tensor(ids[start + 1 :], device=best.device)
         return float((best == wanted).float().mean())

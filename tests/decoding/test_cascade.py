@@ -1,22 +1,29 @@
 """A drafter that is itself speculative: its draft has the draft model's law, whatever drafts for the draft model."""
 
+import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 
-from specbench.core.errors import ConfigError
+from specbench.core.errors import ConfigError, DrafterError
+from specbench.core.registry import DRAFTERS, DrafterFeatures
 from specbench.decoding import sampling as sampling_module
 from specbench.decoding.build import build_decoder
-from specbench.decoding.drafters import ModelDrafter
+from specbench.decoding.drafters import Drafter, ModelDrafter
 from specbench.decoding.drafters.cascade import CascadeDrafter
 from specbench.decoding.loop import GenerationOutput, StopRules, decode
-from specbench.decoding.proposal import Proposal, Verification
+from specbench.decoding.proposal import PointMass, Proposal, Verification
 from specbench.decoding.sampling import Distributions, Sampling, process
 from specbench.decoding.verification import VerificationRule, rejection
 from specbench.models.causal_lm import ModelPair
+from specbench.models.loading import load_model
+from specbench.running.capture_plan import compile_requirements
+from specbench.running.models import LoadedModels
 from specbench.specs.catalogue import load_method
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
@@ -362,6 +369,30 @@ def test_a_rule_that_does_not_fit_the_inner_draft_is_refused() -> None:
         cascade(models, "model tree", inner_verification={"rule": "rejection"})
 
 
+def test_a_drafter_of_a_user_is_checked_on_the_inner_level_too() -> None:
+    """A plug-in's class is told by its place, and is rewound as a built-in one is."""
+    rewound: list[list[int]] = []
+
+    class Last(Drafter):
+        def __init__(self, models: Any, sampling: Any) -> None:
+            super().__init__()
+
+        def rewind(self, ids: list[int]) -> None:
+            rewound.append(list(ids))
+
+        def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
+            return Proposal([99 if rewound else 0][:num_draft_tokens], PointMass([99 if rewound else 0]))
+
+    name = DRAFTERS.add_object("last", Last, DrafterFeatures(provides={"probs"}))
+    models = trio()
+    made = CascadeDrafter(models, PLAIN, inner={"type": name}, inner_tokens=2)
+    made.prefill(PROMPT)
+    made.propose(PROMPT, 3, torch.Generator().manual_seed(0))
+    with pytest.raises(DrafterError, match=r"drafter.inner 'object:last' returned token 99: it must be from 0 to 2"):
+        made.propose([*PROMPT, 2], 3, torch.Generator().manual_seed(0))
+    assert rewound == [[*PROMPT, 2]]
+
+
 def test_the_method_is_what_its_file_says(embedded_pair: ModelPair) -> None:
     spec = load_method("cascade")
     assert spec.lossless and spec.needs_drafter and spec.inner_checkpoint is None and not spec.drafts_token_by_token
@@ -370,3 +401,47 @@ def test_the_method_is_what_its_file_says(embedded_pair: ModelPair) -> None:
     assert made.drafter.rule is rejection or type(made.drafter.rule) is type(rejection)  # type: ignore[attr-defined]
     third = method(inner={"type": "model", "checkpoint": "embedded:drafter"})
     assert third.inner_checkpoint == "embedded:drafter"
+
+
+def test_three_models_run(specbench: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    """The third one is loaded, prepared and named in the run's identity."""
+    keys = load_method("cascade").model_dump(exclude={"sweep"})
+    keys["drafter"] |= {"inner": {"type": "model", "checkpoint": "embedded:drafter-scdf"}, "inner_tokens": 3}
+    (tmp_path / "three.yaml").write_text(yaml.safe_dump({**keys, "name": "three"}))
+    words = ("run", "--task", "mgsm", "--subset", "en", "--data", "sample", "--limit", "1", "--threads", "1",
+             "--set", "generation.max_new_tokens=12", "--output", "here")  # fmt: skip
+    code, _, said = specbench(*words, "--method", "three.yaml")
+    assert code == 0, said
+    (record,) = map(json.loads, (tmp_path / "here" / "records.jsonl").read_text().splitlines())
+    answers = record["methods"]
+    assert answers["three"]["token_ids"] == answers["ar"]["token_ids"]
+    lengths = [length for length, _ in answers["three"]["passes"]["draft"]]
+    assert lengths and max(lengths) <= 4
+    identity = json.loads((tmp_path / "here" / "run.json").read_text())["drafters"]["three"]
+    names = [load_model(f"embedded:{name}", weights=False) for name in ("drafter", "drafter-scdf")]
+    assert identity["name"] == "embedded:drafter after embedded:drafter-scdf"
+    assert identity["revision"] == ", ".join(str(each.revision) for each in names)
+
+
+def test_an_inner_model_that_does_not_fit_is_told(
+    specbench: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    keys = load_method("cascade").model_dump(exclude={"sweep"})
+    keys["drafter"] |= {"inner": {"type": "model", "checkpoint": "embedded:drafter-bytes"}}
+    (tmp_path / "three.yaml").write_text(yaml.safe_dump({**keys, "name": "three"}))
+    code, _, said = specbench("run", "--task", "mgsm", "--subset", "en", "--limit", "1", "--method", "three.yaml")
+    assert code == 2 and said.count("\n") <= 2
+    assert "method 'three': drafter.inner.checkpoint = 'embedded:drafter-bytes': " in said
+    assert "has another vocabulary" in said
+
+
+def test_recorded_or_compiled_passes_of_the_draft_model_are_prepared(embedded_pair: ModelPair) -> None:
+    assert embedded_pair.drafter is not None
+    spec = load_method("cascade")
+    models = LoadedModels(embedded_pair.target, {"cascade": embedded_pair.drafter, "cascade/inner": table(1)})  # type: ignore[dict-item]
+    made = build_decoder(spec, embedded_pair, Sampling(0.0))
+    needs = {id(each.model): each.lengths for each in compile_requirements(models, [spec], [made])}
+    assert needs[id(embedded_pair.drafter)] == {1, 2, 5} and needs[id(embedded_pair.target)] == {1, 9}
+    assert needs[id(models.drafters["cascade/inner"])] == {1, 2}
+    assert models.pair(spec).inner is models.drafters["cascade/inner"]
+    assert models.pair(spec).route_drafters == {}

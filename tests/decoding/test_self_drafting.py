@@ -19,7 +19,7 @@ from specbench.decoding.sampling import Distributions, Sampling, process
 from specbench.decoding.verification import rejection
 from specbench.models import own_drafts
 from specbench.models.causal_lm import CausalLM, ModelPair
-from specbench.models.kv_cache import attention_mask
+from specbench.models.kv_cache import attention_mask, cache_parameter
 from specbench.models.own_drafts import OwnDraftModel, SkippingSequence, SubLayers, WindowSequence
 from specbench.models.packed import packs_bfloat16, store_weights, stored_layers
 from specbench.models.quantized_copy import quantized_copy
@@ -67,9 +67,9 @@ def without(network: Any, skipped: SubLayers) -> Any:
 @torch.inference_mode()
 def rows(network: Any, text_network: Any, text: Sequence[int], draft: Sequence[int]) -> torch.Tensor:
     """The logits after the last token of a text and after draft tokens, over the keys of `text_network`."""
-    cache = DynamicCache(config=network.config)
-    text_network(input_ids=torch.tensor([text[:-1]]), past_key_values=cache)
-    found = [network(input_ids=torch.tensor([[token]]), past_key_values=cache).logits[0, -1] for token in
+    cache = {cache_parameter(network.forward): DynamicCache(config=network.config)}
+    text_network(input_ids=torch.tensor([text[:-1]]), **cache)
+    found = [network(input_ids=torch.tensor([[token]]), **cache).logits[0, -1] for token in
              (text[-1], *draft)]  # fmt: skip
     return torch.stack(found)
 
@@ -140,10 +140,10 @@ def test_agreement_counts_the_tokens_that_are_found_and_keeps_the_keys() -> None
     target.score(TEXT[:-1], 1)
     before = [(layer.keys[:, :, :15].clone(), layer.values[:, :, :15].clone()) for layer in sequence._attention_layers]
     network = without(target.model, SKIP)
-    cache = DynamicCache(config=network.config)
+    cache = {cache_parameter(network.forward): DynamicCache(config=network.config)}
     with torch.inference_mode():
-        target.model(input_ids=torch.tensor([TEXT[:9]]), past_key_values=cache)
-        best = network(input_ids=torch.tensor([TEXT[9:15]]), past_key_values=cache).logits[0].argmax(-1).tolist()
+        target.model(input_ids=torch.tensor([TEXT[:9]]), **cache)
+        best = network(input_ids=torch.tensor([TEXT[9:15]]), **cache).logits[0].argmax(-1).tolist()
     text = [*TEXT[:10], *best[:2], *TEXT[12:]]  # two of six are found for sure, if what stands before them is the same
     with drafts.drafting(TEXT):
         found = sequence.agreement(TEXT, 6)
@@ -447,6 +447,11 @@ def test_what_does_not_fit_is_refused_in_one_line() -> None:
     )
     odd = tiny.causal_lm("llama", hidden_size=24, head_dim=6, intermediate_size=20)
     assert "has no linear layer of a size that torch's kernels take" in refused("self-quantized", odd)
+
+
+def test_layers_that_take_other_outputs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_drafts, "skipped_attention", lambda cached: lambda hidden_states, **_: (hidden_states,) * 3)
+    assert "the layers of 'tiny-llama' cannot be skipped in part" in refused("self-skip", model())
 
 
 def test_compiled_passes_are_refused(made: list[str]) -> None:

@@ -1,5 +1,6 @@
 """A checkpoint that was dequantized from a GGUF file has that file's weights, and one that it was made of has not."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import gguf
@@ -12,6 +13,7 @@ from specbench.models.gguf.same_weights import equal_rows, has_same_weights
 from specbench.models.loading import load_model
 from specbench.report.captions import why_unranked
 from specbench.report.ranking import rank_rows, unranked_line
+from specbench.results.leaderboard import load
 from specbench.results.paired import RowWithRecords
 from specbench.statistics.bootstrap import Estimate
 from tests.support.gguf_files import embedded
@@ -100,3 +102,23 @@ def test_a_row_with_the_targets_weights_leads_no_table() -> None:
     (line,) = unranked_line(rows)
     assert line.startswith("not ranked: self-quantized: target and drafter have the same weights")
     assert why_unranked(rows[1]) is None
+
+
+def test_a_run_with_the_targets_own_file_says_so(
+    file: Path, dequantized: CausalLM, specbench: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    """The target is a checkpoint that was dequantized from its drafter's file."""
+    network = dequantized.model
+    network.hf_quantizer, network.is_quantized = None, False
+    network.save_pretrained(tmp_path / "target")
+    dequantized.tokenizer.save_pretrained(tmp_path / "target")
+    code, out, said = specbench(
+        "run", "--task", "mgsm", "--subset", "en", "--data", "sample", "--limit", "2", "--threads", "1", "--method",
+        "self-quantized", "--target", str(tmp_path / "target"), "--set", "drafter.quantize=null", "--set",
+        f"drafter.checkpoint={file}", "--set", "generation.max_new_tokens=6", "--output", "here",
+    )  # fmt: skip
+    assert code == 0, said
+    rows = {each.method_name: each for each in load(tmp_path / "here" / "leaderboard.json")}
+    assert rows["self-quantized"].drafter == str(file) and rows["self-quantized"].drafter_weights == "the target's"
+    assert rows["ar"].drafter_weights is None
+    assert "target and drafter have the same weights" in out + said

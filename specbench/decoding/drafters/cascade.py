@@ -11,7 +11,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS
 from specbench.core.source import is_outside
 from specbench.core.validation import collected
-from specbench.decoding.checked_parts import CheckedDrafter
+from specbench.decoding.checked_parts import CheckedDrafter, FunctionDrafter
 from specbench.decoding.drafters import BeyondContext, Checkpoint, Drafter
 from specbench.decoding.proposal import Proposal
 from specbench.decoding.sampling import Distributions, Sampling
@@ -134,10 +134,12 @@ class CascadeDrafter(Drafter):
                 "a draft model with the target's"
             )
         spec = build(InnerDrafterSpec, inner)
-        self.inner = inner_drafter(spec, ModelPair(model, models.inner), self.sampling)
+        given = None if inner_verification is None else build(InnerVerificationSpec, inner_verification)
+        needs_probs = has_probs(spec) if given is None else "probs" in given.features.requires
+        self.inner = inner_drafter(spec, ModelPair(model, models.inner), self.sampling, needs_probs)
         trees = self.inner.draws is not None
-        rule_keys = inner_verification or {"rule": "rejection" if not trees and has_probs(spec) else "exact_match"}
-        rule = build(InnerVerificationSpec, rule_keys)
+        usual = "rejection" if needs_probs and not trees else "exact_match"
+        rule = given or build(InnerVerificationSpec, {"rule": usual})
         check_rule(spec, rule, self.inner)
         self.rule: VerificationRule = rule.factory(**rule.options)
         if trees:
@@ -206,8 +208,9 @@ class CascadeDrafter(Drafter):
         return token_ids, of_tokens, len(draft.scored_ids) + 1
 
 
-def inner_drafter(spec: DrafterSpec, models: ModelPair, sampling: Sampling) -> Drafter:
-    """Returns the drafter that drafts for the draft model, which is the target of `models`."""
+def inner_drafter(spec: DrafterSpec, models: ModelPair, sampling: Sampling, needs_probs: bool) -> Drafter:
+    """Returns the drafter that drafts for the draft model, which is the target of `models`. `needs_probs`: whether the
+    inner rule reads its probabilities."""
     factory = spec.factory
     has_own = not isinstance(factory, type) or factory.__init__ is not Drafter.__init__  # type: ignore[misc]
     try:
@@ -219,10 +222,12 @@ def inner_drafter(spec: DrafterSpec, models: ModelPair, sampling: Sampling) -> D
             f"drafter.inner.type = '{spec.type}': reads hidden states of tokens that may be taken back: name a drafter "
             "that reads tokens"
         )
+    place = f"drafter.inner '{spec.type}'"
+    if isinstance(made, FunctionDrafter):
+        made.place = place
     if not is_outside(made):
         return made
-    vocabulary = models.drafter or models.target
-    return CheckedDrafter(made, f"drafter.inner '{spec.type}'", vocabulary.vocab_size, needs_probs=False)
+    return CheckedDrafter(made, place, (models.drafter or models.target).vocab_size, needs_probs)
 
 
 def check_rule(drafter: DrafterSpec, rule: VerificationSpec, made: Drafter) -> None:

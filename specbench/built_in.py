@@ -56,7 +56,7 @@ FEATURES: dict[str, dict[str, Mapping[str, object]]] = {
         "jacobi": {"provides": PROBS},
         "token_recycling": {},
         "model_tree": {"needs_model": True},
-        "cascade": {"provides": PROBS, "needs_model": True},
+        "cascade": {"provides": PROBS, "needs_model": True, "model_replaced": "level"},
         "self_quantized": {"provides": PROBS | RAW_PROBS, "model_option": "checkpoint"},
         "self_skip": {"provides": PROBS | RAW_PROBS},
         "self_window": {"provides": PROBS | RAW_PROBS},

@@ -157,7 +157,8 @@ class DrafterFeatures:
     """What the factory of a drafter declares.
 
     provides: the distributions that its proposals have, `probs` (after temperature and truncation) and `raw_probs`.
-    needs_model: whether it needs a draft model. model_option: the option without which it needs none.
+    needs_model: whether it needs a draft model. model_option: the option without which it needs none. model_replaced:
+        the option with which it needs none.
     needs: what else a user must provide, and in brackets how to get it;
         {option} is replaced by an option's value. embedded: whether it works with the embedded target.
     looks_up: whether drafts are read from a text or a table, so that they take no pass of a network.
@@ -173,6 +174,7 @@ class DrafterFeatures:
     provides: AbstractSet[str] = frozenset()
     needs_model: bool = False
     model_option: str | None = None
+    model_replaced: str | None = None
     needs: str | None = None
     embedded: bool = True
     looks_up: bool = False

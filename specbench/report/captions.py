@@ -76,7 +76,7 @@ def why_unranked(row: Row) -> str | None:
     """Returns the reason why a row is not ranked: its drafter is synthetic, with a prescribed acceptance rate, or has
     the target's own weights in fewer bytes, so that it alone would be the better baseline. None for all other rows."""
     if row.drafter_weights is not None:
-        return "target and drafter have the same weights: one is the GGUF file from which the other was dequantized"
+        return "target and drafter have the same weights: one is the other's GGUF file"
     rates = [drafter["acceptance"] for drafter in _drafters(row) if drafter.get("type") == SYNTHETIC]
     return f"its α is prescribed ({', '.join(f'{rate:g}' for rate in rates)}), not a drafter's" if rates else None
 

@@ -85,7 +85,7 @@ class LoadedModels:
         """Returns the model whose context limits all methods alike: the shortest one, of equal ones the target's. A
         drafter behind a vocabulary bridge is left out, since its positions differ, and so is one that `pauses`: at the
         end of its context it stops drafting, and the generation continues."""
-        drafting = [part for part in parts(methods) if part.name in self.drafters]
+        drafting = [part for part in parts(methods) if self._of([part])]
         limiting = [part for part in drafting if not uses_bridge(part) and not pauses(part)]
         models = [self.target, *self._of(limiting).values()]
         return min(
@@ -233,19 +233,21 @@ def load_drafters(
             template = loaded[name].chat_template
             template.args, template.date = spec.chat_template_args, target.chat_template.date
         by_part[part.name] = loaded[name]
-        if (inner := part.inner_checkpoint) is not None:
+    for part in parts(methods):  # the models that draft for draft models
+        if (inner := part.inner_checkpoint) is None:
+            continue
+        try:
             if inner not in loaded:
-                try:
-                    loaded[inner] = load(
-                        inner, revision=None, dtype=dtype, device=device,
-                        engine=drafter_engine(spec.engine, target, inner), trust_remote_code=spec.trust_remote_code,
-                        **gguf_options(spec, inner),
-                    )  # fmt: skip
-                    check_equal(loaded[name], loaded[inner])
-                except ConfigError as error:
-                    method = part.name.partition("/")[0]
-                    raise ConfigError(f"method '{method}': drafter.inner.checkpoint = '{inner}': {error}") from error
-            by_part[inner_name(part)] = loaded[inner]
+                loaded[inner] = load(
+                    inner, revision=None, dtype=dtype, device=device,
+                    engine=drafter_engine(spec.engine, target, inner), trust_remote_code=spec.trust_remote_code,
+                    **gguf_options(spec, inner),
+                )  # fmt: skip
+            check_equal(by_part.get(part.name, target), loaded[inner])
+        except ConfigError as error:
+            method = part.name.partition("/")[0]
+            raise ConfigError(f"method '{method}': drafter.inner.checkpoint = '{inner}': {error}") from error
+        by_part[inner_name(part)] = loaded[inner]
     for drafter in {id(model): model for model in by_part.values() if model.why_eager is not None}.values():
         names = ", ".join(dict.fromkeys(name.partition("/")[0] for name, model in by_part.items() if model is drafter))
         warn_not_static(

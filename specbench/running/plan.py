@@ -488,12 +488,13 @@ def drafter_identity(decoder: Decoder, models: LoadedModels) -> DrafterId:
         }
     drafter = decoder.drafter if isinstance(decoder, DraftingDecoder) else Drafter()
     model = models.drafters.get(decoder.method.name)
-    if model is None:
-        return {"name": drafter.name, "revision": drafter.revision}
-    found: DrafterId = {"name": model.name, "revision": model.revision}
+    part = drafter if model is None else model
+    found: DrafterId = {"name": part.name, "revision": part.revision}
     if drafter.inner_identity is not None:
         name, revision = drafter.inner_identity
-        found = {"name": f"{model.name} after {name}", "revision": f"{model.revision}, {revision}"}
+        found = {"name": f"{part.name} after {name}", "revision": f"{part.revision}, {revision}"}
+    if model is None:
+        return found
     if has_same_weights(models.target, model):
         found["weights"] = THE_TARGETS
     if (model.engine == "llama.cpp") != (models.target.engine == "llama.cpp"):

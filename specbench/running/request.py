@@ -240,7 +240,7 @@ def needs_drafter(keys: Mapping[str, Any]) -> bool:
         return decoder.get("drafter") in ("same_vocabulary", "other_vocabulary")
     if keys.get("decodes_with") in ("drafter", "random"):
         return True
-    return isinstance(drafter, Mapping) and drafter.get("type") in MODEL_DRAFTERS
+    return isinstance(drafter, Mapping) and drafter.get("type") in MODEL_DRAFTERS and not drafter.get("level")
 
 
 def check_model(name: str, chat: str = "auto", *, needs_config: bool = True) -> None:

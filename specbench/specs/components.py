@@ -218,8 +218,11 @@ class DrafterSpec(Component):
     @property
     def needs_model(self) -> bool:
         """Whether it needs a draft model, under these options."""
-        option = self.features.model_option
-        return self.features.needs_model or (option is not None and self.options.get(option) is not None)
+        features = self.features
+        if features.model_replaced is not None and self.options.get(features.model_replaced) is not None:
+            return False
+        option = features.model_option
+        return features.needs_model or (option is not None and self.options.get(option) is not None)
 
     @property
     def needs(self) -> str | None:

@@ -20,13 +20,14 @@ from specbench.decoding.loop import GenerationOutput, StopRules, decode
 from specbench.decoding.proposal import PointMass, Proposal, Verification
 from specbench.decoding.sampling import Distributions, Sampling, process
 from specbench.decoding.verification import VerificationRule, rejection
-from specbench.models.causal_lm import ModelPair
+from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.loading import load_model
 from specbench.running.capture_plan import compile_requirements
 from specbench.running.models import LoadedModels
 from specbench.specs.catalogue import load_method
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
+from tests.support import tiny
 from tests.support.distributions import PLAIN, PROMPT, VOCAB, chi_square_p
 from tests.support.toys import TableModel
 
@@ -255,6 +256,76 @@ def test_control_the_inner_models_distribution_is_caught() -> None:
     assert chi_square_p(counts, law(target, PLAIN)) < 1e-6
 
 
+LEVELS: dict[str, dict[str, Any]] = {
+    "quantized": {"type": "self_quantized", "quantize": "int8"},
+    "skipping": {"type": "self_skip", "attention": [1], "mlp": [1, 2]},
+    "window": {"type": "self_window", "sink": 1, "window": 3},
+}
+
+
+def of_target(level: str, target: CausalLM, sampling: Sampling, inner: str = "prompt lookup") -> CascadeDrafter:
+    return CascadeDrafter(ModelPair(target), sampling, inner=INNERS[inner], level=LEVELS[level], inner_tokens=2)
+
+
+@pytest.mark.parametrize("inner", ["prompt lookup", "jacobi"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_target_on_both_levels_writes_what_it_writes_alone(level: str, inner: str) -> None:
+    target = tiny.causal_lm()
+    ids = [3, 1, 4, 1, 5, 3, 1, 4]
+    expected = list(ids)
+    for _ in range(24):
+        expected.append(int(target.score(expected, 1).logits[0].argmax()))
+    found = decode(
+        target, of_target(level, target, Sampling(0.0), inner), rejection, ids, num_draft_tokens=4,
+        sampling=Sampling(0.0), stop=StopRules(24), generator=torch.Generator(),
+    )  # fmt: skip
+    assert found.token_ids == expected[len(ids) :]
+    assert {length for length, _ in found.draft_passes} > {1}
+
+
+def test_a_draft_model_may_skip_its_own_layers_on_the_inner_level() -> None:
+    """It then drafts for itself, over its own keys."""
+    models = ModelPair(tiny.causal_lm(), tiny.causal_lm(seed=1))
+    inner = {"type": "self_skip", "attention": [1], "mlp": [1]}
+    made = CascadeDrafter(models, Sampling(0.0), inner=inner, inner_tokens=2)
+    text = [3, 1, 4, 1, 5]
+    made.prefill(text)
+    fresh = tiny.causal_lm(seed=1)
+    for _ in range(3):
+        expected = list(text)
+        for _ in range(5):
+            expected.append(int(fresh.score(expected, 1).logits[0].argmax()))
+        assert made.propose(text, 5, torch.Generator()).token_ids == expected[len(text) :]
+        text = [*expected[:-2], 7]  # the target accepts some and goes on otherwise
+    assert max(length for length, _ in made.passes.read()) > 1
+
+
+@pytest.mark.parametrize("sampling", [PLAIN, TOP_P], ids=["T=1", "top-p"])
+@pytest.mark.parametrize("level", ["skipping", "window"])
+def test_sampled_output_of_the_target_on_both_levels_follows_it(level: str, sampling: Sampling) -> None:
+    target = tiny.causal_lm("llama", 3, vocab_size=4)
+    text = [1, 2, 0, 3, 1, 2]
+    expected: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(LENGTH):
+        expected = {
+            (*tokens, token): mass * chance
+            for tokens, mass in expected.items()
+            for token, chance in enumerate(process(target.score([*text, *tokens], 1).logits, sampling)[0].tolist())
+            if chance
+        }
+    made = of_target(level, target, sampling)
+    outputs = [
+        decode(
+            target, made, rejection, text, num_draft_tokens=3, sampling=sampling, stop=StopRules(LENGTH + 2),
+            generator=torch.Generator().manual_seed(seed),
+        )
+        for seed in range(400)
+    ]  # fmt: skip
+    counts = Counter(tuple(each.token_ids[:LENGTH]) for each in outputs)
+    assert not set(counts) - set(expected) and chi_square_p(counts, expected) > 1e-3
+    assert sum(step.num_accepted for each in outputs for step in each.steps) > 200
+
+
 # State and costs.
 
 
@@ -353,6 +424,15 @@ def method(**drafter: Any) -> MethodSpec:
             "drafter.inner_verification.rule = 'fuzzy': is lossy",
         ),
         ({"inner": {"type": "prompt_lookup"}, "inner_tokens": 0}, "drafter.inner_tokens = 0"),
+        ({"inner": {"type": "jacobi"}, "level": {"type": "ngram"}}, "drafter.level.type = 'ngram': is no way in which"),
+        (
+            {"inner": {"type": "jacobi"}, "level": {"type": "self_quantized", "checkpoint": "a.gguf"}},
+            "drafter.level.checkpoint: a file is a draft model: delete the key, and give --drafter",
+        ),
+        (
+            {"inner": {"type": "jacobi"}, "level": {"type": "self_skip", "choice": "on_the_fly"}},
+            "drafter.level.choice = 'on_the_fly': a level skips the same sub-layers: write fixed",
+        ),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line(drafter: Mapping[str, Any], said: str) -> None:
@@ -393,6 +473,18 @@ def test_a_drafter_of_a_user_is_checked_on_the_inner_level_too() -> None:
     assert rewound == [[*PROMPT, 2]]
 
 
+def test_a_target_cannot_draft_on_two_levels_or_read_trees() -> None:
+    target = tiny.causal_lm()
+    with pytest.raises(ConfigError, match="the target drafts on the second level: name another drafter"):
+        CascadeDrafter(ModelPair(target), PLAIN, inner={"type": "self_skip"}, level=LEVELS["window"])
+    with pytest.raises(ConfigError, match=r"proposes trees, and drafter.level reads chains only"):
+        of_target("skipping", target, PLAIN, "lookahead")
+    with pytest.raises(ConfigError, match=r"drafter.checkpoint = 'x': drafter.level is in its place: delete one"):
+        CascadeDrafter(ModelPair(target), PLAIN, inner=INNERS["jacobi"], level=LEVELS["window"], checkpoint="x")
+    alone = method(inner={"type": "jacobi"}, level=LEVELS["quantized"])
+    assert not alone.needs_drafter and alone.checkpoint is None and method(inner={"type": "jacobi"}).needs_drafter
+
+
 def test_the_method_is_what_its_file_says(embedded_pair: ModelPair) -> None:
     spec = load_method("cascade")
     assert spec.lossless and spec.needs_drafter and spec.inner_checkpoint is None and not spec.drafts_token_by_token
@@ -401,6 +493,21 @@ def test_the_method_is_what_its_file_says(embedded_pair: ModelPair) -> None:
     assert made.drafter.rule is rejection or type(made.drafter.rule) is type(rejection)  # type: ignore[attr-defined]
     third = method(inner={"type": "model", "checkpoint": "embedded:drafter"})
     assert third.inner_checkpoint == "embedded:drafter"
+
+
+@pytest.mark.parametrize("name", ["cascade", "jacobi"])
+def test_passes_of_fixed_lengths_write_the_same(name: str, made: list[str]) -> None:
+    prompt = [5, 6, 7, 5, 6]
+
+    def written_by(engine: str) -> list[int]:
+        models = ModelPair(*(tiny.causal_lm(seed=seed, num_hidden_layers=1) for seed in range(2)))
+        for model in (models.target, models.drafter) if engine == "compiled" else ():
+            assert model is not None
+            model.make_static()
+        decoder = build_decoder(load_method(name), models, Sampling(0.0))
+        return decoder.generate(prompt, StopRules(20), 0).token_ids
+
+    assert written_by("compiled") == written_by("eager") and made
 
 
 def test_three_models_run(specbench: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:

@@ -297,6 +297,19 @@ def test_control_keys_of_draft_passes_that_stay_are_caught(method: str, monkeypa
     assert found != expected
 
 
+@pytest.mark.parametrize("method", ["self-skip", "self-skip-swift", "self-window"])
+def test_a_prompt_is_read_by_the_target_alone_and_its_keys_stay(method: str) -> None:
+    """Where several answers to a prompt share one pass over it, too, as in an audit."""
+    target = model()
+    made = decoder(method, target, PLAIN)
+    made.drafter.prefill(TEXT)
+    assert made.drafter.passes is not None and made.drafter.passes.num_passes == 0
+    expected = [made.generate(TEXT, StopRules(8), seed) for seed in range(4)]
+    with target.reading_prompts_once():
+        found = [made.generate(TEXT, StopRules(8), seed) for seed in range(4)]
+    assert [(each.token_ids, each.steps) for each in found] == [(each.token_ids, each.steps) for each in expected]
+
+
 # State.
 
 
@@ -447,6 +460,22 @@ def test_what_does_not_fit_is_refused_in_one_line() -> None:
     )
     odd = tiny.causal_lm("llama", hidden_size=24, head_dim=6, intermediate_size=20)
     assert "has no linear layer of a size that torch's kernels take" in refused("self-quantized", odd)
+
+
+def test_a_file_is_a_draft_model_that_the_method_names() -> None:
+    """Only then does the method need one."""
+    words = ["drafter.quantize=null", "drafter.checkpoint=model-Q4_K_M.gguf"]
+    _, (named,) = with_overrides([], [load_method("self-quantized")], words)
+    assert named.needs_drafter and named.checkpoint == "model-Q4_K_M.gguf" and named.same_vocabulary
+    plain = load_method("self-quantized")
+    assert not plain.needs_drafter and plain.checkpoint is None
+    _, (folder,) = with_overrides([], [plain], ["drafter.quantize=null", "drafter.checkpoint=org/model"])
+    _, (both,) = with_overrides([], [plain], ["drafter.checkpoint=model.gguf"])
+    models = ModelPair(model(), model(seed=1))
+    with pytest.raises(ConfigError, match=r"drafter.checkpoint = 'org/model': is no GGUF file: give the target's"):
+        build_decoder(folder, models, GREEDY)
+    with pytest.raises(ConfigError, match="needs either quantize or checkpoint, and both are given"):
+        build_decoder(both, models, GREEDY)
 
 
 def test_layers_that_take_other_outputs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,12 +12,13 @@ from specbench.core.registry import DRAFTERS
 from specbench.core.source import is_outside
 from specbench.core.validation import collected
 from specbench.decoding.checked_parts import CheckedDrafter, FunctionDrafter
-from specbench.decoding.drafters import BeyondContext, Checkpoint, Drafter
+from specbench.decoding.drafters import BeyondContext, Checkpoint, Drafter, ModelDrafter
 from specbench.decoding.proposal import Proposal
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.decoding.verification import VerificationRule, count_leading
-from specbench.models.causal_lm import ModelPair
+from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.meters import PassLog
+from specbench.models.own_drafts import OwnDraftModel
 from specbench.models.scoring import ScoringModel
 from specbench.specs.components import DrafterSpec, DraftTemperature, VerificationSpec, build
 
@@ -31,6 +32,10 @@ HEADS = ("eagle", "eagle_tree", "medusa", "mtp")
 
 class InnerDrafterSpec(DrafterSpec):
     place = "drafter.inner"
+
+
+class LevelSpec(DrafterSpec):
+    place = "drafter.level"
 
 
 class InnerVerificationSpec(VerificationSpec):
@@ -65,6 +70,28 @@ def complete_inner(given: Mapping[str, Any]) -> dict[str, Any]:
     return spec.model_dump()
 
 
+LEVELS = ("self_quantized", "self_skip", "self_window")
+
+
+def complete_level(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the way in which the target drafts on the second level, with all its options. Raises ConfigError for
+    another drafter."""
+    try:
+        spec = build(LevelSpec, dict(given))
+        if spec.type not in LEVELS:
+            raise ConfigError(
+                f"drafter.level.type = '{spec.type}': is no way in which the target drafts: choose "
+                f"{', '.join(LEVELS)}, or delete the key and give --drafter"
+            )
+        if spec.needs_model:
+            raise ConfigError("drafter.level.checkpoint: a file is a draft model: delete the key, and give --drafter")
+        if spec.options.get("choice") == "on_the_fly":
+            raise ConfigError("drafter.level.choice = 'on_the_fly': a level skips the same sub-layers: write fixed")
+    except ConfigError as error:
+        raise collected(error) from error
+    return spec.model_dump()
+
+
 def complete_rule(given: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the inner rule with all its options. Raises ConfigError for a lossy one."""
     try:
@@ -84,19 +111,27 @@ INNER_RULE = (
     "The lossless rule by which the draft model verifies these drafts; null: rejection, or exact_match for drafts "
     "without probabilities and for trees."
 )
+LEVEL = (
+    "The target itself in place of a draft model: {type: self_quantized, quantize: int8}, self_skip or self_window; "
+    "null: the draft model."
+)
 INNER_TOKENS = "Maximum draft tokens of the inner drafter in one pass of the draft model."
 Inner = Annotated[dict[str, Any], AfterValidator(complete_inner), Field(description=INNER)]
+Level = Annotated[dict[str, Any], AfterValidator(complete_level), Field(description=LEVEL)]
 InnerRule = Annotated[dict[str, Any], AfterValidator(complete_rule), Field(description=INNER_RULE)]
 
 
-def cascade_drawing(*, inner: Mapping[str, Any], inner_tokens: int, **others: object) -> tuple[tuple[str, ...], str]:
+def cascade_drawing(
+    *, inner: Mapping[str, Any], inner_tokens: int, level: Mapping[str, Any] | None = None, **others: object
+) -> tuple[tuple[str, ...], str]:
+    middle = "draft model" if level is None else str(level["type"])
     return (
-        f"{inner['type']:<15} a b c      drafts for the draft model",
-        f"{'draft model':<15} a b x      verifies them in one pass; the next inner draft follows x",
+        f"{inner['type']:<15} a b c      drafts for the {middle}",
+        f"{middle:<15} a b x      verifies them in one pass; the next inner draft follows x",
         f"{'target':<15} a b x y …  verifies the whole draft",
     ), (
         f"A step of the inner level reads up to {inner_tokens} tokens of drafter '{inner['type']}' with one pass of "
-        "the draft model and gives one token more than it accepts. It counts as one draft pass. Tokens that the target "
+        f"the {middle} and gives one token more than it accepts. It counts as one draft pass. Tokens that the target "
         "rejects are taken back on both levels."
     )
 
@@ -118,16 +153,26 @@ class CascadeDrafter(Drafter):
         sampling: Sampling,
         *,
         inner: Inner,
+        level: Level | None = None,
         inner_verification: InnerRule | None = None,
         inner_tokens: Annotated[int, Field(ge=1, le=64, description=INNER_TOKENS)] = 4,
         temperature: DraftTemperature = None,
         checkpoint: Checkpoint = None,
         beyond_context: BeyondContext = None,
     ) -> None:
-        del checkpoint, beyond_context  # already loaded as models.drafter; `build_decoder` sets pauses_at
-        model = models.drafter
-        assert model is not None
-        super().__init__(model, sampling.at(temperature))
+        del beyond_context  # `build_decoder` sets pauses_at, and the checkpoint is loaded as models.drafter
+        sampling = sampling.at(temperature)
+        reader = models.drafter if level is None else models.target  # whose tokens the inner drafter drafts
+        model: ScoringModel | None = reader
+        if level is not None:
+            if checkpoint is not None:
+                raise ConfigError(f"drafter.checkpoint = '{checkpoint}': drafter.level is in its place: delete one")
+            made = level_drafter(build(LevelSpec, level), models, sampling)
+            model, self.name, self.revision = made.model, made.name, made.revision
+            reader = model if isinstance(model, CausalLM) else models.target
+        assert model is not None and reader is not None
+        super().__init__(model, sampling)
+        self.sampling = sampling
         if model.underlying is not model:
             raise ConfigError(
                 f"drafter 'cascade': draft model and target '{models.target.name}' have vocabularies that differ: give "
@@ -136,14 +181,22 @@ class CascadeDrafter(Drafter):
         spec = build(InnerDrafterSpec, inner)
         given = None if inner_verification is None else build(InnerVerificationSpec, inner_verification)
         needs_probs = has_probs(spec) if given is None else "probs" in given.features.requires
-        self.inner = inner_drafter(spec, ModelPair(model, models.inner), self.sampling, needs_probs)
+        if level is not None and spec.type in LEVELS:
+            raise ConfigError(
+                f"drafter.inner.type = '{spec.type}': the target drafts on the second level: name another drafter"
+            )
+        self.inner = inner_drafter(spec, ModelPair(reader, models.inner), sampling, needs_probs)
         trees = self.inner.draws is not None
         usual = "rejection" if needs_probs and not trees else "exact_match"
         rule = given or build(InnerVerificationSpec, {"rule": usual})
         check_rule(spec, rule, self.inner)
         self.rule: VerificationRule = rule.factory(**rule.options)
+        if trees and isinstance(model, OwnDraftModel):
+            raise ConfigError(
+                f"drafter.inner.type = '{spec.type}': proposes trees, and drafter.level reads chains only: name another"
+            )
         if trees:
-            model.check_trees()
+            reader.check_trees()
         self.inner_tokens = inner_tokens
         self.learns_over_prompts = self.inner.learns_over_prompts
         self.passes = PassLog(model.passes.clock)
@@ -166,15 +219,25 @@ class CascadeDrafter(Drafter):
     def prefill(self, prompt_ids: list[int]) -> None:
         self.inner.prefill(prompt_ids)
         self._read = list(prompt_ids)
-        super().prefill(prompt_ids)
+        if not isinstance(self.model, OwnDraftModel):  # whose passes begin with what the target has read
+            super().prefill(prompt_ids)
         for log in filter(None, (self.model.passes, self.inner.passes)):
             log.clear()  # their passes are parts of the steps that are logged here
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
+        if not isinstance(self.model, OwnDraftModel) or not num_draft_tokens:
+            return self._propose(ids, num_draft_tokens, generator)
+        start = self.passes.clock.mark()  # what prepares a draft is part of its first step
+        with self.model.drafting(ids):
+            return self._propose(ids, num_draft_tokens, generator, start)
+
+    def _propose(
+        self, ids: list[int], num_draft_tokens: int, generator: torch.Generator, first_start: Any = None
+    ) -> Proposal:
         token_ids: list[int] = []
         rows: list[Distributions] = []
         while len(token_ids) < num_draft_tokens:
-            start = self.passes.clock.mark()
+            start = self.passes.clock.mark() if token_ids or first_start is None else first_start
             num_left = num_draft_tokens - len(token_ids)
             drafted, distributions, num_read = self._step([*ids, *token_ids], num_left, generator)
             token_ids += drafted
@@ -206,6 +269,15 @@ class CascadeDrafter(Drafter):
         probs = None if self.sampling.greedy else distributions.probs.index_select(0, places)
         of_tokens = Distributions(output.logits.index_select(0, places), self.sampling, probs)
         return token_ids, of_tokens, len(draft.scored_ids) + 1
+
+
+def level_drafter(spec: DrafterSpec, models: ModelPair, sampling: Sampling) -> ModelDrafter:
+    """Returns the drafter whose passes are those of the second level."""
+    try:
+        made: ModelDrafter = spec.factory(models, sampling, **spec.options)
+    except ConfigError as error:
+        raise ConfigError(f"drafter.level: {error}") from error
+    return made
 
 
 def inner_drafter(spec: DrafterSpec, models: ModelPair, sampling: Sampling, needs_probs: bool) -> Drafter:

@@ -45,9 +45,9 @@ def self_quantized_drafter(
     """The target with weights of 8 or 4 bits drafts token by token: a copy of its linear layers, or its GGUF file."""
     del beyond_context  # `build_decoder` sets pauses_at
     if (quantize is None) == (checkpoint is None):
-        given = "neither" if quantize is None else "both"
+        given = "neither is" if quantize is None else "both are"
         raise ConfigError(
-            f"drafter.quantize: needs either quantize or checkpoint, and {given} is given: give int8 or int4, or null "
+            f"drafter.quantize: needs either quantize or checkpoint, and {given} given: give int8 or int4, or null "
             "and drafter.checkpoint=FILE.gguf"
         )
     if quantize is None:
@@ -72,6 +72,10 @@ class OwnDrafter(ModelDrafter):
     def __init__(self, model: OwnDraftModel, sampling: Sampling, target: CausalLM) -> None:
         super().__init__(model, sampling)
         self.name, self.revision = target.name, target.revision
+
+    def prefill(self, prompt_ids: list[int]) -> None:
+        """Reads nothing: the target reads the prompt."""
+        self._last = self._is_end = None
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
         if not num_draft_tokens:

@@ -157,10 +157,12 @@ class DrafterFeatures:
     """What the factory of a drafter declares.
 
     provides: the distributions that its proposals have, `probs` (after temperature and truncation) and `raw_probs`.
-    needs_model: whether it needs a draft model. needs: what else a user must provide, and in brackets how to get it;
+    needs_model: whether it needs a draft model. model_option: the option without which it needs none. model_replaced:
+        the option with which it needs none.
+    needs: what else a user must provide, and in brackets how to get it;
         {option} is replaced by an option's value. embedded: whether it works with the embedded target.
     looks_up: whether drafts are read from a text or a table, so that they take no pass of a network.
-    drawing: maps the options to a drawing of a look-up, in lines of at most 90 characters, and a text about it.
+    drawing: maps the options to a drawing of a draft, in lines of at most 90 characters, and a text about it.
     prescribes: the verification rule whose acceptance rate the drafter sets, so that the rate is not a measurement.
     tree_shape: for a drafter that may propose trees. Maps its options to the largest tree (`parents` and `ranks` of the
         nodes and `depth`, as in decoding.tree_shape), or to the maximum number of levels if trees grow as they are
@@ -172,6 +174,8 @@ class DrafterFeatures:
 
     provides: AbstractSet[str] = frozenset()
     needs_model: bool = False
+    model_option: str | None = None
+    model_replaced: str | None = None
     needs: str | None = None
     embedded: bool = True
     looks_up: bool = False

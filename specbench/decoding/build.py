@@ -22,7 +22,7 @@ from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.own_passes import OwnPasses
 from specbench.models.scoring import ScoringModel
 from specbench.specs.components import Component, identifiable_code
-from specbench.specs.method import DEFAULT, MethodSpec, check_draws
+from specbench.specs.method import DEFAULT, MethodSpec, check_draws, inner_name
 from specbench.specs.task import GenerationSpec, TaskSpec
 from specbench.tasks.scoring import language_of, prepare_detector
 
@@ -36,7 +36,8 @@ def build_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) -> 
             part = method.route(name)
             route_drafter = models.route_drafters.get(part.name, models.drafter) if part.needs_drafter else None
             try:
-                made = build_decoder(part, ModelPair(models.target, route_drafter), sampling)
+                inner = models.route_drafters.get(inner_name(part))
+                made = build_decoder(part, ModelPair(models.target, route_drafter, inner=inner), sampling)
             except ConfigError as error:
                 raise ConfigError(str(error).replace("drafter.", f"routes.{name}.drafter.")) from error
             routes[name] = replace(cast(DraftingDecoder, made), record_fields={"route": name})

@@ -47,7 +47,10 @@ def integer(place: str, value: object, least: int, most: int, what: str = "token
     return number
 
 
-NAMED = frozenset({"prefill", "observe", "rehearse", "reserve", "tree_lengths", "level_lengths", "begin_cell"})
+NAMED = frozenset({
+    "prefill", "observe", "rehearse", "reserve", "rewind", "tree_lengths", "level_lengths", "chain_lengths",
+    "begin_cell",
+})  # fmt: skip
 
 
 class CheckedDrafter(Drafter):

@@ -329,8 +329,10 @@ def end_token_sources(generation_config: Any, config: Any, tokenizer: Any) -> di
 @dataclass(frozen=True)
 class ModelPair:
     """The target and the draft model of a method; `drafter` is None if the method needs none. `route_drafters`: the
-    draft models of a method's routes by METHOD/LANGUAGE; other routes use `drafter`."""
+    draft models of a method's routes by METHOD/LANGUAGE; other routes use `drafter`. `inner`: the model that drafts for
+    `drafter`."""
 
     target: CausalLM
     drafter: CausalLM | None = None
     route_drafters: Mapping[str, CausalLM] = field(default_factory=dict)
+    inner: CausalLM | None = None

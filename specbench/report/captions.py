@@ -75,10 +75,13 @@ def model_name(name: str, revision: str | None) -> str:
 
 
 def why_unranked(row: Row) -> str | None:
-    """Returns the reason why a row is not ranked: its drafter is synthetic, with a prescribed acceptance rate, or may
-    have copied its own earlier answers to the same prompts. None for all other rows."""
+    """Returns the reason why a row is not ranked: its drafter is synthetic, with a prescribed acceptance rate, may have
+    copied its own earlier answers to the same prompts, or has the target's own weights in fewer bytes, so that it alone
+    would be the better baseline. None for all other rows."""
     if row.memory == REPEAT:
         return "its drafter remembers its own earlier answers to these prompts (repeat)"
+    if row.drafter_weights is not None:
+        return "target and drafter have the same weights: one is the other's GGUF file"
     rates = [drafter["acceptance"] for drafter in _drafters(row) if drafter.get("type") == SYNTHETIC]
     return f"its α is prescribed ({', '.join(f'{rate:g}' for rate in rates)}), not a drafter's" if rates else None
 

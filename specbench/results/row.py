@@ -53,8 +53,8 @@ UNVERIFIABLE_FIELDS = frozenset({"evidence", "fairness", "run"})
 # Fields and metrics that rows of earlier versions lack.
 LATER_FIELDS = frozenset(
     {
-        "batch_width", "common_ids", "context", "divergence", "drafter_passes", "memory", "pass_width", "products",
-        "system", "template_date",
+        "batch_width", "common_ids", "context", "divergence", "drafter_passes", "drafter_weights", "memory",
+        "pass_width", "products", "system", "template_date",
     }
 )  # fmt: skip
 LATER_METRICS = frozenset(
@@ -243,6 +243,8 @@ class Row(FilePart):
     drafter_revision: str | None
     drafter_passes: str | None = None  # dtype and attention of a drafter that is a GGUF file beside a target that is
     # none, or the reverse; null: as those of the target
+    drafter_weights: Literal["the target's"] | None = None  # the target was dequantized from the drafter's GGUF file, or
+    # the reverse; null: other weights, or not known
     products: str | None = None  # of eager passes on a CPU: packed, plain (a probe found them faster), or a kind for
     # target and drafter each; null: nothing was packed, or the row is of an earlier version
     memory: str | None = None  # of other prompts: cold, warm, warm half, shuffled or repeat; null: the drafter has none

@@ -246,7 +246,7 @@ class MeasuredRun:
         return {
             "target": target["name"], "target_revision": target["revision"],
             "drafter": drafter["name"], "drafter_revision": drafter["revision"],
-            "drafter_passes": drafter.get("passes"),
+            "drafter_passes": drafter.get("passes"), "drafter_weights": drafter.get("weights"),
             "products": products_of_row(self.identity.get("products", {}), target["name"], drafter["name"]),
             "engine": self.identity.get("engines", {}).get(method.name, conditions["engine"]),
             **{name: conditions[name] for name in ("dtype", "device", "attention", "versions", "commit")},

@@ -20,7 +20,7 @@ from specbench.running.models import LoadedModels, parts, uses_bridge
 from specbench.running.plan import SubsetRun, Trial
 from specbench.running.prompts import PromptRenderer, Texts, fitting_turn, translated_ids
 from specbench.running.warm_up import MIN_NEW_TOKENS, longest_conversation, unanswered_conversations, warm_up_ids
-from specbench.specs.method import MethodSpec, proposes_trees
+from specbench.specs.method import MethodSpec, inner_name, proposes_trees
 
 # Margins for answers in another vocabulary, which may need more tokens per target token than prompts, short ones most.
 SPARE, SPARE_TOKENS = 1.5, 16
@@ -97,6 +97,8 @@ def compile_requirements(
             need.lengths.add(verified)
         if pauses(part):
             need.limit = drafter.context_limit
+        if (inner := models.drafters.get(inner_name(part))) is not None:
+            by_model[id(inner)].lengths.add(2)
         if part.bridge.type == "string":  # scores several continuations per pass
             need.packs = True
             need.lengths |= set(PACKED)
@@ -116,6 +118,7 @@ def compile_requirements(
             need = by_model[id(draft_model)]
             levels = drafting.level_lengths(num_tokens)
             need.shapes |= {PassShape(length, "tree") for length in levels}
+            need.lengths |= set(drafting.chain_lengths(num_tokens))
             need.num_nodes = max(need.num_nodes, sum(levels))
     return list(by_model.values())
 

@@ -12,7 +12,7 @@ from specbench.core import bounded
 from specbench.core.environment import OBJECT
 from specbench.core.errors import ConfigError
 from specbench.core.files import TRAINING_RECORD
-from specbench.decoding.bridges import share_ids
+from specbench.decoding.bridges import check_equal, share_ids
 from specbench.decoding.build import pauses
 from specbench.models.causal_lm import CausalLM, ModelPair, TextModel
 from specbench.models.gguf.files import is_gguf
@@ -23,7 +23,7 @@ from specbench.models.packed import packing_pays, products_of, unpack
 from specbench.models.scoring import VERBS, ScoringModel
 from specbench.running.prompts import PromptBudget, uses_chat
 from specbench.specs.components import EngineName, RowEngine
-from specbench.specs.method import MethodSpec
+from specbench.specs.method import MethodSpec, inner_name
 from specbench.specs.run import RunSpec, checkpoint_key, own_drafter
 from specbench.specs.run_options import TARGET_OPTIONS, RunOptions
 
@@ -38,7 +38,7 @@ class LoadedModels:
 
     def engine(self, method: MethodSpec) -> RowEngine:
         """Returns the engine that runs the passes of a method."""
-        return engine_of(self.target, [self.drafters[part.name] for part in method.parts if part.name in self.drafters])
+        return engine_of(self.target, self._of([method]).values())
 
     @property
     def scoring(self) -> ScoringModel | None:
@@ -68,8 +68,13 @@ class LoadedModels:
 
     def pair(self, method: MethodSpec) -> ModelPair:
         """Returns the models of one method."""
-        own = {part.name: self.drafters[part.name] for part in method.parts if part.name in self.drafters}
-        return ModelPair(self.target, own.pop(method.name, None), own)
+        own = self._of([method])
+        return ModelPair(self.target, own.pop(method.name, None), own, own.pop(inner_name(method), None))
+
+    def _of(self, methods: Sequence[MethodSpec]) -> dict[str, CausalLM]:
+        """Returns the draft models of methods, and those that draft for these, by their names in `drafters`."""
+        names = [name for part in parts(methods) for name in (part.name, inner_name(part))]
+        return {name: self.drafters[name] for name in names if name in self.drafters}
 
     def context_limit(self, methods: Sequence[MethodSpec]) -> int | None:
         """Returns the shortest context in tokens, which limits all methods alike; None if no model has a limit."""
@@ -80,9 +85,9 @@ class LoadedModels:
         """Returns the model whose context limits all methods alike: the shortest one, of equal ones the target's. A
         drafter behind a vocabulary bridge is left out, since its positions differ, and so is one that `pauses`: at the
         end of its context it stops drafting, and the generation continues."""
-        drafting = [part for part in parts(methods) if part.name in self.drafters]
-        limiting = (part for part in drafting if not uses_bridge(part) and not pauses(part))
-        models = [self.target, *(self.drafters[part.name] for part in limiting)]
+        drafting = [part for part in parts(methods) if self._of([part])]
+        limiting = [part for part in drafting if not uses_bridge(part) and not pauses(part)]
+        models = [self.target, *self._of(limiting).values()]
         return min(
             (each for each in models if each.context_limit), key=lambda each: each.context_limit or 0, default=None
         )
@@ -228,6 +233,21 @@ def load_drafters(
             template = loaded[name].chat_template
             template.args, template.date = spec.chat_template_args, target.chat_template.date
         by_part[part.name] = loaded[name]
+    for part in parts(methods):  # the models that draft for draft models
+        if (inner := part.inner_checkpoint) is None:
+            continue
+        try:
+            if inner not in loaded:
+                loaded[inner] = load(
+                    inner, revision=None, dtype=dtype, device=device,
+                    engine=drafter_engine(spec.engine, target, inner), trust_remote_code=spec.trust_remote_code,
+                    **gguf_options(spec, inner),
+                )  # fmt: skip
+            check_equal(by_part.get(part.name, target), loaded[inner])
+        except ConfigError as error:
+            method = part.name.partition("/")[0]
+            raise ConfigError(f"method '{method}': drafter.inner.checkpoint = '{inner}': {error}") from error
+        by_part[inner_name(part)] = loaded[inner]
     for drafter in {id(model): model for model in by_part.values() if model.why_eager is not None}.values():
         names = ", ".join(dict.fromkeys(name.partition("/")[0] for name, model in by_part.items() if model is drafter))
         warn_not_static(

@@ -27,6 +27,7 @@ from specbench.decoding.decoder import Decoder, DraftingDecoder, stream_seed
 from specbench.decoding.drafters import Drafter
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import Prompt, TextModel
+from specbench.models.gguf.same_weights import has_same_weights
 from specbench.models.loading import choose_device
 from specbench.models.machine import environment
 from specbench.models.meters import num_processes_on_gpu
@@ -433,7 +434,8 @@ def may_alternate_subsets(runs: Sequence[SubsetRun]) -> bool:
     return not any(map(learns, runs))
 
 
-DrafterId = dict[str, str | None]  # name, revision, and passes if they are not as the target's
+THE_TARGETS = "the target's"
+DrafterId = dict[str, str | None]  # name, revision; passes and weights if they are worth telling
 
 
 def run_identity(
@@ -492,7 +494,8 @@ def printed_date(runs: Sequence[SubsetRun]) -> str | None:
 def drafter_identity(decoder: Decoder, models: LoadedModels) -> DrafterId:
     """Returns name and revision of a method's draft model, or of its drafter if it has no model. For a method with
     routes, both values list all routes, each as "language value". `passes`: dtype and attention of a draft model in
-    another format than the target, which follow from other options than the target's."""
+    another format than the target, which follow from other options than the target's. `weights`: THE_TARGETS if the
+    draft model is the GGUF file that the target was dequantized from."""
     if isinstance(decoder, SelectingDecoder) and decoder.method.routes:
         routes = route_drafter_identities(decoder, models)
         return {
@@ -501,9 +504,15 @@ def drafter_identity(decoder: Decoder, models: LoadedModels) -> DrafterId:
         }
     drafter = decoder.drafter if isinstance(decoder, DraftingDecoder) else Drafter()
     model = models.drafters.get(decoder.method.name)
+    part = drafter if model is None else model
+    found: DrafterId = {"name": part.name, "revision": part.revision}
+    if drafter.inner_identity is not None:
+        name, revision = drafter.inner_identity
+        found = {"name": f"{part.name} after {name}", "revision": f"{part.revision}, {revision}"}
     if model is None:
-        return {"name": drafter.name, "revision": drafter.revision}
-    found: DrafterId = {"name": model.name, "revision": model.revision}
+        return found
+    if has_same_weights(models.target, model):
+        found["weights"] = THE_TARGETS
     if (model.engine == "llama.cpp") != (models.target.engine == "llama.cpp"):
         found["passes"] = f"{model.precision}, {model.attention}"
     return found

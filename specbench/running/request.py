@@ -49,7 +49,7 @@ LM_EVAL = "lm_eval:"
 TARGET = EMBEDDED + "target"
 # Built-in drafters that need a draft model, and those with a model of their own over the target's tokens; and the
 # built-in loggers. Their registries would import torch.
-MODEL_DRAFTERS = {"model", "model_tree", "synthetic"}
+MODEL_DRAFTERS = {"model", "model_tree", "synthetic", "cascade"}
 TABLE_DRAFTERS = {"ngram": "n-gram model", "retrieval": "datastore"}
 HEAD_DRAFTERS = {"eagle", "eagle_tree"}  # Medusa heads may also be in the target's own checkpoint
 PATH_DRAFTERS = {*TABLE_DRAFTERS, *HEAD_DRAFTERS, "medusa"}
@@ -240,7 +240,7 @@ def needs_drafter(keys: Mapping[str, Any]) -> bool:
         return decoder.get("drafter") in ("same_vocabulary", "other_vocabulary")
     if keys.get("decodes_with") in ("drafter", "random"):
         return True
-    return isinstance(drafter, Mapping) and drafter.get("type") in MODEL_DRAFTERS
+    return isinstance(drafter, Mapping) and drafter.get("type") in MODEL_DRAFTERS and not drafter.get("level")
 
 
 def check_model(name: str, chat: str = "auto", *, needs_config: bool = True) -> None:

@@ -218,6 +218,15 @@ class DrafterSpec(Component):
         return DRAFTERS.features(self.type)
 
     @property
+    def needs_model(self) -> bool:
+        """Whether it needs a draft model, under these options."""
+        features = self.features
+        if features.model_replaced is not None and self.options.get(features.model_replaced) is not None:
+            return False
+        option = features.model_option
+        return features.needs_model or (option is not None and self.options.get(option) is not None)
+
+    @property
     def needs(self) -> str | None:
         """What a user must provide besides models, with instructions in brackets."""
         return self.features.needs and self.features.needs.format_map(self.options)

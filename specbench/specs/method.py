@@ -56,6 +56,11 @@ REFUSED = {
 }
 
 
+def inner_name(method: "MethodSpec") -> str:
+    """Returns the name under which the model that drafts for a method's draft model is loaded."""
+    return f"{method.name}/inner"
+
+
 class RouteSpec(Spec):
     """The drafter and the draft length of one language."""
 
@@ -158,14 +163,20 @@ class MethodSpec(Spec):
         if self.decoder is not None:
             return self.decoder.drafter != "none"
         drafters = [self.drafter, *(route.drafter for route in (self.routes or {}).values() if route.drafter)]
-        return self.decodes_with != "target" or any(drafter.features.needs_model for drafter in drafters)
+        return self.decodes_with != "target" or any(drafter.needs_model for drafter in drafters)
 
     @property
     def checkpoint(self) -> str | None:
         """Returns the draft model that the method's file names, if any."""
-        if self.decoder is not None or not self.drafter.features.needs_model:
+        if self.decoder is not None or not self.drafter.needs_model:
             return None
         return self.drafter.options.get("checkpoint")
+
+    @property
+    def inner_checkpoint(self) -> str | None:
+        """Returns the model that drafts for the draft model, if any."""
+        inner = {} if self.decoder is not None else self.drafter.options.get("inner") or {}
+        return inner.get("checkpoint")
 
     @property
     def parts(self) -> "tuple[MethodSpec, ...]":
@@ -194,7 +205,7 @@ class MethodSpec(Spec):
         assert self.routes is not None
         route = self.routes[name]
         drafter = route.drafter or self.drafter
-        absent = {"routes", "language", "sweep", "calibration", *(() if drafter.features.needs_model else ("bridge",))}
+        absent = {"routes", "language", "sweep", "calibration", *(() if drafter.needs_model else ("bridge",))}
         if drafter.type == "none":
             absent.add("draft_length")
         length = self.num_draft_tokens if route.num_draft_tokens is None else route.num_draft_tokens

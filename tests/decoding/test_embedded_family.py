@@ -18,7 +18,10 @@ MAX_NEW_TOKENS = 32
 FEWER = 20  # new tokens, enough of all methods but those that copy from the text so far
 NEVER_REBUILD = ("slem", "tli")  # the cache of a drafter of another vocabulary
 OWN_DRAFTERS = {"slem": "drafter-bpe", "tli": "drafter-bpe", "slrs": "drafter-bytes"}
-LOSSLESS = ("sd", "tli", "union", "slem", "slrs", "ngram", "pld", "rest")
+LOSSLESS = (
+    "sd", "tli", "union", "slem", "slrs", "ngram", "pld", "rest", "cascade", "self-quantized", "self-skip",
+    "self-skip-swift", "self-window",
+)  # fmt: skip
 
 
 Expected = Callable[[int], tuple[list[int], list[int]]]

@@ -12,14 +12,17 @@ import pytest
 import torch
 
 from specbench.core.errors import ConfigError
+from specbench.decoding.build import build_decoder
+from specbench.decoding.sampling import Sampling
 from specbench.models.batch_width import TRUSTED, BaselineAnswer, measure_batch_width
-from specbench.models.causal_lm import CausalLM
+from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.gguf.options import GgufOptions
 from specbench.models.loading import load_model
 from specbench.results.leaderboard import load
 from specbench.results.row import Row
 from specbench.results.runs import finished_run
 from specbench.running.recorded_prompts import Target
+from specbench.specs.catalogue import load_method
 from tests.support import gguf_files
 
 gguf_files.needs_llama_cpp()
@@ -253,7 +256,14 @@ def test_what_needs_the_network_is_refused_in_one_line(model: CausalLM) -> None:
         model.reset()
 
 
-CHAINS = "sd,sd-block,pld,lookahead,token-recycling,synthetic,slem,tli,union,slrs,sd-tree"
+@pytest.mark.parametrize("method", ["self-quantized", "self-skip", "self-window"])
+def test_drafts_by_other_passes_of_the_target_are_refused_in_one_line(method: str, model: CausalLM) -> None:
+    with pytest.raises(ConfigError, match=r"of engine llama.cpp.*take --engine eager") as caught:
+        build_decoder(load_method(method), ModelPair(model), Sampling())
+    assert "\n" not in str(caught.value)
+
+
+CHAINS = "sd,sd-block,pld,lookahead,jacobi,token-recycling,synthetic,cascade,slem,tli,union,slrs,sd-tree"
 RUN = ("run", "--task", "mgsm", "--subset", "en", "--data", "sample", "--limit", "1", "--threads", "1", "--output",
        "here", "--set", "generation.max_new_tokens=12")  # fmt: skip
 
@@ -264,7 +274,7 @@ def test_every_method_writes_what_ar_writes(specbench: Callable[..., Outcome], t
     assert code == 0, said
     (record,) = map(json.loads, (tmp_path / "here" / "records.jsonl").read_text().splitlines())
     answers = {name: answer["token_ids"] for name, answer in record["methods"].items()}
-    assert len(answers) == 12 and set(map(tuple, answers.values())) == {tuple(answers["ar"])}
+    assert len(answers) == 14 and set(map(tuple, answers.values())) == {tuple(answers["ar"])}
     rows = load(tmp_path / "here" / "leaderboard.json")
     assert {row.verdict for row in rows} == {"greedy equal"}
     row = rows[0]
@@ -367,7 +377,7 @@ def test_what_has_no_effect_is_refused(specbench: Callable[..., Outcome]) -> Non
 
 
 BRIDGED = "slem,tli,union,slrs"
-OF_ONE_VOCABULARY = "sd,sd-block,pld,lookahead,token-recycling,synthetic"
+OF_ONE_VOCABULARY = "sd,sd-block,pld,lookahead,jacobi,token-recycling,synthetic,cascade"
 LOSSY = ("fsd-low", "random-accept")
 
 

@@ -13,6 +13,7 @@ import torch
 
 from specbench.decoding.loop import StopRules
 from specbench.models.batch_width import BaselineAnswer
+from specbench.models.gguf.same_weights import has_same_weights
 from specbench.models.loading import load_model
 from specbench.models.near_ties import find_differences
 from tests.support.gguf_files import needs_llama_cpp
@@ -89,3 +90,13 @@ def test_llama_cpp_in_this_process_writes_what_its_server_writes(real_models: Pa
     found = find_differences(model, answers, outputs, NEAR_TIE)
     assert len(found) <= 1 and all(each.near_tie and each.gap is not None for each in found), found
     assert any(answer.token_ids[-1] in model.eos_token_ids for answer in answers)
+
+
+@pytest.mark.parametrize("name", ["smollm2-135m", "gemma3-270m", "qwen-coder-0.5b"])
+def test_a_folder_has_the_weights_of_the_file_that_it_was_dequantized_from(name: str, real_models: Path) -> None:
+    """As a run tells before it draws drafts from the file. Other files of the same sizes have other weights."""
+    loaded = load_model(str(real_models / name), device="cpu", dtype="float32")
+    file = load_model(str(real_models / f"{name}.gguf"), weights=False)
+    assert has_same_weights(loaded, file)
+    loaded.model.get_input_embeddings().weight.data[:8] *= 1.05
+    assert not has_same_weights(loaded, file)

@@ -22,11 +22,17 @@ QUESTIONS = [
     ("日本の首都は東京です。フランスの首都はパリです。イタリアの", False),  # characters of several tokens
 ]
 VARYING = ["sd-confidence", "sd-roc", "sd-adaedl", "sd-svip", "sd-heuristic", "sd-costs"]
-WITH_A_DRAFTER = ["sd", "sd-block", "sd-tree", "synthetic", "hf-sd", *VARYING]
-WITHOUT = ["pld", "lookahead", "token-recycling", "ngram", "rest", "suffix", "sam", "ngram-mod", "hf-pld"]
+WITH_A_DRAFTER = ["sd", "sd-block", "sd-tree", "synthetic", "cascade", "hf-sd", *VARYING]
+OWN = ["self-quantized", "self-skip", "self-skip-swift", "self-window"]
+WITHOUT = [
+    "pld", "lookahead", "jacobi", "token-recycling", "ngram", "rest", "suffix", "sam", "ngram-mod", "hf-pld", *OWN,
+]  # fmt: skip
 SHORTER = {  # so that something is found in short texts
     "sam": ["drafter.min_match=1", "num_draft_tokens=4"],
     "ngram-mod": ["drafter.ngram=1", "drafter.min_tokens=1", "num_draft_tokens=4"],
+    "self-quantized": ["drafter.quantize=int4"],  # 8 bits are seldom wrong
+    "self-skip-swift": ["drafter.tried_on=8"],
+    "self-window": ["drafter.sink=2", "drafter.window=4"],
 }
 ELSEWHERE = {
     "ar": "the baseline",

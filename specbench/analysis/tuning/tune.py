@@ -1,8 +1,9 @@
 """`specbench tune`: candidates are measured on a calibration slice, and the fastest one becomes a method file.
 
-Draft lengths and sizes of growing trees are measured directly. The thresholds of fuzzy rules are searched as in
-arXiv:2502.20704, App. D. Draft lengths that vary are replayed from one run, and the best are measured. Shapes of draft
-trees follow from measured chances and costs, as in arXiv:2402.12374.
+Draft lengths and sizes of growing trees are measured directly. The sub-layers that a target skips in its own drafts are
+searched by its answers. The thresholds of fuzzy rules are searched as in arXiv:2502.20704, App. D. Draft lengths that
+vary are replayed from one run, and the best are measured. Shapes of draft trees follow from measured chances and costs,
+as in arXiv:2402.12374.
 """
 
 import math
@@ -43,6 +44,7 @@ from specbench.analysis.tuning.shared_runs import (
     trial_spec,
     with_value,
 )
+from specbench.analysis.tuning.skip_search import Text, search, some_texts
 from specbench.analysis.tuning.sweep import record_run
 from specbench.built_in import __version__
 from specbench.core.console import say
@@ -55,6 +57,7 @@ from specbench.decoding.decoder import stream_seed
 from specbench.decoding.drafters.heads import CHANCES
 from specbench.decoding.tree_shape import USUAL_CHANCES, best_shape_by_level
 from specbench.decoding.verification import MAX_JS
+from specbench.models.own_drafts import SubLayers
 from specbench.records.records import Generation
 from specbench.report.captions import model_name
 from specbench.results.answers import BASELINE, answers_of
@@ -62,7 +65,7 @@ from specbench.results.draft_lengths import costs_of_widths
 from specbench.results.metric_format import NULL, metric_of, number, score, score_pair, with_interval
 from specbench.results.scores import main_metric
 from specbench.running.plan import Loaded
-from specbench.running.prompts import prompt_digest
+from specbench.running.prompts import baseline_prompts, prompt_digest
 from specbench.running.request import Request
 from specbench.specs.catalogue import load_file, load_method
 from specbench.specs.components import build
@@ -519,6 +522,45 @@ def read_chances(run: TrialRun, names: Sequence[str], by_level: bool) -> tuple[L
     return chances, measure_costs(own, [record.methods["ar"] for record in run.records])
 
 
+def skips_layers(method: MethodSpec) -> bool:
+    return method.decoder is None and method.routes is None and method.drafter.type == "self_skip"
+
+
+def tune_skipping(tuner: Tuner) -> list[TunedPreset]:
+    """Chooses the sub-layers that drafts skip, then the draft length. The target's own answers select a set for each
+    share of sub-layers, without decoding; runs decide between these sets, and then between lengths."""
+    trials, base = tuner.trials, tuner.trials.base
+    run = trials.run("answers", [base])
+    examples = {(subset, each.index): each for _, subset, data in trials.loaded for each in data.examples}
+    target = trials.models.target
+    renderers = {each.subset: each.renderer for each in run.subset_runs}
+    prompt_of = baseline_prompts(examples, renderers, {record.key: record for record in run.records}, target)
+    answers = ((prompt_of(record), record.methods["ar"].token_ids.tolist()) for record in run.records)
+    texts = some_texts(Text([*prompt, *tokens], len(tokens)) for prompt, tokens in answers)
+    if not texts:
+        raise ConfigError(
+            "no answer on this slice has two tokens, so no set of sub-layers can be tried: give more examples with "
+            "--calibration or --limit"
+        )
+    found = search(target, texts, stream_seed("skipped", trials.spec.seed))
+    shown_sets = "; ".join(f"{share:g}: {each.agreement:.3f}, {each.skipped}" for share, each in found.items())
+    tuner.decide(
+        f"share of {sum(text.num_tokens - 1 for text in texts)} tokens of AR that drafts find, by share of skipped "
+        f"sub-layers: {shown_sets}"
+    )
+    made = {f"{share:g}": with_skipped(base, each.skipped) for share, each in found.items()}
+    best, _ = tuner.choose_fastest("share", made)
+    tried = {str(length): with_value(best, LENGTH, length) for length in tuner.candidates}
+    best, metrics = tuner.choose_fastest("draft length", tried)
+    return [TunedPreset("", best.model_copy(update={"name": base.name}), metrics[best.name])]
+
+
+def with_skipped(method: MethodSpec, skipped: SubLayers) -> MethodSpec:
+    data = method.model_dump(exclude={"sweep"})
+    data["drafter"] |= {"attention": list(skipped.attention), "mlp": list(skipped.mlp), "choice": "fixed"}
+    return build(MethodSpec, data)
+
+
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 MAX_NODES = 512
 
@@ -558,8 +600,12 @@ def run_tune(
     counts = ", ".join(f"{len(data.examples)} of {subset}" for _, subset, data in trials.loaded)
     say(console, f"calibration slice: {counts}")
     tuner = Tuner(trials, candidates, step)
-    search = tune_shape if has_shape(method) else tune_size if grows(method) and lengths is None else tune_length
-    presets = search(tuner)
+    if skips_layers(method):
+        presets = tune_skipping(tuner)
+    elif has_shape(method):
+        presets = tune_shape(tuner)
+    else:
+        presets = tune_size(tuner) if grows(method) and lengths is None else tune_length(tuner)
     # 3. The files and the report.
     calibration = calibration_of(trials.loaded)
     target, drafter = trials.models.target, trials.drafter

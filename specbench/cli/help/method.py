@@ -268,17 +268,21 @@ def tree_lines(method: MethodSpec) -> Iterator[str]:
 
 
 def look_up_lines(method: MethodSpec) -> Iterator[str]:
-    """Yields the drawing of a look-up and the step of a method whose drafter has one."""
+    """Yields the drawing of a look-up, or of another draft, and the step of a method whose drafter has one."""
     if method.decoder is not None or method.routes is not None or method.drafter.features.drawing is None:
         return
-    lines, text = method.drafter.features.drawing(**method.drafter.options)
-    yield from section("a look-up", [*(f"  {line}" for line in lines), "", *folded(text, 2)])
+    features = method.drafter.features
+    lines, text = features.drawing(**method.drafter.options)  # type: ignore[misc]
+    heading, nothing = ("a look-up", ", or its last token alone if nothing was found") if features.looks_up else (
+        "a draft", ""
+    )  # fmt: skip
+    yield from section(heading, [*(f"  {line}" for line in lines), "", *folded(text, 2)])
     if proposes_trees(method):  # whose step `tree_lines` has
         return
     yield from step_lines(
         method,
         draft="",
-        read=f"up to {method.num_draft_tokens} draft tokens, or its last token alone if nothing was found",
+        read=f"up to {method.num_draft_tokens} draft tokens{nothing}",
         cache="the keys and values of rejected tokens are dropped",
     )
 

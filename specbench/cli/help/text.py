@@ -36,7 +36,7 @@ class Parameter:
 
     def lines(self, is_option: bool = False) -> Iterator[str]:
         """Yields key and value; type, range and default; meaning. An option has no value."""
-        yield f"  {self.key}" + ("" if is_option else f" = {shown(self.value)}")
+        yield from folded(self.key + ("" if is_option else f" = {shown(self.value)}"), 2, 6)
         kind = ", ".join(filter(None, (self.type, self.range)))
         kind = kind.replace("only, ", "only ").replace("one of, ", "one of ")
         default = "must be given" if self.required else f"default {shown(self.default)}"
@@ -135,6 +135,8 @@ def shown(value: object) -> str:
         return ".inf" if value > 0 else "-.inf"
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(shown, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {shown(each)}' for key, each in value.items())}}}"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 

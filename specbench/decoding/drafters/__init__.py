@@ -35,12 +35,14 @@ class Drafter:
 
     `model` is the draft model. `passes` logs its passes, or the look-ups of a drafter without a model. `tokenizing` is
     the time that the drafter spends in tokenizers. `sampling` holds the parameters for its draws. Each is None if the
-    drafter has none. `hidden_layers` are the target's layers whose hidden states `observe` receives, numbered as in
-    transformers' `hidden_states`. `name` and `revision` identify the drafter's own data or weights in a run's identity.
+    drafter has none. `inner_identity`: name and revision of the model or data that drafts for `model`. `hidden_layers`
+    are the target's layers whose hidden states `observe` receives, numbered as in transformers' `hidden_states`. `name`
+    and `revision` identify the drafter's own data or weights in a run's identity.
     """
 
     name: str | None = None
     revision: str | None = None
+    inner_identity: tuple[str, str | None] | None = None
     model: ScoringModel | None = None
     passes: PassLog | None = None
     tokenizing: Stopwatch | None = None
@@ -78,6 +80,10 @@ class Drafter:
         """Returns the lengths of the levels of the drafter's trees that `model` reads, one pass each."""
         return ()
 
+    def chain_lengths(self, num_draft_tokens: int) -> tuple[int, ...]:
+        """Returns the lengths of the passes over chains that `model` makes besides those over one and two tokens."""
+        return ()
+
     def room(self, num_tokens: int) -> int:
         """Returns how many tokens it may draft after `num_tokens`; 0 if it pauses there, until the answer ends."""
         return sys.maxsize if self.pauses_at is None else max(0, self.pauses_at - num_tokens)
@@ -97,6 +103,11 @@ class Drafter:
         if self.model is not None:
             self.model.reset()
             self.model.score(prompt_ids, 1)
+
+    def rewind(self, ids: list[int]) -> None:
+        """Called before `propose` if `ids` do not continue the tokens of the last proposal's text, some of which were
+        taken back. This happens only where the drafter drafts for a draft model. Drafters that read each token once
+        forget here what is not in `ids`."""
 
     def propose(self, ids: list[int], num_draft_tokens: int, generator: torch.Generator) -> Proposal:
         """Returns at most `num_draft_tokens` tokens that may follow `ids`."""

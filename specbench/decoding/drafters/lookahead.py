@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 from specbench.core.registry import DRAFTERS
 from specbench.decoding.drafters import COLD, Drafter, LookUpDrafter
 from specbench.decoding.proposal import Draws, Proposal, TreeProposal, Verification
-from specbench.decoding.sampling import Sampling
+from specbench.decoding.sampling import Sampling, most_probable
 from specbench.decoding.tree_shape import (
     DEPTH,
     USUAL_CHANCES,
@@ -23,6 +23,8 @@ from specbench.decoding.tree_shape import (
 from specbench.models.causal_lm import ModelPair
 from specbench.models.meters import Clock, PassLog
 from specbench.models.scoring import Output
+
+MAX_GUESS = 64  # tokens of a draft at most
 
 
 def largest_tree(*, window: int, ngram: int, guesses: int) -> TreeShape:
@@ -120,6 +122,44 @@ class Lookahead(Drafter):
             if len(grams) > self.num_guesses:
                 del grams[next(iter(grams))]
         self._levels = [*self._levels[1:], newest]
+
+
+def jacobi_drawing(**options: object) -> tuple[tuple[str, ...], str]:
+    return (
+        "draft           a b c d      the target's most probable token after each:",
+        "text            a x y z w    a stands, and x, its own token, is emitted",
+        "next draft          z w .    what it found after b and c and d, filled up",
+    ), (
+        "The target's most probable tokens after the rejected draft tokens are the next draft, although each was "
+        "computed after a wrong token: the iteration of Jacobi. What it lacks at its end is its last token again."
+    )
+
+
+@DRAFTERS.register("jacobi", looks_up=True, drawing=jacobi_drawing)
+class Jacobi(LookUpDrafter):
+    """Drafts the tokens that the target found most probable when it read the last draft, although after other tokens:
+    parallel decoding by Jacobi's iteration (arXiv:2305.10427). Needs no model; a draft is always as long as may be."""
+
+    # The first draft of a prompt repeats the prompt's last tokens. Row i of a pass is the token after draft token i, so
+    # that after k accepted tokens and the target's own, the rows from k + 1 on guess what follows.
+
+    def __init__(self, models: ModelPair, sampling: Sampling) -> None:
+        super().__init__()
+        self.eos_token_ids = models.target.eos_token_ids
+        self._guess: list[int] = []
+
+    def prefill(self, prompt_ids: list[int]) -> None:
+        self._guess = prompt_ids[-MAX_GUESS:]
+
+    def look_up(self, ids: list[int], num_draft_tokens: int) -> tuple[list[int], None]:
+        lacking = num_draft_tokens - len(self._guess)
+        filled = [*self._guess, *([self._guess[-1] if self._guess else ids[-1]] * lacking)][:num_draft_tokens]
+        return next((filled[: n + 1] for n, token in enumerate(filled) if token in self.eos_token_ids), filled), None
+
+    def observe(self, proposal: Proposal, output: Output, verification: Verification) -> None:
+        if proposal.token_ids:
+            best: list[int] = most_probable(output.logits).tolist()
+            self._guess = best[verification.num_accepted + 1 :]
 
 
 MEMORY = (

@@ -140,6 +140,10 @@ class MemoryDrafter(LookUpDrafter):
         if self.reads_prompts:
             self.read(prompt_ids)
 
+    def rewind(self, ids: list[int]) -> None:
+        self.begin_text()
+        self._num_read = 0 if self.reads_prompts else self._num_prompt
+
     def look_up(self, ids: list[int], num_draft_tokens: int) -> tuple[list[int], list[int] | None]:
         self._ids = ids
         if num_draft_tokens <= 0:

@@ -71,6 +71,9 @@ class PromptLookupDrafter(LookUpDrafter):
         self._continues_at, self._num_indexed = {}, 0
         self._index(prompt_ids)
 
+    def rewind(self, ids: list[int]) -> None:
+        self.prefill(ids)
+
     def _index(self, ids: list[int]) -> None:
         """Indexes the new tokens of the sequence, one entry per token and length."""
         for place in range(max(1, self._num_indexed), len(ids)):  # the n-grams that end before `place`

@@ -7,11 +7,11 @@ import mmap
 import struct
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -87,6 +87,15 @@ class _Reader:
         return self.strings(count)
 
 
+class TensorPlace(NamedTuple):
+    """Where a tensor is: the file, its first byte, its type, and its sizes, that of a row first."""
+
+    path: Path
+    start: int
+    kind: int
+    sizes: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class Header:
     """The header of a GGUF file. `values`: the metadata; strings of arrays are bytes. `types`: the number of weights by
@@ -97,6 +106,7 @@ class Header:
     types: dict[int, int]
     num_bytes: int
     table_sizes: dict[bytes, int]  # bytes of the embeddings and of the output layer, as far as they are tensors
+    tensors: dict[str, "TensorPlace"] = field(default_factory=dict)
 
     @property
     def table_bytes(self) -> int:
@@ -212,13 +222,16 @@ def _parsed(path: Path, reader: _Reader) -> Header:
     types: dict[int, int] = {}
     num_bytes = end = 0
     tables: dict[bytes, int] = {}
+    tensors: dict[str, TensorPlace] = {}
     for _ in range(num_tensors):
         name = reader.string()
         num_dimensions = reader.number("u4")
         if num_dimensions > MOST_DIMENSIONS:
             raise ValueError(f"a tensor of {num_dimensions} dimensions")
-        num_weights = prod(int(each) for each in reader.numbers("u8", num_dimensions))
+        sizes_of_tensor = tuple(int(each) for each in reader.numbers("u8", num_dimensions))
+        num_weights = prod(sizes_of_tensor)
         kind, offset = reader.number("u4"), reader.number("u8")
+        tensors[name.decode("utf-8", "replace")] = TensorPlace(path, offset, kind, sizes_of_tensor)
         types[kind] = types.get(kind, 0) + num_weights
         per_block, block_bytes = sizes.get(kind, (1, 0))
         tensor_bytes = num_weights // per_block * block_bytes
@@ -233,7 +246,8 @@ def _parsed(path: Path, reader: _Reader) -> Header:
             f"{path}: is truncated: its tensors end at byte {start + end:,}, and it has {len(reader.data):,} bytes: "
             f"{FETCH}"
         )
-    return Header(path, values, types, num_bytes, tables)
+    tensors = {name: place._replace(start=start + place.start) for name, place in tensors.items()}
+    return Header(path, values, types, num_bytes, tables, tensors)
 
 
 def _block_sizes() -> dict[int, tuple[int, int]]:
@@ -252,7 +266,10 @@ def joined(parts: Sequence[Header]) -> Header:
     for part in parts:
         types.update(part.types)
     tables = {name: size for part in parts for name, size in part.table_sizes.items()}
-    return replace(first, types=dict(types), num_bytes=sum(part.num_bytes for part in parts), table_sizes=tables)
+    return replace(
+        first, types=dict(types), num_bytes=sum(part.num_bytes for part in parts), table_sizes=tables,
+        tensors={name: place for part in parts for name, place in part.tensors.items()},
+    )  # fmt: skip
 
 
 def _checked(header: Header) -> Header:

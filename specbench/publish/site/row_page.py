@@ -16,7 +16,7 @@ from specbench.results.row import RESULT_FIELDS, UNVERIFIABLE_FIELDS, Row
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Models": ("target", "target_revision", "drafter", "drafter_revision", "dtype", "attention", "drafter_passes",
-               "products", "engine", "pass_width", "chat", "template_date"),
+               "drafter_weights", "products", "engine", "pass_width", "chat", "template_date"),
     "Method": ("method", "num_draft_tokens", "options", "memory", "lossless"),
     "Task and data": ("task", "subset", "language", "n", "repeats", "seed", "data_source", "data_location",
                       "data_revision", "shots", "system"),

@@ -227,7 +227,10 @@ def test_training_neither_asks_about_nor_shows_a_held_out_pair():
 def test_samples_are_what_the_build_writes(tmp_path):
     write_samples(tmp_path)
     written = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    by_hand = {"livecodebench.jsonl", "math500.jsonl", "mbpp.jsonl", "mbpp-prompt.jsonl", "speed_bench.jsonl"}
+    by_hand = {
+        "agent_trace.jsonl", "livecodebench.jsonl", "math500.jsonl", "mbpp.jsonl", "mbpp-prompt.jsonl",
+        "speed_bench.jsonl",
+    }  # fmt: skip
     kept = {path.name: path.read_bytes() for path in SAMPLES.parent.glob("*.jsonl") if path.name not in by_hand}
     assert written == kept
 

@@ -15,6 +15,7 @@ BUILT_IN = {
         "specbench.decoding.drafters.memory",
         "specbench.decoding.drafters.model_tree",
         "specbench.decoding.drafters.heads",
+        "specbench.decoding.drafters.blocks",
     ),
     "specbench.rules": ("specbench.decoding.verification", "specbench.decoding.tree_rules"),
     "specbench.bridges": (
@@ -56,6 +57,7 @@ FEATURES: dict[str, dict[str, Mapping[str, object]]] = {
         "eagle": {"provides": PROBS | RAW_PROBS},
         "mtp": {"provides": PROBS | RAW_PROBS},
         "eagle_tree": {},
+        "block": {"provides": PROBS | RAW_PROBS, "drafts_at_once": True},
         "medusa": {},
     },
     "specbench.rules": {

@@ -237,13 +237,14 @@ class MethodSpec(Spec):
     def drafts_token_by_token(self) -> bool:
         """Returns whether every draft token costs one draft pass, as the expected speed-up assumes. It does if each
         token comes with the draft model's distribution, or if the drafter sets the acceptance rate. Retokenized drafts
-        and copies have no such distribution."""
+        and copies have no such distribution, and some heads draft all tokens in one pass."""
         if self.decoder is not None:
             return False
         if self.routes is not None:
             return all(part.drafts_token_by_token for part in self.parts)
         carried = self.drafter.features.provides - self.bridge.features.removes
-        return "raw_probs" in carried or self.prescribes is not None
+        is_by_token = "raw_probs" in carried and not self.drafter.features.drafts_at_once
+        return is_by_token or self.prescribes is not None
 
     @property
     def prescribes(self) -> str | None:

@@ -99,3 +99,14 @@ def test_a_look_up_is_drawn(method: str, said: str) -> None:
     shown = " ".join(" ".join(lines[start:]).split())
     assert said in shown and "1. draft: Drafts" in shown and "rule exact_match" in shown
     assert f"1 to {load_method(method).num_draft_tokens + 1}" in shown
+
+
+@pytest.mark.parametrize(
+    ("method", "said"), [("dflash", "no draft token depends"), ("dspark", "Markov"), ("domino", "GRU")]
+)
+def test_a_block_is_drawn(method: str, said: str) -> None:
+    lines = help_lines(method)
+    start = lines.index("a block:")
+    assert [line for line in lines[start + 1 : start + 5] if line.startswith("  draft ")]
+    shown = " ".join(" ".join(lines[start:]).split())
+    assert said in shown and "1. draft: A head drafts a block" in shown and "nothing was found" not in shown

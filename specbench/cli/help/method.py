@@ -259,15 +259,17 @@ def tree_lines(method: MethodSpec) -> Iterator[str]:
 
 
 def look_up_lines(method: MethodSpec) -> Iterator[str]:
-    """Yields the drawing of a look-up and the step of a method whose drafter has one."""
+    """Yields the drawing of a look-up, or of a block drafted at once, and the step of a method that has one."""
     if method.decoder is not None or method.routes is not None or method.drafter.features.drawing is None:
         return
     lines, text = method.drafter.features.drawing(**method.drafter.options)
-    yield from section("a look-up", [*(f"  {line}" for line in lines), "", *folded(text, 2)])
+    is_block = method.drafter.features.drafts_at_once
+    title, otherwise = ("a block", "") if is_block else ("a look-up", ", or its last token alone if nothing was found")
+    yield from section(title, [*(f"  {line}" for line in lines), "", *folded(text, 2)])
     yield from step_lines(
         method,
         draft="",
-        read=f"up to {method.num_draft_tokens} draft tokens, or its last token alone if nothing was found",
+        read=f"up to {method.num_draft_tokens} draft tokens{otherwise}",
         cache="the keys and values of rejected tokens are dropped",
     )
 

@@ -48,6 +48,7 @@ class Drafter:
     draws: Draws | None = None  # None for a drafter that proposes no trees
     learns_over_prompts: bool = False  # whether the speed of a prompt depends on the prompts before it
     max_nodes: int | None = None  # of its trees, if they vary in size
+    longest: int | None = None  # the number of tokens beyond which it cannot draft; None: there is none
     pauses_at: int | None = None  # the number of tokens from which on it drafts nothing; None: there is none
 
     def __init__(self, model: ScoringModel | None = None, sampling: Sampling | None = None) -> None:

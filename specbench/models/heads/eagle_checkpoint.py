@@ -1,10 +1,11 @@
 """Loads EAGLE heads in the layouts of their authors, SpecForge and speculators."""
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Literal, TypeVar
 
 import torch
 from torch import nn
-from transformers import LlamaConfig
+from transformers import LlamaConfig, Qwen3Config
 from transformers.activations import ACT2FN
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
@@ -49,13 +50,19 @@ def load_eagle(checkpoint: HeadCheckpoint, target: CausalLM, norm_output: NormOu
     Raises ConfigError for a head that does not fit the target, and for a configuration that contradicts the tensors.
     """
     checkpoint.check_booleans(*BOOLEANS)
+    checkpoint.check_proposals()
     layers = {".".join(name.split(".")[:2]) for name in checkpoint.tensors if name.startswith("layers.")}
     if len(layers) > 1:
         raise checkpoint.problem(f"it has {len(layers)} decoder layers, expected 1")
     tensors = {LAYER.sub("midlayer.", name, count=1): tensor for name, tensor in checkpoint.tensors.items()}
     offsets, is_drafted = tensors.pop("d2t", None), tensors.pop("t2d", None)
-    given = decoder_settings(checkpoint)
-    config = decoder_config(checkpoint, given, tensors)
+    given = decoder_settings(checkpoint, "eagle3")
+    if given.get("use_sliding_window") and given.get("sliding_window"):
+        raise checkpoint.problem(f"sliding_window = {given['sliding_window']!r:.40} is not supported, expected null")
+    config = decoder_config(
+        checkpoint, given, LlamaConfig, LlamaRotaryEmbedding,
+        attention_bias="midlayer.self_attn.o_proj.bias" in tensors, mlp_bias="midlayer.mlp.gate_proj.bias" in tensors,
+    )  # fmt: skip
     # Rows that pad the target's embeddings are reached by no text. A head with d2t has an output layer of its own size.
     for name in ("embed_tokens.weight", *(("lm_head.weight",) if offsets is None else ())):
         if name in tensors and tensors[name].dim() and len(tensors[name]) == target.padded_vocab_size:
@@ -81,44 +88,47 @@ def load_eagle(checkpoint: HeadCheckpoint, target: CausalLM, norm_output: NormOu
     head.rotary_emb = LlamaRotaryEmbedding(config)
     place(head, target)
     if layout.generation == 3:
-        head.d2t = draft_offsets(checkpoint, layout, offsets, is_drafted, target)
+        head.d2t = draft_offsets(checkpoint, layout.draft_vocab_size, offsets, is_drafted, target)
     return head
 
 
-def decoder_settings(checkpoint: HeadCheckpoint) -> Config:
-    """Returns the settings of the decoder layer, which speculators writes into a section. Raises ConfigError for
-    unsupported settings."""
+def decoder_settings(checkpoint: HeadCheckpoint, *kinds: str) -> Config:
+    """Returns the settings of the decoder layers, which speculators writes into a section; `kinds`: those of
+    speculators that fit. Raises ConfigError for unsupported settings."""
     model_type = checkpoint.config.get(SPECULATORS)
-    if model_type not in (None, "eagle3"):
-        raise checkpoint.problem(f"{SPECULATORS} = {model_type!r:.40} is not supported, expected 'eagle3'")
+    if model_type is not None and model_type not in kinds:
+        expected = " or ".join(map(repr, kinds))
+        raise checkpoint.problem(f"{SPECULATORS} = {model_type!r:.40} is not supported, expected {expected}")
     given = checkpoint.config if model_type is None else checkpoint.section("transformer_layer_config")
     rope = given.get("rope_parameters") or given.get("rope_scaling") or {}
     share = given.get("partial_rotary_factor", rope.get("partial_rotary_factor") if isinstance(rope, dict) else None)
     if share not in (None, 1, 1.0):
         raise checkpoint.problem(f"partial_rotary_factor = {share!r:.40} is not supported, expected 1")
-    if given.get("use_sliding_window") and given.get("sliding_window"):
-        raise checkpoint.problem(f"sliding_window = {given['sliding_window']!r:.40} is not supported, expected null")
     return given
 
 
-def decoder_config(checkpoint: HeadCheckpoint, given: Config, tensors: Tensors) -> LlamaConfig:
-    """Returns the configuration of the decoder layer. Absent settings have LLaMA's defaults, not the target's values.
+AnyConfig = TypeVar("AnyConfig", LlamaConfig, Qwen3Config)
+
+
+def decoder_config(
+    checkpoint: HeadCheckpoint, given: Config, kind: type[AnyConfig], rotary: Callable[[AnyConfig], object],
+    **biases: bool,
+) -> AnyConfig:  # fmt: skip
+    """Returns the configuration of the decoder layers. Absent settings have the defaults of its class, not the target's
+    values.
 
     Raises ConfigError for values that do not describe a layer.
     """
     settings = {key: given[key] for key in CONFIG_KEYS if given.get(key) is not None}
     try:
-        config = LlamaConfig(
-            **settings, num_hidden_layers=1, attention_bias="midlayer.self_attn.o_proj.bias" in tensors,
-            mlp_bias="midlayer.mlp.gate_proj.bias" in tensors,
-        )  # fmt: skip
+        config = kind(**settings, num_hidden_layers=1, **biases)  # type: ignore[arg-type]
         check_sizes(config)
         if not 0 <= config.rms_norm_eps < 1:  # also for NaN
             raise ConfigError(f"rms_norm_eps = {config.rms_norm_eps!r:.40} in its config.json: expected a small number")
         if config.hidden_act not in ACT2FN:
             choices = nearest(str(config.hidden_act), ACT2FN)
             raise ConfigError(f"hidden_act = {config.hidden_act!r:.40} in its config.json is unknown: {choices}")
-        LlamaRotaryEmbedding(config)
+        rotary(config)
     except ConfigError as error:
         raise checkpoint.problem(str(error)) from error
     except Exception as error:  # transformers checks values with many classes of errors
@@ -215,16 +225,16 @@ def hidden_layers(checkpoint: HeadCheckpoint, num_layers: int) -> tuple[int, ...
 
 
 def draft_offsets(
-    checkpoint: HeadCheckpoint, layout: EagleLayout, offsets: torch.Tensor | None, is_drafted: torch.Tensor | None,
+    checkpoint: HeadCheckpoint, size: int, offsets: torch.Tensor | None, is_drafted: torch.Tensor | None,
     target: CausalLM,
 ) -> torch.Tensor | None:  # fmt: skip
-    """Returns the offset from each draft token to the target's token, [draft_vocab_size]; None if they are equal.
+    """Returns the offset from each of `size` draft tokens to the target's token, [size]; None if they are equal.
 
     `is_drafted` [vocab_size]: whether the head drafts a token; ignored if it is false everywhere. Raises ConfigError
     for offsets that are absent or of another shape, and for those that lead to no token or to other tokens than
     `is_drafted`.
     """
-    size, vocab_size = layout.draft_vocab_size, target.vocab_size
+    vocab_size = target.vocab_size
     if offsets is None:
         if size != vocab_size:
             raise checkpoint.problem(

@@ -45,7 +45,7 @@ def parameter(name: str, key: str) -> Any:
     return next(each for each in parameters(load_method(name)) if each.key == key)
 
 
-WITHOUT_LAYERS = {"mtp", "dflash", "dspark", "domino"}  # the embedded target has no such layer or head
+WITHOUT_LAYERS = {"mtp", "dflash", "dspark", "domino", "peagle"}  # the embedded target has no such layer or head
 
 
 @pytest.mark.parametrize("name", METHODS)

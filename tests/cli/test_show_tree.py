@@ -102,7 +102,8 @@ def test_a_look_up_is_drawn(method: str, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "said"), [("dflash", "no draft token depends"), ("dspark", "Markov"), ("domino", "GRU")]
+    ("method", "said"),
+    [("dflash", "no draft token depends"), ("dspark", "Markov"), ("domino", "GRU"), ("peagle", "causal")],
 )
 def test_a_block_is_drawn(method: str, said: str) -> None:
     lines = help_lines(method)

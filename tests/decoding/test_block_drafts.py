@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import Qwen3Config
+from transformers import LlamaConfig, Qwen3Config
 
 from specbench.core.errors import ConfigError
 from specbench.decoding.build import build_decoder
@@ -30,6 +30,8 @@ from specbench.models.heads.block import (
     LayerMask,
     MarkovLayout,
 )
+from specbench.models.heads.eagle import EagleLayout
+from specbench.models.heads.parallel import ParallelEagleHead, ParallelModel
 from specbench.models.loading import load_model
 from specbench.models.scoring import Output
 from specbench.specs.catalogue import load_method, with_overrides
@@ -41,6 +43,7 @@ from tests.support.toys import TableModel, joint
 SIZE, WIDTH = 3, 16
 NUM_DRAWS, NUM_CONTROL_DRAWS = 500, 1500
 KINDS = ("dflash", "dspark", "domino")
+ALL_KINDS = (*KINDS, "peagle")
 
 
 class TableWithStates(TableModel):
@@ -73,8 +76,23 @@ def toy_head(kind: str, seed: int = 5) -> BlockHead:
     return head.eval().requires_grad_(False)
 
 
+def parallel_head(seed: int = 5) -> ParallelEagleHead:
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        hidden_size=WIDTH, intermediate_size=16, num_attention_heads=2, num_key_value_heads=1, num_hidden_layers=1,
+        attn_implementation="sdpa",
+    )  # fmt: skip
+    head = ParallelEagleHead(config, EagleLayout(3, (1,), WIDTH, SIZE), torch.nn.Embedding(SIZE + 1, WIDTH), 2, SIZE)
+    for parameter in head.parameters():
+        torch.nn.init.normal_(parameter, std=0.6)
+    return head.eval().requires_grad_(False)
+
+
 def drafter(kind: str, sampling: Sampling = PLAIN, make: Any = BlockDrafter, **options: Any) -> BlockDrafter:
-    made: BlockDrafter = make(BlockModel(toy_head(kind), SIZE, frozenset()), sampling, **options)
+    never = frozenset[int]()
+    is_parallel = kind == "peagle"
+    model = ParallelModel(parallel_head(), SIZE, never) if is_parallel else BlockModel(toy_head(kind), SIZE, never)
+    made: BlockDrafter = make(model, sampling, **options)
     return made
 
 
@@ -106,13 +124,13 @@ def law(sampling: Sampling = PLAIN) -> dict[tuple[int, ...], float]:
     return {tokens: mass for tokens, mass in found.items() if mass > 0}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 @pytest.mark.parametrize("rule", [rejection, BlockVerification()])
 def test_drawn_drafts_are_lossless(kind: str, rule: VerificationRule) -> None:
     assert chi_square_p(first_tokens(drafter(kind), rule), law()) > 1e-3
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 def test_drafts_of_the_most_probable_tokens_are_lossless(kind: str) -> None:
     assert chi_square_p(first_tokens(drafter(kind, Sampling(0.0))), law()) > 1e-3
 
@@ -131,7 +149,7 @@ def after_prompt(made: BlockDrafter, anchor: int = 2) -> list[int]:
     return [*PROMPT, anchor]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 @torch.no_grad()
 def test_q_is_what_was_drawn_from(kind: str) -> None:
     """The product of the reported probabilities, added over all drafts that are drawn, is each draft's frequency."""
@@ -230,7 +248,7 @@ def test_a_cut_by_the_confidence_is_lossless() -> None:
 
 
 def test_a_drafted_end_token_ends_the_draft() -> None:
-    for kind in KINDS:
+    for kind in ALL_KINDS:
         made = drafter(kind, Sampling(0.0))
         first = made.propose(after_prompt(made), 2, torch.Generator()).token_ids
         assert len(first) == 2

@@ -159,7 +159,6 @@ LAYERS = {
     [
         ({"architectures": ["DFlash2DraftModel"]}, LAYERS, "DFlash2"),
         ({"dflash_config": {"projector_type": "lilicorr"}}, LAYERS, "LiLiCorr"),
-        ({"speculators_model_type": "peagle"}, {**LAYERS, "mask_hidden": torch.zeros(2)}, "P-EAGLE"),
         ({"speculators_model_type": "mtp"}, {"mtp.fc.weight": torch.zeros(2, 4)}, "MTP"),
         ({"model_type": "qwen3_next"}, {"mtp.fc.weight": torch.zeros(2, 4), "mtp.norm.weight": torch.ones(2)}, "MTP"),
         ({"model_type": "deepseek_v3"}, {"model.layers.61.eh_proj.weight": torch.zeros(2, 4)}, "MTP"),

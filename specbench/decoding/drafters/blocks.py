@@ -1,7 +1,7 @@
 """Drafters with heads that draft a block of tokens in one pass."""
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 import torch
 from pydantic import Field
@@ -14,17 +14,18 @@ from specbench.decoding.proposal import Proposal, Verification
 from specbench.decoding.sampling import Distributions, Sampling
 from specbench.models.causal_lm import ModelPair
 from specbench.models.heads import published_head
-from specbench.models.heads.block import BlockModel
+from specbench.models.heads.block import BlockHead, BlockModel
 from specbench.models.heads.block_checkpoint import load_block
 from specbench.models.heads.checkpoints import HeadRevision, read_checkpoint
-from specbench.models.heads.eagle_checkpoint import decoder_settings
+from specbench.models.heads.eagle_checkpoint import decoder_settings, load_eagle
+from specbench.models.heads.parallel import ParallelEagleHead, ParallelModel
 from specbench.models.scoring import Output
 from specbench.specs.components import DraftTemperature
 
-Head = Annotated[Literal["dflash", "dspark", "domino"], Field(description="The kind of the head.")]
+Head = Annotated[Literal["dflash", "dspark", "domino", "peagle"], Field(description="The kind of the head.")]
 DRAFT = (
     "argmax: the most probable token of each position; sample: tokens drawn from the head's distributions; null: "
-    "argmax for dflash, whose positions do not know each other's tokens, sample for dspark and domino."
+    "argmax for dflash and peagle, whose positions do not know each other's tokens, sample for dspark and domino."
 )
 Draft = Annotated[Literal["argmax", "sample"] | None, Field(description=DRAFT)]
 MIN_CONFIDENCE = (
@@ -33,23 +34,25 @@ MIN_CONFIDENCE = (
 )
 MinConfidence = Annotated[float, Field(ge=0, le=1, description=MIN_CONFIDENCE)]
 NEEDS = "a {head} head of the target (a published one is found by the target's name)"
-CORRECTIONS = {
-    "dflash": "no draft token depends on another one, so that by default the most probable ones are proposed",
-    "dspark": "then a Markov head corrects the logits of each draft token by the token before it, and it is drawn",
-    "domino": "then a GRU over the tokens before corrects the logits of each draft token, and it is drawn",
+ONE_BY_ONE = "corrects the logits of each draft token, and it is drawn"
+WHOLE = "one pass reads the block: each of its rows sees the text before the block and the whole block; "
+AHEAD = "; in some heads the row of the last token drafts the next one, and each row is one ahead"
+ALONE = "no draft token depends on another one, so that by default the most probable ones are proposed"
+STEPS = {
+    "dflash": f"{WHOLE}{ALONE}{AHEAD}",
+    "dspark": f"{WHOLE}then a Markov head on the token before {ONE_BY_ONE}{AHEAD}",
+    "domino": f"{WHOLE}then a GRU over the tokens before {ONE_BY_ONE}{AHEAD}",
+    "peagle": f"one causal pass reads the block: each row sees the rows before it and drafts the next token; {ALONE}",
 }
 
 
 def block_drawing(*, head: str, **_: object) -> tuple[list[str], str]:
-    lines = [
+    draft = "draft               the    mat    ." if head == "peagle" else "draft                      the    mat    ."
+    return [
         "text   The cat sat  on        the target's hidden states of these tokens, but not of the last one",
-        "block               on  [mask] [mask] [mask]",
-        "draft                     the    mat    .",
-    ]
-    return lines, (
-        "one pass reads the block: each of its rows sees the text before the block and the whole block; "
-        f"{CORRECTIONS[head]}. In some heads the row of the last token drafts the next one, and each row is one ahead"
-    )
+        "block               on   [mask] [mask] [mask]",
+        draft,
+    ], STEPS[head]
 
 
 class BlockDrafter(Drafter):
@@ -58,7 +61,7 @@ class BlockDrafter(Drafter):
 
     sampling: Sampling
 
-    def __init__(self, model: BlockModel, sampling: Sampling, min_confidence: float = 0.0) -> None:
+    def __init__(self, model: BlockModel | ParallelModel, sampling: Sampling, min_confidence: float = 0.0) -> None:
         super().__init__(None, sampling)
         self.block, self.passes = model, model.passes
         self.hidden_layers = model.head.hidden_layers
@@ -75,12 +78,13 @@ class BlockDrafter(Drafter):
             return EMPTY
         start = self.block.passes.clock.mark()
         states, num_rows = self.block.read_block(ids, num_draft_tokens)
-        if self.block.head.is_chain:
+        head = self.block.head
+        if isinstance(head, BlockHead) and head.is_chain:
             # The pass includes the draws, because each correction needs the token before it.
-            tokens, distributions = self._draw_chain(ids[-1], states, generator)
+            tokens, distributions = self._draw_chain(head, ids[-1], states, generator)
             self.block.passes.add(num_rows, start, self.block.passes.clock.mark())
         else:
-            logits = self.block.head.whole_logits(self.block.head.base_logits(states), self.block.vocab_size)
+            logits = head.whole_logits(head.base_logits(states), self.block.vocab_size)
             end = self.block.passes.clock.mark()
             self.block.passes.add(num_rows, start, end)
             distributions = Distributions(logits, self.sampling)
@@ -96,10 +100,9 @@ class BlockDrafter(Drafter):
         return list(tokens[: ends[0] + 1] if ends else tokens)
 
     def _draw_chain(
-        self, anchor: int, states: torch.Tensor, generator: torch.Generator
+        self, head: BlockHead, anchor: int, states: torch.Tensor, generator: torch.Generator
     ) -> tuple[list[int], Distributions]:
         """Draws token by token, each from its distribution given those before it."""
-        head = self.block.head
         base = head.base_logits(states)
         tokens: list[int] = []
         rows: list[Distributions] = []
@@ -136,12 +139,17 @@ def block_drafter(
     draft: Draft = None, temperature: DraftTemperature = None, min_confidence: MinConfidence = 0.0,
     beyond_context: BeyondHead = None,
 ) -> BlockDrafter:  # fmt: skip
-    """A head drafts a block of tokens in one pass over the last token and mask tokens. Its layers also attend to the
-    target's hidden states of the whole text."""
+    """A head drafts a block of tokens in one pass over the last token and mask tokens, and reads the target's hidden
+    states of the whole text."""
     target = models.target
     checkpoint = read_checkpoint(path or published_head(head, target.name), revision)
     checkpoint.expect(head)
-    model = BlockModel(load_block(checkpoint, target), target.vocab_size, target.eos_token_ids)
+    model: BlockModel | ParallelModel
+    if head == "peagle":
+        parallel = cast(ParallelEagleHead, load_eagle(checkpoint, target))
+        model = ParallelModel(parallel, target.vocab_size, target.eos_token_ids)
+    else:
+        model = BlockModel(load_block(checkpoint, target), target.vocab_size, target.eos_token_ids)
     is_argmax = (draft or ("sample" if model.head.is_chain else "argmax")) == "argmax"
     if is_argmax and temperature:
         raise ConfigError(
@@ -155,7 +163,7 @@ def block_drafter(
     drafter = BlockDrafter(model, sampling.at(0.0 if is_argmax else temperature), min_confidence)
     drafter.name, drafter.revision = checkpoint.name, checkpoint.revision
     if beyond_context == "pause":
-        drafter.pauses_at = decoder_settings(checkpoint, "dflash", "dspark").get("max_position_embeddings")
+        drafter.pauses_at = decoder_settings(checkpoint, "dflash", "dspark", "peagle").get("max_position_embeddings")
         if drafter.pauses_at is None:
             raise checkpoint.problem("config.json has no max_position_embeddings: leave drafter.beyond_context out")
     return drafter

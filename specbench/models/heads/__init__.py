@@ -40,6 +40,7 @@ HEADS = {
         "openai/gpt-oss-20b": "RedHatAI/gpt-oss-20b-speculator.eagle3",
         "openai/gpt-oss-120b": "lmsys/EAGLE3-gpt-oss-120b-bf16",
     },
+    "peagle": {"openai/gpt-oss-120b": "amazon/gpt-oss-120b-p-eagle"},
     "dflash": {"Qwen/Qwen3-8B": "z-lab/Qwen3-8B-DFlash-b16"},
     "dspark": {"Qwen/Qwen3-4B": "deepseek-ai/dspark_qwen3_4b_block7"},
     "domino": {

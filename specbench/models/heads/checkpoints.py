@@ -91,7 +91,7 @@ def read_tensors(names: dict[str, Path]) -> Tensors:
     return tensors
 
 
-Kind = Literal["medusa", "eagle", "eagle3", "dflash", "dspark", "domino"]
+Kind = Literal["medusa", "eagle", "eagle3", "peagle", "dflash", "dspark", "domino"]
 BLOCK_KINDS: dict[Kind, str] = {  # heads that draft blocks → a tensor that only they have
     "domino": "prefix_gru.weight_ih_l0", "dspark": "markov_head.markov_w1.weight",
 }  # fmt: skip
@@ -103,8 +103,9 @@ MEDUSA_NAME = re.compile(
 )
 LAYER = re.compile(r"(midlayer|layers\.0)\.")
 UNSUPPORTED_FORMATS = {
-    "dflash2": "DFlash2", "lilicorr": "LiLiCorr", "peagle": "P-EAGLE", "p_eagle": "P-EAGLE", "mtp": "MTP",
+    "dflash2": "DFlash2", "lilicorr": "LiLiCorr", "mtp": "MTP",
 }  # fmt: skip
+MASK_STATE = "mask_hidden"  # a tensor that only P-EAGLE has
 SPECULATORS = "speculators_model_type"
 MAX_PROBLEMS = 4  # problems that one message lists
 
@@ -125,8 +126,8 @@ class HeadCheckpoint:
 
     @property
     def kind(self) -> Kind:
-        """medusa, eagle (EAGLE-1 and EAGLE-2), eagle3, or a head that drafts blocks: dflash, dspark or domino. Raises
-        ConfigError if the tensors fit none of them, or if the configuration contradicts the tensors."""
+        """medusa, eagle (EAGLE-1 and EAGLE-2), eagle3, peagle, or a head that drafts blocks: dflash, dspark or domino.
+        Raises ConfigError if the tensors fit none of them, or if the configuration contradicts the tensors."""
         if "fc.weight" not in self.tensors:
             return "medusa"
         if CONTEXT_NORM in self.tensors:
@@ -144,6 +145,10 @@ class HeadCheckpoint:
         says_eagle3 = "draft_vocab_size" in self.config or any("eagle3" in name for name in self.claims())
         if kind == "eagle" and says_eagle3:
             raise self.problem(f"config.json says EAGLE-3, and {query} reads {width} values: expected {2 * width}")
+        if kind == "eagle3" and MASK_STATE in self.tensors:
+            return "peagle"
+        if any("peagle" in name for name in self.claims()):
+            raise self.problem(f"config.json says P-EAGLE, and the file has no tensor {MASK_STATE}")
         return kind
 
     def _block_kind(self) -> Kind:

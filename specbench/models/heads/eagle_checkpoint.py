@@ -14,6 +14,7 @@ from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoints import check_sizes, one_line
 from specbench.models.heads.checkpoints import (
     LAYER,
+    MASK_STATE,
     SPECULATORS,
     Config,
     HeadCheckpoint,
@@ -24,6 +25,7 @@ from specbench.models.heads.checkpoints import (
     place,
 )
 from specbench.models.heads.eagle import EagleHead, EagleLayout
+from specbench.models.heads.parallel import ParallelEagleHead
 
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 CONFIG_KEYS = (
@@ -51,12 +53,13 @@ def load_eagle(checkpoint: HeadCheckpoint, target: CausalLM, norm_output: NormOu
     """
     checkpoint.check_booleans(*BOOLEANS)
     checkpoint.check_proposals()
+    is_parallel = checkpoint.kind == "peagle"
     layers = {".".join(name.split(".")[:2]) for name in checkpoint.tensors if name.startswith("layers.")}
-    if len(layers) > 1:
+    if len(layers) > 1 and not is_parallel:
         raise checkpoint.problem(f"it has {len(layers)} decoder layers, expected 1")
     tensors = {LAYER.sub("midlayer.", name, count=1): tensor for name, tensor in checkpoint.tensors.items()}
     offsets, is_drafted = tensors.pop("d2t", None), tensors.pop("t2d", None)
-    given = decoder_settings(checkpoint, "eagle3")
+    given = decoder_settings(checkpoint, "peagle" if is_parallel else "eagle3")
     if given.get("use_sliding_window") and given.get("sliding_window"):
         raise checkpoint.problem(f"sliding_window = {given['sliding_window']!r:.40} is not supported, expected null")
     config = decoder_config(
@@ -64,7 +67,9 @@ def load_eagle(checkpoint: HeadCheckpoint, target: CausalLM, norm_output: NormOu
         attention_bias="midlayer.self_attn.o_proj.bias" in tensors, mlp_bias="midlayer.mlp.gate_proj.bias" in tensors,
     )  # fmt: skip
     # Rows that pad the target's embeddings are reached by no text. A head with d2t has an output layer of its own size.
-    for name in ("embed_tokens.weight", *(("lm_head.weight",) if offsets is None else ())):
+    # P-EAGLE's mask token may be such a row of the embeddings.
+    padded = {"embed_tokens.weight": not is_parallel, "lm_head.weight": offsets is None}
+    for name in (name for name, is_dropped in padded.items() if is_dropped):
         if name in tensors and tensors[name].dim() and len(tensors[name]) == target.padded_vocab_size:
             tensors[name] = tensors[name][: target.vocab_size]
     own = tensors.get("embed_tokens.weight")
@@ -81,8 +86,13 @@ def load_eagle(checkpoint: HeadCheckpoint, target: CausalLM, norm_output: NormOu
         )
     with torch.device("meta"):
         if own is not None:
-            embed_tokens = nn.Embedding(target.vocab_size, config.hidden_size)
-        head = EagleHead(config, layout, embed_tokens, lm_head if layout.generation == 1 else None)
+            embed_tokens = nn.Embedding(len(own), config.hidden_size)
+        if is_parallel:
+            mask_token_id = mask_token(checkpoint, own)
+            tensors[MASK_STATE] = tensors[MASK_STATE].reshape(1, 1, -1)  # also published as [1, n]
+            head: EagleHead = ParallelEagleHead(config, layout, embed_tokens, len(layers), mask_token_id)
+        else:
+            head = EagleHead(config, layout, embed_tokens, lm_head if layout.generation == 1 else None)
     shared = (*(("embed_tokens.",) if own is None else ()), *(("lm_head.",) if layout.generation == 1 else ()))
     assign(head, checkpoint, tensors, shared)
     head.rotary_emb = LlamaRotaryEmbedding(config)
@@ -90,6 +100,23 @@ def load_eagle(checkpoint: HeadCheckpoint, target: CausalLM, norm_output: NormOu
     if layout.generation == 3:
         head.d2t = draft_offsets(checkpoint, layout.draft_vocab_size, offsets, is_drafted, target)
     return head
+
+
+MASK_KEYS = ("mask_token_id", "ptd_token_id", "pard_token")  # of speculators, and of others
+
+
+def mask_token(checkpoint: HeadCheckpoint, embeddings: torch.Tensor | None) -> int:
+    """Returns the mask token of a P-EAGLE head. Raises ConfigError without one, and without embeddings, which its
+    training changes."""
+    found = {key: checkpoint.config[key] for key in MASK_KEYS if checkpoint.config.get(key) is not None}
+    value = next(iter(found.values()), None)
+    if type(value) is not int or any(other != value for other in found.values()):
+        raise checkpoint.problem(f"config.json has {found or 'no mask_token_id'}: expected one mask_token_id, a token")
+    if embeddings is None:
+        raise checkpoint.problem("its tensors do not fit: missing tensor embed_tokens.weight, which P-EAGLE trains")
+    if not 0 <= value < len(embeddings):
+        raise checkpoint.problem(f"mask_token_id = {value}: its embeddings have {len(embeddings)} rows")
+    return value
 
 
 def decoder_settings(checkpoint: HeadCheckpoint, *kinds: str) -> Config:
@@ -156,9 +183,10 @@ def eagle_layout(
     config = target.model.config.get_text_config()
     width, num_layers = config.hidden_size, config.num_hidden_layers
     has_qkv_bias = "midlayer.self_attn.q_proj.bias" in tensors
-    for key, tensor in SWITCHES[checkpoint.kind].items():
+    is_first = checkpoint.kind == "eagle"
+    for key, tensor in SWITCHES["eagle" if is_first else "eagle3"].items():
         value = checkpoint.config.get(key)
-        if value is None and checkpoint.kind == "eagle3":
+        if value is None and not is_first:
             value = checkpoint.section("eagle_config").get(key)
         if value is not None and bool(value) != (tensor in tensors):
             has = "has" if tensor in tensors else "has no"

@@ -17,6 +17,7 @@ BUILT_IN = {
         "specbench.decoding.drafters.heads",
         "specbench.decoding.drafters.self_drafting",
         "specbench.decoding.drafters.cascade",
+        "specbench.decoding.drafters.blocks",
     ),
     "specbench.draft_lengths": ("specbench.decoding.draft_length",),
     "specbench.rules": ("specbench.decoding.verification", "specbench.decoding.tree_rules"),
@@ -64,6 +65,7 @@ FEATURES: dict[str, dict[str, Mapping[str, object]]] = {
         "eagle": {"provides": PROBS | RAW_PROBS, "asks_length": True},
         "mtp": {"provides": PROBS | RAW_PROBS, "asks_length": True},
         "eagle_tree": {},
+        "block": {"provides": PROBS | RAW_PROBS, "drafts_at_once": True},
         "medusa": {},
     },
     "specbench.rules": {

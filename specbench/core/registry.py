@@ -162,6 +162,7 @@ class DrafterFeatures:
     needs: what else a user must provide, and in brackets how to get it;
         {option} is replaced by an option's value. embedded: whether it works with the embedded target.
     looks_up: whether drafts are read from a text or a table, so that they take no pass of a network.
+    drafts_at_once: whether all tokens of a draft come from one pass of a network.
     drawing: maps the options to a drawing of a draft, in lines of at most 90 characters, and a text about it.
     prescribes: the verification rule whose acceptance rate the drafter sets, so that the rate is not a measurement.
     tree_shape: for a drafter that may propose trees. Maps its options to the largest tree (`parents` and `ranks` of the
@@ -179,6 +180,7 @@ class DrafterFeatures:
     needs: str | None = None
     embedded: bool = True
     looks_up: bool = False
+    drafts_at_once: bool = False
     drawing: Callable[..., tuple[Sequence[str], str]] | None = None
     prescribes: str | None = None
     tree_shape: Callable[..., Any] | None = None

@@ -81,6 +81,11 @@ def build_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) -> 
         length = method.draft_length
         drafter.use_length(make_length(length.factory, length.options, method.drafter.features.asks_length))
     check_sampling(method, rule, sampling, drafter.sampling or sampling)
+    if drafter.longest is not None and method.num_draft_tokens > drafter.longest:
+        raise ConfigError(
+            f"method '{method.name}': num_draft_tokens = {method.num_draft_tokens}: drafter '{drafter.name}' drafts at "
+            f"most {drafter.longest} tokens at once: give --set num_draft_tokens={drafter.longest} or less"
+        )
     if drafter.draws is not None:
         check_draws(method, {drafter.draws}, f"method '{method.name}': ")
         for model in filter(None, (models.target, models.drafter if method.needs_drafter else None)):

@@ -220,7 +220,7 @@ def loops(row: Row) -> str | None:
     )
 
 
-HEADS = ("eagle", "eagle_tree", "medusa", "mtp")  # drafters that read a draft head
+HEADS = ("eagle", "eagle_tree", "block", "medusa", "mtp")  # drafters that read a draft head
 USUAL = 0.3  # the usual share of accepted first draft tokens
 MIN_VERIFIED = 50  # first draft tokens, below which their share is not compared with USUAL
 

@@ -51,7 +51,7 @@ TARGET = EMBEDDED + "target"
 # built-in loggers. Their registries would import torch.
 MODEL_DRAFTERS = {"model", "model_tree", "synthetic", "cascade"}
 TABLE_DRAFTERS = {"ngram": "n-gram model", "retrieval": "datastore"}
-HEAD_DRAFTERS = {"eagle", "eagle_tree"}  # Medusa heads may also be in the target's own checkpoint
+HEAD_DRAFTERS = {"eagle", "eagle_tree", "block"}  # Medusa heads may also be in the target's own checkpoint
 PATH_DRAFTERS = {*TABLE_DRAFTERS, *HEAD_DRAFTERS, "medusa"}
 LOGGER_PACKAGES = ("mlflow", "tensorboard", "wandb")
 

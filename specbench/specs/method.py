@@ -261,13 +261,15 @@ class MethodSpec(Spec):
     def drafts_token_by_token(self) -> bool:
         """Returns whether every draft token costs one draft pass, as the expected speed-up assumes. It does if each
         token comes with the draft model's distribution, or if the drafter sets the acceptance rate. Retokenized drafts
-        and copies have no such distribution, and drafts of other lengths than γ have other costs."""
+        and copies have no such distribution, some heads draft all tokens in one pass, and drafts of other lengths than
+        γ have other costs."""
         if self.decoder is not None:
             return False
         if self.routes is not None:
             return all(part.drafts_token_by_token for part in self.parts)
         carried = self.drafter.features.provides - self.bridge.features.removes
-        return self.draft_length is None and ("raw_probs" in carried or self.prescribes is not None)
+        is_by_token = "raw_probs" in carried and not self.drafter.features.drafts_at_once
+        return self.draft_length is None and (is_by_token or self.prescribes is not None)
 
     @property
     def prescribes(self) -> str | None:

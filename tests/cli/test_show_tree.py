@@ -137,3 +137,15 @@ def test_a_look_up_of_a_tree_has_one_step(tmp_path: Path) -> None:
     shown = " ".join(" ".join(lines).split())
     assert lines.count("a step:") == lines.count("a look-up:") == 1
     assert "gives a tree of its continuations" in shown and "it grows as it is drafted" in shown
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [("dflash", "no draft token depends"), ("dspark", "Markov"), ("domino", "GRU"), ("peagle", "causal")],
+)
+def test_a_block_is_drawn(method: str, said: str) -> None:
+    lines = help_lines(method)
+    start = lines.index("a block:")
+    assert [line for line in lines[start + 1 : start + 5] if line.startswith("  draft ")]
+    shown = " ".join(" ".join(lines[start:]).split())
+    assert said in shown and "1. draft: A head drafts a block" in shown and "nothing was found" not in shown

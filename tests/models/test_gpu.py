@@ -36,7 +36,13 @@ LENGTHS = (1, 2, 6, 16)
 PROMPTS, NUM_TOKENS = (3, 17, 40, 90), 30  # the last two are read by recorded passes
 GREEDY, DRAWN = Sampling(0.0), Sampling(1.0, top_k=20, top_p=0.9)
 METHODS = [name for name in method_names() if load_method(name).decoder is None]
-WITHOUT_LAYERS = {"mtp"}  # the embedded target has none for it: the only method that may be skipped
+WITHOUT_LAYERS = {
+    "mtp",
+    "dflash",
+    "dspark",
+    "domino",
+    "peagle",
+}  # the embedded target has none for them: only they are skipped
 HIDDEN_LAYERS = (0, 1, 2)
 SHAPES = [
     *(PassShape(length, "tree") for length in (3, 6, 28, 57, 81)),

@@ -157,19 +157,17 @@ LAYERS = {
 @pytest.mark.parametrize(
     ("config", "tensors", "title"),
     [
-        ({"architectures": ["DFlashDraftModel"], "dflash_config": {"mask_token_id": 1}}, LAYERS, "DFlash"),
-        ({"dflash_config": {"mask_token_id": 1}, "model_type": "qwen3"}, LAYERS, "DFlash"),
-        ({"speculators_model_type": "dflash"}, LAYERS, "DFlash"),
-        ({"speculators_model_type": "dspark"}, {**LAYERS, "markov_head.w1.weight": torch.zeros(2)}, "DSpark"),
-        ({"architectures": ["Qwen3DSparkModel"]}, LAYERS, "DSpark"),
-        ({"speculators_model_type": "peagle"}, {**LAYERS, "mask_hidden": torch.zeros(2)}, "P-EAGLE"),
+        ({"architectures": ["DFlash2DraftModel"]}, LAYERS, "DFlash2"),
+        ({"dflash_config": {"projector_type": "lilicorr"}}, LAYERS, "LiLiCorr"),
         ({"speculators_model_type": "mtp"}, {"mtp.fc.weight": torch.zeros(2, 4)}, "MTP"),
         ({"model_type": "qwen3_next"}, {"mtp.fc.weight": torch.zeros(2, 4), "mtp.norm.weight": torch.ones(2)}, "MTP"),
         ({"model_type": "deepseek_v3"}, {"model.layers.61.eh_proj.weight": torch.zeros(2, 4)}, "MTP"),
     ],
 )  # fmt: skip
 def test_other_formats_are_recognized(config: dict[str, Any], tensors: Tensors, title: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=f"in the format {title}, which is not supported: give Medusa or EAGLE heads"):
+    with pytest.raises(
+        ConfigError, match=f"in the format {title}, which is not supported: give a head of Medusa, EAGLE, "
+    ):
         read_checkpoint(str(save_head(tmp_path, config, tensors)))
 
 

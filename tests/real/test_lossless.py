@@ -41,6 +41,8 @@ ELSEWHERE = {
     "routed": "selects one of the methods here for each query",
     "medusa": "needs trained heads", "eagle": "needs a trained head", "eagle2": "needs a trained head",
     "eagle3": "needs a trained head", "eagle3-chain": "needs a trained head", "mtp": "needs a head in the checkpoint",
+    "dflash": "needs a trained head", "dspark": "needs a trained head", "domino": "needs a trained head",
+    "peagle": "needs a trained head",
     "scdf": "sd with a trained drafter", "distill-general": "sd with a trained drafter",
     "distill-task": "sd with a trained drafter", "pretrain-finetune": "sd with a trained drafter",
 }  # fmt: skip

@@ -145,7 +145,7 @@ def test_few_prompts_are_those_of_the_captions() -> None:
     assert codes(measured(4, speedup=Estimate())) == [], "there is nothing to doubt"
 
 
-@pytest.mark.parametrize("kind", ["eagle", "eagle_tree", "medusa", "mtp"])
+@pytest.mark.parametrize("kind", ["eagle", "eagle_tree", "block", "medusa", "mtp"])
 def test_a_head_that_is_rarely_accepted_may_be_misread(kind: str) -> None:
     """Only drafters with a head, only steps with a draft, and only where there are enough of them."""
     head = measured().model_copy(update={"method": "head@1:0", "options": {"drafter": {"type": kind}}})

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,6 +127,192 @@ def medusa_tensors(seed: int = 3, num_heads: int = 5, num_blocks: int = 1, vocab
             found[f"{head}.{block}.linear.bias"] = draw(WIDTH)
         found[f"{head}.{num_blocks}.weight"] = draw(vocab_size, WIDTH)
     return found
+
+
+BLOCK: dict[str, Any] = {**LAYER, "model_type": "qwen3", "head_dim": HEAD_DIM, "num_hidden_layers": 2, "block_size": 4}
+MASK = 250
+DFLASH: dict[str, Any] = {  # as z-lab and SpecForge write it
+    **BLOCK, "architectures": ["DFlashDraftModel"], "num_target_layers": 8,
+    "dflash_config": {"mask_token_id": MASK, "target_layer_ids": [1, 4]},
+}  # fmt: skip
+DEEPSPEC: dict[str, Any] = {
+    **BLOCK, "architectures": ["Qwen3DSparkModel"], "num_target_layers": 8, "mask_token_id": MASK,
+    "target_layer_ids": [1, 4], "markov_rank": 6, "markov_head_type": "vanilla", "enable_confidence_head": True,
+    "confidence_head_with_markov": True,
+}  # fmt: skip
+DOMINO: dict[str, Any] = {
+    **DFLASH, "dflash_config": {
+        **DFLASH["dflash_config"], "projector_type": "domino", "emb_dim": 7, "gru_hidden_dim": 5, "shift_label": True,
+        "pure_draft_prefix_len": 1,
+    },
+}  # fmt: skip
+SPECULATORS_DSPARK: dict[str, Any] = {
+    "architectures": ["DSparkDraftModel"], "speculators_model_type": "dspark", "transformer_layer_config": BLOCK,
+    "speculators_config": {"algorithm": "dspark", "proposal_methods": [{"proposal_type": "greedy"}]},
+    "block_size": 4, "mask_token_id": MASK, "aux_hidden_state_layer_ids": [2, 5], "draft_vocab_size": DRAFT_VOCAB,
+    "markov_rank": 6, "markov_head_type": "vanilla",
+}  # fmt: skip
+
+
+def block_tensors(
+    seed: int = 4, *, kind: str = "dflash", markov: str = "vanilla", own: bool = False, confidence: bool = True,
+    draft_vocab: int = VOCAB, width: int = WIDTH, vocab: int = VOCAB, num_layers: int = 2, spread: float = 1.0,
+) -> Tensors:  # fmt: skip
+    """The tensors of a head that drafts blocks. `own`: with embeddings and output layer. `spread`: the factor of what
+    makes the correction."""
+    draw = Draws(seed)
+    found: Tensors = {
+        "fc.weight": draw(width, 2 * width), "hidden_norm.weight": draw.gain(width), "norm.weight": draw.gain(width),
+    }  # fmt: skip
+    for number in range(num_layers):
+        prefix = f"layers.{number}"
+        found |= layer_tensors(draw, prefix, width, width)
+        found[f"{prefix}.input_layernorm.weight"] = draw.gain(width)
+        found |= {f"{prefix}.self_attn.{name}_norm.weight": draw.gain(HEAD_DIM) for name in "qk"}
+    if own:
+        found |= {"embed_tokens.weight": draw(vocab, width), "lm_head.weight": draw(draft_vocab, width)}
+    if draft_vocab != vocab:
+        is_drafted = torch.zeros(vocab, dtype=torch.bool)
+        is_drafted[torch.randperm(vocab, generator=draw.generator)[:draft_vocab]] = True
+        found |= {"d2t": is_drafted.nonzero()[:, 0] - torch.arange(draft_vocab), "t2d": is_drafted}
+    if kind == "dspark":
+        rank = 6
+        found |= {
+            "markov_head.markov_w1.weight": spread * draw(vocab, rank),
+            "markov_head.markov_w2.weight": spread * draw(draft_vocab, rank),
+        }
+        if markov == "gated":
+            found |= {
+                "markov_head.gate_proj.weight": draw(rank, width + rank),
+                "markov_head.gate_proj.bias": draw(rank),
+            }
+        if markov == "rnn":
+            found["markov_head.joint_proj.weight"] = draw(3 * rank, 2 * rank + width)
+            found["markov_head.joint_proj.bias"] = draw(3 * rank)
+        if confidence:
+            found["confidence_head.proj.weight"] = spread * draw(1, width + rank)
+            found["confidence_head.proj.bias"] = draw(1)
+    if kind == "domino":
+        found |= {
+            "prefix_gru.weight_ih_l0": spread * draw(15, width), "prefix_gru.weight_hh_l0": draw(15, 5),
+            "embed_proj.0.weight": spread * draw(7, width + 5), "embed_proj.2.weight": spread * draw(draft_vocab, 7),
+        }  # fmt: skip
+    return found
+
+
+@dataclass(frozen=True)
+class PlainBlock:
+    """A head that drafts blocks, by its papers and reference codes, in float64 and by loops over rows, without cache.
+
+    `sees(layer, row, place)`: whether a row of the block sees a position of the text and the block.
+    """
+
+    tensors: Tensors
+    embeddings: torch.Tensor
+    lm_head: torch.Tensor
+    sees: Callable[[int, int, int], bool] = lambda layer, row, place: True
+    block_size: int = 4
+    from_anchor: bool = False
+    markov: str = "vanilla"
+    num_plain: int = 1
+    eps: float = 1e-5
+    rope_theta: float = 10000.0
+
+    def weight(self, name: str) -> torch.Tensor:
+        return self.tensors[name].double()
+
+    def norm(self, name: str, values: torch.Tensor) -> torch.Tensor:
+        return values / torch.sqrt((values * values).mean() + self.eps) * self.weight(name)
+
+    def states(self, features: Sequence[Sequence[torch.Tensor]], anchor: int) -> list[torch.Tensor]:
+        """The states of the drafting rows. `features`: of each token before the anchor."""
+        joined = [torch.cat([value.double() for value in each]) for each in features]
+        context = [self.norm("hidden_norm.weight", self.weight("fc.weight") @ each) for each in joined]
+        tokens = [anchor, *[MASK] * (self.block_size - 1)]
+        rows = [self.embeddings[token].double() for token in tokens]
+        for layer in range(2):
+            rows = self.layer(layer, rows, context)
+        made = [self.norm("norm.weight", row) for row in rows]
+        return made if self.from_anchor else made[1:]
+
+    def layer(self, number: int, rows: list[torch.Tensor], context: list[torch.Tensor]) -> list[torch.Tensor]:
+        prefix = f"layers.{number}"
+        read = [*context, *(self.norm(f"{prefix}.input_layernorm.weight", row) for row in rows)]
+        start, made = len(context), []
+        for row in range(len(rows)):
+            heads = []
+            seen = [place for place in range(len(read)) if self.sees(number, start + row, place)]
+            for head in range(HEADS):
+                query = self.rotated(self.part(prefix, "q", head, read[start + row]), start + row)
+                kv = head * KV_HEADS // HEADS
+                keys = [self.rotated(self.part(prefix, "k", kv, read[place]), place) for place in seen]
+                chances = torch.softmax(torch.stack([query @ key / math.sqrt(HEAD_DIM) for key in keys]), dim=0)
+                values = [self.part(prefix, "v", kv, read[place]) for place in seen]
+                heads.append(sum(chance * value for chance, value in zip(chances, values, strict=True)))
+            middle = rows[row] + self.weight(f"{prefix}.self_attn.o_proj.weight") @ torch.cat(heads)
+            normed = self.norm(f"{prefix}.post_attention_layernorm.weight", middle)
+            gate, up = (self.weight(f"{prefix}.mlp.{name}_proj.weight") @ normed for name in ("gate", "up"))
+            made.append(middle + self.weight(f"{prefix}.mlp.down_proj.weight") @ (gate * torch.sigmoid(gate) * up))
+        return made
+
+    def part(self, prefix: str, name: str, head: int, read: torch.Tensor) -> torch.Tensor:
+        rows = slice(head * HEAD_DIM, (head + 1) * HEAD_DIM)
+        made = self.weight(f"{prefix}.self_attn.{name}_proj.weight")[rows] @ read
+        return made if name == "v" else self.norm(f"{prefix}.self_attn.{name}_norm.weight", made)
+
+    def rotated(self, values: torch.Tensor, position: int) -> torch.Tensor:
+        half = HEAD_DIM // 2
+        angles = position * self.rope_theta ** (-2 * torch.arange(half, dtype=torch.float64) / HEAD_DIM)
+        first, second = values[:half], values[half:]
+        return torch.cat([first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()])
+
+    def logits(self, features: Sequence[Sequence[torch.Tensor]], tokens: Sequence[int]) -> list[torch.Tensor]:
+        """The logits of each draft token, over the target's vocabulary. `tokens`: the anchor and the draft tokens, each
+        of which the next one's logits may depend on."""
+        states = self.states(features, tokens[0])
+        found = []
+        for place, state in enumerate(states[: len(tokens)]):
+            drafted = self.lm_head.double() @ state + self.correction(place, states, tokens[: place + 1])
+            if "d2t" in self.tensors:
+                whole = torch.full((VOCAB,), -math.inf, dtype=torch.float64)
+                for number, offset in enumerate(self.tensors["d2t"].tolist()):
+                    whole[number + offset] = drafted[number]
+                drafted = whole
+            found.append(drafted)
+        return found
+
+    def correction(self, place: int, states: list[torch.Tensor], tokens: Sequence[int]) -> torch.Tensor:
+        """What is added to the logits, given anchor and draft tokens before `place`."""
+        if "markov_head.markov_w1.weight" in self.tensors:
+            w1, w2 = (self.weight(f"markov_head.markov_{name}.weight") for name in ("w1", "w2"))
+            before = w1[tokens[-1]]
+            if self.markov == "gated":
+                read = torch.cat([states[place], before])
+                gate = torch.sigmoid(
+                    self.weight("markov_head.gate_proj.weight") @ read + self.weight("markov_head.gate_proj.bias")
+                )
+                return w2 @ (gate * before)
+            if self.markov == "rnn":
+                memory, rank = torch.zeros(w1.shape[1], dtype=torch.float64), w1.shape[1]
+                for number, token in enumerate(tokens):
+                    joint = self.weight("markov_head.joint_proj.weight") @ torch.cat(
+                        [memory, w1[token], states[number]]
+                    ) + self.weight("markov_head.joint_proj.bias")
+                    gate = torch.sigmoid(joint[:rank])
+                    memory = gate * memory + (1 - gate) * torch.tanh(joint[rank : 2 * rank])
+                return w2 @ torch.tanh(joint[2 * rank :])
+            return w2 @ before
+        if "prefix_gru.weight_ih_l0" in self.tensors and place >= self.num_plain:
+            inputs, hidden = self.weight("prefix_gru.weight_ih_l0"), self.weight("prefix_gru.weight_hh_l0")
+            memory, size = torch.zeros(hidden.shape[1], dtype=torch.float64), hidden.shape[1]
+            for token in tokens:
+                x, h = inputs @ self.embeddings[token].double(), hidden @ memory
+                reset, update = torch.sigmoid(x[:size] + h[:size]), torch.sigmoid((x + h)[size : 2 * size])
+                new = torch.tanh(x[2 * size :] + reset * h[2 * size :])
+                memory = (1 - update) * new + update * memory
+            inner = self.weight("embed_proj.0.weight") @ torch.cat([states[place], memory])
+            return self.weight("embed_proj.2.weight") @ (inner * torch.sigmoid(inner))
+        return torch.zeros((), dtype=torch.float64)
 
 
 @dataclass(frozen=True)

@@ -273,9 +273,9 @@ def look_up_lines(method: MethodSpec) -> Iterator[str]:
         return
     features = method.drafter.features
     lines, text = features.drawing(**method.drafter.options)  # type: ignore[misc]
-    heading, nothing = ("a look-up", ", or its last token alone if nothing was found") if features.looks_up else (
-        "a draft", ""
-    )  # fmt: skip
+    heading, nothing = "a block" if features.drafts_at_once else "a draft", ""
+    if features.looks_up:
+        heading, nothing = "a look-up", ", or its last token alone if nothing was found"
     yield from section(heading, [*(f"  {line}" for line in lines), "", *folded(text, 2)])
     if proposes_trees(method):  # whose step `tree_lines` has
         return

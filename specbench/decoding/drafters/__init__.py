@@ -54,6 +54,7 @@ class Drafter:
     left_out_own: bool | None = None  # whether it left out this prompt's own earlier answer; None: it knows no others
     max_nodes: int | None = None  # of its trees, if they vary in size
     length: DraftLength = FIXED  # how many tokens a step drafts
+    longest: int | None = None  # the number of tokens beyond which it cannot draft; None: there is none
     pauses_at: int | None = None  # the number of tokens from which on it drafts nothing; None: there is none
 
     def __init__(self, model: ScoringModel | None = None, sampling: Sampling | None = None) -> None:

@@ -123,7 +123,7 @@ def eagle_drafter(
     if reading == "feedback":  # a condition of the row and of a resume; what earlier versions measured is the other one
         drafter.revision = f"{checkpoint.revision}, norm_output=feedback"
     if beyond_context == "pause":
-        drafter.pauses_at = decoder_settings(checkpoint).get("max_position_embeddings")
+        drafter.pauses_at = decoder_settings(checkpoint, "eagle3").get("max_position_embeddings")
         if drafter.pauses_at is None:
             raise checkpoint.problem("config.json has no max_position_embeddings: leave drafter.beyond_context out")
     return drafter

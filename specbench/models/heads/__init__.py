@@ -40,14 +40,22 @@ HEADS = {
         "openai/gpt-oss-20b": "RedHatAI/gpt-oss-20b-speculator.eagle3",
         "openai/gpt-oss-120b": "lmsys/EAGLE3-gpt-oss-120b-bf16",
     },
+    "peagle": {"openai/gpt-oss-120b": "amazon/gpt-oss-120b-p-eagle"},
+    "dflash": {"Qwen/Qwen3-8B": "z-lab/Qwen3-8B-DFlash-b16"},
+    "dspark": {"Qwen/Qwen3-4B": "deepseek-ai/dspark_qwen3_4b_block7"},
+    "domino": {
+        "Qwen/Qwen3-4B": "Huang2020/Qwen3-4B-Domino-b16",
+        "Qwen/Qwen3-8B": "Huang2020/Qwen3-8B-Domino-b16",
+    },
 }
+TRAINED_HERE = ("medusa", "eagle", "eagle3")
 
 
 def published_head(kind: str, target: str) -> str:
-    """Returns the published head of a kind (medusa, eagle, eagle3) for a target. Raises ConfigError without one."""
+    """Returns the published head of a kind, a key of `HEADS`, for a target. Raises ConfigError without one."""
     if target in HEADS[kind]:
         return HEADS[kind][target]
+    remedy = f", or train one with `specbench train {kind} --target {target}`" if kind in TRAINED_HERE else ""
     raise ConfigError(
-        f"drafter.path is missing: target '{target}' has no published {kind} head: give --set drafter.path=DIR, or "
-        f"train one with `specbench train {kind} --target {target}`"
+        f"drafter.path is missing: target '{target}' has no published {kind} head: give --set drafter.path=DIR{remedy}"
     )

@@ -91,13 +91,21 @@ def read_tensors(names: dict[str, Path]) -> Tensors:
     return tensors
 
 
-Kind = Literal["medusa", "eagle", "eagle3"]
+Kind = Literal["medusa", "eagle", "eagle3", "peagle", "dflash", "dspark", "domino"]
+BLOCK_KINDS: dict[Kind, str] = {  # heads that draft blocks → a tensor that only they have
+    "domino": "prefix_gru.weight_ih_l0", "dspark": "markov_head.markov_w1.weight",
+}  # fmt: skip
+CONTEXT_NORM = "hidden_norm.weight"  # of heads that draft blocks; in others the norm of this name is in a layer
+OLD_PREFIXES = ("model.", "logit_head.")  # of NeMo Automodel, and of corrections in old files of SpecForge
 MEDUSA_PREFIX = "medusa_head."  # prefix of the heads in a whole model, as Medusa-1.0 publishes them
 MEDUSA_NAME = re.compile(
     r"\d+\.\d+\.(linear\.)?(weight|bias)|(medusa_heads\.)?(blocks\.\d+\.layers\.|lm_heads?\.|token_map)"
 )
 LAYER = re.compile(r"(midlayer|layers\.0)\.")
-UNSUPPORTED_FORMATS = {"dspark": "DSpark", "dflash": "DFlash", "peagle": "P-EAGLE", "p_eagle": "P-EAGLE", "mtp": "MTP"}
+UNSUPPORTED_FORMATS = {
+    "dflash2": "DFlash2", "lilicorr": "LiLiCorr", "mtp": "MTP",
+}  # fmt: skip
+MASK_STATE = "mask_hidden"  # a tensor that only P-EAGLE has
 SPECULATORS = "speculators_model_type"
 MAX_PROBLEMS = 4  # problems that one message lists
 
@@ -118,10 +126,12 @@ class HeadCheckpoint:
 
     @property
     def kind(self) -> Kind:
-        """medusa, eagle (EAGLE-1 and EAGLE-2) or eagle3. Raises ConfigError if the tensors fit none of them, or if the
-        configuration contradicts the tensors."""
+        """medusa, eagle (EAGLE-1 and EAGLE-2), eagle3, peagle, or a head that drafts blocks: dflash, dspark or domino.
+        Raises ConfigError if the tensors fit none of them, or if the configuration contradicts the tensors."""
         if "fc.weight" not in self.tensors:
             return "medusa"
+        if CONTEXT_NORM in self.tensors:
+            return self._block_kind()
         width = len(self.tensors["fc.weight"])
         query = next((name for name in self.tensors if LAYER.match(name) and name.endswith("q_proj.weight")), None)
         if query is None:
@@ -135,13 +145,33 @@ class HeadCheckpoint:
         says_eagle3 = "draft_vocab_size" in self.config or any("eagle3" in name for name in self.claims())
         if kind == "eagle" and says_eagle3:
             raise self.problem(f"config.json says EAGLE-3, and {query} reads {width} values: expected {2 * width}")
+        if kind == "eagle3" and MASK_STATE in self.tensors:
+            return "peagle"
+        if any("peagle" in name for name in self.claims()):
+            raise self.problem(f"config.json says P-EAGLE, and the file has no tensor {MASK_STATE}")
+        return kind
+
+    def _block_kind(self) -> Kind:
+        plain: Kind = "dflash"
+        kind = next((kind for kind, name in BLOCK_KINDS.items() if name in self.tensors), plain)
+        sections = (self.config, self.section("dflash_config"))
+        said = [section.get("projector_type") for section in sections]
+        said += ["dspark" for section in sections if section.get("markov_rank")]
+        for name in filter(None, said):
+            if name != kind:
+                tensor = BLOCK_KINDS.get(name)
+                raise self.problem(
+                    f"config.json says {name!r:.40}, and its tensors are those of {kind}"
+                    + (f": missing tensor {tensor}" if tensor else "")
+                )
         return kind
 
     def claims(self) -> list[str]:
-        """Returns the architectures and the model types in the configuration, in lower case."""
+        """Returns the architectures, the model types and the type of correction in the configuration, in lower case."""
         architectures = self.config.get("architectures")
         names = [*architectures] if isinstance(architectures, list) else []
         names += [self.config.get(SPECULATORS), self.config.get("model_type")]
+        names += [section.get("projector_type") for section in (self.config, self.section("dflash_config"))]
         return [str(name).lower() for name in names if name]
 
     def section(self, key: str) -> Config:
@@ -152,10 +182,23 @@ class HeadCheckpoint:
     def check_booleans(self, *keys: str) -> None:
         """Raises ConfigError if one of these settings, which may be in a section too, is neither true nor false: any
         other value, such as the text "false", would count as true."""
-        for section in (self.config, self.section("eagle_config"), self.section("transformer_layer_config")):
+        sections = ("eagle_config", "dflash_config", "transformer_layer_config")
+        for section in (self.config, *map(self.section, sections)):
             for key in keys:
                 if section.get(key) is not None and not isinstance(section[key], bool):
                     raise self.problem(f"config.json has {key} {section[key]!r:.40}, expected true or false")
+
+    def check_proposals(self) -> None:
+        """Raises ConfigError if a configuration of speculators describes a verification that accepts tokens which the
+        target did not choose."""
+        methods = self.section("speculators_config").get("proposal_methods")
+        for method in methods if isinstance(methods, list) else ():
+            for key, harmless in (("verifier_accept_k", 1), ("accept_tolerance", 0)):
+                if isinstance(method, Mapping) and method.get(key) not in (None, harmless):
+                    raise self.problem(
+                        f"config.json has {key} {method[key]!r:.40}, which describes a lossy verification: set it to "
+                        f"{harmless}; drafts are verified by the method's own rule"
+                    )
 
     def expect(self, kind: Kind) -> None:
         if self.kind != kind:
@@ -214,20 +257,35 @@ def head_tensors(folder: Path, config: Config) -> Tensors:
     names = tensor_names(paths)
     if of_heads := {name: path for name, path in names.items() if name.startswith(MEDUSA_PREFIX)}:
         return {name.removeprefix(MEDUSA_PREFIX): tensor for name, tensor in read_tensors(of_heads).items()}
-    words = [*HeadCheckpoint("", None, config, {}).claims(), *(["dflash"] if "dflash_config" in config else [])]
+    words = HeadCheckpoint("", None, config, {}).claims()
     found = next((title for word, title in UNSUPPORTED_FORMATS.items() if any(word in claim for claim in words)), None)
     if found is None and any(name.startswith(("mtp.", "model.mtp.")) or ".eh_proj." in name for name in names):
         found = "MTP"
     if found is not None:
-        raise ConfigError(f"it is in the format {found}, which is not supported: give Medusa or EAGLE heads")
+        raise ConfigError(
+            f"it is in the format {found}, which is not supported: give a head of Medusa, EAGLE, DFlash, DSpark or "
+            "Domino"
+        )
+    short = {short_name(name): name for name in names}
+    if {CONTEXT_NORM, "fc.weight"} <= short.keys() and len(short) == len(names):
+        tensors = read_tensors(names)
+        return {name: tensors[long] for name, long in short.items()}
     is_eagle = "fc.weight" in names and any(map(LAYER.match, names))
     if not names or not (is_eagle or all(map(MEDUSA_NAME.match, names))):
         found = ", ".join(f"{name:.60}" for name in sorted(names)[:MAX_PROBLEMS])
         raise ConfigError(
             f"it is not a draft head: it has {f'the tensors {found}, …' if names else 'no tensors'}; expected "
-            "fc.weight and midlayer.* or layers.0.* (EAGLE), or HEAD.BLOCK.linear.weight (Medusa)"
+            "fc.weight and midlayer.* or layers.0.* (EAGLE, and with hidden_norm.weight DFlash), or "
+            "HEAD.BLOCK.linear.weight (Medusa)"
         )
     return read_tensors(names)
+
+
+def short_name(name: str) -> str:
+    """Returns the name of a tensor of a head that drafts blocks without what some programs write before it."""
+    for prefix in OLD_PREFIXES:
+        name = name.removeprefix(prefix)
+    return name
 
 
 def medusa_heads_of_target(target: CausalLM) -> HeadCheckpoint | None:

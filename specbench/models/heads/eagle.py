@@ -254,12 +254,17 @@ class EagleHead(nn.Module):
 
     def logits(self, states: torch.Tensor, vocab_size: int) -> torch.Tensor:
         """Returns logits over the target's vocabulary, −∞ for tokens that the head cannot draft: [..., vocab_size]."""
-        drafted = self.draft_logits(states)
-        if self.d2t is None:
-            return drafted[..., :vocab_size]
-        token_ids = torch.arange(len(self.d2t), device=drafted.device) + self.d2t
-        whole = drafted.new_full((*drafted.shape[:-1], vocab_size), float("-inf"))
-        return whole.index_copy(-1, token_ids, drafted)
+        return over_vocabulary(self.draft_logits(states), self.d2t, vocab_size)
+
+
+def over_vocabulary(drafted: torch.Tensor, d2t: torch.Tensor | None, vocab_size: int) -> torch.Tensor:
+    """Returns logits of the draft vocabulary [..., draft_vocab_size] as logits over the target's [..., vocab_size], −∞
+    for tokens that are not drafted. `d2t`: see `EagleHead`."""
+    if d2t is None:
+        return drafted[..., :vocab_size]
+    token_ids = torch.arange(len(d2t), device=drafted.device) + d2t
+    whole = drafted.new_full((*drafted.shape[:-1], vocab_size), float("-inf"))
+    return whole.index_copy(-1, token_ids, drafted)
 
 
 class EagleModel(ScoringModel):

@@ -1,10 +1,11 @@
 """Loads EAGLE heads in the layouts of their authors, SpecForge and speculators."""
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Literal, TypeVar
 
 import torch
 from torch import nn
-from transformers import LlamaConfig
+from transformers import LlamaConfig, Qwen3Config
 from transformers.activations import ACT2FN
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
@@ -13,6 +14,7 @@ from specbench.models.causal_lm import CausalLM
 from specbench.models.checkpoints import check_sizes, one_line
 from specbench.models.heads.checkpoints import (
     LAYER,
+    MASK_STATE,
     SPECULATORS,
     Config,
     HeadCheckpoint,
@@ -23,6 +25,7 @@ from specbench.models.heads.checkpoints import (
     place,
 )
 from specbench.models.heads.eagle import EagleHead, EagleLayout
+from specbench.models.heads.parallel import ParallelEagleHead
 
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 CONFIG_KEYS = (
@@ -49,15 +52,24 @@ def load_eagle(checkpoint: HeadCheckpoint, target: CausalLM, norm_output: NormOu
     Raises ConfigError for a head that does not fit the target, and for a configuration that contradicts the tensors.
     """
     checkpoint.check_booleans(*BOOLEANS)
+    checkpoint.check_proposals()
+    is_parallel = checkpoint.kind == "peagle"
     layers = {".".join(name.split(".")[:2]) for name in checkpoint.tensors if name.startswith("layers.")}
-    if len(layers) > 1:
+    if len(layers) > 1 and not is_parallel:
         raise checkpoint.problem(f"it has {len(layers)} decoder layers, expected 1")
     tensors = {LAYER.sub("midlayer.", name, count=1): tensor for name, tensor in checkpoint.tensors.items()}
     offsets, is_drafted = tensors.pop("d2t", None), tensors.pop("t2d", None)
-    given = decoder_settings(checkpoint)
-    config = decoder_config(checkpoint, given, tensors)
+    given = decoder_settings(checkpoint, "peagle" if is_parallel else "eagle3")
+    if given.get("use_sliding_window") and given.get("sliding_window"):
+        raise checkpoint.problem(f"sliding_window = {given['sliding_window']!r:.40} is not supported, expected null")
+    config = decoder_config(
+        checkpoint, given, LlamaConfig, LlamaRotaryEmbedding,
+        attention_bias="midlayer.self_attn.o_proj.bias" in tensors, mlp_bias="midlayer.mlp.gate_proj.bias" in tensors,
+    )  # fmt: skip
     # Rows that pad the target's embeddings are reached by no text. A head with d2t has an output layer of its own size.
-    for name in ("embed_tokens.weight", *(("lm_head.weight",) if offsets is None else ())):
+    # P-EAGLE's mask token may be such a row of the embeddings.
+    padded = {"embed_tokens.weight": not is_parallel, "lm_head.weight": offsets is None}
+    for name in (name for name, is_dropped in padded.items() if is_dropped):
         if name in tensors and tensors[name].dim() and len(tensors[name]) == target.padded_vocab_size:
             tensors[name] = tensors[name][: target.vocab_size]
     own = tensors.get("embed_tokens.weight")
@@ -74,51 +86,76 @@ def load_eagle(checkpoint: HeadCheckpoint, target: CausalLM, norm_output: NormOu
         )
     with torch.device("meta"):
         if own is not None:
-            embed_tokens = nn.Embedding(target.vocab_size, config.hidden_size)
-        head = EagleHead(config, layout, embed_tokens, lm_head if layout.generation == 1 else None)
+            embed_tokens = nn.Embedding(len(own), config.hidden_size)
+        if is_parallel:
+            mask_token_id = mask_token(checkpoint, own)
+            tensors[MASK_STATE] = tensors[MASK_STATE].reshape(1, 1, -1)  # also published as [1, n]
+            head: EagleHead = ParallelEagleHead(config, layout, embed_tokens, len(layers), mask_token_id)
+        else:
+            head = EagleHead(config, layout, embed_tokens, lm_head if layout.generation == 1 else None)
     shared = (*(("embed_tokens.",) if own is None else ()), *(("lm_head.",) if layout.generation == 1 else ()))
     assign(head, checkpoint, tensors, shared)
     head.rotary_emb = LlamaRotaryEmbedding(config)
     place(head, target)
     if layout.generation == 3:
-        head.d2t = draft_offsets(checkpoint, layout, offsets, is_drafted, target)
+        head.d2t = draft_offsets(checkpoint, layout.draft_vocab_size, offsets, is_drafted, target)
     return head
 
 
-def decoder_settings(checkpoint: HeadCheckpoint) -> Config:
-    """Returns the settings of the decoder layer, which speculators writes into a section. Raises ConfigError for
-    unsupported settings."""
+MASK_KEYS = ("mask_token_id", "ptd_token_id", "pard_token")  # of speculators, and of others
+
+
+def mask_token(checkpoint: HeadCheckpoint, embeddings: torch.Tensor | None) -> int:
+    """Returns the mask token of a P-EAGLE head. Raises ConfigError without one, and without embeddings, which its
+    training changes."""
+    found = {key: checkpoint.config[key] for key in MASK_KEYS if checkpoint.config.get(key) is not None}
+    value = next(iter(found.values()), None)
+    if type(value) is not int or any(other != value for other in found.values()):
+        raise checkpoint.problem(f"config.json has {found or 'no mask_token_id'}: expected one mask_token_id, a token")
+    if embeddings is None:
+        raise checkpoint.problem("its tensors do not fit: missing tensor embed_tokens.weight, which P-EAGLE trains")
+    if not 0 <= value < len(embeddings):
+        raise checkpoint.problem(f"mask_token_id = {value}: its embeddings have {len(embeddings)} rows")
+    return value
+
+
+def decoder_settings(checkpoint: HeadCheckpoint, *kinds: str) -> Config:
+    """Returns the settings of the decoder layers, which speculators writes into a section; `kinds`: those of
+    speculators that fit. Raises ConfigError for unsupported settings."""
     model_type = checkpoint.config.get(SPECULATORS)
-    if model_type not in (None, "eagle3"):
-        raise checkpoint.problem(f"{SPECULATORS} = {model_type!r:.40} is not supported, expected 'eagle3'")
+    if model_type is not None and model_type not in kinds:
+        expected = " or ".join(map(repr, kinds))
+        raise checkpoint.problem(f"{SPECULATORS} = {model_type!r:.40} is not supported, expected {expected}")
     given = checkpoint.config if model_type is None else checkpoint.section("transformer_layer_config")
     rope = given.get("rope_parameters") or given.get("rope_scaling") or {}
     share = given.get("partial_rotary_factor", rope.get("partial_rotary_factor") if isinstance(rope, dict) else None)
     if share not in (None, 1, 1.0):
         raise checkpoint.problem(f"partial_rotary_factor = {share!r:.40} is not supported, expected 1")
-    if given.get("use_sliding_window") and given.get("sliding_window"):
-        raise checkpoint.problem(f"sliding_window = {given['sliding_window']!r:.40} is not supported, expected null")
     return given
 
 
-def decoder_config(checkpoint: HeadCheckpoint, given: Config, tensors: Tensors) -> LlamaConfig:
-    """Returns the configuration of the decoder layer. Absent settings have LLaMA's defaults, not the target's values.
+AnyConfig = TypeVar("AnyConfig", LlamaConfig, Qwen3Config)
+
+
+def decoder_config(
+    checkpoint: HeadCheckpoint, given: Config, kind: type[AnyConfig], rotary: Callable[[AnyConfig], object],
+    **biases: bool,
+) -> AnyConfig:  # fmt: skip
+    """Returns the configuration of the decoder layers. Absent settings have the defaults of its class, not the target's
+    values.
 
     Raises ConfigError for values that do not describe a layer.
     """
     settings = {key: given[key] for key in CONFIG_KEYS if given.get(key) is not None}
     try:
-        config = LlamaConfig(
-            **settings, num_hidden_layers=1, attention_bias="midlayer.self_attn.o_proj.bias" in tensors,
-            mlp_bias="midlayer.mlp.gate_proj.bias" in tensors,
-        )  # fmt: skip
+        config = kind(**settings, num_hidden_layers=1, **biases)  # type: ignore[arg-type]
         check_sizes(config)
         if not 0 <= config.rms_norm_eps < 1:  # also for NaN
             raise ConfigError(f"rms_norm_eps = {config.rms_norm_eps!r:.40} in its config.json: expected a small number")
         if config.hidden_act not in ACT2FN:
             choices = nearest(str(config.hidden_act), ACT2FN)
             raise ConfigError(f"hidden_act = {config.hidden_act!r:.40} in its config.json is unknown: {choices}")
-        LlamaRotaryEmbedding(config)
+        rotary(config)
     except ConfigError as error:
         raise checkpoint.problem(str(error)) from error
     except Exception as error:  # transformers checks values with many classes of errors
@@ -146,9 +183,10 @@ def eagle_layout(
     config = target.model.config.get_text_config()
     width, num_layers = config.hidden_size, config.num_hidden_layers
     has_qkv_bias = "midlayer.self_attn.q_proj.bias" in tensors
-    for key, tensor in SWITCHES[checkpoint.kind].items():
+    is_first = checkpoint.kind == "eagle"
+    for key, tensor in SWITCHES["eagle" if is_first else "eagle3"].items():
         value = checkpoint.config.get(key)
-        if value is None and checkpoint.kind == "eagle3":
+        if value is None and not is_first:
             value = checkpoint.section("eagle_config").get(key)
         if value is not None and bool(value) != (tensor in tensors):
             has = "has" if tensor in tensors else "has no"
@@ -215,16 +253,16 @@ def hidden_layers(checkpoint: HeadCheckpoint, num_layers: int) -> tuple[int, ...
 
 
 def draft_offsets(
-    checkpoint: HeadCheckpoint, layout: EagleLayout, offsets: torch.Tensor | None, is_drafted: torch.Tensor | None,
+    checkpoint: HeadCheckpoint, size: int, offsets: torch.Tensor | None, is_drafted: torch.Tensor | None,
     target: CausalLM,
 ) -> torch.Tensor | None:  # fmt: skip
-    """Returns the offset from each draft token to the target's token, [draft_vocab_size]; None if they are equal.
+    """Returns the offset from each of `size` draft tokens to the target's token, [size]; None if they are equal.
 
     `is_drafted` [vocab_size]: whether the head drafts a token; ignored if it is false everywhere. Raises ConfigError
     for offsets that are absent or of another shape, and for those that lead to no token or to other tokens than
     `is_drafted`.
     """
-    size, vocab_size = layout.draft_vocab_size, target.vocab_size
+    vocab_size = target.vocab_size
     if offsets is None:
         if size != vocab_size:
             raise checkpoint.problem(

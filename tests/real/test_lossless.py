@@ -22,7 +22,7 @@ QUESTIONS = [
     ("日本の首都は東京です。フランスの首都はパリです。イタリアの", False),  # characters of several tokens
 ]
 VARYING = ["sd-confidence", "sd-roc", "sd-adaedl", "sd-svip", "sd-heuristic", "sd-costs"]
-WITH_A_DRAFTER = ["sd", "sd-block", "sd-tree", "synthetic", "cascade", "hf-sd", *VARYING]
+WITH_A_DRAFTER = ["sd", "sd-block", "sd-tree", "sd-paths", "synthetic", "cascade", "hf-sd", *VARYING]
 OWN = ["self-quantized", "self-skip", "self-skip-swift", "self-window"]
 WITHOUT = [
     "pld", "lookahead", "jacobi", "token-recycling", "ngram", "rest", "suffix", "sam", "ngram-mod", "hf-pld", *OWN,

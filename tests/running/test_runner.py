@@ -9,6 +9,7 @@ import pytest
 from specbench.core.errors import ConfigError
 from specbench.decoding.build import build_decoder
 from specbench.decoding.decoder import DraftingDecoder, stream_seed
+from specbench.decoding.draft_length import FIXED
 from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.causal_lm import ModelPair
@@ -27,7 +28,7 @@ def decoder(name: str, learns: bool = False) -> DraftingDecoder:
     parts: Any = (
         SimpleNamespace(name=name),
         None,
-        SimpleNamespace(learns_over_prompts=learns, memory_kind=None),
+        SimpleNamespace(learns_over_prompts=learns, memory_kind=None, length=FIXED),
         None,
         None,
     )

@@ -84,8 +84,19 @@ def subsets_table(name: str) -> Table:
     return Table(task.name, columns("name", "language", "score"), rows, caption)
 
 
+# The types of drafters, by where drafts come from.
+FAMILIES = {
+    "a draft model": ("model", "model_tree", "cascade", "synthetic"),
+    "a head of the target": ("eagle", "eagle_tree", "medusa", "mtp", "block"),
+    "the target itself": ("self_quantized", "self_skip", "self_window", "jacobi", "lookahead", "token_recycling"),
+    "earlier texts": ("prompt_lookup", "suffix", "sam", "ngram_mod"),
+    "a corpus": ("ngram", "retrieval"),
+    "nothing drafts": ("none",),
+}
+
+
 def overview_table() -> Table:
-    """Returns a table of the tasks by score and the methods by drafter."""
+    """Returns a table of the tasks by score and the methods by where their drafts come from."""
     families: dict[tuple[str, str], list[str]] = {}
     for task in map(load_task, task_names()):
         scorers = {scorer.type for name in task.subset_names if (scorer := task.subset(name).scorer)}
@@ -99,19 +110,21 @@ def overview_table() -> Table:
         "`specbench list tasks`, `methods`, `components` or `metrics`: one line each; `list tasks mmlu`: its subsets",
         "`specbench show NAME` explains a task, a method with its needs, or a component",
     ]
-    headings = (*columns("kind"), Column("score, or drafter"), *columns("names"))
+    headings = (*columns("kind"), Column("score, or drafts of"), *columns("names"))
     return Table("tasks and methods", headings, in_sections(rows), caption)
 
 
 def drafter_of(method: Mapping[str, Any]) -> str:
-    """Returns the drafter that a method's keys describe, for the overview."""
+    """Returns where the drafts of a method come from, by its keys."""
     if "decoder" in method:
         return "an external decoder's"
     if "routes" in method:
         return "one for each language"
     drafter = method.get("drafter")
     name = str(drafter.get("type")) if isinstance(drafter, dict) else "unknown"
-    return name if method.get("bridge", "shared") == "shared" else f"{name} of another vocabulary"
+    family = next((family for family, names in FAMILIES.items() if name in names), name)
+    other = " of another vocabulary" * (method.get("bridge", "shared") != "shared")
+    return f"{family}{other}{', varying lengths' * ('draft_length' in method)}"
 
 
 TABLES: Mapping[str, Callable[[], Table]] = {

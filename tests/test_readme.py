@@ -198,8 +198,10 @@ def run_chain(commands: list[str], specbench: Specbench, folder: Path) -> None:
         is_busy = words[0] == "check" and code == 2 and REMEDY in " ".join(out.split()) and "too few" not in out
         assert code == 0 or is_busy, f"{command}: {err or out}"
         assert out
-        if words[0] == "tune":
+        if words[0] == "tune" and words[words.index("--method") + 1].startswith("fsd"):
             check_tuned(out, err)
+        elif words[0] == "tune":
+            assert isinstance(load_file(words[words.index("--output") + 1]), MethodSpec)
 
 
 CHAINS = {

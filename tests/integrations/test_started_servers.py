@@ -193,6 +193,7 @@ time.sleep(600)
 
 
 def start_and_wait(folder: Path, program: str) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a job in the background of a script ignores
     guard.GRACE_SECONDS = 0.5
     with StartedServers() as started:
         client = Client("ar", f"http://127.0.0.1:{free_port()}", 1.0)
@@ -224,7 +225,7 @@ def test_a_run_that_is_stopped_leaves_no_process(tmp_path, monkeypatch, number) 
 def test_a_log_keeps_its_begin_and_its_end(tmp_path) -> None:
     short, log = tmp_path / "guard.py", tmp_path / "server.log"
     short.write_text(Path(guard.__file__).read_text().replace("MAX_LOG_BYTES = 16 * 2**20", "MAX_LOG_BYTES = 4000"))
-    program = "import sys\nfor number in range(29_999): print(number)\nsys.exit('the reason')"
+    program = "import sys\nfor number in range(29_999): print(number)\nsys.stdout.flush()\nsys.exit('the reason')"
     with log.open("a+b") as file:
         command = [sys.executable, str(short), sys.executable, "-c", program]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=file, stderr=file) as process:

@@ -66,7 +66,7 @@ def written(folder: Path, **changes: Any) -> Path:
 
 
 def test_the_built_in_boards_load_and_demo_measures_every_kind_of_method() -> None:
-    names = ["demo", "eagle3", "eagle3-served", "p0", "p1", "p2", "p3", "p4", "spec-bench", "specbundle"]
+    names = ["deepspec", "demo", "eagle3", "eagle3-served", "p0", "p1", "p2", "p3", "p4", "spec-bench", "specbundle"]
     assert board_names() == names
     demo = load_suite("demo")
     assert {"mgsm", "wmt", "humaneval", "story"} <= {task.label for task in demo.tasks}

@@ -31,6 +31,7 @@ HEADS = {
         "meta-llama/Llama-3.1-8B-Instruct": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B",
         "meta-llama/Llama-3.3-70B-Instruct": "yuhuili/EAGLE3-LLaMA3.3-Instruct-70B",
         "deepseek-ai/DeepSeek-R1-Distill-Llama-8B": "yuhuili/EAGLE3-DeepSeek-R1-Distill-LLaMA-8B",
+        "Qwen/Qwen3-4B": "deepseek-ai/eagle3_qwen3_4b_ttt7",
         "Qwen/Qwen3-8B": "RedHatAI/Qwen3-8B-speculator.eagle3",
         "Qwen/Qwen3-14B": "RedHatAI/Qwen3-14B-speculator.eagle3",
         "Qwen/Qwen3-32B": "RedHatAI/Qwen3-32B-speculator.eagle3",
@@ -41,7 +42,10 @@ HEADS = {
         "openai/gpt-oss-120b": "lmsys/EAGLE3-gpt-oss-120b-bf16",
     },
     "peagle": {"openai/gpt-oss-120b": "amazon/gpt-oss-120b-p-eagle"},
-    "dflash": {"Qwen/Qwen3-8B": "z-lab/Qwen3-8B-DFlash-b16"},
+    "dflash": {
+        "Qwen/Qwen3-4B": "deepseek-ai/dflash_qwen3_4b_block7",
+        "Qwen/Qwen3-8B": "z-lab/Qwen3-8B-DFlash-b16",
+    },
     "dspark": {"Qwen/Qwen3-4B": "deepseek-ai/dspark_qwen3_4b_block7"},
     "domino": {
         "Qwen/Qwen3-4B": "Huang2020/Qwen3-4B-Domino-b16",

@@ -569,3 +569,15 @@ def lengths_seen(length: AskedLength, confidences: Sequence[float]) -> int:
 
 def test_a_threshold_of_zero_never_ends_a_draft() -> None:
     assert lengths_seen(Confidence(threshold=0.0), [0.0, 0.1, 0.0]) == 3
+
+
+def test_a_length_that_learns_over_prompts_leaves_the_drafters_memory_as_declared() -> None:
+    """The row says that earlier prompts count, but a drafter whose own memory is the prompt's learns no answers."""
+    method = load_method("suffix").model_dump() | {"draft_length": {"policy": "heuristic", "state": "run"}}
+    decoder = build_decoder(build(MethodSpec, method), ModelPair(load_model("embedded:target", device="cpu")), PLAIN)
+    assert decoder.memory == "shuffled" and decoder.learns
+    drafter = decoder.drafter  # type: ignore[attr-defined]
+    assert drafter.length.learns_over_prompts and not drafter.learns_answers
+    for _ in range(2):
+        decoder.generate(PROMPT * 4, StopRules(max_new_tokens=8), 0)
+    assert drafter.left_out_own is None  # it knows no other answers

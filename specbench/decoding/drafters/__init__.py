@@ -128,8 +128,7 @@ def memory_of(drafter: Drafter) -> str | None:
     """Returns what a drafter remembers of other prompts. cold: nothing; warm: answers to all others, from another run;
     warm half: answers to the other half of these; shuffled: what the prompts before it taught it or its draft length,
     in random order. None if it has no memory."""
-    learns = drafter.learns_over_prompts or drafter.length.learns_over_prompts
-    return SHUFFLED if learns else drafter.memory_kind
+    return SHUFFLED if drafter.learns_over_prompts else drafter.memory_kind
 
 
 EMPTY = Proposal()

@@ -198,7 +198,8 @@ class TokenRecycling(LookUpDrafter):
         self.shape = recycling_shape(num_nodes=num_nodes, depth=depth, rank_chances=rank_chances)
         self.max_nodes, self.num_ranks = len(self.shape.parents), len(rank_chances)
         self.eos_token_ids = models.target.eos_token_ids
-        self.learns_over_prompts, self.memory_kind = memory == "run", COLD
+        self.keeps_memory = self.learns_over_prompts = memory == "run"
+        self.memory_kind = COLD
         self._followers: dict[int, list[int]] = {}
         self._last_token = -1
 
@@ -206,7 +207,7 @@ class TokenRecycling(LookUpDrafter):
         self._followers = {}
 
     def prefill(self, prompt_ids: list[int]) -> None:
-        if not self.learns_over_prompts:
+        if not self.keeps_memory:
             self._followers = {}
         self._last_token = prompt_ids[-1]
 

@@ -65,7 +65,8 @@ class MemoryDrafter(LookUpDrafter):
         super().__init__()
         self.eos_token_ids = models.target.eos_token_ids
         self.reads_prompts = memory != "none"
-        self.learns_over_prompts = memory == "run"
+        # Not the flag of all drafters, which a draft length that learns sets, too.
+        self.learns_answers = self.learns_over_prompts = memory == "run"
         self.memory_kind = COLD
         self.split, self.max_answers = split, max_answers
         self._answers: list[Answer] = []
@@ -104,7 +105,7 @@ class MemoryDrafter(LookUpDrafter):
 
     def begin_cell(self) -> None:
         self._ids = []
-        if self.learns_over_prompts:
+        if self.learns_answers:
             self.clear_answers()
 
     def clear_answers(self) -> None:
@@ -114,14 +115,14 @@ class MemoryDrafter(LookUpDrafter):
 
     def prefill(self, prompt_ids: list[int]) -> None:
         # 1. The answer to the prompt before is known in full only now.
-        if self.learns_over_prompts and len(self._ids) > self._num_prompt:
+        if self.learns_answers and len(self._ids) > self._num_prompt:
             self._answers.append(Answer(self._prompt, self._ids[self._num_prompt :]))
         is_full = self.max_answers is not None and len(self._answers) > self.max_answers
         if is_full:
             del self._answers[: -(self.max_answers or 0)]
         # 2. All answers are learnt but those to this prompt, or to its half of them. To leave out some that were
         #    learnt, all are learnt anew.
-        has_others = self.learns_over_prompts or self._is_of_other_run
+        has_others = self.learns_answers or self._is_of_other_run
         self._prompt = ids_digest(prompt_ids) if has_others else ""
         is_repeat = any(answer.prompt == self._prompt for answer in self._answers)
         self.left_out_own = is_repeat if has_others else None
@@ -572,7 +573,7 @@ class NgramModDrafter(MemoryDrafter):
 
     def _forget(self) -> None:
         self._consulted, self._num_low = {}, 0
-        if self.learns_over_prompts:
+        if self.learns_answers:
             self.clear_answers()
 
     def draft(self, num_draft_tokens: int) -> list[int]:

@@ -156,7 +156,7 @@ class SelfSkipDrafter(OwnDrafter):
         self.num_layers = len(self.sequence.layers)
         self.first_choice = chosen(self.num_layers, share, attention, mlp)
         self.searches = choice == "on_the_fly"
-        self.learns_over_prompts = self.searches and memory == "run"
+        self.keeps_choice = self.learns_over_prompts = self.searches and memory == "run"
         self.tried_on, self.num_trials, self.enough = tried_on, trials, enough
         self._coins = torch.Generator()
         self._is_seeded = False
@@ -176,7 +176,7 @@ class SelfSkipDrafter(OwnDrafter):
     def prefill(self, prompt_ids: list[int]) -> None:
         super().prefill(prompt_ids)
         self._num_prompt = len(prompt_ids)
-        if not self.learns_over_prompts:
+        if not self.keeps_choice:
             self.forget()
             self._is_seeded = False
 

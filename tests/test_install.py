@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -48,6 +49,13 @@ def imported_from(scripts: Path) -> Path:
     words = [scripts / "python", "-c", code]
     done = subprocess.run(words, capture_output=True, text=True, cwd=scripts, env=clean(), check=True)
     return Path(done.stdout.strip())
+
+
+def test_the_wheel_is_told_of_every_board() -> None:
+    wheel = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]
+    told = {Path(name) for name in wheel["targets"]["wheel"]["force-include"]}
+    boards = {file.relative_to(CHECKOUT) for file in (CHECKOUT / "leaderboards").glob("*.yaml")}
+    assert boards <= told
 
 
 @pytest.mark.slow

@@ -62,8 +62,8 @@ SHORT = ["--set", "generation.max_new_tokens=8"]
 SMALLER = {"run": SHORT, "sweep": SHORT, "audit": [*SHORT, "--draws", "8"],
            "limit": ["--repeats", "1", "--context", "32"], "suite": ["--limit", "1"],
            "train": ["--set", "max_new_tokens=8"], "languages": ["--max-new-tokens", "8"],
-           "tune": ["--set", "generation.max_new_tokens=40", "--limit", "6", "--lengths", "5", "--step", "0.3",
-                    "--output", "my.yaml"]}  # fmt: skip
+           "tune": ["--set", "generation.max_new_tokens=40", "--limit", "6", "--lengths", "5",
+                    "--step", "0.3"]}  # fmt: skip
 STAND_INS = {"my-drafter": "embedded:drafter", "my-ngrams": "embedded:ngram"}  # for what an earlier command makes
 SHORTER = {"my-suite.yaml": "set: [generation.max_new_tokens=12]\n"}
 FEWER = {"my-suite.yaml": ("limit: 8", "limit: 1")}
@@ -191,6 +191,8 @@ def run_chain(commands: list[str], specbench: Specbench, folder: Path) -> None:
     limit = "8" if is_checked else "1"
     for command in commands:
         words = words_of(command, limit)
+        if words[0] == "tune" and "--output" not in words:
+            words += ["--output", "my.yaml"]
         few = ["--limit", limit] if words[0] == "run" and "--limit" not in words else []
         few += ["--subset", "en,de"] if is_checked and words[0] == "run" else []
         smaller = SMALLER.get(words[0], []) if words[:2] not in (["train", "ngram"], ["train", "retrieval"]) else []

@@ -13,7 +13,7 @@ from tests.support.rows import row
 from tools.drafters.workplace import Workplace
 from tools.heads import __main__ as tool
 from tools.heads import parts
-from tools.heads.page import Point, draw, page
+from tools.heads.page import Measured, Point, draw, page, read, write
 from tools.heads.parts import PARTS, Part, measure, train
 from tools.heads.prompts import COLUMN, SUBSETS, TEXTS, digest_of, is_measured, split_rows
 
@@ -93,7 +93,7 @@ def test_sizes_grow_so_that_the_first_parts_are_done_first() -> None:
         assert sizes == sorted(sizes, key=lambda size: size[0]) and len({part.name for part in PARTS}) == len(PARTS)
 
 
-def test_the_page_shows_each_part_and_says_what_is_missing(place: Workplace, tmp_path: Path) -> None:
+def test_the_page_shows_each_part_and_says_what_is_missing(tmp_path: Path) -> None:
     def point(part: Part, tau: float) -> Point:
         metrics = {"mean_acceptance_length": Estimate(value=tau, low=tau - 0.1, high=tau + 0.1),
                    "speedup": Estimate(value=1.2), "acceptance_rate": Estimate(value=0.44)}  # fmt: skip
@@ -107,12 +107,17 @@ def test_the_page_shows_each_part_and_says_what_is_missing(place: Workplace, tmp
             {50: 13.2, 72: 12.9},
             {kind: row(metrics=metrics) for kind in kinds},
             row(),
+            ("specbench train eagle3 …",),
         )
 
-    found = [point(PARTS[0], 1.4), point(PARTS[1], 1.5), point(Part("medusa", 100, 3), 1.3)]
-    place.path("commands").mkdir()
-    place.path("commands", "trained-eagle3-32-10-training.json.txt").write_text("specbench train eagle3 …")
-    text = page(place, found, "models/smollm2-135m", 307, "abc")
+    found = point(PARTS[0], 1.4), point(PARTS[1], 1.5), point(Part("medusa", 100, 3), 1.3)
+    measured, file = Measured("models/smollm2-135m", "abc", found), tmp_path / "heads.json"
+    assert read(file, "models/smollm2-135m", "abc") == Measured("models/smollm2-135m", "abc")
+    write(file, measured)
+    assert read(file, "models/smollm2-135m", "abc") == measured
+    with pytest.raises(SystemExit, match=r"heads\.json: has parts of .* the prompts abc, not of .* and abd"):
+        read(file, "models/smollm2-135m", "abd")
+    text = page(measured, 307)
     assert (
         "| eagle3-32-10 | 32 | 14,000 | 72 | 9.8 M | 1.6 min | 12.90 | 1.40 [1.30, 1.50] | 1.40 [1.30, 1.50] |" in text
     )
@@ -141,6 +146,9 @@ def test_the_whole_tool_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest
     assert (tmp_path / "docs" / "heads.png").exists()
     monkeypatch.setattr(Workplace, "_run", lambda *_: pytest.fail("it is there"))
     tool.main()
+    monkeypatch.setattr("sys.argv", [*words[:3], str(tmp_path / "elsewhere"), *words[4:]])
+    tool.main()
+    assert (tmp_path / "docs" / "heads.md").read_text() == text
     monkeypatch.setattr("sys.argv", [*words, "--only", "eagle3-9"])
     with pytest.raises(SystemExit, match="no such part"):
         tool.main()

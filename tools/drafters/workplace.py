@@ -34,18 +34,24 @@ class Workplace:
         self._make(made, f"{shlex.join(['specbench', *words])} > {made}", words, keeps_output=True)
         return self.path(made).read_text(encoding="utf-8")
 
+    def told(self, made: str) -> str:
+        """Returns the command that made a file."""
+        return self._command_file(made).read_text(encoding="utf-8")
+
+    def _command_file(self, made: str) -> Path:
+        return self.path("commands", made.replace("/", "-") + ".txt")
+
     def _make(self, made: str, command: str, words: tuple[str, ...], keeps_output: bool) -> None:
         self.commands.append(command)
-        told = self.path("commands", made.replace("/", "-") + ".txt")
         if self.path(made).exists():
-            if told.read_text(encoding="utf-8") != command:
+            if self.told(made) != command:
                 raise SystemExit(f"{self.path(made)}: was made by another command: delete it, or give another --work")
             return
         print(command, flush=True)
         found = self._run(words)
         self.path(made).parent.mkdir(parents=True, exist_ok=True)
-        told.parent.mkdir(exist_ok=True)
-        write_atomically(told, command)
+        self._command_file(made).parent.mkdir(exist_ok=True)
+        write_atomically(self._command_file(made), command)
         if keeps_output:
             write_atomically(self.path(made), found)
 

@@ -1,11 +1,12 @@
 """Trains draft heads and a drafter for a public target on its own answers, measures them, and writes
 docs/measured/heads.md.
 
-All parts take hours. The work folder keeps every part that is done, the page is written after each, and the same
-command goes on. Weights stay in the work folder.
+All parts take hours. docs/measured/heads.json keeps what is shown of every part that is measured, and the same command
+goes on with the others, on any machine. Weights and records stay in the work folder.
 """
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import transformers
@@ -14,7 +15,7 @@ from specbench.core.files import write_atomically
 from tools.commands import ROOT, link
 from tools.drafters.workplace import Workplace
 
-from .page import PICTURE, draw, page, points
+from .page import PICTURE, Measured, draw, page, point_of, read, write
 from .parts import PARTS, measure, train
 from .prompts import digest_of, split_rows
 
@@ -38,21 +39,27 @@ def main() -> None:
         raise SystemExit(f"--only {','.join(unknown)}: no such part: choose among {', '.join(names)}")
     num_prompts = split_rows(place, given.data)
     target = linked(place, given.model)
+    file = given.output / "heads.json"
+    measured = read(file, target, digest_of(place))
     for part in PARTS if not given.page_only else ():
-        if part.name in chosen and part.num_answers <= num_prompts:
-            train(place, part, target)
-            measure(place, part, target)
-            write(place, target, given.output, num_prompts)
-    write(place, target, given.output, num_prompts)
+        known = {point.part.name: point for point in measured.points}
+        if part.name not in chosen or part.name in known or part.num_answers > num_prompts:
+            continue
+        train(place, part, target)
+        measure(place, part, target)
+        known[part.name] = point_of(place, part)
+        measured = replace(measured, points=tuple(known[name] for name in names if name in known))
+        given.output.mkdir(parents=True, exist_ok=True)
+        write(file, measured)
+        show(measured, given.output, num_prompts)
+    show(measured, given.output, num_prompts)
 
 
-def write(place: Workplace, target: str, output: Path, num_prompts: int) -> None:
-    """Writes the page and its picture from what is measured."""
-    found = points(place)
-    output.mkdir(parents=True, exist_ok=True)
-    if any(point.ar is not None for point in found):
-        draw(found, output / PICTURE)
-        write_atomically(output / "heads.md", page(place, found, target, num_prompts, digest_of(place)))
+def show(measured: Measured, output: Path, num_prompts: int) -> None:
+    """Writes the page and its picture."""
+    if measured.points:
+        draw(measured.points, output / PICTURE)
+        write_atomically(output / "heads.md", page(measured, num_prompts))
 
 
 def linked(place: Workplace, model: str) -> str:

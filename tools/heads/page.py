@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
+from specbench.core.files import write_atomically
 from specbench.report.display import reach, save_picture
 from specbench.results.leaderboard import load
 from specbench.results.row import Row
@@ -23,7 +26,7 @@ TITLES = {"eagle3": "EAGLE-3", "medusa": "Medusa", "distill": "distilled drafter
 class Point:
     """A part that is trained: its training, and, if it is measured, the rows over all subsets by what its methods
     draft, chain or tree, and that of AR. `num_tokens`: of all answers that were learnt, each counted once. `losses`:
-    validation losses by steps."""
+    validation losses by steps. `commands`: those that made it, in order."""
 
     part: Part
     num_steps: int
@@ -33,11 +36,35 @@ class Point:
     losses: dict[int, float]
     rows: dict[str, Row]
     ar: Row | None
+    commands: tuple[str, ...]
 
 
-def points(place: Workplace) -> list[Point]:
-    """Returns the parts that are trained, in order."""
-    return [point_of(place, part) for part in PARTS if place.path(part.record).exists()]
+@dataclass(frozen=True)
+class Measured:
+    """The parts that are measured, with what all of them share: the target and the digest of the prompts."""
+
+    target: str
+    prompts: str
+    points: tuple[Point, ...] = ()
+
+
+FILE = TypeAdapter(Measured)
+
+
+def read(file: Path, target: str, prompts: str) -> Measured:
+    """Returns what the file has, or nothing measured without one. Exits if it is of another target or of other
+    prompts."""
+    if not file.exists():
+        return Measured(target, prompts)
+    found = FILE.validate_json(file.read_bytes())
+    if (found.target, found.prompts) != (target, prompts):
+        raise SystemExit(f"{file}: has parts of {found.target} and the prompts {found.prompts}, not of {target} and "
+                         f"{prompts}: delete it, or give another --output")  # fmt: skip
+    return found
+
+
+def write(file: Path, measured: Measured) -> None:
+    write_atomically(file, FILE.dump_json(measured, indent=1))
 
 
 def point_of(place: Workplace, part: Part) -> Point:
@@ -52,31 +79,32 @@ def point_of(place: Workplace, part: Part) -> Point:
         cpu_seconds=record["cost"]["cpu_seconds"],
         losses={int(step): loss for step, loss in curve["validation"].items()},
         rows={name.rpartition("-")[2]: row for name, row in rows.items() if name != "ar"},
-        ar=rows.get("ar"),
+        ar=rows.get("ar"), commands=(place.told(part.record), place.told(f"{part.run}/leaderboard.json")),
     )  # fmt: skip
 
 
-def page(place: Workplace, found: Sequence[Point], target: str, num_prompts: int, digest: str) -> str:
-    return "\n".join([
-        heading(found, target, num_prompts, digest), curve(found), results(found), reading(), repeated(place),
-    ])  # fmt: skip
+def page(measured: Measured, num_prompts: int) -> str:
+    found = measured.points
+    return "\n".join([heading(measured, num_prompts), curve(found), results(found), reading(), repeated(found)])
 
 
-def heading(found: Sequence[Point], target: str, num_prompts: int, digest: str) -> str:
+def heading(measured: Measured, num_prompts: int) -> str:
+    found = measured.points
     row = next(point.ar for point in found if point.ar is not None)
     versions = ", ".join(f"{name} {version}" for name, version in sorted(row.versions.items()) if version)
-    left = [part.name for part in PARTS if part not in [point.part for point in found if point.ar is not None]]
+    revision = (row.target_revision or "").removeprefix("local-")
+    left = [part.name for part in PARTS if part not in [point.part for point in found]]
     missing = (
         f"\n\nNot measured in this edition: {', '.join(left)}. The same command goes on with them." if left else ""
     )
     return f"""# Heads trained for a public model
 
 `python -m tools.heads MODEL --data DIR` trains and measures everything here and writes this page. The target is
-`{target.rpartition("/")[2]}` (SmolLM2-135M-Instruct, 30 layers, {(row.target_revision or "").removeprefix("local-")});
+`{measured.target.rpartition("/")[2]}` (SmolLM2-135M-Instruct, 30 layers, {revision});
 its weights are dequantised from a Q4_1 file and differ from the hub's. The trained weights are not shipped.
 
 - **Prompts**: {num_prompts} of GSM8K and Spec-Bench in the target's chat template, the even rows of each; the odd ones
-  are measured, and none of their questions is learnt. Digest of both halves: {digest}.
+  are measured, and none of their questions is learnt. Digest of both halves: {measured.prompts}.
 - **Answers**: the target's own, greedy, at most 192 tokens, in batches of 32.
 - **Training**: {row.device}; bfloat16 passes, float32 weights; one setting for all parts of a kind. The learning
   rate of EAGLE-3 was chosen on the validation loss of 30 steps. Measured rows took no part in any choice.
@@ -150,12 +178,9 @@ is also a hard case: the target's passes are cheap, so that little is saved by e
 """
 
 
-def repeated(place: Workplace) -> str:
+def repeated(found: Sequence[Point]) -> str:
     """The commands of what is there, in order."""
-    folder = place.path("commands")
-    lines = [(folder / f"{name.replace('/', '-')}.txt") for part in PARTS
-             for name in (part.record, f"{part.run}/leaderboard.json")]  # fmt: skip
-    told = "\n".join(path.read_text(encoding="utf-8") for path in lines if path.exists())
+    told = "\n".join(command for point in found for command in point.commands)
     return f"""## Commands
 
 In the folder that `--work` names; the tool writes the files under `data` and `methods` in it:

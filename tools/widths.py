@@ -2,27 +2,23 @@
 docs/measured/widths.md and docs/measured/widths.json.
 
 `python -m tools.widths MODELS` reads the folders and GGUF files of MODELS. The figures are counts and differences of
-logits, which do not depend on the load of the machine. Each finished part stays in runs/widths, so that the same
-command goes on: a part is measured again if the code of specbench that computes it, or a version, has changed.
-`--models`, `--ways`: only these parts; the page shows all that are finished.
+logits, which do not depend on the load of the machine. widths.json holds each finished part with its commit and its
+versions, and the same command goes on with the others, on any machine. `--models`, `--ways`: only these parts;
+`--again`: also those that are finished.
 """
 
 import argparse
 import gc
 import json
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from specbench.core.environment import PACKAGE
 from specbench.core.files import write_atomically
 from specbench.core.table import markdown_table
-from specbench.core.values import bytes_digest
 from specbench.decoding.build import build_decoder
 from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
@@ -37,7 +33,7 @@ from specbench.specs.catalogue import load_method
 from tools.commands import ROOT
 
 MEASURED = ROOT / "docs" / "measured"
-WORK = Path("runs") / "widths"
+Parts = dict[str, dict[str, dict[str, Any]]]  # what is measured, by model and way
 MODELS = ("smollm2-135m", "gemma3-270m", "qwen-coder-0.5b", "qwen-coder-1.5b")
 MAX_WIDTH = 6  # tokens of a pass over five draft tokens
 TREE_WIDTH = 16
@@ -105,44 +101,36 @@ def measure(folder: Path, model: str, way: Way) -> BatchWidth:
 
 
 def versions(way: Way) -> dict[str, object]:
-    """Returns what a finished part must have been measured with."""
+    """Returns the versions of what computes a part."""
     engine = way.loading.get("engine", "eager")
     known = environment("cpu", "", "", engine)["versions"]
     return {name: known[name] for name in ("torch", "transformers", "llama-cpp-python") if name in known}
 
 
-@cache
-def code_digest() -> str:
-    """Returns a digest of the code that computes the logits: its commit changes with every page, too."""
-    files = sorted(file for name in ("models", "decoding") for file in (PACKAGE / name).rglob("*.py"))
-    return bytes_digest(file.read_bytes() for file in files)
-
-
-def part_file(work: Path, model: str, way: Way) -> Path:
-    return work / f"{model}--{re.sub(r'[^a-z0-9.]+', '-', way.name.lower())}.json"
-
-
-def finished(work: Path, model: str, way: Way) -> dict[str, Any] | None:
-    """Returns a part that was measured with the present code, versions, prompts and widths; None if there is none."""
-    try:
-        part: dict[str, Any] = json.loads(part_file(work, model, way).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    return part if part["settings"] == settings(way) else None
-
-
-def settings(way: Way) -> dict[str, Any]:
+def settings() -> dict[str, Any]:
+    """Returns what all parts of a page have in common."""
     return {
-        "code": code_digest(), "versions": versions(way), "prompts": PROMPTS, "num_tokens": NUM_TOKENS,
-        "max_width": MAX_WIDTH, "tree_width": TREE_WIDTH,
+        "prompts": PROMPTS, "num_tokens": NUM_TOKENS, "max_width": MAX_WIDTH, "tree_width": TREE_WIDTH,
+        "kinds": list(KINDS),
     }  # fmt: skip
 
 
-def measure_parts(folder: Path, work: Path, models: Sequence[str], ways: Sequence[Way]) -> None:
-    """Measures the parts that are not finished."""
+def read(place: Path) -> Parts:
+    """Returns the finished parts, by model and way; none if they were measured with other settings."""
+    try:
+        found = json.loads((place / "widths.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    parts: Parts = found.pop("parts")
+    return parts if found == settings() else {}
+
+
+def measure_parts(folder: Path, place: Path, models: Sequence[str], ways: Sequence[Way], again: bool = False) -> None:
+    """Measures the parts that are not finished, and writes the page and the JSON after each."""
+    parts = read(place)
     for model in models:
         for way in ways:
-            if finished(work, model, way) is not None:
+            if way.name in parts.get(model, {}) and not again:
                 continue
             print(f"{model}: {way.name}", flush=True)
             try:
@@ -150,8 +138,13 @@ def measure_parts(folder: Path, work: Path, models: Sequence[str], ways: Sequenc
             except RuntimeError as error:  # a model that cannot be compiled
                 result = {"problem": " ".join(str(error).split())}
             known = environment("cpu", "", "")
-            part = {"settings": settings(way), "device": known["device"], "commit": known["commit"], **result}
-            write_atomically(part_file(work, model, way), json.dumps(part))
+            parts.setdefault(model, {})[way.name] = {
+                "device": known["device"],
+                "commit": known["commit"],
+                "versions": versions(way),
+                **result,
+            }
+            write(parts, place)
             gc.collect()
 
 
@@ -228,13 +221,14 @@ def cells(way: str, width: BatchWidth) -> list[str]:
     ]  # fmt: skip
 
 
-def page(parts: dict[str, dict[str, dict[str, Any]]]) -> str:
+def page(parts: Parts) -> str:
     """Returns the page of the finished parts, by model and way."""
     tables, others, longest = [], [], 0
     for model in MODELS:
         by_way = parts.get(model, {})
         rows, notes = [], []
-        for name, part in by_way.items():
+        for name in [way.name for way in WAYS if way.name in by_way]:
+            part = by_way[name]
             if "problem" in part:
                 notes.append(f"{name}: {part['problem']}.")
                 continue
@@ -255,35 +249,20 @@ def page(parts: dict[str, dict[str, dict[str, Any]]]) -> str:
     return head + "\n\n".join(tables) + "\n" + text + versions_line(parts)
 
 
-def versions_line(parts: dict[str, dict[str, dict[str, Any]]]) -> str:
+def versions_line(parts: Parts) -> str:
     found = {
-        (part["device"], *part["settings"]["versions"].items(), ("commit", (part["commit"] or "unknown")[:7]))
+        (part["device"], *part["versions"].items(), ("commit", (part["commit"] or "unknown")[:7]))
         for ways in parts.values() for part in ways.values()
     }  # fmt: skip
     lines = sorted(f"{device}, {', '.join(f'{name} {version}' for name, version in known)}" for device, *known in found)
     return f"Measured on {'; '.join(lines)}.\n"
 
 
-def all_parts(work: Path) -> Iterator[tuple[str, dict[str, dict[str, Any]]]]:
-    for model in MODELS:
-        by_way = {way.name: part for way in WAYS if (part := finished(work, model, way)) is not None}
-        if by_way:
-            yield model, by_way
-
-
-def write(work: Path, place: Path) -> None:
+def write(parts: Parts, place: Path) -> None:
     """Writes the page and the JSON of all finished parts."""
-    parts = dict(all_parts(work))
-    if not parts:
-        return
     write_atomically(place / "widths.md", page(parts))
-    kept = {
-        model: {name: {key: part[key] for key in part if key != "settings"} for name, part in by_way.items()}
-        for model, by_way in parts.items()
-    }
-    known = {name: version for way in WAYS for name, version in versions(way).items()}
-    content = {**settings(WAYS[0]), "versions": known, "parts": kept}
-    write_atomically(place / "widths.json", json.dumps(content, indent=1) + "\n")
+    ordered = {model: parts[model] for model in MODELS if model in parts}
+    write_atomically(place / "widths.json", json.dumps({**settings(), "parts": ordered}, indent=1) + "\n")
 
 
 def chosen_from(text: str | None, names: Sequence[str]) -> list[str]:
@@ -301,15 +280,13 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="folder with the models' folders and GGUF files")
     parser.add_argument("--models", help="separated by semicolons")
     parser.add_argument("--ways", help="separated by semicolons")
-    parser.add_argument("--work", type=Path, default=WORK)
+    parser.add_argument("--again", action="store_true", help="measure finished parts again")
     parser.add_argument("--place", type=Path, default=MEASURED, help="folder of the page and the JSON")
     given = parser.parse_args()
     torch.set_num_threads(1)
     models = chosen_from(given.models, MODELS)
     ways = [way for way in WAYS if way.name in chosen_from(given.ways, [way.name for way in WAYS])]
-    given.work.mkdir(parents=True, exist_ok=True)
-    measure_parts(given.folder, given.work, models, ways)
-    write(given.work, given.place)
+    measure_parts(given.folder, given.place, models, ways, given.again)
 
 
 if __name__ == "__main__":

@@ -46,8 +46,9 @@ COMMANDS = {
     "sweep": "run:sweep", "suite": "publish:suite", "tune": "run:tune",
     "vocab": "analyses:vocab", "roofline": "analyses:roofline", "limit": "analyses:roofline",
     "predict": "analyses:predict",
-    "languages": "analyses:languages", "fairness": "analyses:fairness", "compare": "leaderboard:compare",
-    "schema": "leaderboard:schema", "site": "publish:site", "check": "leaderboard:check", "lm-eval": "run:lm_eval",
+    "advise": "analyses:advise", "drift": "analyses:drift", "languages": "analyses:languages",
+    "fairness": "analyses:fairness", "compare": "leaderboard:compare", "schema": "leaderboard:schema",
+    "site": "publish:site", "check": "leaderboard:check", "lm-eval": "run:lm_eval",
     "train": "train:train", "leaderboard": "leaderboard:leaderboard", "board": "publish:board",
 }  # fmt: skip
 FORMER_NAMES = {"limit": "roofline"}  # former name: name

@@ -1,5 +1,6 @@
-"""`specbench audit`, `conformance`, `fairness`, `languages`, `roofline`, `predict` and `vocab`."""
+"""`specbench advise`, `audit`, `conformance`, `drift`, `fairness`, `languages`, `roofline`, `predict` and `vocab`."""
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +14,7 @@ from specbench.cli.arguments import (
     Report,
     RowSubsets,
     SamplePrompt,
+    changed_options,
     command_line,
     flag,
     path_option,
@@ -21,9 +23,9 @@ from specbench.cli.arguments import (
     split,
     takes_run_options,
 )
-from specbench.core.console import stderr, stdout
+from specbench.core.console import say, stderr, stdout
 from specbench.core.environment import require
-from specbench.core.errors import ConfigError
+from specbench.core.errors import ConfigError, nearest
 from specbench.core.progress import status_line
 from specbench.specs.run_options import RunOptions
 
@@ -94,6 +96,149 @@ def fairness(
         stderr.print(f"picture: {plot}", soft_wrap=True)
     if leaderboard is not None:
         stderr.print(f"{leaderboard}: {analysis.add_fairness(leaderboard, report)}", soft_wrap=True)
+
+
+def advise(
+    runs: Annotated[
+        list[str], typer.Argument(metavar="RUN...", help="Runs or leaderboard files, as PATH or PATH:METHOD.")
+    ],
+    goal: Annotated[
+        str,
+        typer.Option(
+            help="latency (tokens/s of one user), throughput (tokens/s in all, under a load too), goodput (answers per "
+            "second of a load within --slo), energy (tokens per joule) or cost (dollars per million tokens)."
+        ),
+    ] = "latency",
+    task: Annotated[str | None, typer.Option(help="Task, if the rows are of several.")] = None,
+    subset: Annotated[str | None, typer.Option(help="Subset; by default the `all` rows.")] = None,
+    price_per_hour: Annotated[float | None, typer.Option(min=0, help="Dollars per hour of the machine.")] = None,
+    slo: Annotated[
+        str | None,
+        typer.Option(metavar="NAME=SECONDS,…", help="Limits of goodput: ttft, tpot and e2e, as ttft=0.5,tpot=0.05."),
+    ] = None,
+    max_loss: Annotated[
+        float | None,
+        typer.Option(min=0, help="Leave out ways whose score is lower than the reference's by more than this share."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Rank what was measured for a goal: methods, draft lengths, precisions and engines, plain decoding among them.
+
+    The runs are of the same prompts on one machine; AR of the first one is the reference for quality. Shorter draft
+    lengths are replayed from the records, and are marked so.
+    """
+    from specbench.analysis.advice import advise as analysis
+    from specbench.analysis.advice.tables import report_parts
+
+    with status_line("reading the runs"):
+        advice = analysis.advise(
+            runs, goal, task=task, subset=subset, price_per_hour=price_per_hour,  # type: ignore[arg-type]
+            limits=None if slo is None else limits_of(slo, analysis.LIMITS), max_loss=max_loss,
+        )  # fmt: skip
+    print_result(advice, as_json, lambda: report_parts(advice))
+
+
+def limits_of(text: str, known: Sequence[str]) -> dict[str, float]:
+    """Returns the seconds of --slo by name. Raises ConfigError for another name, and for no positive number."""
+    limits = {}
+    for part in split(text):
+        name, _, seconds = part.partition("=")
+        if name not in known:
+            raise ConfigError(f"--slo {part}: write limits in seconds, as ttft=0.5,tpot=0.05: {nearest(name, known)}")
+        try:
+            limits[name] = float(seconds)
+        except ValueError:
+            limits[name] = 0.0
+        if not 0 < limits[name] < float("inf"):
+            raise ConfigError(f"--slo {part}: give a number of seconds above 0")
+    if not limits:
+        raise ConfigError("--slo is empty: give limits in seconds, as ttft=0.5,tpot=0.05")
+    return limits
+
+
+OF_MODELS = (
+    "repeats",
+    "warm_up",
+    "subsets_per_task",
+    "allow_code_execution",
+)  # options of a run that mean nothing here
+
+
+@takes_run_options(
+    without=OF_MODELS,
+    target="With --change: the target before.",
+    drafter="With --change: the drafter before.",
+    limit="Prompts of each subset: a number, or with --change a share.",
+)
+def drift(
+    before: Annotated[str | None, typer.Option(help="Run before the change, as RUN or RUN:METHOD.")] = None,
+    after: Annotated[str | None, typer.Option(help="Run after it, of the same task.")] = None,
+    change: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="OPTION=VALUE",
+            help="Without runs: an option that has another value after, such as quantize=int4, target=MODEL, "
+            "drafter=MODEL, chat=never or set=generation.temperature=1; may be repeated.",
+        ),
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="Without runs: the task whose references are read. With runs: tasks to compare.")
+    ] = None,
+    *,
+    options: RunOptions,
+    output: Report = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell what a fine-tune, a merge, a quantization, a template or another temperature does to acceptance.
+
+    With two runs: α and τ along each target's own recorded answers, in the steps that the method would take, beside
+    what decoding counted; and Σ min(p, q) of both sides on the same texts. The runs have the same task and two targets,
+    or two drafters, or other conditions.
+
+    With --change, before anything is measured: Σ min(p, q) of both sides on the references of a task. Nothing is
+    decoded.
+    """
+    from specbench.core.files import check_output, write_output
+    from specbench.running.request import Request, check_all, check_request, option_checks
+
+    if output is not None:
+        check_output("--output", output)
+    if (before is None) != (after is None):
+        given, missing = ("--before", "--after") if after is None else ("--after", "--before")
+        raise ConfigError(f"{given}: needs {missing} as well")
+    if (before is None) == (not change):
+        raise ConfigError(
+            "give two runs with --before and --after, or models with --target, --drafter, --task and --change"
+        )
+    if before is not None and after is not None:
+        from specbench.results.runs import run_path
+
+        for name in ("target", "drafter"):
+            if getattr(options, name) is not None:
+                raise ConfigError(
+                    f"--{name}: has no effect with --before and --after, whose runs name it: leave it out"
+                )
+        check_all([partial(run_path, before), partial(run_path, after), *option_checks(options)])
+        from specbench.analysis.drift.drift import drift_of_runs  # imports torch
+
+        with status_line("reading the runs") as say:
+            report = drift_of_runs(before, after, options, split(task or ""), say)
+    else:
+        tasks = split(task or "mgsm")
+        requests = [
+            Request(tasks, ["sd"], each, command_line()) for each in (options, changed_options(options, change or ()))
+        ]
+        for request in requests:
+            check_request(request)
+        from specbench.analysis.drift.drift import drift_of_models  # imports torch
+
+        with status_line("loading the models") as say:
+            report = drift_of_models(*requests, stderr, say)
+    from specbench.analysis.drift.tables import tables
+
+    if output is not None:
+        write_output("--output", output, report.model_dump_json(indent=2) + "\n")
+    print_result(report, as_json, lambda: tables(report))
 
 
 @takes_run_options(
@@ -199,13 +344,16 @@ def roofline(
     from specbench.analysis.roofline.report import draw_roofline, tables
     from specbench.analysis.roofline.roofline import measure_pair  # imports torch
     from specbench.report.display import check_plot
+    from specbench.running.plan import load_lines
 
     if plot is not None:
         check_plot(plot)
         check_output("--plot", plot)
     set_threads(options.threads, (options.target or "").startswith(EMBEDDED))
-    with status_line("measuring") as say:
-        report = measure_pair(options, context, repeats, say)
+    for line in load_lines(options.device):
+        say(stderr, line)
+    with status_line("measuring") as progress:
+        report = measure_pair(options, context, repeats, progress)
     print_result(report, as_json, lambda: tables(report))
     console = stderr if as_json else stdout  # with --json, stdout is only JSON
     if output is not None:

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -95,6 +96,30 @@ def read_option(option: Option, value: Any) -> Any:
     if option.least is not None and not option.least <= value < math.inf:  # nan is neither
         raise ConfigError(f"{option.flag} {value}: give {option.least} or more")
     return value
+
+
+FIXED = ("seed", "repeats", "limit", "subsets", "subsets_per_task", "data", "warm_up")  # they choose texts, or repeats
+
+
+def changed_options(options: RunOptions, changes: Sequence[str]) -> RunOptions:
+    """Returns the options with `changes`, each OPTION=VALUE as on the command line, without dashes. Raises ConfigError
+    for an unknown option, for one of FIXED, and for a value out of bounds."""
+    known = {option.flag.removeprefix("--"): option for option in OPTIONS.values() if option.name not in FIXED}
+    for text in changes:
+        name, equals, value = text.partition("=")
+        option = known.get(name.strip().removeprefix("--"))
+        if option is None or not equals:
+            raise ConfigError(
+                f"--change {text}: write it as OPTION=VALUE, such as quantize=int4: {nearest(name, known)}"
+            )
+        if option.is_repeated:
+            read: Any = (*getattr(options, option.name), value)
+        elif option.least is not None:
+            read = read_option(option, whole_number(f"--change {option.name}", value) or -1)
+        else:
+            read = read_option(option, value)
+        options = replace(options, **{option.name: read})
+    return options
 
 
 def serving_of(servers: Path | None) -> "AbstractContextManager[Callable[[RunSpec], LoadedModels] | None]":

@@ -4,11 +4,11 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from textwrap import shorten
-from typing import Any
+from typing import Any, Protocol
 
 from specbench.core.console import counted
 from specbench.results.metric_format import metric_of, names_by_text, score_pair
-from specbench.results.row import ALL, REPEAT, SHUFFLED, Row
+from specbench.results.row import ALL, REPEAT, SHUFFLED, Row, RowWarning
 from specbench.statistics.bootstrap import MIN_PROMPTS, SMALL_SAMPLE
 from specbench.tasks.judge import JUDGED
 
@@ -410,16 +410,23 @@ def _with_subsets(rows: Sequence[Row], texts: Sequence[str | None]) -> str:
 MARK = "†"
 
 
-def marked(text: str, row: Row) -> str:
+class HasWarnings(Protocol):
+    """A row, or what was made of it."""
+
+    @property
+    def warnings(self) -> tuple[RowWarning, ...]: ...
+
+
+def marked(text: str, row: HasWarnings) -> str:
     return f"{text} {MARK}" if marked_warnings(row) else text
 
 
-def marked_warnings(row: Row) -> dict[str, str]:
+def marked_warnings(row: HasWarnings) -> dict[str, str]:
     """Returns the text of each marked warning by its code. Few prompts have a line of their own in every caption."""
     return {warning.code: warning.text for warning in row.warnings if warning.code != "few_prompts"}
 
 
-def warning_lines(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
+def warning_lines(rows: Sequence[HasWarnings], names: Sequence[str]) -> list[str]:
     """Returns a line for each kind of warning: the text of the first row that has it, and the names of the others."""
     found: dict[str, list[tuple[str, str]]] = {}
     for row, name in zip(rows, names, strict=True):

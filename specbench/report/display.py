@@ -261,7 +261,7 @@ def _draw_loads(panel: Any, rows: Sequence[Row]) -> None:
         (line,) = panel.plot(*zip(*[place[:2] for place in places], strict=True), "o-", label=own[0].method_name)
         for user, whole, level in places:
             panel.annotate(f"{level:g}", (user, whole), xytext=(5, 4), textcoords="offset points", fontsize=8)
-        if even := break_even(own):
+        if even := break_even(own).value:
             users, wholes, levels = (np.log(values) for values in zip(*places, strict=True))
             user, whole = (np.exp(np.interp(np.log(even), levels, values)) for values in (users, wholes))
             label = f"{own[0].method_name}: as fast as ar at {even:.1f}"

@@ -262,8 +262,8 @@ def _break_even_line(rows: Sequence[Row]) -> str:
         return ""
     level = break_even(rows)
     seen_outcomes = {is_faster(row) for row in rows}
-    if level is not None:
-        return f"{rows[0].method_name}: as fast as ar at {level:.1f} (interpolated)"
+    if level.value is not None:
+        return f"{rows[0].method_name}: as fast as ar at {with_interval(level, 1)} (interpolated)"
     outcomes = {True: "faster than ar", False: "slower than ar", None: "not separable from ar"}
     seen = [text for outcome, text in outcomes.items() if outcome in seen_outcomes]
     if len(seen) == 1:

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -201,28 +201,70 @@ def _median_ratio(
     return replace(prompts, cluster=np.arange(len(kept))).ratio(*zip(*kept, strict=True)) if kept else Estimate()
 
 
+Limits = Mapping[str, float]  # seconds, by ttft, tpot and e2e
+LIMITS = ("ttft", "tpot", "e2e")
+
+
+def goodput(row: Row, windows: Sequence[LoadWindow], limits: Limits) -> Estimate:
+    """Returns answers within all limits per second of the windows of a row with a load, from the first request of a
+    window to its last token. As in vLLM's benchmark, an answer that came in one read has no time per token, and keeps
+    that limit. The interval resamples windows."""
+    own = [window.methods[row.method_name] for window in windows_of(row, windows, load_of(row))]
+    seconds = [max(each.sent + each.last_seconds for each in w) - min(each.sent for each in w) for w in own]
+    good = _sums(own, lambda answer: float(is_within(answer, limits)))
+    return Resampler(np.arange(len(own), dtype=np.int64), seed=0).ratio(good, seconds)
+
+
+def is_within(answer: LoadAnswer, limits: Limits) -> bool:
+    times = {"ttft": answer.first_seconds, "tpot": _tpot(answer) or 0.0, "e2e": answer.last_seconds}
+    return all(times[name] <= limit for name, limit in limits.items())
+
+
+QUANTILES = {"seconds": 0.5, "p90_seconds": 0.9, "p95_seconds": 0.95, "p99_seconds": 0.99}
+
+
 def _latencies(windows: Sequence[Sequence[LoadAnswer]]) -> dict[str, Estimate]:
+    """Returns quantiles over the answers; those of ITL are over the tokens of all answers: the tokens of a read share
+    the time since the read before it."""
     answers = [answer for window in windows for answer in window]
     times = {
         "ttft": [answer.first_seconds for answer in answers],
         "tpot": [seconds for each in answers if (seconds := _tpot(each)) is not None],
+        "itl": [
+            (later - earlier) / num
+            for each in answers
+            for (earlier, _), (later, num) in pairwise(each.reads)
+            for _ in range(num)
+        ],
         "e2e": [answer.last_seconds for answer in answers],
     }
     return {
         f"{name}_{kind}": Estimate(value=float(np.quantile(values, share)) if values else None)
-        for name, values in times.items() for kind, share in (("seconds", 0.5), ("p99_seconds", 0.99))
+        for name, values in times.items() for kind, share in QUANTILES.items()
     }  # fmt: skip
 
 
-def break_even(rows: Sequence[Row]) -> float | None:
+def break_even(rows: Sequence[Row]) -> Estimate:
     """Returns the lowest level at which a method's throughput falls to AR's, interpolated over the logarithm of the
-    level. Levels whose interval contains 1 do not count. None if the method never goes from faster to slower."""
-    points = [
-        (load_of(row).level, row.value("speedup") or 0.0)
-        for row in sorted(rows, key=lambda row: load_of(row).level) if is_faster(row) is not None
-    ]  # fmt: skip
+    level; empty unless the method is faster at one level and slower at a higher one, each by its interval. The interval
+    holds the levels at which the intervals of the speed-ups contain 1, interpolated alike."""
+    ordered = sorted(rows, key=lambda row: load_of(row).level)
+    outcomes = [is_faster(row) for row in ordered]
+    if True not in outcomes or False not in outcomes[outcomes.index(True) :]:
+        return Estimate()
+    levels = [load_of(row).level for row in ordered]
+    speedups = [row.metric("speedup") for row in ordered]
+    low, value, high = (
+        _crossing(levels, [getattr(speedup, end) for speedup in speedups]) for end in ("low", "value", "high")
+    )
+    return Estimate(value=value) if low is None or high is None else Estimate(value=value, low=low, high=high)
+
+
+def _crossing(levels: Sequence[float], values: Sequence[float | None]) -> float | None:
+    """Returns the first level at which values fall to 1; None if they never go from above to below."""
+    points = [(level, value) for level, value in zip(levels, values, strict=True) if value is not None]
     for (low, above), (high, below) in pairwise(points):
-        if above > 1 > below:
+        if above > 1 >= below:
             share = (above - 1) / (above - below)
             return math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
     return None

@@ -271,11 +271,12 @@ def compare_with_run(
     row cannot be recomputed."""
     own = run.recompute_row(row)
     stated = ["fairness"] if row.fairness is not None else []
-    if LATER_METRICS.isdisjoint(row.metrics):  # a row of an earlier version, which did not look for loops
-        metrics = {name: each for name, each in own.metrics.items() if name not in LATER_METRICS}
-        warnings = tuple(each for each in own.warnings if each.code != "loops")
-        own = own.model_copy(update={"metrics": metrics, "warnings": warnings})
-        stated.append("loops")
+    for told, later in LATER_METRICS.items():
+        if later.isdisjoint(row.metrics) and not later.isdisjoint(own.metrics):  # a row of an earlier version
+            metrics = {name: each for name, each in own.metrics.items() if name not in later}
+            warnings = tuple(each for each in own.warnings if each.code != told)
+            own = own.model_copy(update={"metrics": metrics, "warnings": warnings})
+            stated.append(told)
     values, own_values = (
         dotted.flat(each.model_dump(mode="json", exclude=set(UNVERIFIABLE_FIELDS))) for each in (row, own)
     )

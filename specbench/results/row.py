@@ -57,12 +57,17 @@ LATER_FIELDS = frozenset(
         "pass_width", "products", "system", "template_date",
     }
 )  # fmt: skip
-LATER_METRICS = frozenset(
-    {
+# By what they tell; a row has all of a group or none.
+LATER_METRICS = {
+    "loops": frozenset({
         "share_looping", "share_looping_ar", "share_in_loops", "share_in_loops_ar", "speedup_without_loops",
         "mean_acceptance_length_without_loops",
-    }
-)  # fmt: skip
+    }),
+    "percentiles": frozenset({
+        "itl_seconds", "itl_p99_seconds",
+        *(f"{name}_p{share}_seconds" for name in ("ttft", "tpot", "itl", "e2e") for share in (90, 95)),
+    }),
+}  # fmt: skip
 # The outcome of a measurement; all other fields identify what was measured.
 RESULT_FIELDS = frozenset(
     {

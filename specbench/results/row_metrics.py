@@ -75,13 +75,28 @@ _DECLARED = (
     ),
     Metric("tpot_seconds", "s, median", "", "decode seconds ÷ (new tokens − 1)", lower_is_better=True),
     Metric(
-        "ttft_p99_seconds",
-        "s, 99th percentile",
-        "only under a load: from the request to the first read with a token",
+        "itl_seconds",
+        "s, median",
+        "only under a load: over the tokens of all answers, each with its share of the time since the read before; a "
+        "server may send the tokens of a step one by one or together, which changes its percentiles",
+        "seconds between two reads ÷ tokens of the later one",
         lower_is_better=True,
     ),
-    Metric("tpot_p99_seconds", "s, 99th percentile", "only under a load: as tpot_seconds", lower_is_better=True),
-    Metric("e2e_p99_seconds", "s, 99th percentile", "only under a load: as e2e_seconds", lower_is_better=True),
+    *(
+        Metric(
+            f"{name}_p{share}_seconds",
+            f"s, {share}th percentile",
+            f"only under a load: {meaning}",
+            lower_is_better=True,
+        )
+        for name, meaning in (
+            ("ttft", "from the request to the first read with a token"),
+            ("tpot", "as tpot_seconds"),
+            ("itl", "as itl_seconds"),
+            ("e2e", "as e2e_seconds"),
+        )
+        for share in (90, 95, 99)
+    ),
     Metric(
         "tpot_ratio",
         "ratio",

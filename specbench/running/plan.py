@@ -543,7 +543,7 @@ def load_lines(device: str) -> Iterator[str]:
     num_threads = torch.get_num_threads()
     if load + num_threads > num_cores + SPARE:
         yield (
-            f"warning: this machine is busy: other programs use {load:.1f} of its {num_cores} CPU cores, and this run "
+            f"warning: this machine is busy: other programs use {load:.1f} of its {num_cores} CPU cores, and this one "
             f"needs {num_threads}: speeds will be too low and their intervals wide"
         )
     if number := num_gpu_processes(device):

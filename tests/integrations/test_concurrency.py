@@ -23,6 +23,7 @@ from specbench.report.tables import load_tables
 from specbench.results.concurrency import (
     SteadySpan,
     break_even,
+    goodput,
     load_groups,
     load_of,
     metrics_of,
@@ -102,7 +103,9 @@ def test_each_level_has_a_row_for_each_server(measured, by_rate) -> None:
         assert tau == pytest.approx(1.0 if row.method_name == "ar" else emitted / len(SD))
         assert ratio is not None and row.value("speedup_user") == pytest.approx(tau / ratio)
         assert row.metrics["tokens_per_second_user"].low is not None
-        assert (row.value("ttft_p99_seconds") or 0) >= (row.value("ttft_seconds") or 0) > 0
+        for name in ("ttft", "tpot", "itl", "e2e"):
+            times = [row.value(f"{name}_{kind}seconds") or 0 for kind in ("", "p90_", "p95_", "p99_")]
+            assert times == sorted(times) and times[0] > 0
     assert by_concurrency[0].value("speedup") == 1.0
     titles = [table.title for table in load_tables([*by_concurrency, *by_rate[1][2:]])]
     assert titles == ["mgsm · en · load by concurrency", "mgsm · en · load by rate"]
@@ -121,7 +124,7 @@ def test_a_level_by_rate_has_ratios_of_latencies_and_no_speed_up(by_rate) -> Non
     assert "speed-up\n95 %" in headings[0] and "E2E ratio\n95 %" not in headings[0]
     assert "speed-up\n95 %" not in headings[1] and {"TPOT ratio\n95 %", "E2E ratio\n95 %"} <= set(headings[1])
     assert any("there is no speed-up in tok/s" in line for line in tables[1].caption)
-    assert break_even([own]) is None
+    assert break_even([own]).value is None
 
 
 def test_latencies_are_compared_by_the_medians_of_windows() -> None:
@@ -130,6 +133,29 @@ def test_latencies_are_compared_by_the_medians_of_windows() -> None:
     found = metrics_of(own, plain, None)
     assert found["tpot_ratio"].value == pytest.approx(2.0 / 1.25)  # the second window has no time per token
     assert found["e2e_ratio"].value == pytest.approx((9.0 + 4.0) / (6.0 + 2.0)) and found["speedup"].value is None
+
+
+def test_percentiles_are_over_answers_and_those_of_gaps_over_tokens() -> None:
+    own = [[answer(0, [(float(first), 1), (first + 2.0, 4), (first + 2.5, 2)], 3) for first in range(1, 101)]]
+    found = metrics_of(own, own, None)
+    assert found["ttft_p90_seconds"].value == pytest.approx(90.1) and found["ttft_p95_seconds"].value == pytest.approx(
+        95.05
+    )
+    assert found["itl_seconds"].value == found["itl_p90_seconds"].value == 0.5  # 400 tokens of .5 s, 200 of .25
+    assert found["tpot_p95_seconds"].value == pytest.approx(2.5 / 6) and found["e2e_p90_seconds"].value == (
+        pytest.approx(92.6)
+    )
+
+
+def test_goodput_counts_answers_within_all_limits() -> None:
+    """Two windows of 5 s: of four answers, one is late, one writes slowly, one came in one read and has no TPOT."""
+    answers = [answer(0, [(0.4, 1), (2.4, 4)], 1), answer(0, [(0.6, 1), (2.6, 4)], 1),
+               answer(0, [(0.4, 1), (5.0, 4)], 1), answer(1, [(0.4, 5)], 1)]  # fmt: skip
+    row = load_row(4, 1.5)
+    windows = [LoadWindow("t", "s", "concurrency", 4, number, 4, 0.0, {"draft": answers}) for number in range(2)]
+    assert goodput(row, windows, {"ttft": 0.5, "tpot": 0.5}).value == pytest.approx(2 / 5)
+    assert goodput(row, windows, {"ttft": 0.5}).value == pytest.approx(3 / 5)
+    assert goodput(row, windows, {"e2e": 0.3}).value == 0.0
 
 
 def test_as_many_requests_are_in_flight_as_the_level_says_and_all_servers_get_the_same(tmp_path, monkeypatch) -> None:
@@ -296,10 +322,10 @@ def load_row(level: float, speedup: float, method: str = "draft", throughput: fl
 @pytest.mark.parametrize(
     ("points", "level", "line"),
     [
-        ([(1, 2.0), (4, 1.5), (16, 0.5)], 8.0, "draft: as fast as ar at 8.0 (interpolated)"),
+        ([(1, 2.0), (4, 1.5), (16, 0.5)], 8.0, "draft: as fast as ar at 8.0 [7.4, 8.5] (interpolated)"),
         ([(1, 2.0), (4, 1.5)], None, "draft: faster than ar at every measured level"),
         ([(1, 0.9), (4, 0.5)], None, "draft: slower than ar at every measured level"),
-        ([(1, 2.0), (2, 1.01), (4, 0.99), (16, 0.5)], 16 ** (2 / 3), "draft: as fast as ar at 6.3 (interpolated)"),
+        ([(1, 2.0), (2, 1.01), (4, 0.99), (16, 0.5)], 8**0.5, "draft: as fast as ar at 2.8 [1.9, 4.4] (interpolated)"),
         ([(1, 1.01), (4, 0.99)], None, "draft: not separable from ar at any measured level"),
         ([(1, 1.2), (4, 0.99)], None, "draft: faster than ar at some levels, not separable from ar at others"),
     ],
@@ -307,7 +333,7 @@ def load_row(level: float, speedup: float, method: str = "draft", throughput: fl
 def test_the_break_even_level_is_interpolated(points, level, line) -> None:
     rows = [load_row(*point) for point in points]
     found = break_even(rows)
-    assert found == (level if level is None else pytest.approx(level))
+    assert found.value == (level if level is None else pytest.approx(level))
     (table,) = load_tables([load_row(points[0][0], 1.0, "ar"), *rows])
     assert line in table.caption
 

@@ -9,7 +9,7 @@ import pytest
 from specbench.core.environment import PACKAGE
 from specbench.models.batch_width import Compared, WidthChange
 from tools import widths
-from tools.widths import KINDS, WAYS, classes, equal, finished, measure_parts, write
+from tools.widths import KINDS, WAYS, classes, equal, measure_parts, read
 
 WEIGHTS = PACKAGE / "embedded" / "weights"
 
@@ -41,7 +41,6 @@ def test_finished_parts_are_kept_and_told(tmp_path: Path, monkeypatch: pytest.Mo
     measure_parts(WEIGHTS, tmp_path, ["target"], ways)
     monkeypatch.setattr(widths, "measure", None)  # what is finished is not measured again
     measure_parts(WEIGHTS, tmp_path, ["target"], ways)
-    write(tmp_path, tmp_path)
     page = (tmp_path / "widths.md").read_text(encoding="utf-8")
     lines = {line.split(" | ")[0].strip("| "): line for line in page.splitlines() if line.startswith("| eager")}
     assert list(lines) == [way.name for way in ways]
@@ -52,14 +51,18 @@ def test_finished_parts_are_kept_and_told(tmp_path: Path, monkeypatch: pytest.Mo
         assert all(found == "–" or len({*found.split("/")}) == 1 for found in pair)  # all rows are equal
     assert cells[0] != "– · –"
     assert "Not measured yet: eager bfloat16; " in page
+    monkeypatch.setattr(widths, "measure", lambda *_: pytest.fail("measured again"))
+    with pytest.raises(pytest.fail.Exception, match="measured again"):
+        measure_parts(WEIGHTS, tmp_path, ["target"], ways, again=True)
     found = json.loads((tmp_path / "widths.json").read_text(encoding="utf-8"))
     assert set(found["parts"]["target"]) == set(lines) and found["num_tokens"] == 4
 
 
-def test_a_part_of_other_code_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    way = WAYS[0]
-    part = {"settings": widths.settings(way), "problem": "none"}
-    widths.part_file(tmp_path, "target", way).write_text(json.dumps(part), encoding="utf-8")
-    assert finished(tmp_path, "target", way) == part
-    monkeypatch.setattr(widths, "code_digest", lambda: "another")
-    assert finished(tmp_path, "target", way) is None
+def test_parts_of_other_settings_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read(tmp_path) == {}
+    monkeypatch.setattr(widths, "MODELS", ("target",))
+    parts = {"target": {"eager float32": {"problem": "none", "device": "x", "commit": None, "versions": {}}}}
+    widths.write(parts, tmp_path)
+    assert read(tmp_path) == parts
+    monkeypatch.setattr(widths, "NUM_TOKENS", 4)
+    assert read(tmp_path) == {}

@@ -22,6 +22,7 @@ from specbench.results.row import Row
 from specbench.results.runs import RecordedRun
 from specbench.running.recorded_prompts import Group, ModelLoader, RecordedPrompt
 from specbench.statistics.bootstrap import Array
+from specbench.tasks.examples import Example
 from specbench.training.passes import Batch, Sample, learnt_logits
 
 WHOLE = ""  # the route of a method without routes
@@ -94,17 +95,13 @@ def texts_of(
             record = common.runs[0].records[key]
             if reference == "continuation":
                 new_ids: list[int] = list(record.methods["ar"].token_ids)
-            else:  # the first of several references, after a space if the prompt does not end in one
-                example = prompts[key].example
-                listed = example.references[record.turn]
-                answer = listed[0] if isinstance(listed, list | tuple) and listed else listed
-                if not isinstance(answer, str | int | float) or not str(answer).strip():
+            else:
+                new_ids = reference_ids(prompts[key].example, record.turn, target)
+                if not new_ids:
                     raise ConfigError(
                         f"--reference data: {task}/{subset} example {record.id} has no reference text: use "
                         "--reference continuation"
                     )
-                space = "" if example.turns[record.turn][-1:].isspace() else " "
-                new_ids = target.tokenizer(f"{space}{answer}", add_special_tokens=False)["input_ids"]
             prompt_ids = prompts[key].prompt_ids
             most = None if context_limit is None else max(len(prompt_ids), context_limit + 1)
             samples[key] = Sample(subset, (*prompt_ids, *new_ids)[:most], len(prompt_ids))
@@ -116,6 +113,18 @@ def texts_of(
             )
         texts |= learnt_texts
     return texts
+
+
+def reference_ids(example: Example, turn: int, target: CausalLM) -> list[int]:
+    """Returns the tokens of an example's reference text, the first of several, after a space if the prompt does not end
+    in one; none without a reference."""
+    listed = example.references[turn]
+    answer = listed[0] if isinstance(listed, list | tuple) and listed else listed
+    if not isinstance(answer, str | int | float) or not str(answer).strip():
+        return []
+    space = "" if example.turns[turn][-1:].isspace() else " "
+    ids: list[int] = target.tokenizer(f"{space}{answer}", add_special_tokens=False)["input_ids"]
+    return ids
 
 
 NUM_COLUMNS = 8  # in the result of `position_numbers`

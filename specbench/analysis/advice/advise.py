@@ -1,0 +1,318 @@
+"""`specbench advise`: which of the measured ways to run a model serves a goal best.
+
+A way is a target in a precision and an engine, with a method and its draft length; plain decoding (AR) is one of them,
+and so is AR of a quantized target. All ways come from recorded runs of the same task on one machine. Shorter draft
+lengths than the measured one are replayed from the recorded verdicts (`predict`) with the pass costs of their own run,
+and the replay is scaled by measured ÷ replayed at the recorded length, which holds the time between passes.
+
+Ways are ranked by the goal. A way is told from the best one by the ratio of their speeds, paired by prompt where both
+have records. Another precision is another target: its quality stands beside its speed, as a difference from the
+reference, which is AR of the first run.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
+
+from specbench.analysis.roofline.predict import Machine, RecordedRow, has_shorter_drafts
+from specbench.core.errors import ConfigError, nearest
+from specbench.records.windows import read_windows
+from specbench.report.captions import verdict_word, why_unranked
+from specbench.results.concurrency import LIMITS as LIMITS
+from specbench.results.concurrency import Limits, goodput
+from specbench.results.conditions import conditions_that_differ
+from specbench.results.metric_format import metric_of
+from specbench.results.paired import RowWithRecords, pair_up, unpaired_difference, unpaired_ratio
+from specbench.results.row import Row, RowWarning
+from specbench.results.runs import RecordedRuns, read_path, rows_of_subsets, run_folder_of, split_detail
+from specbench.statistics.bootstrap import Estimate, FilePart
+
+Goal = Literal["latency", "throughput", "goodput", "energy", "cost"]
+GOALS: tuple[str, ...] = get_args(Goal)
+GOAL_TEXTS = {
+    "latency": "tokens/s of one user",
+    "throughput": "tokens/s in all",
+    "goodput": "answers/s within the limits",
+    "energy": "tokens per joule",
+    "cost": "dollars per million tokens",
+}
+# What a way may differ in: the target's precision and how its passes run. Scores are compared only where their
+# signatures are equal.
+FREE = (
+    "target", "target_revision", "dtype", "engine", "attention", "products", "pass_width", "drafter_passes",
+    "signatures", "versions", "code",
+)  # fmt: skip
+MILLION = 1e6
+
+
+class Way(FilePart):
+    """A way to run the model. `run`: as it was given. `basis`: measured, or replayed from records. `value`: of the
+    goal. `ratio`: this way's goodness ÷ the best one's, `paired` by prompt or from both intervals. `quality`: the main
+    score; `quality_change`: minus the reference's. `keeps`: whether it writes what the reference's target would: the
+    same target and precision, and a lossless method that was not caught. `why_out`: why it is not ranked."""
+
+    run: str
+    target: str
+    precision: str
+    engine: str
+    method: str
+    num_draft_tokens: int
+    load: str
+    basis: Literal["measured", "replayed"]
+    value: Estimate
+    ratio: Estimate
+    paired: bool
+    speedup: Estimate
+    quality: Estimate
+    quality_change: Estimate
+    verdict: str
+    keeps: bool
+    peak_bytes: float | None
+    why_out: str | None
+    warnings: tuple[RowWarning, ...]
+
+    @property
+    def name(self) -> str:
+        length = "" if self.method == "ar" else f", γ {self.num_draft_tokens}"
+        return f"{self.method}{length}, {self.precision}{'' if self.engine == 'eager' else f', {self.engine}'}"
+
+
+class Advice(FilePart):
+    """The report. `ways`: best first, those that are not ranked last. `quality`: the name of the score, or None."""
+
+    goal: Goal
+    task: str
+    device: str
+    quality: str | None
+    reference: str
+    max_loss: float | None
+    ways: tuple[Way, ...]
+
+    @property
+    def ranked(self) -> list[Way]:
+        return [way for way in self.ways if way.why_out is None]
+
+    def best(self, keeps: bool = False) -> Way | None:
+        """Returns the first way; with `keeps` the first one that keeps the reference's answers."""
+        return next((way for way in self.ranked if way.keeps or not keeps), None)
+
+
+class Measured(NamedTuple):
+    """A row of an input, with its records where they can be read. `place`: the folder of its run, if it is there."""
+
+    text: str
+    place: Path | None
+    row: Row
+    found: RowWithRecords
+    recorded: RecordedRow | None
+
+
+def advise(
+    runs: Sequence[str], goal: Goal, *, task: str | None = None, subset: str | None = None,
+    price_per_hour: float | None = None, limits: Limits | None = None, max_loss: float | None = None,
+) -> Advice:  # fmt: skip
+    """Ranks the ways in runs and leaderboard files, each given as PATH or PATH:METHOD. `limits`: those of goodput.
+    `max_loss`: the largest loss of quality, in the score's own units, of ways that are ranked.
+
+    Raises ConfigError for rows of several tasks, or that were measured on different machines or prompts, and for a goal
+    that no row has the numbers of.
+    """
+    if goal not in GOALS:
+        raise ConfigError(f"--goal {goal}: {nearest(goal, GOALS)}")
+    for own, option, value in (("cost", "--price-per-hour", price_per_hour), ("goodput", "--slo", limits)):
+        if goal == own and value is None:
+            raise ConfigError(f"--goal {goal}: give {option}")
+        if goal != own and value is not None:
+            raise ConfigError(f"{option}: has no effect with --goal {goal}: give --goal {own}")
+    # 1. The rows of one task, all measured alike but for what may differ.
+    found = measured_rows(runs, task, subset)
+    first = next((each for each in found if each.row.is_baseline), found[0])
+    for each in found:
+        if differ := conditions_that_differ(first.row, each.row, FREE):
+            raise ConfigError(
+                f"'{first.text}' and '{each.text}' were not measured alike ({'; '.join(map(str, differ))}): give runs "
+                "of the same prompts on one machine"
+            )
+    # 2. Each as measured, then shorter draft lengths where they are better.
+    value_of = goal_value(goal, price_per_hour)
+    candidates = [
+        (each, each.row.num_draft_tokens, "measured",
+         value_of(each.row) if limits is None else goodput_of(each, limits))
+        for each in found
+    ]  # fmt: skip
+    if goal in ("latency", "throughput", "cost"):
+        for each in found:
+            candidates += replayed(each, value_of)
+    candidates = [each for each in candidates if each[3].value is not None]
+    if not candidates:
+        raise ConfigError(f"--goal {goal}: no row has {GOAL_TEXTS[goal]}: {MISSING[goal]}")
+    # 3. Ranked by the goal; those that are left out come last.
+    ways = []
+    for each, length, basis, value in candidates:
+        quality, change = quality_of(first, each)
+        speedup = each.row.metric("speedup") if basis == "measured" else Estimate()
+        why_out = why_unranked(each.row)
+        if why_out is None and max_loss is not None:
+            why_out = why_too_bad(first.row.quality, change, max_loss)
+        ways.append((each, Way(
+            run=each.text, target=each.row.target, precision=each.row.dtype, engine=each.row.engine,
+            method=each.row.method_name, num_draft_tokens=length, load=each.row.level, basis=basis, value=value,
+            ratio=Estimate(value=1.0), paired=False, speedup=speedup,
+            quality=quality, quality_change=change, verdict=verdict_word(each.row), keeps=keeps(first.row, each.row),
+            peak_bytes=peak_of(each.row), why_out=why_out,
+            warnings=each.row.warnings,
+        )))  # fmt: skip
+    sign = -1.0 if goal == "cost" else 1.0
+    ways.sort(key=lambda pair: (pair[1].why_out is not None, -sign * (pair[1].value.value or 0.0)))
+    best, best_way = ways[0]
+    told = [way if way is best_way else way.model_copy(update=ratio_to(best, best_way, each, way, goal))
+            for each, way in ways]  # fmt: skip
+    return Advice(
+        goal=goal, task=f"{first.row.task_name}/{first.row.subset}", device=first.row.device, quality=first.row.quality,
+        reference=f"{first.text}:{first.row.method_name}", max_loss=max_loss, ways=tuple(told),
+    )  # fmt: skip
+
+
+MISSING = {
+    "latency": "give runs with answers of more than one token",
+    "throughput": "give runs with answers of more than one token",
+    "cost": "give runs with answers of more than one token",
+    "goodput": "give runs of servers with a load (`load:` in servers.yaml), and their folders",
+    "energy": "this needs counters of the processor or of the GPU, which the measuring machine did not let it read",
+}
+
+
+def measured_rows(runs: Sequence[str], task: str | None, subset: str | None) -> list[Measured]:
+    """Returns the rows of all inputs. Raises ConfigError for an unknown path, method or task, and for several tasks."""
+    opened = RecordedRuns()
+    rows: list[Measured] = []
+    for text in dict.fromkeys(runs):
+        path, method = split_detail(text)
+        if not path.exists():
+            raise ConfigError(f"'{text}': no such folder or file: give the folder of a run, or a leaderboard file")
+        given = read_path(text, path)
+        given = given if method is None else given.of_methods(method, "ar")
+        for row in rows_of_subsets(given.rows, [] if subset is None else [subset]):
+            place = run_folder_of(row, given.file)
+            found = opened.with_records(row, given.file)
+            has_records = bool(found.own) and place is not None and not row.level
+            recorded = recorded_row(opened, row, place) if has_records and place is not None else None
+            rows.append(
+                Measured(str(path), place if place is not None and place.is_dir() else None, row, found, recorded)
+            )
+    tasks = dict.fromkeys(each.row.task_name for each in rows)
+    if task is not None and task not in tasks:
+        raise ConfigError(f"--task {task}: no row has it: {nearest(task, tasks)}")
+    if task is None and len(tasks) > 1:
+        raise ConfigError(f"the rows are of several tasks ({', '.join(tasks)}): choose one with --task")
+    return [each for each in rows if task is None or each.row.task_name == task]
+
+
+def recorded_row(opened: RecordedRuns, row: Row, place: Path) -> RecordedRow | None:
+    """Returns a row for the replay of shorter drafts, on a machine with the pass costs of its own run; None if the row
+    has none, or its drafts depend on their length."""
+    cost, verification = row.value("cost_ratio"), row.value("verification_cost")
+    run = opened.at(place)
+    if row.num_draft_tokens < 2 or row.is_baseline or "decoder" in row.options:
+        return None
+    recorded = RecordedRow.of(run, row, Machine(1.0, cost or 0.0, verification or 1.0))
+    return recorded if has_shorter_drafts(recorded.method) else None
+
+
+def replayed(each: Measured, value_of: Callable[[Row], Estimate]) -> list[tuple[Measured, int, str, Estimate]]:
+    """Returns the best shorter draft length, if it is better than the measured one."""
+    if each.recorded is None:
+        return []
+    *shorter, own = [found for found in each.recorded.predictions(each.text) if found.draft_length is None]
+    if not shorter or not own.tokens_per_second.value:
+        return []
+    best = max(shorter, key=lambda found: found.tokens_per_second.value or 0.0)
+    measured = each.row.value("tokens_per_second")
+    if measured is None or (best.tokens_per_second.value or 0.0) <= own.tokens_per_second.value:
+        return []
+    scale = measured / own.tokens_per_second.value
+    speed = times(best.tokens_per_second, scale)
+    row = each.row.model_copy(update={"metrics": {**each.row.metrics, "tokens_per_second": speed}})
+    return [(each, best.num_draft_tokens, "replayed", value_of(row))]
+
+
+def goal_value(goal: Goal, price_per_hour: float | None) -> Callable[[Row], Estimate]:
+    """Returns the function that gives a row's value of a goal; empty where it has none."""
+    if goal == "energy":
+        return lambda row: inverse(joules_of(row))
+    if goal == "cost":
+        assert price_per_hour is not None
+        return lambda row: times(inverse(row.metric("tokens_per_second")), price_per_hour / 3600 * MILLION)
+    if goal == "latency":  # a user of a loaded server gets a share of its tokens
+        return lambda row: Estimate() if row.level else row.metric("tokens_per_second")
+    return lambda row: row.metric("tokens_per_second")
+
+
+def goodput_of(each: Measured, limits: Limits) -> Estimate:
+    if not each.row.level or each.place is None:
+        return Estimate()
+    return goodput(each.row, read_windows(each.place), limits)
+
+
+def joules_of(row: Row) -> Estimate:
+    """Returns joules per token of the processor and the GPU together; of one of them if the other is not measured."""
+    parts = [row.metric(f"{place}_joules_per_token") for place in ("cpu", "gpu")]
+    known = [part for part in parts if part.value is not None]
+    if len(known) < 2:
+        return known[0] if known else Estimate()
+    return Estimate(value=sum(part.value or 0.0 for part in known))
+
+
+def times(metric: Estimate, factor: float) -> Estimate:
+    return Estimate(**{name: None if (end := getattr(metric, name)) is None else end * factor
+                       for name in ("value", "low", "high")})  # fmt: skip
+
+
+def inverse(metric: Estimate) -> Estimate:
+    if not metric.value:
+        return Estimate()
+    if not metric.low or not metric.high:
+        return Estimate(value=1 / metric.value)
+    return Estimate(value=1 / metric.value, low=1 / metric.high, high=1 / metric.low)
+
+
+def keeps(reference: Row, row: Row) -> bool:
+    """Whether a row's answers are those of the reference's target."""
+    same = all(getattr(reference, name) == getattr(row, name) for name in ("target", "target_revision", "dtype"))
+    return same and row.lossless and not row.verdict.startswith(("diverged", "not lossless"))
+
+
+def peak_of(row: Row) -> float | None:
+    """Returns the largest memory of the process: of the device, if the target computes on one."""
+    return row.value("peak_device_bytes") or row.value("peak_host_bytes")
+
+
+def quality_of(reference: Measured, each: Measured) -> tuple[Estimate, Estimate]:
+    """Returns the main score and its difference from the reference's, paired by prompt where records are there."""
+    name = reference.row.quality
+    if name is None or each.row.quality != name or each.row.signatures != reference.row.signatures:
+        return each.row.metric(each.row.quality), Estimate()
+    if each is reference:
+        return each.row.metric(name), Estimate(value=0.0, low=0.0, high=0.0)
+    pairs = pair_up(reference.found, each.found)
+    if not pairs.own[0]:
+        return each.row.metric(name), unpaired_difference(reference.row.metric(name), each.row.metric(name))
+    return each.row.metric(name), pairs.change(name).change
+
+
+def why_too_bad(name: str | None, change: Estimate, max_loss: float) -> str | None:
+    """Returns why a score is not ranked, given its change from the reference; None if it has not lost too much."""
+    if change.value is None:
+        return "its score is not known, or not comparable with the reference's"
+    loss = change.value if metric_of(name).lower_is_better else -change.value
+    return f"its score is {loss:.3g} worse than the reference's" if loss > max_loss else None
+
+
+def ratio_to(best: Measured, best_way: Way, each: Measured, way: Way, goal: Goal) -> dict[str, object]:
+    """Returns how good a way is beside the best one, as fields of Way: 0.8 is a fifth fewer tokens in the same time."""
+    is_measured = way.basis == best_way.basis == "measured" and goal not in ("energy", "goodput")
+    pairs = pair_up(best.found, each.found) if is_measured and best.found.own and each.found.own else None
+    if pairs is not None and pairs.own[0]:
+        return {"ratio": pairs.change("tokens_per_second").change, "paired": True}
+    ratio = unpaired_ratio(best_way.value, way.value)
+    return {"ratio": inverse(ratio) if goal == "cost" else ratio}

@@ -1,0 +1,150 @@
+"""`specbench advise`: the order of ways, what they are compared with, and the replay of shorter drafts."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench.analysis.advice import advise as analysis
+from specbench.analysis.advice.advise import advise, why_too_bad
+from specbench.analysis.advice.tables import report_parts, sentences
+from specbench.analysis.roofline.predict import Machine, RecordedRow
+from specbench.core.table import Table
+from specbench.results.leaderboard import load, write
+from specbench.results.row import Row
+from specbench.results.runs import RecordedRun
+from specbench.statistics.bootstrap import Estimate
+
+Run = Callable[..., tuple[int, str, str]]
+DEMO = Path(__file__).resolve().parents[2] / "leaderboards" / "demo.json"
+
+
+@pytest.fixture(scope="module")
+def advice() -> analysis.Advice:
+    return advise([str(DEMO)], "latency", task="mgsm")
+
+
+def demo_rows() -> list[Row]:
+    return [row for row in load(DEMO) if row.task_name == "mgsm" and row.subset == "all"]
+
+
+def test_the_best_way_comes_first_and_all_measured_ones_are_there(advice: analysis.Advice) -> None:
+    values = [way.value.value for way in advice.ranked]
+    assert values == sorted(values, reverse=True) and advice.ways[0].ratio.value == 1.0
+    measured = {way.method: way for way in advice.ways if way.basis == "measured"}
+    assert measured.keys() == {row.method_name for row in demo_rows()} >= {"ar", "sd"}
+    for row in demo_rows():
+        assert measured[row.method_name].value == row.metric("tokens_per_second")
+    assert advice.reference == f"{DEMO}:ar" and advice.task == "mgsm/all"
+
+
+def test_ratios_are_paired_and_quality_is_a_difference_from_the_reference(advice: analysis.Advice) -> None:
+    best = advice.ways[0]
+    for way in advice.ways[1:]:
+        assert way.ratio.value == pytest.approx((way.value.value or 0) / (best.value.value or 1), rel=1e-9)
+        if way.basis == best.basis == "measured":
+            assert way.paired
+    for way in advice.ways:
+        if way.method == "ar":
+            assert way.quality_change == Estimate(value=0.0, low=0.0, high=0.0) and way.keeps
+        elif way.keeps:
+            assert way.quality_change.value == pytest.approx(0.0, abs=0.05)
+    lossy = [way for way in advice.ways if way.method == "fsd"]
+    assert lossy and not lossy[0].keeps
+
+
+def test_a_shorter_draft_is_replayed_where_it_is_better(advice: analysis.Advice) -> None:
+    (way,) = [way for way in advice.ways if way.method == "sd" and way.basis == "replayed"] or [None]
+    row = next(row for row in demo_rows() if row.method_name == "sd")
+    machine = Machine(1.0, row.value("cost_ratio"), row.value("verification_cost") or 1.0)
+    *shorter, own = RecordedRow.of(RecordedRun(DEMO.with_suffix("") / "mgsm"), row, machine).predictions("demo")
+    best = max(shorter, key=lambda found: found.tokens_per_second.value or 0.0)
+    gain = (best.tokens_per_second.value or 0.0) / (own.tokens_per_second.value or 1.0)
+    assert (way is not None) == (gain > 1)
+    if way is not None:
+        assert way.num_draft_tokens == best.num_draft_tokens and not way.paired and way.speedup == Estimate()
+        assert way.value.value == pytest.approx((row.value("tokens_per_second") or 0.0) * gain)
+
+
+def test_cost_is_the_price_of_the_time(advice: analysis.Advice) -> None:
+    found = advise([str(DEMO)], "cost", task="mgsm", price_per_hour=3.6)
+    speeds = {(way.method, way.basis): way.value.value or 1.0 for way in advice.ways}
+    for way in found.ways:
+        assert way.value.value == pytest.approx(1e6 * 0.001 / speeds[way.method, way.basis])
+    assert [way.method for way in found.ranked] == [way.method for way in advice.ranked]
+
+
+def with_changes(path: Path, **changes: Any) -> Path:
+    """A board of AR and sd, measured under other conditions."""
+    rows = [row.model_copy(update=changes) for row in demo_rows() if row.method_name in ("ar", "sd")]
+    write(path, rows)
+    return path
+
+
+def test_a_quantized_target_competes_and_its_quality_is_told(tmp_path: Path) -> None:
+    fast = {name: each.model_copy(update={end: 1000 * value for end in ("value", "low", "high")
+                                          if (value := getattr(each, end)) is not None})
+            if name == "tokens_per_second" else each for name, each in demo_rows()[0].metrics.items()}  # fmt: skip
+    ar = next(row for row in demo_rows() if row.method_name == "ar")
+    name = ar.quality or ""
+    fast[name] = Estimate(value=0.1, low=0.05, high=0.2)
+    board = tmp_path / "int4.json"
+    write(board, [ar.model_copy(update={"dtype": "int4 (bfloat16)", "metrics": fast, "run": None})])
+    found = advise([str(DEMO), str(board)], "latency", task="mgsm")
+    best, same = found.best(), found.best(keeps=True)
+    assert best is not None and best.precision == "int4 (bfloat16)" and not best.keeps
+    change = 0.1 - (ar.value(name) or 0.0)
+    assert best.quality_change.value == pytest.approx(change) and best.quality_change.low is not None
+    assert same is not None and same.precision == ar.dtype and not same.paired
+    text = " ".join(sentences(found))
+    assert "best for latency: ar, int4 (bfloat16)" in text and "it is plain decoding" in text
+    assert f"best with the answers of {ar.target}" in text
+    strict = advise([str(DEMO), str(board)], "latency", task="mgsm", max_loss=abs(change) / 2)
+    assert strict.ranked[0].precision == ar.dtype
+    assert "worse than the reference's" in (strict.ways[-1].why_out or strict.ways[-2].why_out or "")
+
+
+def test_loss_is_in_the_direction_of_the_score() -> None:
+    assert why_too_bad("accuracy", Estimate(value=-0.2), 0.1) and not why_too_bad("accuracy", Estimate(value=0.2), 0.1)
+    assert why_too_bad("perplexity", Estimate(value=0.2), 0.1) and not why_too_bad(
+        "perplexity", Estimate(value=-0.2), 0.1
+    )
+    assert "not known" in (why_too_bad("accuracy", Estimate(), 1.0) or "")
+
+
+def test_the_table_and_its_sentences(advice: analysis.Advice) -> None:
+    table, *told = report_parts(advice)
+    assert isinstance(table, Table) and len(table.rows) == len(advice.ways)
+    assert str(told[0]).startswith(f"best for latency: {advice.ways[0].name}")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "Missing argument 'RUN...'"),
+        (("nowhere",), "'nowhere': no such folder or file"),
+        (("{demo}",), "the rows are of several tasks ("),
+        (("{demo}", "--task", "mgms"), "did you mean 'mgsm'"),
+        (("{demo}", "--task", "mgsm", "--goal", "speed"), "--goal speed: "),
+        (("{demo}", "--task", "mgsm", "--goal", "cost"), "--goal cost: give --price-per-hour"),
+        (("{demo}", "--task", "mgsm", "--price-per-hour", "2"), "has no effect with --goal latency"),
+        (("{demo}", "--task", "mgsm", "--goal", "goodput"), "--goal goodput: give --slo"),
+        (("{demo}", "--task", "mgsm", "--goal", "goodput", "--slo", "ttft=0.5"), "no row has answers/s within"),
+        (("{demo}", "--task", "mgsm", "--goal", "goodput", "--slo", "tfft=1"), "did you mean 'ttft'"),
+        (("{demo}", "--task", "mgsm", "--goal", "goodput", "--slo", "ttft=0"), "give a number of seconds above 0"),
+        (("{demo}", "--task", "mgsm", "--slo", "ttft=0.5"), "give --goal goodput"),
+        (("{demo}", "{other}", "--task", "mgsm"), "were not measured alike (device: "),
+    ],
+)  # fmt: skip
+def test_wrong_input_is_one_line(specbench: Run, tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    other = with_changes(tmp_path / "other.json", device="another machine", run=None)
+    code, _, err = specbench("advise", *(word.format(demo=DEMO, other=other) for word in words))
+    assert code == 2 and said in " ".join(err.split()), err
+
+
+def test_json_has_everything(specbench: Run) -> None:
+    code, out, err = specbench("advise", str(DEMO), "--task", "mgsm", "--json")
+    assert code == 0, err
+    assert {way["method"] for way in json.loads(out)["ways"]} == {row.method_name for row in demo_rows()}

@@ -328,11 +328,11 @@ def roofline(
 ) -> None:
     """Compare a model pair with the hardware's limits: pass times, draft cost c, best draft lengths.
 
-    Forward passes over 1 to 96 tokens (compiled: fewer) alternate with the decode loop. Copies and matrix products are
-    timed too.
+    Forward passes over 1 to 96 tokens (compiled: fewer) alternate with the decode loop. Copies, sums and products of
+    matrices are timed too.
 
-    Bounds: bytes of weights and cache that a pass must read ÷ copy bandwidth; operations of a pass ÷ rate of matrix
-    products.
+    Bounds: bytes of weights and cache that a pass must read ÷ memory bandwidth, that of copies or of sums, whichever is
+    higher; operations of a pass ÷ rate of matrix products.
     """
     from specbench.core.environment import EMBEDDED, set_threads
     from specbench.core.files import check_output, write_output

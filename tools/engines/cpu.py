@@ -22,7 +22,7 @@ the reason. Of each quantity the line has the median over turns:
     token     milliseconds of a token in the decode loop, autoregressive and greedy; of frozen passes, of the pass
     pass      milliseconds of a pass over one token
     GB/s      the bytes that it reads by these seconds
-    share     the seconds of copying as many bytes in the same turn ÷ those of a token
+    share     the seconds of moving as many bytes in the same turn, by a copy or a sum, ÷ those of a token
     v(n)      a pass over n tokens ÷ one over a single token
     KL, flips on a text, of the next token's distribution against the first way: the mean Kullback–Leibler divergence,
               and the share of positions whose most probable token differs
@@ -77,7 +77,7 @@ Say = Callable[[str], None]
 
 @dataclass
 class Line:
-    """One way. The seconds of turns: of a token, of a pass by its tokens, and of copying as many bytes as it reads."""
+    """One way. The seconds of turns: of a token, of a pass by its tokens, and of moving as many bytes as it reads."""
 
     way: str
     ready: float
@@ -432,8 +432,8 @@ ways are.
   the checkpoint; bare: the same calls of llama.cpp alone. openvino: OpenVINO GenAI with this file. onnxruntime: ONNX
   Runtime GenAI with 4-bit weights that its builder makes of the checkpoint, which `ready` includes.
 - token: ms of a token, autoregressive and greedy, after {context} cached ones. pass: ms of a pass over one token.
-- share: the time of copying the bytes that a token reads ÷ that of the token, in the same turn. v(n): a pass over n
-  tokens ÷ one over a single token. All are medians over {turns} turns{order}.
+- share: the time of copying or summing as many bytes as a token reads, whichever is faster, ÷ that of the token, in the
+  same turn. v(n): a pass over n tokens ÷ one over a single token. All are medians over {turns} turns{order}.
 - ready: seconds until the passes can be timed. KL, flips: of the next token against the first line, on {text} tokens.
 - The weights of some folders were dequantised from GGUF files, so that no figure here is of quality.
 """

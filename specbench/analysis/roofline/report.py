@@ -101,14 +101,15 @@ class PassPoint(BaseModel):
         return "memory bound" if self.bandwidth_seconds >= self.arithmetic_seconds else "compute bound"
 
 
-SLOW = 0.5  # of the rate of copies
+SLOW = 0.5  # of the memory bandwidth
 SMALL = 2**24  # bytes of weights below which the calls themselves take a large part of the time
 
 
 class ModelRoofline(BaseModel):
     """One model. `bytes_read`, `operations`: of a pass over one token after the context. `bytes_per_second`: of copies,
-    bytes read and written. `per_token`: seconds of autoregressive decoding; `overhead`: the part of it outside passes.
-    `share_of_bound`: the bound of a pass ÷ `per_token`. `products`: those of eager bfloat16 passes on a CPU."""
+    read and written, or of sums, whichever are faster. `per_token`: seconds of autoregressive decoding; `overhead`: the
+    part of it outside passes. `share_of_bound`: the bound of a pass ÷ `per_token`. `products`: those of eager bfloat16
+    passes on a CPU."""
 
     model: ModelConditions
     bytes_read: float
@@ -193,7 +194,7 @@ def bounds_table(report: RooflineReport) -> Table:
     points = [model.at(1) for model in models]
     rows = [
         ("weights and cache that a pass reads, MB", *(f"{MEGA * model.bytes_read:.1f}" for model in models)),
-        ("copy bandwidth, GB/s", *(quartiles(m.bytes_per_second, GIGA) for m in models)),
+        ("memory bandwidth, GB/s", *(quartiles(m.bytes_per_second, GIGA) for m in models)),
         ("matrix products, GFLOP/s", *(quartiles(model.operations_per_second, GIGA) for model in models)),
         ("memory bound, ms", *(ms(point.bandwidth_seconds) for point in points)),
         ("compute bound, ms", *(ms(point.arithmetic_seconds) for point in points)),
@@ -258,7 +259,7 @@ def products_table(report: RooflineReport) -> Table:
     ]  # fmt: skip
     caption = [
         "each shape alone, over one token; plain: torch's own product, the others: of stored weights",
-        f"{UNDECIDED} less than {SLOW:.0%} of the copy bandwidth: the product may have fallen back to a slower kernel",
+        f"{UNDECIDED} less than {SLOW:.0%} of the memory bandwidth: it may have fallen back to a slower kernel",
     ]
     columns = text_columns("", "weights", "layers", folds=False) + number_columns("MB", "GB/s")
     return Table("products with weights", columns, rows, caption)

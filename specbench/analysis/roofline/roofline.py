@@ -52,22 +52,23 @@ SIZES = (512, 1024, 2048, 4096, 8192)
 
 @dataclass(frozen=True)
 class Rates:
-    """Rates of one round: `bytes_per_second`, read and written, of a copy; `operations_per_second` of a product of
-    matrices."""
+    """Rates of one round: `bytes_per_second` of a copy, read and written, or of a sum, whichever is faster;
+    `operations_per_second` of a product of matrices."""
 
     bytes_per_second: float
     operations_per_second: float
 
 
 class RateBenchmark:
-    """Measures the rate of copies with a buffer of `num_bytes`, so that processor caches help as much as in a pass that
-    reads as many bytes; and the rate of products with the first matrices that are large enough to time."""
+    """Measures the rates of copies and sums with a buffer of `num_bytes`, so that processor caches help as much as in a
+    pass that reads as many bytes; and the rate of products with the first matrices that are large enough to time."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype, num_bytes: int) -> None:
         self.num_bytes = max(LEAST_BYTES, min(num_bytes, MOST_BYTES)) // 16 * 16
         clock = Clock(device)
-        source, target = torch.ones(self.num_bytes // 8, dtype=torch.int64, device=device).chunk(2)
-        self._copy = TimedCall(lambda: target.copy_(source), clock)
+        buffer = torch.ones(self.num_bytes // 4, device=device)
+        source, target = buffer.chunk(2)
+        self._movers = TimedCall(lambda: target.copy_(source), clock), TimedCall(buffer.sum, clock)
         for self._size in SIZES:
             first, second = (torch.randn(self._size, self._size, device=device).to(dtype) for _ in range(2))
             self._product = TimedCall(lambda a=first, b=second: a @ b, clock)  # type: ignore[misc]
@@ -76,7 +77,7 @@ class RateBenchmark:
 
     def rates(self) -> Rates:
         return Rates(
-            bytes_per_second=self.num_bytes / self._copy.seconds(),
+            bytes_per_second=self.num_bytes / min(mover.seconds() for mover in self._movers),
             operations_per_second=2.0 * self._size**3 / self._product.seconds(),
         )
 
@@ -101,7 +102,7 @@ class TimedCall:
 class ModelTimings:
     """Timings of one model, an entry per round. `passes`: mean seconds of forward passes by query length;
     `per_token`: seconds of autoregressive decoding; `overhead`: the part of it outside passes; `rates`: at which the
-    machine copies, reads and multiplies."""
+    machine moves bytes and multiplies."""
 
     passes: dict[int, list[float]] = field(default_factory=dict)
     per_token: list[float] = field(default_factory=list)

@@ -57,7 +57,7 @@ CONTEXT_SETTINGS = {"lm-eval": {"allow_extra_args": True, "ignore_unknown_option
 
 def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
     """Returns the command line with the named commands. Only their modules are imported."""
-    app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+    app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
     app.callback()(options)
     for name in names:
         module, _, attribute = COMMANDS[name].partition(":")

@@ -17,6 +17,7 @@ from specbench.cli.arguments import (
     changed_options,
     command_line,
     flag,
+    names_in,
     path_option,
     print_result,
     serving_of,
@@ -432,8 +433,15 @@ def vocab(
     limit="Examples per subset; by default as many as give 8 prompts in all.",
 )
 def audit(
-    method: Annotated[str | None, typer.Option(help="Method names or YAML files, separated by commas; or all.")] = None,
-    task: Annotated[str, typer.Option(help="Task name or YAML file of the prompts.")] = "mgsm",
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="Method names or YAML files, separated by commas; or all.", autocompletion=names_in("methods")
+        ),
+    ] = None,
+    task: Annotated[
+        str, typer.Option(help="Task name or YAML file of the prompts.", autocompletion=names_in("tasks"))
+    ] = "mgsm",
     servers: Annotated[
         Path | None,
         path_option(help="YAML file of servers; by default all but ar are audited, or the ones in --method."),

@@ -32,12 +32,26 @@ SamplePrompt = Annotated[
     str,
     typer.Option("--prompt", help="Prompt of the sampled texts; empty: the BOS token; the paper: ' '."),
 ]
+
 flag = partial(typer.Option, metavar="")  # so that the help shows no value
 AsJson = Annotated[bool, flag("--json", help="Print JSON instead of tables.")]
 
 LONGEST_NAME = 255  # bytes of a file name on common file systems
 PAIR = ("target", "drafter", "target_revision", "drafter_revision")
 LARGEST, LARGEST_SEED = 10**9, 2**63 - 1
+
+
+def names_in(kind: str) -> Callable[[str], list[str]]:
+    """Returns what completes the last of names separated by commas, for a shell. `kind`: tasks or methods."""
+
+    def complete(incomplete: str) -> list[str]:
+        from specbench.specs import catalogue
+
+        before, comma, last = incomplete.rpartition(",")
+        names = catalogue.task_names() if kind == "tasks" else catalogue.method_names()
+        return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
+
+    return complete
 
 
 def takes_run_options(

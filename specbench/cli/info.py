@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from specbench.cli.arguments import names_in, takes_run_options
 from specbench.cli.arguments import split as split_names
-from specbench.cli.arguments import takes_run_options
 from specbench.cli.help.method import other_needs, verdict
 from specbench.cli.help.text import shown
 from specbench.core.console import fail, stderr, stdout
@@ -159,16 +159,22 @@ def list_(
     stdout.print(TABLES[kind]() if task is None else subsets_table(task))
 
 
-def validate(files: Annotated[list[Path], typer.Argument(help="Task, method or suite YAML files.")]) -> None:
-    """Check task, method and suite files and print their problems. Exit code 2 if there are any."""
+def validate(
+    files: Annotated[list[Path], typer.Argument(help="YAML files of tasks, methods, suites or servers.")],
+) -> None:
+    """Check files of tasks, methods, suites and servers, and print their problems. Exit code 2 if there are any."""
     from specbench.publish.suite_runs import is_suite, load_suite
     from specbench.specs.catalogue import load_file, namesake
+    from specbench.specs.run import is_servers, read_servers
 
     num_wrong = 0
     for file in files:
         try:
             if is_suite(file):
                 stdout.print(f"ok: {file} (suite {load_suite(str(file)).name})", soft_wrap=True)
+                continue
+            if is_servers(file):
+                stdout.print(f"ok: {file} (servers {', '.join(read_servers(file).servers)})", soft_wrap=True)
                 continue
             spec = load_file(file)
             if isinstance(spec, MethodSpec):
@@ -207,7 +213,10 @@ def check_method(file: Path, method: MethodSpec) -> None:
 
 @takes_run_options(only=("subsets", "overrides"), subsets="Subsets, separated by commas; by default all.")
 def fetch(
-    task: Annotated[str | None, typer.Option(help="Task names or YAML files, separated by commas.")] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(help="Task names or YAML files, separated by commas.", autocompletion=names_in("tasks")),
+    ] = None,
     split: Annotated[str | None, typer.Option(help="A split other than the task's.")] = None,
     check: Annotated[
         str | None, typer.Option(help="Tasks, or all: only read their first rows, without a download.")

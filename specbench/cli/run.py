@@ -14,6 +14,7 @@ from specbench.cli.arguments import (
     amount,
     command_line,
     flag,
+    names_in,
     path_option,
     print_result,
     serving_of,
@@ -28,12 +29,18 @@ from specbench.specs.run_options import LEAST, SHARE, RunOptions
 
 @takes_run_options(without=("limit",))
 def run(
-    task: Annotated[str, typer.Option(help="Names or YAML files of tasks, separated by commas; or all.")],
+    task: Annotated[
+        str,
+        typer.Option(
+            help="Names or YAML files of tasks, separated by commas; or all.", autocompletion=names_in("tasks")
+        ),
+    ],
     method: Annotated[
         str | None,
         typer.Option(
             help="Names or YAML files of methods, separated by commas; ar is always measured too. With --servers: "
-            "names of servers, by default all."
+            "names of servers, by default all.",
+            autocompletion=names_in("methods"),
         ),
     ] = None,
     servers: Annotated[Path | None, path_option(help="YAML file of servers: ar, and one for each method.")] = None,
@@ -72,6 +79,9 @@ def run(
             help="Trackers that log the numbers, separated by commas: wandb, mlflow, tensorboard or plug-ins."
         ),
     ] = None,
+    dry_run: Annotated[
+        bool, flag("--dry-run", help="Tell what would be measured; read no weights, and write nothing.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure methods and autoregressive decoding on tasks. The same command resumes an interrupted run."""
@@ -87,6 +97,13 @@ def run(
         judge=None if rating == Judge(None) else rating, may_limit=limit is None,
     )  # fmt: skip
     check_request(request)
+    if dry_run:
+        if servers is not None:
+            raise ConfigError("--dry-run: has no effect with --servers: `specbench validate` checks their file")
+        from specbench.running.dry_run import dry_run as plan  # imports torch
+
+        stdout.print(plan(request, stderr))
+        return
     from specbench.running.execute import execute  # imports torch
 
     with serving_of(servers) as load_pair:
@@ -128,7 +145,7 @@ def models_of(words: Sequence[str]) -> Iterator[str]:
                 yield value.strip()
 
 
-Task = Annotated[str, typer.Option(help="Task name or YAML file.")]
+Task = Annotated[str, typer.Option(help="Task name or YAML file.", autocompletion=names_in("tasks"))]
 Runs = Annotated[Path | None, path_option(help="Parent folder of the runs; existing runs are resumed.")]
 
 
@@ -136,7 +153,11 @@ Runs = Annotated[Path | None, path_option(help="Parent folder of the runs; exist
 def sweep(
     task: Task,
     method: Annotated[
-        str, typer.Option(help="Method name or YAML file; without --path and --values it needs a key `sweep`.")
+        str,
+        typer.Option(
+            help="Method name or YAML file; without --path and --values it needs a key `sweep`.",
+            autocompletion=names_in("methods"),
+        ),
     ],
     path: Annotated[str | None, typer.Option(help="Key to sweep, such as verification.threshold.")] = None,
     values: Annotated[str | None, typer.Option(help="Values of --path, separated by commas.")] = None,
@@ -189,7 +210,13 @@ def sweep(
 )
 def tune(
     task: Task,
-    method: Annotated[str, typer.Option(help="Method name or YAML file; fuzzy methods get presets low, med and high.")],
+    method: Annotated[
+        str,
+        typer.Option(
+            help="Method name or YAML file; fuzzy methods get presets low, med and high.",
+            autocompletion=names_in("methods"),
+        ),
+    ],
     calibration: Annotated[
         str,
         typer.Option(help="Examples of each subset to tune on: a share or a number, in all at least 5."),

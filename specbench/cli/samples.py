@@ -13,6 +13,7 @@ from specbench.cli.arguments import (
     amount,
     command_line,
     flag,
+    names_in,
     path_option,
     print_result,
     split,
@@ -37,7 +38,12 @@ NO_EFFECT = (
 
 @takes_run_options(without=NO_EFFECT)
 def sample(
-    tasks: Annotated[str, typer.Argument(metavar="TASK", help="Names or YAML files of tasks, separated by commas.")],
+    tasks: Annotated[
+        str,
+        typer.Argument(
+            metavar="TASK", help="Names or YAML files of tasks, separated by commas.", autocompletion=names_in("tasks")
+        ),
+    ],
     *,
     options: RunOptions,
     limit: Annotated[str, typer.Option(help="Examples of each subset: a number, a share such as 0.1, or all.")] = "1",

@@ -183,6 +183,11 @@ class ServersSpec(Spec):
         return [self.servers[name].as_method(name) for name in ordered if name in selected]
 
 
+def is_servers(path: Path) -> bool:
+    """Returns whether a YAML file names servers. Raises ConfigError for a file that cannot be read."""
+    return "servers" in read(path)
+
+
 def read_servers(path: Path) -> ServersSpec:
     """Returns the spec of a servers file. Raises ConfigError that names the file, the key and the problem."""
     return build(ServersSpec, read(path), prefix=f"{path}: ")

@@ -246,6 +246,50 @@ def test_validate_loads_the_code_of_an_external_decoder(specbench: Specbench, tm
     assert specbench("validate", "mine.yaml")[0] == 0
 
 
+def test_validate_knows_servers(specbench: Specbench, tmp_path: Path) -> None:
+    text = 'tokenizer: embedded:target\nservers:\n  ar: {url: "http://a:1", speculation: none}\n'
+    (tmp_path / "servers.yaml").write_text(text)
+    code, out, _ = specbench("validate", "servers.yaml")
+    assert code == 0 and "ok: servers.yaml (servers ar)" in out
+    (tmp_path / "servers.yaml").write_text(text.replace("speculation: none", "speculation: nune"))
+    code, _, err = specbench("validate", "servers.yaml")
+    assert code == 2 and "servers.yaml: servers.ar.speculation" in err
+
+
+def test_a_dry_run_tells_and_writes_nothing(specbench: Specbench, tmp_path: Path) -> None:
+    words = ("run", "--task", "mgsm", "--method", "sd,eagle3", "--subset", "en,sw", "--limit", "3", "--output", "mine")
+    code, out, err = specbench(*words[:4], "sd", *words[5:], "--dry-run")
+    assert code == 0, err
+    told = " ".join(out.split())
+    assert "6 trials of 2 methods; nothing was measured or written" in told and "sd (γ 5)" in told
+    assert "folder mine: 0 of 6 trials measured" in told and not [*tmp_path.iterdir()]
+    assert specbench(*words[:4], "sd", *words[5:], "--set", "generation.max_new_tokens=4")[0] == 0
+    before = {file: file.read_bytes() for file in (tmp_path / "mine").iterdir()}
+    code, out, err = specbench(*words[:4], "sd", *words[5:-4], "--limit", "4", *words[-2:], "--dry-run")
+    told = " ".join(out.split())
+    assert code == 0 and "folder mine: 6 of 8 trials measured, about 0 min at the speed of these" in told, err
+    assert before == {file: file.read_bytes() for file in (tmp_path / "mine").iterdir()}
+    code, _, err = specbench(*words[:-2], "--dry-run")
+    assert code == 2 and "eagle3" in err
+    code, _, err = specbench("run", "--task", "mgsm", "--servers", "servers.yaml", "--dry-run")
+    assert code == 2
+
+
+def test_a_shell_completes_commands_and_the_last_of_several_names(
+    specbench: Specbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def completed(words: str) -> list[str]:
+        monkeypatch.setenv("_SPECBENCH_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+        return specbench()[1].split()
+
+    assert completed("specbench conf") == ["conformance"]
+    assert completed("specbench run --task mgs") == ["mgsm"]
+    assert completed("specbench run --task mgsm --method fsd,sli") == []
+    assert "fsd,slem" in completed("specbench run --task mgsm --method fsd,sl")
+
+
 def test_validate_prints_all_problems_of_a_file(specbench: Specbench, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(
         "name: mine\nversion: 0\ntitel: Mine\nnum_draft_tokens: 99\n"

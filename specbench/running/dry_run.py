@@ -1,0 +1,70 @@
+"""`specbench run --dry-run`: what a command would measure, from specifications, data and tokenizers; no weights are
+read and nothing is written."""
+
+from functools import partial
+from statistics import fmean, median
+
+from rich.console import Console
+
+from specbench.core.console import counted, say
+from specbench.core.environment import EMBEDDED
+from specbench.core.table import Table, number_columns, text_columns
+from specbench.models.loading import load_model
+from specbench.records.records import Record, RecordFile
+from specbench.results.metric_format import NULL
+from specbench.running.models import load_models
+from specbench.running.plan import SubsetRun, load_requested, make_subset_runs, without_calibration
+from specbench.running.request import Request, request_notes, resolve
+from specbench.specs.method import MethodSpec
+
+
+def dry_run(request: Request, console: Console) -> Table:
+    """Returns a table of the prompts of each subset, with the methods, the models and the records that are there.
+    Raises ConfigError for what is wrong with the request, its data or its prompts."""
+    request, spec, _ = resolve(request)
+    for line in request_notes(request, spec):
+        say(console, line)
+    loaded = without_calibration(load_requested(spec, spec.target.startswith(EMBEDDED), console), spec.methods)
+    # Drafters of heads and stores need the target's weights: only AR gets a decoder, and its prompts are those of all.
+    models = load_models(spec, partial(load_model, weights=False))
+    runs = make_subset_runs(spec.model_copy(update={"methods": spec.methods[:1]}), models, loaded)
+    done = [] if request.output is None else list(RecordFile(request.output / "records.jsonl").stream())
+    rows = [line_of(run, spec.repeats, done) for run in runs]
+    target, drafters = models.target, dict.fromkeys(model.name for model in models.drafters.values())
+    num_trials = sum(num_of(run) for run in runs) * spec.repeats
+    caption = [
+        f"methods: {', '.join(told(method) for method in spec.methods)}",
+        f"target {target.name} ({target.revision or 'no revision'}); drafters: {', '.join(drafters) or 'no model'}",
+        f"{counted(num_trials, 'trial')} of {counted(len(spec.methods), 'method')}; nothing was measured or written",
+    ]
+    if request.output is None:
+        caption.append("folder: runs/TASK-METHOD-DIGEST, whose digest also depends on the device; --output names one")
+    else:
+        left = num_trials - len(done)
+        seconds = [sum((g.ttft_seconds or 0.0) + g.decode_seconds for g in record.methods.values()) for record in done]
+        time = f", about {left * fmean(seconds) / 60:.0f} min at the speed of these" if seconds and left > 0 else ""
+        caption.append(f"folder {request.output}: {len(done)} of {counted(num_trials, 'trial')} measured{time}")
+    columns = (
+        *text_columns("task", "subset"),
+        *number_columns("examples", "prompt tokens\nmedian", "most", "new tokens\nmost"),
+        *text_columns("data", "scorer"), *number_columns("measured"),
+    )  # fmt: skip
+    return Table("what would be measured", columns, rows, caption, num_keys=2)
+
+
+def num_of(run: SubsetRun) -> int:
+    return sum(len(example.turns) for example in run.data.examples)
+
+
+def told(method: MethodSpec) -> str:
+    return method.name if method.name == "ar" else f"{method.name} (γ {method.num_draft_tokens})"
+
+
+def line_of(run: SubsetRun, repeats: int, done: list[Record]) -> list[str]:
+    lengths = [len(run.renderer.render(run.models.target, (each.prompt,)).ids) for each in run.data.examples]
+    own = sum((record.task, record.subset) == (run.task.name, run.subset) for record in done)
+    return [
+        run.task.name, run.subset, str(len(lengths)), f"{median(lengths):.0f}", str(max(lengths)),
+        str(run.task.generation.max_new_tokens), run.data.location,
+        NULL if run.task.scorer is None else run.task.scorer.type, f"{own}/{num_of(run) * repeats}",
+    ]  # fmt: skip

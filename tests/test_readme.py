@@ -44,7 +44,14 @@ PARSED = {
     for page, text in TEXTS.items()
 }  # fmt: skip
 OTHER_PROGRAMS = ("python3", "pip", "pytest", "ruff", "mypy", "mkdocs", "llama-server", "vllm")
-NEED_MORE = ("lm-eval", "lm_eval:", "--servers", "served:", "--against")  # a network, servers, another installation
+NEED_MORE = (
+    "lm-eval",
+    "lm_eval:",
+    "--servers",
+    "serve-llama-cpp",
+    "served:",
+    "--against",
+)  # a network, servers, another installation
 MADE = re.compile(r"--(?:output|to|leaderboard) (\S+)")
 INSTEAD = {
     "Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF:Q4_K_M": "embedded:target",

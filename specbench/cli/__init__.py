@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from specbench.built_in import __version__
 from specbench.cli.arguments import bound_numbers, check_words
-from specbench.core.console import CLOSED_PIPE, discard_output, fail, say, show_warning, stderr, stdout
+from specbench.core.console import CLOSED_PIPE, be_quiet, discard_output, fail, say, show_warning, stderr, stdout
 from specbench.core.errors import INTERRUPTED, ConfigError
 from specbench.core.progress import Heartbeat
 from specbench.core.validation import remedy_for_text
@@ -34,8 +34,13 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=print_version)
     ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Leave out notes and progress, here or behind any command.")
+    ] = False,
 ) -> None:
     """Benchmark speculative decoding of language models."""
+    if quiet:
+        be_quiet()
 
 
 # The function or group of each command, as module:name, in the order of the help.
@@ -49,7 +54,8 @@ COMMANDS = {
     "advise": "analyses:advise", "drift": "analyses:drift", "languages": "analyses:languages",
     "fairness": "analyses:fairness", "compare": "leaderboard:compare", "schema": "leaderboard:schema",
     "site": "publish:site", "check": "leaderboard:check", "lm-eval": "run:lm_eval",
-    "train": "train:train", "leaderboard": "leaderboard:leaderboard", "board": "publish:board",
+    "serve-llama-cpp": "serve:serve_llama_cpp", "train": "train:train", "leaderboard": "leaderboard:leaderboard",
+    "board": "publish:board",
 }  # fmt: skip
 FORMER_NAMES = {"limit": "roofline"}  # former name: name
 CONTEXT_SETTINGS = {"lm-eval": {"allow_extra_args": True, "ignore_unknown_options": True}}  # lm-eval parses the rest
@@ -89,7 +95,7 @@ def main() -> None:
             first = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
             command = parser_of(first)
             with Heartbeat(stderr):
-                code = int(command(standalone_mode=False) or 0)
+                code = int(command(prog_name="specbench", standalone_mode=False) or 0)
         except (ConfigError, UsageError, RuntimeError, MemoryError) as error:
             code = report(error)
         if code == INTERRUPTED:  # for a KeyboardInterrupt some versions of typer return it, others raise Abort

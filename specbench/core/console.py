@@ -65,6 +65,17 @@ def note_output() -> None:
 
 stdout, stderr = PlainConsole(), PlainConsole(stderr=True)
 
+_quiet = [False]
+
+
+def be_quiet(wanted: bool = True) -> None:
+    """Leaves out notes and progress from now on. Results, warnings and errors remain."""
+    _quiet[0] = wanted
+
+
+def is_quiet() -> bool:
+    return _quiet[0]
+
 
 def counted(num: int, noun: str) -> str:
     """Returns a number with its noun, such as "1 row" or "3 rows"."""
@@ -77,6 +88,9 @@ def speed_text(tokens_per_second: float) -> str:
 
 
 def say(console: Console, text: str) -> None:
+    """Prints a note, a line of progress or a warning on a console. `be_quiet` leaves out all but warnings."""
+    if is_quiet() and not text.startswith("warning"):
+        return
     console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
     note_output()
 

@@ -124,6 +124,7 @@ class ProgressBar:
         self, console: Console, description: str, total: float | None, *columns: ProgressColumn, completed: int = 0,
         quiet: bool = False, redirect: bool = True, above: Callable[[], Iterable[RenderableType]] | None = None,
     ) -> None:  # fmt: skip
+        quiet = quiet or output.is_quiet()
         self.console = console
         self._is_plain = not quiet and not console.is_terminal
         self._above = above
@@ -178,7 +179,7 @@ class ProgressBar:
 @contextmanager
 def status_line(text: str) -> Iterator[Say]:
     """Shows what a command of unknown length does: a changing line on a terminal. Yields a function that changes it."""
-    if not stderr.is_terminal:
+    if output.is_quiet() or not stderr.is_terminal:
         with doing(text) as tell:
             yield tell
     else:

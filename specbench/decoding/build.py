@@ -21,7 +21,7 @@ from specbench.decoding.verification import VerificationRule
 from specbench.models.causal_lm import CausalLM, ModelPair
 from specbench.models.own_passes import OwnPasses
 from specbench.models.scoring import ScoringModel
-from specbench.specs.components import Component, identifiable_code
+from specbench.specs.components import SERVED, Component, identifiable_code
 from specbench.specs.method import DEFAULT, MethodSpec, check_draws, inner_name
 from specbench.specs.task import GenerationSpec, TaskSpec
 from specbench.tasks.scoring import language_of, prepare_detector
@@ -56,7 +56,8 @@ def build_decoder(method: MethodSpec, models: ModelPair, sampling: Sampling) -> 
         return SelectingDecoder(method, models.target, either)
     # 2. A method with a loop of its own, whose passes no engine of this package runs.
     if method.decoder is not None:
-        if models.target.engine != "eager":
+        # Of a target that servers have, only the tokenizer is here, which may be a GGUF file's.
+        if models.target.engine != "eager" and method.decoder.type != SERVED:
             raise ConfigError(
                 f"method '{method.name}': external decoders ignore --engine {models.target.engine}: drop the method or "
                 "use --engine eager"

@@ -293,6 +293,9 @@ ENTRY = re.compile(r".+:[A-Za-z_]\w*")
 EXAMPLE = "{type: external, entry: package.module:function}"
 
 
+SERVED = "served"  # the type of the decoders that servers are
+
+
 class DecoderSpec(Spec):
     """A decoding loop outside specbench."""
 

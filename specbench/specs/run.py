@@ -14,6 +14,7 @@ from specbench.core.environment import EMBEDDED
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.registry import ENGINES
 from specbench.specs.components import (
+    SERVED,
     CacheDtype,
     Chat,
     DecoderSpec,
@@ -116,7 +117,7 @@ class ServerSpec(Spec):
         given = {} if self.speculation == "none" else self.speculation.model_dump(exclude_none=True)
         length = given.pop("num_draft_tokens", 0)
         title = f"served, {given.get('method', 'without speculation')}"
-        decoder = DecoderSpec(type="served", entry="server", options=given)
+        decoder = DecoderSpec(type=SERVED, entry="server", options=given)
         data = {"name": name, "version": 1, "title": title, "decoder": decoder, "num_draft_tokens": length}
         return build(MethodSpec, data)
 

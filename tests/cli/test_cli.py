@@ -17,6 +17,7 @@ import pytest
 
 from specbench import __version__
 from specbench.cli import main
+from specbench.core.console import be_quiet
 from specbench.results.leaderboard import load
 from specbench.running import measure as runner
 from specbench.specs.catalogue import method_names, task_names
@@ -257,22 +258,39 @@ def test_validate_knows_servers(specbench: Specbench, tmp_path: Path) -> None:
 
 
 def test_a_dry_run_tells_and_writes_nothing(specbench: Specbench, tmp_path: Path) -> None:
-    words = ("run", "--task", "mgsm", "--method", "sd,eagle3", "--subset", "en,sw", "--limit", "3", "--output", "mine")
-    code, out, err = specbench(*words[:4], "sd", *words[5:], "--dry-run")
+    words = ("run", "--task", "mgsm", "--method", "sd", "--subset", "en,sw", "--limit", "3", "--output", "mine")
+    code, out, err = specbench(*words, "--dry-run")
     assert code == 0, err
     told = " ".join(out.split())
     assert "6 trials of 2 methods; nothing was measured or written" in told and "sd (γ 5)" in told
     assert "folder mine: 0 of 6 trials measured" in told and not [*tmp_path.iterdir()]
-    assert specbench(*words[:4], "sd", *words[5:], "--set", "generation.max_new_tokens=4")[0] == 0
+    assert specbench(*words, "--set", "generation.max_new_tokens=4")[0] == 0
     before = {file: file.read_bytes() for file in (tmp_path / "mine").iterdir()}
-    code, out, err = specbench(*words[:4], "sd", *words[5:-4], "--limit", "4", *words[-2:], "--dry-run")
+    code, out, err = specbench(*words[:-4], "--limit", "4", *words[-2:], "--dry-run")
     told = " ".join(out.split())
     assert code == 0 and "folder mine: 6 of 8 trials measured, about 0 min at the speed of these" in told, err
     assert before == {file: file.read_bytes() for file in (tmp_path / "mine").iterdir()}
-    code, _, err = specbench(*words[:-2], "--dry-run")
-    assert code == 2 and "eagle3" in err
+    code, _, err = specbench(*words[:4], "sdd", *words[5:], "--dry-run")
+    assert code == 2 and "did you mean 'sd'" in err
     code, _, err = specbench("run", "--task", "mgsm", "--servers", "servers.yaml", "--dry-run")
     assert code == 2
+
+
+def test_quiet_leaves_out_notes_but_no_warning_and_no_result(
+    specbench: Specbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specbench.running.plan.others_load", lambda: 99.0)
+    words = ("run", "--task", "mgsm", "--method", "sd", "--subset", "en", "--limit", "1",
+             "--set", "generation.max_new_tokens=4")  # fmt: skip
+    try:
+        for number, quiet in enumerate(((*words, "-q"), ("--quiet", *words))):
+            code, out, err = specbench(*quiet, "--output", f"run{number}")
+            assert code == 0 and "mgsm" in out, err
+            assert err.splitlines() and all(line.startswith("warning: ") for line in err.splitlines()), err
+    finally:
+        be_quiet(False)
+    code, _, err = specbench(*words)
+    assert code == 0 and "measuring 1 example into" in err
 
 
 def test_a_shell_completes_commands_and_the_last_of_several_names(

@@ -48,9 +48,9 @@ def servers() -> Iterator[dict[str, str]]:
     with ExitStack() as stack:
         yield {
             "ar": stack.enter_context(llama_cpp_server()),
-            "draft": stack.enter_context(llama_cpp_server("drafter")),
+            "draft": stack.enter_context(llama_cpp_server("draft")),
             "copies": stack.enter_context(llama_cpp_server("ngram")),
-            "forced": stack.enter_context(llama_cpp_server("drafter", synthetic_length=FORCED_LENGTH)),
+            "forced": stack.enter_context(llama_cpp_server("draft", synthetic_length=FORCED_LENGTH)),
         }
 
 
@@ -177,7 +177,7 @@ def test_a_server_that_forces_its_acceptance_has_the_rate_that_was_set(tmp_path,
 
 @pytest.mark.slow
 def test_four_requests_at_once_have_the_same_answers_and_acceptance(tmp_path, servers) -> None:
-    with llama_cpp_server(num_slots=4) as plain, llama_cpp_server("drafter", num_slots=4) as drafting:
+    with llama_cpp_server(num_slots=4) as plain, llama_cpp_server("draft", num_slots=4) as drafting:
         addresses = {"ar": plain, "draft": drafting}
         load = {"concurrency": [1, 4], "windows": 2, "requests": 3}
         file = write_file(tmp_path, addresses, ("ar", "draft"), load=load)

@@ -9,16 +9,8 @@ import pytest
 pytest.importorskip("xllamacpp", reason="llama.cpp is not installed: pip install 'specbench-lm[llama-cpp]'")
 pytest.importorskip("gguf", reason="gguf is not installed: pip install 'specbench-lm[llama-cpp]'")
 
-from specbench.specs.run import read_servers
 from tests.support.processes import subprocess_in_process
-from tools.llama_cpp.__main__ import DRAFTERS, content, main, page, run_words
-
-
-def test_the_file_names_every_server_with_its_speculation(tmp_path: Path) -> None:
-    file = tmp_path / "servers.yaml"
-    file.write_text(content({name: f"http://127.0.0.1:{place}" for place, name in enumerate(DRAFTERS, start=8001)}))
-    found = read_servers(file)
-    assert list(found.servers) == ["ar", "draft", "ngram"] and found.load is None
+from tools.llama_cpp.__main__ import main, page, run_words
 
 
 def test_a_file_or_the_page(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,27 +8,20 @@ command continues with the runs in runs/servers. Needs the extra [llama-cpp].
 """
 
 import argparse
-import json
 import shlex
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tools.llama_cpp.server import llama_cpp_server
+from tools.llama_cpp.server import embedded_serving
 from tools.servers_page import device_name, loads_part, measured, single_table
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "measured" / "servers.md"
 WORK = Path("runs") / "servers"
 NUM_DRAFT_TOKENS = 5
 LEVELS = (1, 2, 4)
-SPECULATION: dict[str, Any] = {
-    "ar": "none",
-    "draft": {"method": "draft_model", "num_draft_tokens": NUM_DRAFT_TOKENS, "model": "drafter"},
-    "ngram": {"method": "ngram-simple", "num_draft_tokens": NUM_DRAFT_TOKENS},
-}
-DRAFTERS = {"ar": None, "draft": "drafter", "ngram": "ngram"}
+TOKENIZER = "embedded:target"
 TEXT = """# Servers of llama.cpp
 
 `python -m tools.llama_cpp --write` writes this page: the embedded pair on three servers of llama.cpp, without
@@ -57,24 +50,6 @@ during the run.
 """
 
 
-@contextmanager
-def all_servers() -> Iterator[dict[str, str]]:
-    """Yields the addresses of the three servers, by name."""
-    with ExitStack() as stack:
-        yield {
-            name: stack.enter_context(llama_cpp_server(drafter, NUM_DRAFT_TOKENS, num_slots=max(LEVELS)))
-            for name, drafter in DRAFTERS.items()
-        }
-
-
-def content(addresses: Mapping[str, str], **more: Any) -> str:
-    """Returns the file of the servers, as JSON, which is YAML too."""
-    servers = {name: {"url": url, "speculation": SPECULATION[name]} for name, url in addresses.items()}
-    fixed = {"tokenizer": "embedded:target", "hardware": device_name(),
-             "memory": "same KV"}  # fmt: skip
-    return json.dumps({**fixed, "servers": servers, **more}, indent=1) + "\n"
-
-
 def run_words(limit: int, *more: str) -> list[str]:
     """Returns the words of a `specbench run`."""
     return ["run", "--task", "mgsm,humaneval", "--subset", "en,sw,th,default", "--limit", str(limit), *more]
@@ -84,8 +59,9 @@ def page(work: Path, limit: int, load: Mapping[str, Any], picture: Path) -> str:
     """Measures below a folder, and draws the picture of the loads. Returns the page."""
     work.mkdir(parents=True, exist_ok=True)
     file = work / "servers.yaml"
-    with all_servers() as addresses:
-        file.write_text(content(addresses, load=load), encoding="utf-8")
+    serving = embedded_serving(NUM_DRAFT_TOKENS, max(LEVELS))
+    with serving.servers() as addresses:
+        file.write_text(serving.file(addresses, TOKENIZER, device_name(), load=load), encoding="utf-8")
         served = measured(run_words(limit, "--servers", str(file)), work / "served")
     local = measured(run_words(limit, "--method", "sd,pld", "--threads", "1"), work / "in-process")
     return TEXT.format(
@@ -112,8 +88,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             page(WORK, 8, {"concurrency": list(LEVELS), "windows": 10}, PAGE.with_suffix(".png")), encoding="utf-8"
         )
         return
-    with all_servers() as addresses:
-        given.file.write_text(content(addresses), encoding="utf-8")
+    serving = embedded_serving(NUM_DRAFT_TOKENS, max(LEVELS))
+    with serving.servers() as addresses:
+        given.file.write_text(serving.file(addresses, TOKENIZER, device_name()), encoding="utf-8")
         print(f"{given.file}: three servers until Ctrl-C", flush=True)
         try:
             threading.Event().wait()

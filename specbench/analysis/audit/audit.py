@@ -43,7 +43,7 @@ from specbench.decoding.drafters import ModelDrafter
 from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.integrations.external import load_entry
-from specbench.integrations.served.decoder import SERVED, ServedDecoder
+from specbench.integrations.served.decoder import ServedDecoder
 from specbench.integrations.served.engine import Engine
 from specbench.models.batch_width import BaselineAnswer, BatchWidth, measure_batch_width
 from specbench.models.causal_lm import CausalLM, ModelPair
@@ -63,7 +63,7 @@ from specbench.running.plan import (
 )
 from specbench.running.request import ALL, Request, requested_methods, run_spec
 from specbench.specs.catalogue import load_method, versioned_name
-from specbench.specs.components import MAX_TEMPERATURE, MIN_TEMPERATURE
+from specbench.specs.components import MAX_TEMPERATURE, MIN_TEMPERATURE, SERVED
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec
 

@@ -42,10 +42,10 @@ from specbench.integrations.served.engine import (
 from specbench.integrations.served.server import ServedPair, Server
 from specbench.models.causal_lm import ModelPair
 from specbench.records.generation import External
+from specbench.specs.components import SERVED
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import BASELINE
 
-SERVED = "served"  # the decoder.type of servers
 FAILED = ("abort", "error")  # finish reasons of answers that an engine aborted
 NUM_CONTROLS = 20  # greedy answers per subset that the baseline gives twice
 TEXTS = ("text", "reasoning")  # fields of an event that are not the last value of anything

@@ -64,10 +64,6 @@ class GgufLM(CausalLM):
         return self.header.precision
 
     @property
-    def needs_room(self) -> bool:
-        return True
-
-    @property
     def rounds(self) -> bool:
         return True  # its kernels round activations to 8 bits
 
@@ -96,6 +92,10 @@ class LlamaLM(GgufLM):
         super().__init__(header, tokenizer, name, revision)
         self.network = network
         self._use(LlamaSequence(network, name, self.vocab_size, PassLog(Clock(network.device)), cache_dtype))
+
+    @property
+    def needs_room(self) -> bool:
+        return True
 
     @property
     def placement(self) -> str:

@@ -25,7 +25,7 @@ from specbench.results.answers import BASELINE, with_same_history
 from specbench.results.row import ALL, Row
 from specbench.results.runs import RecordedRun
 from specbench.running.prompts import PromptBudget, PromptRenderer, baseline_prompts, prompt_digest, truncate_examples
-from specbench.specs.catalogue import load_task, load_tasks
+from specbench.specs.catalogue import as_overridden, load_task, load_tasks
 from specbench.specs.components import CacheDtype, EngineName, Quantize
 from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import Example, load_examples
@@ -98,8 +98,8 @@ class RecordedPrompt:
 
 
 def tasks_of(rows: Sequence[Row]) -> dict[str, TaskSpec]:
-    """Returns the tasks of rows by name, also those that a command gave as files. Raises ConfigError if one no longer
-    exists."""
+    """Returns the tasks of rows by name, also those that a command gave as files, with the keys that it changed. Raises
+    ConfigError if one no longer exists."""
     by_name: dict[str, TaskSpec] = {}
     for row in rows:
         name = row.task_name
@@ -107,7 +107,9 @@ def tasks_of(rows: Sequence[Row]) -> dict[str, TaskSpec]:
             named = str(row.request.get("task", "")).split(",")
             special = [each for each in named if each.endswith((".yaml", ".yml")) or each.startswith("lm_eval:")]
             given = {task.name: task for each in special for task in load_tasks(each)}
-            by_name[name] = given[name] if name in given else load_task(name)
+            found = given[name] if name in given else load_task(name)
+            overrides = row.request.get("overrides")
+            by_name[name] = as_overridden(found, overrides) if isinstance(overrides, list) else found
     return by_name
 
 

@@ -318,6 +318,13 @@ def with_overrides(
     return [_override(task, values) for task in tasks], [_override(method, values) for method in methods]
 
 
+def as_overridden(task: TaskSpec, pairs: Sequence[str]) -> TaskSpec:
+    """Returns a task as a run with these KEY=VALUE pairs measured it: those that it has no key of are of methods or of
+    other tasks."""
+    split = ([part.strip() for part in pair.partition("=")] for pair in pairs)
+    return _override(task, {path: text for path, _, text in split if _places(task, path)[1]})
+
+
 def _unknown_key(path: str, tasks: Sequence[TaskSpec], known: set[str]) -> str:
     subsets = [(f"subsets.{name}.", task, name) for task in tasks for name in task.subsets]
     inside = next((place for place, _, _ in subsets if path.startswith(place)), "")

@@ -1,13 +1,16 @@
 """The models of a finished run, loaded again."""
 
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from specbench.core.errors import ConfigError
+from specbench.results.runs import RecordedRun
 from specbench.running import recorded_prompts
-from specbench.running.recorded_prompts import ModelLoader, asked_revisions
+from specbench.running.recorded_prompts import ModelLoader, Selection, asked_revisions, shown_run
 from tests.support.rows import row
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -34,3 +37,14 @@ def test_a_model_is_loaded_from_the_revision_of_the_run(
     assert seen == [("org/repo:Q4_K_M", wanted)]
     with pytest.raises(ConfigError, match="has changed since the run"):
         ModelLoader("cpu", "auto").load(measured.target, "sha256-ffffffffffff")
+
+
+def test_prompts_have_the_keys_that_the_command_changed(
+    specbench: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    """Other numbers of few-shot examples give other prompts; pairs of methods and other tasks do not matter."""
+    words = ("--limit", "1", "--set", "fewshot.num_shots=2", "--set", "num_draft_tokens=2",
+             "--set", "generation.max_new_tokens=4", "--output", "mine")  # fmt: skip
+    assert specbench("run", "--task", "gsm8k", "--method", "sd", *words)[0] == 0
+    shown = shown_run(RecordedRun(tmp_path / "mine"), Selection())
+    assert not shown.problems and shown.records[0].prompt is not None

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +22,7 @@ from specbench.cli.arguments import (
     takes_run_options,
 )
 from specbench.core.console import fail, stdout
-from specbench.core.errors import ConfigError
+from specbench.core.errors import ConfigError, nearest
 from specbench.core.progress import status_line
 from specbench.specs.run_options import RunOptions
 
@@ -180,11 +181,16 @@ def export(files: Files, output: Annotated[Path, path_option(help="File that end
     stdout.print(f"{output}: {counted(len(rows), 'row')}", soft_wrap=True)
 
 
-def schema() -> None:
-    """Print the JSON Schema of leaderboard files, with their format number."""
-    from specbench.results import leaderboard as leaderboard_files
+SCHEMAS = {"leaderboard": "specbench.results.leaderboard", "profile": "specbench.records.profile"}
 
-    stdout.out(json.dumps(leaderboard_files.schema(), indent=2, ensure_ascii=False))
+
+def schema(
+    kind: Annotated[str, typer.Argument(metavar="[KIND]", help="leaderboard or profile.")] = "leaderboard",
+) -> None:
+    """Print the JSON Schema of leaderboard files or of acceptance profiles, with their format number."""
+    if kind not in SCHEMAS:
+        raise ConfigError(f"specbench schema {kind}: unknown kind '{kind}': {nearest(kind, SCHEMAS)}")
+    stdout.out(json.dumps(import_module(SCHEMAS[kind]).schema(), indent=2, ensure_ascii=False))
 
 
 SIDE = "The folder of a run, or a leaderboard file: PATH, PATH:METHOD, or FILE:NUMBER of a row."

@@ -82,8 +82,11 @@ def why_unranked(row: Row) -> str | None:
         return "its drafter remembers its own earlier answers to these prompts (repeat)"
     if row.drafter_weights is not None:
         return "target and drafter have the same weights: one is the other's GGUF file"
-    rates = [drafter["acceptance"] for drafter in _drafters(row) if drafter.get("type") == SYNTHETIC]
-    return f"its α is prescribed ({', '.join(f'{rate:g}' for rate in rates)}), not a drafter's" if rates else None
+    rates = [
+        f"{drafter['acceptance']:g}" if drafter.get("profile") is None else "by a profile"
+        for drafter in _drafters(row) if drafter.get("type") == SYNTHETIC
+    ]  # fmt: skip
+    return f"its α is prescribed ({', '.join(rates)}), not a drafter's" if rates else None
 
 
 FEW = f"fewer than {SMALL_SAMPLE} prompts"

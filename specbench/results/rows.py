@@ -369,7 +369,7 @@ def method_options(method: MethodSpec, target: str) -> dict[str, Any]:
 
 
 # Rows of earlier versions lack them, so that null is absent.
-ADDED_OPTIONS = ("beyond_context", "corpus", "max_answers", "split", "tree")
+ADDED_OPTIONS = ("beyond_context", "cell", "corpus", "entry", "max_answers", "profile", "split", "tree")
 
 
 def drafter_options(part: MethodSpec, target: str) -> dict[str, Any]:

@@ -256,7 +256,7 @@ def _meaning(dump: Mapping[str, Any]) -> Any:
     (meaning.get("dataset") or {}).pop("mirrors", None)  # the same rows elsewhere
     for holder in (meaning, *(meaning.get("routes") or {}).values()):
         drafter = holder.get("drafter", {})
-        for place in ("path", "checkpoint"):  # every row has the digest of the file instead
+        for place in ("path", "checkpoint", "profile"):  # every row has the digest of the file instead
             drafter.pop(place, None)
         drafter.update(without_folders(drafter))
     generation = meaning.get("generation", {})

@@ -1,10 +1,13 @@
 """The drafter of prescribed acceptance: its rate is what was asked for, its output the target's own, its rank none."""
 
 from collections import Counter
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from specbench.analysis.profile.profile import cell_of_steps
 from specbench.core.errors import ConfigError
 from specbench.decoding.build import build_decoder
 from specbench.decoding.decoder import Decoder, DraftingDecoder
@@ -14,15 +17,17 @@ from specbench.decoding.loop import GenerationOutput, StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.decoding.verification import rejection
 from specbench.models.causal_lm import ModelPair
+from specbench.records.profile import ProfileCell
 from specbench.report.captions import caption_lines
 from specbench.report.ranking import rank_rows, unranked_line
 from specbench.results.paired import RowWithRecords
-from specbench.specs.catalogue import load_method, with_overrides
+from specbench.specs.catalogue import load_method, versioned_name, with_overrides
 from specbench.specs.components import build
 from specbench.specs.method import MethodSpec
 from specbench.statistics.bootstrap import Estimate
 from tests.support import tiny
 from tests.support.distributions import VOCAB, chi_square_p
+from tests.support.profiles import drawn_steps, entry, profile, steps_of
 from tests.support.rows import row
 from tests.support.toys import TableModel, joint
 
@@ -181,3 +186,103 @@ def test_its_rows_are_marked_and_ranked_beside_none() -> None:
     assert [(each.row.method, each.text) for each in order] == [("sd@1:0", "1"), ("synthetic@1:0", "")]
     assert unranked_line(rows) == ["not ranked: synthetic: its α is prescribed (0.8), not a drafter's"]
     assert any("not ranked: its α is prescribed (0.8)" in line for line in caption_lines(rows[:1]))
+
+
+RATES = [0.9, 0.4, 0.95, 0.6]  # from one position to the next they fall and rise
+
+
+def profile_file(path: Path, rates: list[float], **changes) -> tuple[Path, ProfileCell]:
+    """The file of a profile of 600 steps that were drawn with these rates, and its total."""
+    made = entry(drawn_steps(rates, 600, seed=3), len(rates), **changes)
+    path.write_text(profile(made).model_dump_json(), encoding="utf-8")
+    return path, made.cell()
+
+
+def measured(drafting: dict, sampling: Sampling, num_prompts: int = 16) -> ProfileCell:
+    """The profile of a run of the decode loop over some prompts of a table model."""
+    target, draft = TableModel(30, 1), TableModel(30, 2)
+    target.device = torch.device("cpu")
+    drafter = SyntheticDrafter(ModelPair(target, draft), sampling, **drafting)
+    overrides = [f"num_draft_tokens={len(RATES)}", *(f"drafter.{name}={value}" for name, value in drafting.items())]
+    method = with_overrides([], [load_method("synthetic")], overrides)[1][0]
+    made = DraftingDecoder(method, target, drafter, rejection, sampling)
+    steps = []
+    for seed in range(num_prompts):
+        generation = made.generate([seed, 3], StopRules(90), seed)
+        own = [(s.num_drafted, s.num_verified, s.num_accepted, s.num_emitted) for s in generation.steps]
+        steps.append(steps_of(own))
+        steps[-1][:, 0] = seed
+    return cell_of_steps(np.concatenate(steps), len(RATES))
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, PLAIN], ids=["greedy", "sampled"])
+def test_a_profile_is_reproduced_position_by_position(sampling: Sampling, tmp_path: Path) -> None:
+    path, prescribed = profile_file(tmp_path / "p.json", RATES)
+    found = measured({"profile": path}, sampling)
+    for own, given in zip(found.positions, prescribed.positions, strict=True):
+        rate = given.conditional.value
+        deviation = (rate * (1 - rate) / own.verified) ** 0.5
+        assert own.conditional.value == pytest.approx(rate, abs=4 * deviation), own.position
+    length = prescribed.mean_acceptance_length.of_rates
+    assert length.low <= found.mean_acceptance_length.of_rates.value <= length.high
+
+
+def test_control_one_rate_for_all_positions_does_not_reproduce_it(tmp_path: Path) -> None:
+    _, prescribed = profile_file(tmp_path / "p.json", RATES)
+    found = measured({"acceptance": prescribed.accepted / prescribed.verified}, GREEDY)
+    assert abs(found.conditional[1] - prescribed.conditional[1]) > 0.2
+
+
+def test_the_rates_identify_a_profile_not_its_file(tmp_path: Path) -> None:
+    models = ModelPair(TableModel(30, 1), TableModel(30, 2))
+
+    def identity(name: str, rates: list[float]) -> tuple[str, str | None] | None:
+        path, _ = profile_file(tmp_path / name, rates)
+        return SyntheticDrafter(models, GREEDY, profile=str(path)).inner_identity
+
+    first = identity("a.json", RATES)
+    assert first == identity("b.json", RATES) and first[0] == "profile sd-k4 total"
+    assert first != identity("a.json", RATES[::-1])
+    digests = {versioned_name(method_with(f"drafter.profile={name}")) for name in ("a.json", "b.json")}
+    assert len(digests) == 1
+
+
+def test_wrong_profiles_are_refused_in_one_line(tmp_path: Path) -> None:
+    models = ModelPair(TableModel(30, 1), TableModel(30, 2))
+
+    def refused(**options) -> str:
+        with pytest.raises(ConfigError) as error:
+            SyntheticDrafter(models, GREEDY, **options)
+        return str(error.value)
+
+    path, _ = profile_file(tmp_path / "p.json", RATES)
+    assert "no entry 'eagle'" in refused(profile=str(path), entry="eagle")
+    assert "no cell 'language=de'" in refused(profile=str(path), cell="language=de")
+    assert "drafter.profile: give it, too" in refused(entry="sd")
+    tree, _ = profile_file(tmp_path / "tree.json", RATES, shape="tree")
+    assert "entry sd-k4 is of draft trees" in refused(profile=str(tree))
+    (tmp_path / "board.json").write_text('{"format": 1, "rows": []}', encoding="utf-8")
+    assert "board.json: is not an acceptance profile: give a file" in refused(profile=str(tmp_path / "board.json"))
+    assert "absent.json: cannot be read" in refused(profile=str(tmp_path / "absent.json"))
+    (tmp_path / "cut.json").write_text(path.read_text(encoding="utf-8")[:-9], encoding="utf-8")
+    assert "cut.json, line 1: not valid JSON" in refused(profile=str(tmp_path / "cut.json"))
+    content = path.read_text(encoding="utf-8").replace('"verified"', '"judged"', 1)
+    (tmp_path / "other.json").write_text(content, encoding="utf-8")
+    assert "unknown key 'judged'" in refused(profile=str(tmp_path / "other.json"))
+
+
+def test_drafts_are_no_longer_than_the_profile(tmp_path: Path) -> None:
+    path, _ = profile_file(tmp_path / "p.json", RATES)
+    models = ModelPair(*(tiny.causal_lm(seed=seed, num_hidden_layers=1) for seed in range(2)))
+    with pytest.raises(ConfigError, match=r"drafts at most 4 tokens at once: give --set num_draft_tokens=4 or less"):
+        build_decoder(method_with(f"drafter.profile={path}"), models, GREEDY)
+
+
+def method_with(*overrides: str) -> MethodSpec:
+    return with_overrides([], [load_method("synthetic")], overrides)[1][0]
+
+
+def test_rows_of_a_profile_say_so() -> None:
+    drafter = {"type": "synthetic", "acceptance": 0.8, "profile": "p.json"}
+    own = row(method="synthetic@1:0", options={"drafter": drafter, "verification": {"rule": "rejection"}})
+    assert unranked_line([own]) == ["not ranked: synthetic: its α is prescribed (by a profile), not a drafter's"]

@@ -1,11 +1,13 @@
-"""The drafter with a prescribed acceptance rate: each draft token is accepted with a given probability.
+"""The drafter with a prescribed acceptance rate: each draft token is accepted with a given probability, one for all
+positions of a draft or one each, from an acceptance profile.
 
 It separates the cost of an engine from the quality of a drafter, and tests the harness: α is known, and thus also τ and
 the speed-up. A rehearsal that is not timed plans the draft tokens with the target itself. The measured generation
 replays them and makes the same draft model passes as any model drafter, so that the cost ratio is realistic.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import torch
@@ -13,12 +15,14 @@ from pydantic import Field
 
 from specbench.core.errors import ConfigError
 from specbench.core.registry import DRAFTERS
+from specbench.core.values import json_digest
 from specbench.decoding.drafters import BeyondContext, Drafter
 from specbench.decoding.proposal import PointMass, Proposal
 from specbench.decoding.sampling import Distributions, DraftProbs, Sampling, draw, residual
 from specbench.models.causal_lm import ModelPair
 from specbench.models.devices import upload
 from specbench.models.scoring import ScoringModel
+from specbench.records.profile import read_profile
 
 COINS = 0x5EED  # separates these draws from the run's, so that the rule draws the same in rehearsal and measurement
 
@@ -55,7 +59,34 @@ class RehearsedStep(NamedTuple):
     proposal: Proposal
 
 
-ACCEPTANCE = "α: the probability that a draft token is accepted, given that all before it were."
+ACCEPTANCE = (
+    "α: the probability that a draft token is accepted, given that all before it were. A profile takes its place."
+)
+PROFILE = (
+    "File of an acceptance profile (`specbench profile`), whose conditional rate at each position takes the place of α."
+)
+ENTRY = "Id or method of the profile's entry; null: it has only one."
+CELL = "Part of the entry, such as language=de; null: its total."
+
+
+def profile_rates(file: str, entry: str | None, cell: str | None) -> tuple[str, list[float]]:
+    """Returns the name of a profile's cell, and its conditional acceptance rate at each position. Behind a position
+    whose rate is 0, it is 0. Raises ConfigError for other files, and for draft trees, whose levels are no positions."""
+    profile = read_profile(Path(file))
+    try:
+        found = profile.entry(entry)
+        rates = found.cell(cell).conditional
+        name = f"{found.id} {found.cell(cell).name}"
+    except ConfigError as error:
+        raise ConfigError(f"drafter 'synthetic': {file}: {error}") from error
+    if found.shape == "tree":
+        raise ConfigError(
+            f"drafter 'synthetic': {file}: entry {found.id} is of draft trees, whose levels are no positions of a "
+            "chain: give the profile of a chain"
+        )
+    if not rates:
+        raise ConfigError(f"drafter 'synthetic': {file}: {name} has no verified position: give another cell")
+    return name, rates
 
 
 @DRAFTERS.register("synthetic")
@@ -75,12 +106,23 @@ class SyntheticDrafter(Drafter):
         sampling: Sampling,
         *,
         acceptance: Annotated[float, Field(ge=0, le=1, description=ACCEPTANCE)] = 0.8,
+        profile: Annotated[str | None, Field(min_length=1, description=PROFILE)] = None,
+        entry: Annotated[str | None, Field(min_length=1, description=ENTRY)] = None,
+        cell: Annotated[str | None, Field(min_length=1, description=CELL)] = None,
         beyond_context: BeyondContext = None,
     ) -> None:
         del beyond_context  # `build_decoder` sets pauses_at
         super().__init__(models.drafter, sampling)
         self.target: ScoringModel = models.target
+        self._rates: Sequence[float] | None = None  # by position
         self.acceptance = acceptance
+        if profile is not None:
+            self.name, self._rates = profile_rates(profile, entry, cell)
+            self.longest = len(self._rates)
+            # The file may be anywhere: the rates are what identifies it.
+            self.inner_identity = f"profile {self.name}", json_digest(self._rates)
+        elif entry is not None or cell is not None:
+            raise ConfigError("drafter.entry and drafter.cell: choose a part of drafter.profile: give it, too")
         self._plan: list[RehearsedStep] = []  # the steps of this generation so far
         self._is_rehearsed = False  # whether the next generation has the steps of the plan
         self._cues: Iterator[RehearsedStep] | None = None  # the steps left, if this generation was rehearsed
@@ -120,7 +162,7 @@ class SyntheticDrafter(Drafter):
         return proposal
 
     def _plan_greedy(self, ids: list[int], num_tokens: int, coins: torch.Generator) -> Proposal:
-        """Returns the target's own tokens, each replaced by a wrong one with probability 1 − acceptance.
+        """Returns the target's own tokens, each replaced by a wrong one with probability 1 − its rate.
 
         The passes are as long as the pass that will verify the draft, so that both round in the same way. Each pass
         determines at least one more token.
@@ -136,13 +178,13 @@ class SyntheticDrafter(Drafter):
         uniform = torch.rand(num_tokens, generator=coins, device=coins.device).tolist()
         token_ids: list[int] = []
         for own, other, number in zip(best, self._least_likely(logits).tolist(), uniform, strict=True):
-            token_ids.append(own if number < self.acceptance else other)
+            token_ids.append(own if number < self._rate(len(token_ids)) else other)
             if token_ids[-1] in self.target.eos_token_ids:
                 break
         return Proposal(token_ids, PointMass(token_ids))
 
     def _plan_drawn(self, ids: list[int], num_tokens: int, coins: torch.Generator) -> Proposal:
-        """Draws tokens from mixtures whose overlap with the target's distribution is `acceptance`."""
+        """Draws tokens from mixtures whose overlap with the target's distribution is the prescribed rate."""
         token_ids: list[int] = []
         parts: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
         for _ in range(num_tokens):
@@ -150,7 +192,7 @@ class SyntheticDrafter(Drafter):
             target_probs = Distributions(logits, self.sampling).probs[0]
             wrong = self._least_likely(logits)[0]
             of_wrong = target_probs[wrong]
-            own_share = ((self.acceptance - of_wrong) / (1.0 - of_wrong)).clamp(0.0, 1.0)
+            own_share = ((self._rate(len(token_ids)) - of_wrong) / (1.0 - of_wrong)).clamp(0.0, 1.0)
             draft_probs = own_share * target_probs
             draft_probs[wrong] += 1.0 - own_share
             token_ids.append(draw(draft_probs, coins))
@@ -159,6 +201,10 @@ class SyntheticDrafter(Drafter):
                 break
         own_shares, wrong_ids, drafted_probs = (torch.stack(column) for column in zip(*parts, strict=True))
         return Proposal(token_ids, Mixture(own_shares, wrong_ids, drafted_probs))
+
+    def _rate(self, position: int) -> float:
+        """Returns the prescribed acceptance rate at a position, from 0 on."""
+        return self.acceptance if self._rates is None else self._rates[position]
 
     def _least_likely(self, logits: torch.Tensor) -> torch.Tensor:
         """Returns the least likely token of each row, end tokens excluded: [num_rows]."""

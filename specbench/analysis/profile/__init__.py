@@ -1,0 +1,1 @@
+"""`specbench profile`: the acceptance of draft tokens position by position, and its forms for other engines."""

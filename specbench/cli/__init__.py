@@ -49,6 +49,7 @@ COMMANDS = {
     "languages": "analyses:languages", "fairness": "analyses:fairness", "compare": "leaderboard:compare",
     "schema": "leaderboard:schema", "site": "publish:site", "check": "leaderboard:check", "lm-eval": "run:lm_eval",
     "train": "train:train", "leaderboard": "leaderboard:leaderboard", "board": "publish:board",
+    "plot": "paper:plot", "table": "paper:table",
 }  # fmt: skip
 FORMER_NAMES = {"limit": "roofline"}  # former name: name
 CONTEXT_SETTINGS = {"lm-eval": {"allow_extra_args": True, "ignore_unknown_options": True}}  # lm-eval parses the rest

@@ -116,6 +116,8 @@ def show(
     ] = None,
     subset: RowSubsets = None,
     format_: Annotated[str, typer.Option("--format", help="text, markdown, or latex for a paper.")] = "text",
+    siunitx: Annotated[bool, flag("--siunitx", help="With latex: number columns S of the package siunitx.")] = False,
+    wide: Annotated[bool, flag("--wide", help="With latex: tables over both columns of a page (table*).")] = False,
 ) -> None:
     """Print ranked tables, one per set of conditions. Rows that the intervals cannot separate share ranks.
 
@@ -124,10 +126,12 @@ def show(
     Intervals are corrected for all pairs of a table (Bonferroni): only 5 % of tables with equal rows rank any of them.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # for numpy: its products are too small for threads
+    from specbench.core.table import TableFormat
     from specbench.report import ranking
 
+    as_text = TableFormat(format_, siunitx=siunitx, wide=wide)
     with status_line("reading the records"):
-        tables = ranking.show(files, sort, filter_ or [], split(subset or ""), format_)
+        tables = ranking.show(files, sort, filter_ or [], split(subset or ""), as_text)
     for table in tables:
         stdout.print(table, soft_wrap=isinstance(table, str))
 

@@ -6,9 +6,11 @@
 A console prints a Table directly. `Table.markdown()`, `Table.html()` and `Table.latex()` return strings.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import groupby
 from textwrap import wrap
 from typing import Literal
 
@@ -17,6 +19,8 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table as ScreenTable
 from rich.text import Text
+
+from specbench.core.errors import ConfigError, nearest
 
 RULE: tuple[str, ...] = ()  # a row of a Table that begins a new section
 GAP = 2  # characters of a terminal column besides its cells
@@ -27,7 +31,8 @@ LATEX_SPECIAL = {
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
     "|": r"\textbar{}", '"': r"\textquotedbl{}", "–": "--", "—": "---", "−": "$-$", "±": r"$\pm$", "≤": r"$\leq$",
     "≥": r"$\geq$", "×": r"$\times$", "÷": r"$\div$", "→": r"$\to$", "·": r"$\cdot$", "Σ": r"$\Sigma$",
-    "α": r"$\alpha$", "γ": r"$\gamma$", "τ": r"$\tau$", "ψ": r"$\psi$",
+    "α": r"$\alpha$", "γ": r"$\gamma$", "τ": r"$\tau$", "ψ": r"$\psi$", "Δ": r"$\Delta$", "†": r"$\dagger$",
+    "≈": r"$\approx$", "≠": r"$\neq$", "∞": r"$\infty$", "…": r"\ldots{}", "’": "'",
 }  # fmt: skip
 
 
@@ -38,6 +43,7 @@ class Column:
     `heading`: may contain line breaks, which only a terminal shows. `is_number`: cells are aligned to the right and
     never broken. `folds`: a terminal breaks long cells at spaces. `width`: maximum characters of a line on a terminal;
     cells are broken at spaces and hyphens. `min_width`: minimum characters. `is_for_screen`: shown only on a terminal.
+    `group`: a heading above the headings of neighbouring columns; only LaTeX shows it once for all of them.
     """
 
     heading: str
@@ -46,6 +52,11 @@ class Column:
     width: int | None = None
     min_width: int = 0
     is_for_screen: bool = False
+    group: str = ""
+
+    @property
+    def full_heading(self) -> str:
+        return f"{self.group}\n{self.heading}" if self.group else self.heading
 
     def on_screen(self, cell: str) -> str:
         return cell if self.width is None else "\n".join(wrap(cell, self.width))
@@ -55,8 +66,8 @@ class Column:
         parts = [part for cell in cells for part in self.on_screen(cell).split("\n")]
         words = [word for part in parts for word in part.split()] if self.folds and not self.is_number else parts
         minimum = max(map(cell_len, words), default=0)
-        heading = max(map(cell_len, self.heading.split()), default=0)
-        preferred = max(map(cell_len, [*parts, *self.heading.split("\n")]))
+        heading = max(map(cell_len, self.full_heading.split()), default=0)
+        preferred = max(map(cell_len, [*parts, *self.full_heading.split("\n")]))
         longest = minimum if self.is_number else LONGEST_WORD if self.folds else LONGEST_NAME
         return max(min(minimum, longest), heading), max(preferred, self.min_width)
 
@@ -84,7 +95,7 @@ class Table:
     """A table.
 
     `rows`: one cell per column. RULE begins a new section; a row of one cell is the heading of the rows below it.
-    `caption`: lines below the table. `best`: row and column of the value that Markdown and LaTeX show in bold.
+    `caption`: lines below the table. `bold`: row and column of each value that Markdown and LaTeX show in bold.
     `num_keys`: number of first columns that name a row. A terminal that is too narrow for the table shows it in parts
     that all have these columns.
     """
@@ -93,7 +104,7 @@ class Table:
     columns: Sequence[Column]
     rows: Sequence[Sequence[str]]
     caption: Sequence[str] = ()
-    best: tuple[int, int] | None = None
+    bold: Collection[tuple[int, int]] = ()
     num_keys: int = 1
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -142,7 +153,7 @@ class Table:
         columns = {place: self.columns[place] for place in widths}
         for place, column in columns.items():
             justify: Literal["left", "right"] = "right" if column.is_number else "left"
-            shown.add_column(Text(column.heading), justify=justify, overflow="fold", width=widths[place])
+            shown.add_column(Text(column.full_heading), justify=justify, overflow="fold", width=widths[place])
         for row in self.rows:
             if row:
                 style = "bold" if len(row) == 1 < len(self.columns) else ""
@@ -155,7 +166,7 @@ class Table:
     def markdown(self) -> str:
         """Returns a heading, the table, and the caption as a list."""
         columns, rows = self._escape(escaped_markdown, "**{}**".format)
-        headings = [escaped_markdown(column.heading.replace("\n", " ")) for column in columns]
+        headings = [escaped_markdown(column.full_heading.replace("\n", " ")) for column in columns]
         table = markdown_table(headings, rows, [column.is_number for column in columns])
         notes = "".join(f"- {escaped_markdown(line)}\n" for line in self.caption)
         return f"### {escaped_markdown(self.title)}\n\n{table}\n" + (f"\n{notes}" if notes else "")
@@ -164,7 +175,7 @@ class Table:
         """Returns a table element between a title paragraph and a caption paragraph."""
         columns, rows = self._escape(escape, "<b>{}</b>".format)
         aligned = [f' style="text-align: {"right" if column.is_number else "left"}"' for column in columns]
-        head = "".join(f"<th{how}>{escape(c.heading)}</th>" for c, how in zip(columns, aligned, strict=True))
+        head = "".join(f"<th{how}>{escape(c.full_heading)}</th>" for c, how in zip(columns, aligned, strict=True))
         body = "".join(
             f"<tr>{''.join(f'<td{how}>{cell}</td>' for cell, how in zip(cells, aligned, strict=True))}</tr>\n"
             for cells in rows
@@ -175,18 +186,42 @@ class Table:
             f"</table>\n<p>{caption}</p>\n"
         )
 
-    def latex(self) -> str:
-        """Returns a table environment whose caption is made of title and caption."""
+    def latex(self, label: str = "", *, siunitx: bool = False, wide: bool = False) -> str:
+        """Returns a table environment: a short caption, its label, the table, and the lines below it as a note.
+
+        `label`: after "tab:"; by default it is made of the title. `siunitx`: numbers stand in columns `S`, aligned at
+        their decimal points. `wide`: over both columns of a page (`table*`).
+        """
         columns, rows = self._escape(escaped_latex, r"\textbf{{{}}}".format)
-        bold = "" if self.best is None else " Bold: separable from all others."
-        sentences = [f"{self.title}.", *(f"{line[:1].upper()}{line[1:]}." for line in self.caption)]
+        kept = [place for place, column in enumerate(self.columns) if not column.is_for_screen]
+        alignments = ["r" if column.is_number else "l" for column in columns]
         headings = [escaped_latex(column.heading.replace("\n", " ")) for column in columns]
+        if siunitx:
+            numbers = [number for number, row in enumerate(self.rows) if row]  # RULE has no line
+            for place, column in enumerate(columns):
+                cells = [row[kept[place]] if kept[place] < len(row) else "" for row in self.rows if row]
+                parts = [DECIMAL.fullmatch(cell) if column.is_number else None for cell in cells]
+                if not any(parts):
+                    continue
+                alignments[place] = _decimal_alignment([part for part in parts if part])
+                headings[place] = f"{{{headings[place]}}}"
+                for line, (part, number) in enumerate(zip(parts, numbers, strict=True)):
+                    is_bold = (number, kept[place]) in self.bold
+                    rows[line][place] = _decimal_cell(part, is_bold) if part else f"{{{escaped_latex(cells[line])}}}"
+        groups = _latex_groups([column.group for column in columns])
+        bold = " Bold: separable from all others." if self.bold else ""
+        notes = [escaped_latex(f"{line[:1].upper()}{line[1:]}.") for line in self.caption]
+        environment, packages = "table*" if wide else "table", "booktabs, siunitx" if siunitx else "booktabs"
+        setup = [r"\sisetup{detect-weight=true, mode=text}"] if siunitx else []
+        below = [r"\par\smallskip", r"\begin{minipage}{\linewidth}", r"\footnotesize", *notes, r"\end{minipage}"]
         lines = [
-            "% needs \\usepackage{booktabs}", "\\begin{table}", "\\centering",
-            f"\\caption{{{escaped_latex(' '.join(sentences))}{bold}}}",
-            f"\\begin{{tabular}}{{{''.join('r' if column.is_number else 'l' for column in columns)}}}",
-            "\\toprule", _latex_row(headings), "\\midrule", *map(_latex_row, rows),
-            "\\bottomrule", "\\end{tabular}", "\\end{table}",
+            f"% needs \\usepackage{{{packages}}}",
+            f"\\begin{{{environment}}}", "\\centering", *setup,
+            f"\\caption{{{escaped_latex(f'{self.title}.')}{bold}}}",
+            f"\\label{{tab:{slug(label or self.title)}}}",
+            f"\\begin{{tabular}}{{{''.join(alignments)}}}",
+            "\\toprule", *groups, _latex_row(headings), "\\midrule", *map(_latex_row, rows),
+            "\\bottomrule", "\\end{tabular}", *(below if notes else []), f"\\end{{{environment}}}",
         ]  # fmt: skip
         return "\n".join(lines) + "\n"
 
@@ -196,8 +231,8 @@ class Table:
         rows = []
         for number, row in enumerate(self.rows):
             cells = [escape(cell) for cell in row] + [""] * (len(self.columns) - len(row))
-            if self.best is not None and self.best[0] == number:
-                cells[self.best[1]] = bold(cells[self.best[1]])
+            for _, place in (each for each in self.bold if each[0] == number):
+                cells[place] = bold(cells[place])
             if row:
                 rows.append([cells[place] for place in kept])
         return [self.columns[place] for place in kept], rows
@@ -221,11 +256,79 @@ def escaped_latex(text: str) -> str:
     return "".join(LATEX_SPECIAL.get(character, character) for character in " ".join(text.splitlines()))
 
 
+def slug(text: str) -> str:
+    """Returns the words of a text as a label: letters a to z, digits and hyphens."""
+    return "-".join(re.findall(r"[a-z0-9]+", text.lower())) or "table"
+
+
+DECIMAL = re.compile(
+    r"(?P<sign>[-+]?)(?P<whole>\d+)(?:\.(?P<decimals>\d+))?(?: (?P<interval>\[[^\]]*\]))?(?P<mark> †)?"
+)
+
+
+BOLD = "\\bfseries "
+
+
+def _decimal_cell(part: re.Match[str], is_bold: bool) -> str:
+    """Returns a number for a column `S`; its interval and mark stand behind it in a smaller size."""
+    decimals = f".{part['decimals']}" if part["decimals"] else ""
+    behind = f" {part['interval']}" if part["interval"] else ""
+    behind += r"$^{\dagger}$" if part["mark"] else ""
+    small = rf" {{\scriptsize{behind}}}" if behind else ""
+    return f"{BOLD * is_bold}{part['sign']}{part['whole']}{decimals}{small}"
+
+
+def _decimal_alignment(parts: Sequence[re.Match[str]]) -> str:
+    """Returns a column `S` with room for the longest number before and after the point, and for what stands behind."""
+    sign = "-" * any(part["sign"] for part in parts)
+    whole, decimals = (max(len(part[name] or "") for part in parts) for name in ("whole", "decimals"))
+    behind = max((_decimal_cell(part, False).partition(" ")[2] for part in parts), key=len)
+    room = f", table-space-text-post={{{behind}}}" if behind else ""
+    return f"S[table-format={sign}{whole}.{decimals}{room}]"
+
+
+def _latex_groups(groups: Sequence[str]) -> list[str]:
+    """Returns the line of headings above columns, each with a rule below it; nothing without such headings."""
+    if not any(groups):
+        return []
+    cells, rules, place = [], [], 1
+    for group, same in groupby(groups):
+        width = len(list(same))
+        cells.append(rf"\multicolumn{{{width}}}{{c}}{{{escaped_latex(group)}}}" if group else " & " * (width - 1))
+        rules += [rf"\cmidrule(lr){{{place}-{place + width - 1}}}"] if group else []
+        place += width
+    return [_latex_row(cells), "".join(rules)]
+
+
 def _latex_row(cells: Sequence[str]) -> str:
     # LaTeX reads a cell that begins with [ as the length of the line break before it.
     return " & ".join(f"{{{cell}}}" if cell.startswith("[") else cell for cell in cells) + r" \\"
 
 
-FORMATS: dict[str, Callable[[Table], Table | str]] = {
-    "text": lambda table: table, "markdown": Table.markdown, "latex": Table.latex
-}  # fmt: skip
+FORMATS = ("text", "markdown", "latex")
+
+
+@dataclass(frozen=True)
+class TableFormat:
+    """How tables are printed: as a Table for a terminal, or as a text. `label`, `siunitx`, `wide`: those of
+    `Table.latex`. Raises ConfigError for an unknown name, and for what only LaTeX has."""
+
+    name: str = "text"
+    label: str = ""
+    siunitx: bool = False
+    wide: bool = False
+
+    def __post_init__(self) -> None:
+        if self.name not in FORMATS:
+            raise ConfigError(f"--format {self.name}: {nearest(self.name, FORMATS)}")
+        for option in ("label", "siunitx", "wide") if self.name != "latex" else ():
+            if getattr(self, option):
+                raise ConfigError(f"--{option}: only LaTeX has it: add --format latex, or leave it out")
+
+    def __call__(self, table: Table) -> Table | str:
+        if self.name == "latex":
+            return table.latex(self.label, siunitx=self.siunitx, wide=self.wide)
+        return table.markdown() if self.name == "markdown" else table
+
+
+TEXT = TableFormat()

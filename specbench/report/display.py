@@ -149,6 +149,11 @@ def export(rows: Sequence[Row], to: Path) -> None:
         )
     check_output("--output", to)
     flat = columns(rows)
+    write_output("--output", to, parquet_bytes(flat) if to.suffix == ".parquet" else csv_text(flat))
+
+
+def csv_text(flat: Sequence[dict[str, object]]) -> str:
+    """Returns mappings with the same keys as CSV. Null is an empty cell."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
 
@@ -161,8 +166,8 @@ def export(rows: Sequence[Row], to: Path) -> None:
         return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\n")) else text
 
     for cells in [list(flat[0]), *(cells.values() for cells in flat)] if flat else []:
-        writer.writerow(map(without_formula, cells))  # null is an empty cell
-    write_output("--output", to, parquet_bytes(flat) if to.suffix == ".parquet" else text.getvalue())
+        writer.writerow(map(without_formula, cells))
+    return text.getvalue()
 
 
 def parquet_bytes(flat: Sequence[dict[str, object]]) -> bytes:

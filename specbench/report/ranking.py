@@ -1,7 +1,7 @@
 """Rows → ranked tables, one for each set of equal conditions. Rows that their intervals do not separate share ranks."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from specbench.core.errors import ConfigError, nearest
-from specbench.core.table import FORMATS, Table
+from specbench.core.table import TEXT, Table, TableFormat
 from specbench.report.captions import (
     dtype_and_device,
     few_prompts_line,
@@ -116,12 +116,16 @@ def widening(num_pairs: int, num_prompts: int) -> float:
     return bonferroni(num_pairs, 1 - TAILS[1], max(1.0, num_prompts / 3))
 
 
-def group_by_conditions(sides: Sequence[RowWithRecords], metric: str) -> dict[str, list[RowWithRecords]]:
-    """Returns the rows by their conditions, in the order of the rows. `metric`: the metric that ranks them."""
+def group_by_conditions(
+    sides: Sequence[RowWithRecords], metric: str, free: Collection[str] = ()
+) -> dict[str, list[RowWithRecords]]:
+    """Returns the rows by their conditions, in the order of the rows. `metric`: the metric that ranks them. `free`:
+    conditions in which the rows of a group may differ, such as "n" or "served.load"."""
     groups: dict[str, list[RowWithRecords]] = {}
     for side in sides:
         same = {name: value for name, value in conditions(side.row).items() if not name.startswith("signatures.")}
         same |= {f"signatures.{name}": text for name, text in score_signatures(side.row, metric).items()}
+        same = {name: value for name, value in same.items() if not {name, name.partition(".")[0]} & {*free}}
         groups.setdefault(json.dumps(same, sort_keys=True), []).append(side)
     return groups
 
@@ -163,10 +167,10 @@ def _table(group: Sequence[RowWithRecords], numbers: Mapping[int, str], metric: 
     if all(column.metric != metric for column in columns):
         columns.insert(-1, metric_column(metric, metric.replace("_", "\n"), 4))
     separable = len(order) > 1 and (order[0].best, order[0].worst) == (1, 1)
-    best = (0, [column.metric for column in columns].index(metric)) if separable else None
+    bold = [(0, [column.metric for column in columns].index(metric))] if separable else []
     caption = [*_caption(order, metric), *warning_lines(rows, labels)]
     title = " · ".join(filter(None, (without_digest(rows[0].task), rows[0].subset, rows[0].level)))
-    return Table(title, columns, cells_of(rows, columns), caption, best, num_keys=3)
+    return Table(title, columns, cells_of(rows, columns), caption, bold, num_keys=3)
 
 
 def distinct_names(rows: Sequence[Row]) -> dict[str, str]:
@@ -243,13 +247,15 @@ def unranked_line(rows: Sequence[Row]) -> list[str]:
 
 
 def show(
-    files: Sequence[Path], metric: str, filters: Sequence[str], subsets: Sequence[str], format_: str = "text"
+    files: Sequence[Path],
+    metric: str,
+    filters: Sequence[str],
+    subsets: Sequence[str],
+    format_: TableFormat = TEXT,
 ) -> list[Table | str]:
     """Returns the ranked tables of the selected rows, then lines: what all captions share, the numbers of several
     files, and why existing records could not be read. Raises ConfigError for unknown files, keys, values, subsets,
-    metrics and formats, and if there are no rows."""
-    if format_ not in FORMATS:
-        raise ConfigError(f"--format {format_}: {nearest(format_, FORMATS)}")
+    and metrics, and if there are no rows."""
     # One entry per row; among equal baselines of several runs, the newest.
     places: dict[tuple[str, str], tuple[Row, Path, str]] = {}
     for position, file in enumerate(files, start=1):
@@ -272,12 +278,12 @@ def show(
     shown = {
         name: runs.with_records(row, file) for row, file, name in places.values() if (row.key, row.created) in keys
     }
-    comment = "% " if format_ == "latex" else ""
+    comment = "% " if format_.name == "latex" else ""
     tables = ranking_tables(shown, metric)
     shared: list[str] = []
-    if len(tables) > 1 and format_ != "latex":  # LaTeX tables are used separately
+    if len(tables) > 1 and format_.name != "latex":  # LaTeX tables are used separately
         shared = [line for line in tables[0].caption if all(line in each.caption for each in tables[1:])]
     tables = [replace(each, caption=[line for line in each.caption if line not in shared]) for each in tables]
     legend = [f"{number}: {file}" for number, file in enumerate(files, start=1)] if len(files) > 1 else []
     below = [*([f"all tables: {'; '.join(shared)}"] if shared else []), *legend, *runs.problem_lines()]
-    return [*map(FORMATS[format_], tables), *(f"{comment}{line}" for line in below)]
+    return [*map(format_, tables), *(f"{comment}{line}" for line in below)]

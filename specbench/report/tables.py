@@ -249,7 +249,7 @@ def _load_table(rows: Sequence[Row]) -> Table:
         "total tok/s: under full load, without ramp-up and drain; latencies: of all answers",
         *([BY_RATE] if load.kind == "rate" else []),
         "per user, speed-up = τ ÷ (pass ÷ AR's): the gain of speculation ÷ the cost of its passes at this load",
-        *filter(None, (_break_even_line(server_rows) for server_rows in rows_by_server(rows)[1:])),
+        *filter(None, (break_even_line(server_rows) for server_rows in rows_by_server(rows)[1:])),
         *dict.fromkeys(f"{row.method_name}: not ranked: {why}" for row in rows if (why := why_unranked(row))),
         *untested_lines(rows, names),
         *warning_lines(rows, names),
@@ -257,7 +257,8 @@ def _load_table(rows: Sequence[Row]) -> Table:
     return Table(f"{first.task_name} · {first.subset} · load by {load.kind}", columns, lines, caption, num_keys=2)
 
 
-def _break_even_line(rows: Sequence[Row]) -> str:
+def break_even_line(rows: Sequence[Row]) -> str:
+    """Returns where a server's throughput falls to AR's; empty for a single level and for a load by rate."""
     if len(rows) < 2 or load_of(rows[0]).kind == "rate":
         return ""
     level = break_even(rows)

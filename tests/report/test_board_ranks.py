@@ -10,6 +10,7 @@ import pytest
 
 from specbench.core.errors import ConfigError
 from specbench.core.files import locked
+from specbench.core.table import TableFormat
 from specbench.report.compare import compare, subsets_table
 from specbench.report.ranking import rank_rows, ranking_tables, show, widening
 from specbench.results.leaderboard import load, write
@@ -244,7 +245,7 @@ def test_what_all_captions_have_in_common_is_printed_once(tmp_path):
     assert len(tables_) == 2 and line.startswith("all tables: data: sample; ranked by speedup (ratio); a rank such")
     assert text.count("Bonferroni") == text.count("data: sample") == text.count("ranked by speedup") == 1
     assert text.count("target embedded:target") == 2  # with the number of prompts, which differs
-    latex = show([board], "speedup", [], [], "latex")
+    latex = show([board], "speedup", [], [], TableFormat("latex"))
     assert [each.count("Bonferroni") for each in latex] == [1] * 2
 
 

@@ -1,0 +1,1 @@
+"""Figures and tables for papers, from runs and leaderboard files."""

@@ -1,0 +1,370 @@
+"""Figures for papers: what is drawn and written beside it, type sizes, texts that do not overlap, mistakes."""
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from itertools import combinations
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specbench.core.errors import ConfigError
+from specbench.publish.paper.drawing import Drawing
+from specbench.publish.paper.figures import KINDS, PositionCounts, pass_costs, read_drawing
+from specbench.publish.paper.rows import Selection, read_rows
+from specbench.records.columns import Steps
+from specbench.results.row import RowLoad, RowServing
+from specbench.results.runs import RecordedRun
+from specbench.statistics.bootstrap import Estimate
+from tests.support.paper_rows import METHODS, TASKS, paper_board, paper_rows
+from tests.support.rooflines import known_report
+from tests.support.rows import row
+
+DEMO = Path(__file__).parents[2] / "leaderboards/demo.json"
+EVERYTHING = Selection()
+SHORT = Selection(tasks=("csqa",), methods=("sd", "pld", "ngram"))
+
+
+def drawing(kind: str, path: Path, selection: Selection = EVERYTHING, metric: str | None = None) -> Drawing:
+    return read_drawing(kind, [path], selection, metric)
+
+
+# 1. What is drawn.
+
+
+def test_methods_stand_side_by_side_by_task_with_their_intervals(tmp_path: Path) -> None:
+    made = drawing("methods", paper_board(tmp_path))
+    (panel,) = made.panels
+    assert panel.categories == list(TASKS) and made.series == list(METHODS) and panel.reference == 1.0
+    rows = {(row.task_name, row.method_name): row.metric("speedup") for row in paper_rows()}
+    assert {(mark.x, mark.series): mark.y for mark in panel.marks} == {
+        place: speedup for place, speedup in rows.items() if place[1] != "ar"
+    }
+    assert [(mark.x, mark.series) for mark in panel.marks if mark.is_flagged] == [("gsm8k", "sd")]
+    assert "† sd (gsm8k): AR became slower" in made.caption
+    lines = made.data()
+    assert len(lines) == len(panel.marks) == 30
+    first = {"value": panel.marks[0].y.value, "low": panel.marks[0].y.low, "high": panel.marks[0].y.high}
+    assert lines[0] == first | {
+        "panel": "", "method": "sd", "group": "gsm8k", "task": "gsm8k", "metric": "speedup", "n": 40,
+        "n_of": "prompts", "subset": "all", "target": "org/target", "warnings": "ar_drift",
+    }  # fmt: skip
+
+
+def test_a_warning_about_times_does_not_mark_acceptance(tmp_path: Path) -> None:
+    made = drawing("methods", paper_board(tmp_path), metric="mean_acceptance_length")
+    assert not any(mark.is_flagged for mark in made.panels[0].marks) and not any("†" in line for line in made.caption)
+
+
+def test_order_and_names_are_the_users(tmp_path: Path) -> None:
+    selection = Selection.of(["mgsm", "gsm8k"], ["pld", "sd"], [], [], ["pld=PLD", "gsm8k=GSM8K"])
+    (panel,) = drawing("methods", paper_board(tmp_path), selection).panels
+    assert [(mark.x, mark.series) for mark in panel.marks] == [
+        ("mgsm", "PLD"), ("mgsm", "sd"), ("GSM8K", "PLD"), ("GSM8K", "sd")
+    ]  # fmt: skip
+
+
+def test_a_single_task_has_the_methods_as_categories_and_ar_where_it_is_not_one(tmp_path: Path) -> None:
+    board = paper_board(tmp_path)
+    (panel,) = drawing("methods", board, Selection(tasks=("mgsm",))).panels
+    assert panel.names_its_series and panel.categories == list(METHODS)
+    (panel,) = drawing("methods", board, Selection(tasks=("mgsm",)), "tokens_per_second").panels
+    assert panel.categories == ["ar", *METHODS] and panel.reference is None
+
+
+def test_other_conditions_are_another_group(tmp_path: Path) -> None:
+    rows = [row.model_copy(update={"dtype": dtype}) for dtype in ("float32", "int8") for row in paper_rows(("gsm8k",))]
+    (panel,) = drawing("methods", paper_board(tmp_path, rows)).panels
+    assert panel.categories == ["gsm8k, float32", "gsm8k, int8"]
+    named = drawing("methods", tmp_path / "board.json", Selection(names={"int8": "8 bits"}))
+    assert named.panels[0].categories == ["gsm8k, float32", "gsm8k, 8 bits"]
+
+
+def test_the_frontier_has_ar_and_its_corners_are_the_best_scores_by_speed(tmp_path: Path) -> None:
+    made = drawing("frontier", paper_board(tmp_path), Selection(tasks=("gsm8k",)))
+    (panel,) = made.panels
+    rows = [row for row in paper_rows() if row.task_name == "gsm8k"]
+    places = {row.method_name: (row.value("speedup"), 100 * row.value("accuracy")) for row in rows}
+    assert {mark.series: mark.x for mark in panel.marks} == {name: place[0] for name, place in places.items()}
+    assert [mark.y.value for mark in panel.marks] == pytest.approx([places[mark.series][1] for mark in panel.marks])
+    best = [a for a in places.values() if not any(b[0] >= a[0] and b[1] >= a[1] and a != b for b in places.values())]
+    assert np.array(panel.front) == pytest.approx(np.array(sorted(best)))
+    line = made.data()[1]
+    assert {"speedup", "speedup_low", "speedup_high", "on_front"} <= line.keys() and line["n"] == 40
+
+
+def test_positions_are_counted_in_the_records() -> None:
+    made = drawing("positions", DEMO, SHORT)
+    (panel,) = made.panels
+    run = RecordedRun(DEMO.parent / "demo/csqa")
+    accepted, verified = np.zeros(6), np.zeros(6)
+    for record in run.records.values():
+        for step in record.methods["sd"].steps:
+            accepted[1 : step.accepted + 1] += 1
+            verified[1 : step.verified + 1] += 1
+    marks = [mark for mark in panel.marks if mark.series == "sd"]
+    assert [mark.x for mark in marks] == [1, 2, 3, 4, 5]
+    for mark in marks:
+        assert mark.y.value == pytest.approx(accepted[mark.x] / verified[mark.x])
+        assert mark.cells["accepted"] == accepted[mark.x] and mark.cells["of_steps"] == verified[mark.x]
+        assert mark.y.low <= mark.y.value <= mark.y.high
+    whole = [m for m in drawing("positions", DEMO, SHORT, "unconditional").panels[0].marks if m.series == "sd"]
+    num_steps = sum(len(record.methods["sd"].steps) for record in run.records.values())
+    assert [m.y.value for m in whole] == pytest.approx(accepted[1:] / num_steps)
+    assert [m.y.value for m in whole] == sorted((m.y.value for m in whole), reverse=True)
+
+
+def test_levels_of_a_tree_count_as_verified_if_all_before_them_were_accepted() -> None:
+    tree = SimpleNamespace(is_tree=True, steps=Steps([(3, 9, 0, 1), (3, 9, 3, 4), (2, 9, 1, 2)]))
+    side = SimpleNamespace(row=row(method="sd@1:0"), records=[SimpleNamespace(methods={"sd": tree})])
+    counts = PositionCounts.of(side)  # type: ignore[arg-type]
+    assert counts.verified.tolist() == [[3, 2, 1]] and counts.accepted.tolist() == [[2, 1, 1]]
+
+
+def test_costs_are_mean_passes_by_their_number_of_tokens() -> None:
+    made = drawing("costs", DEMO, SHORT)
+    costs, drafts = made.panels
+    run = RecordedRun(DEMO.parent / "demo/csqa")
+    passes: dict[int, list[float]] = {}
+    plain: list[float] = []
+    for record in run.records.values():
+        for length, seconds in record.methods["sd"].passes.target:
+            passes.setdefault(length, []).append(seconds)
+        plain += [seconds for length, seconds in record.methods["ar"].passes.target if length == 1]
+    marks = {mark.x: mark for mark in costs.marks if mark.series == "sd"}
+    assert set(marks) == {length for length, found in passes.items() if len(found) >= 10}
+    for length, mark in marks.items():
+        assert mark.y.value == pytest.approx(np.mean(passes[length]) / np.mean(plain))
+        assert mark.cells["passes"] == len(passes[length])
+    by_row = {row.method_name: row.value("cost_ratio") for row in run_rows() if row.task_name == "csqa"}
+    assert {mark.series: mark.y.value for mark in drafts.marks} == {
+        name: by_row[name] for name in ("sd", "pld", "ngram") if by_row[name] is not None
+    }
+
+
+def run_rows() -> list[Any]:
+    return [each for each, _ in read_rows([DEMO], EVERYTHING).chosen]
+
+
+def test_costs_of_a_report_of_the_roofline(tmp_path: Path) -> None:
+    report = known_report(5)
+    (tmp_path / "report.json").write_text(report.model_dump_json())
+    costs, drafts = drawing("costs", tmp_path / "report.json").panels
+    assert {mark.x: mark.y.value for mark in costs.marks} == {
+        length: cost.value for length, cost in report.verification_cost.items()
+    }  # fmt: skip
+    assert [mark.y.value for mark in drafts.marks] == [report.cost_ratio.value]
+    assert {mark.n for mark in costs.marks} == {report.repeats}
+
+
+def load_rows() -> list[Any]:
+    found = []
+    for method, speedups in (("ar", (1.0, 1.0, 1.0)), ("draft", (2.0, 1.5, 0.5))):
+        for level, speedup in zip((1, 4, 16), speedups, strict=True):
+            load = RowLoad(kind="concurrency", level=level, windows=7, requests=8)
+            served = RowServing(
+                acceptance_source="steps", caches="verified empty", memory="same KV", load=load, settings="0"
+            )
+            around = Estimate(value=speedup, low=speedup * 0.95, high=speedup * 1.05)
+            metrics = {"speedup": around if method != "ar" else Estimate(value=1.0)}
+            found.append(row(method=f"{method}@1:0", served=served, metrics=metrics, options={}))
+    return found
+
+
+def test_loads_are_curves_over_levels_with_the_break_even_in_the_caption(tmp_path: Path) -> None:
+    made = drawing("load", paper_board(tmp_path, load_rows()))
+    (panel,) = made.panels
+    assert [(mark.x, mark.y.value, mark.n) for mark in panel.marks] == [(1, 2.0, 7), (4, 1.5, 7), (16, 0.5, 7)]
+    assert panel.scale == "log2" and panel.reference == 1.0 and made.data()[0]["n_of"] == "windows"
+    assert "draft: as fast as ar at 8.0 (interpolated)" in made.caption
+
+
+def test_languages_are_the_subsets_of_a_task() -> None:
+    made = drawing("languages", DEMO, Selection(tasks=("mgsm",), methods=("sd", "pld")))
+    (panel,) = made.panels
+    rows = [each for each in run_rows() if each.task_name == "mgsm" and each.subset != "all"]
+    own = {(each.subset, each.method_name): each.metric("speedup") for each in rows}
+    assert {(mark.x, mark.series): mark.y for mark in panel.marks} == {
+        place: own[place] for place in own if place[1] in ("sd", "pld")
+    }
+    assert all(line["language"] for line in made.data())
+
+
+# 2. How it looks.
+
+
+def texts_of(figure: Any) -> list[Any]:
+    from matplotlib.text import Text
+
+    figure.draw_without_rendering()
+    beyond = []  # numbers beyond the ends of an axis are not drawn
+    for axis in [axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)]:
+        low, high = sorted(axis.get_view_interval())
+        beyond += [tick.label1 for tick in axis.get_major_ticks() if not low <= tick.get_loc() <= high]
+    texts = [each for each in figure.findobj(Text) if each.get_visible() and each.get_text().strip()]
+    return [each for each in texts if each not in beyond]
+
+
+def check_looks(figure: Any, width: float) -> None:
+    """The width is exact, type has 6 points or more, and all texts are inside the figure, none on another."""
+    texts = texts_of(figure)
+    assert figure.get_figwidth() == width and min(each.get_fontsize() for each in texts) >= 6
+    boxes = [(each.get_text(), each.get_window_extent()) for each in texts if each.get_rotation() in (0, 90)]
+    edge = figure.bbox
+    for text, box in boxes:
+        assert edge.x0 - 2 <= box.x0 and box.x1 <= edge.x1 + 2 and edge.y0 - 2 <= box.y0 and box.y1 <= edge.y1 + 2, text
+    for (text, box), (other, beside) in combinations(boxes, 2):
+        if "†" not in (text, other):
+            assert not box.padded(-1).overlaps(beside.padded(-1)), (text, other)
+    titles = [axes.get_title() for axes in figure.axes] + [figure.get_suptitle()]
+    assert not any(titles), "a title inside the graphic"
+
+
+def test_six_methods_on_five_tasks_fit_into_a_column(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from specbench.publish.paper.render import _settings, figure_of
+
+    width = 3.03
+    with _settings("png"):
+        figure = figure_of(drawing("methods", paper_board(tmp_path)), width)
+        check_looks(figure, width)
+        styles = {(line.get_color(), line.get_marker()) for line in figure.legends[0].get_lines()}
+        assert len(styles) == len({marker for _, marker in styles}) == 6, "markers differ, for print in grey"
+        assert [text.get_text() for text in figure.legends[0].get_texts()] == list(METHODS)
+        assert sum(text.get_text() == "†" for text in texts_of(figure)) == 1
+        heights = [axes.get_window_extent().height / figure.dpi for axes in figure.axes]
+        assert min(heights) > 0.8
+        (first, *others) = figure.axes
+        assert all(axes.get_ylim() == first.get_ylim() for axes in others)
+        low = min(each.y.low for each in drawing("methods", paper_board(tmp_path)).panels[0].marks)
+        assert first.get_ylim()[0] < low
+
+
+def rendered(made: Drawing, format_: str, width: float = 3.25) -> bytes:
+    from specbench.publish.paper.render import render
+
+    return render(made, format_, width)
+
+
+def test_files_have_embedded_fonts_no_date_and_the_same_bytes(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    import matplotlib
+
+    made = drawing("methods", paper_board(tmp_path), Selection(tasks=("gsm8k",)))
+    before = dict(matplotlib.rcParams)
+    pdf = rendered(made, "pdf")
+    assert pdf.startswith(b"%PDF") and b"/Type3" not in pdf and b"/Subtype /Type3" not in pdf
+    assert b"/FontFile2" in pdf and b"CreationDate" not in pdf
+    assert b"/MediaBox [ 0 0 234 " in pdf, "3.25 inches are 234 points"
+    assert pdf == rendered(made, "pdf")
+    assert before == dict(matplotlib.rcParams)
+
+
+@pytest.mark.slow
+def test_another_process_writes_the_same_bytes(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    board = paper_board(tmp_path)
+    for number in (1, 2):
+        for end in ("pdf", "svg", "png"):
+            words = ["plot", "methods", str(board), "--output", str(tmp_path / f"{number}.{end}")]
+            environment = {**os.environ, "PYTHONHASHSEED": str(number)}
+            subprocess.run([sys.executable, "-m", "specbench", *words], check=True, env=environment, timeout=120)
+    assert "<dc:date>" not in (tmp_path / "1.svg").read_text()
+    for end in ("pdf", "svg", "png", "csv"):
+        assert (tmp_path / f"1.{end}").read_bytes() == (tmp_path / f"2.{end}").read_bytes(), end
+
+
+# 3. The command.
+
+
+def test_plot_writes_the_figure_and_its_data_and_prints_the_caption(specbench: Any, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    code, out, err = specbench("plot", "methods", paper_board(tmp_path), "--output", "new/speed.svg")
+    assert code == 0, err
+    assert (tmp_path / "new/speed.svg").read_text().startswith("<?xml")
+    lines = list(csv.DictReader(io.StringIO((tmp_path / "new/speed.csv").read_text())))
+    assert len(lines) == 30 and float(lines[0]["low"]) < float(lines[0]["value"]) < float(lines[0]["high"])
+    assert "† sd (gsm8k): AR became slower" in out and "n = 40" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("method", "B"), "method: no kind of figure: did you mean 'methods'?"),
+        (("methods", "B", "--metric", "speedups"), "--metric speedups: "),
+        (("methods", "B", "--method", "sdd"), "--method sdd: "),
+        (("methods", "B", "--task", "gsm"), "--task gsm: "),
+        (("methods", "B", "--name", "sd"), "--name sd: write it as KEY=TEXT"),
+        (("methods", "B", "--name", "dd=x"), "--name dd=x: no task, method or condition has this name: "),
+        (("methods", "B", "--width", "colum"), "--width colum: did you mean 'column'?"),
+        (("methods", "B", "--width", "1"), "--width 1: give 2 to 20 inches"),
+        (("methods", "B", "--format", "jpg"), "--format jpg: "),
+        (("methods", "B", "--format", "svg"), "--format svg: but --output "),
+        (("positions", "B"), "no records, which this figure needs"),
+        (("costs", "B"), "no records, which this figure needs"),
+        (("costs", "B", "--metric", "speedup"), "--metric speedup: costs has no choice of it"),
+        (("positions", "B", "--metric", "joint"), "--metric joint: the choices are conditional, unconditional"),
+        (("load", "B"), "no row is of a load"),
+        (("languages", "B"), "no task has subsets in several languages"),
+        (("methods", "nothing"), "nothing"),
+    ],
+)
+def test_mistakes_are_one_line(words: tuple[str, ...], says: str, specbench: Any, tmp_path: Path) -> None:
+    board = paper_board(tmp_path)
+    before = {path.name for path in tmp_path.iterdir()}
+    code, out, err = specbench("plot", *(str(board) if word == "B" else word for word in words), "--output", "a.png")
+    assert (code, out) == (2, "") and err.startswith("error: ") and len(err.splitlines()) == 1
+    assert says in err
+    assert {path.name for path in tmp_path.iterdir()} == before, "nothing is written"
+
+
+def test_without_matplotlib(specbench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specbench.core.environment.is_installed", lambda package: package != "matplotlib")
+    code, _, err = specbench("plot", "methods", paper_board(tmp_path), "--output", "a.png")
+    assert code == 2 and err == "error: plot: needs matplotlib: pip install 'specbench-lm[plots]'\n"
+
+
+def test_a_pgf_needs_latex(specbench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setenv("PATH", "/nowhere")
+    code, _, err = specbench("plot", "methods", paper_board(tmp_path), "--output", "a.pgf")
+    assert code == 2 and "--format pgf: needs LaTeX" in err
+
+
+def test_more_methods_than_can_be_told_apart(tmp_path: Path) -> None:
+    board = paper_board(tmp_path, paper_rows(("gsm8k",), tuple(f"m{number}" for number in range(15))))
+    with pytest.raises(ConfigError, match=r"15 methods, but at most 14 .*--method"):
+        drawing("methods", board)
+
+
+def test_a_row_measured_twice(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    first = paper_board(tmp_path / "a", paper_rows(("gsm8k",)))
+    later = [each.model_copy(update={"created": "2026-03-03T00:00:00Z"}) for each in paper_rows(("gsm8k",))]
+    second = paper_board(tmp_path / "b", later)
+    with pytest.raises(ConfigError, match=r"gsm8k@1 all sd@1 was measured twice, at 2026-01-01.* and 2026-03-03"):
+        read_drawing("methods", [first, second], EVERYTHING, None)
+
+
+def test_every_kind_is_in_the_help(specbench: Any) -> None:
+    _, out, _ = specbench("plot", "--help")
+    assert all(f"{kind}:" in " ".join(out.split()) for kind in KINDS)
+
+
+def test_pass_costs_of_a_row_without_records_are_none() -> None:
+    from specbench.results.paired import RowWithRecords
+
+    assert not [*pass_costs(RowWithRecords(row()))]
+
+
+def test_json_that_is_no_report(tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_text(json.dumps({"verification_cost": {}, "cost_ratio": 1}))
+    with pytest.raises(ConfigError, match=r"report\.json: .*write it again by `specbench roofline --output`"):
+        drawing("costs", tmp_path / "report.json")

@@ -182,7 +182,7 @@ def test_loads_are_curves_over_levels_with_the_break_even_in_the_caption(tmp_pat
     (panel,) = made.panels
     assert [(mark.x, mark.y.value, mark.n) for mark in panel.marks] == [(1, 2.0, 7), (4, 1.5, 7), (16, 0.5, 7)]
     assert panel.scale == "log2" and panel.reference == 1.0 and made.data()[0]["n_of"] == "windows"
-    assert "draft: as fast as ar at 8.0 (interpolated)" in made.caption
+    assert "draft: as fast as ar at 8.0 [7.4, 8.5] (interpolated)" in made.caption
 
 
 def test_languages_are_the_subsets_of_a_task() -> None:

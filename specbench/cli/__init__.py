@@ -45,7 +45,7 @@ COMMANDS = {
     "conformance": "analyses:conformance",
     "sweep": "run:sweep", "suite": "publish:suite", "tune": "run:tune",
     "vocab": "analyses:vocab", "roofline": "analyses:roofline", "limit": "analyses:roofline",
-    "predict": "analyses:predict",
+    "predict": "analyses:predict", "explain": "analyses:explain",
     "languages": "analyses:languages", "fairness": "analyses:fairness", "compare": "leaderboard:compare",
     "schema": "leaderboard:schema", "site": "publish:site", "check": "leaderboard:check", "lm-eval": "run:lm_eval",
     "train": "train:train", "leaderboard": "leaderboard:leaderboard", "board": "publish:board",

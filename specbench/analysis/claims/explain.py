@@ -101,7 +101,9 @@ class Measured:
             columns.append(each if knows_passes else [np.nan] * len(own))
         emitted, passes, tokens, seconds, *_ = columns
         one = [1.0] * len(own)
-        units = np.stack([np.bincount(times.cluster, weights=column) for column in columns], axis=-1)
+        units: Array = np.stack(
+            [np.bincount(times.cluster, weights=column).astype(np.float64) for column in columns], axis=-1
+        )
         return cls(
             row, times.ratio(*columns[TOKENS:DRAFTING]), prompts.ratio(emitted, passes),
             times.ratio(emitted, passes, one, one, *columns[TOKENS:DRAFTING]),
@@ -238,9 +240,9 @@ def _parts_of_steps(claim: ClaimSpec, reading: Reading, measured: Measured) -> t
     if in_seconds:
         assert ar is not None
         seconds = reading.step_cost / ar
-        log, shown = dividing(seconds, step), _scaled(step, 1000)
+        log = dividing(seconds, step)
         parts = [
-            Part(name="step", unit="ms", claimed=1000 * seconds, measured=shown, log=log),
+            Part(name="step", unit="ms", claimed=1000 * seconds, measured=_scaled(step, 1000), log=log),
             Part(name="AR", unit="tok/s", claimed=ar, measured=measured.ar, log=dividing(ar, measured.ar)),
         ]
     elif ar is None:
@@ -257,14 +259,14 @@ def _parts_of_steps(claim: ClaimSpec, reading: Reading, measured: Measured) -> t
     theirs = np.array([told[name] * scale for name in COSTS])
     logs = _logs_of_costs(theirs, own, measured, in_seconds)
     shown = 1000 if in_seconds else 1
-    costs = [
+    of_costs = [
         Part(name=name, unit="ms" if in_seconds else "", claimed=shown * float(theirs[place]),
              measured=Estimate(value=shown * float(own[place])), log=logs[place])
         for place, name in enumerate(COSTS)
     ]  # fmt: skip
     if not in_seconds:
-        return costs, unsplit
-    return [parts[0].model_copy(update={"parts": costs}), parts[1]], unsplit
+        return of_costs, unsplit
+    return [parts[0].model_copy(update={"parts": of_costs}), parts[1]], unsplit
 
 
 def _logs_of_costs(theirs: Array, own: Array, measured: Measured, in_seconds: bool) -> list[Estimate]:

@@ -16,6 +16,7 @@ import typer
 from pydantic import BaseModel
 
 import specbench
+from specbench.analysis.claims.claim import ClaimSpec
 from specbench.cli import make_app
 from specbench.cli.help import method as help_
 from specbench.cli.help.method import prose
@@ -287,6 +288,7 @@ MAKERS: dict[str, Callable[[], str]] = {  # of the pages, by name
             "Load": LoadSpec,
         },
     ),
+    "claims": lambda: keys("Keys of a claim", {"Claims": ClaimSpec}),
     "training": training,
     "metrics": metrics,
     "surroundings": surroundings,

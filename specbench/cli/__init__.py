@@ -50,7 +50,7 @@ COMMANDS = {
     "conformance": "analyses:conformance",
     "sweep": "run:sweep", "suite": "publish:suite", "tune": "run:tune",
     "vocab": "analyses:vocab", "roofline": "analyses:roofline", "limit": "analyses:roofline",
-    "predict": "analyses:predict", "profile": "profile:profile",
+    "predict": "analyses:predict", "profile": "profile:profile", "explain": "analyses:explain",
     "advise": "analyses:advise", "drift": "analyses:drift", "languages": "analyses:languages",
     "fairness": "analyses:fairness", "compare": "leaderboard:compare", "schema": "leaderboard:schema",
     "site": "publish:site", "check": "leaderboard:check", "lm-eval": "run:lm_eval",

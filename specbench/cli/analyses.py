@@ -1,4 +1,4 @@
-"""`specbench advise`, `audit`, `conformance`, `drift`, `fairness`, `languages`, `roofline`, `predict` and `vocab`."""
+"""`specbench advise`, `audit`, `conformance`, `drift`, `explain`, `fairness`, `languages`, `roofline`, `predict`, `vocab`."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -395,6 +395,57 @@ def predict(
     with status_line("reading the records"):
         report = analysis.predict(runs, split(subset or ""), machine)
     print_result(report, as_json, lambda: [analysis.table(report)])
+
+
+def explain(
+    claim: Annotated[
+        str | None, typer.Argument(metavar="[CLAIM]", help="A claim: a name that --list shows, or a YAML file.")
+    ] = None,
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RUN]...", help="RUN, RUN:METHOD, or FILE:NUMBER of a row; none: only the claim."),
+    ] = None,
+    task: Annotated[str | None, typer.Option(help="Tasks of the runs, separated by commas; by default all.")] = None,
+    subset: RowSubsets = None,
+    list_: Annotated[bool, flag("--list", help="List the claims of the package, with what they imply.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Explain why a measured speed-up differs from a published one: how much is acceptance, how much step cost.
+
+    A step emits τ tokens and takes as long as R tokens of AR, so that S = τ ÷ R on both sides.
+
+    The ratio of the speed-ups is split exactly into factors of τ and of R, and of the parts of R that the claim tells.
+
+    τ is first brought to one way of counting. Intervals are those of the measurement, and resample prompts.
+
+    A claim is implausible if no step that costs at least about a token of AR could give its speed-up at its τ.
+    """
+    from specbench.analysis.claims.claim import load_claim, public_claims, read_claim
+
+    if list_:
+        if claim is not None:
+            raise ConfigError(f"--list {claim}: lists the claims of the package: leave out one of the two")
+        readings = [read_claim(each) for each in public_claims().values()]
+        from specbench.analysis.claims.tables import claims_table
+
+        print_result([each.model_dump() for each in readings], as_json, lambda: [claims_table(readings)])
+        return
+    if claim is None:
+        raise ConfigError("CLAIM is missing: name one that `specbench explain --list` shows, or a YAML file")
+    told = load_claim(claim)
+    from specbench.analysis.claims.explain import explain as analysis
+    from specbench.analysis.claims.tables import explanation_parts, reading_lines
+
+    if not runs:
+        for option, text in (("--task", task), ("--subset", subset)):
+            if text is not None:
+                raise ConfigError(f"{option} {text}: has no effect without a RUN: add one, or remove the option")
+        reading = read_claim(told)
+        print_result(reading, as_json, lambda: ["\n".join(reading_lines(reading))])
+        return
+    with status_line("reading the records"):
+        found = analysis(told, runs, split(task or ""), split(subset or ""))
+    print_result([each.model_dump() for each in found], as_json, lambda: explanation_parts(found))
 
 
 @takes_run_options(

@@ -1,0 +1,1 @@
+"""Published speed-ups set against measured ones: `specbench explain`."""

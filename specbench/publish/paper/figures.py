@@ -392,7 +392,7 @@ def _costs(rows: PaperRows, _: str) -> Drawing:
             "(not of servers), or reports of `specbench roofline --output`"
         )
     if drafts:
-        panels.append(Panel("draft cost", "", "draft pass ÷ AR pass (c)", "cost_ratio", tuple(drafts)))
+        panels.append(Panel("draft cost", "", "draft pass ÷ AR pass (c)", "cost_ratio", tuple(drafts), x_name="group"))
     what = "Mean target pass by its number of tokens, in AR passes over one token (v), with 95 % intervals"
     what += "; draft cost c: median draft pass ÷ median AR pass" if drafts else ""
     caption = caption_of(what, drawn) if drawn else [what]

@@ -28,7 +28,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # the first seven are filled, the
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)), (0, (3, 1)), (0, (1, 1)))
 OF_AR = {"color": "black", "marker": "*", "markersize": 5.0, "markeredgewidth": 0.5, "linestyle": "-"}
 LABEL, SMALL, LEAST = 7.0, 6.5, 6.0  # points
-GREY = "#999999"
+GREY = "#bbbbbb"
 SETTINGS = {
     "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": LABEL, "axes.labelsize": LABEL,
     "axes.titlesize": LABEL, "xtick.labelsize": SMALL, "ytick.labelsize": SMALL, "legend.fontsize": SMALL,
@@ -145,7 +145,7 @@ def figure_of(
     if any(not panel.names_its_series for panel in drawing.panels) and (len(styles) > 1 or flagged_curves(drawing)):
         _add_legend(figure, styles, drawing, shown)
     for panel, axes in drawn:
-        if panel.scale == "categories":
+        if panel.names_its_series:  # others have room for their names
             _fit_labels(figure, axes)
     if height is None:
         _grow(figure, rows, places)
@@ -213,7 +213,7 @@ def _draw(
     places = _places(panel)
     if panel.front:
         xs, ys = zip(*panel.front, strict=True)
-        axes.plot(xs, ys, color=GREY, linewidth=0.8, drawstyle="steps-pre", zorder=1)
+        axes.plot(xs, ys, color=GREY, linewidth=2.2, drawstyle="steps-pre", zorder=1)
     for name, marks in by_series.items():
         style = styles[name] if panel.is_joined else {**styles[name], "linestyle": "none"}
         intervals = [mark.x_interval for mark in marks]

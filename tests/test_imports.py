@@ -29,7 +29,7 @@ COMMANDS = [
     ["leaderboard", "add", "before", "--leaderboard", "added.json"],
     ["compare", "board.json:0", "board.json:12"],
     ["site", "board.json", "--output", "site"],
-    ["plot", "methods", "board.json", "--output", "methods.svg"],
+    ["plot", "languages", "board.json", "--output", "languages.svg"],
     ["table", "board.json"],
     ["check", "--baseline", "before", "--candidate", "after"],
 ]  # fmt: skip

@@ -29,6 +29,8 @@ COMMANDS = [
     ["leaderboard", "add", "before", "--leaderboard", "added.json"],
     ["compare", "board.json:0", "board.json:12"],
     ["site", "board.json", "--output", "site"],
+    ["plot", "languages", "board.json", "--output", "languages.svg"],
+    ["table", "board.json"],
     ["check", "--baseline", "before", "--candidate", "after"],
 ]  # fmt: skip
 TOO_FEW = 2  # prompts of this run for the verdict of `check`

@@ -1,4 +1,4 @@
-"""`specbench advise`, `audit`, `conformance`, `drift`, `explain`, `fairness`, `languages`, `roofline`, `predict`, `vocab`."""
+"""Commands that analyse models, methods and runs, from `specbench advise` to `specbench vocab`."""
 
 from collections.abc import Sequence
 from functools import partial

@@ -33,7 +33,8 @@ class Mark:
 @dataclass(frozen=True)
 class Panel:
     """The values of a pair of axes. `metric`: the name of y in the data. `reference`: the value of AR, a dashed line.
-    `is_joined`: whether a line joins the marks of a series. `front`: the corners of a Pareto front. `bounds`: of y."""
+    `is_joined`: whether a line joins the marks of a series. `front`: the corners of a Pareto front. `bounds`: of y.
+    `x_name`: the name of x in the data, if it is not the figure's."""
 
     heading: str
     x_label: str
@@ -45,6 +46,7 @@ class Panel:
     is_joined: bool = False
     front: tuple[tuple[float, float], ...] = ()
     bounds: Bounds | None = None
+    x_name: str = ""
 
     @property
     def categories(self) -> list[str]:
@@ -79,10 +81,11 @@ class Drawing:
 
     def _lines(self) -> Iterator[dict[str, object]]:
         for panel in self.panels:
+            name = panel.x_name or self.x_name
             for mark in panel.marks:
-                line: dict[str, object] = {"panel": panel.heading, "method": mark.series, self.x_name: mark.x}
+                line: dict[str, object] = {"panel": panel.heading, "method": mark.series, name: mark.x}
                 if mark.x_interval is not None:
-                    line |= {f"{self.x_name}_low": mark.x_interval.low, f"{self.x_name}_high": mark.x_interval.high}
+                    line |= {f"{name}_low": mark.x_interval.low, f"{name}_high": mark.x_interval.high}
                 line |= {"metric": panel.metric, "value": mark.y.value, "low": mark.y.low, "high": mark.y.high}
                 line |= {"n": mark.n, "n_of": self.n_of, **mark.cells}
                 codes = [] if mark.row is None else [warning.code for warning in mark.row.warnings]

@@ -312,7 +312,7 @@ def _positions(rows: PaperRows, metric: str) -> Drawing:
                 if counts.verified[:, place].sum() < MIN_PASSES:
                     is_cut = True
                     continue
-                rate = prompts.ratio(counts.accepted[:, place], totals[:, place], bounds=SHARE)
+                rate = prompts.ratio(counts.accepted[:, place].tolist(), totals[:, place].tolist(), bounds=SHARE)
                 numbers = {"accepted": int(counts.accepted[:, place].sum()), "of_steps": int(totals[:, place].sum())}
                 cells = {"task": side.row.task_name, "target": side.row.target, **numbers}
                 marks.append(Mark(series, place + 1, rate, side.row.n, side.row, cells=cells))
@@ -349,11 +349,11 @@ def pass_costs(side: RowWithRecords) -> Iterator[tuple[int, Estimate, int, int]]
     plain = np.array([
         answer.passes_by_width[:, 1] if answer.passes_by_width.shape[1] > 1 else (0.0, 0.0) for answer in side.baseline
     ]).reshape(-1, 2)  # fmt: skip
-    for width, (seconds, number) in sorted(of_widths.items()):
-        if number.sum() >= MIN_PASSES and plain[:, 1].sum():
-            found = prompts.ratio(seconds, number, plain[:, 0], plain[:, 1])
-            with_passes = {side.own[place].key[:3] for place in np.flatnonzero(number).tolist()}
-            yield width, found, len(with_passes), int(number.sum())
+    for width, (spent, passes) in sorted(of_widths.items()):
+        if passes.sum() >= MIN_PASSES and plain[:, 1].sum():
+            found = prompts.ratio(spent, passes, plain[:, 0], plain[:, 1])
+            with_passes = {side.own[place].key[:3] for place in np.flatnonzero(passes).tolist()}
+            yield width, found, len(with_passes), int(passes.sum())
 
 
 def _costs(rows: PaperRows, _: str) -> Drawing:
@@ -392,7 +392,7 @@ def _costs(rows: PaperRows, _: str) -> Drawing:
             "(not of servers), or reports of `specbench roofline --output`"
         )
     if drafts:
-        panels.append(Panel("draft cost", "", "draft pass ÷ AR pass (c)", "cost_ratio", tuple(drafts)))
+        panels.append(Panel("draft cost", "", "draft pass ÷ AR pass (c)", "cost_ratio", tuple(drafts), x_name="group"))
     what = "Mean target pass by its number of tokens, in AR passes over one token (v), with 95 % intervals"
     what += "; draft cost c: median draft pass ÷ median AR pass" if drafts else ""
     caption = caption_of(what, drawn) if drawn else [what]

@@ -28,8 +28,8 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # the first seven are filled, the
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)), (0, (3, 1)), (0, (1, 1)))
 OF_AR = {"color": "black", "marker": "*", "markersize": 5.0, "markeredgewidth": 0.5, "linestyle": "-"}
 LABEL, SMALL, LEAST = 7.0, 6.5, 6.0  # points
-GREY = "#999999"
-SETTINGS = {
+GREY = "#bbbbbb"
+SETTINGS: dict[Any, Any] = {
     "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": LABEL, "axes.labelsize": LABEL,
     "axes.titlesize": LABEL, "xtick.labelsize": SMALL, "ytick.labelsize": SMALL, "legend.fontsize": SMALL,
     "axes.linewidth": 0.6, "xtick.major.width": 0.6, "ytick.major.width": 0.6, "xtick.major.size": 2.5,
@@ -145,7 +145,7 @@ def figure_of(
     if any(not panel.names_its_series for panel in drawing.panels) and (len(styles) > 1 or flagged_curves(drawing)):
         _add_legend(figure, styles, drawing, shown)
     for panel, axes in drawn:
-        if panel.scale == "categories":
+        if panel.names_its_series:  # others have room for their names
             _fit_labels(figure, axes)
     if height is None:
         _grow(figure, rows, places)
@@ -213,7 +213,7 @@ def _draw(
     places = _places(panel)
     if panel.front:
         xs, ys = zip(*panel.front, strict=True)
-        axes.plot(xs, ys, color=GREY, linewidth=0.8, drawstyle="steps-pre", zorder=1)
+        axes.plot(xs, ys, color=GREY, linewidth=2.2, drawstyle="steps-pre", zorder=1)
     for name, marks in by_series.items():
         style = styles[name] if panel.is_joined else {**styles[name], "linestyle": "none"}
         intervals = [mark.x_interval for mark in marks]
@@ -271,7 +271,8 @@ def _places(panel: Panel) -> dict[int, float]:
     """Returns x of each mark: categories side by side with a gap between them, and numbers moved apart a little if
     several series have a mark there."""
     if panel.scale == "categories":
-        places, begin = {}, 0.0
+        places: dict[int, float] = {}
+        begin = 0.0
         for name in panel.categories:
             marks = [mark for mark in panel.marks if mark.x == name]
             middle = begin + _slots(panel, name) / 2
@@ -300,7 +301,7 @@ def _scale(panel: Panel, axes: Any, shown: Callable[[str], str]) -> None:
         labels = [_wrapped(name, number, shown) for name, number in zip(panel.categories, most, strict=True)]
         axes.set_xticks(ends - slots / 2, labels)
         axes.set_xlim(-GAP / 2, ends[-1] + GAP / 2)
-        for end in ends[:-1] if not panel.names_its_series else ():
+        for end in ends[:-1].tolist() if not panel.names_its_series else ():
             axes.axvline(end + GAP / 2, color="#cccccc", linewidth=0.4, zorder=0)
         axes.tick_params(axis="x", length=0)
     elif panel.scale == "log2":
@@ -314,13 +315,12 @@ def _scale(panel: Panel, axes: Any, shown: Callable[[str], str]) -> None:
         are_whole = all(x.is_integer() for x in xs)
         few = are_whole and xs[-1] - xs[0] < 8
         axes.xaxis.set_major_locator(
-            FixedLocator(np.arange(xs[0], xs[-1] + 1)) if few else MaxNLocator(5, integer=are_whole)
+            FixedLocator(list(np.arange(xs[0], xs[-1] + 1))) if few else MaxNLocator(5, integer=are_whole)
         )
     if panel.bounds is not None:
         low, high = axes.get_ylim()
-        least, most = panel.bounds
-        room = 0.03 * (most - least)
-        axes.set_ylim(max(low, least - room), min(high, most + room))
+        room = 0.03 * (panel.bounds[1] - panel.bounds[0])
+        axes.set_ylim(max(low, panel.bounds[0] - room), min(high, panel.bounds[1] + room))
 
 
 def _apart(levels: Sequence[float]) -> list[float]:

@@ -1,5 +1,6 @@
 """The losses of heads that draft blocks: DFlash, DSpark and Domino."""
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -89,7 +90,8 @@ class TextLoss:
         self.losses, self.head, self.sample = losses, head, sample
         self.plain_weight, self.keeps_graph = plain_weight, keeps_graph
         self.ids = torch.tensor(sample.ids, device=head.device)
-        self.teacher, self.share = None, None  # the target's logits and the share of the draft vocabulary
+        self.teacher: Tensor | None = None  # the target's logits, and the share of a restricted vocabulary
+        self.share: Tensor | None = None
         if isinstance(head, DSparkHead):
             self.teacher = losses.read.teacher(output, learnt)
             self.share = None if output.share is None else output.share[learnt]
@@ -111,7 +113,7 @@ class TextLoss:
                     break
                 before = self.ids[(starts + place).clamp_max(len(self.ids) - 1)]
                 learnt = (starts + 1 + place - num_given).clamp_max(num_learnt - 1)
-                step = partial(self._of_place, place)
+                step: Callable[..., tuple[Tensor, Tensor | None]] = partial(self._of_place, place)
                 if not self.keeps_graph:
                     step = partial(computed_again, step, use_reentrant=False, preserve_rng_state=False)
                 loss, memory = step(states[:, place], before, learnt, memory)
@@ -141,7 +143,7 @@ class TextLoss:
             loss = dspark.entropy_weight * self._entropy(logits, labels) + dspark.distance_weight * distance
             if head.has_confidence:
                 chance = 1 - distance.detach() / 2
-                confidence = head.confidence_logits(states, before)
+                confidence = in_float32(head.confidence_logits(states, before))
                 of_confidence = functional.binary_cross_entropy_with_logits(confidence, chance, reduction="none")
                 loss = loss + dspark.confidence_weight * of_confidence
             return loss, memory

@@ -137,7 +137,8 @@ class TargetPasses:
         if self._token_ids is not None:
             logits, size = output.logits, max(1, MAX_LOGITS // self._target.vocab_size)
             parts = (self._product(last) for last in output.last.split(size)) if logits is None else logits.split(size)
-            is_covered, shares = [], []
+            is_covered: list[Tensor] = []
+            shares: list[Tensor] = []
             for part in parts:
                 is_covered.append(self._is_drafted[part.argmax(-1)])
                 shares.append(torch.softmax(in_float32(part), dim=-1)[:, self._token_ids].sum(-1))
@@ -227,7 +228,9 @@ def draft_logits(head: MedusaHeads | EagleHead, number: int, states: Tensor) -> 
     return head.draft_logits(states) if isinstance(head, EagleHead) else head.head_logits(number, states)
 
 
-def draft_steps(head: DraftNetwork, output: TargetOutput, batch: Batch, num_steps: int) -> Iterator[DraftStep]:
+def draft_steps(
+    head: MedusaHeads | EagleHead, output: TargetOutput, batch: Batch, num_steps: int
+) -> Iterator[DraftStep]:
     """Yields draft steps 1, 2, … for the learnt tokens that have enough text before them."""
     rows, columns = batch.places.to(output.ids.device)
     hidden = [states.float() for states in output.hidden]

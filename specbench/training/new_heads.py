@@ -174,12 +174,14 @@ def new_block_head(spec: TrainSpec, target: CausalLM) -> BlockHead:
             spec.dspark.markov_head_type, target.vocab_size, spec.dspark.markov_rank,
             confidence=spec.dspark.confidence_weight > 0,
         )  # fmt: skip
-        head: BlockHead = DSparkHead(config, layout, embed_tokens, lm_head, markov)
-        nn.init.zeros_(head.markov_head.markov_w2.weight)
+        dspark = DSparkHead(config, layout, embed_tokens, lm_head, markov)
+        nn.init.zeros_(dspark.markov_head.markov_w2.weight)
+        head: BlockHead = dspark
     elif spec.domino is not None:
         sizes = DominoLayout(spec.domino.gru_hidden_dim, spec.domino.emb_dim, spec.domino.pure_draft_prefix_len)
-        head = DominoHead(config, layout, embed_tokens, lm_head, sizes)
-        nn.init.zeros_(head.embed_proj[2].weight)
+        domino = DominoHead(config, layout, embed_tokens, lm_head, sizes)
+        nn.init.zeros_(cast(nn.Linear, domino.embed_proj[2]).weight)
+        head = domino
     else:
         head = BlockHead(config, layout, embed_tokens, lm_head)
     scale_norm(head.norm, target)

@@ -264,8 +264,10 @@ def build_objective(
         losses = SoftTargets(target, samples, spec.distill.top_k, spec.generation_batch)
     elif isinstance(drafter, DraftHead):
         drafter.choose_vocabulary(spec, samples)
-        make_losses = BlockLosses if isinstance(drafter.model, BlockHead) else HeadLosses
-        losses = make_losses(spec, target, drafter.model)
+        if isinstance(drafter.model, BlockHead):
+            losses = BlockLosses(spec, target, drafter.model)
+        else:
+            losses = HeadLosses(spec, target, drafter.model)
     else:
 
         def losses(batch: Batch, drafter: nn.Module, number: int | None) -> Tensor:

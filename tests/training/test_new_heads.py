@@ -167,7 +167,10 @@ def test_hidden_states_are_those_before_the_last_norm() -> None:
             DraftHead.of(block_spec("dflash", target_layer_ids=wrong), model)
 
 
-@pytest.mark.parametrize(("num_layers", "num_own", "expected"), [(8, 2, (2, 6)), (8, 1, (5,)), (4, 3, (2,)), (1, 5, (0,)), (36, 5, (2, 10, 18, 26, 34))])  # fmt: skip
+@pytest.mark.parametrize(
+    ("num_layers", "num_own", "expected"),
+    [(8, 2, (2, 6)), (8, 1, (5,)), (4, 3, (2,)), (1, 5, (0,)), (36, 5, (2, 10, 18, 26, 34))],
+)
 def test_default_layers_exist(num_layers: int, num_own: int, expected: tuple[int, ...]) -> None:
     model = tiny.causal_lm(num_hidden_layers=num_layers)
     assert DraftHead.of(block_spec("dflash", num_layers=num_own), model).model.hidden_layers == expected
@@ -184,7 +187,7 @@ def test_the_mask_token_is_one_that_texts_do_not_have() -> None:
     assert padded.model.layout.mask_token_id == 257  # the first row that no token has
     given = block_spec("dflash", mask_token_id=257)
     draft = DraftHead.of(given, target())
-    with pytest.raises(ConfigError, match="dflash.mask_token_id = 257: the embeddings of target .* have 257 rows"):
+    with pytest.raises(ConfigError, match=r"dflash.mask_token_id = 257: the embeddings of target .* have 257 rows"):
         draft.choose_vocabulary(given, samples)
 
 

@@ -174,6 +174,7 @@ def test_a_block_sees_no_text_from_its_anchor_on(wrong: str | None, monkeypatch:
 
         def visible(mask: LayerMask, num_context: int, *rest: Any) -> Any:
             made = original(mask, num_context, *rest)
+            assert made is not None
             first = rest[-1].repeat_interleave(rest[0])[:, None]
             made[:, :num_context] = WRONG[wrong](torch.arange(num_context), first)
             return made

@@ -59,7 +59,8 @@ def test_a_head_learns_its_target_s_answers(kind: str, specbench: Run, tmp_path:
     (tmp_path / "rows.jsonl").write_text('{"question": "line number 3 of some", "answer": "1"}\n')
     code, _, err = specbench(
         "run", "--task", "gsm8k", "--method", f"ar,{kind}", "--set", f"drafter.path={tmp_path / 'out'}", *answers,
-        "--set", "generation.max_new_tokens=12", "--set", "num_draft_tokens=3", "--warm-up", "0", "--output", str(tmp_path / "run"),
+        "--set", "generation.max_new_tokens=12", "--set", "num_draft_tokens=3", "--warm-up", "0",
+        "--output", str(tmp_path / "run"),
     )  # fmt: skip
     assert code == 0, err
     row = next(row for row in load(tmp_path / "run" / "leaderboard.json") if row.method.startswith(f"{kind}@"))

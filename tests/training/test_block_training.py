@@ -116,17 +116,17 @@ def test_a_mistake_is_one_line(
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_trained_head_drafts_better_than_a_new_one(kind: str, specbench: Run, tmp_path: Path) -> None:
     """Of the embedded target; a new head has trained for one step with a learning rate of almost nothing."""
-    common = ("--task", "world:mgsm", "--subset", "en", "--limit", "128", "--set", "max_new_tokens=64", "--set",
+    common = ("--task", "world:mgsm", "--subset", "en", "--limit", "32", "--set", "max_new_tokens=48", "--set",
               f"{kind}.num_layers=2", "--set", f"{kind}.block_size=6", "--set", f"{kind}.num_anchors=24", *SMALL[kind],
-              "--threads", "2")  # fmt: skip
+              "--threads", "1")  # fmt: skip
     tau: dict[str, float] = {}
-    for name, steps, rate in (("new", "1", "1e-9"), ("trained", "200", "3e-3")):
+    for name, steps, rate in (("new", "1", "1e-9"), ("trained", "120", "3e-3")):
         path = str(tmp_path / name)
         code, _, err = specbench("train", kind, *common, "--num-steps", steps, "--learning-rate", rate,
                                  "--set", "log_every=50", "--output", path)  # fmt: skip
         assert code == 0, err
         run: dict[str, Any] = {"output": str(tmp_path / f"run-{name}")}
-        code, _, err = specbench("run", "--task", "mgsm", "--subset", "en", "--limit", "6", "--method", f"ar,{kind}",
+        code, _, err = specbench("run", "--task", "mgsm", "--subset", "en", "--limit", "3", "--method", f"ar,{kind}",
                                  "--set", f"drafter.path={path}", "--set", "num_draft_tokens=5", "--warm-up", "0",
                                  "--output", run["output"])  # fmt: skip
         assert code == 0, err

@@ -111,6 +111,9 @@ KINDS = {
     "medusa": "Train Medusa heads on text that the target generates.",
     "eagle": "Train an EAGLE-1 head, which EAGLE-2 also uses, on text that the target generates.",
     "eagle3": "Train an EAGLE-3 head on text that the target generates.",
+    "dflash": "Train a DFlash head, which drafts a block in one pass, on text that the target generates.",
+    "dspark": "Train a DSpark head (a block with a Markov and a confidence head) on text that the target generates.",
+    "domino": "Train a Domino head (a block that a GRU corrects) on text that the target generates.",
 }
 FOLDERS = {
     "ngram": "Folder of the n-gram model; an existing n-gram model is replaced.",
@@ -121,7 +124,7 @@ METHODS = {"ngram": "ngram", "retrieval": "rest"}  # the methods that use the mo
 NUM_STEPS = {
     "scdf": "250 with 4 passes each (the paper's 1,000 draws, as we read it)",
     "distill": "800 (as in the paper)",
-    **{kind: f"the number that {kind}.epochs needs" for kind in ("finetune", "medusa", "eagle", "eagle3")},
+    **{kind: f"the number that {kind}.epochs needs" for kind in ("finetune", *HEADS)},
 }
 NOT_FOR_A_CORPUS = (
     "drafter", "drafter_revision", "threads", "num_steps", "learning_rate", "own_dtype", "own_device", "init_layers",

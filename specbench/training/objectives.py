@@ -1,10 +1,10 @@
 """Objectives on samples: distillation on the target's most probable tokens (P1 §3.3, App. B) and language modelling.
 `build_objective` builds the objective of any training."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from rich.console import Console
@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from specbench.core.errors import ConfigError
 from specbench.decoding.decoder import stream_seed
 from specbench.models.causal_lm import CausalLM, shortest_context
+from specbench.models.heads.block import BlockHead
 from specbench.running.prompts import PromptBudget, PromptRenderer
+from specbench.training.block_losses import BlockLosses
 from specbench.training.corrective import CorrectiveObjective
-from specbench.training.data import TrainingData
+from specbench.training.data import TrainingData, total_steps
 from specbench.training.heads import DraftHead, HeadLosses
 from specbench.training.loop import GroupLosses, LogRow, LossPart
 from specbench.training.passes import (
@@ -32,7 +34,14 @@ from specbench.training.passes import (
 from specbench.training.spec import TrainSpec
 from specbench.training.teacher import GenerationCache, Ids, answer_prompts, self_distill
 
-TokenLosses = Callable[[Batch, nn.Module], Tensor]  # the drafter's loss on every learnt token of a batch, [num_learnt]
+
+class TokenLosses(Protocol):
+    """Returns the drafter's loss on every learnt token of a batch, [num_learnt]. `number`: that of the pass; None in a
+    validation."""
+
+    def __call__(self, batch: Batch, drafter: nn.Module, /, number: int | None) -> Tensor: ...
+
+
 MINI_BATCH = 8  # samples in one forward pass
 
 
@@ -67,7 +76,8 @@ class SampleObjective:
             batches = batches_of(self.batch(number), MINI_BATCH, self._max_positions)
         total = sum(batch.num_learnt for batch in batches)
         return [
-            LossPart(batch.groups, batch.num_learnt / total, partial(self._token_losses, batch)) for batch in batches
+            LossPart(batch.groups, batch.num_learnt / total, partial(self._token_losses, batch, number=number))
+            for batch in batches
         ]
 
     def batch(self, number: int) -> list[Sample]:
@@ -91,7 +101,7 @@ class SampleObjective:
         """Returns the mean loss over the held-out tokens, if any."""
         if not self.held_out:
             return None
-        total = sum(float(self._token_losses(batch, drafter).double().sum()) for batch in self._of_validation)
+        total = sum(float(self._token_losses(batch, drafter, None).double().sum()) for batch in self._of_validation)
         return total / sum(batch.num_learnt for batch in self._of_validation)
 
 
@@ -166,7 +176,7 @@ class SoftTargets:
         self._home = {sample: batch for batch in homes for sample in batch.samples}
         self._kept: dict[Sample, tuple[Tensor, Tensor]] = {}
 
-    def __call__(self, batch: Batch, drafter: nn.Module) -> Tensor:
+    def __call__(self, batch: Batch, drafter: nn.Module, number: int | None = None) -> Tensor:
         """Returns the loss on every learnt token: [num_learnt]."""
         logits = learnt_logits(drafter, batch, self._target.vocab_size)
         probs, token_ids = (values.to(logits.device) for values in self.of(batch))
@@ -254,16 +264,22 @@ def build_objective(
         losses = SoftTargets(target, samples, spec.distill.top_k, spec.generation_batch)
     elif isinstance(drafter, DraftHead):
         drafter.choose_vocabulary(spec, samples)
-        losses = HeadLosses(spec, target, drafter.model)
+        if isinstance(drafter.model, BlockHead):
+            losses = BlockLosses(spec, target, drafter.model)
+        else:
+            losses = HeadLosses(spec, target, drafter.model)
     else:
 
-        def losses(batch: Batch, drafter: nn.Module) -> Tensor:
+        def losses(batch: Batch, drafter: nn.Module, number: int | None) -> Tensor:
             return cross_entropy_sampled(batch.learnt_ids, learnt_logits(drafter, batch, target.vocab_size))
 
-    return SampleObjective(
+    objective = SampleObjective(
         samples, spec.batch_size, spec.validation_share, spec.seed, losses, by_length=is_head,
         max_positions=max_positions(target),
     )  # fmt: skip
+    if isinstance(losses, BlockLosses):
+        losses.num_passes = total_steps(spec, objective.num_items) * spec.gradient_accumulation
+    return objective
 
 
 def fitting_prompts(

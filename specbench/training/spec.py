@@ -152,6 +152,82 @@ class Eagle3Spec(HeadSpec):
     random weights."""
 
 
+class BlockSpec(HeadSpec):
+    """Settings of a head that drafts blocks. It learns at places of the answers, called anchors, to draft what follows
+    from the target's hidden states of the text before."""
+
+    batch_size: Positive = 4
+    """Texts of a pass."""
+    epochs: Positive = 6
+    """Epochs if num_steps is null."""
+    num_layers: Annotated[int, Field(ge=1, le=64)] = 5
+    """Decoder layers of the head. Each has the shape of the target's."""
+    block_size: Annotated[int, Field(ge=2, le=256)] = 16
+    """Rows of a block: the last token of the text and mask tokens."""
+    num_anchors: Positive = 512
+    """Anchors of each text in a pass, drawn anew for every pass; a shorter answer has one at each of its tokens."""
+    target_layer_ids: Annotated[tuple[Annotated[int, Field(ge=-1)], ...], Field(min_length=1)] | None = None
+    """The target's layers whose outputs the head reads, from 0, without the last one (-1: the embeddings); null: as
+    many as the head has layers, spread over the target."""
+    mask_token_id: Annotated[int, Field(ge=0)] | None = None
+    """The mask token; null: a row that pads the target's embeddings, else the rarest token of the training texts."""
+
+
+class DFlashSpec(BlockSpec):
+    """Settings of a DFlash head (arXiv:2602.06036)."""
+
+    decay: Annotated[float, Field(gt=0, le=1)] = 0.867
+    """The loss of draft token k has the weight decay^(k − 1); the paper's exp(−1/7) for blocks of 16, exp(−1/4) for
+    8."""
+    draft_vocab_size: Positive | None = None
+    """Size of the draft vocabulary: the most frequent tokens of the training texts; null: all tokens."""
+
+
+class DSparkSpec(BlockSpec):
+    """Settings of a DSpark head (arXiv:2607.05147)."""
+
+    epochs: Positive = 10
+    """Epochs if num_steps is null."""
+    block_size: Annotated[int, Field(ge=2, le=256)] = 7
+    """Rows of a block: the last token of the text and mask tokens. Each drafts a token."""
+    decay: Annotated[float, Field(gt=0, le=1)] = 0.779
+    """The loss of draft token k has the weight decay^(k − 1); exp(−1/4)."""
+    draft_vocab_size: Positive | None = None
+    """Size of the draft vocabulary: the most frequent tokens of the training texts; null: all tokens."""
+    entropy_weight: Annotated[float, Field(ge=0)] = 0.1
+    """Weight of the cross-entropy with the answer's token."""
+    distance_weight: Annotated[float, Field(ge=0)] = 0.9
+    """Weight of the L1 distance to the target's distribution."""
+    confidence_weight: Annotated[float, Field(ge=0)] = 1.0
+    """Weight of the confidence head's cross-entropy with the chance of acceptance; 0: no confidence head."""
+    markov_rank: Positive = 256
+    """Rank of the Markov head."""
+    markov_head_type: Literal["vanilla", "gated", "rnn"] = "vanilla"
+    """The Markov head corrects logits by the token before (vanilla), gated by the state, or with a memory (rnn)."""
+
+    @model_validator(mode="after")
+    def _check_weights(self) -> "DSparkSpec":
+        if not self.entropy_weight and not self.distance_weight:
+            raise ConfigError(
+                "dspark.entropy_weight = 0: nothing would be learnt with distance_weight=0: give one more than 0"
+            )
+        return self
+
+
+class DominoSpec(BlockSpec):
+    """Settings of a Domino head (arXiv:2605.29707). The loss goes linearly from the logits of the pass to the corrected
+    ones."""
+
+    decay: Annotated[float, Field(gt=0, le=1)] = 0.867
+    """The loss of draft token k has the weight decay^(k − 1); exp(−1/7)."""
+    gru_hidden_dim: Positive = 1024
+    """Width of the GRU over the tokens before."""
+    emb_dim: Positive = 256
+    """Inner width of the correction."""
+    pure_draft_prefix_len: Annotated[int, Field(ge=0)] = 0
+    """First draft tokens that are not corrected."""
+
+
 class LoraSpec(Spec):
     """Low-rank adapters on all linear layers (arXiv:2106.09685), merged into the weights at the end."""
 
@@ -194,9 +270,9 @@ class DataSpec(Spec):
         return self
 
 
-Kind = Literal["scdf", "distill", "finetune", "medusa", "eagle", "eagle3"]
-HEADS = ("medusa", "eagle", "eagle3")
-NOT_FOR_HEADS = ("lora", "gradient_checkpointing", "quantize", "init_layers")  # a head is one layer
+Kind = Literal["scdf", "distill", "finetune", "medusa", "eagle", "eagle3", "dflash", "dspark", "domino"]
+HEADS = ("medusa", "eagle", "eagle3", "dflash", "dspark", "domino")
+NOT_FOR_HEADS = ("lora", "gradient_checkpointing", "quantize", "init_layers")
 
 # P0's STEPS = 1,000 (printed "10,00") counts draws of languages. GRAD_ACCUM = 4 draws make an update: App. D.1 divides
 # the weights of each draw by GRAD_ACCUM and clips "before stepping every GRAD_ACCUM mini-batches". That is 250 updates.
@@ -208,6 +284,7 @@ NEW_HEAD: dict[str, object] = {
     "drafter": None, "schedule": "cosine", "warmup": 0.03, "weight_decay": 0.0, "gradient_accumulation": 1,
     "max_new_tokens": 512, "max_text_tokens": 2048,
 }  # fmt: skip
+NEW_BLOCK_HEAD = {**NEW_HEAD, "learning_rate": 6e-4, "warmup": 0.04}
 DEFAULTS: dict[str, dict[str, object]] = {
     "scdf": {"num_steps": 250, "learning_rate": 1e-4, "schedule": "constant", "warmup": 0, "weight_decay": 0.01,
              "gradient_accumulation": 4, "max_new_tokens": 64, "max_text_tokens": 512,
@@ -219,12 +296,13 @@ DEFAULTS: dict[str, dict[str, object]] = {
     "medusa": {**NEW_HEAD, "learning_rate": 1e-3, "warmup": 0.1},
     "eagle": {**NEW_HEAD, "learning_rate": 3e-5, "clip": 0.5},
     "eagle3": {**NEW_HEAD, "learning_rate": 5e-5, "clip": 0.5},
+    "dflash": NEW_BLOCK_HEAD, "dspark": NEW_BLOCK_HEAD, "domino": NEW_BLOCK_HEAD,
 }  # fmt: skip
 
 
 BLOCKS: dict[str, type[Spec]] = {
     "scdf": ScdfSpec, "distill": DistillSpec, "finetune": FinetuneSpec, "medusa": MedusaSpec, "eagle": EagleSpec,
-    "eagle3": Eagle3Spec,
+    "eagle3": Eagle3Spec, "dflash": DFlashSpec, "dspark": DSparkSpec, "domino": DominoSpec,
 }  # fmt: skip
 
 
@@ -300,6 +378,9 @@ class TrainSpec(Spec):
     medusa: MedusaSpec | None = None
     eagle: EagleSpec | None = None
     eagle3: Eagle3Spec | None = None
+    dflash: DFlashSpec | None = None
+    dspark: DSparkSpec | None = None
+    domino: DominoSpec | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -346,7 +427,7 @@ class TrainSpec(Spec):
             raise ConfigError(f"drafter: '{self.kind}' trains a draft model: give --drafter")
         for key in NOT_FOR_HEADS:
             if self.head is not None and getattr(self, key) not in (None, False, "none"):
-                raise ConfigError(f"{key}: has no effect on a draft head, which is one layer: delete the key")
+                raise ConfigError(f"{key}: has no effect on a draft head: delete the key")
         if self.num_steps is not None:
             check_warmup(self.warmup, self.num_steps)
         return self
@@ -354,7 +435,12 @@ class TrainSpec(Spec):
     @property
     def head(self) -> HeadSpec | None:
         """The settings of a draft head; None if a draft model is trained."""
-        return self.medusa or self.eagle or self.eagle3
+        return self.medusa or self.eagle or self.eagle3 or self.block
+
+    @property
+    def block(self) -> BlockSpec | None:
+        """The settings of a head that drafts blocks; None for other drafters."""
+        return self.dflash or self.dspark or self.domino
 
     @property
     def _of_texts(self) -> DistillSpec | FinetuneSpec | HeadSpec | None:
@@ -437,6 +523,9 @@ EXAMPLES = {
     "medusa": "medusa.num_heads=3",
     "eagle": "eagle.num_draft_steps=3",
     "eagle3": "eagle3.num_draft_steps=5",
+    "dflash": "dflash.num_layers=2",
+    "dspark": "dspark.markov_rank=64",
+    "domino": "domino.num_layers=2",
     "ngram": "data.split=train",
     "retrieval": "data.split=train",
 }

@@ -30,6 +30,7 @@ from specbench.models.checkpoints import checkpoint_identity
 from specbench.models.loading import choose_device, load_model, model_source
 from specbench.models.machine import environment
 from specbench.models.meters import CostMeter
+from specbench.specs.catalogue import load_method
 from specbench.specs.components import build
 from specbench.training.data import WORLD, is_measured, load_data, total_steps, warn_of_overlap
 from specbench.training.heads import DraftHead
@@ -102,6 +103,10 @@ def measurement_command(spec: TrainSpec) -> str:
     words = ["--task", ",".join(dict.fromkeys(measured)) or "TASK", "--method"]
     if spec.kind in HEADS:
         words += [spec.kind, "--set", f"drafter.path={spec.output}"]
+        if spec.block is not None:
+            longest = spec.block.block_size - (spec.dspark is None)
+            is_short = longest < load_method(spec.kind).num_draft_tokens
+            words += ["--set", f"num_draft_tokens={longest}"] if is_short else []
     else:
         words += ["sd", "--drafter", spec.output]
     if spec.target != TrainSpec.model_fields["target"].default:

@@ -31,7 +31,7 @@ from specbench.models.packed import (
 )
 from specbench.models.scoring import same_logits
 from specbench.running.models import LoadedModels, choose_products
-from specbench.training.heads import output_weight
+from specbench.training.new_heads import output_weight
 from tests.support import tiny
 
 needs_packing = pytest.mark.skipif(not packed.packs_bfloat16(), reason="torch has no packed products here")

@@ -443,3 +443,11 @@ def saved_head(kind: str, model: CausalLM, folder: Path, **settings: Any) -> str
     folder.mkdir()
     new_head(kind, model, **settings).save(folder, torch.float32)
     return str(folder)
+
+
+def block_spec(kind: str, **block: Any) -> TrainSpec:
+    """Settings of a small head that drafts blocks of four rows."""
+    small: dict[str, Any] = {"num_layers": 2, "block_size": 4}
+    small |= {"dspark": {"markov_rank": 6}, "domino": {"gru_hidden_dim": 5, "emb_dim": 7}}.get(kind, {})
+    given = {"kind": kind, "data": {"text": {"en": "x.txt"}}, "output": "x", kind: {**small, **block}}
+    return build(TrainSpec, given)

@@ -16,7 +16,7 @@ from specbench.models.heads.checkpoints import read_checkpoint
 from specbench.models.heads.medusa import MedusaHeads, load_medusa
 from specbench.models.loading import load_model
 from specbench.specs.components import build
-from specbench.training import heads, loop
+from specbench.training import heads, loop, new_heads
 from specbench.training.heads import DraftHead, HeadLosses, TargetPasses, draft_steps, read_by_target, unroll
 from specbench.training.layers import layer_numbers, with_layers
 from specbench.training.passes import Batch, Sample, batches_of
@@ -209,22 +209,22 @@ def test_a_target_of_other_layers_makes_no_warm_start(kind: str, settings: dict[
         head.config = tiny.network().config
         head.midlayer = tiny.network().model.layers[0]
         before = [value.clone() for value in head.parameters()]
-        heads.start_warm(head, target)
+        new_heads.start_warm(head, target)
     else:
         head = DraftHead.of(spec_of("eagle3", block={"warm_start": False}), target).model
         before = [value.clone() for value in head.parameters()]
         target.model.model.layers[-1].self_attn = None
-        heads.start_warm(head, target)
+        new_heads.start_warm(head, target)
     assert all(torch.equal(*pair) for pair in zip(before, head.parameters(), strict=True))
 
 
 def test_gains_of_norms_that_add_one() -> None:
     norm = tiny.network("gemma2").model.norm
     norm.weight.data = torch.linspace(-0.5, 0.5, 32)
-    assert torch.allclose(heads.gain_of(norm), 1 + norm.weight, atol=1e-4)
+    assert torch.allclose(new_heads.gain_of(norm), 1 + norm.weight, atol=1e-4)
     norm = tiny.network().model.norm
     norm.weight.data = torch.linspace(0.5, 1.5, 32)
-    assert torch.allclose(heads.gain_of(norm), norm.weight, atol=1e-4)
+    assert torch.allclose(new_heads.gain_of(norm), norm.weight, atol=1e-4)
 
 
 def test_medusa_heads_may_share_the_target_s_output_layer(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 from transformers import Qwen3Config
+from transformers.cache_utils import CacheLayerMixin
 from transformers.models.qwen3.modeling_qwen3 import (
     Qwen3MLP,
     Qwen3RMSNorm,
@@ -42,19 +43,28 @@ class LayerMask:
     window: int | None = None
     from_anchor: bool = False
 
-    def visible(self, num_context: int, num_rows: int, device: torch.device) -> torch.Tensor | None:
-        """Returns which of the positions (columns) each row of a block after `num_context` tokens sees:
-        [num_rows, num_context + num_rows]; None if it sees all."""
-        if not self.causal and self.window is None:
+    def visible(
+        self, num_context: int, num_rows: int, device: torch.device, starts: torch.Tensor | None = None
+    ) -> torch.Tensor | None:
+        """Returns which positions (columns: the context, then the rows) each row of the blocks sees:
+        [num_blocks * num_rows, num_context + num_blocks * num_rows]; None if each sees all.
+
+        `starts` [num_blocks]: the first positions of blocks inside the context, of which each sees what is before it,
+        and none sees another; None: one block, right behind the context.
+        """
+        if starts is None and not self.causal and self.window is None:
             return None
-        places = torch.arange(num_context + num_rows, device=device)
-        own = places[num_context:, None]
-        visible = torch.ones(num_rows, len(places), dtype=torch.bool, device=device)
+        context = torch.arange(num_context, device=device)
+        starts = torch.tensor([num_context], device=device) if starts is None else starts
+        first = starts.repeat_interleave(num_rows)[:, None]  # of the block of each row
+        block = torch.arange(len(starts), device=device).repeat_interleave(num_rows)
+        own = first + torch.arange(num_rows, device=device).repeat(len(starts))[:, None]
+        places = torch.cat([context, own[:, 0]])
+        visible = torch.cat([context < first, block == block[:, None]], dim=1)
         if self.causal:
             visible &= places <= own
         if self.window is not None:
-            first = num_context - self.window if self.from_anchor else own - (self.window - 1)
-            visible &= places >= first
+            visible &= places >= (first - self.window if self.from_anchor else own - (self.window - 1))
         return visible
 
 
@@ -126,7 +136,7 @@ class BlockLayer(nn.Module):
         self.post_attention_layernorm = Qwen3RMSNorm(config.hidden_size, config.rms_norm_eps)
 
     def forward(
-        self, states: torch.Tensor, rotation: Rotation, mask: torch.Tensor | None, cache: PreallocatedLayer
+        self, states: torch.Tensor, rotation: Rotation, mask: torch.Tensor | None, cache: CacheLayerMixin
     ) -> torch.Tensor:
         """Returns [1, num_rows, width]. The cache holds the context's keys and values, and gets those of the block."""
         normed = self.input_layernorm(states)
@@ -172,28 +182,39 @@ class BlockHead(nn.Module):
         made: torch.Tensor = self.hidden_norm(self.fc(torch.cat(list(hidden), dim=-1)))
         return made
 
-    def read_context(self, context: torch.Tensor, start: int, caches: Sequence[PreallocatedLayer]) -> None:
+    def read_context(self, context: torch.Tensor, start: int, caches: Sequence[CacheLayerMixin]) -> None:
         """Adds the context states [num_read, width] of the positions from `start` on to the caches."""
         places = torch.arange(start, start + len(context), device=context.device)[None]
         rotation = self.rotary_emb(context, places)
         for layer, cache in zip(self.layers, caches, strict=True):
             cache.update(*cast(BlockLayer, layer).self_attn.keys_and_values(context[None], rotation))
 
-    def forward(self, anchor: int, num_context: int, caches: Sequence[PreallocatedLayer]) -> torch.Tensor:
-        """Returns the states of the rows that draft, [num_drafts, width]. The block begins with the token `anchor`
-        after a text of `num_context` tokens, which the caches hold. They lose the block again, because its keys and
-        values are of mask tokens."""
+    def forward(
+        self, anchors: torch.Tensor, num_context: int, caches: Sequence[CacheLayerMixin],
+        starts: torch.Tensor | None = None,
+    ) -> torch.Tensor:  # fmt: skip
+        """Returns the states of the rows that draft, [num_blocks, num_drafts, width].
+
+        Each block begins with a token of `anchors` [num_blocks]. The caches hold a text of `num_context` tokens, and
+        get the blocks. `starts` [num_blocks]: the positions of the anchors in this text, each of which sees what is
+        before it, as in a training; None: one block, right behind the text.
+        """
         size = self.layout.block_size
-        ids = torch.full((1, size), self.layout.mask_token_id, dtype=torch.long, device=self.device)
-        ids[0, 0] = anchor
-        states = self.embed_tokens(ids).to(self.dtype)
-        rotation = self.rotary_emb(states, torch.arange(num_context, num_context + size, device=self.device)[None])
+        ids = torch.full((len(anchors), size), self.layout.mask_token_id, dtype=torch.long, device=self.device)
+        ids[:, 0] = anchors
+        states = self.embed_tokens(ids.flatten()[None]).to(self.dtype)
+        first = torch.tensor([num_context], device=self.device) if starts is None else starts
+        places = first[:, None] + torch.arange(size, device=self.device)
+        rotation = self.rotary_emb(states, places.flatten()[None])
         for layer, mask, cache in zip(self.layers, self.layout.masks, caches, strict=True):
-            states = layer(states, rotation, mask.visible(num_context, size, self.device), cache)
-            cache.truncate(num_context)
-        first = 0 if self.layout.from_anchor else 1
-        made: torch.Tensor = self.norm(states[0, first : first + self.layout.num_drafts])
+            states = layer(states, rotation, mask.visible(num_context, size, self.device, starts), cache)
+        row = 0 if self.layout.from_anchor else 1
+        made: torch.Tensor = self.norm(states[0].unflatten(0, ids.shape)[:, row : row + self.layout.num_drafts])
         return made
+
+    def output_layers(self) -> list[nn.Module]:
+        """Returns the layers with a row for each token, which the optimizer Muon leaves to AdamW."""
+        return [self.embed_tokens, self.lm_head]
 
     def base_logits(self, states: torch.Tensor) -> torch.Tensor:
         """Returns logits over the draft vocabulary, without the correction by earlier draft tokens:
@@ -204,9 +225,10 @@ class BlockHead(nn.Module):
     def correction(
         self, place: int, state: torch.Tensor, token: torch.Tensor, memory: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Returns what is added to the logits of draft token `place`, [1, draft_vocab_size] (None: nothing), and what
-        the next token's correction remembers. `state` [1, width]: the one that drafts the token. `token` [1]: the token
-        before it. `memory`: as the token before left it, None at the first."""
+        """Returns what is added to the logits of draft token `place` of each block, [num_blocks, draft_vocab_size]
+        (None: nothing), and what the next token's correction remembers. `state` [num_blocks, width]: the one that
+        drafts the token. `token` [num_blocks]: the token before it. `memory`: as the token before left it, None at the
+        first."""
         return None, None
 
     @property
@@ -261,7 +283,7 @@ class ConfidenceHead(nn.Module):
 
     def forward(self, read: torch.Tensor) -> torch.Tensor:
         weight, bias = self.proj.weight.float(), None if self.proj.bias is None else self.proj.bias.float()
-        return torch.sigmoid(functional.linear(read.float(), weight, bias))  # near 0 and 1 bfloat16 is coarse
+        return functional.linear(read.float(), weight, bias)[..., 0]  # near chances of 0 and 1 bfloat16 is coarse
 
 
 @dataclass(frozen=True)
@@ -294,6 +316,9 @@ class DSparkHead(BlockHead):
             num_read = width + rank if markov.confidence_reads_token else width
             self.confidence_head = ConfidenceHead(num_read, markov.confidence_has_bias)
 
+    def output_layers(self) -> list[nn.Module]:
+        return [*super().output_layers(), self.markov_head.markov_w1, self.markov_head.markov_w2]
+
     def correction(
         self, place: int, state: torch.Tensor, token: torch.Tensor, memory: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
@@ -304,9 +329,14 @@ class DSparkHead(BlockHead):
     def has_confidence(self) -> bool:
         return self.markov.confidence
 
-    def confidence(self, state: torch.Tensor, token: torch.Tensor) -> float:
+    def confidence_logits(self, state: torch.Tensor, token: torch.Tensor) -> torch.Tensor:
+        """Returns the logits of the confidence in the draft tokens after `token` [num_blocks]: [num_blocks]."""
         reads = [state, self.markov_head.markov_w1(token)] if self.markov.confidence_reads_token else [state]
-        return float(self.confidence_head(torch.cat(reads, dim=-1)))
+        made: torch.Tensor = self.confidence_head(torch.cat(reads, dim=-1))
+        return made
+
+    def confidence(self, state: torch.Tensor, token: torch.Tensor) -> float:
+        return float(torch.sigmoid(self.confidence_logits(state, token)))
 
 
 @dataclass(frozen=True)
@@ -336,14 +366,17 @@ class DominoHead(BlockHead):
             nn.Linear(domino.inner_width, layout.draft_vocab_size, bias=False),
         )  # fmt: skip
 
+    def output_layers(self) -> list[nn.Module]:
+        return [*super().output_layers(), self.embed_proj[2]]
+
     def correction(
         self, place: int, state: torch.Tensor, token: torch.Tensor, memory: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         embedding = self.embed_tokens(token).to(state.dtype)
-        read, memory = self.prefix_gru(embedding, memory)
+        read, memory = self.prefix_gru(embedding[:, None], memory)
         if place < self.domino.num_plain:
             return None, memory
-        made: torch.Tensor = self.embed_proj(torch.cat([state, read], dim=-1))
+        made: torch.Tensor = self.embed_proj(torch.cat([state, read[:, 0]], dim=-1))
         return made, memory
 
 
@@ -385,5 +418,8 @@ class BlockModel:
         pass read. The target must have read all but the last token."""
         num_read = self.read_context(ids)
         assert self._num_read == len(ids) - 1
-        states: torch.Tensor = self.head(ids[-1], self._num_read, self._caches)
+        anchor = torch.tensor(ids[-1:], device=self.head.device)
+        states: torch.Tensor = self.head(anchor, self._num_read, self._caches)[0]
+        for cache in self._caches:  # the keys and values of the block are of mask tokens
+            cache.truncate(self._num_read)
         return states[:num_drafts], num_read + self.head.layout.block_size

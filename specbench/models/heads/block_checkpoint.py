@@ -1,10 +1,11 @@
 """Loads heads that draft blocks, in the layouts of z-lab, DeepSpec, SpecForge and speculators."""
 
 import re
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import torch
 from torch import nn
+from torch.nn import functional
 from transformers import Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
@@ -30,7 +31,14 @@ from specbench.models.heads.checkpoints import (
     check_width,
     place,
 )
-from specbench.models.heads.eagle_checkpoint import decoder_config, decoder_settings, draft_offsets
+from specbench.models.heads.eagle_checkpoint import (
+    CONFIG_KEYS,
+    decoder_config,
+    decoder_settings,
+    draft_offsets,
+    draft_tensors,
+    old_rope_settings,
+)
 
 BOOLEANS = (
     "is_causal", "causal", "use_swa", "attention_sink_bias", "shift_label", "sample_from_anchor", "is_neox_style",
@@ -41,6 +49,8 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {  # settings of other networks → the va
     "input_embedding_scale": (1,), "output_multiplier": (1,), "tie_word_embeddings": (False,),
 }  # fmt: skip
 MOST, MOST_OF_OTHERS = {"block_size": 256}, 2**24
+PADDED = ("markov_head.markov_w2.weight", "embed_proj.2.weight")  # with a row for each draft token
+MARKOV = "markov_head.markov_w1.weight"
 LAYER = re.compile(r"layers\.(\d+)\.")
 
 
@@ -122,7 +132,7 @@ def number(checkpoint: HeadCheckpoint, key: str, least: int = 0, default: int | 
 def without_padding(tensors: Tensors, has_offsets: bool, target: CausalLM) -> None:
     """Drops the rows that pad the target's vocabulary from tensors with a row for each draft token, which no text
     reaches. The embeddings keep them, because the mask token may be one of them."""
-    for name in ("lm_head.weight", "markov_head.markov_w2.weight", "embed_proj.2.weight"):
+    for name in ("lm_head.weight", *PADDED):
         found = tensors.get(name)
         if not has_offsets and found is not None and found.dim() and len(found) == target.padded_vocab_size:
             tensors[name] = found[: target.vocab_size]
@@ -195,10 +205,7 @@ def context_layers(checkpoint: HeadCheckpoint, num_layers: int, num_own: int) ->
         key, shift, found = "aux_hidden_state_layer_ids", 0, checkpoint.config.get("aux_hidden_state_layer_ids")
     else:
         key, shift, found = "target_layer_ids", 1, setting(checkpoint, "target_layer_ids")
-        if found is None and num_own == 1:
-            found = [num_layers // 2]
-        elif found is None:
-            found = [round(1 + place * (num_layers - 4) / (num_own - 1)) for place in range(num_own)]
+        found = default_layer_ids(num_layers, num_own) if found is None else found
     if not isinstance(found, list) or not found or not all(type(layer) is int for layer in found):
         raise checkpoint.problem(f"config.json has {key} {found!r:.60}, expected a list of layers")
     layers = tuple(layer + shift for layer in found)
@@ -208,6 +215,13 @@ def context_layers(checkpoint: HeadCheckpoint, num_layers: int, num_own: int) ->
             "last norm: it is a head of another target"
         )
     return layers
+
+
+def default_layer_ids(num_layers: int, num_own: int) -> list[int]:
+    """Returns the numbers, as outputs, of the target's layers that a head of `num_own` layers reads by default."""
+    if num_own == 1:
+        return [num_layers // 2]
+    return [round(1 + place * (num_layers - 4) / (num_own - 1)) for place in range(num_own)]
 
 
 def layer_masks(checkpoint: HeadCheckpoint, given: Config, num_own: int) -> tuple[LayerMask, ...]:
@@ -287,3 +301,77 @@ def domino_layout(checkpoint: HeadCheckpoint) -> DominoLayout:
         number(checkpoint, "gru_hidden_dim", 1), number(checkpoint, "emb_dim", 1),
         number(checkpoint, "pure_draft_prefix_len", 0, 0),
     )  # fmt: skip
+
+
+def block_files(head: BlockHead, tensors: Tensors, target: CausalLM) -> tuple[dict[str, object], Tensors]:
+    """Returns the configuration and the tensors of a head in a published layout. `tensors`: its own ones, without
+    embeddings and output layer.
+
+    Heads that use the target's embeddings and output layer have the layout of SpecForge (Domino) or of z-lab. Those
+    with copies have that of DeepSpec if the anchor's row drafts the next token, and else, as with a restricted
+    vocabulary, that of speculators.
+    """
+    layout, tensors = head.layout, dict(tensors)
+    num_rows = len(cast(torch.Tensor, head.embed_tokens.weight))
+    given = head.config.to_dict()
+    layer: dict[str, Any] = {key: given[key] for key in CONFIG_KEYS if given.get(key) is not None} | {
+        **old_rope_settings(head.config), "model_type": "qwen3", "num_hidden_layers": len(head.layers),
+        "vocab_size": num_rows, "attention_bias": layout.has_attention_bias, "tie_word_embeddings": False,
+    }  # fmt: skip
+
+    def with_padding(tensors: Tensors) -> Tensors:
+        """Gives tensors with a row for each of the target's tokens as many rows as `vocab_size` says."""
+        names = {MARKOV, *(("lm_head.weight", *PADDED) if head.d2t is None else ())} & tensors.keys()
+        return tensors | {
+            name: functional.pad(tensors[name], (0, 0, 0, num_rows - len(tensors[name]))) for name in names
+        }
+
+    outputs = [number - 1 for number in layout.hidden_layers]
+    num_layers = target.model.config.get_text_config().num_hidden_layers
+    common: dict[str, Any] = {**layer, "num_target_layers": num_layers, "block_size": layout.block_size}
+    places = {"mask_token_id": layout.mask_token_id, "target_layer_ids": outputs}
+    is_dspark = isinstance(head, DSparkHead)
+    is_plain = isinstance(head, DominoHead) or not (is_dspark or layout.from_anchor)
+    if is_plain and head.lm_head is target.model.get_output_embeddings():
+        block: dict[str, Any] = dict(places)
+        if isinstance(head, DominoHead):
+            block |= {
+                "projector_type": "domino", "emb_dim": head.domino.inner_width,
+                "gru_hidden_dim": head.domino.gru_width, "pure_draft_prefix_len": head.domino.num_plain,
+                "shift_label": layout.from_anchor,
+            }  # fmt: skip
+        return {**common, "architectures": ["DFlashDraftModel"], "dflash_config": block}, with_padding(tensors)
+
+    dtype = tensors["fc.weight"].dtype
+    with torch.no_grad():  # some targets scale their embeddings, and readers of the file do not
+        embeddings = head.embed_tokens(torch.arange(num_rows, device=head.device))
+    lm_head = cast(torch.Tensor, head.lm_head.weight).detach()[: layout.draft_vocab_size]
+    copies = {"embed_tokens.weight": embeddings, "lm_head.weight": lm_head}
+    tensors |= {name: weight.to("cpu", dtype, copy=True) for name, weight in copies.items()}
+    correction: dict[str, Any] = {"markov_rank": 0, "enable_confidence_head": False}
+    if isinstance(head, DSparkHead):
+        correction = {
+            "markov_rank": head.markov.rank, "markov_head_type": head.markov.kind,
+            "enable_confidence_head": head.markov.confidence,
+            "confidence_head_with_markov": head.markov.confidence_reads_token,
+        }  # fmt: skip
+    if layout.from_anchor and head.d2t is None:
+        # DeepSpec's DFlash heads have this architecture too.
+        return {**common, **correction, **places, "architectures": ["Qwen3DSparkModel"]}, with_padding(tensors)
+
+    proposals = {
+        "proposal_type": "greedy", "speculative_tokens": layout.num_drafts, "verifier_accept_k": 1,
+        "accept_tolerance": 0.0,
+    }  # fmt: skip
+    kind = "dspark" if is_dspark else "dflash"
+    config = {
+        "architectures": ["DSparkDraftModel" if is_dspark else "DFlashDraftModel"], SPECULATORS: kind,
+        "speculators_config": {
+            "algorithm": kind, "proposal_methods": [proposals], "default_proposal_method": "greedy",
+            "verifier": {"name_or_path": target.name, "architectures": target.model.config.architectures or []},
+        },
+        "transformer_layer_config": layer, "block_size": layout.block_size, "mask_token_id": layout.mask_token_id,
+        "aux_hidden_state_layer_ids": list(layout.hidden_layers), "draft_vocab_size": layout.draft_vocab_size,
+        "sample_from_anchor": layout.from_anchor, **(correction if is_dspark else {}),
+    }  # fmt: skip
+    return config, with_padding(tensors) | ({} if head.d2t is None else draft_tensors(head.d2t, target.vocab_size))

@@ -283,15 +283,13 @@ def draft_offsets(
 def eagle_files(head: EagleHead, tensors: Tensors, target: CausalLM) -> tuple[dict[str, object], Tensors]:
     """Returns the configuration and the tensors of a head as EAGLE's and EAGLE-3's authors name them.
 
-    Two keys are written twice. transformers before version 5 does not know `rope_parameters`. vLLM numbers the inputs
-    of the layers whose hidden states the head reads, and SGLang, in `eagle_config`, their outputs.
+    One key is written twice: vLLM numbers the inputs of the layers whose hidden states the head reads, and SGLang, in
+    `eagle_config`, their outputs.
     """
     layout = head.layout
     config = head.config.to_diff_dict()
     config.pop("transformers_version", None)
-    rope = dict(head.config.rope_parameters or {})
-    config |= {"rope_theta": rope.pop("rope_theta")} if "rope_theta" in rope else {}
-    config |= {"rope_scaling": rope} if rope.get("rope_type", "default") != "default" else {}
+    config |= old_rope_settings(head.config)
     config |= {"model_type": "llama", "num_hidden_layers": 1, "vocab_size": target.vocab_size}
     if layout.generation == 1:
         config |= {"architectures": ["LlamaForCausalLM"], "bias": layout.has_bias}
@@ -305,8 +303,20 @@ def eagle_files(head: EagleHead, tensors: Tensors, target: CausalLM) -> tuple[di
         **({} if layout.norm_logits else {NORM_OUTPUT: False}),  # absent, it has one meaning in all programs
     }  # fmt: skip
     if head.d2t is not None:  # a restricted vocabulary
-        offsets = head.d2t.cpu()
-        is_drafted = torch.zeros(target.vocab_size, dtype=torch.bool)
-        is_drafted[offsets + torch.arange(len(offsets))] = True
-        tensors = {**tensors, "d2t": offsets, "t2d": is_drafted}
+        tensors = {**tensors, **draft_tensors(head.d2t, target.vocab_size)}
     return config, tensors
+
+
+def draft_tensors(d2t: torch.Tensor, vocab_size: int) -> Tensors:
+    """Returns the tensors of a restricted draft vocabulary: d2t, and whether each of the target's tokens is in it."""
+    offsets = d2t.cpu()
+    is_drafted = torch.zeros(vocab_size, dtype=torch.bool)
+    is_drafted[offsets + torch.arange(len(offsets))] = True
+    return {"d2t": offsets, "t2d": is_drafted}
+
+
+def old_rope_settings(config: LlamaConfig | Qwen3Config) -> dict[str, object]:
+    """Returns the settings of the rotation for transformers before version 5, which does not know `rope_parameters`."""
+    rope = dict(config.rope_parameters or {})
+    settings: dict[str, object] = {"rope_theta": rope.pop("rope_theta")} if "rope_theta" in rope else {}
+    return settings | ({"rope_scaling": rope} if rope.get("rope_type", "default") != "default" else {})

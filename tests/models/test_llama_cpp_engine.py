@@ -159,7 +159,7 @@ def test_a_cache_that_does_not_fit_is_refused_at_once(dtype: str, monkeypatch: p
 
 
 def test_a_hybrid_model_needs_room_for_its_kept_states(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = opened(gguf_files.hybrid())
+    model = opened(gguf_files.hybrid(), "float16")
     once = cache_bytes(read_header(gguf_files.hybrid()), 1024, "float16")
     monkeypatch.setattr("specbench.models.devices.free_memory", lambda: 5 * once)
     with pytest.raises(ConfigError, match="keys and values of 1,024 tokens in float16, with 8 earlier states, take"):
@@ -182,8 +182,8 @@ def test_a_run_without_room_ends_before_anything_is_measured(
     monkeypatch.setattr("specbench.models.devices.free_memory", lambda: free[0])
     words = (*RUN[:-1], "generation.max_new_tokens=700", "--target", str(target), "--drafter", str(drafter))
     code, _, said = specbench(*words, "--method", "sd")
-    assert code == 2 and len(said.strip().splitlines()) == 1, said
-    assert f"model '{drafter}': keys and values of " in said and free == [0]
+    assert code == 2 and free == [0], said
+    assert said.splitlines()[-1].startswith(f"error: model '{drafter}': keys and values of "), said
     assert not (tmp_path / "here" / "records.jsonl").exists()
 
 
@@ -666,7 +666,7 @@ def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
         gguf_files.embedded("drafter"), tmp_path / "m.gguf", b"blk.0.attn_norm.weight", b"blk.0.attn_nxrm.weight"
     )
     with pytest.raises(
-        ConfigError, match=r"^\S+/m.gguf: llama.cpp cannot open it: missing tensor 'blk.0.attn_norm.wei"
+        ConfigError, match=r"^\S+/m.gguf: llama.cpp cannot open it: tensor 'blk.0.attn_norm.weight' not found: fet"
     ) as caught:
         opened(path)
     assert "general.architecture" not in str(caught.value) and "\n" not in str(caught.value)

@@ -77,7 +77,9 @@ class _Log:
         lines = [line.partition(": ")[2] or line for line in self.lines if "error" in line or "fail" in line]
         self.lines = []
         found = " ".join((lines or ["no reason given"])[0].split())
-        return found.replace("error loading model: ", "").replace("error loading model vocabulary: ", "")[:200]
+        for prefix in ("error loading model: ", "error loading model vocabulary: ", "check_tensor_dims: "):
+            found = found.replace(prefix, "")
+        return found[:200]
 
 
 _LOG = _Log()

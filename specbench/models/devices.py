@@ -1,6 +1,8 @@
 """Out-of-memory errors and their messages, and copies to a device."""
 
+import os
 import re
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -89,8 +91,20 @@ def too_large_error(
     return ConfigError(f"{text}, and {free / 2**30:.2f} GiB are free: {remedy}")
 
 
+# Bytes of weights, by the open network, that are read from the pages of their file at every pass.
+WEIGHTS_IN_FILES: "weakref.WeakKeyDictionary[object, int]" = weakref.WeakKeyDictionary()
+
+
 def free_memory() -> int | None:
-    """Returns the bytes of main memory that a process can still take; None where the system does not tell."""
+    """Returns the bytes of main memory that this process can still take; None where the system does not tell. Pages of
+    files are free to the system. Those of weights are not: without them, every pass would read the disk."""
+    available = available_memory()
+    return None if available is None else available - sum(WEIGHTS_IN_FILES.values())
+
+
+def available_memory() -> int | None:
+    """Returns the bytes of main memory that the system calls available, with its swap space; None if it does not
+    tell."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         kilobytes = {name: int(value.split()[0]) for name, _, value in (line.partition(":") for line in lines)}
@@ -99,14 +113,24 @@ def free_memory() -> int | None:
         return None
 
 
-def check_memory(num_bytes: int, what: str, remedy: str) -> None:
-    """Raises ConfigError if weights of `num_bytes` bytes do not fit into the free memory. Linux would grant it, and
-    end the process when it runs out."""
+def own_memory() -> int:
+    """Returns the bytes of main memory that belong to this process alone; 0 where the system does not tell."""
+    try:
+        _, resident, shared = map(int, Path("/proc/self/statm").read_text(encoding="ascii").split()[:3])
+        return (resident - shared) * os.sysconf("SC_PAGESIZE")
+    except (OSError, ValueError):
+        return 0
+
+
+def check_memory(num_bytes: int, what: str, remedy: str, held: int = 0) -> None:
+    """Raises ConfigError if `num_bytes` bytes do not fit into the free memory and the `held` bytes that they replace.
+    Linux would grant them, and end the process when memory runs out."""
     free = free_memory()
-    if free is not None and num_bytes > free:
+    if free is not None and num_bytes > free + held:
+        beside = " beside the weights of open models" if WEIGHTS_IN_FILES else ""
         raise ConfigError(
-            f"{what} {num_bytes / 2**30:.2f} GiB of memory, and {free / 2**30:.2f} GiB are free: free memory, or take "
-            f"{remedy}"
+            f"{what} {num_bytes / 2**30:.2f} GiB of memory, and {max(0, free + held) / 2**30:.2f} GiB are "
+            f"free{beside}: free memory, or take {remedy}"
         )
 
 

@@ -1,8 +1,10 @@
 """GGUF files: their names, headers and tokenizers, models in torch with dequantized weights, and what is refused."""
 
+import gc
 import shutil
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,10 +14,12 @@ import torch
 
 from specbench.core.errors import ConfigError
 from specbench.core.values import WHOLE, file_digest
+from specbench.models import devices
 from specbench.models.gguf import engine
+from specbench.models.gguf.cache_size import cache_bytes
 from specbench.models.gguf.engine import ALL_LAYERS
 from specbench.models.gguf.files import find_gguf, is_gguf, models_among, one_of
-from specbench.models.gguf.header import read_header
+from specbench.models.gguf.header import Header, read_header
 from specbench.models.gguf.loading import layers_on_gpu
 from specbench.models.gguf.model import GgufLM
 from specbench.models.gguf.tokenizer import check_tokenizer, load_gguf_tokenizer
@@ -113,6 +117,145 @@ def test_files_that_are_no_whole_model(file: Path, tmp_path: Path) -> None:
         assert str(path) in str(caught.value) and "\n" not in str(caught.value)
     with pytest.raises(ConfigError, match=r"does not exist \(.* has big.gguf, counts.gguf"):
         find_gguf(str(tmp_path / "absent.gguf"))
+
+
+@pytest.mark.parametrize("tensor", ["blk.0.attn_q.weight", "output_norm.weight"])
+def test_weights_of_an_unknown_type(file: Path, tmp_path: Path, tensor: str) -> None:
+    """Their bytes are not known, so that nothing could show that the file lacks some."""
+    path = gguf_files.retyped(file, tmp_path / "m.gguf", tensor, 200)
+    with pytest.raises(ConfigError, match=rf"m.gguf: tensor '{tensor}' has type 200, which the package gguf does not"):
+        find_gguf(str(path))
+    find_gguf(str(gguf_files.retyped(file, tmp_path / "same.gguf", tensor, 0)))  # float32, as it was
+
+
+def test_a_truncated_file_names_its_last_tensor(file: Path, tmp_path: Path) -> None:
+    last = max(read_header(file).tensors.items(), key=lambda item: item[1].start)[0]
+    path = tmp_path / "m.gguf"
+    path.write_bytes(file.read_bytes()[:-64])
+    with pytest.raises(ConfigError, match=rf"m.gguf: is truncated: its tensors end at byte [\d,]+ with '{last}'"):
+        find_gguf(str(path))
+
+
+def test_a_vocabulary_alone_is_no_model(file: Path, tmp_path: Path) -> None:
+    path, content = tmp_path / "m.gguf", file.read_bytes()
+    path.write_bytes(content[:8] + bytes(8) + content[16:])  # a number of tensors of 0
+    with pytest.raises(ConfigError, match=r"m.gguf: it has no tensors: it is the vocabulary of a model"):
+        find_gguf(str(path))
+
+
+def test_parts_belong_together(file: Path, tmp_path: Path) -> None:
+    whole = gguf_files.split(file, tmp_path)
+    number, num_tensors = len(whole), len(read_header(file).tensors)
+    assert number > 2 and find_gguf(str(whole[0])).paths == tuple(whole)  # as they are, they do
+
+    def copied(name: str) -> list[Path]:
+        (tmp_path / name).mkdir()
+        return [Path(shutil.copy(part, tmp_path / name)) for part in whole]
+
+    def refused(path: Path, *said: str) -> None:
+        with pytest.raises(ConfigError) as caught:
+            find_gguf(str(path))
+        assert "\n" not in str(caught.value)
+        for words in said:
+            assert words in str(caught.value)
+
+    first, second, third, *_ = copied("place")
+    shutil.copy(third, second)
+    refused(
+        first,
+        f"{second}: split.no = 2 (the first is 0), split.count = {number},",
+        f"and its name says part 2 of {number}",
+    )
+    first, second, *_ = copied("number")
+    key = b"split.count\x02\0\0\0"
+    gguf_files.changed(second, second, key + bytes([number, 0]), key + bytes([number + 1, 0]))
+    refused(
+        first,
+        f"{second}: split.no = 1 (the first is 0), split.count = {number + 1},",
+        f"and its name says part 2 of {number}",
+    )
+    first, second, *_ = copied("tensors")
+    key = b"split.tensors.count\x05\0\0\0"
+    gguf_files.changed(second, second, key + bytes([num_tensors, 0]), key + bytes([num_tensors + 1, 0]))
+    refused(first, f"{second}: split.tensors.count = {num_tensors + 1}, and the {number} parts have {num_tensors}")
+    first, second, *others = copied("twice")
+    name, other = next(
+        (name, other) for part in others for other in read_header(part).tensors for name in read_header(second).tensors
+        if len(name) == len(other)
+    )  # fmt: skip
+    gguf_files.changed(second, second, name.encode(), other.encode())
+    refused(first, f"{first}: tensor '{other}' is in {second.name} and in ", "of different models or quantizations")
+    plain = whole[0].rename(tmp_path / "plain.gguf")
+    refused(plain, f"{plain}: split.no = 0 (the first is 0), split.count = {number}, and its name says none")
+
+
+def test_a_whole_file_under_the_name_of_a_part(file: Path, tmp_path: Path) -> None:
+    for number in (1, 2):
+        shutil.copy(file, tmp_path / f"m-0000{number}-of-00002.gguf")
+    with pytest.raises(ConfigError, match=r"m-00001-of-00002.gguf: split.no = None .* and its name says part 1 of 2:"):
+        find_gguf(str(tmp_path / "m-00001-of-00002.gguf"))
+
+
+def header_of(**values: Any) -> Header:
+    named = {f"m.{name.replace('__', '.')}": value for name, value in values.items()}
+    return Header(Path("m.gguf"), {"general.architecture": "m", **named}, {}, 0, {})
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, 4 * 8 * (10 + 10)),  # as many key and value heads as query heads, of a length that follows
+        ({"attention__head_count_kv": 2}, 4 * 2 * (10 + 10)),
+        ({"attention__head_count_kv": [0, 2, 0, 2]}, 2 * 2 * (10 + 10)),  # two layers without attention
+        ({"attention__head_count_kv": 2, "attention__key_length": 16, "attention__value_length": 8}, 4 * 2 * (16 + 8)),
+        ({"attention__sliding_window": 3}, 4 * 8 * (10 + 10)),  # the whole history
+        ({"attention__sliding_window_pattern": 2, "attention__key_length_swa": 4}, 8 * (2 * 4 + 2 * 10 + 4 * 10)),
+        ({"attention__sliding_window_pattern": [True, False, True, True], "attention__key_length_swa": 4},
+         8 * (3 * 4 + 10 + 4 * 10)),
+        ({"attention__shared_kv_layers": 3}, 8 * (10 + 10)),
+        ({"nextn_predict_layers": 1}, 3 * 8 * (10 + 10)),
+        ({"attention__head_count_kv": 1, "attention__key_length": 24, "attention__value_length": 16,
+          "attention__key_length_mla": 12}, 4 * 24),
+        ({"attention__head_count": 0}, 0),
+    ],
+)  # fmt: skip
+def test_bytes_of_keys_and_values(values: dict[str, Any], expected: int) -> None:
+    header = header_of(**{"block_count": 4, "embedding_length": 80, "attention__head_count": 8, **values})
+    assert cache_bytes(header, 7, "float16") == 7 * 2 * expected
+    assert cache_bytes(header, 7, "float32") == 7 * 4 * expected
+
+
+def test_weights_that_stay_in_their_file_are_not_free(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system says so of their pages: two models that need all of them would read the disk at every pass."""
+    monkeypatch.setattr(engine, "library", fake_library)
+    monkeypatch.setattr(engine, "own_memory", lambda: 0)
+    monkeypatch.setattr("specbench.models.devices.available_memory", lambda: 5000 + others)
+    gc.collect()
+    others = sum(devices.WEIGHTS_IN_FILES.values())
+    check = partial(devices.check_memory, 4500, "a drafter: its weights take", "a smaller one")
+    check()
+    target = engine.LlamaNetwork(file)
+    assert devices.free_memory() == 4000
+    with pytest.raises(ConfigError, match=r"are free beside the weights of open models: free memory, or take a sm"):
+        check()
+    del target
+    check()
+
+
+def test_weights_that_were_copied_are_counted_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = iter((500, 1200))  # of the process, before and after llama.cpp brings 700 of 1000 bytes into an order
+    monkeypatch.setattr(engine, "library", fake_library)
+    monkeypatch.setattr(engine, "own_memory", lambda: next(readings))
+    network = engine.LlamaNetwork(file)
+    assert devices.WEIGHTS_IN_FILES[network] == 300
+
+
+def test_memory_of_this_process() -> None:
+    before = devices.own_memory()
+    if not before:
+        pytest.skip("the system does not tell")
+    held = bytearray(b"x" * 2**26)
+    assert devices.own_memory() - before > 0.9 * len(held)
 
 
 def test_a_tokenizer_that_transformers_lacks(file: Path, tmp_path: Path) -> None:
@@ -274,6 +417,7 @@ def fake_library(**functions: Any) -> SimpleNamespace:
         "llama_model_get_vocab": lambda handle: 1, "llama_vocab_n_tokens": lambda vocab: 9,
         "llama_model_has_decoder": lambda handle: True, "llama_model_has_encoder": lambda handle: False,
         "llama_model_is_recurrent": lambda handle: False, "llama_model_is_hybrid": lambda handle: False,
+        "llama_model_size": lambda handle: 1000,
         "LLAMA_FLASH_ATTN_TYPE_AUTO": -1, "LLAMA_FLASH_ATTN_TYPE_DISABLED": 0,
     } | functions  # fmt: skip
     return SimpleNamespace(**found)
@@ -299,7 +443,9 @@ def test_an_encoder_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_file_that_llama_cpp_cannot_open(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "library", lambda: fake_library(llama_model_load_from_file=lambda path, params: 0))
-    with pytest.raises(ConfigError, match=r"general.architecture = 'llama': llama.cpp cannot open it \(no reason"):
+    with pytest.raises(
+        ConfigError, match=r"drafter.gguf: llama.cpp cannot open it: no reason given: take another file"
+    ):
         engine.LlamaNetwork(file)
 
 

@@ -1,21 +1,29 @@
 """The engine llama.cpp: logits of the same weights in torch, its cache, trees, batches and snapshots, and whole runs.
 
-The models are embedded ones with float32 weights, whose passes do not depend on the width, and a random Mamba.
+The models are embedded ones with float32 weights, whose passes do not depend on the width, a random Mamba, and a random
+Jamba, which also has attention.
 """
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from specbench.core.errors import ConfigError
 from specbench.decoding.build import build_decoder
+from specbench.decoding.loop import StopRules
 from specbench.decoding.sampling import Sampling
 from specbench.models.batch_width import TRUSTED, BaselineAnswer, measure_batch_width
 from specbench.models.causal_lm import CausalLM, ModelPair
+from specbench.models.gguf.cache_size import cache_bytes
+from specbench.models.gguf.engine import Context, LlamaNetwork, LlamaSequence
+from specbench.models.gguf.header import read_header
 from specbench.models.gguf.options import GgufOptions
 from specbench.models.loading import load_model
 from specbench.results.leaderboard import load
@@ -24,6 +32,7 @@ from specbench.results.runs import finished_run
 from specbench.running.recorded_prompts import Target
 from specbench.specs.catalogue import load_method
 from tests.support import gguf_files
+from tests.support.loops import autoregressive
 
 gguf_files.needs_llama_cpp()
 
@@ -44,6 +53,11 @@ def model() -> CausalLM:
 @pytest.fixture(scope="module")
 def mamba() -> CausalLM:
     return opened(gguf_files.recurrent())
+
+
+@pytest.fixture(scope="module")
+def hybrid() -> CausalLM:
+    return opened(gguf_files.hybrid())
 
 
 def text(length: int, seed: int = 0) -> list[int]:
@@ -106,6 +120,121 @@ def test_a_cache_that_grows_keeps_the_text() -> None:
 def test_room_is_made_before_a_generation(model: CausalLM) -> None:
     model.sequence.make_room(3000)
     assert model.sequence.capacity >= 3000
+
+
+@pytest.mark.parametrize(
+    ("which", "dtype"), [("drafter", "float16"), ("drafter", "float32"), ("hybrid", "float16"), ("mamba", "float16")]
+)
+def test_the_size_of_a_cache_is_that_of_llama_cpp(which: str, dtype: str) -> None:
+    """As it writes them: keys and values, and for each token its position and sequence."""
+    path = {"hybrid": gguf_files.hybrid, "mamba": gguf_files.recurrent}.get(which, lambda: gguf_files.embedded(which))()
+    model = opened(path, dtype)
+    sizes = []
+    for length in (40, 140):
+        fresh(model, text(length))
+        sizes.append(len(model.sequence.context.state()))
+    expected = cache_bytes(read_header(path), 100, dtype)
+    assert 0 <= sizes[1] - sizes[0] - expected <= 100 * 16 and (expected > 0) is (which != "mamba")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_a_cache_that_does_not_fit_is_refused_at_once(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux would grant it, and end the process while it is filled. The one that it replaces becomes free."""
+    model = opened(gguf_files.embedded("drafter"), dtype)
+    expected = fresh(model, text(20))
+    taken = [cache_bytes(read_header(gguf_files.embedded("drafter")), number, dtype) for number in (4096, 512)]
+    monkeypatch.setattr("specbench.models.devices.free_memory", lambda: taken[0] - taken[1] - 1)
+    with pytest.raises(ConfigError) as caught:
+        model.sequence.make_room(3000)
+    assert re.match(
+        rf"model '.*': keys and values of 4,096 tokens in {dtype} take [\d.]+ GiB of memory, and [\d.]+ GiB are free.*"
+        ": free memory, or take shorter prompts, a smaller generation.max_new_tokens",
+        str(caught.value),
+    )
+    assert ("--cache-dtype float16" in str(caught.value)) is (dtype == "float32") and "\n" not in str(caught.value)
+    assert torch.equal(fresh(model, text(20)), expected) and model.sequence.capacity == 512  # as it was
+    monkeypatch.setattr("specbench.models.devices.free_memory", lambda: taken[0] - taken[1])
+    model.sequence.make_room(3000)
+    assert model.sequence.capacity == 4096
+
+
+def test_a_hybrid_model_needs_room_for_its_kept_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = opened(gguf_files.hybrid(), "float16")
+    once = cache_bytes(read_header(gguf_files.hybrid()), 1024, "float16")
+    monkeypatch.setattr("specbench.models.devices.free_memory", lambda: 5 * once)
+    with pytest.raises(ConfigError, match="keys and values of 1,024 tokens in float16, with 8 earlier states, take"):
+        model.sequence.make_room(1000)
+
+
+def test_a_run_without_room_ends_before_anything_is_measured(
+    specbench: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The target's cache fits, and that of the drafter does not fit beside it."""
+    target, drafter = gguf_files.embedded("drafter"), gguf_files.embedded("drafter-scdf")
+    begin, free = Context.__init__, [2**40]
+
+    def begun(self: Context, network: LlamaNetwork, name: str, capacity: int, *others: Any) -> None:
+        begin(self, network, name, capacity, *others)
+        if capacity > 512 and network.path == target:  # which takes all that the machine has
+            free[0] = 0
+
+    monkeypatch.setattr(Context, "__init__", begun)
+    monkeypatch.setattr("specbench.models.devices.free_memory", lambda: free[0])
+    words = (*RUN[:-1], "generation.max_new_tokens=700", "--target", str(target), "--drafter", str(drafter))
+    code, _, said = specbench(*words, "--method", "sd")
+    assert code == 2 and free == [0], said
+    assert said.splitlines()[-1].startswith(f"error: model '{drafter}': keys and values of "), said
+    assert not (tmp_path / "here" / "records.jsonl").read_bytes(), "something was measured"
+
+
+class Copies(TorchDispatchMode):
+    """Keeps the addresses of what operations copy: those of at least `least` numbers with a memory of their own."""
+
+    def __init__(self, least: int) -> None:
+        super().__init__()
+        self.least = least
+        self.sources: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        given = [each for each in args if isinstance(each, torch.Tensor)]
+        is_large = isinstance(made, torch.Tensor) and made.is_floating_point() and made.numel() >= self.least
+        if is_large and all(made.untyped_storage().data_ptr() != each.untyped_storage().data_ptr() for each in given):
+            self.sources += [each.data_ptr() for each in given] or [0]
+        return made
+
+
+def copied_logits(model: CausalLM) -> list[list[int]]:
+    """The copies of a pass over a chain, of one over a tree, and of a greedy answer of 6 tokens."""
+    model.check_trees()
+    passes = (
+        lambda: fresh(model, text(20), 5), lambda: model.score_tree(text(20), text(10, 1), PARENTS, 11),
+        lambda: autoregressive(model, text(20), StopRules(6, frozenset())),
+    )  # fmt: skip
+    found = []
+    for call in passes:
+        with Copies(model.vocab_size) as copies:
+            call()
+        found.append(copies.sources)
+    return found
+
+
+def test_logits_are_copied_once(model: CausalLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From llama.cpp's buffer, and never again."""
+    buffers = set()
+    view = Context.logits
+
+    def watched(self: Context, *given: int) -> torch.Tensor:
+        found = view(self, *given)
+        buffers.add(found.data_ptr())
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Context, "logits", watched)
+        chain, tree, answer = copied_logits(model)
+    assert (len(chain), len(tree), len(answer)) == (1, 1, 6) and {*chain, *tree, *answer} <= buffers
+    monkeypatch.setattr(Context, "logits", lambda *given: view(*given).clone())
+    assert [len(each) for each in copied_logits(model)] == [2, 2, 12]  # a second copy is seen
 
 
 def test_a_prompt_longer_than_a_batch_is_one_pass(model: CausalLM, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +326,7 @@ def test_a_tree_with_more_leaves_than_sequences_is_refused(model: CausalLM) -> N
     model.reset()
 
 
-@pytest.mark.parametrize("which", ["model", "mamba"])
+@pytest.mark.parametrize("which", ["model", "mamba", "hybrid"])
 def test_alternative_continuations(which: str, request: pytest.FixtureRequest) -> None:
     model: CausalLM = request.getfixturevalue(which)
     ids, suffixes = text(10), [[number % 90 + 1, 3] for number in range(70)]  # more than one pass holds
@@ -209,19 +338,58 @@ def test_alternative_continuations(which: str, request: pytest.FixtureRequest) -
     torch.testing.assert_close(model.score([*ids, 4], 1).logits, fresh(model, [*ids, 4]), **CLOSE)
 
 
-def test_a_recurrent_model_returns_to_a_kept_state(mamba: CausalLM) -> None:
-    """Of a text of 30 tokens, drafts of which 0 to 3 tokens are accepted."""
-    ids = text(30)
+def after_drafts(model: CausalLM) -> list[tuple[torch.Tensor, torch.Tensor, int]]:
+    """Of a text of 30 tokens and drafts, of which 0 to 3 tokens are accepted: the logits after what was accepted and
+    one token, those of the same text alone, and the number of tokens that were read for the first."""
+    ids, found = text(30), []
     for accepted in range(4):
         whole = [*ids, 40, *range(50, 50 + accepted), 9]
-        expected = fresh(mamba, whole)
-        fresh(mamba, ids)
-        mamba.score([*ids, 40, 50, 51, 52, 53], 5)
-        mamba.passes.clear()
-        torch.testing.assert_close(mamba.score(whole, 1).logits, expected, **CLOSE)
-        assert [length for length, _ in mamba.passes.read()] == [accepted + 2]  # from the state after the prompt
+        expected = fresh(model, whole)
+        fresh(model, ids)
+        model.score([*ids, 40, 50, 51, 52, 53], 5)
+        model.passes.clear()
+        logits = model.score(whole, 1).logits
+        found.append((logits, expected, sum(length for length, _ in model.passes.read())))
+    return found
+
+
+@pytest.mark.parametrize("which", ["mamba", "hybrid"])
+def test_a_recurrent_model_returns_to_a_kept_state(
+    which: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model: CausalLM = request.getfixturevalue(which)
+    for accepted, (found, expected, num_read) in enumerate(after_drafts(model)):
+        torch.testing.assert_close(found, expected, **CLOSE)
+        assert num_read == accepted + 2  # from the state after the prompt
     with pytest.raises(ConfigError, match="recurrent layers, which cannot read a draft tree"):
-        mamba.check_trees()
+        model.check_trees()
+    # Without kept states, all is read again.
+    monkeypatch.setattr(LlamaSequence, "_keep_state", lambda self: None)
+    assert [num_read for _, _, num_read in after_drafts(model)] == [32, 33, 34, 35]
+
+
+def test_a_cache_that_llama_cpp_does_not_cut_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of a hybrid model, if its kind were not known. Going on after a refused cut would keep the draft."""
+    model = opened(gguf_files.hybrid())
+    monkeypatch.setattr(model.sequence.model, "is_recurrent", False)
+    cut, answers = Context.cut, []
+
+    def watched(self: Context, num_tokens: int) -> bool:
+        answers.append(cut(self, num_tokens))
+        return answers[-1]
+
+    monkeypatch.setattr(Context, "cut", watched)
+    for accepted, (found, expected, num_read) in enumerate(after_drafts(model)):
+        torch.testing.assert_close(found, expected, **CLOSE)
+        assert num_read == 32 + accepted
+    assert answers and not any(answers), "llama.cpp refuses"
+    monkeypatch.setattr(Context, "cut", lambda *given: True)
+    wrong = False
+    try:
+        wrong = any(not torch.allclose(found, expected, **CLOSE) for found, expected, _ in after_drafts(model))
+    except ConfigError:  # llama.cpp refuses positions that do not follow those that it has
+        wrong = True
+    assert wrong, "a refused cut must not be taken for one that was made"
 
 
 def test_passes_of_one_row(mamba: CausalLM) -> None:
@@ -382,15 +550,16 @@ LOSSY = ("fsd-low", "random-accept")
 
 
 def real_rows(
-    specbench: Callable[..., Outcome], folder: Path, target: Path, drafter: Path, methods: str, *words: str
-) -> dict[str, Row]:
+    specbench: Callable[..., Outcome], folder: Path, target: Path, drafter: Path, methods: str, *words: str,
+    output: str = "here",
+) -> dict[str, Row]:  # fmt: skip
     """The rows of one example by method."""
     code, _, said = specbench(
         *RUN, "--target", str(target), "--drafter", str(drafter), "--method", methods, "--chat", "never", "--warm-up",
-        "0", *words,
+        "0", "--output", output, *words,
     )  # fmt: skip
     assert code == 0, said
-    return {row.method_name: row for row in load(folder / "here" / "leaderboard.json")}
+    return {row.method_name: row for row in load(folder / output / "leaderboard.json")}
 
 
 @pytest.mark.real
@@ -432,8 +601,17 @@ def test_a_public_gguf_drafts_for_a_model_in_torch(
 @pytest.mark.real
 def test_a_public_model_draws(real_models: Path, specbench: Callable[..., Outcome], tmp_path: Path) -> None:
     target, drafter = real_models / "smollm2-135m.gguf", real_models / "qwen-coder-0.5b.gguf"
-    rows = real_rows(specbench, tmp_path, target, drafter, "slem,tli,pld", "--set", "generation.temperature=1.0")
-    assert {row.sampling.temperature for row in rows.values()} == {1.0}
+    drawn = []
+    for output, seed in (("first", "1"), ("again", "1"), ("other", "2")):
+        words = ("--set", "generation.temperature=1.0", "--seed", seed)
+        rows = real_rows(specbench, tmp_path, target, drafter, "slem,tli,pld", *words, output=output)
+        assert {row.sampling.temperature for row in rows.values()} == {1.0}
+        (record,) = map(json.loads, (tmp_path / output / "records.jsonl").read_text().splitlines())
+        drawn.append({name: answer["token_ids"] for name, answer in record["methods"].items()})
+    assert drawn[0] == drawn[1], "one seed, one answer"
+    assert all(drawn[0][name] != drawn[2][name] for name in drawn[0]), "another seed, another answer"
+    for name in ("slem", "tli"):
+        assert 0 < rows[name].value("acceptance_rate") < 1, name
 
 
 @pytest.mark.real
@@ -481,6 +659,17 @@ def test_rows_of_a_tree_are_those_of_its_chains_bit_for_bit(real_models: Path) -
 def test_a_model_in_several_files(model: CausalLM, tmp_path: Path) -> None:
     parts = gguf_files.split(gguf_files.embedded("drafter"), tmp_path)
     assert torch.equal(fresh(opened(parts[-1]), text(20)), fresh(model, text(20)))
+
+
+def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
+    path = gguf_files.changed(
+        gguf_files.embedded("drafter"), tmp_path / "m.gguf", b"blk.0.attn_norm.weight", b"blk.0.attn_nxrm.weight"
+    )
+    with pytest.raises(
+        ConfigError, match=r"^\S+/m.gguf: llama.cpp cannot open it: tensor 'blk.0.attn_norm.weight' not found: fet"
+    ) as caught:
+        opened(path)
+    assert "general.architecture" not in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_an_architecture_that_llama_cpp_lacks(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ import torch
 
 from specbench.decoding.loop import StopRules
 from specbench.models.batch_width import BaselineAnswer
+from specbench.models.gguf.cache_size import cache_bytes
+from specbench.models.gguf.header import read_header
 from specbench.models.gguf.same_weights import has_same_weights
 from specbench.models.loading import load_model
 from specbench.models.near_ties import find_differences
@@ -27,6 +29,7 @@ TEXT = (
     "def add(a, b):\n    return a + b\n\n# 1, 2, 3, 4"
 )
 NUM_TOKENS = 32
+NUM_GREEDY = 12
 QUESTIONS = [
     ("Name three primary colors, separated by commas.", True),
     ("1, 2, 3, 4, 5, 6,", False),
@@ -34,6 +37,42 @@ QUESTIONS = [
     ("def fibonacci(n):\n    if n < 2:", False),
 ]
 NEAR_TIE = 0.3  # between logits: two builds of llama.cpp compute with other kernels, in 8-bit activations
+
+
+def path_of(models: Path, name: str) -> Path:
+    """Skips a test without this file and its folder."""
+    path = models / f"{name}.gguf"
+    if not path.is_file() or not (models / name).is_dir():
+        pytest.skip(f"{path} or its folder is missing")
+    return path
+
+
+@pytest.mark.parametrize("name", ["gemma3-270m", "qwen-coder-0.5b", "qwen-coder-1.5b"])
+def test_greedy_tokens_are_the_most_probable_of_the_folder(name: str, real_models: Path) -> None:
+    """Up to what llama.cpp's 8-bit activations change. Tokens of the next position are not."""
+    ours = load_model(str(path_of(real_models, name)), device="cpu", engine="llama.cpp")
+    theirs = load_model(str(real_models / name), device="cpu", dtype="bfloat16")
+    ids = ours.encode_prompt(QUESTIONS[3][0], chat=False)
+    written = autoregressive(ours, ids, StopRules(NUM_GREEDY, frozenset())).token_ids
+    rows = theirs.score([*ids, *written[:-1]], NUM_GREEDY).logits.float()
+    ranks = [int((row > row[token]).sum()) for row, token in zip(rows, written, strict=True)]
+    assert max(ranks) <= 3 and ranks.count(0) >= NUM_GREEDY - 2, ranks
+    shifted = [int((row > row[token]).sum()) for row, token in zip(rows[:-1], written[1:], strict=True)]
+    assert max(shifted) > 3 and shifted.count(0) < NUM_GREEDY / 2, "the test has no power"
+
+
+@pytest.mark.parametrize("name", ["gemma3-270m", "qwen-coder-0.5b", "qwen-coder-1.5b"])
+def test_a_cache_is_as_large_as_its_header_says(name: str, real_models: Path) -> None:
+    """As llama.cpp writes its keys and values, in layers with a sliding window too (Gemma 3)."""
+    path = path_of(real_models, name)
+    model = load_model(str(path), device="cpu", engine="llama.cpp")
+    sizes = []
+    for length in (10, 40):
+        model.reset()
+        model.score(list(range(100, 100 + length)), 1)
+        sizes.append(len(model.sequence.context.state()))  # type: ignore[attr-defined]
+    expected = cache_bytes(read_header(path), 30, "float16")
+    assert 0 <= sizes[1] - sizes[0] - expected <= 0.02 * expected
 
 
 @pytest.mark.parametrize("name", ["gemma3-270m", "qwen-coder-0.5b"])

@@ -1,5 +1,7 @@
-"""GGUF files made at test time: of the embedded models, and of a random recurrent one."""
+"""GGUF files made at test time: of the embedded models, of random recurrent and hybrid ones, and faulty ones."""
 
+import struct
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -41,6 +43,16 @@ def changed(source: Path, path: Path, old: bytes, new: bytes) -> Path:
     return path
 
 
+def retyped(source: Path, path: Path, tensor: str, kind: int) -> Path:
+    """Writes a copy in which a tensor has another type."""
+    content = bytearray(source.read_bytes())
+    place = content.index(struct.pack("<Q", len(tensor)) + tensor.encode()) + 8 + len(tensor)
+    (num_dimensions,) = struct.unpack_from("<I", content, place)
+    struct.pack_into("<I", content, place + 4 + 8 * num_dimensions, kind)
+    path.write_bytes(content)
+    return path
+
+
 def split(source: Path, to: Path, num_tensors: int = 4) -> list[Path]:
     """Writes a model into several files of `num_tensors` tensors, as llama.cpp's tools do. Returns them."""
     reader = gguf.GGUFReader(source)
@@ -60,16 +72,29 @@ def split(source: Path, to: Path, num_tensors: int = 4) -> list[Path]:
 
 @cache
 def recurrent() -> Path:
-    """Returns a random Mamba with a token for each byte, one of two letters, and one that ends answers."""
-    width, inner, state, conv, rank = 32, 64, 8, 4, 4
+    """Returns a random Mamba."""
+    return random_model("mamba", (False, False))
+
+
+@cache
+def hybrid() -> Path:
+    """Returns a random Jamba: Mamba's layers, and every other one attention."""
+    return random_model("jamba", (False, True, False, True))
+
+
+def random_model(architecture: str, has_attention: Sequence[bool]) -> Path:
+    """Writes a model whose layers have attention or Mamba's states, with a token for each byte, one of two letters, and
+    one that ends answers."""
+    width, inner, state, conv, rank, heads, key_value_heads = 32, 64, 8, 4, 4, 4, 2
     draw = np.random.default_rng(0).normal
-    path = folder() / "mamba.gguf"
-    writer = gguf.GGUFWriter(str(path), "mamba")
+    path = folder() / f"{architecture}.gguf"
+    writer = gguf.GGUFWriter(str(path), architecture)
     writer.add_context_length(512)
     writer.add_embedding_length(width)
-    writer.add_feed_forward_length(0)
-    writer.add_head_count(0)
-    writer.add_block_count(2)
+    writer.add_feed_forward_length(inner if any(has_attention) else 0)
+    writer.add_head_count(heads if any(has_attention) else 0)
+    writer.add_head_count_kv([key_value_heads * each for each in has_attention])
+    writer.add_block_count(len(has_attention))
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_ssm_conv_kernel(conv)
     writer.add_ssm_inner_size(inner)
@@ -83,21 +108,32 @@ def recurrent() -> Path:
     writer.add_token_merges(["a b"])
     writer.add_eos_token_id(257)
     writer.add_add_bos_token(False)
-    shapes = {"ssm_in.weight": (2 * inner, width), "ssm_conv1d.weight": (inner, conv), "ssm_conv1d.bias": (inner,),
-              "ssm_x.weight": (rank + 2 * state, inner), "ssm_dt.weight": (inner, rank), "ssm_dt.bias": (inner,),
-              "ssm_out.weight": (width, inner)}  # fmt: skip
+    of_states = {"ssm_in.weight": (2 * inner, width), "ssm_conv1d.weight": (inner, conv), "ssm_conv1d.bias": (inner,),
+                 "ssm_x.weight": (rank + 2 * state, inner), "ssm_dt.weight": (inner, rank), "ssm_dt.bias": (inner,),
+                 "ssm_out.weight": (width, inner)}  # fmt: skip
+    of_keys = (width // heads * key_value_heads, width)
+    of_attention = {"attn_q.weight": (width, width), "attn_k.weight": of_keys, "attn_v.weight": of_keys,
+                    "attn_output.weight": (width, width)}  # fmt: skip
 
     def add(name: str, values: "np.ndarray") -> None:
         writer.add_tensor(name, values.astype(np.float32))
 
     add("token_embd.weight", draw(size=(len(tokens), width)))
     add("output_norm.weight", np.ones(width))
-    for block in range(2):
+    for block, attends in enumerate(has_attention):
         add(f"blk.{block}.attn_norm.weight", np.ones(width))
-        for name, shape in shapes.items():
+        for name, shape in (of_attention if attends else of_states).items():
             add(f"blk.{block}.{name}", draw(size=shape) * 0.3)
-        add(f"blk.{block}.ssm_a", -np.exp(draw(size=(inner, state))))
-        add(f"blk.{block}.ssm_d", np.ones(inner))
+        if not attends:
+            add(f"blk.{block}.ssm_a", -np.exp(draw(size=(inner, state))))
+            add(f"blk.{block}.ssm_d", np.ones(inner))
+        if any(has_attention):
+            add(f"blk.{block}.ffn_norm.weight", np.ones(width))
+            for name, shape in (("gate", (inner, width)), ("up", (inner, width)), ("down", (width, inner))):
+                add(f"blk.{block}.ffn_{name}.weight", draw(size=shape) * 0.3)
+            if not attends:
+                for name, size in (("dt", rank), ("b", state), ("c", state)):
+                    add(f"blk.{block}.ssm_{name}_norm.weight", np.ones(size))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

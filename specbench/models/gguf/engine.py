@@ -23,10 +23,12 @@ import torch
 from specbench.core.environment import missing, require
 from specbench.core.errors import ConfigError
 from specbench.core.values import depths
+from specbench.models.devices import WEIGHTS_IN_FILES, check_memory, own_memory
 from specbench.models.eager import MAX_ROWS, NO_TREE, CachedSequence, cannot_read_trees
-from specbench.models.gguf.header import read_header
+from specbench.models.gguf.cache_size import cache_bytes
+from specbench.models.gguf.header import FETCH, read_header
 from specbench.models.meters import PassLog
-from specbench.models.recurrent import thinned
+from specbench.models.recurrent import NUM_SNAPSHOTS, thinned
 from specbench.models.scoring import Output
 from specbench.specs.components import CacheDtype
 
@@ -75,7 +77,9 @@ class _Log:
         lines = [line.partition(": ")[2] or line for line in self.lines if "error" in line or "fail" in line]
         self.lines = []
         found = " ".join((lines or ["no reason given"])[0].split())
-        return found.replace("error loading model: ", "").replace("error loading model vocabulary: ", "")[:200]
+        for prefix in ("error loading model: ", "error loading model vocabulary: ", "check_tensor_dims: "):
+            found = found.replace(prefix, "")
+        return found[:200]
 
 
 _LOG = _Log()
@@ -93,23 +97,24 @@ class LlamaNetwork:
     def __init__(self, path: Path, num_layers_on_gpu: int = 0, *, only_vocabulary: bool = False) -> None:
         self.api = library()
         self.path = path
+        self.header = read_header(path)  # of a model in several files, the first has the metadata
         self.device = torch.device("cpu")  # where its logits are
         self.num_layers_on_gpu = num_layers_on_gpu
         params = self.api.llama_model_default_params()
         params.n_gpu_layers = num_layers_on_gpu
         params.vocab_only = only_vocabulary
         _LOG.lines = []
+        before = own_memory()
         self.handle = self.api.llama_model_load_from_file(str(path).encode(), params)
         if not self.handle:
-            raise ConfigError(
-                f"{path}: general.architecture = '{read_header(path).architecture}': llama.cpp cannot open it "
-                f"({_LOG.reason()}): take another file, or --engine eager"
-            )
+            raise cannot_open(path, _LOG.reason())
         self._close = weakref.finalize(self, self.api.llama_model_free, self.handle)
         self.vocab = self.api.llama_model_get_vocab(self.handle)
         self.num_tokens: int = self.api.llama_vocab_n_tokens(self.vocab)
         if only_vocabulary:
             return
+        if num_layers_on_gpu == 0:  # those that it has not copied into another order
+            WEIGHTS_IN_FILES[self] = max(0, self.num_bytes - max(0, own_memory() - before))
         if not self.api.llama_model_has_decoder(self.handle) or self.api.llama_model_has_encoder(self.handle):
             raise ConfigError(f"{path}: it is an encoder, or has one; specbench measures causal language models")
         # Whether its cache cannot be cut at a position.
@@ -130,6 +135,15 @@ class LlamaNetwork:
         )
         assert number >= 0, "a token has at least one byte"
         return found[:number]
+
+
+def cannot_open(path: Path, reason: str) -> ConfigError:
+    """Returns the error for a file that llama.cpp does not open, with what it says of the tensor or key at fault."""
+    if "architecture" in reason:
+        known = f"{path}: general.architecture = '{read_header(path).architecture}': llama.cpp cannot open it"
+        return ConfigError(f"{known} ({reason}): take another file, --engine eager or a newer llama-cpp-python")
+    remedy = f"{FETCH}, or take another" if "tensor" in reason else "take another file, or --engine eager"
+    return ConfigError(f"{path}: llama.cpp cannot open it: {reason}: {remedy}")
 
 
 class Context:
@@ -289,6 +303,7 @@ class LlamaSequence(CachedSequence):
     ) -> None:
         super().__init__(network, name, vocab_size, passes)
         self.kind = kind
+        self._check_room(LEAST_CAPACITY, 0)
         self.context = Context(network, name, LEAST_CAPACITY, 1, kind)
         self._num_sequences = 1  # that are needed
         self._tips: dict[int, int] = {}  # the last node of each sequence of a tree
@@ -346,6 +361,7 @@ class LlamaSequence(CachedSequence):
         capacity = context.capacity
         while capacity < num_tokens:
             capacity *= 2
+        self._check_room(capacity, context.capacity)
         if self._tree is not NO_TREE:
             self.rollback(len(self.cached_ids))
         state = context.state() if self.cached_ids else None
@@ -353,6 +369,20 @@ class LlamaSequence(CachedSequence):
         self.context = Context(self.model, self.name, capacity, self._num_sequences, self.kind)
         if state is not None:
             self.context.restore(state)
+
+    def _check_room(self, capacity: int, held: int) -> None:
+        """Raises ConfigError if keys and values of `capacity` tokens do not fit into the free memory and that of `held`
+        tokens. A GPU's memory is not looked at: llama.cpp fails if there is too little."""
+        if self.model.num_layers_on_gpu:
+            return
+        # The states of a model whose cache cannot be cut hold its keys and values, too.
+        num_states = NUM_SNAPSHOTS if self.model.is_recurrent else 0
+        needed, freed = (cache_bytes(self.model.header, number, self.kind) for number in (capacity, held))
+        kept = f", with {num_states} earlier states," if num_states else ""
+        what = f"model '{self.name}': keys and values of {capacity:,} tokens in {self.kind}{kept} take"
+        other = ", --cache-dtype float16" if self.kind == "float32" else ""
+        remedy = f"shorter prompts, a smaller generation.max_new_tokens{other} or a smaller model"
+        check_memory((1 + num_states) * needed, what, remedy, freed)
 
     def _read(
         self, ids: list[int], pending: torch.Tensor | None, parents: Sequence[int], num_read: int, num_replayed: int,

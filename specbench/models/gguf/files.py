@@ -32,7 +32,7 @@ class GgufFile:
 
     @property
     def header(self) -> Header:
-        """Raises ConfigError for a file that is not whole, or no model's."""
+        """Raises ConfigError for a file that is not whole or no model's, and for parts of different models."""
         return joined([read_header(path) for path in self.paths])
 
     @property
@@ -107,11 +107,6 @@ def local_file(name: str) -> GgufFile:
         raise ConfigError(
             f"GGUF file '{name}' is one of {len(parts)} parts, and {listed(lacking)} "
             f"{'is' if len(lacking) == 1 else 'are'} missing beside it: fetch all parts"
-        )
-    if len(parts) == 1 and (number := read_header(path).num_files) > 1:
-        raise ConfigError(
-            f"GGUF file '{name}': split.count = {number}, but its name does not say which part it is: give the parts "
-            "their names (…-00001-of-0000N.gguf)"
         )
     return GgufFile(tuple(parts))
 

@@ -24,6 +24,7 @@ STRING, ARRAY = 8, 9
 NUMBERS = {0: "u1", 1: "i1", 2: "u2", 3: "i2", 4: "u4", 5: "i4", 6: "f4", 7: "?", 10: "u8", 11: "i8", 12: "f8"}
 MOST_DIMENSIONS = 4
 FETCH = "fetch the file again"
+FETCH_PARTS = "fetch all parts again, from one place"
 CONTROL, USER_DEFINED, BYTE = 3, 4, 6  # types of tokens
 NORMAL = 1
 EMBEDDINGS = b"token_embd.weight"
@@ -99,7 +100,7 @@ class TensorPlace(NamedTuple):
 @dataclass(frozen=True)
 class Header:
     """The header of a GGUF file. `values`: the metadata; strings of arrays are bytes. `types`: the number of weights by
-    the type of their tensor. `num_bytes`: of the tensors, as far as their types are known."""
+    the type of their tensor. `num_bytes`: of the tensors."""
 
     path: Path
     values: dict[str, Any]
@@ -123,11 +124,6 @@ class Header:
 
     def of_tokenizer(self, key: str) -> Any:
         return self.values.get(f"tokenizer.ggml.{key}")
-
-    @property
-    def num_files(self) -> int:
-        """The number of files over which the model is split."""
-        return int(self.values.get("split.count") or 1)
 
     @property
     def context_length(self) -> int | None:
@@ -166,18 +162,14 @@ class Header:
 
         kind: Any = self.values.get("general.file_type")
         try:
-            name = gguf.LlamaFileType(kind).name.removeprefix("MOSTLY_").removeprefix("ALL_")
-        except ValueError:
-            try:
-                name = gguf.GGMLQuantizationType(max(self.types, key=lambda each: self.types[each])).name
-            except ValueError:  # newer than the package
-                return "GGUF of an unknown type"
-        return name
+            return gguf.LlamaFileType(kind).name.removeprefix("MOSTLY_").removeprefix("ALL_")
+        except ValueError:  # none, or newer than the package
+            return gguf.GGMLQuantizationType(max(self.types, key=lambda each: self.types[each])).name
 
 
 def read_header(path: Path) -> Header:
     """Returns the header of a GGUF file. Raises ConfigError for a file that is none, has another byte order or
-    version, is not whole, or lacks what every model has."""
+    version or weights of an unknown type, is not whole, or lacks what every model has."""
     stat = path.stat()
     return _read(path, stat.st_size, stat.st_mtime_ns)
 
@@ -221,33 +213,44 @@ def _parsed(path: Path, reader: _Reader) -> Header:
     sizes = _block_sizes()
     types: dict[int, int] = {}
     num_bytes = end = 0
+    last = b""  # the tensor that ends last
     tables: dict[bytes, int] = {}
     tensors: dict[str, TensorPlace] = {}
     for _ in range(num_tensors):
         name = reader.string()
         num_dimensions = reader.number("u4")
         if num_dimensions > MOST_DIMENSIONS:
-            raise ValueError(f"a tensor of {num_dimensions} dimensions")
+            raise ValueError(f"tensor '{written(name)}' has {num_dimensions} dimensions")
         sizes_of_tensor = tuple(int(each) for each in reader.numbers("u8", num_dimensions))
         num_weights = prod(sizes_of_tensor)
         kind, offset = reader.number("u4"), reader.number("u8")
-        tensors[name.decode("utf-8", "replace")] = TensorPlace(path, offset, kind, sizes_of_tensor)
+        if kind not in sizes:  # so its bytes are not known, nor whether the file has them all
+            raise ConfigError(
+                f"{path}: tensor '{written(name)}' has type {kind}, which the package gguf does not know: fetch the "
+                "file again, or install a newer gguf; a file of an old type must be converted again"
+            )
+        tensors[written(name)] = TensorPlace(path, offset, kind, sizes_of_tensor)
         types[kind] = types.get(kind, 0) + num_weights
-        per_block, block_bytes = sizes.get(kind, (1, 0))
+        per_block, block_bytes = sizes[kind]
         tensor_bytes = num_weights // per_block * block_bytes
         num_bytes += tensor_bytes
         if name in (EMBEDDINGS, b"output.weight"):
             tables[name] = tensor_bytes
-        end = max(end, offset + tensor_bytes)
+        if offset + tensor_bytes > end:
+            end, last = offset + tensor_bytes, name
     alignment = int(values.get("general.alignment", 32)) or 32
     start = -(-reader.position // alignment) * alignment
     if num_tensors and start + end > len(reader.data):
         raise ConfigError(
-            f"{path}: is truncated: its tensors end at byte {start + end:,}, and it has {len(reader.data):,} bytes: "
-            f"{FETCH}"
+            f"{path}: is truncated: its tensors end at byte {start + end:,} with '{written(last)}', and it has "
+            f"{len(reader.data):,} bytes: {FETCH}"
         )
     tensors = {name: place._replace(start=start + place.start) for name, place in tensors.items()}
     return Header(path, values, types, num_bytes, tables, tensors)
+
+
+def written(name: bytes) -> str:
+    return name.decode("utf-8", "replace")
 
 
 def _block_sizes() -> dict[int, tuple[int, int]]:
@@ -258,8 +261,12 @@ def _block_sizes() -> dict[int, tuple[int, int]]:
 
 
 def joined(parts: Sequence[Header]) -> Header:
-    """Returns the header of a model in several files, the first of which has the metadata."""
+    """Returns the header of a model in one or several files, in the order of their names; the first has the metadata.
+    Raises ConfigError for parts that do not belong together."""
     first = parts[0]
+    _check_parts(parts)
+    if not any(part.tensors for part in parts):
+        raise ConfigError(f"{first.path}: it has no tensors: it is the vocabulary of a model: give the model's file")
     if len(parts) == 1:
         return first
     types: Counter[int] = Counter()
@@ -270,6 +277,35 @@ def joined(parts: Sequence[Header]) -> Header:
         first, types=dict(types), num_bytes=sum(part.num_bytes for part in parts), table_sizes=tables,
         tensors={name: place for part in parts for name, place in part.tensors.items()},
     )  # fmt: skip
+
+
+def _check_parts(parts: Sequence[Header]) -> None:
+    """Raises ConfigError for a part whose place or number of parts is another than its file's name says, and for parts
+    that do not have all tensors of the model once."""
+    number = len(parts)
+    if number == 1 and parts[0].values.get("split.count") in (None, 0, 1):
+        return
+    for place, part in enumerate(parts):
+        said = (part.values.get("split.no"), part.values.get("split.count"))
+        if said != (place, number):
+            of_name = f"part {place + 1} of {number}" if number > 1 else "none"
+            raise ConfigError(
+                f"{part.path}: split.no = {said[0]} (the first is 0), split.count = {said[1]}, and its name says "
+                f"{of_name}: fetch all parts again, with their names (…-00001-of-0000N.gguf)"
+            )
+    counts = Counter(name for part in parts for name in part.tensors)
+    if twice := [name for name, count in counts.items() if count > 1]:
+        owners = [part.path.name for part in parts if twice[0] in part.tensors]
+        raise ConfigError(
+            f"{parts[0].path}: tensor '{twice[0]}' is in {' and in '.join(owners[:2])}, which are of different models "
+            f"or quantizations: {FETCH_PARTS}"
+        )
+    for part in parts:
+        if (total := part.values.get("split.tensors.count")) != len(counts):
+            raise ConfigError(
+                f"{part.path}: split.tensors.count = {total}, and the {number} parts have {len(counts)} tensors, so "
+                f"they are not of one model: {FETCH_PARTS}"
+            )
 
 
 def _checked(header: Header) -> Header:

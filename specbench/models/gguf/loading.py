@@ -119,9 +119,10 @@ def load_dequantized(file: GgufFile, dtype: Any, device: torch.device) -> Any:
                 f"{file.path}: out of memory on {device} while its weights are dequantized: free memory, or take "
                 f"--engine {ENGINE}, which computes with them as they are"
             ) from error
+        reason = one_line(error)
+        key = f" general.architecture = '{file.header.architecture}':" if "architecture" in reason else ""
         raise ConfigError(
-            f"{file.path}: general.architecture = '{file.header.architecture}': transformers cannot load it "
-            f"({one_line(error)}): take --engine {ENGINE}"
+            f"{file.path}:{key} transformers cannot load it ({reason}): take --engine {ENGINE}"
         ) from error
     if lacking := sorted(loaded[1]["missing_keys"]):
         raise ConfigError(

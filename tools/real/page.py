@@ -216,9 +216,9 @@ def corpus_notes(pairs: Pairs) -> Iterator[str]:
     if names:
         titles = ", ".join(TITLES[task] for task in CORPUS_TASKS)
         yield (
-            f"*In-domain corpus* (in the records {' and '.join(names)}): it has questions and right answers of the same "
-            f"test files ({titles}; row {NUM_MEASURED + 1} and later, none of which is measured), besides Python's "
-            "standard library and QMSum. These numbers are not those of a general corpus."
+            f"*In-domain corpus* (in the records {' and '.join(names)}): it has questions and right answers of the "
+            f"same test files ({titles}; row {NUM_MEASURED + 1} and later, none of which is measured), besides "
+            "Python's standard library and QMSum. These numbers are not those of a general corpus."
         )
 
 

@@ -1,16 +1,23 @@
-"""Draws the speed-ups of the boards demo and real, by task and method, into docs/pictures. Only rows that are there."""
+"""Draws the speed-ups of the boards demo and real, by task and method, into docs/pictures, and names in the README what
+its picture shows. Only rows that are there."""
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from specbench.report.captions import MARK, marked
 from specbench.results.leaderboard import load
 from specbench.results.row import Row
+from tools.real.cells import LABELS
+from tools.real.measured import runs_on
 from tools.real.models import QWEN
+from tools.real.page import RUNS_ON
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "pictures"
+README = ROOT / "README.md"
 
 
 @dataclass(frozen=True)
@@ -30,6 +37,11 @@ class Picture:
              and row.subset in ("all", "default") and self.target in (None, row.target)), None,
         )  # fmt: skip
 
+    def shown(self, rows: Sequence[Row]) -> tuple[list[str], list[str]]:
+        """Returns the methods and the tasks that have a row."""
+        methods = [name for name in self.methods if any(self.row(rows, task, name) for task in self.tasks)]
+        return methods, [task for task in self.tasks if any(self.row(rows, task, name) for name in methods)]
+
 
 DTYPES = ("float32", "bfloat16")  # and no quantized ones
 DEMO = Picture(
@@ -40,7 +52,7 @@ DEMO = Picture(
 REAL = Picture(
     ROOT / "leaderboards" / "real.json", PICTURES / "real.svg",
     {"gsm8k": "gsm8k: math", "humaneval": "humaneval: Python", "spec_bench": "spec_bench: six kinds"},
-    ("sd", "fsd-low", "fsd-high", "sd-tree", "slem", "tli", "pld", "ngram-general", "lookahead",
+    ("sd", "fsd-low", "fsd-med", "fsd-high", "sd-tree", "slem", "tli", "pld", "ngram-general", "lookahead",
      "token-recycling", "rest-general"),
     QWEN.path,
 )  # fmt: skip
@@ -83,23 +95,36 @@ def panel(drawn: Picture, rows: Sequence[Row], methods: Sequence[str], task: str
         low, value, high = (min(max(each, LOW), HIGH) for each in (metric.low, metric.value, metric.high))
         found += [line(left + place(low), y, left + place(high), y, colour, 2)]
         found += [f'<circle cx="{left + place(value):.1f}" cy="{y:.1f}" r="4.5" fill="{colour}"/>']
+        if marks := marks_of(row, drawn.row(rows, task, "ar")):
+            found += [text(left + place(high) + 5, y + 4, marks, "start", size=11)]
     return found
+
+
+def marks_of(row: Row, baseline: Row | None) -> str:
+    """Returns the marks that the row's speed-up has in tables."""
+    return MARK * (marked("", row) != "") + RUNS_ON * (baseline is not None and runs_on(row, baseline))
 
 
 def picture(drawn: Picture) -> str | None:
     """Returns the SVG; None if the board has no row for it."""
     rows = load(drawn.board)
-    methods = [name for name in drawn.methods if any(drawn.row(rows, task, name) for task in drawn.tasks)]
-    tasks = [task for task in drawn.tasks if any(drawn.row(rows, task, name) for name in methods)]
+    methods, tasks = drawn.shown(rows)
     if not methods:
         return None
-    first = 18 + 8 * max(map(len, methods))  # of the panels, in pixels
-    width, height = first + len(tasks) * (WIDTH + GAP), TOP + LINE * len(methods) + 48
-    parts = [text(first - 10, TOP + LINE * (number + 0.5) + 4, method, "end") for number, method in enumerate(methods)]
+    names = [LABELS.get(method, method) for method in methods]
+    first = 18 + 7 * max(map(len, names))  # of the panels, in pixels
+    width, height = first + len(tasks) * (WIDTH + GAP), TOP + LINE * len(methods) + 64
+    parts = [text(first - 10, TOP + LINE * (number + 0.5) + 4, name, "end") for number, name in enumerate(names)]
     for number, task in enumerate(tasks):
         parts += panel(drawn, rows, methods, task, first + number * (WIDTH + GAP))
-    told = "speed-up over autoregressive decoding, with 95 % intervals over prompts; red: not lossless"
-    parts.append(text(width / 2, height - 12, told))
+    parts.append(
+        text(width / 2, height - 28, "speed-up over autoregressive decoding, with 95 % intervals over prompts")
+    )
+    told = {MARK: "not to be trusted yet", RUNS_ON: "answers run on where AR's end"}
+    used = "".join(marks_of(row, drawn.row(rows, task, "ar")) for task in tasks for name in methods
+                   if (row := drawn.row(rows, task, name)) is not None)  # fmt: skip
+    legend = ["red: not lossless", *(f"{mark} {meaning}" for mark, meaning in told.items() if mark in used)]
+    parts.append(text(width / 2, height - 10, "; ".join(legend), size=11))
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif">',
@@ -117,6 +142,16 @@ def main() -> None:
     for drawn in (DEMO, REAL):
         if (content := picture(drawn)) is not None:
             drawn.file.write_text(content, encoding="utf-8")
+    README.write_text(with_title(README.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def with_title(readme: str) -> str:
+    """Returns the README with the number of methods and the tasks of its picture."""
+    methods, tasks = REAL.shown(load(REAL.board))
+    names = {"gsm8k": "school math", "humaneval": "programs", "spec_bench": "Spec-Bench"}
+    title = f"Speed-up of {len(methods)} methods on {' and '.join(names[task] for task in tasks)}"
+    place = REAL.file.relative_to(ROOT).as_posix()
+    return re.sub(rf"!\[.*?\]\({re.escape(place)}\)", f"![{title}]({place})", readme)
 
 
 if __name__ == "__main__":

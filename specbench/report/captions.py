@@ -231,16 +231,28 @@ def divergence_of(row: Row) -> str:
     return "; ".join(f"{name} {counts[name]}: {meaning}" for name, meaning in DIVERGED.items() if name in counts)
 
 
+OF_DIFFERENCES = ("near-tie only", "width only", "diverged")  # verdicts about outputs that differ from AR's
+
+
+def differences_of(row: Row) -> str:
+    """Returns how many answers differ from AR's; empty if the verdict is not about these, or if it is not known."""
+    found = row.differences
+    if row.evidence is not None or found is None or row.verdict not in OF_DIFFERENCES:
+        return ""
+    again = "" if found.decoded_again is None else f", {found.decoded_again} of them decoded again"
+    return f"{found.answers} of {counted(found.compared, 'answer')} differ{again}"
+
+
 def width_of(row: Row) -> str:
     """Returns how the target depends on the width of a pass; empty if the verdict is not about the row's own outputs,
     or if it is not known."""
     width = row.batch_width
-    if row.evidence is not None or width is None or row.verdict not in ("near-tie only", "width only", "diverged"):
+    if row.evidence is not None or width is None or row.verdict not in OF_DIFFERENCES:
         return ""
-    return (
-        f"the width of a pass explains gaps of up to {width.tolerance:.2g}: {width.share_equal:.0%} of rows equal "
-        "those of passes over one token"
+    share = (
+        "" if width.share_equal is None else f": {width.share_equal:.0%} of rows equal those of passes over one token"
     )
+    return f"the width of a pass explains gaps of up to {width.tolerance:.2g}{share}"
 
 
 def verdict_of(row: Row) -> str:
@@ -260,7 +272,8 @@ def verdict_of(row: Row) -> str:
         return f"{row.verdict}, as its external decoder states: not measured"
     if row.verdict not in SOURCES and (row.verdict in ("lossless", "undecided") or row.sampling.temperature):
         return f"{row.verdict}, stated without evidence"
-    details = "; ".join(filter(None, (SOURCES.get(row.verdict, OWN_OUTPUTS), divergence_of(row), width_of(row))))
+    source = SOURCES.get(row.verdict, OWN_OUTPUTS)
+    details = "; ".join(filter(None, (source, differences_of(row), divergence_of(row), width_of(row))))
     return f"{row.verdict} ({details})"
 
 

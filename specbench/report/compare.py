@@ -9,7 +9,16 @@ from specbench.core.errors import ConfigError
 from specbench.core.table import Table, number_columns, text_columns
 from specbench.models.near_ties import first_difference
 from specbench.records.records import Generation, Record
-from specbench.report.captions import FEW, divergence_of, marked, verdict_word, warning_lines, width_of
+from specbench.report.captions import (
+    FEW,
+    OF_DIFFERENCES,
+    differences_of,
+    divergence_of,
+    marked,
+    verdict_word,
+    warning_lines,
+    width_of,
+)
 from specbench.results.conditions import FieldDifference, conditions_that_differ, differences, flat_fields
 from specbench.results.metric_format import NULL, interval, metric_of, number
 from specbench.results.paired import KINDS, MetricChange, Pairs, pair_up
@@ -138,14 +147,13 @@ class Comparison:
                     "methods": [each.first.method_name, each.second.method_name],
                     "paired_prompts": each.num_paired,
                     "verdicts": [each.first.verdict, each.second.verdict],
-                    "divergence": [
-                        None if row.divergence is None else row.divergence.model_dump()
-                        for row in (each.first, each.second)
-                    ],
-                    "batch_width": [
-                        None if row.batch_width is None else row.batch_width.model_dump()
-                        for row in (each.first, each.second)
-                    ],
+                    **{
+                        name: [
+                            None if (part := getattr(row, name)) is None else part.model_dump()
+                            for row in (each.first, each.second)
+                        ]
+                        for name in ("differences", "divergence", "batch_width")
+                    },
                     **({"agreement": vars(each.agreement)} if each.agreement else {}),
                     "changes": {
                         change.metric: {
@@ -343,11 +351,12 @@ def _caption(each: ComparedSubset) -> list[str]:
     if each.agreement is not None:
         lines += each.agreement.lines()
     verdicts = [verdict_word(row) for row in (each.first, each.second)]
-    if any(row.verdict in ("near-tie only", "width only", "diverged") for row in (each.first, each.second)):
+    if any(row.verdict in OF_DIFFERENCES for row in (each.first, each.second)):
         lines.append(f"verdict: {verdicts[0]} → {verdicts[1]}")
         lines += dict.fromkeys(filter(None, map(divergence_of, (each.first, each.second))))
-        widths = [width_of(row) for row in (each.first, each.second)]
-        if widths[0] != widths[1]:
-            widths = [f"{side}: {text}" for side, text in zip(("first", "second"), widths, strict=True) if text]
-        lines += dict.fromkeys(filter(None, widths))
+        for text_of in (differences_of, width_of):
+            texts = [text_of(row) for row in (each.first, each.second)]
+            if texts[0] != texts[1]:
+                texts = [f"{side}: {text}" for side, text in zip(("first", "second"), texts, strict=True) if text]
+            lines += dict.fromkeys(filter(None, texts))
     return [*lines, *([FEW] if each.has_few_prompts else [])]

@@ -98,6 +98,7 @@ def load_row(row: Row, windows: Sequence[LoadWindow], load: RowLoad) -> Row:
             "n": len(examples), "subsets": dict(subsets) if row.subset == ALL else {}, "repeats": 1,
             "created": datetime.fromtimestamp(own[-1].measured_at, UTC).isoformat(timespec="seconds"),
             "accepted_tokens_per_step": None, "warm_up": warm_up, "verdict": verdict, "divergence": None,
+            "differences": None,
             "memory": memory, "metrics": metrics,
         }
     )  # fmt: skip

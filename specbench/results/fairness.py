@@ -77,7 +77,8 @@ class Correlations(FilePart):
     representation_and_measured: Estimate | None = None
     fitness_and_acceptance: Estimate | None = None  # 1 − r_q with α_T
     fitness_and_measured: Estimate | None = None
-    fitness_and_acceptance_over_prompts: float | None = None
+    fitness_and_acceptance_over_prompts: float | None = None  # of the same passes; figure 2a has the decoded rate
+    fitness_and_measured_over_prompts: float | None = None
 
 
 class FairnessSummary(FilePart):

@@ -277,6 +277,16 @@ def compare_with_run(
             warnings = tuple(each for each in own.warnings if each.code != told)
             own = own.model_copy(update={"metrics": metrics, "warnings": warnings})
             stated.append(told)
+    for name, is_added in (  # which a row of an earlier version lacks
+        ("differences", row.differences is None),
+        (
+            "batch_width",
+            row.batch_width is None and own.batch_width is not None and own.batch_width.share_equal is None,
+        ),
+    ):
+        if is_added and getattr(own, name) is not None:
+            own = own.model_copy(update={name: None})
+            stated.append(name)
     values, own_values = (
         dotted.flat(each.model_dump(mode="json", exclude=set(UNVERIFIABLE_FIELDS))) for each in (row, own)
     )

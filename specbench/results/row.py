@@ -53,8 +53,8 @@ UNVERIFIABLE_FIELDS = frozenset({"evidence", "fairness", "run"})
 # Fields and metrics that rows of earlier versions lack.
 LATER_FIELDS = frozenset(
     {
-        "batch_width", "common_ids", "context", "divergence", "drafter_passes", "drafter_weights", "memory",
-        "pass_width", "products", "system", "template_date",
+        "batch_width", "common_ids", "context", "differences", "divergence", "drafter_passes", "drafter_weights",
+        "memory", "pass_width", "products", "system", "template_date",
     }
 )  # fmt: skip
 # By what they tell; a row has all of a group or none.
@@ -72,8 +72,8 @@ LATER_METRICS = {
 RESULT_FIELDS = frozenset(
     {
         "metrics", "accepted_tokens_per_step", "warnings", "shots", "quality", "signatures", "verdict", "divergence",
-        "batch_width", "evidence", "fairness", "intervals", "created", "command", "request", "run", "warm_up",
-        "context", "common_ids",
+        "differences", "batch_width", "evidence", "fairness", "intervals", "created", "command", "request", "run",
+        "warm_up", "context", "common_ids",
     }
 )  # fmt: skip
 
@@ -174,16 +174,32 @@ class CommonIds(FilePart):
     drafter: PositiveInt
 
 
+class RowDifferences(FilePart):
+    """How many greedy answers are not AR's, whatever the verdict.
+
+    `answers`: their number, among `compared` ones, which followed the same conversation as AR's. `near_ties`: those
+    that differ only at a near-tie. `decoded_again`: those that a second decoding, with a recorder of the method's own
+    passes, looked into: all but some near-ties. Both are null where no difference was looked into, as for lossy rules;
+    the second one also in runs of earlier versions.
+    """
+
+    answers: NonNegativeInt
+    compared: PositiveInt
+    near_ties: NonNegativeInt | None = None
+    decoded_again: NonNegativeInt | None = None
+
+
 class RowBatchWidth(FilePart):
     """How the target depends on the number of tokens that one pass reads, in passes as the method's, along AR's first
     answers from which methods differ.
 
     `tolerance`: what the width explains of a gap between logits. `share_equal`: rows of logits that are those of passes
-    over one token, bit for bit. Of several subsets the largest tolerance and the smallest share.
+    over one token, bit for bit; null in runs of earlier versions. Of several subsets the largest tolerance and the
+    smallest share.
     """
 
     tolerance: Annotated[FiniteFloat, Field(ge=0)]
-    share_equal: Annotated[FiniteFloat, Field(ge=0, le=1)]
+    share_equal: Annotated[FiniteFloat, Field(ge=0, le=1)] | None
 
 
 class RowWarning(FilePart):
@@ -280,6 +296,7 @@ class Row(FilePart):
     lossless: bool  # the claim of the rule, or of the author of external code
     verdict: str = "not audited"  # the result of comparing outputs: specbench.results.verdict
     divergence: Divergence | None = None  # kinds of differences from AR's own greedy answers; null: none, or not known
+    differences: RowDifferences | None = None  # from AR's own greedy answers; null: sampled, AR itself, or not known
     batch_width: RowBatchWidth | None = None  # of the target; null: no greedy answer differs, or not known
     evidence: Evidence | None = None  # the audit behind the verdict; null if the verdict is of the row's own outputs
     quality: str | None = None  # the metric of the main score; null if nothing is scored, or subsets have others

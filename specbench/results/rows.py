@@ -22,7 +22,7 @@ from specbench.core.files import write_atomically, writing
 from specbench.core.values import text_digest
 from specbench.models.near_ties import Divergence
 from specbench.records.records import Key, keys_of
-from specbench.results.answers import BASELINE, Answer, RunAnswers, different_answers
+from specbench.results.answers import BASELINE, Answer, RunAnswers, different_answers, with_same_history
 from specbench.results.metrics import accepted_tokens_per_step, metrics_of, routes_taken
 from specbench.results.row import (
     ALL,
@@ -32,6 +32,7 @@ from specbench.results.row import (
     Row,
     RowBatchWidth,
     RowContext,
+    RowDifferences,
     RowSampling,
     RowServing,
     RowShots,
@@ -66,9 +67,9 @@ class MeasuredSubset(FilePart):
 
 class Ties(FilePart):
     """The number of greedy answers of a method that differ from AR's, how many of these differences are near-ties, and
-    the kinds of all others (`specbench.models.near_ties`); null in files of earlier versions. `tolerance`: the largest
-    change of a gap between logits that the width of a pass explains. `share_equal`: the rows that do not depend on the
-    width; null in files of earlier versions."""
+    the kinds of all others (`specbench.models.near_ties`). `tolerance`: the largest change of a gap between logits that
+    the width of a pass explains. `share_equal`: the rows that do not depend on the width. `num_decoded_again`: the
+    answers that were decoded again. In files of earlier versions these two and the kinds are null."""
 
     task: str
     subset: str
@@ -77,6 +78,7 @@ class Ties(FilePart):
     num_near_ties: NonNegativeInt
     tolerance: FiniteFloat
     share_equal: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = None
+    num_decoded_again: NonNegativeInt | None = None
     divergence: Divergence | None = None
 
     @model_validator(mode="after")
@@ -219,6 +221,7 @@ class MeasuredRun:
             system=self._system(task, parts), sampling=sampling, created=_measured_at(own),
             served=serving_of(own, baseline, method.name, self.identity),
             verdict=self._verdict(method, parts, own, baseline, greedy=sampling.temperature == 0),
+            differences=self._differences(method, parts, own, baseline, greedy=sampling.temperature == 0),
             divergence=self._divergence(method, parts), batch_width=self._batch_width(method, parts),
             quality=main_metric(scoring, metrics),
             signatures=signatures(scoring, own)
@@ -324,13 +327,37 @@ class MeasuredRun:
         known = [each.divergence for each in ties if each.divergence is not None]
         return reduce(Divergence.__add__, known) if known and len(known) == len(ties) else None
 
+    def _differences(
+        self, method: MethodSpec, parts: Sequence[MeasuredSubset], own: Sequence[Answer], baseline: Sequence[Answer],
+        *, greedy: bool,
+    ) -> RowDifferences | None:  # fmt: skip
+        """Returns how many greedy answers are not AR's; None for sampled ones, for AR, and for tokens of another
+        vocabulary, which are never AR's."""
+        if not greedy or method.name == BASELINE or method.name in self.measurement.other_vocabulary:
+            return None
+        num_compared = len(with_same_history(own, baseline))
+        if not num_compared:
+            return None
+        num_different = len(different_answers(own, baseline))
+        ties = self._ties(method, parts)
+        if sum(each.num_different for each in ties) != num_different:  # nobody looked into them
+            return RowDifferences(answers=num_different, compared=num_compared)
+        again = [each.num_decoded_again for each in ties if each.num_decoded_again is not None]
+        return RowDifferences(
+            answers=num_different, compared=num_compared, near_ties=sum(each.num_near_ties for each in ties),
+            decoded_again=sum(again) if len(again) == len(ties) else None,
+        )  # fmt: skip
+
     def _batch_width(self, method: MethodSpec, parts: Sequence[MeasuredSubset]) -> RowBatchWidth | None:
         """Returns how the target depends on the width of a pass, where answers of the method differ from AR's."""
         ties = self._ties(method, parts)
-        shares = [each.share_equal for each in ties if each.share_equal is not None]
-        if not ties or len(shares) < len(ties):
+        if not ties:
             return None
-        return RowBatchWidth(tolerance=max(each.tolerance for each in ties), share_equal=min(shares))
+        shares = [each.share_equal for each in ties if each.share_equal is not None]
+        return RowBatchWidth(
+            tolerance=max(each.tolerance for each in ties),
+            share_equal=min(shares) if len(shares) == len(ties) else None,
+        )
 
 
 def sampling_of(task: TaskSpec, subset: str) -> RowSampling:

@@ -270,7 +270,8 @@ class DecodedAgain:
         return Ties(
             task=self.run.task.name, subset=self.run.subset, method=method.name, num_different=len(found),
             num_near_ties=sum(each.near_tie for each in found), tolerance=noise.tolerance,
-            share_equal=noise.share_equal, divergence=Divergence.of(found),
+            share_equal=noise.share_equal, num_decoded_again=sum(each.repeated is not None for each in found),
+            divergence=Divergence.of(found),
         )  # fmt: skip
 
     def decode(self, index: int, position: int) -> OwnPasses | None:

@@ -249,6 +249,19 @@ def test_a_family_by_hand():
     assert found.correlations.fitness_and_acceptance.value == pytest.approx(1)
 
 
+def test_the_fitness_of_a_prompt_goes_with_the_rate_of_its_own_passes_and_not_of_decoding():
+    groups = toy_family([1.0, 2.0, 4.0])
+    for made, decoded in zip(groups.values(), (0.1, 0.2, 0.3), strict=True):
+        made.sums[:, c.RATES] = decoded
+    found = summarize_family(groups, {name: plain(name) for name in groups}, seed=0).correlations
+    assert found.fitness_and_acceptance_over_prompts == pytest.approx(1)
+    assert found.fitness_and_measured_over_prompts == pytest.approx(-1)
+    for made in groups.values():
+        made.sums[:, c.RATED] = 0
+    found = summarize_family(groups, {name: plain(name) for name in groups}, seed=0).correlations
+    assert found.fitness_and_measured_over_prompts is None
+
+
 def test_equal_shares_are_no_order():
     """Of three languages two are never written: ρ of ranks 1, 2.5, 2.5 with 1, 2, 3, whatever their names."""
     for third in ("aa", "zz"):

@@ -8,7 +8,7 @@ from specbench.models.near_ties import Divergence
 from specbench.report.captions import verdict_word, why_unscored
 from specbench.report.compare import ComparedSubset, changes_table
 from specbench.report.tables import comparison_table, run_table
-from specbench.results.row import Evidence, RowBatchWidth, RowWarmUp
+from specbench.results.row import Evidence, RowBatchWidth, RowDifferences, RowWarmUp
 from specbench.statistics.bootstrap import Estimate
 from tests.support.report_rows import METRICS, row
 
@@ -197,6 +197,21 @@ def test_the_width_of_passes_is_said_where_it_explains_differences():
         made[0] = made[0].model_copy(update={"evidence": EVIDENCE})
         assert "explains gaps" not in rendered(made[:1], width=300), "an audit has its own measurement"
     assert "explains gaps" not in rendered(rows(verdict="near-tie only", sampling={"temperature": 0.0}), width=300)
+    of_earlier = rows(
+        verdict="near-tie only", batch_width={**width, "share_equal": None}, sampling={"temperature": 0.0}
+    )
+    assert "explains gaps of up to 0.75)" in " ".join(rendered(of_earlier, width=300).split())
+
+
+@pytest.mark.parametrize(("again", "said"), [(8, "14 of 30 answers differ, 8 of them decoded again"),
+                                             (None, "14 of 30 answers differ")])  # fmt: skip
+def test_the_verdict_says_how_many_answers_differ(again, said):
+    differences = {"answers": 14, "compared": 30, "near_ties": 14, "decoded_again": again}
+    made = rows(verdict="near-tie only", differences=differences, sampling={"temperature": 0.0})
+    shown = " ".join(rendered(made, width=300).split())
+    assert f"verdict: near-tie only (this run's outputs compared with AR's; {said})" in shown
+    lossy = rows(verdict="lossy by design", differences=differences, sampling={"temperature": 0.0}, lossless=False)
+    assert "answers differ" not in rendered(lossy, width=300)
 
 
 def test_verdicts_that_differ_are_told_apart():
@@ -374,5 +389,8 @@ def test_a_comparison_tells_the_kinds_of_differences_of_both_sides():
         for each in (first, measured)
     )
     assert f"second: {said}" in one and f"first: {said}" not in one and two.count(said) == 1
+    counted = second.model_copy(update={"differences": RowDifferences(answers=3, compared=8, decoded_again=3)})
+    both = ComparedSubset(first, counted, 0, same_counts=False, agreement=None, changes=())
+    assert "second: 3 of 8 answers differ, 3 of them decoded again" in changes_table(both).caption
     equal = ComparedSubset(first, first, 0, same_counts=False, agreement=None, changes=())
     assert not any(line.startswith("verdict") for line in changes_table(equal).caption)

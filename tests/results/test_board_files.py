@@ -16,7 +16,17 @@ from specbench.results.conditions import FieldDifference, conditions, conditions
 from specbench.results.fairness import Correlations, FairnessSummary
 from specbench.results.leaderboard import BoardFile, edit_rows, load, schema, set_verdicts, write
 from specbench.results.leaderboard_files import add_runs, compare_with_run, merge_files, validate
-from specbench.results.row import FORMAT, LATER_FIELDS, Evidence, Row, RowBatchWidth, RowSampling, RowShots, with_digest
+from specbench.results.row import (
+    FORMAT,
+    LATER_FIELDS,
+    Evidence,
+    Row,
+    RowBatchWidth,
+    RowDifferences,
+    RowSampling,
+    RowShots,
+    with_digest,
+)
 from specbench.results.runs import RecordedRun
 from specbench.statistics.bootstrap import INTERVALS, Estimate
 from tests.support.rows import row
@@ -352,12 +362,20 @@ def test_outputs_that_differ_are_not_called_clean_by_any_audit(folder, tmp_path)
     content["measurements"][0]["ties"] = [{**ties, "subset": subset} for subset in ("en", "sw")]
     notes.write_text(json.dumps(content))
     run = RecordedRun(tmp_path / "run")
-    assert all(run.recompute_row(each).batch_width is None for each in run.rows), "a run of an earlier version"
+    own = {each.subset: run.recompute_row(each) for each in run.rows if each.method_name == "sd"}
+    assert {each.batch_width for each in own.values()} == {RowBatchWidth(tolerance=1e-3, share_equal=None)}
+    assert own["en"].differences == RowDifferences(answers=num, compared=num, near_ties=num - 1)
+    for place in (0, 1):
+        content["measurements"][0]["ties"][place]["num_decoded_again"] = 1
     for place, share in enumerate((0.5, 0.25)):
         content["measurements"][0]["ties"][place] |= {"share_equal": share, "tolerance": share / 10}
     notes.write_text(json.dumps(content))
     run = RecordedRun(tmp_path / "run")
-    widths = {each.subset: run.recompute_row(each).batch_width for each in run.rows if each.method_name == "sd"}
+    own = {each.subset: run.recompute_row(each) for each in run.rows if each.method_name == "sd"}
+    assert own["all"].differences == RowDifferences(
+        answers=2 * num, compared=2 * num, near_ties=2 * (num - 1), decoded_again=2
+    )
+    widths = {name: each.batch_width for name, each in own.items()}
     assert widths == {
         "en": RowBatchWidth(tolerance=0.05, share_equal=0.5),
         "sw": RowBatchWidth(tolerance=0.025, share_equal=0.25),

@@ -4,8 +4,10 @@ import gzip
 import json
 import os
 import re
+import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,12 +22,28 @@ from specbench.specs.catalogue import load_method, load_task, method_names
 from specbench.statistics.bootstrap import Estimate
 from specbench.tasks.examples import load_examples
 from tests.support.rows import row as made_row
+from tools import picture
 from tools.commands import ROOT
 from tools.real import __main__ as program
 from tools.real import archive, page, workplace
 from tools.real.board import Archives
 from tools.real.cells import CELLS, LANGUAGES, TATOEBA, Cell, Data, chosen, made_methods, made_tasks, run_words
-from tools.real.claims import CLAIMS, CURVES, FAIR, STRINGS, Claim, corrected, direction, pays, rates
+from tools.real.claims import (
+    CLAIMS,
+    CURVES,
+    FAIR,
+    STRINGS,
+    UNTESTED,
+    Claim,
+    accuracy_and_gain_coincide,
+    corrected,
+    direction,
+    english_is_fastest,
+    faster,
+    fitness_over_prompts,
+    pays,
+    rates,
+)
 from tools.real.measured import Measured
 from tools.real.models import MODELS, RealModel
 
@@ -152,6 +170,7 @@ class Made(Measured):
 
     def row(self, name: str, method: str, subset: str | None = None) -> Any:
         found = self.numbers[name, method]
+        assert subset is None or (name, subset) == ("spec-bench-vocabulary", "summarization")
         metrics = {key: estimate(value, 0.01) for key, value in found.items() if key != "threshold"}
         rule = {"rule": "fuzzy", "threshold": found.get("threshold", 0)}
         return made_row(method=f"{method}@1:0123456789ab", metrics=metrics, options={"verification": rule},
@@ -162,11 +181,12 @@ class Made(Measured):
         return SimpleNamespace(rows=[self.row(name, method) for method in methods])
 
     def by_subset(self, name: str, method: str) -> Any:
-        return {language: self.row(name, language) for language in LANGUAGES}
+        subsets = LANGUAGES if name == FAIR else ("mt_bench", "math_reasoning", "translation")
+        return {subset: self.row(name, subset) for subset in subsets}
 
     def between(self, first: tuple[str, str], second: tuple[str, str], metric: str) -> Estimate:
         before, after = (self.row(*side).value(metric) for side in (first, second))
-        if metric in ("tokens_per_second", "speedup"):
+        if metric in ("tokens_per_second", "speedup", "mean_acceptance_length"):
             return estimate(after / before, 0.01)
         return estimate(after - before, 0.01)
 
@@ -179,7 +199,7 @@ class Made(Measured):
                 subset=language, forced=SimpleNamespace(cross_entropy=estimate(2 + place / 4, 0.1)))
             for language, place in zip(LANGUAGES, order, strict=True)
         }  # fmt: skip
-        correlations = SimpleNamespace(fitness_and_acceptance_over_prompts=0.44 * sign)
+        correlations = SimpleNamespace(fitness_and_measured_over_prompts=0.44 * sign)
         change = SimpleNamespace(difference=estimate(-sign, 0.1), percent=estimate(-20 * sign, 2))
         drafter = SimpleNamespace(groups=groups, family=SimpleNamespace(correlations=correlations))
         return SimpleNamespace(
@@ -191,22 +211,31 @@ class Made(Measured):
 def numbers(sign: int) -> Mapping[tuple[str, str], Mapping[str, float]]:
     """The metrics by cell and method."""
     speed, rate, gain, score = "tokens_per_second", "acceptance_rate", "speedup", "accuracy"
+    length = "mean_acceptance_length"
     loss = f"{score}_difference"
     found: dict[tuple[str, str], dict[str, float]] = {
         ("low-resource", "sd-4"): {speed: 10, rate: 0.4, gain: 1 - 0.1 * sign},
         ("low-resource", "ngram-low-resource"): {speed: 10 + sign, rate: 0.4 - 0.1 * sign},
-        ("wmt-chains", "pld"): {speed: 10},
-        ("wmt-chains", "sd"): {speed: 10 + sign},
-        ("wmt-chains", "lookahead"): {gain: 1 - 0.1 * sign},
+        ("wmt-chains", "pld"): {speed: 10, length: 1},
+        ("wmt-chains", "sd"): {speed: 10 + sign, length: 1 + 0.3 * sign},
+        ("wmt-chains", "lookahead"): {gain: 1 - 0.1 * sign, length: 1 + 0.1 * sign},
+        ("spec-bench-chains", "mt_bench"): {gain: 1.5},
+        ("spec-bench-chains", "math_reasoning"): {gain: 1.5},
+        ("spec-bench-chains", "translation"): {gain: 1.5 - 0.1 * sign},
+        ("gsm8k-random", "fsd-low"): {rate: 0.9, score: 0.5 + 0.1 * sign},
+        ("gsm8k-random", "random-accept-0.8"): {rate: 0.8, score: 0.5},
+        ("gsm8k-random", "random-accept-0.9"): {rate: 0.95, score: 0.5 - 0.4 * sign},  # it accepts more than FSD
         (STRINGS, "slem-1"): {speed: 10, rate: 0.4},
         (STRINGS, "slrs"): {speed: 10 - sign, rate: 0.4 + 0.1 * sign},
     }
     for cell in ("gsm8k-chains", "humaneval-chains"):
-        found[cell, "sd"] = {speed: 10, score: 0.5}
-        found[cell, "fsd-low"] = {speed: 10 + sign, score: 0.5 + 0.1 * sign}
+        more = 0.1 if cell == "humaneval-chains" else 0
+        found[cell, "sd"] = {speed: 10, score: 0.5, rate: 0.7 + more * abs(sign)}
+        found[cell, "fsd-low"] = {speed: 10 + sign, score: 0.5 + 0.1 * sign, rate: 0.8 + more * sign}
         found[cell, "fsd-high"] = {speed: 10 + 2 * sign, score: 0.5}
-    for method in ("slem", "tli"):
-        found["gsm8k-vocabulary", method] = {gain: 1 + 0.1 * sign}
+    for task in ("gsm8k", "humaneval", "spec-bench"):
+        for method in ("slem", "tli"):
+            found[f"{task}-vocabulary", method] = {gain: 1 + 0.1 * sign}
     for cell in ("smollm2-gemma-mgsm-t1", "gemma-smollm2-mgsm-t1"):
         found[cell, "union"], found[cell, "tli"] = {rate: 0.4}, {rate: 0.4 + 0.1 * sign}
     for cell in CURVES:  # the highest threshold loses too much to be chosen
@@ -218,18 +247,185 @@ def numbers(sign: int) -> Mapping[tuple[str, str], Mapping[str, float]]:
     return found
 
 
+OF_LANGUAGES = (english_is_fastest, accuracy_and_gain_coincide)  # which no world of one sign has: tested below
+
+
 @pytest.mark.parametrize(("sign", "word"), [(1, "shown"), (-1, "reversed"), (0, "not separable")])
-@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.claim[:40])
+@pytest.mark.parametrize(
+    "claim", [claim for claim in CLAIMS if claim.judge not in OF_LANGUAGES], ids=lambda claim: claim.claim[:40]
+)
 def test_every_claim_is_judged_by_what_it_says(claim: Claim, sign: int, word: str) -> None:
     text = claim.judge(Made(sign))
-    assert {*re.findall(r"\*\*(.+?)\*\*", text)} == {word}, text
+    assert words_of(text) == {word}, text
+
+
+def words_of(text: str) -> set[str]:
+    return {*re.findall(r"\*\*(.+?)\*\*", text)}
+
+
+def of_languages(order: Sequence[float], cut: float = 0) -> Any:
+    """Languages with these ranks: of the speed-up, of α and of AR's accuracy."""
+
+    def made(rank: float) -> Any:
+        metrics = {key: estimate(rank, 0.1) for key in ("speedup", "acceptance_rate", "accuracy")}
+        return made_row(metrics=metrics | {"share_cut_by_length": Estimate(value=cut)}, quality="accuracy", n=48)
+
+    rows = {language: made(rank) for language, rank in zip(LANGUAGES, order, strict=True)}
+    return SimpleNamespace(by_subset=lambda name, method: rows, row=lambda name, method: made(1))
+
+
+@pytest.mark.parametrize(
+    ("order", "word"),
+    [((6, 5, 4, 1, 3, 2), "shown"), ((1, 5, 4, 6, 3, 2), "reversed"), ((6, 6, 4, 1, 3, 1), "not separable")],
+)
+def test_the_first_and_the_last_language(order: Sequence[float], word: str) -> None:
+    """English is the first of LANGUAGES, Japanese the fourth."""
+    assert words_of(english_is_fastest(of_languages(order))) == {word}
+
+
+def test_accuracy_says_nothing_where_answers_are_cut() -> None:
+    text = accuracy_and_gain_coincide(of_languages((6, 5, 4, 1, 3, 2)))
+    assert words_of(text) == {"shown"} and "accuracy with α 1.00 over 6 languages" in text
+    text = accuracy_and_gain_coincide(of_languages((6, 5, 4, 1, 3, 2), cut=0.75))
+    assert text == "**not judged**: the limit on new tokens ends 36 of AR's 48 answers"
+
+
+def test_fitness_is_not_compared_with_the_acceptance_of_its_own_passes() -> None:
+    """A report of an earlier version has no other one over prompts."""
+    made = Made(1)
+    report = made.fairness(FAIR)
+    report.drafters[0].family.correlations = SimpleNamespace(
+        fitness_and_measured_over_prompts=None, fitness_and_acceptance_over_prompts=0.94
+    )
+    for place, group in enumerate(report.drafters[0].groups.values()):
+        group.forced.draft_misfit = Estimate(value=place / 10)
+    made.fairness = lambda name: report  # type: ignore[method-assign]
+    text = fitness_over_prompts(made)
+    assert "over prompts **not judged**" in text and "(ρ = 0.94) shows nothing" in text
+    assert text.endswith(
+        "**shown**: ρ of the fitness with the decoded α 1.00 over 6 languages (p = 0.0028, all orders)"
+    )
+
+
+def test_speeds_of_answers_that_run_on_do_not_compare(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Made(1)
+    numbers = {key: dict(value) for key, value in made.numbers.items()}
+    numbers["gsm8k-chains", "fsd-low"]["share_cut_by_length"] = 1.0
+    object.__setattr__(made, "numbers", numbers)
+    text = faster("gsm8k-chains", "sd", "fsd-low")(made)
+    assert (
+        words_of(text) == {"not comparable"} and "0 % of sd's and 100 % of fsd-low's answers end at the limit" in text
+    )
 
 
 def test_a_claim_without_numbers_has_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Made, "fairness", lambda self, name: None)
     for claim in CLAIMS:
-        if claim.cells[0] in (FAIR, "mgsm-scdf"):
+        if claim.cells[0] in (FAIR, "mgsm-scdf") and claim.judge not in OF_LANGUAGES:
             assert claim.judge(Made(1)) == "no number"
+
+
+def test_a_claim_is_tested_or_has_a_reason_why_not() -> None:
+    assert {paper for paper, _, _ in UNTESTED} == {claim.paper for claim in CLAIMS}
+    assert all(claim and reason for _, claim, reason in UNTESTED)
+
+
+def table_row(method: str, **metrics: float) -> Any:
+    fields = {"n": 30, "quality": "accuracy", "method": f"{method}@1:0123456789ab"}
+    return made_row(**fields, metrics={name: Estimate(value=value) for name, value in metrics.items()})
+
+
+def test_below_a_table_stands_what_its_numbers_do_not_mean() -> None:
+    cell = next(cell for cell in CELLS if cell.name == "gsm8k-chains")
+    rows = [
+        table_row("ar", share_cut_by_length=0, new_tokens=3000, accuracy=0.4),
+        table_row("fsd-low", share_cut_by_length=1, new_tokens=6000, share_looping=0.2, speedup=1.6,
+                  speedup_without_loops=1.5, mean_acceptance_length=5, mean_acceptance_length_without_loops=4.5),
+        table_row("ngram-general", share_cut_by_length=0.1, speedup=1.1),
+    ]  # fmt: skip
+    found: Any = SimpleNamespace(whole=lambda cell: rows, row=lambda name, method: rows[0])
+    text = page.below(found, [(cell, row) for row in rows])
+    assert "‡ gsm8k-chains: the answers of fsd-low run on: 100 % of their answers go on to the limit of 200" in text
+    assert "(200 on average), but 0 % of AR's (100)" in text
+    assert (
+        "*In-domain corpus* (in the records `ngram-general`): it has questions" in text
+        and "GSM8K, HumanEval; row 31 and later" in text
+    )
+    assert "| gsm8k-chains | fsd-low | 5.00 | 4.50 | 1.60 | 1.50 |" in text
+    assert "mean nothing" not in text and text.count("| gsm8k-chains |") == 1
+    assert page.marked_speedup(rows[1], rows[0]) == "1.60 ‡" and page.marked_speedup(rows[2], rows[0]) == "1.10"
+    assert page.label(rows[2]) == "ngram, in-domain corpus"
+    rows[0] = table_row("ar", share_cut_by_length=0.8, accuracy=0.04)
+    text = page.below(found, [(cell, row) for row in rows])
+    assert (
+        "**Scores of gsm8k-chains mean nothing**: the limit of 200 new tokens ends 24 of AR's 30 answers (80 %; "
+        in text
+    )
+    assert "methods: 10 to 100 %)" in text and "of AR: 4.0)" in text and "run on" not in text
+
+
+def test_answers_that_differ_are_counted_with_those_decoded_again() -> None:
+    def row(subset: str, answers: int, near_ties: int | None, again: int | None = None) -> Any:
+        differences = {"answers": answers, "compared": 30, "near_ties": near_ties, "decoded_again": again}
+        return made_row(subset=subset, differences=differences)
+
+    parts = {"en": row("en", 12, 10), "de": row("de", 3, 3)}
+    found = Measured({})
+    object.__setattr__(found, "by_subset", lambda name, method: parts)
+    assert found.decoded_again("x", row("all", 15, 13)) == 2 + 8 + 3  # by the rule: eight near-ties of a subset
+    assert found.decoded_again("x", row("all", 15, 13, 14)) == 14
+    assert found.decoded_again("x", row("default", 14, 14)) == 8
+    assert found.decoded_again("x", row("default", 30, None)) is None  # a lossy rule
+    cell = CELLS[0]
+    assert page.differing(found, cell, row("default", 14, 14)) == "14 of 30 (8)"
+    assert page.differing(found, cell, row("default", 30, None)) == "30 of 30"
+    assert page.differing(found, cell, made_row(method="sd@1:0123456789ab")) == "–"
+
+
+def test_the_picture_has_the_marks_of_the_page_and_the_readme_its_number_of_methods() -> None:
+    assert picture.with_title(picture.README.read_text(encoding="utf-8")) == picture.README.read_text(encoding="utf-8")
+    rows = load(picture.REAL.board)
+    drawn = picture.picture(picture.REAL)
+    assert drawn == picture.REAL.file.read_text(encoding="utf-8")
+    methods, tasks = picture.REAL.shown(rows)
+    shown = [picture.REAL.row(rows, task, method) for task in tasks for method in methods]
+    doubted = [row for row in shown if row is not None and {each.code for each in row.warnings} - {"few_prompts"}]
+    assert len(re.findall(r'text-anchor="start" font-size="11">†', drawn)) == len(doubted) > 0
+    assert {"ngram-general", "fsd-med"} <= {*methods} and "in-domain corpus" in drawn and "ngram-general" not in drawn
+
+
+def test_the_drafter_of_scdf_is_trained_on_rows_that_no_cell_measures(
+    tool: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, model in {"QWEN": TARGET, "QWEN_DRAFTER": DRAFTER}.items():
+        monkeypatch.setattr(workplace, name, model)
+    tiny = ("--num-steps", "1", *(word for key in ("gradient_accumulation=1", "scdf.prompts_per_language=1",
+            "scdf.languages_per_pass=2", "max_new_tokens=4") for word in ("--set", key)))  # fmt: skip
+    monkeypatch.setattr(workplace, "TRAINING", tiny)
+    monkeypatch.setattr("tools.real.cells.CELLS", ())
+    with pytest.raises(SystemExit, match="--train needs --data DIR"):
+        tool.call("--train")
+    data = tmp_path / "rows" / "mgsm"
+    data.mkdir(parents=True)
+    for language in LANGUAGES:
+        lines = [f"question {number}\t{number}\n" for number in range(workplace.NUM_MEASURED + 2)]
+        (data / f"mgsm_{language}.tsv").write_text("".join(lines), encoding="utf-8")
+    tool.call("--train", "--data", str(data.parent))
+    (words,) = tool.commands
+    assert words[:2] == ["train", "scdf"] and words[words.index("--subset") + 1] == ",".join(LANGUAGES)
+    used = (tmp_path / "work" / workplace.TRAINING_ROWS / "mgsm_ja.tsv").read_text(encoding="utf-8")
+    assert used == "question 30\t30\nquestion 31\t31\n"
+    assert max(cell.data.limit for cell in CELLS if cell.data.task == "mgsm") <= workplace.NUM_MEASURED
+    trained = tmp_path / "work" / workplace.TRAINED
+    assert (trained / "training.json").is_file()
+    place = workplace.Workplace(tmp_path / "work", tmp_path / "given", None, trained, 1)
+    assert place.missing(replace(tool.cells[0], needs_trained=True)) is None
+
+
+def test_the_command_of_the_training_is_documented() -> None:
+    text = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8").replace("\\\n", " ")
+    documented = [shlex.split(line) for line in text.splitlines() if line.startswith("specbench train scdf")]
+    assert documented == [["specbench", *workplace.training_words(2)]]
 
 
 @pytest.fixture

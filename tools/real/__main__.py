@@ -18,7 +18,7 @@ from .cells import CELLS, Cell, chosen
 from .measured import Measured
 from .page import page as document
 from .page import readme_part
-from .workplace import Workplace
+from .workplace import TRAINED, Workplace
 
 
 def main() -> None:
@@ -26,6 +26,7 @@ def main() -> None:
     parser.add_argument("models", type=Path, nargs="?", help="folder of the models", metavar="MODELS_DIR")
     parser.add_argument("--data", type=Path, help="folder of the tasks' rows; by default the bundled samples")
     parser.add_argument("--trained", type=Path, help="drafter of Qwen's vocabulary that s-CDF has trained")
+    parser.add_argument("--train", action="store_true", help="train that drafter first, into the work folder")
     parser.add_argument("--only", nargs="+", default=[], metavar="CELL", help="measure only these cells")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads")
     parser.add_argument("--work", type=Path, default=Path("runs") / "real-work", help="work folder")
@@ -53,8 +54,12 @@ def main() -> None:
         return
     if given.models is None:
         parser.error("MODELS_DIR is missing: the folder of the models")
-    place = Workplace(given.work.resolve(), given.models.resolve(), given.data, given.trained, given.threads)
+    work = given.work.resolve()
+    trained = work / TRAINED if given.train or (work / TRAINED / "training.json").is_file() else None
+    place = Workplace(work, given.models.resolve(), given.data, given.trained or trained, given.threads)
     place.prepare()
+    if given.train:
+        place.train()
     write(archives, given.page)
     try:
         failed = [cell.name for cell in cells if not measure(cell, place, archives, given.page)]

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specbench.core.errors import ConfigError
-from specbench.results.leaderboard import write
+from specbench.results.leaderboard import ROWS, write
 from specbench.results.leaderboard_files import add_runs
+from specbench.results.row import LATER_FIELDS
+from specbench.results.runs import RecordedRun
 
 from .archive import unpack
 from .cells import Cell
@@ -26,10 +28,11 @@ class Archives:
         return self.board.with_suffix("") / cell.name
 
     def measured(self, cells: Sequence[Cell]) -> list[Cell]:
-        """Returns the cells that have an archive, and unpacks those that are not unpacked or older than it."""
+        """Returns the cells that have an archive, and unpacks them."""
         found = [cell for cell in cells if self.archive(cell).is_file()]
         for cell in found:
             unpack(self.archive(cell), self.unpacked(cell))
+            add_later_fields(self.unpacked(cell))
         return found
 
     def write_board(self, measured: Sequence[Cell]) -> dict[str, str]:
@@ -48,3 +51,15 @@ class Archives:
         fresh.replace(self.board)
         fresh.with_name(f".{fresh.name}.lock").unlink(missing_ok=True)
         return refused
+
+
+def add_later_fields(folder: Path) -> None:
+    """Writes into the rows of a run what its records tell and only later versions of specbench compute."""
+    run = RecordedRun(folder)
+    rows = []
+    for row in run.rows:
+        own = run.recompute_row(row)
+        empty = {name for name in LATER_FIELDS if not getattr(row, name)}
+        rows.append(row.model_copy(update={name: getattr(own, name) for name in empty}))
+    if rows != run.rows:
+        write(folder / ROWS, rows)

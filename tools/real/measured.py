@@ -5,12 +5,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from specbench.analysis.fairness.fairness import FairnessReport
+from specbench.models.near_ties import NUM_TIES_DECODED_AGAIN
 from specbench.results.paired import pair_up
-from specbench.results.row import Row
+from specbench.results.row import ALL, Row
 from specbench.results.runs import RecordedRun, finished_run, rows_of_subsets
 from specbench.statistics.bootstrap import Estimate
 
 from .cells import Cell
+
+OFTEN = 0.5  # the share of answers cut by their length from which scores mean nothing and speeds do not compare
+
+
+def share_cut(row: Row) -> float:
+    """Returns the share of answers that the limit on new tokens ended."""
+    return row.value("share_cut_by_length") or 0.0
+
+
+def runs_on(row: Row, baseline: Row) -> bool:
+    """Returns whether most answers of a method go on to the limit on new tokens where AR's end."""
+    return share_cut(row) - share_cut(baseline) >= OFTEN
 
 
 @dataclass(frozen=True)
@@ -37,7 +50,20 @@ class Measured:
         return rows[0]
 
     def by_subset(self, name: str, method: str) -> dict[str, Row]:
-        return {row.subset: row for row in self.run(name).rows_of(method) if row.subset != "all"}
+        return {row.subset: row for row in self.run(name).rows_of(method) if row.subset != ALL}
+
+    def decoded_again(self, name: str, row: Row) -> int | None:
+        """Returns how many of the answers that differ from AR's were decoded again; None if none was looked into. Runs
+        of earlier versions do not record it, but had the rule of today for each subset."""
+        if row.differences is None or row.differences.near_ties is None:
+            return None
+        if row.differences.decoded_again is not None:
+            return row.differences.decoded_again
+        subsets = self.by_subset(name, row.method_name).values() if row.subset == ALL else [row]
+        found = [each.differences for each in subsets if each.differences is not None]
+        return sum(
+            each.answers - (each.near_ties or 0) + min(each.near_ties or 0, NUM_TIES_DECODED_AGAIN) for each in found
+        )
 
     def change(self, name: str, first: str, second: str, metric: str) -> Estimate:
         """Returns second ÷ first of two methods of a cell, or second − first for rates and scores, paired by prompt."""

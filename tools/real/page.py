@@ -1,17 +1,20 @@
 """The page of real pairs, from the archived cells."""
 
+import shlex
 from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
-from specbench.report.captions import score_heading, verdict_word, warning_lines
+from specbench.report.captions import marked, score_heading, verdict_word, warning_lines
 from specbench.results.metric_format import metric_of, number, score_pair, speed, with_interval
 from specbench.results.row import Row
 from tools.commands import ROOT
 from tools.drafters.cells import table
 
-from .cells import CELLS, INT8, LLAMA_CPP, SWEPT, Cell
+from .cells import CELLS, INT8, LABELS, LLAMA_CPP, SWEPT, Cell
 from .claims import claims_part
-from .measured import Measured, measured_cells
+from .measured import OFTEN, Measured, measured_cells, runs_on, share_cut
 from .models import MODELS
+from .workplace import CORPUS_TASKS, NUM_MEASURED, training_words
 
 TITLES = {"gsm8k": "GSM8K", "humaneval": "HumanEval", "spec_bench": "Spec-Bench", "mgsm": "MGSM",
           "wmt": "Translation: WMT22, German to English", "tatoeba": "Translation: Tatoeba"}  # fmt: skip
@@ -40,10 +43,18 @@ Rows are the first ones of public test files:
 The archived records have no reference answers, and prompts by their digest. Intervals are 95 % over prompts. Each cell
 has its own AR, beside which its methods are measured in one process; a method of several cells has a line for each.
 The board keeps one row of a method, that of the last cell, so that `ar` there is of another process than the methods of
-other cells: speed-up and *tok/s ar* of a row are of its own cell, and its tok/s compare only with that. `ngram-general`
-and `rest-general` draft from Python's standard library, rows of GSM8K and HumanEval behind the measured ones and QMSum.
-`fsd-low`, `fsd-med` and `fsd-high` have the thresholds of the embedded pair; the
+other cells: speed-up and *tok/s ar* of a row are of its own cell, and its tok/s compare only with that. `fsd-low`,
+`fsd-med` and `fsd-high` have the thresholds of the embedded pair; the
 [curve](#fuzzy-speculative-decoding-accuracy-against-speed) has others.
+
+In all tables of methods:
+
+- `differ`: greedy answers that are not AR's, of those compared; in parentheses how many of them were decoded again, to
+  look into the method's own passes: of each subset all but the near-ties after the eighth. Runs that do not record this
+  number have it by that rule. A verdict of *near-tie only* is about all that differ, but the near-ties that were not
+  decoded again have only the gap between their logits as its reason.
+- `loops %`, `cut %`: the share of answers with a loop, and that of answers which the limit on new tokens ended, AR →
+  method.
 
 | measured | not measured yet |
 | --- | --- |
@@ -52,8 +63,8 @@ and `rest-general` draft from Python's standard library, rows of GSM8K and Human
 MAIN = """
 ## Qwen2.5-Coder 1.5B with the 0.5B
 
-bfloat16, greedy. `slem` and `tli` have SmolLM2-135M as their drafter, which has another vocabulary.
-`loops`: the share of answers with a loop, AR → method. α of `rest-general`, `sd-tree` and other trees is not defined.
+bfloat16, greedy. `slem` and `tli` have SmolLM2-135M as their drafter, which has another vocabulary. α of `rest`,
+`sd-tree` and other trees is not defined.
 """
 PRECISION = """
 ## Other precisions of the same target
@@ -64,8 +75,8 @@ targets**. Each line compares a method with AR of the same numerics; accuracies 
 CURVE = """
 ## Fuzzy speculative decoding: accuracy against speed
 
-GSM8K, greedy drafts of 5 tokens. A threshold has a meaning only with its divergence. The accepted length counts draft
-tokens of a step.
+GSM8K, greedy drafts of 5 tokens. A threshold has a meaning only with its divergence; that of acceptance at random is
+its probability. The accepted length counts draft tokens of a step.
 """
 VOCABULARY = """
 ## SmolLM2 and Gemma: other vocabularies
@@ -82,7 +93,8 @@ NGRAM = """
 ## An n-gram drafter in low-resource languages
 
 Translation from English (Quechua: from Spanish), at the sampling of arXiv:2605.30580. One bigram model of some 1,100
-sentences in Cherokee, Quechua and Yoruba, none of them a translation of a measured row; both methods draft 4 tokens.
+sentences in Cherokee, Quechua and Yoruba, most of them from the files of the measured rows, but none of them the
+translation of one; both methods draft 4 tokens.
 """
 
 
@@ -132,28 +144,47 @@ def data_words() -> str:
     return "\n".join(words)
 
 
-HEADS = ["cell", "method", "γ", "α", "τ", "c", "tok/s", "speed-up", "ar → method", "difference", "verdict", "loops %"]
+HEADS = ["cell", "method", "γ", "α", "τ", "c", "tok/s", "speed-up", "ar → method", "difference", "verdict", "differ",
+         "loops %", "cut %"]  # fmt: skip
 
 
-def marked_speedup(row: Row) -> str:
-    """Returns the speed-up, with a mark if it has a warning other than that of few prompts."""
-    is_doubted = bool({warning.code for warning in row.warnings} - {"few_prompts"})
-    return with_interval(row.metric("speedup")) + " †" * is_doubted
+def label(row: Row) -> str:
+    return LABELS.get(row.method_name, row.method_name)
 
 
-def method_line(name: str, row: Row) -> list[str]:
+RUNS_ON = "‡"
+
+
+def marked_speedup(row: Row, baseline: Row) -> str:
+    """Returns the speed-up, with a mark if it has a warning, and another one if answers run on where AR's end."""
+    marks = f" {RUNS_ON}" * runs_on(row, baseline)
+    return marked(with_interval(row.metric("speedup")), row) + marks
+
+
+def differing(found: Measured, cell: Cell, row: Row) -> str:
+    """Returns the answers that are not AR's, of those compared, and how many of them were decoded again."""
+    if row.differences is None:
+        return "" if row.is_baseline else "–"
+    again = found.decoded_again(cell.name, row)
+    return f"{row.differences.answers} of {row.differences.compared}" + ("" if again is None else f" ({again})")
+
+
+def method_line(found: Measured, cell: Cell, name: str, row: Row) -> list[str]:
     """The cells of one row."""
     unit = metric_of(row.quality)
     difference = with_interval(row.metric(f"{row.quality}_difference"), unit.digits, unit.factor, "+")
     loops = [number(row.metric(key), 0, 100) for key in ("share_looping_ar", "share_looping")]
+    ar = found.row(cell.name, "ar")
+    cut = [number(each.metric("share_cut_by_length"), 0, 100) for each in (ar, row)]
     return [
-        name, row.method_name, str(row.num_draft_tokens), number(row.metric("acceptance_rate"), 3),
+        name, label(row), str(row.num_draft_tokens), number(row.metric("acceptance_rate"), 3),
         number(row.metric("mean_acceptance_length"), 2), number(row.metric("cost_ratio"), 2),
         speed(row.metric("tokens_per_second")),
-        "1" if row.is_baseline else marked_speedup(row),
+        "1" if row.is_baseline else marked_speedup(row, ar),
         score_pair(row.metrics, row.quality),
         "" if row.is_baseline else difference,
-        verdict_word(row), loops[1] if row.is_baseline else " → ".join(loops),
+        verdict_word(row), differing(found, cell, row),
+        *(both[1] if row.is_baseline else " → ".join(both) for both in (loops, cut)),
     ]  # fmt: skip
 
 
@@ -164,14 +195,79 @@ def methods_table(found: Measured, cells: Sequence[Cell], prefix: str) -> str:
         return NOT_YET
     heads = [*HEADS]
     heads[8] = f"{score_heading([row for _, row in pairs])}, {HEADS[8]}"
-    lines = [method_line(cell.name.removeprefix(prefix), row) for cell, row in pairs]
-    return table(heads, lines, 2) + reasons(pairs)
+    lines = [method_line(found, cell, cell.name.removeprefix(prefix), row) for cell, row in pairs]
+    return table(heads, lines, 2) + below(found, pairs)
 
 
-def reasons(pairs: Sequence[tuple[Cell, Row]]) -> str:
-    """The reasons of the marks of a table."""
-    lines = warning_lines([row for _, row in pairs], [f"{cell.name}, {row.method_name}" for cell, row in pairs])
-    return "".join(f"\n{line}\n" for line in lines)
+Pairs: TypeAlias = Sequence[tuple[Cell, Row]]
+
+
+def below(found: Measured, pairs: Pairs) -> str:
+    """What readers of a table of methods must know: the reasons of its marks, what its corpora hold, where its scores
+    and speeds mean little, and the numbers without loops."""
+    lines = warning_lines([row for _, row in pairs], [f"{cell.name}, {label(row)}" for cell, row in pairs])
+    lines += [*corpus_notes(pairs), *cut_notes(found, [cell for cell, _ in pairs]), *run_on_notes(found, pairs)]
+    return "".join(f"\n{line}\n" for line in lines) + without_loops(pairs)
+
+
+def corpus_notes(pairs: Pairs) -> Iterator[str]:
+    """Yields a line about the methods that draft from a corpus of the measured tasks."""
+    names = list(dict.fromkeys(f"`{row.method_name}`" for _, row in pairs if row.method_name in LABELS))
+    if names:
+        titles = ", ".join(TITLES[task] for task in CORPUS_TASKS)
+        yield (
+            f"*In-domain corpus* (in the records {' and '.join(names)}): it has questions and right answers of the "
+            f"same test files ({titles}; row {NUM_MEASURED + 1} and later, none of which is measured), besides "
+            "Python's standard library and QMSum. These numbers are not those of a general corpus."
+        )
+
+
+def cut_notes(found: Measured, cells: Sequence[Cell]) -> Iterator[str]:
+    """Yields a line for each cell whose scores say nothing, since most of AR's answers have no end."""
+    for cell in dict.fromkeys(cells):
+        ar, *others = found.whole(cell)
+        if share_cut(ar) < OFTEN or ar.quality is None:
+            continue
+        shares = dict.fromkeys(f"{share:.0f}" for share in sorted(100 * share_cut(row) for row in others))
+        ends = " to ".join(dict.fromkeys([*shares][:: max(1, len(shares) - 1)]))
+        yield (
+            f"**Scores of {cell.name} mean nothing**: the limit of {cell.data.tokens} new tokens ends "
+            f"{share_cut(ar) * ar.n:.0f} of AR's {ar.n} answers ({100 * share_cut(ar):.0f} %; methods: "
+            f"{ends} %), and an answer that is cut before its result counts as wrong "
+            f"({score_heading([ar])} of AR: {number(ar.metric(ar.quality), 1, 100)}). Acceptance and speed are of the "
+            "tokens before the cut."
+        )
+
+
+def run_on_notes(found: Measured, pairs: Pairs) -> Iterator[str]:
+    """Yields a line about methods whose answers run on where AR's end."""
+    for cell in dict.fromkeys(cell for cell, _ in pairs):
+        ar = found.row(cell.name, "ar")
+        rows = [row for each, row in pairs if each == cell and runs_on(row, ar)]
+        if rows:
+            lengths = [(row.value("new_tokens") or 0) / (row.n * row.repeats) for row in (ar, *rows)]
+            yield (
+                f"{RUNS_ON} {cell.name}: the answers of {', '.join(label(row) for row in rows)} run on: "
+                f"{100 * min(map(share_cut, rows)):.0f} % of their answers go on to the limit of {cell.data.tokens} "
+                f"new tokens ({min(lengths[1:]):.0f} on average), but {100 * share_cut(ar):.0f} % of AR's "
+                f"({lengths[0]:.0f}). Their speed is that of longer, other texts."
+            )
+
+
+def without_loops(pairs: Pairs) -> str:
+    """A table of τ and speed-up without the prompts at which a method of the run loops."""
+    lines = [
+        [cell.name, label(row), *(number(row.metric(key), 2) for key in (
+            "mean_acceptance_length", "mean_acceptance_length_without_loops", "speedup")),
+         with_interval(row.metric("speedup_without_loops"))]
+        for cell, row in pairs
+        if not row.is_baseline and max(row.value(f"share_looping{end}") or 0 for end in ("", "_ar")) > 0
+    ]  # fmt: skip
+    if not lines:
+        return ""
+    told = "Without the prompts at which any method of the cell loops, AR included:"
+    heads = ["cell", "method", "τ", "τ without loops", "speed-up", "speed-up without loops"]
+    return f"\n{told}\n\n{table(heads, lines, 2)}"
 
 
 def task_part(found: Measured, task: str) -> str:
@@ -192,18 +288,16 @@ def by_subset(found: Measured, cells: Sequence[Cell]) -> str:
     methods = [(cell, row) for cell in cells for row in found.whole(cell) if not row.is_baseline]
     subsets = list(dict.fromkeys(name for cell, row in methods for name in found.by_subset(cell.name, row.method_name)))
     lines = [
-        [f"{cell.name}, {row.method_name}", *(subset_cell(found.by_subset(cell.name, row.method_name).get(subset))
+        [f"{cell.name}, {label(row)}", *(subset_cell(found.by_subset(cell.name, row.method_name).get(subset))
                                               for subset in subsets)] for cell, row in methods
     ]  # fmt: skip
     return table(["cell, method", *subsets], lines)
 
 
 def subset_cell(row: Row | None) -> str:
-    return (
-        ""
-        if row is None
-        else f"{number(row.metric('mean_acceptance_length'), 2)} · {with_interval(row.metric('speedup'))}"
-    )
+    if row is None:
+        return ""
+    return f"{number(row.metric('mean_acceptance_length'), 2)} · {marked(with_interval(row.metric('speedup')), row)}"
 
 
 def precision_part(found: Measured) -> str:
@@ -215,44 +309,52 @@ def precision_part(found: Measured) -> str:
     for task in ("gsm8k", "humaneval", "spec_bench"):
         for cell in sorted((each for each in cells if each.data.task == task), key=lambda each: each.precision):
             for row in (each for each in found.whole(cell) if each.method_name in ("ar", "sd", "pld")):
-                line = method_line(TITLES[task], row)
+                line = method_line(found, cell, TITLES[task], row)
                 lines.append([line[0], names[cell.precision], *line[1:]])
                 marked.append((cell, row))
     if not measured_cells(CELLS, found, "precision"):
         return NOT_YET
     heads = ["task", "precision", *HEADS[1:8], f"score, {HEADS[8]}", *HEADS[9:]]
-    return table(heads, lines, 3) + reasons(marked)
+    return table(heads, lines, 3) + below(found, marked)
 
 
-def curve_points(found: Measured) -> Iterator[tuple[str, float, Row]]:
-    """Yields divergence, threshold and row of every measured point."""
-    for name in ("gsm8k-chains", "gsm8k-curve-js", "gsm8k-curve-reverse-kl", "gsm8k-curve-tv"):
-        for row in found.run(name).rows if found.has(name) else ():
+CURVES = ("gsm8k-chains", "gsm8k-curve-js", "gsm8k-curve-reverse-kl", "gsm8k-curve-tv", "gsm8k-random")
+
+
+def curve_points(found: Measured) -> Iterator[tuple[str, float, Cell, Row]]:
+    """Yields divergence, threshold, cell and row of every measured point; of random acceptance its probability."""
+    for cell in (cell for cell in CELLS if cell.name in CURVES and found.has(cell.name)):
+        for row in found.run(cell.name).rows:
             rule = row.options.get("verification", {})
             if rule.get("rule") == "fuzzy":
-                yield str(rule["divergence"]), float(rule["threshold"]), row
+                yield str(rule["divergence"]), float(rule["threshold"]), cell, row
+            elif rule.get("rule") == "random_accept":
+                yield "none: at random", float(rule["probability"]), cell, row
 
 
 def curve_part(found: Measured) -> str:
     lines = []
-    for divergence, threshold, row in sorted(curve_points(found), key=lambda point: point[:2]):
+    points = sorted(curve_points(found), key=lambda point: point[:2])
+    for divergence, threshold, cell, row in points:
         unit = metric_of(row.quality)
         lines.append([
             divergence, f"{threshold:g}", number(row.metric("acceptance_rate"), 3),
             number(row.metric("accepted_length"), 2), number(row.metric("drafter_share"), 1, 100),
-            speed(row.metric("tokens_per_second")), with_interval(row.metric("speedup")),
+            speed(row.metric("tokens_per_second")), marked_speedup(row, found.row(cell.name, "ar")),
             score_pair(row.metrics, row.quality),
             with_interval(row.metric(f"{row.quality}_difference"), unit.digits, unit.factor, "+"),
+            number(row.metric("share_looping"), 0, 100), number(row.metric("share_cut_by_length"), 0, 100),
         ])  # fmt: skip
     if not lines:
         return NOT_YET
     heads = ["divergence", "threshold", "α", "accepted length", "drafted tokens %", "tok/s", "speed-up",
-             "accuracy %, ar → method", "difference"]  # fmt: skip
-    return table(heads, lines) + left_out_of_curve(found)
+             "accuracy %, ar → method", "difference", "loops %", "cut %"]  # fmt: skip
+    return table(heads, lines) + below(found, [(cell, row) for *_, cell, row in points]) + left_out_of_curve(found)
 
 
 def left_out_of_curve(found: Measured) -> str:
     missing = [name for name in SWEPT if not found.has(f"gsm8k-curve-{name.replace('_', '-')}")]
+    missing += [] if found.has("gsm8k-random") else ["acceptance at random, the control"]
     return f"\nNot measured yet: {', '.join(missing)}.\n" if missing else ""
 
 
@@ -280,7 +382,8 @@ def fairness_part(found: Measured) -> str:
     """α, τ, speed-up and D by language."""
     lines = []
     texts = []
-    for cell in measured_cells(CELLS, found, "fairness"):
+    cells = measured_cells(CELLS, found, "fairness")
+    for cell in cells:
         report = found.fairness(cell.name)
         forced = {drafter.method: drafter for drafter in report.drafters} if report is not None else {}
         for method in cell.methods:
@@ -288,14 +391,19 @@ def fairness_part(found: Measured) -> str:
                 of_method = forced.get(method)
                 group = next((g for g in of_method.groups.values() if g.subset == subset), None) if of_method else None
                 divergence = group.forced.cross_entropy if group is not None and group.forced is not None else None
+                ar = found.row(cell.name, "ar", subset)
+                cut = [number(each.metric("share_cut_by_length"), 0, 100) for each in (ar, row)]
                 lines.append([cell.name, method, subset, with_interval(row.metric("acceptance_rate"), 3),
-                              number(row.metric("mean_acceptance_length"), 2), with_interval(row.metric("speedup")),
-                              with_interval(divergence)])  # fmt: skip
+                              number(row.metric("mean_acceptance_length"), 2), marked_speedup(row, ar),
+                              with_interval(divergence), score_pair(row.metrics, row.quality),
+                              " → ".join(cut)])  # fmt: skip
             if method in forced and forced[method].family.unfairness is not None:
                 texts.append(f"𝒰 of {cell.name}, {method}: {with_interval(forced[method].family.unfairness, 3)}.")
     if not lines:
         return NOT_YET
-    return table(["cell", "method", "language", "α", "τ", "speed-up", "D, nats"], lines, 3) + "\n" + "\n".join(texts)
+    heads = ["cell", "method", "language", "α", "τ", "speed-up", "D, nats", "accuracy %, ar → method", "cut %"]
+    pairs = [(cell, row) for cell in cells for row in found.whole(cell)]
+    return table(heads, lines, 3) + below(found, pairs) + "\n" + "\n".join(texts)
 
 
 def ngram_part(found: Measured) -> str:
@@ -311,15 +419,25 @@ def widths_part() -> str:
 
 
 def commands_part(found: Measured) -> str:
-    """The command of every measured cell, as its run recorded it."""
-    done = [cell for cell in CELLS if found.has(cell.name)]
-    if not done:
-        return ""
-    commands = [found.row(cell.name, "ar").command for cell in done]
-    return (
-        "## Commands\n\nIn a folder with links `models` and `data`, and the files that `python -m tools.real` writes "
-        "into `methods` and `tasks`:\n\n```bash\n" + "\n".join(commands) + "\n```\n"
-    )
+    """The command of every measured cell, as its run recorded it, and of the drafter that a cell waits for."""
+    parts = ["## Commands\n"]
+    if commands := [found.row(cell.name, "ar").command for cell in CELLS if found.has(cell.name)]:
+        parts.append(
+            "In a folder with links `models` and `data`, and the files that `python -m tools.real` writes into "
+            "`methods` and `tasks`:\n\n```bash\n" + "\n".join(commands) + "\n```\n"
+        )
+    waiting = [cell.name for cell in CELLS if cell.needs_trained and not found.has(cell.name)]
+    if waiting:
+        command = shlex.join(["specbench", *training_words(2)])
+        parts.append(
+            f"{', '.join(waiting)} waits for a drafter trained by s-CDF, which `python -m tools.real MODELS_DIR --data "
+            f"DIR --train` makes first. It writes the rows of MGSM behind the first {NUM_MEASURED} of each language, "
+            "none of which is measured, into a folder, and trains on the target's own answers to them, in the work "
+            "folder:\n\n"
+            f"```bash\n{command}\n```\n\nA training of this size has not been run yet. The paper's has 250 updates of "
+            "1,280 prompts each.\n"
+        )
+    return "\n".join(parts) if len(parts) > 1 else ""
 
 
 def readme_part(found: Measured) -> str:
@@ -329,8 +447,10 @@ def readme_part(found: Measured) -> str:
     for cell in (cell for name in names for cell in CELLS if cell.name == name and found.has(name)):
         for row in found.whole(cell)[1 if cell.name.endswith("chains") else 2 :]:
             lines.append([
-                TITLES[cell.data.task], row.method_name, number(row.metric("acceptance_rate"), 3),
+                TITLES[cell.data.task], label(row), number(row.metric("acceptance_rate"), 3),
                 number(row.metric("mean_acceptance_length"), 2), speed(row.metric("tokens_per_second")),
-                marked_speedup(row), score_pair(row.metrics, row.quality), verdict_word(row),
+                marked_speedup(row, found.row(cell.name, "ar")), score_pair(row.metrics, row.quality),
+                verdict_word(row),
+                f"{row.differences.answers} of {row.differences.compared}" if row.differences is not None else "",
             ])  # fmt: skip
-    return table(["task", "method", "α", "τ", "tok/s", "speed-up", "score, ar → method", "verdict"], lines, 2)
+    return table(["task", "method", "α", "τ", "tok/s", "speed-up", "score, ar → method", "verdict", "differ"], lines, 2)

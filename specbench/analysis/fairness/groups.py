@@ -344,14 +344,21 @@ def correlations(sums: Sequence[Array], shares: Sequence[float | None], seed: in
     def fitness(of: Sequence[Array]) -> Array:
         return 1.0 - ratios(of, DRAFT_MISFIT, POSITIONS)
 
-    prompts = np.concatenate(list(sums))  # of all groups (figure 2a)
-    prompts = prompts[prompts[:, POSITIONS] > 0]
-    means = prompts / prompts[:, [POSITIONS]]
-    over_prompts = float(spearman(1.0 - means[:, DRAFT_MISFIT], means[:, ACCEPTANCE])) if len(prompts) else np.nan
+    prompts = np.concatenate(list(sums))  # of all groups
+
+    def over_prompts(rate: str) -> float | None:
+        num, den = NUMBERS[rate].columns
+        known = prompts[(prompts[:, POSITIONS] > 0) & (prompts[:, den] > 0)]
+        if not len(known):
+            return None
+        found = float(spearman(1.0 - known[:, DRAFT_MISFIT] / known[:, POSITIONS], known[:, num] / known[:, den]))
+        return found if np.isfinite(found) else None
+
     return Correlations(
         representation_and_acceptance=correlation(groups, share_of, "forced_acceptance_rate"),
         representation_and_measured=correlation(groups, share_of, "acceptance_rate"),
         fitness_and_acceptance=correlation(sums, fitness, "forced_acceptance_rate"),
         fitness_and_measured=correlation(sums, fitness, "acceptance_rate"),
-        fitness_and_acceptance_over_prompts=over_prompts if np.isfinite(over_prompts) else None,
+        fitness_and_acceptance_over_prompts=over_prompts("forced_acceptance_rate"),
+        fitness_and_measured_over_prompts=over_prompts("acceptance_rate"),
     )

@@ -23,7 +23,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Sampling": ("sampling",),
     "Machine and software": ("device", "versions", "commit", "served"),
     "Result": ("digest", "created", "request", "quality", "signatures", "intervals", "warm_up", "context",
-               "batch_width", "common_ids", "format"),
+               "differences", "batch_width", "common_ids", "format"),
     "Stated: the run's folder cannot confirm these": tuple(sorted(UNVERIFIABLE_FIELDS)),
 }  # fmt: skip
 

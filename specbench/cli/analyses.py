@@ -1,6 +1,7 @@
 """Commands that analyse models, methods and runs, from `specbench advise` to `specbench vocab`."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -226,15 +227,14 @@ def drift(
             report = drift_of_runs(before, after, options, split(task or ""), say)
     else:
         tasks = split(task or "mgsm")
-        requests = [
-            Request(tasks, ["sd"], each, command_line()) for each in (options, changed_options(options, change or ()))
-        ]
-        for request in requests:
+        first = Request(tasks, ["sd"], options, command_line())
+        second = replace(first, options=changed_options(options, change or ()))
+        for request in (first, second):
             check_request(request)
         from specbench.analysis.drift.drift import drift_of_models  # imports torch
 
         with status_line("loading the models") as say:
-            report = drift_of_models(*requests, stderr, say)
+            report = drift_of_models(first, second, stderr, say)
     from specbench.analysis.drift.tables import tables
 
     if output is not None:

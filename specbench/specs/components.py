@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import cache
 from itertools import pairwise
 from textwrap import dedent
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -293,7 +293,7 @@ ENTRY = re.compile(r".+:[A-Za-z_]\w*")
 EXAMPLE = "{type: external, entry: package.module:function}"
 
 
-SERVED = "served"  # the type of the decoders that servers are
+SERVED: Final = "served"  # the type of the decoders that servers are
 
 
 class DecoderSpec(Spec):

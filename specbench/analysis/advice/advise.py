@@ -45,6 +45,9 @@ FREE = (
 MILLION = 1e6
 
 
+Basis = Literal["measured", "replayed"]
+
+
 class Way(FilePart):
     """A way to run the model. `run`: as it was given. `basis`: measured, or replayed from records. `value`: of the
     goal. `ratio`: this way's goodness ÷ the best one's, `paired` by prompt or from both intervals. `quality`: the main
@@ -58,7 +61,7 @@ class Way(FilePart):
     method: str
     num_draft_tokens: int
     load: str
-    basis: Literal["measured", "replayed"]
+    basis: Basis
     value: Estimate
     ratio: Estimate
     paired: bool
@@ -107,6 +110,9 @@ class Measured(NamedTuple):
     recorded: RecordedRow | None
 
 
+Candidate = tuple[Measured, int, Basis, Estimate]  # a row, its draft length, and its value of the goal
+
+
 def advise(
     runs: Sequence[str], goal: Goal, *, task: str | None = None, subset: str | None = None,
     price_per_hour: float | None = None, limits: Limits | None = None, max_loss: float | None = None,
@@ -119,10 +125,10 @@ def advise(
     """
     if goal not in GOALS:
         raise ConfigError(f"--goal {goal}: {nearest(goal, GOALS)}")
-    for own, option, value in (("cost", "--price-per-hour", price_per_hour), ("goodput", "--slo", limits)):
-        if goal == own and value is None:
+    for own, option, given in (("cost", "--price-per-hour", price_per_hour), ("goodput", "--slo", limits)):
+        if goal == own and given is None:
             raise ConfigError(f"--goal {goal}: give {option}")
-        if goal != own and value is not None:
+        if goal != own and given is not None:
             raise ConfigError(f"{option}: has no effect with --goal {goal}: give --goal {own}")
     # 1. The rows of one task, all measured alike but for what may differ.
     found = measured_rows(runs, task, subset)
@@ -135,7 +141,7 @@ def advise(
             )
     # 2. Each as measured, then shorter draft lengths where they are better.
     value_of = goal_value(goal, price_per_hour)
-    candidates = [
+    candidates: list[Candidate] = [
         (each, each.row.num_draft_tokens, "measured",
          value_of(each.row) if limits is None else goodput_of(each, limits))
         for each in found
@@ -219,7 +225,7 @@ def recorded_row(opened: RecordedRuns, row: Row, place: Path) -> RecordedRow | N
     return recorded if has_shorter_drafts(recorded.method) else None
 
 
-def replayed(each: Measured, value_of: Callable[[Row], Estimate]) -> list[tuple[Measured, int, str, Estimate]]:
+def replayed(each: Measured, value_of: Callable[[Row], Estimate]) -> list[Candidate]:
     """Returns the best shorter draft length, if it is better than the measured one."""
     if each.recorded is None:
         return []

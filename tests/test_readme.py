@@ -100,10 +100,12 @@ def chained(commands: list[str]) -> list[list[str]]:
     chains: list[list[str]] = []
     for command in commands:
         used = {part for word in shlex.split(command) for part in re.split("[:=]", word)}
-        makers = (chain for chain in reversed(chains) if used & set(MADE.findall("\n".join(chain))))
-        chain = next(makers, None)
-        if chain is None:
-            chains.append(chain := [])
+        last = {name: chain for chain in chains for name in MADE.findall("\n".join(chain)) if name in used}
+        chain = []
+        for maker in [each for each in chains if any(each is one for one in last.values())]:
+            chain += maker
+            chains = [each for each in chains if each is not maker]
+        chains.append(chain)
         chain.append(command)
     return chains
 

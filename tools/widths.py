@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from specbench.core.errors import ConfigError
 from specbench.core.files import write_atomically
 from specbench.core.table import markdown_table
 from specbench.decoding.build import build_decoder
@@ -135,7 +136,7 @@ def measure_parts(folder: Path, place: Path, models: Sequence[str], ways: Sequen
             print(f"{model}: {way.name}", flush=True)
             try:
                 result: dict[str, Any] = {"batch_width": measure(folder, model, way).model_dump(mode="json")}
-            except RuntimeError as error:  # a model that cannot be compiled
+            except (RuntimeError, ConfigError) as error:  # a model that cannot be compiled
                 result = {"problem": " ".join(str(error).split())}
             known = environment("cpu", "", "")
             parts.setdefault(model, {})[way.name] = {

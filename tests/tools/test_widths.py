@@ -7,7 +7,8 @@ from typing import get_args
 import pytest
 
 from specbench.core.environment import PACKAGE
-from specbench.models.batch_width import Compared, WidthChange
+from specbench.core.errors import ConfigError
+from specbench.models.batch_width import BatchWidth, Compared, WidthChange
 from tools import widths
 from tools.widths import KINDS, WAYS, classes, equal, measure_parts, read
 
@@ -56,6 +57,17 @@ def test_finished_parts_are_kept_and_told(tmp_path: Path, monkeypatch: pytest.Mo
         measure_parts(WEIGHTS, tmp_path, ["target"], ways, again=True)
     found = json.loads((tmp_path / "widths.json").read_text(encoding="utf-8"))
     assert set(found["parts"]["target"]) == set(lines) and found["num_tokens"] == 4
+
+
+def test_a_model_that_cannot_be_compiled_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure(*_: object) -> BatchWidth:
+        raise ConfigError("--engine compiled: it gives\nother logits")
+
+    monkeypatch.setattr(widths, "MODELS", ("target",))
+    monkeypatch.setattr(widths, "measure", measure)
+    measure_parts(WEIGHTS, tmp_path, ["target"], WAYS[4:5])
+    assert read(tmp_path)["target"]["compiled float32"]["problem"] == "--engine compiled: it gives other logits"
+    assert "compiled float32: --engine compiled: it gives other logits." in (tmp_path / "widths.md").read_text()
 
 
 def test_parts_of_other_settings_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

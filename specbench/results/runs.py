@@ -16,7 +16,7 @@ from specbench.core.files import locked
 from specbench.records.folder import RecordedMethod, read_method_specs, read_methods, read_tasks
 from specbench.records.records import Key, Record, RecordFile, keys_of
 from specbench.records.store import RecordList, RecordStore
-from specbench.records.windows import read_windows
+from specbench.records.windows import LoadWindow, read_windows
 from specbench.results.answers import Languages, Ratings, RunAnswers
 from specbench.results.concurrency import load_row
 from specbench.results.conditions import BASELINE, flat_fields
@@ -122,6 +122,11 @@ class RecordedRun:
         return records
 
     @cached_property
+    def windows(self) -> list[LoadWindow]:
+        """The windows of its loads; none if it measured no load."""
+        return read_windows(self.path)
+
+    @cached_property
     def measurements(self) -> Sequence[Measurement]:
         return read_measurements(self.path)
 
@@ -129,7 +134,7 @@ class RecordedRun:
         """Computes a row again from the folder. Raises ConfigError if the folder has no such row."""
         if row.served is not None and row.served.load is not None:
             single = row.model_copy(update={"served": row.served.model_copy(update={"load": None})})
-            return load_row(self.recompute_row(single), read_windows(self.path), row.served.load)
+            return load_row(self.recompute_row(single), self.windows, row.served.load)
         task = self.task_of(row)
         method = self._of_name(row.method, {versioned_name(each): each for each in self.method_specs})
         measurement = max(reversed(self.measurements), key=lambda each: self._likeness(each, row))

@@ -11,12 +11,10 @@ reference, which is AR of the first run.
 """
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
 from specbench.analysis.roofline.predict import Machine, RecordedRow, has_shorter_drafts
 from specbench.core.errors import ConfigError, nearest
-from specbench.records.windows import read_windows
 from specbench.report.captions import verdict_word, why_unranked
 from specbench.results.concurrency import LIMITS as LIMITS
 from specbench.results.concurrency import Limits, goodput
@@ -24,7 +22,7 @@ from specbench.results.conditions import conditions_that_differ
 from specbench.results.metric_format import metric_of
 from specbench.results.paired import RowWithRecords, pair_up, unpaired_difference, unpaired_ratio
 from specbench.results.row import Row, RowWarning
-from specbench.results.runs import RecordedRuns, read_path, rows_of_subsets, run_folder_of, split_detail
+from specbench.results.runs import RecordedRun, RecordedRuns, read_path, rows_of_subsets, run_folder_of, split_detail
 from specbench.statistics.bootstrap import Estimate, FilePart
 
 Goal = Literal["latency", "throughput", "goodput", "energy", "cost"]
@@ -101,13 +99,12 @@ class Advice(FilePart):
 
 
 class Measured(NamedTuple):
-    """A row of an input, with its records where they can be read. `place`: the folder of its run, if it is there."""
+    """A row of an input, with its records where they can be read. `run`: its run, if the folder is there."""
 
     text: str
-    place: Path | None
+    run: RecordedRun | None
     row: Row
     found: RowWithRecords
-    recorded: RecordedRow | None
 
 
 Candidate = tuple[Measured, int, Basis, Estimate]  # a row, its draft length, and its value of the goal
@@ -200,12 +197,8 @@ def measured_rows(runs: Sequence[str], task: str | None, subset: str | None) -> 
         given = given if method is None else given.of_methods(method, "ar")
         for row in rows_of_subsets(given.rows, [] if subset is None else [subset]):
             place = run_folder_of(row, given.file)
-            found = opened.with_records(row, given.file)
-            has_records = bool(found.own) and place is not None and not row.level
-            recorded = recorded_row(opened, row, place) if has_records and place is not None else None
-            rows.append(
-                Measured(str(path), place if place is not None and place.is_dir() else None, row, found, recorded)
-            )
+            run = opened.at(place) if place is not None and place.is_dir() else None
+            rows.append(Measured(str(path), run, row, opened.with_records(row, given.file)))
     tasks = dict.fromkeys(each.row.task_name for each in rows)
     if task is not None and task not in tasks:
         raise ConfigError(f"--task {task}: no row has it: {nearest(task, tasks)}")
@@ -214,32 +207,29 @@ def measured_rows(runs: Sequence[str], task: str | None, subset: str | None) -> 
     return [each for each in rows if task is None or each.row.task_name == task]
 
 
-def recorded_row(opened: RecordedRuns, row: Row, place: Path) -> RecordedRow | None:
-    """Returns a row for the replay of shorter drafts, on a machine with the pass costs of its own run; None if the row
-    has none, or its drafts depend on their length."""
-    cost, verification = row.value("cost_ratio"), row.value("verification_cost")
-    run = opened.at(place)
-    if row.num_draft_tokens < 2 or row.is_baseline or "decoder" in row.options:
-        return None
-    recorded = RecordedRow.of(run, row, Machine(1.0, cost or 0.0, verification or 1.0))
-    return recorded if has_shorter_drafts(recorded.method) else None
-
-
 def replayed(each: Measured, value_of: Callable[[Row], Estimate]) -> list[Candidate]:
-    """Returns the best shorter draft length, if it is better than the measured one."""
-    if each.recorded is None:
+    """Returns the best shorter draft length, if it is better than the measured one: on a machine with the pass costs of
+    the row's own run. Nothing without records, or if the drafts depend on their length."""
+    row = each.row
+    if each.run is None or not each.found.own or row.level:
         return []
-    *shorter, own = [found for found in each.recorded.predictions(each.text) if found.draft_length is None]
+    if row.num_draft_tokens < 2 or row.is_baseline or "decoder" in row.options:
+        return []
+    costs = Machine(1.0, row.value("cost_ratio") or 0.0, row.value("verification_cost") or 1.0)
+    recorded = RecordedRow.of(each.run, row, costs)
+    if not has_shorter_drafts(recorded.method):
+        return []
+    *shorter, own = [found for found in recorded.predictions(each.text) if found.draft_length is None]
     if not shorter or not own.tokens_per_second.value:
         return []
     best = max(shorter, key=lambda found: found.tokens_per_second.value or 0.0)
-    measured = each.row.value("tokens_per_second")
+    measured = row.value("tokens_per_second")
     if measured is None or (best.tokens_per_second.value or 0.0) <= own.tokens_per_second.value:
         return []
     scale = measured / own.tokens_per_second.value
     speed = times(best.tokens_per_second, scale)
-    row = each.row.model_copy(update={"metrics": {**each.row.metrics, "tokens_per_second": speed}})
-    return [(each, best.num_draft_tokens, "replayed", value_of(row))]
+    faster = row.model_copy(update={"metrics": {**row.metrics, "tokens_per_second": speed}})
+    return [(each, best.num_draft_tokens, "replayed", value_of(faster))]
 
 
 def goal_value(goal: Goal, price_per_hour: float | None) -> Callable[[Row], Estimate]:
@@ -255,9 +245,9 @@ def goal_value(goal: Goal, price_per_hour: float | None) -> Callable[[Row], Esti
 
 
 def goodput_of(each: Measured, limits: Limits) -> Estimate:
-    if not each.row.level or each.place is None:
+    if not each.row.level or each.run is None:
         return Estimate()
-    return goodput(each.row, read_windows(each.place), limits)
+    return goodput(each.row, each.run.windows, limits)
 
 
 def joules_of(row: Row) -> Estimate:

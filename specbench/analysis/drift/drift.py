@@ -23,12 +23,11 @@ import torch
 from rich.console import Console
 
 from specbench.analysis.drift.walk import walk
-from specbench.analysis.fairness.drafters import reference_ids
+from specbench.analysis.fairness.drafters import mismatch, reference_ids
 from specbench.analysis.fairness.groups import estimate, ratios
 from specbench.core.environment import EMBEDDED, set_threads
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.progress import Say, say_nothing
-from specbench.decoding.bridges import VocabularyMismatch, check_equal
 from specbench.decoding.sampling import Sampling, process
 from specbench.models.causal_lm import CausalLM, split_precision
 from specbench.models.gguf.files import is_gguf
@@ -187,10 +186,8 @@ class Side:
 
 def check_same_tokens(first: CausalLM, second: CausalLM) -> None:
     """Raises ConfigError for models of two vocabularies."""
-    try:
-        check_equal(first, second)
-    except VocabularyMismatch as error:
-        raise ConfigError(f"'{second.name}': drift compares probabilities of the same tokens: {error}") from error
+    if problem := mismatch(first, second):
+        raise ConfigError(f"'{second.name}': drift compares probabilities of the same tokens: {problem}")
 
 
 @dataclass(frozen=True)

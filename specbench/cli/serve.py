@@ -58,5 +58,5 @@ def serve_llama_cpp(
 
 
 def wait() -> None:
-    """Returns never."""
+    """Waits until it is interrupted."""
     threading.Event().wait()

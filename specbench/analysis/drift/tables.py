@@ -39,8 +39,8 @@ def change_table(report: DriftReport) -> Table:
         caption.append(f"{counted(report.num_left_out, 'prompt')} of before left out, which after does not have")
     if not is_of_runs:
         caption.append(
-            "one position chosen at random on given texts: its level is not α of decoding, and what the side after "
-            "would write is not seen; two runs with --before and --after tell both"
+            "this is acceptance at a random position of given texts, not α of decoding, and not on what the side after "
+            "would write; two runs with --before and --after tell both"
         )
     columns = (*text_columns("group", "number"), *number_columns("before", "after", "after − before"))
     return Table("drift of acceptance", columns, rows, caption)

@@ -195,11 +195,18 @@ def _ends(metrics: Sequence[Estimate]) -> list[float]:
     return [end for metric in metrics for end in (metric.value, metric.low, metric.high) if end is not None]
 
 
-def prediction_plot(entries: Entries) -> ScatterPlot | None:
-    """Returns the plot of the predicted (x) and the measured (y) speed-ups of all rows with both; None without any."""
-    known = [each for whole in entries.whole() for each in whole if _has(each.row, "speedup_expected", "speedup")]
-    if not known:
-        return None
+def prediction_plots(entries: Entries) -> list[ScatterPlot]:
+    """Returns for each machine a plot of the predicted (x) and the measured (y) speed-ups of all rows with both."""
+    machines: dict[str, list[SiteRow]] = {}
+    for each in (each for whole in entries.whole() for each in whole if _has(each.row, "speedup_expected", "speedup")):
+        machines.setdefault(each.machine, []).append(each)
+    title = "Measured and predicted speed-up"
+    return [
+        _prediction_plot(known, title if len(machines) == 1 else f"{title}, {name}") for name, known in machines.items()
+    ]
+
+
+def _prediction_plot(known: Sequence[SiteRow], title: str) -> ScatterPlot:
     predicted, measured = ([entry.row.metric(name) for entry in known] for name in ("speedup_expected", "speedup"))
     left, top, right, bottom = FRAME
     ends = [0.0, *_ends([*predicted, *measured])]
@@ -215,4 +222,4 @@ def prediction_plot(entries: Entries) -> ScatterPlot | None:
         "predicted"
     )
     diagonal = (left, bottom), (right, top)
-    return ScatterPlot("Measured and predicted speed-up", points, x, y, diagonal, caption, "ratio")
+    return ScatterPlot(title, points, x, y, diagonal, caption, "ratio")

@@ -182,7 +182,7 @@ def test_a_graphic_keeps_its_own_ids_and_no_style_of_the_whole_page() -> None:
 
 
 def test_a_figure_is_that_of_plot(run: RecordedRun) -> None:
-    figures = run_report.Figures(run.path)
+    figures = run_report.Figures(run)
     (figure,) = figures.of("methods", "Measured")
     assert figure.origin == "Measured" and figure.caption[0].startswith("Speed-up over AR on csqa, with 95 % intervals")
     (svg,) = (each for tag, each in Page(str(figure.svg)).elements if tag == "svg")

@@ -94,6 +94,9 @@ def test_a_sample_is_what_a_run_reads(task: str, chatting: str, specbench: Specb
     code, out, _ = specbench("answers", "run", "--page", "answers.html")
     assert code == 0 and out.startswith("answers.html: 3 records of 3")
     assert "Q: 3+1?" in (tmp_path / "answers.html").read_text(encoding="utf-8")
+    code, _, err = specbench("answers", "run", "--method", "pld", "--page", "answers.html")
+    page = (tmp_path / "answers.html").read_text(encoding="utf-8")
+    assert code == 0 and page.count("<h4>pld: ") == 3 and "<h4>ar: " not in page, err
     code, _, err = specbench("site", "run/leaderboard.json", "--output", "site", "--answers", "1")
     assert code == 0, err
     rows = [path.read_text(encoding="utf-8") for path in (tmp_path / "site" / "rows").glob("*.html")]

@@ -14,7 +14,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.files import is_real_folder, replacing, writing
 from specbench.publish.site.answers import asset, environment
 from specbench.publish.site.charts import FRAME, prediction_plots, quality_speed_plots
-from specbench.publish.site.entries import Entries, SiteRow, index_table, read_entries
+from specbench.publish.site.entries import Entries, SiteRow, by_machine, index_table, read_entries
 from specbench.publish.site.row_page import row_page, subset_rows
 from specbench.report.captions import model_name
 from specbench.report.shown import Prompts, Selection, ShownRun, no_prompts, shown_run
@@ -218,7 +218,7 @@ def measured_models(rows: Sequence[Row], most_named: int = MOST_NAMED) -> list[t
 def measured_on(entries: Entries) -> dict[str, list[dict[str, object]]]:
     """Returns by machine what was measured on it: each target with its dtype, drafters, tasks and number of rows."""
     measured = {}
-    for machine, rows in entries.by_machine().items():
+    for machine, rows in by_machine(entries.all).items():
         pairs: dict[tuple[str, str], list[Row]] = {}
         for row in (entry.row for entry in rows):
             pairs.setdefault((model_name(row.target, row.target_revision), row.dtype), []).append(row)

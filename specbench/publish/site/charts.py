@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from specbench.publish.site.entries import Entries, SiteRow, distinguishing_settings
+from specbench.publish.site.entries import Entries, SiteRow, by_machine, distinguishing_settings
 from specbench.results.metric_format import bounds_of, metric_of, number, with_interval
 from specbench.results.row import ALL, Row
 from specbench.statistics.bootstrap import Bounds, Estimate
@@ -197,12 +197,11 @@ def _ends(metrics: Sequence[Estimate]) -> list[float]:
 
 def prediction_plots(entries: Entries) -> list[ScatterPlot]:
     """Returns for each machine a plot of the predicted (x) and the measured (y) speed-ups of all rows with both."""
-    machines: dict[str, list[SiteRow]] = {}
-    for each in (each for whole in entries.whole() for each in whole if _has(each.row, "speedup_expected", "speedup")):
-        machines.setdefault(each.machine, []).append(each)
+    known = [each for whole in entries.whole() for each in whole if _has(each.row, "speedup_expected", "speedup")]
+    machines = by_machine(known)
     title = "Measured and predicted speed-up"
     return [
-        _prediction_plot(known, title if len(machines) == 1 else f"{title}, {name}") for name, known in machines.items()
+        _prediction_plot(same, title if len(machines) == 1 else f"{title}, {name}") for name, same in machines.items()
     ]
 
 

@@ -115,11 +115,13 @@ class Entries:
                 groups.setdefault(entry.group_key, []).append(entry)
         return list(groups.values())
 
-    def by_machine(self) -> dict[str, list[SiteRow]]:
-        machines: dict[str, list[SiteRow]] = {}
-        for entry in self.all:
-            machines.setdefault(entry.machine, []).append(entry)
-        return machines
+
+def by_machine(rows: Sequence[SiteRow]) -> dict[str, list[SiteRow]]:
+    """Returns the rows by device and engine, in their order."""
+    machines: dict[str, list[SiteRow]] = {}
+    for entry in rows:
+        machines.setdefault(entry.machine, []).append(entry)
+    return machines
 
 
 def read_entries(files: Sequence[Path]) -> Entries:
@@ -150,8 +152,7 @@ def read_entries(files: Sequence[Path]) -> Entries:
                 digest, each.side, key, len(group), each, labels[each.row.key], id(each.row) in whole,
                 None if folder is None else runs.at(folder),
             ))  # fmt: skip
-    machines = list(dict.fromkeys(entry.machine for entry in found))
-    found.sort(key=lambda entry: machines.index(entry.machine))
+    found = [entry for same in by_machine(found).values() for entry in same]
     return Entries(tuple(found), tuple(runs.problem_lines()))
 
 
@@ -218,7 +219,7 @@ def index_table(rows: Sequence[SiteRow]) -> dict[str, object]:
     own = distinguishing_conditions([each.row for each in rows])
     is_shown = {"load": any(each.row.level for each in rows), "conditions": any(own)}
     return {
-        "machines": Entries(tuple(rows), ()).by_machine(),
+        "machines": by_machine(rows),
         "columns": [column for column in COLUMNS if is_shown.get(column.key, True)],
         "filters": filters,
         "filter_values": {

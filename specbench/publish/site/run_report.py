@@ -104,7 +104,7 @@ def write_report(path: Path, run: RecordedRun, shown: ShownRun | None) -> None:
     rows = run.rows
     tasks, methods = (dict.fromkeys(names) for names in ([r.task_name for r in rows], [r.method_name for r in rows]))
     groups = RunRows(rows).by_task()
-    figures = Figures(run.path)
+    figures = Figures(run)
     sections = [each for each in _sections(run, groups, figures) if not each.is_empty]
     parts = [("result", "Result"), ("warnings", "Warnings"), ("conditions", "Conditions")]
     parts += [(section.id, section.heading) for section in sections]
@@ -322,7 +322,7 @@ def _speedup(pairs: Sequence[tuple[Answer, Answer]]) -> float | None:
 class Figures:
     """The drawings of a run. `missing`: why some kinds are not drawn although the run has what they show."""
 
-    run: Path
+    run: RecordedRun
     missing: list[str] = field(default_factory=list)
     _rows: PaperRows | None = None
     _drawings: dict[tuple[str, str | None], Drawing | None] = field(default_factory=dict)
@@ -331,7 +331,8 @@ class Figures:
         """Returns a drawing; None if the run lacks what it shows."""
         if (kind, metric) not in self._drawings:
             if self._rows is None:
-                self._rows = read_rows([self.run], Selection())
+                self._rows = read_rows([self.run.path], Selection())
+                self._rows.runs.opened[self.run.path.resolve()] = self.run  # its records are read once
             try:
                 self._drawings[kind, metric] = KINDS[kind].draw(self._rows, metric or KINDS[kind].default)
             except ConfigError:

@@ -4,10 +4,9 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 
-from specbench.core.console import counted
 from specbench.publish.site.entries import SiteRow
 from specbench.report.breakdown import per_token
-from specbench.report.captions import decodes_alone, lossless_word, model_name, sampling_of, verdict_of
+from specbench.report.captions import decodes_alone, draft_length, lossless_word, model_name, sampling_of, verdict_of
 from specbench.results.conditions import flat_fields
 from specbench.results.metric_format import NULL, find_metric, interval_of
 from specbench.results.metrics import accepted_tokens_per_step
@@ -76,7 +75,7 @@ def conditions_of(row: Row) -> list[tuple[str, str]]:
     """Returns the conditions of a row as names and values."""
     repeats = f", {row.repeats} times each" if row.repeats > 1 else ""
     drafter = model_name(row.drafter, row.drafter_revision) if row.drafter else ""
-    drafts = f"{counted(row.num_draft_tokens, 'token')} per step" if row.num_draft_tokens else ""
+    drafts = "" if row.is_baseline else draft_length(row)
     found = {
         "target": model_name(row.target, row.target_revision), "drafter": drafter, "drafts": drafts,
         "machine": row.device, "engine": row.engine, "dtype": row.dtype, "sampling": sampling_of(row),

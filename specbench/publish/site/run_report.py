@@ -55,7 +55,7 @@ from specbench.results.row import ALL, Row
 from specbench.results.runs import RecordedRun
 
 CellText = Callable[[Row], str]
-WIDTH = 6.75  # inches of a figure
+WIDTH, HEIGHT = 6.75, 2.0  # inches of a figure, and of one with a single row of categories
 NUM_WORST = 3  # prompts of each method
 
 
@@ -348,7 +348,9 @@ class Figures:
             why = [f"{len(drawing.series)} methods, more than the {MOST_SERIES} that a figure can tell apart"]
         else:
             prefix = "-".join(filter(None, (kind, metric)))
-            svg = inline_svg(render(drawing, "svg", WIDTH), prefix, drawing.caption[0])
+            is_one = len(drawing.panels) == 1 and drawing.panels[0].scale == "categories"  # a label may be higher
+            content = render(drawing, "svg", WIDTH, HEIGHT if is_one else None)
+            svg = inline_svg(content, prefix, drawing.caption[0])
             return [Figure(svg, origin, drawing.caption)]
         self.missing += [reason for reason in why if reason not in self.missing]
         return []

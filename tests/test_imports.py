@@ -32,6 +32,7 @@ COMMANDS = [
     ["plot", "languages", "board.json", "--output", "languages.svg"],
     ["table", "board.json"],
     ["check", "--baseline", "before", "--candidate", "after"],
+    ["report", "before", "--html", "report.html", "--answers", "2"],
 ]  # fmt: skip
 TOO_FEW = 2  # prompts of this run for the verdict of `check`
 NOT_FOR_A_LIST = ("torch", "numpy", "specbench.decoding.drafters", "specbench.models", "specbench.results")

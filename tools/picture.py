@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specbench.report.captions import MARK, marked
+from specbench.report.captions import MARK, RUNS_ON, marked, runs_on
 from specbench.results.leaderboard import load
 from specbench.results.row import Row
 from tools.real.cells import LABELS
-from tools.real.measured import runs_on
 from tools.real.models import QWEN
-from tools.real.page import RUNS_ON
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "pictures"

@@ -46,8 +46,8 @@ def options(
 # The function or group of each command, as module:name, in the order of the help.
 COMMANDS = {
     "run": "run:run", "list": "info:list_", "validate": "info:validate", "fetch": "info:fetch", "show": "show:show",
-    "sample": "samples:sample", "answers": "samples:answers", "new": "info:new", "audit": "analyses:audit",
-    "conformance": "analyses:conformance",
+    "sample": "samples:sample", "answers": "samples:answers", "report": "run_report:report", "new": "info:new",
+    "audit": "analyses:audit", "conformance": "analyses:conformance",
     "sweep": "run:sweep", "suite": "publish:suite", "tune": "run:tune",
     "vocab": "analyses:vocab", "roofline": "analyses:roofline", "limit": "analyses:roofline",
     "predict": "analyses:predict", "profile": "profile:profile", "explain": "analyses:explain",

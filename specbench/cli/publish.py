@@ -9,6 +9,7 @@ import typer
 
 from specbench.cli.arguments import AsJson, Files, flag, path_option, split, takes_run_options
 from specbench.core.console import stderr, stdout
+from specbench.core.errors import ConfigError
 from specbench.core.progress import status_line
 from specbench.specs.run_options import RunOptions
 
@@ -136,24 +137,40 @@ def site(
     output: Annotated[Path, path_option(help="Folder of the site: new, empty, or an earlier site, which is replaced.")],
     title: Annotated[str, typer.Option(help="Title of the pages.")] = "specbench leaderboard",
     answers: Annotated[
-        int, typer.Option(min=0, max=100, help="Answers shown on each row's page: they may be private or licensed.")
+        int,
+        typer.Option(
+            min=0,
+            help="Examples of each subset whose answers are shown: they may be private or licensed (default none).",
+        ),
     ] = 0,
+    prompts: Annotated[bool, flag("--prompts", help="With --answers: their prompts too, rendered again.")] = False,
 ) -> None:
     """Build static pages of leaderboards: sortable tables, a page for each row, plots of quality and speed.
 
     The pages need no server and no network. A table's URL contains its view, so that the view can be linked.
 
+    Rows of different machines and engines stand in sections of their own, and are not ranked against each other.
+
     A row's page shows its command, provenance, languages, accepted lengths, times and warnings.
+
+    --answers adds a page for each run whose records are there: all methods side by side, the first difference marked.
 
     Plots: quality and speed with the Pareto front (a sweep is a curve); predicted and measured speed-ups.
 
     The same files always give the same pages.
     """
     from specbench.core.console import counted
-    from specbench.publish.site.build import build
+    from specbench.publish.site.build import ShownAnswers, build
 
+    if prompts and not answers:
+        raise ConfigError("--prompts: has no effect without --answers: add --answers N, or remove --prompts")
+    shown = ShownAnswers(answers)
+    if prompts:
+        from specbench.running.recorded_prompts import rendered_prompts  # imports torch
+
+        shown = ShownAnswers(answers, rendered_prompts)
     with status_line("building the site"):
-        built = build(files, output, title, answers)
+        built = build(files, output, title, shown)
     for line in built.warnings:
         stderr.print(f"warning: {line}", soft_wrap=True)
     counts = f"{counted(built.num_rows, 'row')}, {counted(built.num_files, 'file')}"

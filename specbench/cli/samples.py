@@ -169,11 +169,13 @@ def answers(
     if most is None and limit != "all":
         raise ConfigError(f"--limit {limit:.40}: give a number of records, or all")
     check_all([partial(finished_run, run), partial(check_data, data)])
-    from specbench.running.recorded_prompts import Selection, shown_run  # imports torch
+    from specbench.report.shown import Selection, shown_run
+    from specbench.running.recorded_prompts import rendered_prompts  # imports torch
 
     subsets, examples, methods = (tuple(split(each or "")) for each in (subset, example, method))
     chosen = Selection(subsets, examples, methods, only_wrong, most)
-    shown = shown_run(finished_run(run), chosen, data, trust_remote_code)
+    rendered = partial(rendered_prompts, data=data, trust_remote_code=trust_remote_code)
+    shown = shown_run(finished_run(run), chosen, rendered)
     for line in shown.problems:
         stderr.print(f"warning: {line}", soft_wrap=True)
     if page is not None:

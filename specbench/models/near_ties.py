@@ -123,7 +123,7 @@ class Greedy(FilePart):
         return self.num_prompts - self.num_equal - self.num_near_ties
 
 
-def first_difference(first: Sequence[int], second: Sequence[int]) -> int | None:
+def first_difference(first: Sequence[object], second: Sequence[object]) -> int | None:
     """Returns the first position at which two outputs differ: if one is the start of the other, the position after its
     end. None if they are equal."""
     if list(first) == list(second):

@@ -7,7 +7,7 @@ from textwrap import shorten
 from typing import Any, Protocol
 
 from specbench.core.console import counted
-from specbench.results.metric_format import metric_of, names_by_text, score_pair
+from specbench.results.metric_format import metric_of, names_by_text, score_pair, with_interval
 from specbench.results.row import ALL, REPEAT, SHUFFLED, Row, RowWarning
 from specbench.statistics.bootstrap import MIN_PROMPTS, SMALL_SAMPLE
 from specbench.tasks.judge import JUDGED
@@ -454,3 +454,41 @@ def warning_lines(rows: Sequence[HasWarnings], names: Sequence[str]) -> list[str
         numbers_differ = " (values differ)" * any(other != text for _, other in others)
         lines.append(f"{MARK} {first}: {text}" + (f"; also for {', '.join(same)}{numbers_differ}" if same else ""))
     return lines
+
+
+RUNS_ON = "‡"
+OFTEN = 0.5  # the share of answers cut by their length from which scores mean nothing and speeds do not compare
+
+
+def share_cut(row: Row) -> float:
+    """Returns the share of answers that the limit on new tokens ended."""
+    return row.value("share_cut_by_length") or 0.0
+
+
+def runs_on(row: Row, baseline: Row) -> bool:
+    """Returns whether most answers of a method go on to the limit on new tokens where AR's end."""
+    return share_cut(row) - share_cut(baseline) >= OFTEN
+
+
+def marked_speedup(row: Row, baseline: Row) -> str:
+    """Returns the speed-up, with a mark if it has a warning, and another one if answers run on where AR's end."""
+    marks = f" {RUNS_ON}" * runs_on(row, baseline)
+    return marked(with_interval(row.metric("speedup")), row) + marks
+
+
+def runs_on_lines(
+    rows: Sequence[Row], names: Sequence[str], baseline: Row, place: str = "", limit: int | None = None
+) -> list[str]:
+    """Returns the line about methods whose answers run on where AR's end; none without such methods. `rows`: of one
+    task, with their names. `place`: how the line begins. `limit`: of new tokens."""
+    found = [(row, name) for row, name in zip(rows, names, strict=True) if runs_on(row, baseline)]
+    if not found:
+        return []
+    lengths = [(row.value("new_tokens") or 0) / (row.n * row.repeats) for row in (baseline, *(row for row, _ in found))]
+    most = "on new tokens" if limit is None else f"of {limit} new tokens"
+    return [
+        f"{RUNS_ON} {place}the answers of {', '.join(name for _, name in found)} run on: "
+        f"{100 * min(share_cut(row) for row, _ in found):.0f} % of their answers go on to the limit {most} "
+        f"({min(lengths[1:]):.0f} on average), but {100 * share_cut(baseline):.0f} % of AR's ({lengths[0]:.0f}). "
+        "Their speed is that of longer, other texts."
+    ]

@@ -5,14 +5,13 @@ Records hold a digest of each prompt and not its text, which may be private and 
 rendered again from the task, its data and the target's tokenizer, and are used only if they have the digest.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from itertools import islice
 from typing import Any
 
 from specbench.core.environment import EMBEDDED, set_threads
-from specbench.core.errors import ConfigError, nearest
+from specbench.core.errors import ConfigError
 from specbench.models.batch_width import BaselineAnswer, near_tie_tolerance
 from specbench.models.causal_lm import CausalLM, ids_digest, split_precision
 from specbench.models.gguf.files import is_gguf
@@ -20,16 +19,15 @@ from specbench.models.gguf.options import ATTENTION, GgufOptions
 from specbench.models.loading import load_model, with_width
 from specbench.models.near_ties import TokenDifference, find_differences
 from specbench.records.records import Key, Record
-from specbench.report.shown import ShownPrompt, ShownRecord
+from specbench.report.shown import ShownPrompt
 from specbench.results.answers import BASELINE, with_same_history
-from specbench.results.row import ALL, Row
+from specbench.results.row import Row
 from specbench.results.runs import RecordedRun
 from specbench.running.prompts import PromptBudget, PromptRenderer, baseline_prompts, prompt_digest, truncate_examples
 from specbench.specs.catalogue import as_overridden, load_task, load_tasks
 from specbench.specs.components import CacheDtype, EngineName, Quantize
 from specbench.specs.task import TaskSpec
 from specbench.tasks.examples import Example, load_examples
-from specbench.tasks.scoring import Scorer, make_scorer
 
 Group = tuple[str, str]  # task and subset
 
@@ -207,59 +205,17 @@ class Target:
         return find_differences(target, answers, new, tolerance)
 
 
-@dataclass(frozen=True)
-class Selection:
-    """The records to show. `subsets`, `examples` (ids), `methods`: all if empty. `only_wrong`: those in which an answer
-    has no score, or one below 1. `limit`: at most so many; None: all."""
-
-    subsets: tuple[str, ...] = ()
-    examples: tuple[str, ...] = ()
-    methods: tuple[str, ...] = ()
-    only_wrong: bool = False
-    limit: int | None = None
-
-
-@dataclass(frozen=True)
-class ShownRun:
-    """The chosen records of a run. `num_matching`: how many match, with those beyond the limit. `problems`: why prompts
-    or reasons are not shown."""
-
-    records: tuple[ShownRecord, ...]
-    num_matching: int
-    problems: tuple[str, ...]
-
-
-def shown_run(
-    run: RecordedRun, selection: Selection, data: str | None = None, trust_remote_code: bool = False
-) -> ShownRun:
-    """Returns the chosen records of a finished run with their prompts. `data`: see `prompts_of`. Raises ConfigError for
-    a name that no record has."""
-    rows = {(row.task_name, row.subset): row for row in run.rows_of(BASELINE) if row.subset != ALL and not row.level}
-    records = [record for row in rows.values() for record in run.records_of_row(row)]
-    known: dict[str, tuple[Sequence[str], Callable[[Record], Collection[str]]]] = {
-        "--subset": (selection.subsets, lambda record: [record.subset]),
-        "--example": (selection.examples, lambda record: [str(record.id)]),
-        "--method": (selection.methods, lambda record: record.methods),
-    }
-    for option, (wanted, names_of) in known.items():
-        names = dict.fromkeys(name for record in records for name in names_of(record))
-        for name in wanted:
-            if name not in names:
-                raise ConfigError(f"{option} {name}: no record of '{run.path}' has it: {nearest(name, names)}")
-        records = [record for record in records if not wanted or set(wanted) & set(names_of(record))]
-    methods = selection.methods or tuple(run.methods)
-    if selection.only_wrong:
-        records = [
-            record for record in records
-            if any((g.score is None or g.score < 1) for name, g in record.methods.items() if name in methods)
-        ]  # fmt: skip
-    chosen = list(islice(records, selection.limit))
-    # The prompts as AR read them, where the data and the tokenizer are still the same.
+def rendered_prompts(
+    run: RecordedRun, rows: Mapping[Group, Row], records: Sequence[Record], data: str | None = None,
+    trust_remote_code: bool = False,
+) -> tuple[dict[Key, ShownPrompt], list[str]]:  # fmt: skip
+    """Returns the prompts of records as AR read them, and a line for each subset whose data or tokenizer are no longer
+    the same. `rows`: one of each subset. `data`: see `prompts_of`."""
     prompts: dict[Key, ShownPrompt] = {}
     problems = []
-    for group in dict.fromkeys((record.task, record.subset) for record in chosen):
+    for group in dict.fromkeys((record.task, record.subset) for record in records):
         row = rows[group]
-        in_group = [record for record in chosen if (record.task, record.subset) == group]
+        in_group = [record for record in records if (record.task, record.subset) == group]
         loader = ModelLoader(
             "cpu", *split_precision(row.dtype), trust_remote_code=trust_remote_code, weights=False,
             gguf=gguf_options_of(row), asked=asked_revisions(row),
@@ -273,17 +229,4 @@ def shown_run(
                 prompts[key] = ShownPrompt.of(target.tokenizer, list(prompt.prompt_ids))
         except ConfigError as error:
             problems.append(f"prompts of {'/'.join(group)} are not shown: {error}")
-    # What the scorers read in the answers.
-    scorers: dict[Group, Scorer | None] = {}
-    try:
-        for record in chosen:
-            group = record.task, record.subset
-            if group not in scorers:
-                scorers[group] = make_scorer(run.task_of(rows[group]).subset(group[1]))
-    except ConfigError as error:  # the scorer's package is not here, or has changed
-        problems.append(f"what was read in the answers is not shown: {error}")
-    shown = tuple(
-        ShownRecord.of(record, methods, prompts.get(record.key), scorers.get((record.task, record.subset)))
-        for record in chosen
-    )
-    return ShownRun(shown, len(records), tuple(problems))
+    return prompts, problems

@@ -8,7 +8,6 @@ import re
 import sys
 import time
 from functools import cache
-from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from pydantic import ValidationError
 from specbench.core.errors import ConfigError
 from specbench.core.files import lock_of, locked
 from specbench.publish.site.build import MARK, build
-from specbench.publish.site.charts import front, prediction_plot, quality_speed_plots, scale
+from specbench.publish.site.charts import front, prediction_plots, quality_speed_plots, scale
 from specbench.publish.site.entries import COLUMNS, read_entries
 from specbench.publish.site.row_page import accepted_counts, provenance, time_parts
 from specbench.report import ranking as ranks
@@ -29,47 +28,10 @@ from specbench.results.metric_format import number
 from specbench.results.paired import RowWithRecords
 from specbench.results.row import Evidence, Row, digest_of
 from specbench.statistics.bootstrap import Estimate
+from tests.support.pages import Page
 from tests.support.rows import row
 from tests.support.runs import run_into
 from tests.support.site_rows import HOSTILE, hostile_row, many_rows, metrics, some_rows
-
-VOID = {"meta", "link", "input", "img", "br"}
-
-
-class Page(HTMLParser):
-    """A page as elements (tag, attributes, text behind the tag); fails where an element is closed by another."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: list[str] = []
-        self.open: list[str] = []
-        self.feed(text)
-        assert not self.open
-
-    def handle_starttag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-        if tag not in VOID and not self.get_starttag_text().endswith("/>"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        if tag not in VOID and self.open and self.open[-1] == tag:
-            self.open.pop()
-        elif not self.rawdata[self.offset_of() :].startswith("</"):
-            pass  # the end of an element that ended in its start
-        else:
-            raise AssertionError(f"</{tag}> within {self.open}")
-
-    def offset_of(self):
-        line, column = self.getpos()
-        return sum(len(each) for each in self.rawdata.splitlines(keepends=True)[: line - 1]) + column
-
-    def handle_data(self, data):
-        self.texts.append(data)
-
-    def of(self, *tags):
-        return [attributes for tag, attributes in self.elements if tag in tags]
-
 
 parsed = cache(Page)  # several tests read the same pages
 
@@ -95,12 +57,7 @@ def test_every_row_has_a_line_and_a_page_named_by_its_digest(made):
     index = (folder / "index.html").read_text(encoding="utf-8")
     assert set(re.findall(r'href="rows/(\w+)\.html"', index)) == digests
     headings = re.findall(r'<th scope="col" data-key="(\w+)"', index)
-    assert headings == [column.key for column in COLUMNS if column.key not in ("engine", "load")] and {
-        "task",
-        "device",
-        "temperature",
-        "n",
-    } <= set(headings)
+    assert headings == [column.key for column in COLUMNS if column.key != "load"]
 
 
 def test_pages_are_well_formed_and_link_to_what_is_there(made):
@@ -144,7 +101,7 @@ def test_pages_can_be_read_aloud(made):
         assert levels.count(1) == 1 and levels[0] == 1
         assert all(later <= earlier + 1 for earlier, later in pairwise(levels)), name
         assert len(page.of("caption")) == len(page.of("table")), name
-        assert all(each.get("scope") in ("col", "row") for each in page.of("th")), name
+        assert all(each.get("scope") in ("col", "row", "rowgroup") for each in page.of("th")), name
         labels = {each["for"] for each in page.of("label")}
         assert all(each["id"] in labels for each in page.of("input", "select")), name
         assert not re.search(r"<(button|a|th|caption|h\d)[^>]*>\s*</", text), f"{name}: an element without a name"
@@ -257,8 +214,8 @@ def test_planes_of_sweeps_and_predictions(made, tmp_path):
         assert list(sweep) == [swept[f"fsd threshold={threshold}"] for threshold in (0.1, 0.3, 0.5)]
         assert sorted((p.x, p.y) for p in plot.points if p.is_best) == list(plot.front)
         assert plot.line[0][0] == plot.line[1][0] == plot.x.scale(1.0)
-    found = prediction_plot(entries)
-    assert found is not None and len(found.points) == 8 and "6 of 8 rows reached" in found.caption
+    (found,) = prediction_plots(entries)
+    assert len(found.points) == 8 and "6 of 8 rows reached" in found.caption
 
 
 def test_pictures_of_one_task_are_told_apart_by_what_differs(tmp_path):
@@ -276,8 +233,8 @@ def test_pictures_of_one_task_are_told_apart_by_what_differs(tmp_path):
     assert "mgsm, temperature 0.5, seed 1: the same numbers" in (tmp_path / "site" / "quality_speed.html").read_text(
         "utf-8"
     )
-    predictions = prediction_plot(read_entries([tmp_path / "board.json"]))
-    assert predictions is not None and len({point.name for point in predictions.points}) == 10
+    (predictions,) = prediction_plots(read_entries([tmp_path / "board.json"]))
+    assert len({point.name for point in predictions.points}) == 10
 
 
 def test_the_front_is_a_staircase_and_options_that_are_no_mapping_are_no_sweep(tmp_path):
@@ -303,8 +260,8 @@ def test_a_prescribed_acceptance_rate_is_in_no_picture(tmp_path):
     ]  # fmt: skip
     write(tmp_path / "board.json", rows)
     entries = read_entries([tmp_path / "board.json"])
-    (plot,), points = quality_speed_plots(entries), prediction_plot(entries)
-    assert len(entries.all) == 3 and points is not None
+    (plot,), (points,) = quality_speed_plots(entries), prediction_plots(entries)
+    assert len(entries.all) == 3
     assert [point.entry.row.method for point in plot.points if point.is_best] == ["m1@1:0"]
     assert sorted(point.entry.row.method for point in points.points) == ["m0@1:0", "m1@1:0"]
 
@@ -332,17 +289,40 @@ def test_the_own_bar_is_marked_and_the_baseline_has_no_verdict_of_its_own(made):
     assert '<option value="=baseline">' in index and "Δ " in index and "±" not in index
 
 
-def test_a_column_that_is_empty_everywhere_is_left_out(tmp_path):
-    found = row(subset="all", language=None), row(subset="en", language="en", engine="compiled")
-    for rows, is_there in ((found[:1], False), (found, True)):
+def test_conditions_are_a_list_of_what_differs_and_a_filter_has_several_values(tmp_path):
+    """A site of equal conditions has no column of them; each machine and engine is a section, its name above it."""
+    first, other = row(target="org/a", seed=1), row(target="other/b", seed=2, engine="compiled", dtype="bfloat16")
+    for rows, machines in (((first,), 1), ((first, other), 2)):
         write(tmp_path / "board.json", rows)
         build([tmp_path / "board.json"], tmp_path / "site", "x")
         text = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
-        assert ('data-key="language"' in text) is ('data-key="engine"' in text) is is_there
-        cells = re.search("<tbody>\n<tr.*</tr>", text)[0]
-        assert (
-            len(re.findall("<t[hd]", cells)) == text.count('<th scope="col"') == len(COLUMNS) - 1 - 2 * (not is_there)
+        assert ('data-key="conditions"' in text) is (machines == 2) and 'data-key="load"' not in text
+        assert text.count("<tbody>") == machines and text.count('scope="rowgroup"') == (machines if machines > 1 else 0)
+        cells = re.search('<th scope="row".*</tr>', text)[0]
+        assert len(re.findall("<t[hd]", cells)) == text.count('<th scope="col"') == len(COLUMNS) - 3 + machines
+        assert set(re.findall(r'<select id="f-(\w+)"', text)) == (
+            {"target", "engine", "dtype", "seed"} if machines > 1 else set()
         )
+    assert re.findall(r"<ul>((?:<li>[^<]*</li>)+)</ul>", text)[:2] == [
+        "<li>a</li><li>float32</li><li>seed 1</li>", "<li>b</li><li>bfloat16</li><li>seed 2</li>",
+    ]  # fmt: skip
+    assert "Some CPU, 1 thread · eager<" in text and "Some CPU, 1 thread · compiled<" in text
+    assert '<option value="=other/b">b</option>' in text and "float32: mgsm; with org/drafter; 1 row" in text
+
+
+def test_rows_of_different_machines_stand_apart(tmp_path):
+    """Also where a file mixes them, and in the picture of predictions: nothing ranks one machine above another."""
+    rows = [
+        row(method=f"m{number}:0", device=device, metrics=metrics(random.Random(number)))
+        for number, device in enumerate(("one", "two", "one", "two"))
+    ]  # fmt: skip
+    write(tmp_path / "board.json", rows)
+    entries = read_entries([tmp_path / "board.json"])
+    assert [entry.row.device for entry in entries.all] == ["one", "one", "two", "two"]
+    assert [entry.group_size for entry in entries.all] == [2] * 4
+    plots = prediction_plots(entries)
+    assert [plot.title.rpartition(", ")[2] for plot in plots] == ["one · eager", "two · eager"]
+    assert [{point.entry.row.device for point in plot.points} for plot in plots] == [{"one"}, {"two"}]
 
 
 def test_a_row_of_impossible_size_has_a_page(tmp_path):

@@ -1,11 +1,15 @@
-"""The site in headless Chromium: sorting, filtering, following a row, pictures of it in the dark and on a phone."""
+"""Sites and reports in headless Chromium: sorting, filtering, following a row, in the dark and on a phone."""
 
 import shutil
 
 import pytest
 
-from specbench.publish.site.build import build
+from specbench.publish.site.build import ShownAnswers, build
+from specbench.publish.site.run_report import write_report
+from specbench.report.shown import Selection, shown_run
 from specbench.results.leaderboard import write
+from specbench.results.runs import RecordedRun
+from tests.support.demo_runs import attacked_run
 from tests.support.site_rows import hostile_row, many_rows, some_rows
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -61,11 +65,12 @@ def watched(browser, site):
 
 
 def column(page, key):
-    """The texts of a column, without what is in small; of the rows shown, in their order."""
+    """The texts of a column, without what is in small; of the rows shown, in their order. The hostile row, of another
+    machine, is always the last one."""
     return page.evaluate(
         """(key) => {
             const place = [...document.querySelectorAll("#board thead th")].findIndex((th) => th.dataset.key === key);
-            const cells = [...document.querySelectorAll("#board tbody tr")].map((tr) => tr.cells[place]);
+            const cells = [...document.querySelectorAll("#board tbody tr:not(.machine)")].map((tr) => tr.cells[place]);
             return cells.map((cell) => cell.firstChild.textContent.trim());
         }""",
         key,
@@ -81,14 +86,15 @@ def test_sorting_by_mouse(watched, site):
     assert "11 of 41 rows" in page.inner_text("#status"), "whole tasks first"
     page.click("th[data-key=speedup] button")
     first = [float(text) for text in column(page, "speedup")]
-    assert first == sorted(first, reverse=True) and sorting(page, "speedup") == "descending"
+    assert first[:-1] == sorted(first[:-1], reverse=True) and sorting(page, "speedup") == "descending"
     assert page.url.endswith("#sort=-speedup")
     page.click("th[data-key=speedup] button")
-    assert [float(text) for text in column(page, "speedup")] == sorted(first)
+    assert [float(text) for text in column(page, "speedup")] == [*sorted(first[:-1]), first[-1]]
+    assert page.inner_text("#status").endswith(", sorted within each machine and engine")
     assert sorting(page, "speedup") == "ascending"
     page.click("th[data-key=method] button")
     methods = column(page, "method")
-    assert methods == sorted(methods, key=str.lower) and sorting(page, "speedup") is None
+    assert methods[:-1] == sorted(methods[:-1], key=str.lower) and sorting(page, "speedup") is None
     page.click("th[data-key=alpha] button")
     assert [text for text in column(page, "alpha") if text != "–"] == column(page, "alpha")[:10], "no value comes last"
 
@@ -150,7 +156,7 @@ def test_a_row_leads_to_the_rows_that_compare(watched, site):
     page.click("#board tbody a >> nth=1")
     page.click(".crumbs a")
     page.wait_for_selector("#board.ready")
-    assert set(column(page, "subset")) == {"en"} and len(column(page, "task")) == 5
+    assert set(page.locator("#board td.of-task small").all_inner_texts()) == {"en"} and len(column(page, "task")) == 5
 
 
 @pytest.mark.slow
@@ -179,7 +185,8 @@ def test_without_scripts_the_table_is_there(browser, site):
     watched = Watched(browser, java_script_enabled=False)
     page = watched.page
     page.goto(f"{site}/index.html")
-    assert page.locator("#board tbody tr").count() == 41 and page.locator("#board tbody tr >> nth=40").is_visible()
+    assert page.locator("#board tbody tr:not(.machine)").count() == 41
+    assert page.locator("#board tbody tr >> nth=42").is_visible() and page.locator("#board tr.machine").count() == 2
     assert not page.locator("#filters").is_visible() and page.locator("th button:enabled").count() == 0
     watched.context.close()
 
@@ -202,6 +209,9 @@ def test_a_phone_scrolls_tables_and_not_pages(browser, site):
                 .every((e) => e.tabIndex === 0 && e.getBoundingClientRect().right <= 376)"""
         )
     watched.open(f"{site}/index.html")
+    assert not page.locator("#f-task").is_visible(), "filters are folded, so that the first row is in sight"
+    first = page.locator("#board tbody tr:not(.machine) >> nth=0").bounding_box()
+    assert first["y"] + first["height"] < 640
     hint = page.locator(".hint").first
     assert hint.is_visible() and "sideways" in hint.text_content()
     page.evaluate("document.querySelector('.scroll').scrollLeft = 10000")
@@ -317,7 +327,7 @@ def test_five_thousand_rows_are_sorted_in_one_step(browser, tmp_path, capsys, mo
     """Timing depends on the machine, so it is printed (pytest -s); what makes it short is asserted. The pages of the
     rows, which the index only links to, are left out."""
     write(tmp_path / "board.json", many_rows(5000))
-    monkeypatch.setattr("specbench.publish.site.build.row_pages", lambda rows, num_answers: [])
+    monkeypatch.setattr("specbench.publish.site.build.row_pages", lambda rows: [])
     build([tmp_path / "board.json"], tmp_path / "site", "Many")
     watched = Watched(browser, viewport={"width": 1280, "height": 800})
     page = watched.open(f"{(tmp_path / 'site').as_uri()}/index.html#subset=*")
@@ -338,3 +348,29 @@ def test_five_thousand_rows_are_sorted_in_one_step(browser, tmp_path, capsys, mo
             f"{key} {each['laidOut']:.0f} ms ({each['painted']:.0f} painted)" for key, each in found.items()
         )
         print(f"\n5,000 rows sorted and laid out: {times}")
+
+
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory):
+    """The addresses of a report of a run with hostile answers, and of the site's page of the same answers."""
+    folder = tmp_path_factory.mktemp("answered")
+    run = attacked_run(folder / "run")
+    write_report(folder / "report.html", RecordedRun(run), shown_run(RecordedRun(run), Selection()))
+    build([run / "leaderboard.json"], folder / "site", "Answers", ShownAnswers(2))
+    (answers,) = (folder / "site" / "answers").iterdir()
+    return (folder / "report.html").as_uri(), answers.as_uri()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_answers_and_reports_run_nothing_and_can_be_read(browser, answered, scheme):
+    for address in answered:
+        watched = Watched(browser, color_scheme=scheme, viewport={"width": 390, "height": 844})
+        page = watched.page
+        page.goto(address)
+        assert page.locator("img").count() == 0 and "owned" not in page.title()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        assert page.locator("mark").count() > 0 and page.evaluate(CONTRASTS) == []
+        assert all(url.startswith((address.rpartition("/")[0], "file:", "data:")) for url in watched.requests)
+        assert not watched.complaints
+        watched.context.close()

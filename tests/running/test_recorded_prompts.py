@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from specbench.core.errors import ConfigError
+from specbench.report.shown import Selection, shown_run
 from specbench.results.runs import RecordedRun
 from specbench.running import recorded_prompts
-from specbench.running.recorded_prompts import ModelLoader, Selection, asked_revisions, shown_run
+from specbench.running.recorded_prompts import ModelLoader, asked_revisions, rendered_prompts
 from tests.support.rows import row
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -46,5 +47,5 @@ def test_prompts_have_the_keys_that_the_command_changed(
     words = ("--limit", "1", "--set", "fewshot.num_shots=2", "--set", "num_draft_tokens=2",
              "--set", "generation.max_new_tokens=4", "--output", "mine")  # fmt: skip
     assert specbench("run", "--task", "gsm8k", "--method", "sd", *words)[0] == 0
-    shown = shown_run(RecordedRun(tmp_path / "mine"), Selection())
+    shown = shown_run(RecordedRun(tmp_path / "mine"), Selection(), rendered_prompts)
     assert not shown.problems and shown.records[0].prompt is not None

@@ -11,8 +11,7 @@ import yaml
 from transformers import AutoTokenizer
 
 from specbench.publish.site import answers as answers_page
-from specbench.report.shown import ShownRecord
-from specbench.running.recorded_prompts import ShownRun
+from specbench.report.shown import ShownRecord, ShownRun
 from specbench.tasks.scoring.texts import text
 from tests.support import tiny
 from tests.support.records import autoregressive, generation, record
@@ -95,11 +94,22 @@ def test_a_sample_is_what_a_run_reads(task: str, chatting: str, specbench: Specb
     code, out, _ = specbench("answers", "run", "--page", "answers.html")
     assert code == 0 and out.startswith("answers.html: 3 records of 3")
     assert "Q: 3+1?" in (tmp_path / "answers.html").read_text(encoding="utf-8")
+    code, _, err = specbench("answers", "run", "--method", "pld", "--page", "answers.html")
+    page = (tmp_path / "answers.html").read_text(encoding="utf-8")
+    assert code == 0 and page.count("<h4>pld: ") == 3 and "<h4>ar: " not in page, err
     code, _, err = specbench("site", "run/leaderboard.json", "--output", "site", "--answers", "1")
     assert code == 0, err
-    pages = [path.read_text(encoding="utf-8") for path in (tmp_path / "site" / "rows").glob("*.html")]
-    assert len(pages) == 6 and sum(page.count('<article class="record">') for page in pages) == 6
-    assert all("<dt>reason</dt>" in page for page in pages)
+    rows = [path.read_text(encoding="utf-8") for path in (tmp_path / "site" / "rows").glob("*.html")]
+    (answers,) = (tmp_path / "site" / "answers").iterdir()
+    page = answers.read_text(encoding="utf-8")
+    assert len(rows) == 6 and all(f'href="../answers/{answers.name}"' in text for text in rows)
+    assert page.count('<article class="record"') == 2 and "<dt>reason</dt>" in page, "one of each subset"
+    assert "Q: 5+1?" not in page, "prompts may be private"
+    code, _, err = specbench("site", "run/leaderboard.json", "--output", "site", "--answers", "1", "--prompts")
+    assert code == 0, err
+    assert "Q: 5+1?" in answers.read_text(encoding="utf-8")
+    code, _, err = specbench("site", "run/leaderboard.json", "--output", "site", "--prompts")
+    assert code == 2 and "--prompts: has no effect without --answers" in err
 
     (tmp_path / "one.jsonl").write_text('{"a": 8, "b": 9}\n')  # other data than was measured
     code, out, err = specbench("answers", "run")
@@ -145,7 +155,7 @@ def test_a_page_of_answers_escapes_all_of_them(tmp_path: Path) -> None:
     run = ShownRun((ShownRecord.of(made, {"ar"}, prompt),), 1, (HOSTILE,))
     answers_page.write_page(tmp_path / "page.html", HOSTILE, run)
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "<img" not in text and "<script" not in text and text.count("&lt;img") == 9
+    assert "<img" not in text and "<script" not in text and text.count("&lt;img") == 10
 
 
 def test_a_run_that_is_not_finished_has_no_answers_to_show(specbench: Specbench, tmp_path: Path) -> None:

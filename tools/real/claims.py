@@ -11,13 +11,13 @@ import numpy as np
 
 from specbench.analysis.fairness.groups import spearman
 from specbench.core.table import markdown_table
-from specbench.report.captions import MARK, marked_warnings
+from specbench.report.captions import MARK, OFTEN, marked_warnings, share_cut
 from specbench.results.metric_format import number, with_interval
 from specbench.results.paired import unpaired_difference
 from specbench.results.row import Row
 from specbench.statistics.bootstrap import Estimate
 
-from .measured import OFTEN, Measured, share_cut
+from .measured import Measured
 
 Judge: TypeAlias = Callable[[Measured], str]
 

@@ -13,18 +13,6 @@ from specbench.statistics.bootstrap import Estimate
 
 from .cells import Cell
 
-OFTEN = 0.5  # the share of answers cut by their length from which scores mean nothing and speeds do not compare
-
-
-def share_cut(row: Row) -> float:
-    """Returns the share of answers that the limit on new tokens ended."""
-    return row.value("share_cut_by_length") or 0.0
-
-
-def runs_on(row: Row, baseline: Row) -> bool:
-    """Returns whether most answers of a method go on to the limit on new tokens where AR's end."""
-    return share_cut(row) - share_cut(baseline) >= OFTEN
-
 
 @dataclass(frozen=True)
 class Measured:

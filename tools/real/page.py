@@ -4,7 +4,16 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from specbench.report.captions import marked, score_heading, verdict_word, warning_lines
+from specbench.report.captions import (
+    OFTEN,
+    marked,
+    marked_speedup,
+    runs_on_lines,
+    score_heading,
+    share_cut,
+    verdict_word,
+    warning_lines,
+)
 from specbench.results.metric_format import metric_of, number, score_pair, speed, with_interval
 from specbench.results.row import Row
 from tools.commands import ROOT
@@ -12,7 +21,7 @@ from tools.drafters.cells import table
 
 from .cells import CELLS, INT8, LABELS, LLAMA_CPP, SWEPT, Cell
 from .claims import claims_part
-from .measured import OFTEN, Measured, measured_cells, runs_on, share_cut
+from .measured import Measured, measured_cells
 from .models import MODELS
 from .workplace import CORPUS_TASKS, NUM_MEASURED, training_words
 
@@ -152,15 +161,6 @@ def label(row: Row) -> str:
     return LABELS.get(row.method_name, row.method_name)
 
 
-RUNS_ON = "‡"
-
-
-def marked_speedup(row: Row, baseline: Row) -> str:
-    """Returns the speed-up, with a mark if it has a warning, and another one if answers run on where AR's end."""
-    marks = f" {RUNS_ON}" * runs_on(row, baseline)
-    return marked(with_interval(row.metric("speedup")), row) + marks
-
-
 def differing(found: Measured, cell: Cell, row: Row) -> str:
     """Returns the answers that are not AR's, of those compared, and how many of them were decoded again."""
     if row.differences is None:
@@ -243,15 +243,8 @@ def run_on_notes(found: Measured, pairs: Pairs) -> Iterator[str]:
     """Yields a line about methods whose answers run on where AR's end."""
     for cell in dict.fromkeys(cell for cell, _ in pairs):
         ar = found.row(cell.name, "ar")
-        rows = [row for each, row in pairs if each == cell and runs_on(row, ar)]
-        if rows:
-            lengths = [(row.value("new_tokens") or 0) / (row.n * row.repeats) for row in (ar, *rows)]
-            yield (
-                f"{RUNS_ON} {cell.name}: the answers of {', '.join(label(row) for row in rows)} run on: "
-                f"{100 * min(map(share_cut, rows)):.0f} % of their answers go on to the limit of {cell.data.tokens} "
-                f"new tokens ({min(lengths[1:]):.0f} on average), but {100 * share_cut(ar):.0f} % of AR's "
-                f"({lengths[0]:.0f}). Their speed is that of longer, other texts."
-            )
+        rows = [row for each, row in pairs if each == cell]
+        yield from runs_on_lines(rows, list(map(label, rows)), ar, f"{cell.name}: ", cell.data.tokens)
 
 
 def without_loops(pairs: Pairs) -> str:

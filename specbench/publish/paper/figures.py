@@ -157,7 +157,8 @@ def _methods(rows: PaperRows, metric: str) -> Drawing:
         heading, "", axis_label(metric), metric, tuple(marks), "categories", reference, bounds=_bounds(metric)
     )
     of = f"on {groups[0].label}" if is_single else "by task"
-    what = f"{_sentence(metric)} {of}, with 95 % intervals over prompts{_line(reference)}"
+    intervals = ", with 95 % intervals over prompts" * any(mark.y.low is not None for mark in marks)
+    what = f"{_sentence(metric)} {of}{intervals}{_line(reference)}"
     return Drawing((panel,), "method" if is_single else "group", "prompts", caption_of(what, groups))
 
 

@@ -3,14 +3,11 @@
 from functools import cache
 from importlib.resources import files as package_files
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from specbench.core.files import write_output
-
-if TYPE_CHECKING:  # imports torch, which the other pages do not need
-    from specbench.running.recorded_prompts import ShownRun
+from specbench.report.shown import ShownRun
 
 
 @cache
@@ -26,7 +23,7 @@ def asset(name: str) -> str:
     return (package_files("specbench.publish.site") / "assets" / name).read_text(encoding="utf-8")
 
 
-def write_page(path: Path, title: str, run: "ShownRun") -> None:
+def write_page(path: Path, title: str, run: ShownRun) -> None:
     """Writes the page of the shown records, the methods' answers side by side. Raises ConfigError if it cannot be
     written."""
     text = environment().get_template("answers_page.html").render(title=title, run=run, style=asset("site.css"))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from specbench.publish.site.entries import Entries, SiteRow, distinguishing_settings
+from specbench.publish.site.entries import Entries, SiteRow, by_machine, distinguishing_settings
 from specbench.results.metric_format import bounds_of, metric_of, number, with_interval
 from specbench.results.row import ALL, Row
 from specbench.statistics.bootstrap import Bounds, Estimate
@@ -195,11 +195,17 @@ def _ends(metrics: Sequence[Estimate]) -> list[float]:
     return [end for metric in metrics for end in (metric.value, metric.low, metric.high) if end is not None]
 
 
-def prediction_plot(entries: Entries) -> ScatterPlot | None:
-    """Returns the plot of the predicted (x) and the measured (y) speed-ups of all rows with both; None without any."""
+def prediction_plots(entries: Entries) -> list[ScatterPlot]:
+    """Returns for each machine a plot of the predicted (x) and the measured (y) speed-ups of all rows with both."""
     known = [each for whole in entries.whole() for each in whole if _has(each.row, "speedup_expected", "speedup")]
-    if not known:
-        return None
+    machines = by_machine(known)
+    title = "Measured and predicted speed-up"
+    return [
+        _prediction_plot(same, title if len(machines) == 1 else f"{title}, {name}") for name, same in machines.items()
+    ]
+
+
+def _prediction_plot(known: Sequence[SiteRow], title: str) -> ScatterPlot:
     predicted, measured = ([entry.row.metric(name) for entry in known] for name in ("speedup_expected", "speedup"))
     left, top, right, bottom = FRAME
     ends = [0.0, *_ends([*predicted, *measured])]
@@ -215,4 +221,4 @@ def prediction_plot(entries: Entries) -> ScatterPlot | None:
         "predicted"
     )
     diagonal = (left, bottom), (right, top)
-    return ScatterPlot("Measured and predicted speed-up", points, x, y, diagonal, caption, "ratio")
+    return ScatterPlot(title, points, x, y, diagonal, caption, "ratio")

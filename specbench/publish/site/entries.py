@@ -1,13 +1,14 @@
 """The rows of a site, with their addresses, groups and ranks, and the table of all rows."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from specbench.core.errors import ConfigError
 from specbench.core.values import text_digest
-from specbench.report.captions import verdict_word, why_unranked
+from specbench.publish.paper.rows import shortened
+from specbench.report.captions import sampling_of, verdict_word, why_unranked
 from specbench.report.ranking import (
     DEFAULT_METRIC,
     RankedRow,
@@ -20,8 +21,8 @@ from specbench.results.conditions import conditions
 from specbench.results.leaderboard import load
 from specbench.results.metric_format import NULL, interval, metric_of, number, speed
 from specbench.results.paired import RowWithRecords
-from specbench.results.row import Row, digest_of
-from specbench.results.runs import RecordedRuns, rows_of_subsets
+from specbench.results.row import ALL, Row, digest_of
+from specbench.results.runs import RecordedRun, RecordedRuns, rows_of_subsets, run_folder_of
 from specbench.statistics.bootstrap import Estimate
 
 
@@ -39,7 +40,7 @@ class IndexCell:
 class SiteRow:
     """A row of the site. `group_key`: 8 hex digits over the conditions of the rows that compare with it, used in links;
     `group_size`: their number. `label`: its method with the settings that differ within its group. `is_whole`: whether
-    it covers all subsets of its task, or the task has no such row."""
+    it covers all subsets of its task, or the task has no such row. `run`: that of its records; None without records."""
 
     digest: str
     side: RowWithRecords
@@ -48,6 +49,7 @@ class SiteRow:
     rank: RankedRow
     label: str
     is_whole: bool
+    run: RecordedRun | None = None
 
     @property
     def row(self) -> Row:
@@ -59,16 +61,15 @@ class SiteRow:
         return f"rows/{self.digest}.html"
 
     @property
-    def filter_values(self) -> tuple[str, ...]:
-        return self.row.task_name, self.row.method_name, self.row.subset, verdict_word(self.row)
+    def machine(self) -> str:
+        """The device and the engine. Tokens per second do not compare across them."""
+        return f"{self.row.device} · {self.row.engine}"
 
     @cached_property
     def cells(self) -> dict[str, IndexCell]:
         row = self.row
         names = ("speedup", "tokens_per_second", "mean_acceptance_length", "acceptance_rate")
         speedup, tokens_per_second, length, rate = map(row.metric, names)
-        limits = (("top-k", row.sampling.top_k), ("top-p", row.sampling.top_p))
-        truncation = ", ".join(f"{name} {value:g}" for name, value in limits if value is not None)
         quality = IndexCell(NULL, "")
         if row.quality is not None:
             unit = metric_of(row.quality)
@@ -76,12 +77,11 @@ class SiteRow:
             change = row.value(f"{row.quality}_difference")
             difference = "" if change is None else f"Δ {number(change, unit.digits, unit.factor, '+')} "
             quality = IndexCell(number(score, unit.digits, unit.factor), _sort_key(score), f"{difference}{unit.label}")
+        subset = "" if row.subset == ALL else row.subset
         return {
             "method": IndexCell(self.label),
-            "task": IndexCell(row.task_name),
-            "subset": IndexCell(row.subset),
+            "task": IndexCell(row.task_name, f"{row.task_name} {subset}", subset),
             "load": IndexCell(row.level or NULL),
-            "language": IndexCell(row.language or NULL, row.language or ""),
             "rank": IndexCell(self.rank.text or NULL, str(self.rank.best or ""), f"of {self.group_size}"),
             "speedup": IndexCell(number(speedup, 2), _sort_key(speedup), interval(speedup)),
             "speed": IndexCell(speed(tokens_per_second), _sort_key(tokens_per_second)),
@@ -92,11 +92,6 @@ class SiteRow:
             "warnings": IndexCell(", ".join(each.code.replace("_", " ") for each in row.warnings) or NULL),
             "n": IndexCell(str(row.n), str(row.n), f"× {row.repeats}" if row.repeats > 1 else ""),
             "gamma": IndexCell(str(row.num_draft_tokens)),
-            "temperature": IndexCell(f"{row.sampling.temperature:g}", str(row.sampling.temperature), truncation),
-            "seed": IndexCell(str(row.seed)),
-            "target": IndexCell(row.target, more=f"← {row.drafter}" if row.drafter else ""),
-            "device": IndexCell(row.device),
-            "engine": IndexCell(row.engine),
         }
 
 
@@ -106,7 +101,8 @@ def _sort_key(metric: Estimate) -> str:
 
 @dataclass(frozen=True)
 class Entries:
-    """All rows by group, the best first. `warnings`: the reasons why existing records are not used."""
+    """All rows by machine and group, the best of each group first. `warnings`: the reasons why existing records are not
+    used."""
 
     all: tuple[SiteRow, ...]
     warnings: tuple[str, ...]
@@ -120,15 +116,25 @@ class Entries:
         return list(groups.values())
 
 
+def by_machine(rows: Sequence[SiteRow]) -> dict[str, list[SiteRow]]:
+    """Returns the rows by device and engine, in their order."""
+    machines: dict[str, list[SiteRow]] = {}
+    for entry in rows:
+        machines.setdefault(entry.machine, []).append(entry)
+    return machines
+
+
 def read_entries(files: Sequence[Path]) -> Entries:
     """Returns the rows of leaderboard files, each once. Raises ConfigError for files that are not leaderboards, and if
     there are no rows."""
     runs = RecordedRuns()
-    sides = {}
+    sides: dict[tuple[str, str], RowWithRecords] = {}
+    folders: dict[int, Path | None] = {}
     for file in files:
         for row in load(file):
             if (row.key, row.created) not in sides:
                 sides[row.key, row.created] = runs.with_records(row, file)
+                folders[id(row)] = run_folder_of(row, file)
     if not sides:
         raise ConfigError(
             f"{', '.join(map(str, files))}: no rows: add some with `specbench leaderboard add RUN --leaderboard FILE`"
@@ -141,8 +147,12 @@ def read_entries(files: Sequence[Path]) -> Entries:
         labels = distinct_names([each.row for each in order])
         for each in order:
             digest = digest_of(each.row.model_dump(mode="json"))
-            is_whole = id(each.row) in whole
-            found.append(SiteRow(digest, each.side, key, len(group), each, labels[each.row.key], is_whole))
+            folder = folders[id(each.row)] if each.side.records else None
+            found.append(SiteRow(
+                digest, each.side, key, len(group), each, labels[each.row.key], id(each.row) in whole,
+                None if folder is None else runs.at(folder),
+            ))  # fmt: skip
+    found = [entry for same in by_machine(found).values() for entry in same]
     return Entries(tuple(found), tuple(runs.problem_lines()))
 
 
@@ -168,42 +178,75 @@ class IndexColumn:
 
 COLUMNS = (
     IndexColumn("method", "method"),
-    IndexColumn("task", "task"),
-    IndexColumn("subset", "subset"),
-    IndexColumn("load", "load", help="requests to the servers at once, or per second; – one at a time"),
     IndexColumn("speedup", "speed-up", True, "speed-up over autoregressive decoding, with its paired 95 % interval"),
+    IndexColumn("task", "task", help="the task, and the subset where it is not the whole task"),
+    IndexColumn("load", "load", help="requests to the servers at once, or per second; – one at a time"),
     IndexColumn(
         "rank", "rank", True, "rank by speed-up among comparable rows; 2–3 is not separable from its neighbours"
     ),
     IndexColumn("tau", "τ", True, "mean acceptance length: tokens per target pass"),
     IndexColumn("alpha", "α", True, "acceptance rate: accepted ÷ verified draft tokens, of chains only"),
-    IndexColumn("speed", "tok/s", True, "generated tokens per second of decoding"),
+    IndexColumn("speed", "tok/s", True, "generated tokens per second of decoding; compare them on one machine only"),
     IndexColumn("quality", "quality (Δ to ar)", True, "main score; Δ is its difference to the baseline"),
     IndexColumn("verdict", "verdict"),
-    IndexColumn("warnings", "warnings", help="reasons why the numbers are weak"),
     IndexColumn("n", "n", True, "examples"),
     IndexColumn("gamma", "γ", True, "draft tokens per step"),
-    IndexColumn("temperature", "temp.", True, "temperature; 0 is greedy"),
-    IndexColumn("seed", "seed", True),
-    IndexColumn("language", "language"),
-    IndexColumn("target", "target ← drafter"),
-    IndexColumn("device", "device"),
-    IndexColumn("engine", "engine", help="engine of the forward passes; rows of different engines do not compare"),
+    IndexColumn("warnings", "warnings", help="reasons why the numbers are weak"),
+    IndexColumn("conditions", "conditions", help="what differs among the rows of this page"),
 )
-FILTERS = ("task", "method", "subset", "verdict")
+FILTERS: dict[str, Callable[[Row], str]] = {
+    "task": lambda row: row.task_name, "method": lambda row: row.method_name, "subset": lambda row: row.subset,
+    "verdict": verdict_word, "device": lambda row: row.device, "target": lambda row: row.target,
+    "engine": lambda row: row.engine, "dtype": lambda row: row.dtype, "seed": lambda row: str(row.seed),
+}  # fmt: skip
 
 
 def index_table(rows: Sequence[SiteRow]) -> dict[str, object]:
-    """Returns the template values of the table of all rows. Language and load are left out if no row has one, and
-    engine if all are eager. `filters`: the values that each filter offers. `with_more`: the columns in which a cell has
-    small text; all their cells leave room for it, so that numbers align."""
-    is_shown = {
-        "language": any(each.row.language for each in rows), "load": any(each.row.level for each in rows),
-        "engine": any(each.row.engine != "eager" for each in rows),
-    }  # fmt: skip
-    values = zip(*(each.filter_values for each in rows), strict=True)
+    """Returns the template values of the table of all rows.
+
+    `machines`: its rows by device and engine, each in a section of its own if there are several. `filters`: the values
+    that each filter offers and their labels, without filters of one value. `conditions`: by digest, the conditions of a
+    row that not all rows share; the device and the engine stand above a section. `with_more`: the columns in which a
+    cell has small text; all their cells leave room for it, so that numbers align. `load` and `conditions` are left out
+    if no row has one.
+    """
+    values = {name: sorted({value_of(each.row) for each in rows}) for name, value_of in FILTERS.items()}
+    filters = [
+        (name, list((short_names(known) if name == "target" else {each: each for each in known}).items()))
+        for name, known in values.items() if len(known) > 1
+    ]  # fmt: skip
+    shown = {name for name, _ in filters}
+    own = distinguishing_conditions([each.row for each in rows])
+    is_shown = {"load": any(each.row.level for each in rows), "conditions": any(own)}
     return {
-        "rows": rows, "columns": [column for column in COLUMNS if is_shown.get(column.key, True)],
-        "filters": [(name, sorted(set(column))) for name, column in zip(FILTERS, values, strict=True)],
+        "machines": by_machine(rows),
+        "columns": [column for column in COLUMNS if is_shown.get(column.key, True)],
+        "filters": filters,
+        "filter_values": {
+            each.digest: [value_of(each.row) for name, value_of in FILTERS.items() if name in shown] for each in rows
+        },
+        "conditions": {each.digest: texts for each, texts in zip(rows, own, strict=True)},
         "with_more": {key for key in ("speedup", "quality") if any(each.cells[key].more for each in rows)},
     }  # fmt: skip
+
+
+def distinguishing_conditions(rows: Sequence[Row]) -> list[list[str]]:
+    """Returns for each row the conditions that not all of them share, in words."""
+    models = [name for row in rows for name in (row.target, row.drafter) if name is not None]
+    short = short_names(models, shortened)
+    texts: list[Mapping[str, str]] = [
+        {
+            "target": short[row.target], "drafter": f"← {short[row.drafter]}" if row.drafter else "",
+            "dtype": row.dtype, "sampling": sampling_of(row), "seed": f"seed {row.seed}",
+        }
+        for row in rows
+    ]  # fmt: skip
+    kept = [name for name in texts[0] if len({own[name] for own in texts}) > 1]
+    return [[own[name] for name in kept if own[name]] for own in texts]
+
+
+def short_names(names: Sequence[str], shorten: Callable[[str], str] = str) -> dict[str, str]:
+    """Returns for each name its last part, or the whole name where that is also another's. `shorten`: of last parts."""
+    last = {name: shorten(name.rpartition("/")[2]) for name in names}
+    counts = [*last.values()]
+    return {name: name if counts.count(short) > 1 else short for name, short in last.items()}

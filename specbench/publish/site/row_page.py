@@ -6,8 +6,7 @@ from functools import cache
 
 from specbench.publish.site.entries import SiteRow
 from specbench.report.breakdown import per_token
-from specbench.report.captions import decodes_alone, lossless_word, sampling_of, verdict_of
-from specbench.report.shown import ShownRecord
+from specbench.report.captions import decodes_alone, draft_length, lossless_word, model_name, sampling_of, verdict_of
 from specbench.results.conditions import flat_fields
 from specbench.results.metric_format import NULL, find_metric, interval_of
 from specbench.results.metrics import accepted_tokens_per_step
@@ -72,12 +71,24 @@ def accepted_counts(side: RowWithRecords) -> tuple[Sequence[int], str]:
     return (), "Unknown: neither the row nor its records have the steps of its answers."
 
 
+def conditions_of(row: Row) -> list[tuple[str, str]]:
+    """Returns the conditions of a row as names and values."""
+    repeats = f", {row.repeats} times each" if row.repeats > 1 else ""
+    drafter = model_name(row.drafter, row.drafter_revision) if row.drafter else ""
+    drafts = "" if row.is_baseline else draft_length(row)
+    found = {
+        "target": model_name(row.target, row.target_revision), "drafter": drafter, "drafts": drafts,
+        "machine": row.device, "engine": row.engine, "dtype": row.dtype, "sampling": sampling_of(row),
+        "examples": f"{row.n}{repeats}", "load": row.level, "seed": str(row.seed),
+    }  # fmt: skip
+    return [(name, text) for name, text in found.items() if text]
+
+
 def row_page(
-    entry: SiteRow, subsets: Sequence[SiteRow], peers: Sequence[SiteRow], baseline: Row | None, num_answers: int = 0
+    entry: SiteRow, subsets: Sequence[SiteRow], peers: Sequence[SiteRow], baseline: Row | None
 ) -> dict[str, object]:
     """Returns the template values of a row's page. `subsets`: the rows of all subsets. `peers`: rows with which it
-    compares, itself included. `baseline`: AR's row of the same run. `num_answers`: how many of its records are shown.
-    """
+    compares, itself included. `baseline`: AR's row of the same run."""
     row = entry.row
     measured = [row] if baseline is None or baseline is row else [baseline, row]
     known = [each for each in subsets if each.row.value("speedup") is not None and not each.row.is_baseline]
@@ -91,11 +102,8 @@ def row_page(
         "entry": entry, "verdict": verdict_of(row), "lossless": lossless_word(row), "peers": peers,
         "subsets": known if len(known) > 1 else [], "counts": counts, "why_unknown": why_unknown,
         "times": [(each.method_name, parts) for each in measured if (parts := time_parts(each))],
-        "meanings": MEANINGS, "metrics": metrics, "facts": list(provenance(row, entry.digest)),
-        "records": [
-            ShownRecord.of(record, {"ar", row.method_name}, scorer=(entry.side.scoring or {})[record.subset].scorer)
-            for record in entry.side.records[:num_answers]
-        ],
+        "meanings": MEANINGS, "conditions": conditions_of(row), "metrics": metrics,
+        "facts": list(provenance(row, entry.digest)),
     }  # fmt: skip
 
 

@@ -3,18 +3,23 @@ document.documentElement.classList.add("js");
 
 const whenIdle = window.requestIdleCallback ?? ((work) => setTimeout(work, 50));
 
-/* The table of all rows. Only a part of the rows is in the page at a time: sorting replaces it once. */
+/* The table of all rows. Only a part of the rows is in the page at a time: sorting replaces it once. Rows of one
+   machine and engine are a section, and are sorted within it. If there are several, a row above each names it. */
 function board(table) {
   const STEP = 100;
-  const body = table.tBodies[0];
+  const sections = [...table.tBodies].map((body) => ({ body, head: body.querySelector("tr.machine") }));
   const headers = [...table.tHead.rows[0].cells];
   const form = document.getElementById("filters");
   const status = document.getElementById("status");
   const more = document.getElementById("more");
+  const folded = document.getElementById("more-filters");
   const names = [...form.querySelectorAll("select")].map((select) => select.name);
-  const rows = [...body.rows].map((element, place) => ({
-    element, place, values: JSON.parse(element.dataset.f), keys: [], text: null,
-  }));
+  const rows = sections.flatMap(({ body, head }, section) => (
+    [...body.rows].filter((element) => element !== head).map((element) => ({
+      element, section, values: JSON.parse(element.dataset.f), keys: [], text: null,
+    }))
+  ));
+  rows.forEach((row, place) => { row.place = place; });
   const collator = new Intl.Collator("en", { numeric: true });
   let state = {};
   let found = rows;
@@ -47,6 +52,7 @@ function board(table) {
     const sign = descending ? -1 : 1;
     const compare = headers[column].classList.contains("number") ? (a, b) => a - b : collator.compare;
     return chosen.slice().sort((first, second) => {
+      if (first.section !== second.section) return first.section - second.section;
       const a = key(first, column);
       const b = key(second, column);
       if (a === null || b === null) return (a === null) - (b === null) || first.place - second.place;
@@ -73,14 +79,20 @@ function board(table) {
       const before = shown[place - 1]?.element.dataset.group;
       row.element.classList.toggle("first", inOrder && place > 0 && before !== row.element.dataset.group);
     });
-    body.remove(); // detached, thousands of rows go at once
-    body.replaceChildren(...shown.map((row) => row.element));
-    table.append(body);
+    for (const { body } of sections) body.remove(); // detached, thousands of rows go at once
+    const bodies = sections.map(({ body, head }, section) => {
+      const own = shown.filter((row) => row.section === section).map((row) => row.element);
+      body.replaceChildren(...(head && own.length ? [head] : []), ...own);
+      return body;
+    });
+    table.append(...bodies.filter((body) => body.rows.length));
     more.hidden = shown.length === found.length;
     table.setAttribute("aria-rowcount", found.length + 1);
-    const part = shown.length < found.length ? `, the first ${shown.length} shown` : "";
     const group = state.group ? ", all of one set of conditions" : "";
-    status.textContent = `${found.length} of ${rows.length} rows${group}${part}`;
+    const several = new Set(found.map((row) => row.section)).size > 1;
+    const apart = several && state.sort ? ", sorted within each machine and engine" : "";
+    const part = shown.length < found.length ? `, the first ${shown.length} shown` : "";
+    status.textContent = `${found.length} of ${rows.length} rows${group}${apart}${part}`;
   }
 
   function update() {
@@ -97,8 +109,10 @@ function board(table) {
   }
 
   function read() {
-    state = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+    const fragment = location.hash.slice(1);
+    if (!document.getElementById(fragment)) state = Object.fromEntries(new URLSearchParams(fragment));
     for (const field of form.elements) if (field.name) field.value = state[field.name] ?? "";
+    if (folded && names.some((name) => state[name])) folded.open = true;
     update();
   }
 
@@ -125,13 +139,14 @@ function board(table) {
     const before = Math.min(limit, found.length);
     limit = wanted === "all" ? found.length : limit + Number(wanted);
     show();
-    body.rows[before]?.querySelector("a").focus({ preventScroll: true });
+    found[before]?.element.querySelector("a").focus({ preventScroll: true });
   });
   addEventListener("hashchange", read);
   let held = null;
   addEventListener("beforeprint", () => { held = limit; limit = found.length; show(); });
   addEventListener("afterprint", () => { limit = held ?? limit; show(); });
   form.hidden = false;
+  if (folded) folded.open = matchMedia("(min-width: 48rem)").matches; // a phone shows the table first
   read();
   table.classList.add("ready");
   whenIdle(() => readAhead());

@@ -155,7 +155,9 @@ class RowContext(FilePart):
     `model`, `tokens`: the first model with the shortest context among those that limit all methods; null: none does.
     `share_cut_ar`: the share of AR's answers that it cut; the method's share is the metric `share_cut_by_context`.
     `pauses_at`: the tokens after which the drafter drafts nothing; null: it does not pause. `share_paused`: the share
-    of the method's tokens that came after them.
+    of the method's tokens that came after them. `trained`: of a head, the max_position_embeddings of its config.json,
+    and `share_beyond` the share of the method's tokens after as many; null: the drafter is no head, or the run is of an
+    earlier version.
     """
 
     model: str | None = None
@@ -163,6 +165,8 @@ class RowContext(FilePart):
     share_cut_ar: Annotated[FiniteFloat, Field(ge=0, le=1)] = 0.0
     pauses_at: PositiveInt | None = None
     share_paused: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = None
+    trained: PositiveInt | None = None
+    share_beyond: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = None
 
 
 class CommonIds(FilePart):

@@ -356,7 +356,7 @@ _DECLARED = (
     Metric(
         "share_truncated",
         "share",
-        "prompts that were too long for the models' context and were truncated in the middle",
+        "prompts that were too long for the models' context, or for max_prompt_tokens, and lost their middle",
         lower_is_better=True,
     ),
     Metric("share_cut_by_length", "share", "answers that ended at max_new_tokens", lower_is_better=True),

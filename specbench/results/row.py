@@ -63,6 +63,8 @@ LATER_METRICS = {
         "share_looping", "share_looping_ar", "share_in_loops", "share_in_loops_ar", "speedup_without_loops",
         "mean_acceptance_length_without_loops",
     }),
+    "parts of answers": frozenset({"reasoning_tokens", "answer_tokens", "reasoning_tokens_ar", "answer_tokens_ar"}),
+    "first answers": frozenset({"ttfa_seconds", *(f"ttfa_p{share}_seconds" for share in (90, 95, 99))}),
     "percentiles": frozenset({
         "itl_seconds", "itl_p99_seconds",
         *(f"{name}_p{share}_seconds" for name in ("ttft", "tpot", "itl", "e2e") for share in (90, 95)),

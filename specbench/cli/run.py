@@ -117,10 +117,15 @@ def run(
     if dry_run:
         if servers is not None:
             raise ConfigError("--dry-run: has no effect with --servers: `specbench validate` checks their file")
+        if sweep:
+            from specbench.running.sweep import plan_sweep  # imports torch
+
+            for table in plan_sweep(requests, stderr):
+                stdout.print(table)
+            return
         from specbench.running.dry_run import dry_run as plan  # imports torch
 
-        for each in requests:
-            stdout.print(plan(each, stderr))
+        stdout.print(plan(request, stderr))
         return
     if sweep:
         print_sweep(requests, as_json=as_json)

@@ -6,11 +6,9 @@ from specbench.core.console import counted
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.table import Column, Table, in_sections, number_columns, text_columns
 from specbench.report.captions import (
-    dtype_and_device,
+    conditions_line,
     few_prompts_line,
     marked,
-    model_name,
-    sampling_of,
     score_heading,
     warning_lines,
 )
@@ -108,10 +106,7 @@ def point_name(values: Values) -> str:
 
 def _caption(sweep: Sweep, metrics: Sequence[str]) -> Iterator[str]:
     rows = [each.row for each in sweep.rows]
-    models = dict.fromkeys(model_name(row.target, row.target_revision) for row in rows)
-    settings = dict.fromkeys(dtype_and_device(row) for row in rows)
-    samplings = dict.fromkeys(sampling_of(row) for row in rows)
-    yield f"target {', '.join(models)}; {'; '.join(samplings)}; {', '.join(settings)}"
+    yield conditions_line(rows)
     fewest, most = min(row.n for row in rows), max(row.n for row in rows)
     seeds = sorted({seed for each in sweep.rows for seed in each.seeds})
     repeats = max(row.repeats for row in rows)
@@ -146,17 +141,17 @@ def _caption(sweep: Sweep, metrics: Sequence[str]) -> Iterator[str]:
             f"config.json): {shares}"
         )
     yield from few_prompts_line(rows)
-    yield from warning_lines(rows, [f"{each.row.method_name} ({point_name(each.values)})" for each in sweep.rows])
+    names = [
+        f"{each.row.method_name} ({point_name(each.values)})" if each.values else each.row.method_name
+        for each in sweep.rows
+    ]
+    yield from warning_lines(rows, names)
 
 
 def _changes_lines(sweep: Sweep, metrics: Sequence[str]) -> Iterator[str]:
     signs = " or ".join(dict.fromkeys(map(sign_of, metrics)))
-    how = (
-        "answers about the same documents are paired"
-        if CONTEXT in sweep.conditions
-        else "answers to the same prompts are paired"
-    )
-    yield f"{signs} first point: the change since {point_name(sweep.points[0])}; {how}, AR included"
+    same = "about the same documents" if CONTEXT in sweep.conditions else "to the same prompts"
+    yield f"{signs} first point: the change since {point_name(sweep.points[0])}; answers {same} are paired, AR included"
     changes = [sweep.change(each, metric) for each in sweep.rows for metric in metrics]
     reasons = dict.fromkeys(change.unpaired for change in changes if change is not None and change.unpaired)
     for reason in reasons:

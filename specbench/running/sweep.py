@@ -3,6 +3,7 @@ loaded once."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.table import Table
 from specbench.models.machine import commit
 from specbench.records.folder import MAX_NAMED, folder_of
-from specbench.running.request import Request
+from specbench.running.request import Request, resolve
 from specbench.specs.run import RunSpec
 from specbench.specs.sweep import Point, read_points
 
@@ -53,29 +54,40 @@ def plan_sweep(requests: Sequence[Request], console: Console) -> Iterator[Table]
     from specbench.running.dry_run import dry_run  # imports torch
 
     for request in requests:
-        assert request.output is not None
-        try:
+        with _naming(request) as name:
             table = dry_run(request, console)
-        except ConfigError as error:
-            raise ConfigError(f"{request.output.name}: {error}") from error
-        yield replace(table, title=f"{table.title}: {request.output.name}")
+        yield replace(table, title=f"{table.title}: {name}")
 
 
 def run_sweep(
     requests: Sequence[Request], console: Console, load: "Callable[[RunSpec], LoadedModels] | None" = None
 ) -> Path:
     """Measures what the points lack, one point after the other, and returns the folder that holds theirs. All points
-    are planned before the first is measured. `load`: connects to servers; by default models are loaded here."""
+    are planned before the first is measured; of servers, only their specifications are. `load`: connects to servers; by
+    default models are loaded here."""
     from specbench.running.execute import execute  # imports torch
     from specbench.running.models import ModelCache
 
     if load is None:
         for _ in plan_sweep(requests, Console(quiet=True)):
             pass
+    for request in requests:
+        with _naming(request):
+            resolve(request)
     load = load or ModelCache()
     for number, request in enumerate(requests, start=1):
-        assert request.output is not None
-        say(console, f"[{number}/{len(requests)}] {request.output.name}")
-        execute(request, console, load)
+        with _naming(request) as name:
+            say(console, f"[{number}/{len(requests)}] {name}")
+            execute(request, console, load)
     assert request.output is not None
     return request.output.parent
+
+
+@contextmanager
+def _naming(request: Request) -> Iterator[str]:
+    """Yields the name of a point, with which errors begin."""
+    assert request.output is not None
+    try:
+        yield request.output.name
+    except ConfigError as error:
+        raise ConfigError(f"{request.output.name}: {error}") from error

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from specbench.core.console import counted
 from specbench.core.errors import ConfigError, nearest
 from specbench.publish.paper.drawing import Drawing, Mark, Panel, Scale
-from specbench.publish.paper.rows import Group, PaperRows, Selection, conditions_line, read_rows
+from specbench.publish.paper.rows import Group, PaperRows, Selection, read_rows
 from specbench.publish.site.charts import front
-from specbench.report.captions import few_prompts_line, warning_lines
+from specbench.report.captions import conditions_line, few_prompts_line, warning_lines
 from specbench.report.ranking import unranked_line
 from specbench.report.tables import break_even_line
 from specbench.results.concurrency import load_of, rows_by_server

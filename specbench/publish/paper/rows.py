@@ -11,7 +11,6 @@ from pydantic import ValidationError
 from specbench.core import bounded
 from specbench.core.console import counted
 from specbench.core.errors import ConfigError, nearest
-from specbench.report.captions import dtype_and_device, model_name, sampling_of
 from specbench.report.ranking import distinct_names, distinguishing, group_by_conditions
 from specbench.results.conditions import conditions
 from specbench.results.leaderboard import ROWS, load
@@ -88,13 +87,6 @@ def shortened(name: str) -> str:
 
 def shown_point(row: Row) -> dict[str, str]:
     return {name: value_text(value) for name, value in point_of(row).items()}
-
-
-def conditions_line(rows: Sequence[Row]) -> str:
-    """Returns the targets, samplings and machines of rows as a line of a caption."""
-    targets = dict.fromkeys(model_name(row.target, row.target_revision) for row in rows)
-    parts = targets, dict.fromkeys(map(sampling_of, rows)), dict.fromkeys(map(dtype_and_device, rows))
-    return f"target {'; '.join(map(', '.join, parts))}"
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.table import Table
-from specbench.publish.paper.rows import Group, PaperRows, conditions_line
-from specbench.report.captions import few_prompts_line, marked, warning_lines
+from specbench.publish.paper.rows import Group, PaperRows
+from specbench.report.captions import conditions_line, few_prompts_line, marked, warning_lines
 from specbench.report.columns import RowColumn, score_column
 from specbench.report.ranking import rank_rows, unranked_line
 from specbench.report.sweep import sweep_table

@@ -35,10 +35,9 @@ class Condition:
 
     def change(self, options: RunOptions, value: Value) -> RunOptions:
         word = value if self.words is None else self.words[value]
-        if not self.key:
-            return replace(options, **{self.field: word})
-        pair = f"{self.key}={word if isinstance(word, str) else json.dumps(word)}"
-        return replace(options, **{self.field: (*getattr(options, self.field), pair)})
+        pairs = (*getattr(options, self.field), f"{self.key}={value_text(word)}") if self.key else ()
+        changed: dict[str, Any] = {self.field: pairs if self.key else word}
+        return replace(options, **changed)
 
     def given(self, options: RunOptions) -> str | None:
         """Returns the option by which a command sets the condition too; None if it does not."""

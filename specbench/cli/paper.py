@@ -11,7 +11,7 @@ from specbench.core.console import stdout
 from specbench.core.progress import status_line
 
 Sources = Annotated[
-    list[Path], typer.Argument(metavar="RUN-OR-BOARD...", help="Folders of runs, or leaderboard files.")
+    list[Path], typer.Argument(metavar="RUN-OR-BOARD...", help="Folders of runs or sweeps, or leaderboard files.")
 ]
 Tasks = Annotated[str | None, typer.Option(help="Tasks in this order, separated by commas; by default all.")]
 Methods = Annotated[str | None, typer.Option(help="Methods in this order, separated by commas; by default all.")]
@@ -27,7 +27,7 @@ Names = Annotated[
 
 def plot(
     kind: Annotated[
-        str, typer.Argument(metavar="KIND", help="methods, positions, costs, frontier, load, or languages.")
+        str, typer.Argument(metavar="KIND", help="methods, positions, costs, frontier, load, languages, or sweep.")
     ],
     sources: Sources,
     output: Annotated[Path, path_option(help="File of the figure, such as speed.pdf; its data go to speed.csv.")],
@@ -42,7 +42,7 @@ def plot(
     ] = None,
     metric: Annotated[
         str | None,
-        typer.Option(help="What is drawn: for methods, languages and load a metric of rows (default speedup)."),
+        typer.Option(help="What is drawn: for methods, languages, load and sweep a metric of rows (default speedup)."),
     ] = None,
     task: Tasks = None,
     method: Methods = None,
@@ -55,6 +55,7 @@ def plot(
     methods: a metric of all methods, by task. positions: acceptance by draft position (--metric conditional or
     unconditional). costs: target passes by their number of tokens (v), and draft cost c; also of reports of
     `roofline --output`. frontier: score against speed. load: served runs by requests at once. languages: by subset.
+    sweep: by the conditions of `run --sweep`, seeds pooled.
 
     positions and costs need the records of runs, in the folders that a leaderboard file names, or given as RUN.
 
@@ -103,15 +104,21 @@ def table(
     """Print one table of several tasks: a row for each method, and a group of columns for each task.
 
     A value is bold where its paired interval separates it from all others in its column.
+
+    The folder of a sweep (`run --sweep`) gives a table of each task: a row for each point and method, seeds pooled,
+    with paired changes since the first point.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from specbench.core.table import TableFormat
     from specbench.publish.paper.rows import Selection, read_rows
-    from specbench.publish.paper.table import paper_table
+    from specbench.publish.paper.table import paper_table, sweep_tables
+    from specbench.results.sweeps import is_sweep
 
     as_text = TableFormat(format_, label or "results" * (format_ == "latex"), siunitx=siunitx, wide=wide)
     selection = Selection.of(split(task or ""), split(method or ""), split(subset or ""), filter_ or [], name or [])
     with status_line("reading the records"):
-        made = paper_table(read_rows(sources, selection), split(metric))
-    shown = as_text(made)
-    stdout.print(shown, soft_wrap=isinstance(shown, str))
+        rows = read_rows(sources, selection)
+        made = sweep_tables(rows, split(metric)) if all(map(is_sweep, sources)) else [paper_table(rows, split(metric))]
+    for each in made:
+        shown = as_text(each)
+        stdout.print(shown, soft_wrap=isinstance(shown, str))

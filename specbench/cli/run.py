@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,6 +25,9 @@ from specbench.core.console import stderr, stdout
 from specbench.core.environment import require
 from specbench.core.errors import ConfigError
 from specbench.specs.run_options import LEAST, SHARE, RunOptions
+
+if TYPE_CHECKING:
+    from specbench.running.request import Request
 
 
 @takes_run_options(without=("limit",))
@@ -51,6 +54,14 @@ def run(
         typer.Option(
             help="Examples of each subset: a number, a share such as 0.1, or all. By default all, but of the embedded "
             f"models' bundled sample {SHARE} over all subsets, with at least {LEAST} of each."
+        ),
+    ] = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="CONDITION=VALUE,VALUE: a run at each value, in one table; may be given twice. Conditions: context "
+            "(tokens of a prompt: 2k,4k), temperature, chat, thinking (on,off), seed, template.VARIABLE of the chat "
+            "template, or a key of --set."
         ),
     ] = None,
     lm_eval_include: Annotated[
@@ -96,13 +107,28 @@ def run(
         leaderboard=leaderboard, plot=plot, lm_eval_include=lm_eval_include, loggers=split(log or ""),
         judge=None if rating == Judge(None) else rating, may_limit=limit is None,
     )  # fmt: skip
-    check_request(request)
+    requests = [request]
+    if sweep:
+        from specbench.running.sweep import sweep_requests
+
+        requests = sweep_requests(request, sweep)
+    for each in requests:
+        check_request(each)
     if dry_run:
         if servers is not None:
             raise ConfigError("--dry-run: has no effect with --servers: `specbench validate` checks their file")
+        if sweep:
+            from specbench.running.sweep import plan_sweep  # imports torch
+
+            for table in plan_sweep(requests, stderr):
+                stdout.print(table)
+            return
         from specbench.running.dry_run import dry_run as plan  # imports torch
 
         stdout.print(plan(request, stderr))
+        return
+    if sweep:
+        print_sweep(requests, as_json=as_json)
         return
     from specbench.running.execute import execute  # imports torch
 
@@ -112,6 +138,20 @@ def run(
     print_result(rows, as_json, outcome.tables)
     if not as_json:
         stdout.print(f"rows: {outcome.leaderboard}\nrecords: {outcome.records}", soft_wrap=True)
+
+
+def print_sweep(requests: "Sequence[Request]", *, as_json: bool) -> None:
+    """Measures the points of a sweep and prints a table of each task."""
+    from specbench.report.sweep import sweep_as_json, sweep_table
+    from specbench.results.sweeps import read_sweeps
+    from specbench.running.sweep import run_sweep
+
+    with serving_of(requests[0].servers) as load_pair:
+        folder = run_sweep(requests, stderr, load_pair)
+    sweeps = read_sweeps([folder])
+    print_result([sweep_as_json(each) for each in sweeps], as_json, lambda: map(sweep_table, sweeps))
+    if not as_json:
+        stdout.print(f"runs: {folder}", soft_wrap=True)
 
 
 def lm_eval(context: typer.Context) -> None:

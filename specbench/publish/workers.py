@@ -3,7 +3,6 @@
 An idle worker takes the next job; the job of a lost worker goes to another.
 """
 
-import gc
 import io
 import os
 import pickle
@@ -23,21 +22,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Protocol, Self
 
-import torch
-
 from specbench.core import console
 from specbench.core.environment import PACKAGE, called, set_threads, share_machine
 from specbench.core.errors import ConfigError
-from specbench.models.causal_lm import CausalLM
-from specbench.models.loading import choose_device, load_model
+from specbench.models.loading import choose_device
 from specbench.models.machine import commit, environment
 from specbench.records.records import Record
 from specbench.results.conditions import VERSIONS, check_rows
 from specbench.running.events import RunListener
-from specbench.running.models import LoadedModels, load_models
+from specbench.running.models import ModelCache
 from specbench.running.plan import Trial
 from specbench.running.request import Request
-from specbench.specs.run import RunSpec
 
 PROGRAM = "from specbench.publish.workers import main; main()"
 
@@ -465,36 +460,3 @@ def worker_ready(settings: WorkerSettings) -> WorkerReady:
     set_threads(settings.threads, False)
     found = environment(str(choose_device(settings.device)), "", "")
     return WorkerReady(socket.gethostname(), os.getpid(), found["device"], found["versions"], found["commit"])
-
-
-class ModelCache:
-    """Keeps loaded models by name and options. A new target first drops all of them, so that two pairs are never in
-    memory together."""
-
-    def __init__(self) -> None:
-        self._held: dict[tuple[object, ...], CausalLM] = {}
-        self._target: list[object] = []  # of the last run
-
-    def __call__(self, spec: RunSpec) -> LoadedModels:
-        """Returns the models of a run. Models of the last run that this one does not use are dropped."""
-        target: list[object] = [
-            spec.target, spec.target_revision, spec.dtype, spec.device, spec.engine, spec.trust_remote_code
-        ]  # fmt: skip
-        if target != self._target:
-            self.drop()
-        self._target, before, self._held = target, self._held, {}
-
-        def load(name: str, **options: Any) -> CausalLM:
-            key = (name, *sorted(options.items()))
-            if key not in self._held:
-                self._held[key] = before[key] if key in before else load_model(name, **options)
-            return self._held[key]
-
-        return load_models(spec, load)
-
-    def drop(self) -> None:
-        """Frees the memory of all models. The next run frees it again, since other code may load models meanwhile."""
-        self._held, self._target = {}, []
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()

@@ -76,6 +76,8 @@ class External(Stored, kw_only=True):
     own time with and without the prompt; None if it reports none, or one that cannot be, which is `impossible_time`.
     `same_again`: whether the baseline gave the same answer to a second request; None without one. `was_idle`: whether
     every server reported that no request ran when this one was sent; False if one does not report it.
+    `answer_seconds`: seconds since the request of the first read with text of the answer proper, behind its reasoning;
+    None if it has none, and in records of earlier versions.
     """
 
     ALWAYS = frozenset(
@@ -94,6 +96,7 @@ class External(Stored, kw_only=True):
     impossible_time: str | None = None
     same_again: bool | None = None
     was_idle: bool = False
+    answer_seconds: float | None = None
 
     def as_json(self) -> dict[str, object]:
         whole = super().as_json()

@@ -18,7 +18,9 @@ class LoadAnswer(Stored, omit_defaults=True):
 
     `sent`: seconds from the window's begin to the request. `passes`: target passes after the prefill; None unless the
     answer itself reports them. `reads`: (seconds since the request, new tokens) of each read. `near_tie`: whether its
-    first difference from AR's answer is a near-tie; None for no difference, or if that is unknown.
+    first difference from AR's answer is a near-tie; None for no difference, or if that is unknown. `answer_seconds`:
+    of the first read with text of the answer proper, behind its reasoning; None if it has none, and in files of
+    earlier versions. `reasoning_tokens`, `reasoning_closed`: as in `Generation`.
     """
 
     example: int
@@ -27,6 +29,9 @@ class LoadAnswer(Stored, omit_defaults=True):
     passes: int | None
     reads: list[tuple[float, int]]
     near_tie: bool | None = None
+    answer_seconds: float | None = None
+    reasoning_tokens: int = 0
+    reasoning_closed: bool = True
 
     @property
     def first_seconds(self) -> float:

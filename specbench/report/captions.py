@@ -327,6 +327,13 @@ def sampling_of(row: Row) -> str:
     return ", ".join(f"{name} {value:g}" for name, value in parts if value is not None)
 
 
+def conditions_line(rows: Sequence[Row]) -> str:
+    """Returns the targets, samplings and machines of rows as a line of a caption."""
+    targets = dict.fromkeys(model_name(row.target, row.target_revision) for row in rows)
+    parts = targets, dict.fromkeys(map(sampling_of, rows)), dict.fromkeys(map(dtype_and_device, rows))
+    return f"target {'; '.join(map(', '.join, parts))}"
+
+
 IN_LANGUAGE = 0.9  # a smaller share of answers in the language of the subset is reported for every task
 
 
@@ -382,7 +389,7 @@ def _notes(row: Row) -> Iterator[tuple[str, str]]:
             yield meaning, " → ".join(f"{100 * (each or 0):.1f}" for each in pair)
     # 3. What the context of a model cut.
     if share := row.value("share_truncated"):  # also the context of a bridged drafter
-        yield "prompts truncated in the middle to fit the context", f"{share:.0%}"
+        yield "prompts truncated in the middle", f"{share:.0%}"
     context = row.context
     limit = "the context"
     if context is not None and context.model:
@@ -396,6 +403,9 @@ def _notes(row: Row) -> Iterator[tuple[str, str]]:
     if context is not None and context.pauses_at and context.share_paused:
         pause = f"tokens beyond the drafter's context of {context.pauses_at} tokens, where it drafts nothing"
         yield f"{pause} (the expected speed-up leaves them out)", f"{context.share_paused:.0%}"
+    elif context is not None and context.trained and context.share_beyond:
+        beyond = f"tokens beyond the {context.trained} tokens of text that the head was made for"
+        yield f"{beyond} (max_position_embeddings of its config.json)", f"{context.share_beyond:.0%}"
 
 
 def why_unscored(problems: Counter[str]) -> str | None:

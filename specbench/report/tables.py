@@ -187,6 +187,10 @@ ANSWERS_OF_SERVERS = (
 )  # fmt: skip
 
 
+FIRST_ANSWER = metric_column("ttfa_seconds", "TTFA\nms", 1, 1000)
+FIRST_ANSWERS = "TTFA: to the first text behind the reasoning; answers that ended inside their reasoning have none"
+
+
 def served_table(rows: Sequence[Row]) -> Table:
     """Returns a table of one task and subset: times of an answer and the source of acceptance, one line per server."""
     row = rows[0]
@@ -203,8 +207,12 @@ def served_table(rows: Sequence[Row]) -> Table:
     ]
     if changed.value is not None:
         caption.append(f"control: asked again, 'ar' changed {with_interval(changed, 1, 100)} % of its answers")
+    columns = list(ANSWERS_OF_SERVERS)
+    if any("ttfa_seconds" in each.metrics for each in rows):
+        columns.insert(2, FIRST_ANSWER)
+        caption.append(FIRST_ANSWERS)
     title = f"{without_digest(row.task)} · {row.subset} · answers of servers"
-    return Table(title, ANSWERS_OF_SERVERS, cells_of(rows, ANSWERS_OF_SERVERS), caption)
+    return Table(title, columns, cells_of(rows, columns), caption)
 
 
 def _not_of_ar(column: RowColumn) -> RowColumn:
@@ -240,6 +248,12 @@ def _load_table(rows: Sequence[Row]) -> Table:
         metric_column("ttft_seconds", "TTFT ms\nmedian", 0, 1000), metric_column("ttft_p99_seconds", "p99", 0, 1000),
         metric_column("tpot_seconds", "TPOT ms\nmedian", 2, 1000), metric_column("tpot_p99_seconds", "p99", 2, 1000),
     ]  # fmt: skip
+    reasons = any("ttfa_seconds" in row.metrics for row in rows)
+    if reasons:
+        columns += [
+            metric_column("ttfa_seconds", "TTFA ms\nmedian", 0, 1000),
+            metric_column("ttfa_p99_seconds", "p99", 0, 1000),
+        ]
     lines: list[Sequence[str]] = []
     for row, cells in zip(rows, cells_of(rows, columns), strict=True):
         lines += [RULE, cells] if row.method_name == BASELINE and lines else [cells]
@@ -247,6 +261,7 @@ def _load_table(rows: Sequence[Row]) -> Table:
     caption = [
         f"{counted(load.windows, 'window')} of each server at each level, in rotation; intervals resample windows",
         "total tok/s: under full load, without ramp-up and drain; latencies: of all answers",
+        *([FIRST_ANSWERS] if reasons else []),
         *([BY_RATE] if load.kind == "rate" else []),
         "per user, speed-up = τ ÷ (pass ÷ AR's): the gain of speculation ÷ the cost of its passes at this load",
         *filter(None, (break_even_line(server_rows) for server_rows in rows_by_server(rows)[1:])),

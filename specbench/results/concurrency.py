@@ -16,7 +16,7 @@ from specbench.records.windows import LOAD_RECORDS, LoadAnswer, LoadWindow
 from specbench.results.row import ALL, REPEAT, SHUFFLED, Row, RowLoad, RowWarmUp, RowWarning
 from specbench.results.verdict import served_verdict
 from specbench.results.warnings import unsteady_start
-from specbench.statistics.bootstrap import Estimate, Resampler
+from specbench.statistics.bootstrap import SHARE, Estimate, Resampler
 
 BASELINE = "ar"
 # warnings that hold at any load
@@ -166,12 +166,29 @@ def metrics_of(
         "tpot_ratio": _median_ratio(prompts, own, baseline, _tpot),
         "e2e_ratio": _median_ratio(prompts, own, baseline, lambda answer: answer.last_seconds),
     }  # fmt: skip
+    found |= _reasoning(prompts, own)
     if is_known:
         # the prefill makes the first token
         after_first = _sums(own, lambda answer: sum(num for _, num in answer.reads) - 1)
         found["mean_acceptance_length"] = prompts.ratio(after_first, passes)
         found["pass_ratio"] = prompts.ratio(user[1], passes, user[3], plain)
     return found
+
+
+def _reasoning(prompts: Resampler, windows: Sequence[Sequence[LoadAnswer]]) -> dict[str, Estimate]:
+    """Returns what rows say of reasoning (`results.scores`), if any answer reasons."""
+    reasoning = _sums(windows, lambda answer: answer.reasoning_tokens)
+    if not any(reasoning):
+        return {}
+    new, number = _sums(windows, lambda answer: len(answer.token_ids)), _sums(windows, lambda answer: 1)
+    return {
+        "reasoning_tokens": prompts.ratio(reasoning, number),
+        "answer_tokens": prompts.ratio([a - b for a, b in zip(new, reasoning, strict=True)], number),
+        "reasoning_share": prompts.ratio(reasoning, new, bounds=SHARE),
+        "share_cut_in_reasoning": prompts.ratio(
+            _sums(windows, lambda answer: not answer.reasoning_closed), number, bounds=SHARE
+        ),
+    }
 
 
 def _sums(windows: Sequence[Sequence[LoadAnswer]], part: Callable[[LoadAnswer], float]) -> list[float]:
@@ -239,6 +256,8 @@ def _latencies(windows: Sequence[Sequence[LoadAnswer]]) -> dict[str, Estimate]:
         ],
         "e2e": [answer.last_seconds for answer in answers],
     }
+    if any(answer.reasoning_tokens for answer in answers):
+        times["ttfa"] = [answer.answer_seconds for answer in answers if answer.answer_seconds is not None]
     return {
         f"{name}_{kind}": Estimate(value=float(np.quantile(values, share)) if values else None)
         for name, values in times.items() for kind, share in QUANTILES.items()

@@ -388,8 +388,8 @@ def numbered_metrics(metrics: Mapping[str, Estimate], name: str) -> list[Estimat
 
 def served_metrics(prompts: Resampler, own: Sequence[Answer], baseline: Sequence[Answer]) -> dict[str, Estimate]:
     """Returns the metrics that only served answers have: the time from the request to the last token, accepted ÷
-    drafted tokens by the engine's counts (null if an answer has none), and the share of repeated answers of `ar` that
-    changed."""
+    drafted tokens by the engine's counts (null if an answer has none), the share of repeated answers of `ar` that
+    changed, and, if any answer has reasoning, the time to the first token of the answer proper."""
     totals = [totals for a in own if (totals := a.reported.totals) is not None]
     share = Estimate()
     if len(totals) == len(own):
@@ -397,4 +397,7 @@ def served_metrics(prompts: Resampler, own: Sequence[Answer], baseline: Sequence
     again = [a.reported.same_again for a in baseline]
     changed = prompts.mean([None if same is None else float(not same) for same in again], SHARE)
     whole = median(a.seconds for a in own)
-    return {"e2e_seconds": Estimate(value=whole), "accepted_per_drafted": share, "ar_changed": changed}
+    found = {"e2e_seconds": Estimate(value=whole), "accepted_per_drafted": share, "ar_changed": changed}
+    if any(a.reasoning_tokens for a in own):
+        found["ttfa_seconds"] = Estimate(value=_median(a.reported.answer_seconds for a in own))
+    return found

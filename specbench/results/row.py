@@ -63,6 +63,8 @@ LATER_METRICS = {
         "share_looping", "share_looping_ar", "share_in_loops", "share_in_loops_ar", "speedup_without_loops",
         "mean_acceptance_length_without_loops",
     }),
+    "parts of answers": frozenset({"reasoning_tokens", "answer_tokens", "reasoning_tokens_ar", "answer_tokens_ar"}),
+    "first answers": frozenset({"ttfa_seconds", *(f"ttfa_p{share}_seconds" for share in (90, 95, 99))}),
     "percentiles": frozenset({
         "itl_seconds", "itl_p99_seconds",
         *(f"{name}_p{share}_seconds" for name in ("ttft", "tpot", "itl", "e2e") for share in (90, 95)),
@@ -155,7 +157,9 @@ class RowContext(FilePart):
     `model`, `tokens`: the first model with the shortest context among those that limit all methods; null: none does.
     `share_cut_ar`: the share of AR's answers that it cut; the method's share is the metric `share_cut_by_context`.
     `pauses_at`: the tokens after which the drafter drafts nothing; null: it does not pause. `share_paused`: the share
-    of the method's tokens that came after them.
+    of the method's tokens that came after them. `trained`: of a head, the max_position_embeddings of its config.json,
+    and `share_beyond` the share of the method's tokens after as many; null: the drafter is no head, or the run is of an
+    earlier version.
     """
 
     model: str | None = None
@@ -163,6 +167,8 @@ class RowContext(FilePart):
     share_cut_ar: Annotated[FiniteFloat, Field(ge=0, le=1)] = 0.0
     pauses_at: PositiveInt | None = None
     share_paused: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = None
+    trained: PositiveInt | None = None
+    share_beyond: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = None
 
 
 class CommonIds(FilePart):

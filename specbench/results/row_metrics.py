@@ -91,6 +91,7 @@ _DECLARED = (
         )
         for name, meaning in (
             ("ttft", "from the request to the first read with a token"),
+            ("ttfa", "as ttfa_seconds"),
             ("tpot", "as tpot_seconds"),
             ("itl", "as itl_seconds"),
             ("e2e", "as e2e_seconds"),
@@ -120,6 +121,15 @@ _DECLARED = (
         "ratio",
         "only under a load: seconds per target pass ÷ the baseline's; speedup_user = "
         "mean_acceptance_length ÷ pass_ratio, if the first read of each answer has one token",
+    ),
+    Metric(
+        "ttfa_seconds",
+        "s, median",
+        "time to the first answer token: from the request to the first read with text behind the reasoning; answers "
+        "that ended inside it have none (share_cut_in_reasoning); only of servers whose answers reason, null in "
+        "records without it",
+        label="TTFA",
+        lower_is_better=True,
     ),
     Metric("e2e_seconds", "s, median", "only of servers: from the request to the last token", lower_is_better=True),
     Metric("draft_seconds", "s, total", "forward passes of the drafter while decoding", lower_is_better=True),
@@ -310,6 +320,18 @@ _DECLARED = (
         lower_is_better=True,
     ),
     Metric(
+        "reasoning_tokens",
+        "tokens, mean",
+        f"tokens of reasoning, tags included, {MEAN}; only of models that reason",
+        digits=1,
+    ),
+    Metric(
+        "answer_tokens",
+        "tokens, mean",
+        f"new tokens behind the reasoning, {MEAN}; only of models that reason",
+        digits=1,
+    ),
+    Metric(
         "reasoning_share",
         "share",
         "only of models that reason. No score sees them; speed, α and τ are of all tokens",
@@ -356,7 +378,7 @@ _DECLARED = (
     Metric(
         "share_truncated",
         "share",
-        "prompts that were too long for the models' context and were truncated in the middle",
+        "prompts that were too long for the models' context, or for max_prompt_tokens, and lost their middle",
         lower_is_better=True,
     ),
     Metric("share_cut_by_length", "share", "answers that ended at max_new_tokens", lower_is_better=True),
@@ -377,7 +399,7 @@ _DECLARED = (
 # Metrics of which a row has the baseline's value too, besides tokens_per_second.
 _WITH_BASELINE = {
     "cpu_joules_per_token", "gpu_joules_per_token", "peak_host_bytes", "peak_device_bytes", "overhead_share",
-    "reasoning_share", "share_cut_in_reasoning", "share_looping", "share_in_loops",
+    "reasoning_tokens", "answer_tokens", "reasoning_share", "share_cut_in_reasoning", "share_looping", "share_in_loops",
 }  # fmt: skip
 _OF_BASELINE = [
     replace(each, name=f"{each.name}_ar", label=f"{each.name}_ar", meaning="the same for the baseline", formula="")

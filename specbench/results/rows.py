@@ -105,9 +105,9 @@ class Measurement(FilePart):
 
     `memories`: for each method with a memory of other prompts, what it holds (`specbench.decoding.drafters.memory_of`).
 
-    `context`: the shortest context of the models that limit all methods; null: none does. `pauses`, `common_ids`: by
-    method or METHOD/LANGUAGE, the context at which a drafter pauses, and the ids that it shares with a target whose
-    vocabulary differs in a few.
+    `context`: the shortest context of the models that limit all methods; null: none does. `pauses`, `trained_lengths`,
+    `common_ids`: by method or METHOD/LANGUAGE, the context at which a drafter pauses, the longest one of a head by its
+    config.json, and the ids that it shares with a target whose vocabulary differs in a few.
     """
 
     command: str
@@ -122,6 +122,7 @@ class Measurement(FilePart):
     memories: dict[str, str] = Field(default_factory=dict)
     context: ModelContext | None = None
     pauses: dict[str, PositiveInt] = Field(default_factory=dict)
+    trained_lengths: dict[str, PositiveInt] = Field(default_factory=dict)
     common_ids: dict[str, CommonIds] = Field(default_factory=dict)
 
     def of_task(self, task: str) -> list[MeasuredSubset]:
@@ -457,24 +458,33 @@ def names_of(method: MethodSpec) -> set[str]:
 def context_of(
     measurement: Measurement, own: Sequence[Answer], baseline: Sequence[Answer], method: MethodSpec
 ) -> RowContext | None:
-    """Returns the context at which a row's answers end, and the one at which the drafter pauses."""
+    """Returns the context at which a row's answers end, the one at which the drafter pauses, and that of a head."""
     limit = measurement.context
-    pauses = {name: measurement.pauses.get(name) for name in names_of(method)}
-    if limit is None and not any(pauses.values()):
+    names = names_of(method)
+    pauses = {name: length for name, length in measurement.pauses.items() if name in names}
+    trained = min((length for name, length in measurement.trained_lengths.items() if name in names), default=None)
+    if limit is None and not pauses and trained is None:
         return None
-    num_new = num_paused = 0
-    for answer in own:
-        pauses_at = pauses.get(method.name if answer.route is None else f"{method.name}/{answer.route}")
-        num_new += answer.num_new_tokens
-        if pauses_at is not None:
-            num_after = (answer.prompt_tokens or 0) + answer.num_new_tokens - pauses_at
-            num_paused += min(answer.num_new_tokens, max(0, num_after))
+    num_new = sum(answer.num_new_tokens for answer in own)
+    num_paused = sum(
+        num_beyond(answer, pauses.get(method.name if answer.route is None else f"{method.name}/{answer.route}"))
+        for answer in own
+    )
     return RowContext(
         model=limit.model if limit else None, tokens=limit.tokens if limit else None,
         share_cut_ar=sum(answer.finish == "context" for answer in baseline) / max(1, len(baseline)),
-        pauses_at=min(filter(None, pauses.values()), default=None),
-        share_paused=num_paused / max(1, num_new) if any(pauses.values()) else None,
+        pauses_at=min(pauses.values(), default=None),
+        share_paused=num_paused / max(1, num_new) if pauses else None,
+        trained=trained,
+        share_beyond=None if trained is None else sum(num_beyond(each, trained) for each in own) / max(1, num_new),
     )  # fmt: skip
+
+
+def num_beyond(answer: Answer, length: int | None) -> int:
+    """Returns how many tokens of an answer came after `length` tokens of prompt and answer; 0 without a length."""
+    if length is None:
+        return 0
+    return min(answer.num_new_tokens, max(0, (answer.prompt_tokens or 0) + answer.num_new_tokens - length))
 
 
 def _measured_at(own: Sequence[Answer]) -> str:

@@ -216,7 +216,8 @@ def _programs_ended(own: Sequence[Answer], baseline: Sequence[Answer]) -> dict[s
 def _reasoning(
     prompts: Resampler, own: Sequence[Answer], baseline: Sequence[Answer]
 ) -> dict[str, Estimate]:  # fmt: skip
-    """Returns the shares of tokens that were reasoning and of answers that ended inside it, if any answer reasons."""
+    """Returns the tokens of reasoning and of the answer proper, the share of the first, and the share of answers that
+    ended inside their reasoning, if any answer reasons."""
     sides = {"": own, "_ar": baseline}
     if not any(g.reasoning_tokens for side in sides.values() for g in side):
         return {}
@@ -226,11 +227,19 @@ def _reasoning(
         )
         for end, side in sides.items()
     }
+    numbers = {
+        name: prompts.mean(values)
+        for end, side in sides.items()
+        for name, values in (
+            (f"reasoning_tokens{end}", [float(g.reasoning_tokens) for g in side]),
+            (f"answer_tokens{end}", [float(g.num_new_tokens - g.reasoning_tokens) for g in side]),
+        )
+    }
     unclosed = {
         f"share_cut_in_reasoning{end}": prompts.mean([float(not g.reasoning_closed) for g in side], SHARE)
         for end, side in sides.items()
     }
-    return shares | unclosed
+    return numbers | shares | unclosed
 
 
 def _means(prompts: Resampler, name: str, own: Values, baseline: Values) -> dict[str, Estimate]:

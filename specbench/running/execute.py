@@ -201,6 +201,12 @@ def measurement_of(plan: Plan, records: RecordStore, answers: RunAnswers) -> Mea
             for each in drafting_decoders(run.decoders)
             if each.drafter.pauses_at is not None
         },
+        trained_lengths={
+            each.method.name: each.drafter.trained_length
+            for run in plan.subset_runs[:1]
+            for each in drafting_decoders(run.decoders)
+            if each.drafter.trained_length is not None
+        },
         common_ids={
             part.name: CommonIds(common=len(common), target=len(target.vocabulary), drafter=len(drafter.vocabulary))
             for part in drafting

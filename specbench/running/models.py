@@ -1,5 +1,6 @@
 """The models of a run: one target, and a draft model for every method that drafts with one."""
 
+import gc
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -7,6 +8,8 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from specbench.core import bounded
 from specbench.core.environment import OBJECT
@@ -167,6 +170,39 @@ def load_models(spec: RunSpec, load: Callable[..., CausalLM] | None = None) -> L
     if target.why_eager is not None:
         warn_not_static(target, spec.engine, "this run and its rows use --engine eager")
     return LoadedModels(target, load_drafters(spec, spec.methods, target, load))
+
+
+class ModelCache:
+    """Loads the models of runs that follow each other, each model once. A new target first drops all of them, so that
+    two pairs are never in memory together."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[object, ...], CausalLM] = {}
+        self._target: list[object] = []  # of the last run
+
+    def __call__(self, spec: RunSpec) -> LoadedModels:
+        """Returns the models of a run. Models of the last run that this one does not use are dropped."""
+        target: list[object] = [
+            spec.target, spec.target_revision, spec.dtype, spec.device, spec.engine, spec.trust_remote_code
+        ]  # fmt: skip
+        if target != self._target:
+            self.drop()
+        self._target, before, self._held = target, self._held, {}
+
+        def load(name: str, **options: Any) -> CausalLM:
+            key = (name, *sorted(options.items()))
+            if key not in self._held:
+                self._held[key] = before[key] if key in before else load_model(name, **options)
+            return self._held[key]
+
+        return load_models(spec, load)
+
+    def drop(self) -> None:
+        """Frees the memory of all models. The next run frees it again, since other code may load models meanwhile."""
+        self._held, self._target = {}, []
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
 
 def engine_for(engine: EngineName, methods: Sequence[MethodSpec], target: str) -> EngineName:

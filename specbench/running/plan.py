@@ -36,6 +36,7 @@ from specbench.records.records import Key
 from specbench.results.conditions import check_accepts_rows
 from specbench.running.models import LoadedModels, choose_products, load_models, products_by_model
 from specbench.running.prompts import (
+    PromptBudget,
     PromptRenderer,
     conversation,
     end_problem,
@@ -285,11 +286,25 @@ def subsets_with_decoders(
         by_method = decoders_by_sampling[sampling_of(task.generation)]
         decoders = tuple(by_method[method.name] for method in spec.methods)
         budgets = models.budgets(spec.methods, task.generation.max_new_tokens)
+        if (most := task.max_prompt_tokens) is not None:
+            check_length(most, task.generation.max_new_tokens, budgets, models.context_limit(spec.methods))
+            budgets = (*budgets, PromptBudget(models.target, most))
         renderer = PromptRenderer(spec.chat, budgets, system_prompt(spec, task))
         subset_runs.append(
             SubsetRun(task, subset, data, models, decoders, models.context_limit(spec.methods), renderer)
         )
     return spec, subset_runs
+
+
+def check_length(most: int, num_new_tokens: int, budgets: Sequence[PromptBudget], context: int | None) -> None:
+    """Raises ConfigError if the models cannot read prompts of `most` tokens and answer: shorter ones would be measured
+    under this length."""
+    own = min((each.num_tokens for each in budgets if each.translated is None), default=most)
+    if own < most:
+        raise ConfigError(
+            f"max_prompt_tokens = {most}: the context of the models is {context} tokens, of which the answer takes up "
+            f"to {num_new_tokens}: give at most {own}, or a smaller generation.max_new_tokens"
+        )
 
 
 def with_checked_prompts(run: SubsetRun, checks: PromptChecks) -> SubsetRun:

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,7 @@ from specbench.specs.components import build, check_quantized
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import RunSpec, own_drafter, read_servers
 from specbench.specs.run_options import LEAST, SHARE, TARGET_OPTIONS, RunOptions, flag_of
+from specbench.specs.sweep import SWEEP, Value
 from specbench.specs.task import GenerationSpec, TaskSpec
 from specbench.tasks.judge import JUDGEMENTS_FILE
 
@@ -77,7 +78,8 @@ class Judge:
 class Request:
     """A user's request for a run before it is checked. `command`: the command line or Python call, which rows keep.
     `own_methods`: the specifications of names in `methods` that are neither known methods nor files. `may_limit`:
-    whether a run of the embedded models' bundled sample may be limited if the options name no limit."""
+    whether a run of the embedded models' bundled sample may be limited if the options name no limit. `point`: of a
+    sweep, the value of each condition, which the options have too."""
 
     tasks: Sequence[str]
     methods: Sequence[str]
@@ -92,6 +94,7 @@ class Request:
     own_methods: Sequence[MethodSpec] = ()
     loggers: Sequence[str] = ()
     may_limit: bool = False
+    point: Mapping[str, Value] = field(default_factory=dict)
 
     def settings(self) -> dict[str, object]:
         """Returns the request as rows keep it: tasks, methods, and the options that differ from their defaults. Command
@@ -105,6 +108,8 @@ class Request:
             settings[name] = list(value) if isinstance(value, tuple) else value
         if (self.options.target or EMBEDDED).startswith(EMBEDDED):
             settings.setdefault("threads", 1)
+        if self.point:
+            settings[SWEEP] = dict(self.point)
         return settings
 
     def is_answered_by(self, settings: Mapping[str, object]) -> bool:

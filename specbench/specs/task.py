@@ -225,6 +225,9 @@ class TaskSpec(Spec):
     truncation: Literal["middle"] | None = None
     """middle: the middle of a prompt that is too long for the models is removed; null: such a prompt is an error. If a
     method's answers make a conversation too long, its middle is always removed."""
+    max_prompt_tokens: Annotated[int, Field(ge=16)] | None = None
+    """Maximum length of a prompt in tokens of the target, chat template included, if it is less than the models take.
+    Needs truncation."""
     reference: str | dict[Name, Text] | None = None
     """Template of the reference answer, or several templates by name."""
     references: Text | None = None
@@ -298,6 +301,11 @@ class TaskSpec(Spec):
         if not self.subsets:
             self._check_file_names()
         self._check_templates()
+        if self.max_prompt_tokens is not None and self.truncation is None and not self.subsets:
+            raise ConfigError(
+                f"max_prompt_tokens = {self.max_prompt_tokens}: prompts of this task are not cut: take a task of long "
+                "documents, such as scrolls, or give truncation: middle too (--set truncation=middle)"
+            )
         if self.reference and self.references:
             raise ConfigError("references: the task also has a `reference`: delete one of the two keys")
         needs_one = self.scorer is not None and self.scorer.features.needs_reference

@@ -176,6 +176,9 @@ def test_a_head_may_pause_where_its_positions_end(method: str, tmp_path: Path) -
         assert made.token_ids == plain.token_ids
         for end, step in zip(ends, made.steps[:-1], strict=False):
             assert (step.num_drafted > 0) == (end < size) and step.num_drafted <= max(0, size - end)
+    _, (going_on,) = with_overrides([], [load_method(method)], options[:1])
+    drafter = build_decoder(going_on, ModelPair(model), Sampling(0.0)).drafter  # type: ignore[attr-defined]
+    assert (drafter.trained_length, drafter.pauses_at) == (len(PROMPT), None)
     config.write_text(json.dumps({key: settings[key] for key in settings if key != "max_position_embeddings"}))
     with pytest.raises(ConfigError, match="has no max_position_embeddings: leave"):
         build_decoder(spec, ModelPair(model), Sampling(0.0))

@@ -457,3 +457,34 @@ def test_a_stored_window_keeps_its_bytes(warm_up) -> None:
     window = {**place, "measured_at": 1.5, "methods": {"ar": [same], "draft": [other]}, **warm_up}
     line = json.dumps(window, separators=(",", ":")).encode()
     assert encode(Decoder(LoadWindow).decode(line, 10**6)) == line
+
+
+def test_the_first_answer_tokens_have_percentiles_where_answers_reason() -> None:
+    """Of four answers one ended inside its reasoning: it has reasoning tokens, and no first token of its answer."""
+    times = [(0.1, 0.5), (0.2, 0.7), (0.1, 0.9), (0.3, None)]
+    own = [
+        [
+            LoadAnswer(place, 0.0, [1] * 10, 9, [(first, 1), (1.0, 9)], answer_seconds=proper,
+                       reasoning_tokens=10 if proper is None else 4, reasoning_closed=proper is not None)
+            for place, (first, proper) in enumerate(times)
+        ]
+    ] * 2  # fmt: skip
+    found = metrics_of(own, own, 2)
+    assert found["ttfa_seconds"].value == 0.7 and found["ttfa_p99_seconds"].value == 0.9
+    assert found["reasoning_tokens"].value == 5.5 and found["answer_tokens"].value == 4.5
+    assert found["reasoning_share"].value == 0.55 and found["share_cut_in_reasoning"].value == 0.25
+    plain = [[LoadAnswer(0, 0.0, [1, 2], 1, [(0.1, 1), (0.2, 1)], answer_seconds=0.1)] * 2] * 2
+    assert not {"ttfa_seconds", "reasoning_tokens"} & metrics_of(plain, plain, 2).keys()
+
+
+def test_a_load_of_chat_completions_says_when_answers_begin(tmp_path: Path) -> None:
+    script = {"reasoning": (5, 6, 7), "pause_seconds": 0.03}
+    rows = run(
+        tmp_path / "chat", ar=Script("openai", AR, **script), draft=Script("openai", SD, **script),
+        engine="openai-chat", load=LEAST,
+    )  # fmt: skip
+    for row in rows:
+        first, proper, late = (row.value(name) for name in ("ttft_seconds", "ttfa_seconds", "ttfa_p95_seconds"))
+        assert first is not None and proper is not None and late is not None and first + 0.02 < proper <= late
+    (table,) = load_tables(rows)
+    assert [column.heading for column in table.columns][-2:] == ["TTFA ms\nmedian", "p99"]

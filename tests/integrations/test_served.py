@@ -432,6 +432,63 @@ def test_reasoning_that_a_server_parts_itself_is_kept_apart() -> None:
         assert answer.text == text and not answer.has_stop(["Q:"]) and len(answer.reads) == len(parts)
 
 
+THINKING = tuple(TOKENIZER.encode("Two and three are five.").ids)
+
+
+def test_chat_completions_have_a_time_to_the_first_token_and_one_to_the_first_of_the_answer(tmp_path) -> None:
+    scripts = {
+        name: Script("openai", passes, reasoning=THINKING, pause_seconds=pause)
+        for name, passes, pause in (("ar", AR, 0.08), ("draft", SD, 0.05))
+    }  # fmt: skip
+    outcome = run(tmp_path, scripts, engine="openai-chat")
+    assert row_of(outcome).engine == "served openai-chat of unknown version"
+    text = scripts["ar"].requests[-1]["messages"][0]["content"]
+    assert "Question" in text and text.rstrip().endswith("Answer:"), text
+    for name, pause in (("ar", 0.08), ("draft", 0.05)):
+        row = row_of(outcome, name)
+        first, proper, whole = (row.value(f"{each}_seconds") for each in ("ttft", "ttfa", "e2e"))
+        assert first < pause <= proper <= whole
+        (mine,) = {own["reasoning_tokens"] for each in records(tmp_path) for own in [each["methods"][name]]}
+        assert row.value("reasoning_tokens") == mine > len(THINKING)  # with the tags
+        assert row.value("answer_tokens") == row.value("new_tokens") / NUM_EXAMPLES - mine > 10
+    own = records(tmp_path)[0]["methods"]["draft"]
+    assert own["answer"] == " We add 2 and 3. 2 + 3 = 5. The answer is 5." and own["external"]["answer_seconds"] >= 0.05
+    assert row_of(outcome).value("acceptance_rate") is None and "engine: auto" in own["external"]["acceptance_source"]
+    table = served_table(outcome.rows)
+    assert "TTFA\nms" in [column.heading for column in table.columns]
+    assert any("TTFA: to the first text behind the reasoning" in line for line in table.caption)
+
+
+def test_an_answer_that_ends_inside_its_reasoning_has_no_first_answer_token(tmp_path) -> None:
+    cut = {"reasoning": THINKING, "answer": (0,)}
+    outcome = run(tmp_path, {"ar": Script("openai", **cut), "draft": Script("openai", SD, **cut)}, engine="openai-chat")
+    row = row_of(outcome)
+    assert row.value("share_cut_in_reasoning") == 1.0 and row.value("answer_tokens") == 0.0
+    assert "ttfa_seconds" in row.metrics and row.value("ttfa_seconds") is None and row.value("ttft_seconds") > 0
+    assert "answer_seconds" not in records(tmp_path)[0]["methods"]["draft"]["external"]
+
+
+@pytest.mark.parametrize("engine", ["vllm", "openai"])
+def test_completions_of_tokens_have_it_too_where_the_model_reasons(tmp_path, engine) -> None:
+    """The first read behind the closing tag and its blank lines, by tokens or, without ids, by texts."""
+    answer = (*TOKENIZER.encode("<think>one two</think>\n\nThe answer is 5.").ids, 0)
+    servers = {"ar": Script(engine, answer=answer, delay_seconds=0.003),
+               "draft": Script(engine, passes_for(len(answer), (1,), 3), answer, delay_seconds=0.003)}  # fmt: skip
+    outcome = run(tmp_path, servers, num_examples=1)
+    external = records(tmp_path)[0]["methods"]["ar"]["external"]
+    before = next(n for n in range(1, len(answer)) if TOKENIZER.decode(answer[:n]).rstrip().endswith("The"))
+    assert external["answer_seconds"] >= 0.003 * before
+    assert row_of(outcome, "ar").value("ttfa_seconds") == external["answer_seconds"]
+    if engine == "vllm":
+        assert external["answer_seconds"] == external["events"][before - 1][0]
+
+
+def test_a_chat_template_is_not_put_into_another(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("specbench.integrations.served.models.uses_chat", lambda model, chat: chat != "never")
+    with pytest.raises(ConfigError, match=r"--chat auto: servers of engine openai-chat .* give --chat never"):
+        run(tmp_path, pair("openai"), engine="openai-chat")
+
+
 def test_other_conditions_are_marked(tmp_path) -> None:
     other = {"settings": {"max_model_len": 4096}, "answer": (*Script("vllm").answer[:-2], 5, 0), "num_cached": None}
     row = row_of(run(tmp_path, pair("vllm", **other), memory=None))

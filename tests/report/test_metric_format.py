@@ -18,10 +18,12 @@ ONLY_OF_SOME_DRAFTS = {
     "tree_acceptance_expected@k", "tree_acceptance_optimal@k", "verification_cost",
     "verification_cost@k", "speedup_of_costs", "rank_chance@k",
     "e2e_seconds", "accepted_per_drafted", "ar_changed",
-    *(f"{name}_p{share}_seconds" for name in ("ttft", "tpot", "itl", "e2e") for share in (90, 95, 99)), "itl_seconds",
+    *(f"{name}_p{share}_seconds" for name in ("ttft", "ttfa", "tpot", "itl", "e2e") for share in (90, 95, 99)),
+    "itl_seconds",
     "tokens_per_second_user", "speedup_user", "pass_ratio", "tpot_ratio", "e2e_ratio",
     "speedup_without_loops", "mean_acceptance_length_without_loops",
     "reasoning_share", "reasoning_share_ar", "share_cut_in_reasoning", "share_cut_in_reasoning_ar",
+    "reasoning_tokens", "reasoning_tokens_ar", "answer_tokens", "answer_tokens_ar", "ttfa_seconds",
     "draft_length", "oracle_share", "num_own_answers",
 }  # fmt: skip
 OF_PROGRAMS_AND_JUDGES = {"num_programs_ended", "num_unjudged"}

@@ -255,7 +255,7 @@ def test_what_is_weak_about_a_score_is_said():
     for line in (
         "not scored (excluded from means): 3 answers in ja",
         "programs that a limit ended (time, output), counted as wrong: 2 answers in ja",
-        "prompts truncated in the middle to fit the context: 25% in ja",
+        "prompts truncated in the middle: 25% in ja",
         "asked language %, ar → method: 100.0 → 80.0 in ja",
     ):
         assert line in text

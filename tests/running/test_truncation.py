@@ -171,7 +171,7 @@ def test_a_run_says_whose_context_cuts_answers_where_a_drafter_pauses_and_what_i
         assert "257 of the target's 257 and the drafter's 258 ids in common; it drafts only these" in said
         if more:
             assert row["context"] == {"model": tiny_pair[0], "tokens": 1024, "share_cut_ar": 0.0, "pauses_at": 32,
-                                      "share_paused": 18 / 40}  # fmt: skip
+                                      "share_paused": 18 / 40, "trained": None, "share_beyond": None}  # fmt: skip
             assert "tokens beyond the drafter's context of 32 tokens" in said and "answers cut" not in said
         else:
             assert row["context"]["tokens"] == 32 and row["context"]["share_cut_ar"] == 1.0

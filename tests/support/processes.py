@@ -16,13 +16,13 @@ from specbench.cli import main
 from specbench.publish.workers import (
     Event,
     JobFinished,
-    ModelCache,
     RunJob,
     WorkerReady,
     WorkerSettings,
     run_job,
     worker_ready,
 )
+from specbench.running.models import ModelCache
 from specbench.running.request import Request
 from specbench.specs.run_options import RunOptions
 

@@ -86,6 +86,8 @@ class Script:
     tells_log_probs: bool = True
     writes: Callable[[Sequence[int]], Mapping[int, float]] | None = None
     key: str | None = None  # that requests must send
+    reasoning: tuple[int, ...] = ()  # of chat completions, before the answer
+    pause_seconds: float = 0.0  # of chat completions, before the first token of the answer
     num_answers: int = 0
     requests: list[dict[str, Any]] = field(default_factory=list)
 
@@ -170,6 +172,21 @@ def openai_events(script: Script, request: Mapping[str, Any]) -> Iterator[dict[s
     if script.engine == "vllm" and script.tells and script.passes:
         last["metrics"] = {"speculative_decoding": vllm_metrics(script)}
     yield last
+
+
+def chat_events(script: Script, request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yields events of /v1/chat/completions: the role, the reasoning in a field of its own, the answer, the usage."""
+    assert "prompt" not in request and request["messages"][0]["role"] == "user"
+    deltas: list[dict[str, str]] = [{"role": "assistant", "content": ""}]
+    deltas += [{"reasoning_content": TOKENIZER.decode([token])} for token in script.reasoning]
+    deltas += [{"content": TOKENIZER.decode([token])} for token in script.answer if token != EOS]
+    for number, delta in enumerate(deltas):
+        if number == len(script.reasoning) + 1:
+            time.sleep(script.pause_seconds)
+        last = number == len(deltas) - 1
+        yield {"choices": [{"index": 0, "delta": delta, "finish_reason": script.finish if last else None}]}
+    used = {"prompt_tokens": 99, "completion_tokens": len(script.reasoning) + len(script.answer)}
+    yield {"choices": [], "usage": {**used, "prompt_tokens_details": {"cached_tokens": script.num_cached}}}
 
 
 def vllm_metrics(script: Script) -> dict[str, Any]:
@@ -297,7 +314,10 @@ class Handler(BaseHTTPRequestHandler):
             text = request.get("content") or request.get("prompt")
             ids = TOKENIZER.encode(text, add_special_tokens=False).ids
             return self.page(json.dumps({"tokens": [id + 1 for id in ids] if script.wrong_tokenizer else ids}))
-        makers = {"/v1/completions": openai_events, "/generate": generate_events, "/completion": llama_cpp_events}
+        makers = {
+            "/v1/completions": openai_events, "/generate": generate_events, "/completion": llama_cpp_events,
+            "/v1/chat/completions": chat_events,
+        }  # fmt: skip
         if script.banner:
             self.close_connection = True
             self.wfile.write(script.banner)

@@ -56,6 +56,7 @@ class Drafter:
     length: DraftLength = FIXED  # how many tokens a step drafts
     longest: int | None = None  # the number of tokens beyond which it cannot draft; None: there is none
     pauses_at: int | None = None  # the number of tokens from which on it drafts nothing; None: there is none
+    trained_length: int | None = None  # of a head, the max_position_embeddings of its config.json
 
     def __init__(self, model: ScoringModel | None = None, sampling: Sampling | None = None) -> None:
         self.model = model

@@ -162,8 +162,10 @@ def block_drafter(
         )
     drafter = BlockDrafter(model, sampling.at(0.0 if is_argmax else temperature), min_confidence)
     drafter.name, drafter.revision = checkpoint.name, checkpoint.revision
+    settings = decoder_settings(checkpoint, "dflash", "dspark", "peagle")
+    drafter.trained_length = settings.get("max_position_embeddings")
     if beyond_context == "pause":
-        drafter.pauses_at = decoder_settings(checkpoint, "dflash", "dspark", "peagle").get("max_position_embeddings")
+        drafter.pauses_at = drafter.trained_length
         if drafter.pauses_at is None:
             raise checkpoint.problem("config.json has no max_position_embeddings: leave drafter.beyond_context out")
     return drafter

@@ -122,8 +122,9 @@ def eagle_drafter(
     drafter.name, drafter.revision = checkpoint.name, checkpoint.revision
     if reading == "feedback":  # a condition of the row and of a resume; what earlier versions measured is the other one
         drafter.revision = f"{checkpoint.revision}, norm_output=feedback"
+    drafter.trained_length = decoder_settings(checkpoint, "eagle3").get("max_position_embeddings")
     if beyond_context == "pause":
-        drafter.pauses_at = decoder_settings(checkpoint, "eagle3").get("max_position_embeddings")
+        drafter.pauses_at = drafter.trained_length
         if drafter.pauses_at is None:
             raise checkpoint.problem("config.json has no max_position_embeddings: leave drafter.beyond_context out")
     return drafter

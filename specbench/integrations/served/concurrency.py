@@ -181,7 +181,7 @@ def answers(
         sleep(max(0.0, start + request.at - perf_counter()))
         sent = perf_counter() - start
         answer = decoder.generate_under_load(request.ids, request.stop, request.seed, check=check)
-        return LoadAnswer(request.example, round(sent, 6), *answer)
+        return LoadAnswer(request.example, round(sent, 6), **answer)
 
     executor = ThreadPoolExecutor(num_in_flight)
     try:

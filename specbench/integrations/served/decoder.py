@@ -1,11 +1,14 @@
 """A decoder that sends the token ids of a prompt to a server and reads the answer event by event."""
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from typing import Any
 
 from specbench.core.errors import ConfigError
-from specbench.core.reasoning import answer_in
+from specbench.core.reasoning import part_answer
 from specbench.core.registry import DECODERS
 from specbench.decoding.decoder import Decoder
 from specbench.decoding.drafters import COLD, SHUFFLED
@@ -64,6 +67,8 @@ class Answer:
     events: list[Event] = field(default_factory=list)
     text: str = ""  # of a server that sends no ids
     first_text: str = ""  # its first part
+    lengths: list[int] = field(default_factory=list)  # characters of `text` after each read
+    answer_seconds: float | None = None  # of the first read with text of the answer proper; None: it has none
     is_reasoning: bool = False  # it ends with reasoning that the server sent in a field of its own
     seconds: float = 0.0  # time of the last event
     continues_after_end: bool = False  # the server wrote tokens after the pass that ended the answer
@@ -92,15 +97,37 @@ class Answer:
         self.first_text = self.first_text or text
         if num_new or (text and not self.state.finished):
             self.reads.append((seconds, num_new))
+            self.lengths.append(len(self.text))
         values = {name: value for name, value in vars(piece).items() if value is not None and name not in TEXTS}
         self.reported = replace(self.reported, **values)
 
     def has_stop(self, stops: Sequence[str]) -> bool:
         """Returns whether the text has one of the stop strings outside of its reasoning."""
-        tags = self.state.rules.reasoning
-        is_open = self.state.rules.opens_reasoning(self.state.prompt_ids)
-        text = self.text if tags is None else answer_in(self.text, tags, is_open)
+        text = self.text[self._start_in(self.text) :]
         return any(stop in text for stop in stops)
+
+    def _start_in(self, text: str) -> int:
+        """Returns the place at which the answer proper starts, behind the reasoning and the blank lines after it."""
+        rules = self.state.rules
+        if rules.reasoning is None:
+            return 0
+        return part_answer(text, rules.reasoning, rules.opens_reasoning(self.state.prompt_ids)).start
+
+    def first_read_of_answer(self) -> float | None:
+        """Returns the seconds of the first read with text of the answer proper; None if all text is reasoning.
+
+        Tokens that end the answer have no text. Must be called before the reads of an engine without ids are joined.
+        """
+        rules, ids = self.state.rules, self.state.new_ids
+        if self.reported.token_ids is None:
+            start, ends = self._start_in(self.text), self.lengths
+        else:
+            text = rules.decode(ids) if rules.reasoning else ""
+            start = self._start_in(text)
+            if start:  # in tokens
+                start = bisect_right(range(1, len(ids) + 1), start, key=lambda num: len(rules.decode(ids[:num])))
+            ends = list(accumulate(num for _, num in self.reads))
+        return next((seconds for (seconds, _), end in zip(self.reads, ends, strict=True) if end > start), None)
 
 
 def memory_of_server(engine: Engine, speculation: Mapping[str, object]) -> str | None:
@@ -176,15 +203,13 @@ class ServedDecoder(Decoder):
                 server_seconds=reported.seconds if has_time else None,
                 server_decode_seconds=reported.decode_seconds if has_time else None,
                 impossible_time=reported.impossible_time, same_again=same_again,
-                was_idle=all(each.num_running == 0 for each in counters),
+                was_idle=all(each.num_running == 0 for each in counters), answer_seconds=rounded_or_none(answer),
             ),
         )  # fmt: skip
 
-    def generate_under_load(
-        self, prompt_ids: list[int], stop: StopRules, seed: int, *, check: bool
-    ) -> tuple[list[int], int | None, list[tuple[float, int]]]:
-        """Returns the tokens, passes and reads of one answer of a window (`LoadAnswer`); the server answers several
-        requests at once. `check`: whether a cached prompt is an error."""
+    def generate_under_load(self, prompt_ids: list[int], stop: StopRules, seed: int, *, check: bool) -> dict[str, Any]:
+        """Returns the fields of `LoadAnswer` that one answer of a window gives; the server answers several requests at
+        once. `check`: whether a cached prompt is an error."""
         answer = self._read_answer(prompt_ids, stop, seed)
         if check:
             self._check_prompt(answer)
@@ -195,7 +220,13 @@ class ServedDecoder(Decoder):
             passes = acceptance.num_passes if acceptance is not None else None
             if acceptance is not None and acceptance.passes is not None:
                 passes = len(steps_of(acceptance.passes, num_tokens))
-        return answer.state.new_ids, passes, rounded(answer.reads)
+        written = WrittenText.of(stop, prompt_ids, answer.state.new_ids) if stop.reasoning else None
+        return {
+            "token_ids": answer.state.new_ids, "passes": passes, "reads": rounded(answer.reads),
+            "answer_seconds": rounded_or_none(answer),
+            "reasoning_tokens": 0 if written is None else written.num_reasoning_tokens,
+            "reasoning_closed": written is None or written.is_closed,
+        }  # fmt: skip
 
     def _read_answer(self, prompt_ids: list[int], stop: StopRules, seed: int) -> Answer:
         """Reads an answer to its end; only up to there if the engine sends its counts with every event."""
@@ -207,6 +238,9 @@ class ServedDecoder(Decoder):
         sent = () if holds_back else stop.stop_strings[: engine.max_stops]
         unsent = stop.stop_strings[len(sent) :]
         body = engine.request(list(prompt_ids), self.sampling, state.num_remaining, seed, list(sent), server.model)
+        if engine.sends_text:
+            text = self.model.tokenizer.decode(prompt_ids, skip_special_tokens=True)
+            body["messages"] = [{"role": "user", "content": text}]
 
         # 2. The events.
         num_read = 0
@@ -287,6 +321,7 @@ class ServedDecoder(Decoder):
         sends_ids = reported.token_ids is not None
         if finish in FAILED:
             raise self.server.client.error("aborted the request: see the server's log")
+        answer.answer_seconds = answer.first_read_of_answer()
         # 1. The text of an engine that sends no ids. The first read gets the tokens of its own text, the last read all
         #    others, since the server does not report more.
         if not sends_ids and answer.text:
@@ -322,7 +357,7 @@ class ServedDecoder(Decoder):
         """Raises ConfigError for a prompt that the server cut or had in its cache."""
         num_read, num_cached = answer.reported.num_prompt_tokens, answer.reported.num_cached
         num_sent = len(answer.state.prompt_ids)
-        if num_read not in (None, num_sent):
+        if num_read not in (None, num_sent) and not self.server.engine.sends_text:  # its template has tokens, too
             raise self.server.client.error(
                 f"read {num_read} tokens of a prompt of {num_sent}: it cuts or changes prompts: start it with a "
                 "longer context"
@@ -382,6 +417,10 @@ class ServedDecoder(Decoder):
 def rounded(reads: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
     """Returns (seconds, number of tokens) of reads as files keep them."""
     return [(round(seconds, 6), number) for seconds, number in reads]
+
+
+def rounded_or_none(answer: Answer) -> float | None:
+    return None if answer.answer_seconds is None else round(answer.answer_seconds, 6)
 
 
 @DECODERS.register(SERVED)

@@ -82,7 +82,8 @@ class Engine:
     the counts of an answer come with its last event, so that the stream must be read to its end. `takes_top_k`: whether
     requests may limit the tokens that are drawn from. `remedy`: the flag that makes the server report acceptance.
     `max_stops`: the maximum number of stop strings in a request; None for no limit. The client looks for the other
-    strings itself, and the server does not stop at them.
+    strings itself, and the server does not stop at them. `sends_text`: whether a request has the text of the prompt as
+    a chat message, which the server puts into its own template, in the place of token ids.
     """
 
     name: ClassVar[str]
@@ -94,6 +95,7 @@ class Engine:
     reports_at_end: ClassVar[bool] = True
     takes_top_k: ClassVar[bool] = True
     max_stops: ClassVar[int | None] = None
+    sends_text: ClassVar[bool] = False
     remedy: ClassVar[str] = "this engine does not report it"
     num_logprobs: ClassVar[int] = 20  # tokens per position whose log-probabilities are requested: vLLM's limit
 

@@ -346,3 +346,27 @@ class OpenAiCompatible(Engine):
     name = "openai"
     max_stops = 4
     takes_top_k = False
+
+
+@ENGINES.register("openai-chat")
+class OpenAiChat(OpenAiCompatible):
+    """Chat completions of a server of any engine, which puts the prompt into its own chat template and may send its
+    reasoning in a field of its own. Only a servers file that names it gets it. Acceptance is not read."""
+
+    name = "openai-chat"
+    path = "/v1/chat/completions"
+    sends_text = True
+    remedy = "chat completions tell times only: measure acceptance with engine: auto, by completions of token ids"
+
+    def request(
+        self, prompt_ids: list[int], sampling: Sampling, max_new_tokens: int, seed: int, stop: Sequence[str], model: str
+    ) -> Body:
+        """Returns the body without a prompt: the decoder adds its text as `messages`."""
+        body = super().request(prompt_ids, sampling, max_new_tokens, seed, stop, model)
+        return {name: value for name, value in body.items() if name != "prompt"}
+
+    def read(self, event: Event, num_before: int) -> EventContent:
+        """Returns the content of an event, whose new text is the content or the reasoning of its `delta`."""
+        choices = event.get("choices") or ()
+        flat = [{**choice, **(choice.get("delta") or {})} for choice in choices]
+        return super().read({**event, "choices": [{**each, "text": each.get("content")} for each in flat]}, num_before)

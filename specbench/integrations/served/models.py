@@ -22,6 +22,7 @@ from specbench.models.scoring import ScoringModel
 from specbench.results.warnings import LEARNS, UNKNOWN_TOKENIZER
 from specbench.running.measure import InProcess, Scheduler, schedulers
 from specbench.running.models import LoadedModels, set_template_options
+from specbench.running.prompts import uses_chat
 from specbench.specs.method import MethodSpec
 from specbench.specs.run import BASELINE, RunSpec, ServersSpec
 
@@ -149,6 +150,11 @@ def load_served(spec: RunSpec, started: StartedServers | None = None) -> ServedM
     if len(set(engines.values())) > 1:
         shown = ", ".join(f"{name} {engine}" for name, engine in engines.items())
         raise ConfigError(f"servers of several engines ({shown}): AR and its methods must run on one engine")
+    if any(server.engine.sends_text for server in servers.values()) and uses_chat(target, spec.chat):
+        raise ConfigError(
+            f"--chat {spec.chat}: servers of engine {next(iter(engines.values()))} put prompts into their own chat "
+            "template: give --chat never, so that prompts are not in one already"
+        )
     for name, server in servers.items():
         if server.speculates is not None and server.speculates == (name == BASELINE):
             how = "with speculation, but it is the baseline" if name == BASELINE else "without speculation"

@@ -40,7 +40,7 @@ from specbench.specs.run import ServersSpec, StartSpec
 # are sent as ids.
 PROBE = "The quick brown fox jumps over the lazy dog. 1234 + 5678 = 6912."
 IDLE_SECONDS = 10.0  # time limit for a server to finish requests that were cut off
-FALLBACK = "openai"  # the engine that accepts any server
+FALLBACK, CHAT = "openai", "openai-chat"  # engines that accept any server; the second one only if it is named
 NUM_AHEAD = 64  # tokens per request
 MAX_LOG_PROB = 1e-3  # of a rounded probability of 1
 LEAST_LEFT = 1e-12  # minimum probability of all other tokens, since sums are rounded
@@ -108,7 +108,7 @@ class Server:
 
 def find_server(client: Client, spec: ServersSpec) -> Server:
     """Returns a server with its engine. Raises ConfigError if it does not answer or its engine is unknown."""
-    names = [*sorted(set(ENGINES.names()) - {FALLBACK}), FALLBACK] if spec.engine == "auto" else [spec.engine]
+    names = [*sorted(set(ENGINES.names()) - {FALLBACK, CHAT}), FALLBACK] if spec.engine == "auto" else [spec.engine]
     page = client.get
     for engine in (cast(Engine, ENGINES.get(each)()) for each in names):
         with client.reading():

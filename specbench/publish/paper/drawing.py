@@ -34,7 +34,7 @@ class Mark:
 class Panel:
     """The values of a pair of axes. `metric`: the name of y in the data. `reference`: the value of AR, a dashed line.
     `is_joined`: whether a line joins the marks of a series. `front`: the corners of a Pareto front. `bounds`: of y.
-    `x_name`: the name of x in the data, if it is not the figure's."""
+    `x_name`: the name of x in the data, if it is not the figure's. `x_lines`: places of dotted lines across x."""
 
     heading: str
     x_label: str
@@ -47,6 +47,7 @@ class Panel:
     front: tuple[tuple[float, float], ...] = ()
     bounds: Bounds | None = None
     x_name: str = ""
+    x_lines: tuple[float, ...] = ()
 
     @property
     def categories(self) -> list[str]:

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from specbench.core.console import counted
 from specbench.core.errors import ConfigError, nearest
-from specbench.publish.paper.drawing import Drawing, Mark, Panel
-from specbench.publish.paper.rows import Group, PaperRows, Selection, conditions_line, read_rows
+from specbench.publish.paper.drawing import Drawing, Mark, Panel, Scale
+from specbench.publish.paper.rows import Group, PaperRows, Selection, read_rows
 from specbench.publish.site.charts import front
-from specbench.report.captions import few_prompts_line, warning_lines
+from specbench.report.captions import conditions_line, few_prompts_line, warning_lines
 from specbench.report.ranking import unranked_line
 from specbench.report.tables import break_even_line
 from specbench.results.concurrency import load_of, rows_by_server
@@ -22,6 +22,7 @@ from specbench.results.metric_format import bounds_of, metric_of
 from specbench.results.metrics import COST
 from specbench.results.paired import RowWithRecords
 from specbench.results.row import SHUFFLED, Row
+from specbench.specs.sweep import CONTEXT, value_text
 from specbench.statistics.bootstrap import SHARE, Bounds, Estimate, Resampler
 
 OVER_AR = {  # the metrics in which AR is 1
@@ -254,6 +255,55 @@ def _loads(rows: PaperRows, metric: str) -> Drawing:
     return Drawing(tuple(panels), "level", "windows", [*caption[:2], *dict.fromkeys(evens), *caption[2:]])
 
 
+def _sweep(rows: PaperRows, metric: str) -> Drawing:
+    sweeps = rows.sweeps()
+    left_out = frozenset[str]() if metric.startswith(OF_TIMES) else ABOUT_TIMES
+    panels, drawn = [], []
+    for sweep in sweeps:
+        known = {name for each in sweep.rows for name in each.row.metrics if each.row.value(name) is not None}
+        if metric not in known:
+            raise ConfigError(f"--metric {metric}: {rows.named_sources}: no row has it: {nearest(metric, known)}")
+        if not sweep.conditions:
+            raise ConfigError(f"{rows.named_sources}: seeds alone are no axis: `specbench table` pools them")
+        # 1. The axis: the first condition with numbers, else the first one. A second one makes further series.
+        of_numbers = [
+            name for name in sweep.conditions
+            if all(isinstance(dict(each.values)[name], int | float) for each in sweep.rows)
+        ]  # fmt: skip
+        axis = (*of_numbers, *sweep.conditions)[0]
+        others = [name for name in sweep.conditions if name != axis]
+        marks = []
+        for each in sweep.rows:
+            values = dict(each.values)
+            name = rows.selection.names.get(each.row.method_name, each.row.shown_method)
+            series = ", ".join([name, *(f"{other} {value_text(values[other])}" for other in others)])
+            x = float(values[axis]) if axis in of_numbers else value_text(values[axis])
+            warnings = tuple(warning for warning in each.row.warnings if warning.code not in left_out)
+            mark = _mark(series, x, each.row.model_copy(update={"warnings": warnings}), metric)
+            cells = {**mark.cells, **values, "seeds": " ".join(map(str, each.seeds))}
+            marks.append(replace(mark, cells=cells))
+        # 2. The length of text that a head was made for, where contexts exceed it.
+        lengths = {
+            each.row.context.trained for each in sweep.rows
+            if axis == CONTEXT and each.row.context is not None and each.row.context.share_beyond
+        }  # fmt: skip
+        scale: Scale = "categories" if not of_numbers else "log2" if axis == CONTEXT else "linear"
+        label = "tokens of a prompt at most" if axis == CONTEXT else axis
+        panels.append(Panel(
+            sweep.task, label if of_numbers else "", axis_label(metric), metric, tuple(marks), scale,
+            1.0 if metric in OVER_AR else None, is_joined=bool(of_numbers), bounds=_bounds(metric),
+            x_lines=tuple(sorted(filter(None, lengths))),
+        ))  # fmt: skip
+        group = Group(sweep.task, tuple(each.side for each in sweep.rows), tuple(mark.series for mark in marks))
+        drawn.append(without_warnings(group, left_out))
+    axes = dict.fromkeys(name for sweep in sweeps for name in sweep.conditions)
+    what = f"{_sentence(metric)} by {' and '.join(axes)}, with 95 % intervals over prompts"
+    what += _line(1.0 if metric in OVER_AR else None)
+    if any(panel.x_lines for panel in panels):
+        what += "; dotted: the length of text that a head was made for (max_position_embeddings of its config.json)"
+    return Drawing(tuple(panels), "point", "prompts", caption_of(what, drawn))
+
+
 def _sentence(metric: str) -> str:
     label = axis_label(metric)
     return f"{label[:1].upper()}{label[1:]}"
@@ -429,4 +479,5 @@ KINDS = {
     "frontier": Kind(_frontier, "speedup", ("speedup", "speedup_e2e", "tokens_per_second")),
     "load": Kind(_loads, ""),
     "languages": Kind(_languages, "speedup"),
+    "sweep": Kind(_sweep, "speedup"),
 }

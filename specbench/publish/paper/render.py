@@ -231,6 +231,8 @@ def _draw(
                 "AR", (1, panel.reference), xytext=(2, 0), xycoords=("axes fraction", "data"),
                 textcoords="offset points", va="center", fontsize=SMALL,
             )  # fmt: skip
+    for place in panel.x_lines:
+        axes.axvline(place, color="black", linewidth=0.7, linestyle=":", zorder=2)
     axes.margins(x=0.06, y=0.1)
     _scale(panel, axes, shown)
     flagged = [mark for mark in panel.marks if mark.is_flagged and panel.scale == "categories"]

@@ -11,13 +11,14 @@ from pydantic import ValidationError
 from specbench.core import bounded
 from specbench.core.console import counted
 from specbench.core.errors import ConfigError, nearest
-from specbench.report.captions import dtype_and_device, model_name, sampling_of
 from specbench.report.ranking import distinct_names, distinguishing, group_by_conditions
 from specbench.results.conditions import conditions
 from specbench.results.leaderboard import ROWS, load
 from specbench.results.paired import RowWithRecords
 from specbench.results.row import Row
 from specbench.results.runs import RecordedRuns, filter_rows, finished_run, rows_of_subsets
+from specbench.results.sweeps import Sweep, is_sweep, point_of, points_in, sweeps_of
+from specbench.specs.sweep import value_text
 
 if TYPE_CHECKING:
     from specbench.analysis.roofline.report import RooflineReport
@@ -84,11 +85,8 @@ def shortened(name: str) -> str:
     return name if len(name) <= 28 else f"{name[:14]}…{name[-13:]}"
 
 
-def conditions_line(rows: Sequence[Row]) -> str:
-    """Returns the targets, samplings and machines of rows as a line of a caption."""
-    targets = dict.fromkeys(model_name(row.target, row.target_revision) for row in rows)
-    parts = targets, dict.fromkeys(map(sampling_of, rows)), dict.fromkeys(map(dtype_and_device, rows))
-    return f"target {'; '.join(map(', '.join, parts))}"
+def shown_point(row: Row) -> dict[str, str]:
+    return {name: value_text(value) for name, value in point_of(row).items()}
 
 
 @dataclass(frozen=True)
@@ -138,7 +136,11 @@ class PaperRows:
         tasks = [names.get(row.task_name, row.task_name) for row in rows]
         for unnamed in ({*free, *DIGESTS}, {*free}):
             known = [
-                {name: value for name, value in conditions(row).items() if not {name, name.partition(".")[0]} & unnamed}
+                {
+                    name: value
+                    for name, value in {**shown_point(row), **conditions(row)}.items()
+                    if not {name, name.partition(".")[0]} & unnamed
+                }
                 for row in rows
             ]
             labels = []
@@ -174,6 +176,11 @@ class PaperRows:
     def named_sources(self) -> str:
         return ", ".join(map(str, self.sources))
 
+    def sweeps(self) -> list[Sweep]:
+        """Returns the sweep of each task, with its records. Raises ConfigError if no row is of a sweep."""
+        whole = {id(row) for row in rows_of_subsets([row for row, _ in self.chosen], self.selection.subsets)}
+        return sweeps_of(self.runs.with_records(row, file) for row, file in self.chosen if id(row) in whole)
+
     def left_out(self) -> list[str]:
         """Returns a line for each run whose records could not be read, so that its rows are not drawn."""
         problems = self.runs.problems.values()
@@ -192,7 +199,11 @@ def read_rows(paths: Sequence[Path], selection: Selection, *, takes_reports: boo
     paths may be reports of `specbench roofline`. Raises ConfigError for other paths, unknown selections, and if nothing
     is left."""
     reports = tuple((path, _read_report(path)) for path in paths if takes_reports and _is_report(path))
-    boards = [path for path in paths if path not in dict(reports)]
+    boards = [
+        each
+        for path in paths if path not in dict(reports)
+        for each in (points_in(path) if is_sweep(path) else [path])
+    ]  # fmt: skip
     if not boards:
         return PaperRows((), selection, tuple(paths), RecordedRuns(), reports)
     newest: dict[tuple[str, str], tuple[Row, Path]] = {}

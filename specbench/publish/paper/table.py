@@ -5,10 +5,11 @@ from dataclasses import replace
 
 from specbench.core.errors import ConfigError, nearest
 from specbench.core.table import Table
-from specbench.publish.paper.rows import Group, PaperRows, conditions_line
-from specbench.report.captions import few_prompts_line, marked, warning_lines
+from specbench.publish.paper.rows import Group, PaperRows
+from specbench.report.captions import conditions_line, few_prompts_line, marked, warning_lines
 from specbench.report.columns import RowColumn, score_column
 from specbench.report.ranking import rank_rows, unranked_line
+from specbench.report.sweep import sweep_table
 from specbench.results.metric_format import metric_of, with_interval
 from specbench.results.row import Row
 
@@ -40,6 +41,13 @@ def paper_table(rows: PaperRows, metrics: Sequence[str]) -> Table:
                 bold.add((series.index(best), len(columns) - 1))
     title = ", ".join(dict.fromkeys(_title(metric) for metric in metrics))
     return Table(f"{title[:1].upper()}{title[1:]}", columns, cells, _notes(groups, metrics, bool(bold)), bold)
+
+
+def sweep_tables(rows: PaperRows, metrics: Sequence[str]) -> list[Table]:
+    """Returns the table of each task of a sweep. Raises ConfigError for an unknown metric, and for no metric."""
+    if not metrics:
+        raise ConfigError("--metric: is empty: give metrics such as speedup,mean_acceptance_length")
+    return [sweep_table(sweep, metrics) for sweep in rows.sweeps()]
 
 
 def _title(metric: str) -> str:

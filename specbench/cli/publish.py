@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.arguments import AsJson, Files, flag, path_option, split, takes_run_options
+from specbench.cli.arguments import (
+    AsJson,
+    Bundles,
+    Files,
+    Signers,
+    flag,
+    levels_in,
+    path_option,
+    split,
+    takes_run_options,
+)
 from specbench.core.console import stderr, stdout
 from specbench.core.progress import status_line
 from specbench.specs.run_options import RunOptions
@@ -138,6 +148,8 @@ def site(
     answers: Annotated[
         int, typer.Option(min=0, max=100, help="Answers shown on each row's page: they may be private or licensed.")
     ] = 0,
+    bundle: Bundles = None,
+    signers: Signers = None,
 ) -> None:
     """Build static pages of leaderboards: sortable tables, a page for each row, plots of quality and speed.
 
@@ -153,7 +165,7 @@ def site(
     from specbench.publish.site.build import build
 
     with status_line("building the site"):
-        built = build(files, output, title, answers)
+        built = build(files, output, title, answers, levels_in(files, bundle, signers))
     for line in built.warnings:
         stderr.print(f"warning: {line}", soft_wrap=True)
     counts = f"{counted(built.num_rows, 'row')}, {counted(built.num_files, 'file')}"

@@ -17,6 +17,7 @@ from specbench.publish.site.charts import FRAME, prediction_plot, quality_speed_
 from specbench.publish.site.entries import Entries, SiteRow, index_table, read_entries
 from specbench.publish.site.row_page import row_page, subset_rows
 from specbench.report.captions import model_name
+from specbench.results.level import Levels
 from specbench.results.row import Row
 
 MARK = "specbench-site.json"  # marks a folder as a site, and names all its files
@@ -65,13 +66,15 @@ class BuiltSite:
     warnings: tuple[str, ...]
 
 
-def build(files: Sequence[Path], folder: Path, title: str, num_answers: int = 0) -> BuiltSite:
+def build(
+    files: Sequence[Path], folder: Path, title: str, num_answers: int = 0, levels: Levels | None = None
+) -> BuiltSite:
     """Writes the site of leaderboard files, and replaces an earlier site. Raises ConfigError for files that are not
     leaderboards or have no rows, and for a folder that holds anything but a site or cannot be written; an earlier site
     is then unchanged. `num_answers`: how many records a row's page shows; answers may be private, so the default is
-    none."""
+    none. `levels`: of rows that bundles have."""
     check_replaceable(folder)
-    entries = read_entries(files)
+    entries = read_entries(files, levels)
     about = {"kind": KIND, "title": title, "rows": len(entries.all)}
     names = []
     kept = "; an earlier site is unchanged"

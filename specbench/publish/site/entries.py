@@ -18,6 +18,7 @@ from specbench.report.ranking import (
 )
 from specbench.results.conditions import conditions
 from specbench.results.leaderboard import load
+from specbench.results.level import STATED, Level, Levels, level_of
 from specbench.results.metric_format import NULL, interval, metric_of, number, speed
 from specbench.results.paired import RowWithRecords
 from specbench.results.row import Row, digest_of
@@ -39,7 +40,7 @@ class IndexCell:
 class SiteRow:
     """A row of the site. `group_key`: 8 hex digits over the conditions of the rows that compare with it, used in links;
     `group_size`: their number. `label`: its method with the settings that differ within its group. `is_whole`: whether
-    it covers all subsets of its task, or the task has no such row."""
+    it covers all subsets of its task, or the task has no such row. `level`: how far bundles confirm it."""
 
     digest: str
     side: RowWithRecords
@@ -48,6 +49,7 @@ class SiteRow:
     rank: RankedRow
     label: str
     is_whole: bool
+    level: Level = STATED
 
     @property
     def row(self) -> Row:
@@ -89,6 +91,7 @@ class SiteRow:
             "alpha": IndexCell(number(rate, 3), _sort_key(rate)),
             "quality": quality,
             "verdict": IndexCell(verdict_word(row)),
+            "level": IndexCell(self.level.name, more=self.level.marks),
             "warnings": IndexCell(", ".join(each.code.replace("_", " ") for each in row.warnings) or NULL),
             "n": IndexCell(str(row.n), str(row.n), f"× {row.repeats}" if row.repeats > 1 else ""),
             "gamma": IndexCell(str(row.num_draft_tokens)),
@@ -120,9 +123,9 @@ class Entries:
         return list(groups.values())
 
 
-def read_entries(files: Sequence[Path]) -> Entries:
-    """Returns the rows of leaderboard files, each once. Raises ConfigError for files that are not leaderboards, and if
-    there are no rows."""
+def read_entries(files: Sequence[Path], levels: Levels | None = None) -> Entries:
+    """Returns the rows of leaderboard files, each once. `levels`: of rows that bundles have. Raises
+    ConfigError for files that are not leaderboards, and if there are no rows."""
     runs = RecordedRuns()
     sides = {}
     for file in files:
@@ -142,7 +145,8 @@ def read_entries(files: Sequence[Path]) -> Entries:
         for each in order:
             digest = digest_of(each.row.model_dump(mode="json"))
             is_whole = id(each.row) in whole
-            found.append(SiteRow(digest, each.side, key, len(group), each, labels[each.row.key], is_whole))
+            level = level_of(each.row, levels or {})
+            found.append(SiteRow(digest, each.side, key, len(group), each, labels[each.row.key], is_whole, level))
     return Entries(tuple(found), tuple(runs.problem_lines()))
 
 
@@ -180,6 +184,7 @@ COLUMNS = (
     IndexColumn("speed", "tok/s", True, "generated tokens per second of decoding"),
     IndexColumn("quality", "quality (Δ to ar)", True, "main score; Δ is its difference to the baseline"),
     IndexColumn("verdict", "verdict"),
+    IndexColumn("level", "level", help="stated, or recomputed from records by a bundle; who signed it; other runs"),
     IndexColumn("warnings", "warnings", help="reasons why the numbers are weak"),
     IndexColumn("n", "n", True, "examples"),
     IndexColumn("gamma", "γ", True, "draft tokens per step"),
@@ -194,12 +199,12 @@ FILTERS = ("task", "method", "subset", "verdict")
 
 
 def index_table(rows: Sequence[SiteRow]) -> dict[str, object]:
-    """Returns the template values of the table of all rows. Language and load are left out if no row has one, and
-    engine if all are eager. `filters`: the values that each filter offers. `with_more`: the columns in which a cell has
-    small text; all their cells leave room for it, so that numbers align."""
+    """Returns the template values of the table of all rows. Language and load are left out if no row has one,
+    engine if all are eager, and level if all are stated. `filters`: the values that each filter offers. `with_more`:
+    the columns in which a cell has small text; all their cells leave room for it, so that numbers align."""
     is_shown = {
         "language": any(each.row.language for each in rows), "load": any(each.row.level for each in rows),
-        "engine": any(each.row.engine != "eager" for each in rows),
+        "engine": any(each.row.engine != "eager" for each in rows), "level": any(each.level != STATED for each in rows),
     }  # fmt: skip
     values = zip(*(each.filter_values for each in rows), strict=True)
     return {

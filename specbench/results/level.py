@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from specbench.results.row import Row
+from specbench.results.row import Row, digest_of
 
 Name = Literal["stated", "recomputed"]
 
@@ -56,9 +56,9 @@ class Level:
 
 
 STATED = Level()
-Levels = Mapping[tuple[str, str], Level]  # by key and time of a row
+Levels = Mapping[str, Level]  # by the digest of a row's content, so that an edited copy of a row has none
 
 
 def level_of(row: Row, levels: Levels) -> Level:
     """Returns the level of a row: stated, unless it was found in a bundle."""
-    return levels.get((row.key, row.created), STATED)
+    return levels.get(digest_of(row.model_dump(mode="json")), STATED) if levels else STATED

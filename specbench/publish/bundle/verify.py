@@ -23,7 +23,7 @@ from specbench.records.folder import read_environments
 from specbench.results.leaderboard import ROWS, read
 from specbench.results.leaderboard_files import MAX_FIELDS, compare_with_run, expected_verdict, mismatch_text
 from specbench.results.level import STATED, Level, Levels
-from specbench.results.row import LATER_METRICS, UNVERIFIABLE_FIELDS, Row
+from specbench.results.row import LATER_METRICS, UNVERIFIABLE_FIELDS, Row, digest_of
 from specbench.results.runs import RecordedRun
 
 CONTENT = "what depends on the content of answers (texts are left out)"
@@ -229,13 +229,13 @@ def verify(bundles: Sequence[CheckedBundle]) -> Verification:
 
 
 def levels_of(rows: Sequence[Row], files: Sequence[Path], allowed_signers: Path | None = None) -> Levels:
-    """Returns the level of each row that bundles have, by key and time. Homes and secrets, which bundles lack, do not
+    """Returns the level of each row that bundles have, by its digest. Homes and secrets, which bundles lack, do not
     count as a difference."""
     scrub = Scrubber.of_user()
     by_key: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         by_key.setdefault((scrub.text(row.key), row.created), []).append(row)
-    found: dict[tuple[str, str], Level] = {}
+    found: dict[str, Level] = {}
     with verified(files, allowed_signers) as bundles:
         verification = verify(bundles)
         for bundle in bundles:
@@ -244,7 +244,8 @@ def levels_of(rows: Sequence[Row], files: Sequence[Path], allowed_signers: Path 
                     if (added := _added_fields(row, checked.row, scrub)) is not None:
                         level = verification.level_of(bundle, checked)
                         level = replace(level, except_for=tuple(dict.fromkeys((*level.except_for, *added))))
-                        found[row.key, row.created] = _joined(found.get((row.key, row.created)), level)
+                        digest = digest_of(row.model_dump(mode="json"))
+                        found[digest] = _joined(found.get(digest), level)
     return found
 
 

@@ -306,7 +306,7 @@ def packed_and_unpacked(folder: Path, num_bytes: int) -> int:
 
 
 def test_memory_does_not_grow_with_the_archive(tmp_path: Path) -> None:
-    assert packed_and_unpacked(tmp_path, 24 * 2**20) < 8 * 2**20
+    assert packed_and_unpacked(tmp_path, 16 * 2**20) < 8 * 2**20
 
 
 @pytest.mark.slow

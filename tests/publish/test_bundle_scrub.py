@@ -10,10 +10,14 @@ from specbench.publish.bundle.crate import About
 from specbench.publish.bundle.make import make_bundle
 from specbench.publish.bundle.scrub import HOME, REMOVED, Scrubber
 from specbench.publish.bundle.verify import verified
+from specbench.results.leaderboard import write
+from specbench.results.rows import MeasuredRun
+from specbench.results.runs import RecordedRun
 from tests.support.bundles import files_in
 from tests.support.runs import run_into
 
 USER = "mallory-o'neil"
+ONLY_THERE = "in-no-known-place"
 HF, OPENAI, NETRC, REMOTE, ODD = (
     "hf_" + "Ab1" * 11, "sk-proj-" + "Zy9" * 8, "netrc-passw0rd", "remote-passw0rd", 'quoted"back\\slash\u00e9-key',
 )  # fmt: skip
@@ -53,7 +57,7 @@ def planted(folder: Path, home: Path) -> None:
     path = folder / "run.json"
     content = json.loads(path.read_text(encoding="utf-8"))
     content["target"]["name"] = f"{home}/models/target"
-    content["remote"] = f"https://token:{REMOTE}@github.com/a/b.git"
+    content["remote"] = f"https://token:{ONLY_THERE}@github.com/a/b.git"
     path.write_text(json.dumps(content), encoding="utf-8")
     lines = [json.loads(line) for line in (folder / "records.jsonl").read_text(encoding="utf-8").splitlines()]
     for generation in lines[0]["methods"].values():
@@ -75,9 +79,6 @@ def test_a_bundle_made_in_a_hostile_home(tmp_path: Path, home: Path) -> None:
     run_into(folder, "sd", subsets=("en",), limit=2)
     planted(folder, home)
     (folder / "leaderboard.json").unlink()
-    from specbench.results.leaderboard import write
-    from specbench.results.rows import MeasuredRun
-    from specbench.results.runs import RecordedRun
 
     run = RecordedRun(folder)
     write(
@@ -88,8 +89,8 @@ def test_a_bundle_made_in_a_hostile_home(tmp_path: Path, home: Path) -> None:
     make_bundle([folder], tmp_path / "made.tar.gz", About(f"Measured in {home}"))
     files = files_in(tmp_path / "made.tar.gz")
     told = b"\n".join(files.values()) + "\n".join(files).encode()
-    secrets = [HF, OPENAI, NETRC, REMOTE, ODD, "proxy-passw0rd", "f" * 40, "stored-token-1234", USER, "someone-else",
-               str(home), "PRIVATE KEY"]  # fmt: skip
+    secrets = [HF, OPENAI, NETRC, REMOTE, ODD, ONLY_THERE, "proxy-passw0rd", "f" * 40, "stored-token-1234"]
+    secrets += [USER, "someone-else", str(home), "PRIVATE KEY"]
     for secret in secrets:
         forms = {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
         forms.add(base64.b64encode(secret.encode()).decode().rstrip("="))
@@ -119,7 +120,10 @@ def test_what_has_the_form_of_a_key_is_removed(text: str) -> None:
         ("/home/ada/models", "~/models"), ("/Users/ada/models", "~/models"), ("C:\\Users\\ada\\models", "~\\models"),
         ("/root/models", "~/models"), ("/rooted/models", "/rooted/models"), ("file:///home/ada", "file://~"),
         ("https://ada:pw@host/x", "https://[removed]host/x"), ("https://host/x@y", "https://host/x@y"),
-        ("/data/ada-home/x", "/data/ada-home/x"),
+        ("/data/ada-home/x", "/data/ada-home/x"), ("HF_TOKEN=abc specbench run", "HF_TOKEN=[removed] specbench run"),
+        ("http://h/v1?api_key=abc&x=1", "http://h/v1?api_key=[removed]&x=1"),
+        ("run --token abc", "run --token [removed]"), ("--set drafter.mask_token=5", "--set drafter.mask_token=5"),
+        ("--set generation.max_new_tokens=8", "--set generation.max_new_tokens=8"),
     ],
 )  # fmt: skip
 def test_homes_and_passwords_of_addresses(text: str, scrubbed: str) -> None:

@@ -181,5 +181,5 @@ def test_details_of_this_machine() -> None:
     """All packages as pip tells them, and the files that differ from the commit exactly if there are some."""
     found = machine.details()
     assert found["packages"]["numpy"] == metadata.version("numpy") and len(found["packages"]) > 20
-    assert found["cpu"]["num_cpus"] == os.cpu_count() and "gpu" not in found
+    assert found["cpu"]["num_cpus"] == os.cpu_count()
     assert bool(found.get("changed_files")) is ("-dirty-" in (found["commit"] or ""))

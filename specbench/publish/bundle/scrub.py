@@ -31,6 +31,10 @@ FORMS = (
 HINTS = ("hf_", "sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "xox", "AKIA", "ASIA", "AIza",
          "Bearer ", "PRIVATE KEY-----", "://")  # fmt: skip
 USER_IN_URL = r"(?<=://)[^\s/@:\"']*:[^\s/@\"']*@"  # of https://user:password@host
+# In settings, whatever is given as a token: HF_TOKEN=…, ?api_key=…, --token …
+KIND = r"(?:(?:hf|hub|auth|access|api|bearer|github|gitlab|wandb)[_-])?"  # not eos_token, mask_token and the like
+SECRET_NAME = rf"(?:{KIND}token|\w*api[_-]?key|\w*secret|\w*password)"
+NAMED = re.compile(rf"((?<![\w-]){SECRET_NAME}=|--{SECRET_NAME}[ =])[^\s&\"'\\]+", re.I)
 HOMES = r"(?:/home/[^/\s\"'\\:,;=]+|/Users/[^/\s\"'\\:,;=]+|/root(?![\w.-])|[A-Za-z]:[\\/]+Users[\\/]+[^\\/\s\"':,;=]+)"
 
 
@@ -83,6 +87,8 @@ class Scrubber:
     def text(self, text: str, is_written_by_model: bool = False) -> str:
         """Returns a text without secrets and homes."""
         text = self._exact.sub(REMOVED, text)
+        if not is_written_by_model:
+            text = NAMED.sub(rf"\1{REMOVED}", text)
         pattern = self._own_home if is_written_by_model else self._any_home
         return pattern.sub(HOME, text) if pattern is not None else text
 

@@ -250,7 +250,7 @@ def test_levels_of_a_board_are_those_that_bundles_show(runs: list[Path], bundle:
     assert [each["level"] for each in flat] == ["stated", "recomputed"]
     assert [each["level"] for each in columns(rows)] == ["stated"] * 2
     elsewhere = [row.model_copy(update={"created": "2020-01-01T00:00:00+00:00"}) for row in rows]
-    assert levels_of(elsewhere, [bundle]) == {}
+    assert levels_of(elsewhere, [bundle]) == {}, "of another time"
 
 
 def test_levels_are_shown(specbench, runs: list[Path], bundle: Path, tmp_path: Path) -> None:

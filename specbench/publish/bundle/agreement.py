@@ -119,7 +119,7 @@ def compare_runs(first: MeasuredRow, second: MeasuredRow) -> Agreement | str:
     if not pairs.num_answers:
         return "their prompts differ"
     greedy = first.row.sampling.temperature == 0
-    names = JUDGED_BY if not first.row.is_baseline else ()
+    names: tuple[str, ...] = () if first.row.is_baseline else JUDGED_BY
     if first.row.device == second.row.device:
         names += OF_MACHINE[int(first.row.is_baseline) :]
     changes = []
@@ -140,9 +140,9 @@ def _answers(
     num_explained = 0
     for key in differ:
         records = [each.run.records[key] for each in (first, second)]
-        written = [record.methods[method].token_ids.tolist() for record in records]
+        own, other = (record.methods[method].token_ids.tolist() for record in records)
         num_explained += any(
-            _has_both(record, *written, _explained_methods(each.run, key))
+            _has_both(record, own, other, _explained_methods(each.run, key))
             for each, record in zip((first, second), records, strict=True)
         )
     return Answers(len(sides[0]), len(sides[0]) - len(differ), num_explained)

@@ -84,10 +84,10 @@ def _bundled(path: Path, name: str, folder: Path, scrub: Scrubber, with_texts: b
         if (path / each).is_symlink():
             raise ConfigError(f"{path / each}: is a link, and a bundle holds plain files only: put the file there")
     (copy / SPECS).write_text(_settings(path / SPECS, scrub, {}), encoding="utf-8")
-    before, after = ((*each.tasks, *each.method_specs) for each in (run, RecordedRun(copy)))
-    renamed = {  # names hold the digest of the spec, which a scrubbed path may change
-        old: new for old, new in zip(map(versioned_name, before), map(versioned_name, after), strict=True) if old != new
-    }
+    before, after = (
+        [*map(versioned_name, each.tasks), *map(versioned_name, each.method_specs)] for each in (run, RecordedRun(copy))
+    )  # names hold the digest of the spec, which a scrubbed path may change
+    renamed = {old: new for old, new in zip(before, after, strict=True) if old != new}
     for each in present:
         if each == RECORDS:
             _copy_lines(path / each, copy / each, scrub, None if with_texts else without_texts)

@@ -55,8 +55,9 @@ class Scrubber:
         places = {str(home), os.path.realpath(home)} - {"/", "."}
         with suppress(OSError, KeyError, ImportError):
             places |= {f"/home/{getpass.getuser()}", f"/Users/{getpass.getuser()}"}
-        long_first = lambda texts: sorted(texts, key=lambda text: (-len(text), text))  # noqa: E731
-        return cls(long_first({each.strip() for each in found if len(each.strip()) >= SHORTEST}), long_first(places))
+        secrets = {each.strip() for each in found if len(each.strip()) >= SHORTEST}
+        known, homes = (sorted(texts, key=lambda text: (-len(text), text)) for texts in (secrets, places))
+        return cls(known, homes)
 
     @cached_property
     def _hints(self) -> Sequence[str]:

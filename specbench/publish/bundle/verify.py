@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,10 +20,11 @@ from specbench.publish.bundle.scrub import Scrubber
 from specbench.publish.bundle.signature import signer_of
 from specbench.publish.bundle.texts import is_left_out, without_content
 from specbench.records.folder import read_environments
+from specbench.records.generation import Key, Record
 from specbench.results.leaderboard import ROWS, read
-from specbench.results.leaderboard_files import MAX_FIELDS, compare_with_run, expected_verdict, mismatch_text
+from specbench.results.leaderboard_files import MAX_FIELDS, compare_with_run, mismatch_text
 from specbench.results.level import STATED, Level, Levels
-from specbench.results.row import LATER_METRICS, UNVERIFIABLE_FIELDS, Row, digest_of
+from specbench.results.row import LATER_METRICS, Row, digest_of
 from specbench.results.runs import RecordedRun
 
 CONTENT = "what depends on the content of answers (texts are left out)"
@@ -160,7 +161,7 @@ def _checked_run(folder: Path, present: set[str]) -> CheckedRun:
         return CheckedRun(folder.name, run, (), problem=f"{absent[0]} is absent")
     try:
         rows, problems = read(folder / ROWS)
-        records = run.answers.records or {}  # one pass reads both
+        records: Mapping[Key, Record] = run.answers.records or {}  # one pass reads both
         has_texts = not any(is_left_out(each) for record in records.values() for each in record.methods.values())
     except (ConfigError, ValueError) as error:
         return CheckedRun(folder.name, run, (), problem=_without_place(error, folder))
@@ -229,8 +230,8 @@ def verify(bundles: Sequence[CheckedBundle]) -> Verification:
 
 
 def levels_of(rows: Sequence[Row], files: Sequence[Path], allowed_signers: Path | None = None) -> Levels:
-    """Returns the level of each row that bundles have, by its digest. Homes and secrets, which bundles lack, do not
-    count as a difference."""
+    """Returns the level of each row whose run bundles have, by its digest: the row itself is compared with what the
+    records give. Homes and secrets, which bundles lack, do not count as a difference."""
     scrub = Scrubber.of_user()
     by_key: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
@@ -239,25 +240,14 @@ def levels_of(rows: Sequence[Row], files: Sequence[Path], allowed_signers: Path 
     with verified(files, allowed_signers) as bundles:
         verification = verify(bundles)
         for bundle in bundles:
-            for checked in bundle.rows:
-                for row in by_key.get((checked.row.key, checked.row.created), ()):
-                    if (added := _added_fields(row, checked.row, scrub)) is not None:
-                        level = verification.level_of(bundle, checked)
-                        level = replace(level, except_for=tuple(dict.fromkeys((*level.except_for, *added))))
+            for run in bundle.runs:
+                for bundled in run.rows:
+                    for row in by_key.get((bundled.row.key, bundled.row.created), ()):
+                        scrubbed = Row.model_validate(scrub.value(row.model_dump(mode="json")) | {"run": None})
+                        checked = _checked_row(scrubbed, run.run, run.run.path, run.has_texts)
                         digest = digest_of(row.model_dump(mode="json"))
-                        found[digest] = _joined(found.get(digest), level)
+                        found[digest] = _joined(found.get(digest), verification.level_of(bundle, checked))
     return found
-
-
-def _added_fields(row: Row, bundled: Row, scrub: Scrubber) -> list[str] | None:
-    """Returns what an audit or `specbench fairness` added to a row of a bundle; None if anything else differs, or if
-    the answers contradict what was added."""
-    verdict = ["verdict", "evidence"] if row.evidence is not None else []
-    left_out = {*UNVERIFIABLE_FIELDS, *verdict}
-    own, other = (scrub.value(each.model_dump(mode="json", exclude=left_out)) for each in (row, bundled))
-    if own != other or (verdict and expected_verdict(row, bundled) != row.verdict):
-        return None
-    return [*verdict, *(["fairness"] if row.fairness is not None else [])]
 
 
 def _joined(known: Level | None, level: Level) -> Level:

@@ -55,7 +55,7 @@ COMMANDS = {
     "fairness": "analyses:fairness", "compare": "leaderboard:compare", "schema": "leaderboard:schema",
     "site": "publish:site", "check": "leaderboard:check", "lm-eval": "run:lm_eval",
     "serve-llama-cpp": "serve:serve_llama_cpp", "train": "train:train", "leaderboard": "leaderboard:leaderboard",
-    "board": "publish:board", "plot": "paper:plot", "table": "paper:table",
+    "bundle": "bundle:bundle", "board": "publish:board", "plot": "paper:plot", "table": "paper:table",
 }  # fmt: skip
 FORMER_NAMES = {"limit": "roofline"}  # former name: name
 CONTEXT_SETTINGS = {"lm-eval": {"allow_extra_args": True, "ignore_unknown_options": True}}  # lm-eval parses the rest

@@ -23,10 +23,16 @@ from specbench.specs.run_options import MODEL_ARGS, OPTIONS, Option, RunOptions,
 from specbench.specs.run_options import split as split  # commands take it from here
 
 if TYPE_CHECKING:
+    from specbench.results.level import Levels
     from specbench.running.models import LoadedModels
     from specbench.specs.run import RunSpec
 
 Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Leaderboard files (JSON).")]
+Bundles = Annotated[
+    list[Path] | None,
+    typer.Option("--bundle", help="Bundle that confirms rows, which are shown with their level; may be repeated."),
+]
+Signers = Annotated[Path | None, typer.Option(help="File of allowed signers, as git's gpg.ssh.allowedSignersFile.")]
 RowSubsets = Annotated[str | None, typer.Option(help="Subsets, separated by commas; by default the `all` rows.")]
 SamplePrompt = Annotated[
     str,
@@ -178,6 +184,18 @@ def print_result(result: Any, as_json: bool, tables: Callable[[], Iterable[Any]]
         stdout.out(result.model_dump_json(indent=2))
     else:
         stdout.out(json.dumps(result, ensure_ascii=False, indent=2))
+
+
+def levels_in(files: Sequence[Path], bundles: Sequence[Path] | None, signers: Path | None) -> "Levels | None":
+    """Returns the levels of the rows of leaderboard files that bundles have; None without bundles."""
+    if not bundles:
+        if signers is not None:
+            raise ConfigError(f"--signers {signers}: has no effect without --bundle: add --bundle, or remove it")
+        return None
+    from specbench.publish.bundle.verify import levels_of
+    from specbench.results.leaderboard import load
+
+    return levels_of([row for file in files for row in load(file)], bundles, signers)
 
 
 def command_line() -> str:

@@ -12,10 +12,13 @@ import typer
 
 from specbench.cli.arguments import (
     AsJson,
+    Bundles,
     Files,
     RowSubsets,
+    Signers,
     command_line,
     flag,
+    levels_in,
     path_option,
     print_result,
     split,
@@ -118,6 +121,8 @@ def show(
     format_: Annotated[str, typer.Option("--format", help="text, markdown, or latex for a paper.")] = "text",
     siunitx: Annotated[bool, flag("--siunitx", help="With latex: number columns S of the package siunitx.")] = False,
     wide: Annotated[bool, flag("--wide", help="With latex: tables over both columns of a page (table*).")] = False,
+    bundle: Bundles = None,
+    signers: Signers = None,
 ) -> None:
     """Print ranked tables, one per set of conditions. Rows that the intervals cannot separate share ranks.
 
@@ -131,7 +136,8 @@ def show(
 
     as_text = TableFormat(format_, siunitx=siunitx, wide=wide)
     with status_line("reading the records"):
-        tables = ranking.show(files, sort, filter_ or [], split(subset or ""), as_text)
+        levels = levels_in(files, bundle, signers)
+        tables = ranking.show(files, sort, filter_ or [], split(subset or ""), as_text, levels)
     for table in tables:
         stdout.print(table, soft_wrap=isinstance(table, str))
 
@@ -174,14 +180,22 @@ def pull(
 
 
 @leaderboard.command()
-def export(files: Files, output: Annotated[Path, path_option(help="File that ends in .csv or .parquet.")]) -> None:
-    """Write leaderboard files as a table: one line per row, and three columns per metric for value and interval."""
+def export(
+    files: Files,
+    output: Annotated[Path, path_option(help="File that ends in .csv or .parquet.")],
+    bundle: Bundles = None,
+    signers: Signers = None,
+) -> None:
+    """Write leaderboard files as a table: one line per row, and three columns per metric for value and interval.
+
+    The columns level, signed_by, num_runs and runs_agree are what --bundle shows; without it every row is stated.
+    """
     from specbench.core.console import counted
     from specbench.report.display import export as write_table
     from specbench.results.leaderboard import load
 
     rows = [row for board in files for row in load(board)]
-    write_table(rows, output)
+    write_table(rows, output, levels_in(files, bundle, signers))
     stdout.print(f"{output}: {counted(len(rows), 'row')}", soft_wrap=True)
 
 

@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from specbench.cli.arguments import AsJson, Files, flag, path_option, split, takes_run_options
+from specbench.cli.arguments import (
+    AsJson,
+    Bundles,
+    Files,
+    Signers,
+    flag,
+    levels_in,
+    path_option,
+    split,
+    takes_run_options,
+)
 from specbench.core.console import stderr, stdout
 from specbench.core.errors import ConfigError
 from specbench.core.progress import status_line
@@ -144,6 +154,8 @@ def site(
         ),
     ] = 0,
     prompts: Annotated[bool, flag("--prompts", help="With --answers: their prompts too, rendered again.")] = False,
+    bundle: Bundles = None,
+    signers: Signers = None,
 ) -> None:
     """Build static pages of leaderboards: sortable tables, a page for each row, plots of quality and speed.
 
@@ -170,7 +182,7 @@ def site(
 
         shown = ShownAnswers(answers, rendered_prompts)
     with status_line("building the site"):
-        built = build(files, output, title, shown)
+        built = build(files, output, title, shown, levels_in(files, bundle, signers))
     for line in built.warnings:
         stderr.print(f"warning: {line}", soft_wrap=True)
     counts = f"{counted(built.num_rows, 'row')}, {counted(built.num_files, 'file')}"

@@ -3,6 +3,7 @@
 import os
 import platform
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -104,6 +105,66 @@ def _device_name(device: str) -> str:
     left_out = ", waits for a CPU left out" if HOST.leaves_out_waits else ""
     threads = f"{num_threads} thread{'s' if num_threads > 1 else ''}"
     return called(f"{_cpu_model()}, {threads}{pages}{left_out}", num_sharing())
+
+
+@cache
+def details() -> dict[str, Any]:
+    """Returns what somebody who repeats a measurement may want to know of machine and software beyond `environment`:
+    all installed packages, the CPU with its flags, memory, GPUs with driver, and the files that differ from the commit.
+    Unknown parts are absent. Never raises."""
+    found: dict[str, Any] = {"platform": platform.platform(), "python": platform.python_version()}
+    for name, get in (("packages", _packages), ("cpu", _cpu), ("memory_bytes", _memory_bytes), ("gpu", _gpu),
+                      ("changed_files", _changed_files)):  # fmt: skip
+        with suppress(Exception):
+            if (value := get()) is not None:
+                found[name] = value
+    return {**found, "commit": commit(PACKAGE.parent)}
+
+
+def _packages() -> dict[str, str]:
+    """Returns the versions of installed packages by name, from the names of their folders: to read all their metadata
+    takes a second."""
+    names = (name for path in reversed(sys.path) if os.path.isdir(path) for name in os.listdir(path))
+    parts = (name.removesuffix(".dist-info").split("-") for name in names if name.endswith(".dist-info"))
+    return dict(sorted((each[0].lower().replace("_", "-"), each[1]) for each in parts if len(each) == 2))
+
+
+def _cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, Any] | None:
+    """Returns what Linux tells of the first CPU, the number of CPUs, and how their clock is governed."""
+    if not cpuinfo.is_file():
+        return None
+    first = cpuinfo.read_text(encoding="utf-8", errors="replace").partition("\n\n")[0]
+    told = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first.splitlines())}
+    governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+    return {
+        "model": told.get("model name") or platform.machine(), "microcode": told.get("microcode"),
+        "flags": (told.get("flags") or told.get("Features") or "").split(), "num_cpus": os.cpu_count(),
+        "governor": governor.read_text(encoding="utf-8").strip() if governor.is_file() else None,
+    }  # fmt: skip
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _gpu(driver: Path = Path("/proc/driver/nvidia/version")) -> dict[str, Any] | None:
+    """Returns the names of CUDA devices, the version of CUDA that torch was built for, and the driver."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    told = driver.read_text(encoding="utf-8").splitlines()[0] if driver.is_file() else None
+    names = [torch.cuda.get_device_name(place) for place in range(torch.cuda.device_count())]
+    return {"names": names, "cuda": torch.version.cuda, "driver": told}
+
+
+def _changed_files() -> dict[str, str] | None:
+    """Returns a digest of each measured file that differs from the commit; None outside a checkout."""
+    checkout = PACKAGE.parent
+    if not (checkout / ".git").exists():
+        return None
+    changed = sorted(_git_status(checkout)[1])
+    return {name: file_digest(checkout / name) if (checkout / name).is_file() else "gone" for name in changed}
 
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")

@@ -27,7 +27,7 @@ from specbench.publish.workers import (
 from specbench.records.records import RecordFile
 
 Files = dict[str, bytes]
-RUN_FILES = ("run.json", "specs.json", "measurements.json", "leaderboard.json")
+RUN_FILES = ("run.json", "specs.json", "measurements.json", "leaderboard.json", "environment.json")
 
 
 class ActorHost:

@@ -158,6 +158,28 @@ def write_specs(folder: Path, spec: RunSpec) -> None:
         write_atomically(folder / FILE, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
 
 
+ENVIRONMENT = "environment.json"
+
+
+def add_environment(folder: Path, details: Mapping[str, Any]) -> None:
+    """Notes the machine and the software that measured (`models.machine.details`), unless the run's file has them. A
+    broken file is replaced: no row depends on it. Raises ConfigError if the file cannot be written."""
+    known = read_environments(folder)
+    if details not in known:
+        with writing(folder / ENVIRONMENT, REMEDY):
+            text = json.dumps({"environments": [*known, details]}, ensure_ascii=False, indent=1)
+            write_atomically(folder / ENVIRONMENT, text + "\n")
+
+
+def read_environments(folder: Path) -> list[Mapping[str, Any]]:
+    """Returns what measured a run, in order; empty for runs of earlier versions and a broken file."""
+    try:
+        found = bounded.read_mapping(folder / ENVIRONMENT, REMEDY).get("environments")
+    except ConfigError:
+        return []
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
 def _without_sample_paths(data: dict[str, Any]) -> dict[str, Any]:
     """Returns a task, or a part of it, with the paths of its samples reduced to file names."""
     made: dict[str, Any] = {

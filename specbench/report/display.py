@@ -22,6 +22,7 @@ from specbench.records.records import Record
 from specbench.report.compare import Comparison, comparison_tables
 from specbench.report.tables import RunRows
 from specbench.results.concurrency import break_even, load_of, rows_by_server
+from specbench.results.level import Levels, level_of
 from specbench.results.metric_format import without_digest
 from specbench.results.row import Row
 from specbench.statistics.bootstrap import Estimate
@@ -123,16 +124,17 @@ FORMATS = (".csv", ".parquet")
 NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?")
 
 
-def columns(rows: Iterable[Row]) -> list[dict[str, object]]:
+def columns(rows: Iterable[Row], levels: Levels | None = None) -> list[dict[str, object]]:
     """Returns the rows as flat mappings with the same keys. Tasks and methods have their bare names, and their
     versioned names as task_id and method_id. Each metric has its interval as NAME_low and NAME_high. Other values that
-    have parts are JSON text."""
+    have parts are JSON text. `levels`: of rows that bundles have; all others are stated."""
     flat = []
     for row in rows:
         cells: dict[str, object] = {"task": row.task_name, "subset": row.subset, "method": row.method_name}
         for name, value in row.model_dump(mode="json", exclude={"metrics", *cells}).items():
             cells[name] = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
         cells |= {"task_id": row.task, "method_id": row.method}
+        cells |= level_of(row, levels or {}).columns()
         for name, metric in row.metrics.items():
             cells |= {name: metric.value, f"{name}_low": metric.low, f"{name}_high": metric.high}
         flat.append(cells)
@@ -140,7 +142,7 @@ def columns(rows: Iterable[Row]) -> list[dict[str, object]]:
     return [{name: cells.get(name) for name in names} for cells in flat]
 
 
-def export(rows: Sequence[Row], to: Path) -> None:
+def export(rows: Sequence[Row], to: Path, levels: Levels | None = None) -> None:
     """Writes rows to a file in the format of its suffix. Raises ConfigError for another suffix, and if the file cannot
     be written."""
     if to.suffix not in FORMATS:
@@ -148,7 +150,7 @@ def export(rows: Sequence[Row], to: Path) -> None:
             f"--output {to}: the suffix must give the format: name a file that ends in {' or '.join(FORMATS)}"
         )
     check_output("--output", to)
-    flat = columns(rows)
+    flat = columns(rows, levels)
     write_output("--output", to, parquet_bytes(flat) if to.suffix == ".parquet" else csv_text(flat))
 
 

@@ -34,6 +34,7 @@ from specbench.report.columns import (
 )
 from specbench.results.conditions import conditions, flat_fields
 from specbench.results.leaderboard import load
+from specbench.results.level import Levels, level_of
 from specbench.results.metric_format import NULL, find_metric, metric_of, without_digest
 from specbench.results.paired import KINDS, RowWithRecords, pair_up
 from specbench.results.row import Row
@@ -140,14 +141,18 @@ def score_signatures(row: Row, metric: str) -> dict[str, str]:
 DEFAULT_METRIC = "speedup"
 
 
-def ranking_tables(rows: Mapping[str, RowWithRecords], metric: str = DEFAULT_METRIC) -> list[Table]:
+def ranking_tables(
+    rows: Mapping[str, RowWithRecords], metric: str = DEFAULT_METRIC, levels: Levels | None = None
+) -> list[Table]:
     """Returns a table for each set of conditions, in the order of the files, with the best row by `metric` first.
-    `rows`: by their name in the table, which is the number of the file and of the row in it."""
+    `rows`: by their name in the table, which is the number of the file and of the row in it. `levels`: of rows that
+    bundles have; None leaves their column out."""
     numbers = {id(side.row): number for number, side in rows.items()}
-    return [_table(group, numbers, metric) for group in group_by_conditions(list(rows.values()), metric).values()]
+    groups = group_by_conditions(list(rows.values()), metric).values()
+    return [_table(group, numbers, metric, levels) for group in groups]
 
 
-def _table(group: Sequence[RowWithRecords], numbers: Mapping[int, str], metric: str) -> Table:
+def _table(group: Sequence[RowWithRecords], numbers: Mapping[int, str], metric: str, levels: Levels | None) -> Table:
     order = rank_rows(group, metric)
     rows = [each.row for each in order]
     methods = distinct_names(rows)
@@ -164,6 +169,8 @@ def _table(group: Sequence[RowWithRecords], numbers: Mapping[int, str], metric: 
         RowColumn("method", cell=lambda row: methods[row.key]), NUM_DRAFT_TOKENS, acceptance_column(rows), LENGTH,
         SPEED_OF_AR, SPEED, SPEEDUP, score_column(rows), VERDICT,
     ]  # fmt: skip
+    if levels is not None:
+        columns.append(RowColumn("level", cell=lambda row: str(level_of(row, levels))))
     if all(column.metric != metric for column in columns):
         columns.insert(-1, metric_column(metric, metric.replace("_", "\n"), 4))
     separable = len(order) > 1 and (order[0].best, order[0].worst) == (1, 1)
@@ -252,10 +259,11 @@ def show(
     filters: Sequence[str],
     subsets: Sequence[str],
     format_: TableFormat = TEXT,
+    levels: Levels | None = None,
 ) -> list[Table | str]:
     """Returns the ranked tables of the selected rows, then lines: what all captions share, the numbers of several
-    files, and why existing records could not be read. Raises ConfigError for unknown files, keys, values, subsets,
-    and metrics, and if there are no rows."""
+    files, and why existing records could not be read. `levels`: of rows that bundles have. Raises
+    ConfigError for unknown files, keys, values, subsets, and metrics, and if there are no rows."""
     # One entry per row; among equal baselines of several runs, the newest.
     places: dict[tuple[str, str], tuple[Row, Path, str]] = {}
     for position, file in enumerate(files, start=1):
@@ -279,7 +287,7 @@ def show(
         name: runs.with_records(row, file) for row, file, name in places.values() if (row.key, row.created) in keys
     }
     comment = "% " if format_.name == "latex" else ""
-    tables = ranking_tables(shown, metric)
+    tables = ranking_tables(shown, metric, levels)
     shared: list[str] = []
     if len(tables) > 1 and format_.name != "latex":  # LaTeX tables are used separately
         shared = [line for line in tables[0].caption if all(line in each.caption for each in tables[1:])]

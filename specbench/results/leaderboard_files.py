@@ -264,12 +264,13 @@ def mismatch_text(found: FieldDifference) -> str:
 
 
 def compare_with_run(
-    row: Row, run: RecordedRun, file: Path, verdict_in: ReportReader | None = None
-) -> tuple[list[FieldDifference], list[str]]:
+    row: Row, run: RecordedRun, file: Path, verdict_in: ReportReader | None = None,
+    part_of: Callable[[Row], Row] = lambda row: row,
+) -> tuple[list[FieldDifference], list[str]]:  # fmt: skip
     """Returns the fields in which a row of a file differs from its run, and the fields that were not compared.
-    `verdict_in`: reads an audit's report; without it the verdict of an audit is not compared. Raises ConfigError if the
-    row cannot be recomputed."""
-    own = run.recompute_row(row)
+    `verdict_in`: reads an audit's report; without it the verdict of an audit is not compared. `part_of`: returns what
+    the run can confirm of a row, by default the whole. Raises ConfigError if the row cannot be recomputed."""
+    row, own = part_of(row), part_of(run.recompute_row(row))
     stated = ["fairness"] if row.fairness is not None else []
     for told, later in LATER_METRICS.items():
         if later.isdisjoint(row.metrics) and not later.isdisjoint(own.metrics):  # a row of an earlier version

@@ -11,11 +11,12 @@ from specbench.core.environment import is_installed
 from specbench.core.progress import doing
 from specbench.decoding.bridges import common_ids
 from specbench.decoding.decoder import Decoder, QueryInfo, drafting_decoders, tree_width
+from specbench.models import machine
 from specbench.models.batch_width import BaselineAnswer, BatchWidth, beginnings, measure_batch_width
 from specbench.models.near_ties import Divergence, find_differences
 from specbench.models.own_passes import OwnPasses
 from specbench.models.scoring import ScoringModel
-from specbench.records.folder import write_specs
+from specbench.records.folder import add_environment, write_specs
 from specbench.records.records import Record
 from specbench.records.store import RecordStore
 from specbench.records.windows import read_windows
@@ -138,6 +139,7 @@ def run_plan(plan: Plan, events: Events, judge: Judge | None = None) -> tuple[Me
 def measure(plan: Plan, scheduler: Scheduler, recorded: RecordStore, events: Events) -> Measured:
     """Measures the trials of a plan that are not recorded yet, and notes in its folder what rows need besides records,
     since rows depend on the folder alone."""
+    num_before = len(recorded)
     with report_kept_results(events.console, plan.folder.path):
         scheduler.measure(plan, recorded, events)
     records = recorded.only([trial.key for trial in plan.trials])
@@ -147,6 +149,8 @@ def measure(plan: Plan, scheduler: Scheduler, recorded: RecordStore, events: Eve
         answers = RunAnswers({each.name: each.decodes_with for each in plan.spec.methods}, languages, records)
         measurement = measurement_of(plan, records, answers)
     add_measurement(plan.folder.path, measurement)
+    if len(recorded) > num_before:
+        add_environment(plan.folder.path, machine.details())
     return Measured(records, answers, measurement)
 
 

@@ -1,7 +1,9 @@
 """The folder of a run: created, resumed, and refused when it belongs to another configuration."""
 
 import json
+import os
 import sys
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +13,8 @@ import pytest
 from specbench.core import dotted
 from specbench.core.errors import ConfigError
 from specbench.core.files import changed_settings
-from specbench.records.folder import RunFolder, write_specs
+from specbench.models import machine
+from specbench.records.folder import RunFolder, add_environment, read_environments, write_specs
 from specbench.records.generation import Record, convert
 from specbench.records.records import Key
 from specbench.specs.catalogue import load_method, load_task, versioned_name
@@ -161,3 +164,22 @@ def test_nested_values_have_dotted_paths() -> None:
 def test_changed_settings_are_named_by_their_dotted_keys() -> None:
     changes = changed_settings({"a": {"b": [1, "x"], "d": {}}, "c": None}, {"a": {"b": [1]}, "c": "é"})
     assert changes == ['a.b.1: "x" → absent', 'c: null → "é"']
+
+
+def test_each_environment_is_noted_once(tmp_path: Path) -> None:
+    """A broken file is no reason to end a run: no row depends on it."""
+    for details in ({"python": "3.11"}, {"python": "3.11"}, {"python": "3.12"}):
+        add_environment(tmp_path, details)
+    assert read_environments(tmp_path) == [{"python": "3.11"}, {"python": "3.12"}]
+    (tmp_path / "environment.json").write_text('{"environments": 3')
+    assert read_environments(tmp_path) == []
+    add_environment(tmp_path, {"python": "3.13"})
+    assert read_environments(tmp_path) == [{"python": "3.13"}]
+
+
+def test_details_of_this_machine() -> None:
+    """All packages as pip tells them, and the files that differ from the commit exactly if there are some."""
+    found = machine.details()
+    assert found["packages"]["numpy"] == metadata.version("numpy") and len(found["packages"]) > 20
+    assert found["cpu"]["num_cpus"] == os.cpu_count()
+    assert bool(found.get("changed_files")) is ("-dirty-" in (found["commit"] or ""))

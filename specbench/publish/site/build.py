@@ -18,6 +18,7 @@ from specbench.publish.site.entries import Entries, SiteRow, by_machine, index_t
 from specbench.publish.site.row_page import row_page, subset_rows
 from specbench.report.captions import model_name
 from specbench.report.shown import Prompts, Selection, ShownRun, no_prompts, shown_run
+from specbench.results.level import Levels
 from specbench.results.row import Row
 
 MARK = "specbench-site.json"  # marks a folder as a site, and names all its files
@@ -78,12 +79,14 @@ class BuiltSite:
     warnings: tuple[str, ...]
 
 
-def build(files: Sequence[Path], folder: Path, title: str, answers: ShownAnswers = NO_ANSWERS) -> BuiltSite:
+def build(
+    files: Sequence[Path], folder: Path, title: str, answers: ShownAnswers = NO_ANSWERS, levels: Levels | None = None
+) -> BuiltSite:
     """Writes the site of leaderboard files, and replaces an earlier site. Raises ConfigError for files that are not
     leaderboards or have no rows, and for a folder that holds anything but a site or cannot be written; an earlier site
-    is then unchanged."""
+    is then unchanged. `levels`: of rows that bundles have."""
     check_replaceable(folder)
-    entries = read_entries(files)
+    entries = read_entries(files, levels)
     about = {"kind": KIND, "title": title, "rows": len(entries.all)}
     names = []
     shown, problems = answers_of_runs(entries.all, answers)

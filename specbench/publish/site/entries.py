@@ -19,6 +19,7 @@ from specbench.report.ranking import (
 )
 from specbench.results.conditions import conditions
 from specbench.results.leaderboard import load
+from specbench.results.level import STATED, Level, Levels, level_of
 from specbench.results.metric_format import NULL, interval, metric_of, number, speed
 from specbench.results.paired import RowWithRecords
 from specbench.results.row import ALL, Row, digest_of
@@ -40,7 +41,8 @@ class IndexCell:
 class SiteRow:
     """A row of the site. `group_key`: 8 hex digits over the conditions of the rows that compare with it, used in links;
     `group_size`: their number. `label`: its method with the settings that differ within its group. `is_whole`: whether
-    it covers all subsets of its task, or the task has no such row. `run`: that of its records; None without records."""
+    it covers all subsets of its task, or the task has no such row. `level`: how far bundles confirm it. `run`: that of
+    its records; None without records."""
 
     digest: str
     side: RowWithRecords
@@ -49,6 +51,7 @@ class SiteRow:
     rank: RankedRow
     label: str
     is_whole: bool
+    level: Level = STATED
     run: RecordedRun | None = None
 
     @property
@@ -89,6 +92,7 @@ class SiteRow:
             "alpha": IndexCell(number(rate, 3), _sort_key(rate)),
             "quality": quality,
             "verdict": IndexCell(verdict_word(row)),
+            "level": IndexCell(self.level.name, more=self.level.marks),
             "warnings": IndexCell(", ".join(each.code.replace("_", " ") for each in row.warnings) or NULL),
             "n": IndexCell(str(row.n), str(row.n), f"× {row.repeats}" if row.repeats > 1 else ""),
             "gamma": IndexCell(str(row.num_draft_tokens)),
@@ -124,9 +128,9 @@ def by_machine(rows: Sequence[SiteRow]) -> dict[str, list[SiteRow]]:
     return machines
 
 
-def read_entries(files: Sequence[Path]) -> Entries:
-    """Returns the rows of leaderboard files, each once. Raises ConfigError for files that are not leaderboards, and if
-    there are no rows."""
+def read_entries(files: Sequence[Path], levels: Levels | None = None) -> Entries:
+    """Returns the rows of leaderboard files, each once. `levels`: of rows that bundles have. Raises ConfigError for
+    files that are not leaderboards, and if there are no rows."""
     runs = RecordedRuns()
     sides: dict[tuple[str, str], RowWithRecords] = {}
     folders: dict[int, Path | None] = {}
@@ -150,7 +154,7 @@ def read_entries(files: Sequence[Path]) -> Entries:
             folder = folders[id(each.row)] if each.side.records else None
             found.append(SiteRow(
                 digest, each.side, key, len(group), each, labels[each.row.key], id(each.row) in whole,
-                None if folder is None else runs.at(folder),
+                level_of(each.row, levels or {}), None if folder is None else runs.at(folder),
             ))  # fmt: skip
     found = [entry for same in by_machine(found).values() for entry in same]
     return Entries(tuple(found), tuple(runs.problem_lines()))
@@ -189,6 +193,7 @@ COLUMNS = (
     IndexColumn("speed", "tok/s", True, "generated tokens per second of decoding; compare them on one machine only"),
     IndexColumn("quality", "quality (Δ to ar)", True, "main score; Δ is its difference to the baseline"),
     IndexColumn("verdict", "verdict"),
+    IndexColumn("level", "level", help="stated, or recomputed from records by a bundle; who signed it; other runs"),
     IndexColumn("n", "n", True, "examples"),
     IndexColumn("gamma", "γ", True, "draft tokens per step"),
     IndexColumn("warnings", "warnings", help="reasons why the numbers are weak"),
@@ -208,7 +213,7 @@ def index_table(rows: Sequence[SiteRow]) -> dict[str, object]:
     that each filter offers and their labels, without filters of one value. `conditions`: by digest, the conditions of a
     row that not all rows share; the device and the engine stand above a section. `with_more`: the columns in which a
     cell has small text; all their cells leave room for it, so that numbers align. `load` and `conditions` are left out
-    if no row has one.
+    if no row has one, and `level` if all are stated.
     """
     values = {name: sorted({value_of(each.row) for each in rows}) for name, value_of in FILTERS.items()}
     filters = [
@@ -217,7 +222,10 @@ def index_table(rows: Sequence[SiteRow]) -> dict[str, object]:
     ]  # fmt: skip
     shown = {name for name, _ in filters}
     own = distinguishing_conditions([each.row for each in rows])
-    is_shown = {"load": any(each.row.level for each in rows), "conditions": any(own)}
+    is_shown = {
+        "load": any(each.row.level for each in rows), "level": any(each.level != STATED for each in rows),
+        "conditions": any(own),
+    }  # fmt: skip
     return {
         "machines": by_machine(rows),
         "columns": [column for column in COLUMNS if is_shown.get(column.key, True)],

@@ -323,6 +323,9 @@ def roofline(
         int, typer.Option(min=8, help="Number of cached tokens at which passes of every length are timed.")
     ] = 256,
     repeats: Annotated[int, typer.Option(min=1, help="Rounds; each times every pass of both models.")] = 9,
+    text: Annotated[
+        Path | None, path_option(help="Text file whose tokens the passes read; by default they are random.")
+    ] = None,
     plot: Plot = None,
     output: Report = None,
     as_json: AsJson = False,
@@ -334,7 +337,11 @@ def roofline(
 
     Bounds: bytes of weights and cache that a pass must read ÷ memory bandwidth, that of copies or of sums, whichever is
     higher; operations of a pass ÷ rate of matrix products.
+
+    For a target with mixed experts, the experts that a pass reads stand beside its cost: those of uniform routing, and
+    in eager passes the routers' own choices, of random tokens or of --text.
     """
+    from specbench.core import bounded
     from specbench.core.environment import EMBEDDED, set_threads
     from specbench.core.files import check_output, write_output
     from specbench.running.request import check_all, option_checks
@@ -347,6 +354,7 @@ def roofline(
     from specbench.report.display import check_plot
     from specbench.running.plan import load_lines
 
+    given = None if text is None else bounded.read_text(text, "give a text file")
     if plot is not None:
         check_plot(plot)
         check_output("--plot", plot)
@@ -354,7 +362,8 @@ def roofline(
     for line in load_lines(options.device):
         say(stderr, line)
     with status_line("measuring") as progress:
-        report = measure_pair(options, context, repeats, progress)
+        report = measure_pair(options, context, repeats, progress, given)
+    report.text = None if text is None else text.name
     print_result(report, as_json, lambda: tables(report))
     console = stderr if as_json else stdout  # with --json, stdout is only JSON
     if output is not None:

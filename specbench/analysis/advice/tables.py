@@ -3,11 +3,17 @@
 from collections.abc import Iterator
 
 from specbench.analysis.advice.advise import GOAL_TEXTS, Advice, Way
+from specbench.analysis.advice.memory import AtCapacity, MemoryReport
 from specbench.core.table import Table, number_columns, text_columns
 from specbench.report.captions import marked, warning_lines
 from specbench.results.metric_format import NULL, interval, metric_of, number, with_interval
 
-GIB = 2**30
+GIB, MIB = 2**30, 2**20
+BASES = {
+    "replayed": "replayed: a shorter draft length from recorded verdicts and the pass costs of its own run; measure it "
+    "before you rely on it",
+    "computed": "computed: between the measured levels around it; measure that level before you rely on it",
+}
 
 
 def report_parts(advice: Advice) -> Iterator[Table | str]:
@@ -35,8 +41,7 @@ def ways_table(advice: Advice) -> Table:
     caption = [
         f"{advice.task} on {advice.device}; the difference is from {advice.reference}, paired by prompt where records "
         "are there",
-        "replayed: a shorter draft length from recorded verdicts and the pass costs of its own run; measure it before "
-        "you rely on it",
+        *(text for basis, text in BASES.items() if any(way.basis == basis for way in advice.ways)),
         *([f"÷ best of {len(unpaired)} of the ways is from two intervals, not paired"] if unpaired else []),
         *(f"not ranked: {way.name}: {way.why_out}" for way in advice.ways if way.why_out is not None),
         *warning_lines(advice.ways, [way.name for way in advice.ways]),
@@ -84,10 +89,69 @@ def rank(way: Way, advice: Advice) -> int:
 
 
 def told(way: Way, advice: Advice) -> str:
-    value = f"{way.name}: {value_text(way, advice)} {GOAL_TEXTS[advice.goal]}"
-    replay = " (replayed)" if way.basis == "replayed" else ""
+    load = f", {way.load}" if way.load else ""
+    value = f"{way.name}{load}: {value_text(way, advice)} {GOAL_TEXTS[advice.goal]}"
+    basis = "" if way.basis == "measured" else f" ({way.basis})"
     change = way.quality_change
     if way.keeps or change.value is None or advice.quality is None:
-        return value + replay
+        return value + basis
     metric = metric_of(advice.quality)
-    return f"{value}{replay}; {advice.quality} {with_interval(change, metric.digits, metric.factor, sign='+')}"
+    return f"{value}{basis}; {advice.quality} {with_interval(change, metric.digits, metric.factor, sign='+')}"
+
+
+def memory_parts(report: MemoryReport) -> Iterator[Table | str]:
+    yield _capacity_table(report)
+    if report.compared:
+        yield _equal_memory_table(report)
+
+
+def _capacity_table(report: MemoryReport) -> Table:
+    cache = {model.name: model.request_bytes for model in report.models}
+    rows = [
+        [each.method, f"{each.weight_bytes / GIB:.2f}", f"{each.spare_bytes / GIB:.2f}",
+         f"{each.request_bytes / MIB:.1f}", str(each.requests)]
+        for each in report.capacities
+    ]  # fmt: skip
+    reserved = f", of which {report.reserved_bytes / GIB:g} GiB are reserved" if report.reserved_bytes else ""
+    caption = [
+        f"{report.total_bytes / GIB:g} GiB{reserved}; a request holds the keys and values of {report.tokens} tokens, "
+        f"{cache['target'] / MIB:.1f} MiB of them of the target",
+        *(f"{each.method}: its weights do not fit" for each in report.capacities if each.spare_bytes <= 0),
+    ]
+    heads = number_columns("weights\nGiB", "left for\ncaches GiB", "a request\nMiB", "requests\nat once")
+    return Table("requests that the same memory holds", (*text_columns("method"), *heads), rows, caption)
+
+
+def _equal_memory_table(report: MemoryReport) -> Table:
+    digits = 1 if report.limits is None else 2
+
+    def cell(at: AtCapacity) -> str:
+        return f"{number(at.value, digits)} {interval(at.value, digits)}".rstrip()
+
+    rows, lacking = [], list[str]()
+    for each in report.compared:
+        place = ", ".join(filter(None, (f"{each.task}/{each.subset}", each.load)))
+        for name, at in (("ar", each.ar), (each.method, each.own)):
+            if at.basis is None:
+                lacking.append(f"{place}: {name} was not measured up to {at.level} requests at once")
+        bases = {at.basis or NULL for at in (each.ar, each.own)}
+        rows.append([
+            place, each.method, f"{each.ar.level} / {each.own.level}", cell(each.ar), cell(each.own),
+            with_interval(each.ratio), with_interval(each.speedup),
+            next(basis for basis in (NULL, "computed", "measured") if basis in bases),
+        ])  # fmt: skip
+    levels = sorted(
+        {at.level for each in report.compared for at in (each.ar, each.own) if at.basis != "measured"} - {0}
+    )
+    limits = ", ".join(f"{name} {seconds:g} s" for name, seconds in (report.limits or {}).items())
+    caption = [
+        f"{report.quantity} of AR and of the method, each with as many requests at once as the memory holds"
+        + (f"; limits: {limits}" if limits else ""),
+        "method ÷ AR: from both intervals; same load: speed-up with the method's number of requests on both sides",
+        *([BASES["computed"].replace("that level", "those levels")] if any("computed" in row for row in rows) else []),
+        *dict.fromkeys(lacking),
+        *([f"to measure it: load: {{concurrency: [{', '.join(map(str, levels))}]}}"] if levels else []),
+    ]
+    heads = number_columns("requests\nar / own", "ar", "method", "method ÷ AR\n[95 %]", "same load\n[95 %]")
+    columns = (*text_columns("task", "method"), *heads, *text_columns("basis"))
+    return Table("at equal total memory", columns, rows, caption)

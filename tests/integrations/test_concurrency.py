@@ -500,6 +500,33 @@ def test_subsets_together_have_a_row_at_each_level(tmp_path) -> None:
     assert load_leaderboard(outcome.leaderboard) == list(outcome.rows)
 
 
+def test_levels_compete_in_advice_and_in_the_same_memory(specbench, measured, tmp_path) -> None:
+    """AR holds two requests of 1 GiB beside 1 GiB of weights, and the method with its drafter's half GiB one."""
+    rows = {(row.method_name, row.level): row for row in load_leaderboard(measured / "leaderboard.json")}
+    code, shown, err = specbench("advise", measured, "--goal", "throughput", "--json")
+    assert code == 0, err
+    ways = json.loads(shown)["ways"]
+    assert {(way["method"], way["load"]) for way in ways} == rows.keys()
+    sizes = {
+        "target": {"weights_gib": 1, "cache_kib": 1024},
+        "drafters": {"draft": {"weights_gib": 0.5, "cache_kib": 8}},
+    }
+    (tmp_path / "memory.yaml").write_text(json.dumps({"total_gib": 3.2, "tokens": 1024, **sizes}))
+    slo = ("--slo", "ttft=60")
+    code, shown, err = specbench("memory", "memory.yaml", measured, *slo, "--json")
+    assert code == 0, err
+    (found,) = json.loads(shown)["compared"]
+    windows = read_windows(measured)
+    for side, name, level in (("ar", "ar", 2), ("own", "draft", 1)):
+        own = goodput(rows[name, f"concurrency {level}"], windows, {"ttft": 60.0})
+        assert (found[side]["level"], found[side]["basis"]) == (level, "measured")
+        assert found[side]["value"] == own.model_dump() and own.value
+    code, shown, err = specbench("advise", measured, "--goal", "goodput", *slo, "--memory", "memory.yaml", "--json")
+    assert code == 0, err
+    ranked = [(way["method"], way["load"]) for way in json.loads(shown)["ways"] if way["why_out"] is None]
+    assert {*ranked} == {("ar", "concurrency 1"), ("ar", "concurrency 2"), ("draft", "concurrency 1")}
+
+
 def test_a_level_by_rate_is_ranked_by_no_speed_up(specbench, by_rate) -> None:
     folder, _ = by_rate
     board = folder / "leaderboard.json"

@@ -53,9 +53,10 @@ Basis = Literal["measured", "replayed", "computed"]
 
 class Way(FilePart):
     """A way to run the model. `run`: as it was given. `basis`: measured, replayed from records, or computed between
-    measured levels of a load. `value`: of the goal. `ratio`: this way's goodness ÷ the best one's, `paired` by prompt or from both intervals. `quality`: the main
-    score; `quality_change`: minus the reference's. `keeps`: whether it writes what the reference's target would: the
-    same target and precision, and a lossless method that was not caught. `why_out`: why it is not ranked."""
+    measured levels. `value`: of the goal. `ratio`: this way's goodness ÷ the best one's, `paired` by prompt or
+    from both intervals. `quality`: the main score; `quality_change`: minus the reference's. `keeps`: whether it writes
+    what the reference's target would: the same target and precision, and a lossless method that was not caught.
+    `why_out`: why it is not ranked."""
 
     run: str
     target: str
@@ -135,8 +136,8 @@ def advise(
         if goal != own and given is not None:
             raise ConfigError(f"{option}: has no effect with --goal {goal}: give --goal {own}")
     reads_loads = goal not in ("latency", "energy")
-    for option, given in (("--memory", memory), ("--context", context)):
-        if given is not None and not reads_loads:
+    for option, is_given in (("--memory", memory is not None), ("--context", context is not None)):
+        if is_given and not reads_loads:
             raise ConfigError(f"{option}: has no effect with --goal {goal}: give --goal throughput, goodput or cost")
     # 1. The rows of one task, all measured alike but for what may differ.
     found = measured_rows(runs, task, subset)

@@ -218,8 +218,7 @@ class LoadScheduler:
         methods = {decoder.method.name: answers_by_method[decoder.method.name] for decoder in window.decoders}
         if self.scoring is not None and window.subset_run.task.generation.temperature == 0:
             self._mark_near_ties(window, seed, methods, self.scoring)
-        *place, context = window.key
-        return LoadWindow(*place, measured_at, methods, warm_ups, context)
+        return LoadWindow(*window.key[:6], measured_at, methods, warm_ups, window.prompts.context)
 
     def _mark_near_ties(
         self, window: PlannedWindow, seed: int, methods: dict[str, list[LoadAnswer]], scoring: ScoringModel

@@ -137,14 +137,14 @@ def advise(
     a method with a drafter.
     """
     from specbench.analysis.advice import advise as analysis
-    from specbench.analysis.advice.memory import SharedMemory, read_memory
+    from specbench.analysis.advice.memory import SharedMemory
     from specbench.analysis.advice.tables import report_parts
 
     with status_line("reading the runs"):
         advice = analysis.advise(
             runs, goal, task=task, subset=subset, price_per_hour=price_per_hour,  # type: ignore[arg-type]
             limits=None if slo is None else limits_of(slo, analysis.LIMITS), max_loss=max_loss,
-            memory=None if memory is None else SharedMemory.of(read_memory(memory)), context=context,
+            memory=None if memory is None else SharedMemory.read(memory), context=context,
         )  # fmt: skip
     print_result(advice, as_json, lambda: report_parts(advice))
 
@@ -171,13 +171,13 @@ def memory(
     at its number of requests stands beside each method at its own: measured, or computed between measured levels.
     """
     from specbench.analysis.advice.advise import LIMITS, goodput_of, measured_rows
-    from specbench.analysis.advice.memory import SharedMemory, memory_report, read_memory
+    from specbench.analysis.advice.memory import SharedMemory, memory_report
     from specbench.analysis.advice.tables import memory_parts
 
     limits = None if slo is None else limits_of(slo, LIMITS)
     if limits is not None and not runs:
         raise ConfigError("--slo: is for runs under a load: give a RUN")
-    shared = SharedMemory.of(read_memory(file))
+    shared = SharedMemory.read(file)
     with status_line("reading the runs"):
         found = measured_rows(runs or [], task, subset)
         by_row = {id(each.row): each for each in found}

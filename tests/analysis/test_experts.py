@@ -2,7 +2,10 @@
 
 import random
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -15,9 +18,11 @@ from specbench.analysis.roofline.experts import (
     union_sizes,
 )
 from specbench.analysis.roofline.report import RooflineReport, experts_table
-from specbench.analysis.roofline.roofline import tokens_of, work_of
+from specbench.analysis.roofline.roofline import gguf_work, tokens_of, work_of
 from specbench.core.errors import ConfigError
 from specbench.models.causal_lm import CausalLM
+from specbench.models.gguf.header import read_header
+from specbench.models.gguf.model import LlamaLM
 from tests.support import tiny
 
 SIZES = {"num_experts_per_tok": 2, "num_hidden_layers": 2}
@@ -91,6 +96,45 @@ def test_the_report_has_both_unions_and_the_bytes_that_follow(kind: str) -> None
     alike = experts_of(model, [5] * 40, 10, (1, 16), bytes_read, work.expert_bytes)
     last, least = others[-1].measured, alike and alike.unions[-1].measured
     assert last is not None and least is not None and least < last, "equal tokens are routed more alike"
+
+
+class HeaderOnly(LlamaLM):
+    """A GGUF model without llama.cpp."""
+
+    sequence = SimpleNamespace(kind="float16")  # type: ignore[assignment]
+    padded_vocab_size = 3
+
+    def __init__(self, header: Any) -> None:
+        self.header = header
+
+
+def test_of_a_gguf_file_the_experts_are_known_and_not_the_choices(tmp_path: Path) -> None:
+    """4 experts, of which a token uses one, of 2 × 8 × 16 weights in 16 bits; the others in 32 bits."""
+    gguf = pytest.importorskip("gguf")
+    writer = gguf.GGUFWriter(tmp_path / "moe.gguf", "qwen2moe")
+    for key, value in (("block_count", 1), ("embedding_length", 16), ("expert_count", 4), ("expert_used_count", 1),
+                       ("attention.head_count", 2)):  # fmt: skip
+        writer.add_uint32(f"qwen2moe.{key}", value)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(["a", "b", "c"])
+    writer.add_tensor("token_embd.weight", np.zeros((3, 16), dtype=np.float32))
+    writer.add_tensor("blk.0.attn_q.weight", np.zeros((16, 16), dtype=np.float32))
+    for name in ("up", "down"):
+        writer.add_tensor(f"blk.0.ffn_{name}_exps.weight", np.zeros((4, 8, 16), dtype=np.float16))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    model = HeaderOnly(read_header(tmp_path / "moe.gguf"))
+    work = gguf_work(model)
+    assert (work.expert_weights, work.expert_bytes, work.expert_share) == (2 * 4 * 8 * 16, 2 * 2 * 4 * 8 * 16, 0.25)
+    assert work.matmul_weights == 3 * 16 + 16 * 16 and work.weight_bytes == 4 * (3 * 16 + 16 * 16)
+    bytes_read = {length: work.bytes_read(length, 10) for length in (1, 4)}
+    found = experts_of(model, IDS, 10, (1, 4), bytes_read, work.expert_bytes)
+    assert found is not None and found.num_layers is None
+    assert [union.measured for union in found.unions] == [None, None]
+    assert found.unions[1].expected == pytest.approx(4 * (1 - 0.75**4))
+    assert found.unions[1].bytes_ratio == pytest.approx(bytes_read[4] / bytes_read[1])
 
 
 def test_a_model_without_experts_has_none() -> None:

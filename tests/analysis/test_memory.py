@@ -16,7 +16,6 @@ from specbench.analysis.advice.memory import (
     SharedMemory,
     at_equal_memory,
     footprint_of,
-    read_memory,
     throughput,
     value_at,
 )
@@ -70,7 +69,7 @@ def test_a_memory_holds_as_many_requests_as_caches_fit_beside_the_weights() -> N
     assert {name: each.requests for name, each in found.items()} == {"ar": 18, "draft": 12, "ngram": 18}
     small = shared(total_gib=15.5)
     assert (small.capacity("ar").requests, small.capacity("draft").requests) == (1, 0)
-    with pytest.raises(ConfigError, match=r"has no drafter of method 'drafft': .*did you mean 'draft'"):
+    with pytest.raises(ConfigError, match=r"drafters: has no method 'drafft': .*did you mean 'draft'"):
         memory.capacity("drafft")
 
 
@@ -155,7 +154,7 @@ def test_the_command_prints_capacities_and_the_comparison(specbench, tmp_path: P
     file, board = tmp_path / "memory.yaml", tmp_path / "board.json"
     file.write_text(yaml.safe_dump(SPEC))
     write(board, rows())
-    assert read_memory(file).tokens == 4096
+    assert SharedMemory.read(file).spec.tokens == 4096
     code, out, err = specbench("memory", "memory.yaml", "board.json")
     assert code == 0, err
     text = " ".join(out.split())

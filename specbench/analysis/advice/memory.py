@@ -20,7 +20,7 @@ from specbench.core.errors import ConfigError, nearest
 from specbench.core.progress import doing
 from specbench.models.gguf.cache_size import cache_bytes
 from specbench.models.gguf.files import find_gguf, is_gguf
-from specbench.models.gguf.header import read_header
+from specbench.models.gguf.header import joined, read_header
 from specbench.models.loading import load_model
 from specbench.results.concurrency import BASELINE, load_groups, load_of, rows_by_server
 from specbench.results.paired import unpaired_ratio
@@ -60,11 +60,6 @@ class MemorySpec(Spec):
     cache, such as n-grams. A head takes numbers."""
 
 
-def read_memory(path: Path) -> MemorySpec:
-    """Returns the spec of a memory file. Raises ConfigError that names the file, the key and the problem."""
-    return build(MemorySpec, yaml_files.read(path), prefix=f"{path}: ")
-
-
 @dataclass(frozen=True)
 class Footprint:
     """The bytes of a model: of its weights, of keys and values of a token by layer, and of recurrent states."""
@@ -90,7 +85,7 @@ def footprint_of(given: str | ModelSpec | None, key: str) -> Footprint:
         return Footprint(given.weights_gib * GIB, cache_bytes=given.cache_kib * KIB)
     try:
         if is_gguf(given):
-            header = read_header(find_gguf(given).path)
+            header = joined([read_header(path) for path in find_gguf(given).paths])
             return Footprint(header.num_bytes, cache_bytes=cache_bytes(header, 1, "float16"))
         network = load_model(given, device="cpu", weights=False).model
     except ConfigError as error:
@@ -164,23 +159,30 @@ class MemoryReport(FilePart):
 
 @dataclass(frozen=True)
 class SharedMemory:
-    """The memory of a file, with the bytes of its models."""
+    """The memory of a file, with the bytes of its models. `place`: the beginning of messages about it."""
 
     spec: MemorySpec
     target: Footprint
     drafters: Mapping[str, Footprint]
+    place: str = ""
 
     @classmethod
-    def of(cls, spec: MemorySpec) -> "SharedMemory":
+    def read(cls, path: Path) -> "SharedMemory":
+        """Reads a memory file. Raises ConfigError that names the file, the key and the problem."""
+        place = f"{path}: "
+        return cls.of(build(MemorySpec, yaml_files.read(path), prefix=place), place)
+
+    @classmethod
+    def of(cls, spec: MemorySpec, place: str = "") -> "SharedMemory":
         with doing("reading the configurations of the models"):
-            drafters = {name: footprint_of(given, f"drafters.{name}") for name, given in spec.drafters.items()}
-            return cls(spec, footprint_of(spec.target, "target"), drafters)
+            drafters = {name: footprint_of(given, f"{place}drafters.{name}") for name, given in spec.drafters.items()}
+            return cls(spec, footprint_of(spec.target, f"{place}target"), drafters, place)
 
     def capacity(self, method: str) -> Capacity:
         """Raises ConfigError for a method that the file does not name."""
         if method != BASELINE and method not in self.drafters:
-            remedy = f"name it there, with null if it has no weights ({nearest(method, self.drafters)})"
-            raise ConfigError(f"drafters: the memory file has no drafter of method '{method}': {remedy}")
+            remedy = f"add it, with null if it has no weights ({nearest(method, self.drafters)})"
+            raise ConfigError(f"{self.place}drafters: has no method '{method}': {remedy}")
         models = [self.target, *([] if method == BASELINE else [self.drafters[method]])]
         spec = self.spec
         weights = sum(model.weight_bytes for model in models)

@@ -352,8 +352,9 @@ class Work:
 
 
 def gguf_work(model: LlamaLM) -> Work:
-    """Returns the work of a pass by llama.cpp, with all weights and full attention."""
+    """Returns the work of a pass by llama.cpp, with full attention."""
     header = model.header
+    mixture, (expert_weights, expert_bytes) = Mixture.of(model), header.expert_size
     num_layers, num_heads = (int(header.of_architecture(key) or 0) for key in ("block_count", "attention.head_count"))
     num_kv = int(header.of_architecture("attention.head_count_kv") or num_heads)
     head_dim = int(header.of_architecture("attention.key_length") or 0)
@@ -362,9 +363,11 @@ def gguf_work(model: LlamaLM) -> Work:
     window = header.of_architecture("attention.sliding_window")
     layer = AttentionLayer(2 * num_kv * head_dim * item_size, 2 * num_heads * head_dim, window and int(window))
     return Work(
-        weight_bytes=header.num_bytes - header.table_bytes,
+        weight_bytes=header.num_bytes - header.table_bytes - expert_bytes,
         row_bytes=header.table_bytes // max(1, model.padded_vocab_size),
-        matmul_weights=sum(header.types.values()), layers=(layer,) * num_layers,
+        matmul_weights=sum(header.types.values()) - expert_weights, layers=(layer,) * num_layers,
+        expert_bytes=expert_bytes, expert_weights=expert_weights,
+        expert_share=1.0 if mixture is None else mixture.share,
     )  # fmt: skip
 
 

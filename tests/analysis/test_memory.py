@@ -158,7 +158,13 @@ def test_the_command_prints_capacities_and_the_comparison(specbench, tmp_path: P
     code, out, err = specbench("memory", "memory.yaml", "board.json")
     assert code == 0, err
     text = " ".join(out.split())
-    assert "18 / 12" in text and "1.10 [" in text and "measured" in text and max(map(len, out.splitlines())) <= 100
+    assert (
+        "18 → 12" in text
+        and "300.0 → 330.0" in text
+        and "1.10 [" in text
+        and "measured" in text
+        and max(map(len, out.splitlines())) <= 100
+    )
     file.write_text(yaml.safe_dump({**SPEC, "total_gib": 80}))
     _, out, _ = specbench("memory", "memory.yaml", "board.json")
     assert "ar was not measured up to 130 requests at once" in " ".join(out.split())

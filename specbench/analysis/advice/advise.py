@@ -83,6 +83,10 @@ class Way(FilePart):
         length = "" if self.method == "ar" else f", γ {self.num_draft_tokens}"
         return f"{self.method}{length}, {self.precision}{'' if self.engine == 'eager' else f', {self.engine}'}"
 
+    @property
+    def name_under_load(self) -> str:
+        return self.name + (f", {self.load}" if self.load else "")
+
 
 class Advice(FilePart):
     """The report. `ways`: best first, those that are not ranked last. `quality`: the name of the score, or None."""
@@ -345,9 +349,11 @@ def inverse(metric: Estimate) -> Estimate:
 
 
 def keeps(reference: Row, row: Row) -> bool:
-    """Whether a row's answers are those of the reference's target."""
+    """Whether a row's answers are those of the reference's target. No server declares that its method is lossless, so
+    that its answers have to be AR's."""
     same = all(getattr(reference, name) == getattr(row, name) for name in ("target", "target_revision", "dtype"))
-    return same and row.lossless and not row.verdict.startswith(("diverged", "not lossless"))
+    is_lossless = row.lossless or row.is_baseline or (row.served is not None and row.verdict == "greedy equal")
+    return same and is_lossless and not row.verdict.startswith(("diverged", "not lossless"))
 
 
 def peak_of(row: Row) -> float | None:

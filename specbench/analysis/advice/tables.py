@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from specbench.analysis.advice.advise import GOAL_TEXTS, Advice, Way
-from specbench.analysis.advice.memory import AtCapacity, MemoryReport
+from specbench.analysis.advice.memory import MemoryReport
 from specbench.core.table import Table, number_columns, text_columns
 from specbench.report.captions import marked, warning_lines
 from specbench.results.metric_format import NULL, interval, metric_of, number, with_interval
@@ -26,7 +26,7 @@ def ways_table(advice: Advice) -> Table:
     for place, way in enumerate(advice.ways, start=1):
         is_ranked = way.why_out is None
         rows.append([
-            str(place) if is_ranked else NULL, way.name + (f", {way.load}" if way.load else ""),
+            str(place) if is_ranked else NULL, way.name_under_load,
             marked(way.basis, way), value_text(way, advice),
             number(way.ratio, 2) if place == 1 else with_interval(way.ratio), with_interval(way.speedup),
             score_text(way, advice), NULL if way.peak_bytes is None else f"{way.peak_bytes / GIB:.1f}", way.verdict,
@@ -43,7 +43,7 @@ def ways_table(advice: Advice) -> Table:
         "are there",
         *(text for basis, text in BASES.items() if any(way.basis == basis for way in advice.ways)),
         *([f"÷ best of {len(unpaired)} of the ways is from two intervals, not paired"] if unpaired else []),
-        *(f"not ranked: {way.name}: {way.why_out}" for way in advice.ways if way.why_out is not None),
+        *(f"not ranked: {way.name_under_load}: {way.why_out}" for way in advice.ways if way.why_out is not None),
         *warning_lines(advice.ways, [way.name for way in advice.ways]),
     ]
     return Table(f"advice for {advice.goal}: {GOAL_TEXTS[advice.goal]}", columns, rows, caption)
@@ -70,7 +70,7 @@ def sentences(advice: Advice) -> Iterator[str]:
         yield "no way is ranked: see the reasons above"
         return
     yield f"best for {advice.goal}: {told(best, advice)}"
-    alike = [way.name for way in advice.ranked[1:] if way.ratio.high is None or way.ratio.high >= 1]
+    alike = [way.name_under_load for way in advice.ranked[1:] if way.ratio.high is None or way.ratio.high >= 1]
     if alike:
         yield f"not told apart from it: {'; '.join(alike)}"
     if same is None:
@@ -89,8 +89,7 @@ def rank(way: Way, advice: Advice) -> int:
 
 
 def told(way: Way, advice: Advice) -> str:
-    load = f", {way.load}" if way.load else ""
-    value = f"{way.name}{load}: {value_text(way, advice)} {GOAL_TEXTS[advice.goal]}"
+    value = f"{way.name_under_load}: {value_text(way, advice)} {GOAL_TEXTS[advice.goal]}"
     basis = "" if way.basis == "measured" else f" ({way.basis})"
     change = way.quality_change
     if way.keeps or change.value is None or advice.quality is None:
@@ -123,11 +122,7 @@ def _capacity_table(report: MemoryReport) -> Table:
 
 
 def _equal_memory_table(report: MemoryReport) -> Table:
-    digits = 1 if report.limits is None else 2
-
-    def cell(at: AtCapacity) -> str:
-        return f"{number(at.value, digits)} {interval(at.value, digits)}".rstrip()
-
+    unit, digits = ("tok/s", 1) if report.limits is None else ("answers/s", 2)
     rows, lacking = [], list[str]()
     for each in report.compared:
         place = ", ".join(filter(None, (f"{each.task}/{each.subset}", each.load)))
@@ -136,8 +131,9 @@ def _equal_memory_table(report: MemoryReport) -> Table:
                 lacking.append(f"{place}: {name} was not measured up to {at.level} requests at once")
         bases = {at.basis or NULL for at in (each.ar, each.own)}
         rows.append([
-            place, each.method, f"{each.ar.level} / {each.own.level}", cell(each.ar), cell(each.own),
-            with_interval(each.ratio), with_interval(each.speedup),
+            place, each.method, f"{each.ar.level} → {each.own.level}",
+            f"{number(each.ar.value, digits)} → {number(each.own.value, digits)}", with_interval(each.ratio),
+            with_interval(each.speedup),
             next(basis for basis in (NULL, "computed", "measured") if basis in bases),
         ])  # fmt: skip
     levels = sorted(
@@ -145,13 +141,13 @@ def _equal_memory_table(report: MemoryReport) -> Table:
     )
     limits = ", ".join(f"{name} {seconds:g} s" for name, seconds in (report.limits or {}).items())
     caption = [
-        f"{report.quantity} of AR and of the method, each with as many requests at once as the memory holds"
+        f"{report.quantity} of ar and of the method, each with as many requests at once as the memory holds"
         + (f"; limits: {limits}" if limits else ""),
-        "method ÷ AR: from both intervals; same load: speed-up with the method's number of requests on both sides",
+        "method ÷ ar: from both intervals; same load: speed-up with the method's number of requests on both sides",
         *([BASES["computed"].replace("that level", "those levels")] if any("computed" in row for row in rows) else []),
         *dict.fromkeys(lacking),
         *([f"to measure it: load: {{concurrency: [{', '.join(map(str, levels))}]}}"] if levels else []),
     ]
-    heads = number_columns("requests\nar / own", "ar", "method", "method ÷ AR\n[95 %]", "same load\n[95 %]")
+    heads = number_columns("requests\nat once", f"{unit}\nar → method", "method ÷ ar\n[95 %]", "same load\n[95 %]")
     columns = (*text_columns("task", "method"), *heads, *text_columns("basis"))
     return Table("at equal total memory", columns, rows, caption)

@@ -10,10 +10,8 @@ Span = tuple[int, int]  # first character, and the one behind the last
 
 
 def find_document(task: TaskSpec, row: Row, prompt: str) -> Span | None:
-    """Returns where the document of a row stands in its prompt: the longest text of the row in it. None for a task
-    (merged with its subset) whose prompts must not be shortened, since it has no `truncation`."""
-    if task.truncation is None:
-        return None
+    """Returns where the document of a row stands in its prompt: the longest text of the row in it. None if there is
+    none."""
     texts = (row.get(column) for column in sorted(templates.used(task.prompt, "row")))
     document = max((text for text in texts if isinstance(text, str)), key=len, default="")
     start = prompt.find(document)

@@ -286,7 +286,9 @@ def make_examples(task: TaskSpec, subset: str, source: Source, place: str, limit
             raise ConfigError(f"{place}: no column 'category', which judge_reference_categories needs: add it")
         sees_reference = row.get("category") in merged.judge_reference_categories
         turns = shots.prefix + first, *others
-        document = find_document(merged, next(split_turns(merged, row, place)), turns[0])
+        document = None  # of a task whose prompts must not be shortened
+        if merged.truncation is not None:
+            document = find_document(merged, next(split_turns(merged, row, place)), turns[0])
         examples.append(
             Example(index, identity, turns, references, judge_sees_reference=sees_reference, document=document)
         )

@@ -42,5 +42,6 @@ def test_the_document_of_a_prompt_is_its_longest_text(subset: str) -> None:
 
 
 def test_a_task_whose_prompts_are_not_shortened_has_no_documents() -> None:
-    task = load_task("mgsm").subset("en")
-    assert find_document(task, {"question": "two apples"}, "two apples") is None
+    data = load_examples(load_task("mgsm"), "en", data="sample", use_sample=True, limit=2)
+    assert [example.document for example in data.examples] == [None, None]
+    assert find_document(load_task("cnn_dm"), {"article": "two apples"}, "Summarize nothing.") is None
